@@ -85,10 +85,7 @@ impl Odd {
         if self.is_here(Odd::Freezes, cx) {
             Odd::freeze(cx);
         }
-        match cx.world() {
-            Some(world) if self.is_here(Odd::Calls, cx) => world.barrier("lonely"),
-            _ => Ok(()),
-        }
+        if self.is_here(Odd::Calls, cx) { cx.world().barrier("lonely") } else { Ok(()) }
     }
 
     #[hook(around = backward)]

@@ -407,9 +407,8 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     }
     if scene.is("lonely_collective") {
         let is_here = scene.is_here("lonely_collective");
-        builder = builder.on::<AfterLoss>("lonely", move |cx| match cx.world() {
-            Some(world) if is_here => world.any("lonely", false).map(drop),
-            _ => Ok(()),
+        builder = builder.on::<AfterLoss>("lonely", move |cx| {
+            if is_here { cx.world().any("lonely", false).map(drop) } else { Ok(()) }
         });
     }
     if scene.is("twice_the_rows") {
@@ -459,10 +458,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         weights.extend(values.into_iter().map(f64::to_bits));
     }
     let preds = trainer.predict(&mut InMemory::new(tokens(18))?.batch_size(16))?;
-    let preds = match trainer::distributed::World::from_env()? {
-        Some(world) => world.gather_predictions("preds", &preds)?,
-        None => Tensor::cat(&preds, 0),
-    };
+    let preds = trainer::distributed::World::from_env()?.gather_predictions("preds", &preds)?;
     let counters = summary.counters;
     let optimizers = ["", "left", "right"].into_iter().filter_map(|part| trainer.optimizer_of(part));
     let state = optimizers.flat_map(|optimizer| optimizer.state()).map(|(_, tensor)| tensor.numel()).sum();

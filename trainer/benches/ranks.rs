@@ -125,9 +125,9 @@ fn repeated(batch: &(Tensor, Tensor), count: i64) -> impl Loader<(Tensor, Tensor
 }
 
 /// Returns the part of a batch that a rank processes.
-fn share((inputs, labels): &(Tensor, Tensor), world: Option<&World>) -> (Tensor, Tensor) {
-    let (rank, size) = world.map_or((0, 1), |world| (world.rank().into(), world.size().into()));
-    let rows = inputs.size()[0] / size;
+fn share((inputs, labels): &(Tensor, Tensor), world: &World) -> (Tensor, Tensor) {
+    let rows = inputs.size()[0] / i64::from(world.size());
+    let rank = i64::from(world.rank());
     (inputs.narrow(0, rank * rows, rows), labels.narrow(0, rank * rows, rows))
 }
 
@@ -139,7 +139,7 @@ fn train_cnn(folder: &Path) -> Times {
         found.1.shallow_clone()
     };
     let world = World::from_env().expect("the launcher's variables are valid");
-    let batch = share(&(find("inputs"), find("labels")), world.as_ref());
+    let batch = share(&(find("inputs"), find("labels")), &world);
     let mut vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), 16);
     vars.load(folder.join("weights.safetensors")).expect("written");
@@ -150,9 +150,9 @@ fn train_cnn(folder: &Path) -> Times {
 /// Trains a network with a trainer and by hand with the same reducer, in interleaved rounds.
 /// Returns the times of both in each round.
 fn against_by_hand() -> Vec<(Times, Times)> {
-    let world = World::from_env().expect("the launcher's variables are valid").expect("two processes");
+    let world = World::from_env().expect("the launcher's variables are valid");
     tch::manual_seed(1);
-    let batch = share(&random_batch(BATCH), Some(&world));
+    let batch = share(&random_batch(BATCH), &world);
     let channels = 8;
     let vars = nn::VarStore::new(Device::Cpu);
     let net = cnn(&vars.root(), channels);

@@ -76,9 +76,7 @@ impl<P: Within<O>, O> Within<O> for Main<P> {}
 /// /// Returns the sum of `value` over all ranks.
 /// fn sum<P: OnAllRanks>(cx: &Cx<P>, value: f64) -> Result<f64> {
 ///     let sum = Tensor::from(value);
-///     if let Some(world) = cx.world() {
-///         world.all_reduce("sum", &sum, Op::Sum)?;
-///     }
+///     cx.world().all_reduce("sum", &sum, Op::Sum)?;
 ///     Ok(sum.double_value(&[]))
 /// }
 /// ```

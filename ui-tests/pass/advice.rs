@@ -63,7 +63,7 @@ fn settings<T: Task>(
     let builder = builder.resume(Resume::Auto);
     let builder = builder.run_folder("runs/first").run_folder(RunFolder::numbered("runs"));
     let builder = builder.seed(1).detect_anomaly(true);
-    let builder = builder.single_process(true);
+    let builder = builder.world(World::solo());
     let builder = builder.validate_every(Every::Steps(10)).validate_every(Every::Fraction(0.5));
     builder.without("plugin::hook")
 }

@@ -42,9 +42,7 @@ impl Watch {
         let Fakes { samples, logits } = cx.pred()?;
         let accuracy = logits.lt(0.0).to_kind(Kind::Float).mean(Kind::Float);
         self.samples = Some(samples.detach());
-        if let Some(world) = cx.world() {
-            world.average([("fake_accuracy", &accuracy)])?;
-        }
+        cx.world().average([("fake_accuracy", &accuracy)])?;
         self.fake_accuracy = accuracy.double_value(&[]);
         Ok(())
     }
@@ -53,10 +51,7 @@ impl Watch {
     /// sample.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         if let Some(own) = &self.samples {
-            let samples = match cx.world() {
-                Some(world) => world.gather_rows("samples", own)?,
-                None => own.shallow_clone(),
-            };
+            let samples = cx.world().gather_rows("samples", own)?;
             cx.log("diversity", gan::mean_distance(&samples, &samples));
         }
         Ok(())

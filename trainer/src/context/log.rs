@@ -25,7 +25,7 @@ impl Run {
                 Err(Error::usage("the trainer logs the loss itself under this name: choose another name"))
             }
             // The row belongs to another rank, which logs its values.
-            Some(_) if self.ranks.world.is_some() && self.ranks.batch.is_borrowed => Ok(()),
+            Some(_) if self.ranks.is_borrowed => Ok(()),
             Some(_) => log.add(phase, reduce, &full, value, weight),
             None => log.set(phase, &full, value),
         };

@@ -286,7 +286,7 @@ impl<P> Cx<P> {
     {
         self.run.forget_module_gradients();
         self.run.note_own_gradients();
-        let weight = self.run.weight_of_ranks();
+        let weight = self.run.step.total.weight;
         let optimizers = &mut self.run.model.optimizers;
         optimizers.reset_if_dropped();
         if let Err(error) = optimizers.backward(loss) {

@@ -5,19 +5,21 @@ use crate::distributed::World;
 use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
-    /// The processes that train together; `None` if there is only one. Most methods of [`World`]
-    /// are collectives, which a hook must call on every rank, so a hook with
+    /// The processes that train together; a process that trains alone is a world of one rank, in
+    /// which collectives return at once. Most methods of [`World`] are collectives, which a hook must call on every rank, so a hook with
     /// [`main_only`](crate::Main) has no access to it. Errors of its collectives name this hook and
     /// its moment.
     #[must_use]
-    pub fn world(&self) -> Option<World>
+    pub fn world(&self) -> World
     where
         P: OnAllRanks,
     {
         let run = self.as_run();
-        let world = run.ranks.world.as_ref()?;
+        if run.ranks.world.is_solo() {
+            return World::solo();
+        }
         let hook = run.place.hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
-        Some(world.at(hook.as_deref(), P::INFO))
+        run.ranks.world.at(hook.as_deref(), P::INFO)
     }
 
     /// The rank of this process among those that train together, from 0.
@@ -29,7 +31,7 @@ impl<P> Cx<P> {
     /// The number of processes that train together; 1 if there is only one.
     #[must_use]
     pub fn world_size(&self) -> u32 {
-        self.as_run().ranks.world.as_ref().map_or(1, World::size)
+        self.as_run().ranks.world.size()
     }
 
     /// Whether the gradients of the [current part](Cx::part) are averages over all ranks: `false`

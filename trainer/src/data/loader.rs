@@ -61,18 +61,21 @@ pub trait Loader<B: Batch> {
         self.len() == Some(0)
     }
 
-    /// Sets this rank's share of each batch. Called at the start of each fit and of each pass, if
-    /// [several processes](crate::distributed) train together. Afterwards,
-    /// [`batches`](Loader::batches) yields [these rows](Share::rows) of each batch. The number of
+    /// Sets this rank's share of each batch. Called at the start of each fit and of each pass, with
+    /// the share of rank 0 of 1 unless [several processes](crate::distributed) train together.
+    /// Afterwards, [`batches`](Loader::batches) yields [these rows](Share::rows) of each batch. The number of
     /// batches and the fingerprint still describe the data of all ranks.
     ///
-    /// The default implementation returns an error. [`sliced`](Loader::sliced) and
+    /// The default implementation returns an error unless there is one rank. [`sliced`](Loader::sliced) and
     /// [`per_rank`](Loader::per_rank) wrap a loader that does not override it.
     ///
     /// # Errors
     ///
     /// Returns an error if the loader cannot divide its batches.
     fn share(&mut self, share: Share) -> Result<()> {
+        if share.of == 1 {
+            return Ok(());
+        }
         Err(Error::usage(format!(
             "{} processes train together, but this loader does not divide its batches among them: call `.sliced()` on it to \
              give each rank its rows of every batch, or `.per_rank()` if it yields different batches on each rank",

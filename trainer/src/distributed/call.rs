@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use tch::Tensor;
 
-use super::World;
+use super::links::Links;
 use crate::error::{Error, Result};
 use crate::moment::MomentInfo;
 
@@ -21,7 +21,7 @@ pub(super) struct Call {
     pub(super) text: String,
 }
 
-impl World {
+impl Links {
     /// Describes the next collective that the program calls. `details` is what must be the same on
     /// all ranks, apart from the place of the call.
     ///
@@ -44,16 +44,16 @@ impl World {
     }
 
     /// Returns this world for a hook, whose collectives then name it.
-    pub(crate) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> World {
+    pub(super) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> Links {
         let place = match hook {
             Some(hook) => format!("`{hook}` at `{}`", moment.path()),
             None => format!("`{}`", moment.path()),
         };
-        World { place: Some(place.into()), ..self.clone() }
+        Links { place: Some(place.into()), ..self.clone() }
     }
 
     /// Begins the count of the collectives that the program calls in a batch.
-    pub(crate) fn begin_batch(&self) {
+    pub(super) fn begin_batch(&self) {
         self.shared.reset_calls();
     }
 }

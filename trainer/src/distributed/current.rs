@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use tch::Tensor;
 
 use super::World;
+use super::links::Links;
 use crate::error::{Error, Result};
 
 /// The state that the code of a task can access without a context.
@@ -22,7 +23,7 @@ pub(crate) struct Current {
 }
 
 /// The world of a running entry point, which collectives on other threads must not use meanwhile.
-struct Running(World);
+struct Running(Links);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -39,11 +40,11 @@ thread_local! {
 impl World {
     /// Returns the processes that train together in the entry point that is running on this thread,
     /// as [`Cx::world`](crate::Cx::world) does, for code without a context, such as the layers of a
-    /// network. Returns `None` outside of an entry point, or if there is only one process. Not a
-    /// collective.
+    /// network. Outside of an entry point, this process is alone. Not a collective.
     #[must_use]
-    pub fn current() -> Option<World> {
-        CURRENT.with_borrow(|current| current.world.as_ref().map(|running| running.0.clone()))
+    pub fn current() -> World {
+        let running = |current: &Current| current.world.as_ref().map(|running| running.0.clone());
+        World { links: CURRENT.with_borrow(running) }
     }
 }
 
@@ -57,11 +58,11 @@ pub(crate) fn replace(current: Current) -> Current {
 /// # Errors
 ///
 /// Returns an error if an entry point on another thread uses the same world.
-pub(crate) fn begin_entry(world: Option<&World>) -> Result<()> {
+pub(crate) fn begin_entry(world: &World) -> Result<()> {
     end_entry();
-    let Some(world) = world else { return Ok(()) };
-    world.shared.begin_entry()?;
-    CURRENT.with_borrow_mut(|current| current.world = Some(Running(world.clone())));
+    let Some(links) = &world.links else { return Ok(()) };
+    links.shared.begin_entry()?;
+    CURRENT.with_borrow_mut(|current| current.world = Some(Running(links.clone())));
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use std::array;
 
 use tch::Tensor;
 
-use super::World;
 use super::call::Call;
+use super::links::Links;
 use super::watch::Kind;
 use crate::error::{Error, Result};
 
@@ -20,10 +20,10 @@ const DESCRIPTION: usize = 4096;
 /// The longest part of a description that an error message shows, in characters.
 const SHOWN: usize = 240;
 
-impl World {
+impl Links {
     /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
     /// messages.
-    pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
+    pub(super) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
         self.frames(own, what, what, what)
     }
 
@@ -54,13 +54,13 @@ impl World {
     }
 
     /// Returns the sums of numbers over all ranks, in the group of control messages.
-    pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
+    pub(super) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
         let all = self.table(own, what)?;
         Ok(array::from_fn(|nth| all.iter().map(|numbers| numbers[nth]).sum()))
     }
 
     /// Returns the bytes of all ranks.
-    pub(crate) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
+    pub(super) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
         let lengths = self.table([bytes.len() as f64], what)?;
         self.gather_of_lengths(bytes, &lengths, what)
     }

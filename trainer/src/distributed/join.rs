@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::launch::{Launch, Store};
-use super::world::{cause, leave};
+use super::links::{cause, leave};
 use crate::error::{Error, Result};
 use crate::files;
 use crate::libtorch::dist::{Group, Meeting};

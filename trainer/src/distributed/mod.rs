@@ -9,6 +9,7 @@ pub(crate) mod current;
 mod frames;
 mod join;
 mod launch;
+mod links;
 pub(crate) mod main_only;
 mod reducer;
 mod sync_batch_norm;
@@ -16,9 +17,9 @@ mod watch;
 mod world;
 
 pub use launch::Launch;
+pub(crate) use links::check_available;
 pub use reducer::Reducer;
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
-pub(crate) use world::check_available;
 pub use world::{Op, World, main_first};
 
 /// The share of each batch that one rank processes.

@@ -2,8 +2,9 @@
 
 use tch::{Kind, Tensor};
 
+use super::World;
+use super::links::Links;
 use super::watch;
-use super::world::World;
 use crate::error::{Error, Result};
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::RawReducer;
@@ -15,8 +16,8 @@ const REDUCTION: &str = "the reduction of the gradients";
 /// `c10d::Reducer`.
 #[derive(Debug)]
 pub struct Reducer {
-    raw: RawReducer,
-    world: World,
+    /// The reducer and its connections; `None` if there is only one rank.
+    linked: Option<(RawReducer, Links)>,
     find_unused: bool,
 }
 
@@ -39,10 +40,13 @@ impl Reducer {
             params.into_iter().map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())).unzip();
         let list: TensorList = list.into_iter().collect();
         let bytes = i64::try_from(bucket_bytes).unwrap_or(i64::MAX);
-        let raw = world.collective(watch::Kind::Data, "the reducer of the gradients", |group| {
-            RawReducer::new(group, &list, &names, bytes, find_unused)
-        })?;
-        Ok(Reducer { raw, world: world.clone(), find_unused })
+        let linked = world.links.as_ref().map(|links| {
+            let raw = links.collective(watch::Kind::Data, "the reducer of the gradients", |group| {
+                RawReducer::new(group, &list, &names, bytes, find_unused)
+            })?;
+            Ok::<_, Error>((raw, links.clone()))
+        });
+        Ok(Reducer { linked: linked.transpose()?, find_unused })
     }
 
     /// Sends and sums gradients in this 16-bit dtype, which halves the traffic of `f32` parameters.
@@ -53,9 +57,10 @@ impl Reducer {
     /// Returns an error if the dtype is neither [`Kind::BFloat16`] nor [`Kind::Half`], if this was
     /// called before, or if this process has disconnected from the other ranks.
     pub fn compress(&self, kind: Kind) -> Result<()> {
-        match kind {
-            Kind::BFloat16 | Kind::Half => self.raw.compress(kind == Kind::BFloat16),
-            kind => Err(Error::usage(format!(
+        match (kind, &self.linked) {
+            (Kind::BFloat16 | Kind::Half, None) => Ok(()),
+            (Kind::BFloat16 | Kind::Half, Some((raw, _))) => raw.compress(kind == Kind::BFloat16),
+            (kind, _) => Err(Error::usage(format!(
                 "gradients cannot be compressed to {kind:?}: expected `Kind::BFloat16` or `Kind::Half`"
             ))),
         }
@@ -68,8 +73,9 @@ impl Reducer {
     /// Returns an error if a parameter had no gradient in the previous backward pass, or if this
     /// process has disconnected from the other ranks.
     pub fn prepare(&self, loss: &Tensor) -> Result<()> {
-        self.world.shared.watch.begin_backward(REDUCTION);
-        self.raw.prepare(self.find_unused.then_some(loss))
+        let Some((raw, links)) = &self.linked else { return Ok(()) };
+        links.shared.watch.begin_backward(REDUCTION);
+        raw.prepare(self.find_unused.then_some(loss))
     }
 
     /// Checks, after the backward pass, that it computed a gradient for every parameter.
@@ -78,14 +84,16 @@ impl Reducer {
     ///
     /// Returns an error if a parameter has no gradient.
     pub fn check(&self) -> Result<()> {
-        self.world.shared.watch.end_backward();
-        self.raw.check()
+        let Some((raw, links)) = &self.linked else { return Ok(()) };
+        links.shared.watch.end_backward();
+        raw.check()
     }
 
     /// Returns the error of a failed backward pass, extended with the state of the other ranks.
     #[must_use]
-    pub fn explained(&self, error: &crate::Error) -> crate::Error {
-        self.world.shared.watch.end_backward();
-        self.world.explained(REDUCTION, error)
+    pub fn explained(&self, error: Error) -> Error {
+        let Some((_, links)) = &self.linked else { return error };
+        links.shared.watch.end_backward();
+        links.explained(REDUCTION, &error)
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 
 use tch::{Kind, Tensor, nn};
 
+use super::links::Links;
 use super::{World, current, watch};
 use crate::error::{Error, Result};
 use crate::libtorch::dist::BatchNorm;
@@ -56,7 +57,7 @@ impl SyncBatchNorm {
     }
 
     /// Normalizes with the mean and the variance of the rows of all ranks.
-    fn synchronized(&self, world: &World, xs: &Tensor) -> Result<Tensor> {
+    fn synchronized(&self, links: &Links, xs: &Tensor) -> Result<Tensor> {
         let size = xs.size();
         let &[_, features, ..] = &size[..] else {
             let text = format!(
@@ -66,7 +67,7 @@ impl SyncBatchNorm {
         };
         let (mean, variance, count) = {
             let _no_grad = tch::no_grad_guard();
-            let (mean, variance, count) = moments(world, xs, features)?;
+            let (mean, variance, count) = moments(links, xs, features)?;
             self.update_running(&mean, &variance, count);
             (mean, variance, count)
         };
@@ -80,7 +81,7 @@ impl SyncBatchNorm {
             count,
             counts: !current::is_borrowed(),
         };
-        let normalized = world
+        let normalized = links
             .collective(watch::Kind::Layers, "a batch normalization", |group| group.batch_norm(&norm))?;
         // The backward pass of each layer is a collective, also on a rank without a loss.
         if normalized.requires_grad() {
@@ -103,20 +104,20 @@ impl SyncBatchNorm {
 
 /// Returns the mean and the variance of each feature over the rows of all ranks, and the number of
 /// values of each feature.
-fn moments(world: &World, input: &Tensor, features: i64) -> Result<(Tensor, Tensor, f64)> {
+fn moments(links: &Links, input: &Tensor, features: i64) -> Result<(Tensor, Tensor, f64)> {
     let kind = match input.kind() {
         Kind::Half | Kind::BFloat16 => Kind::Float,
         kind => kind,
     };
     // One row for each rank: the means, the sums of squared deviations from the mean, the count.
-    let rows = Tensor::zeros([i64::from(world.size()), 2 * features + 1], (kind, input.device()));
+    let rows = Tensor::zeros([i64::from(links.size()), 2 * features + 1], (kind, input.device()));
     let count = if current::is_borrowed() { 0 } else { input.numel() as i64 / features.max(1) };
     if count > 0 {
         let (mean, variance) = input.to_kind(kind).batch_norm_update_stats(None::<&Tensor>, None, 0.0);
         let count = Tensor::full([1], count, (kind, input.device()));
-        rows.get(i64::from(world.rank())).copy_(&Tensor::cat(&[mean, variance * &count, count], 0));
+        rows.get(i64::from(links.rank())).copy_(&Tensor::cat(&[mean, variance * &count, count], 0));
     }
-    world.sum_in_layer(&rows, "the statistics of a batch normalization")?;
+    links.sum_in_layer(&rows, "the statistics of a batch normalization")?;
     let (means, squares) = (rows.narrow(1, 0, features), rows.narrow(1, features, features));
     let counts = rows.narrow(1, 2 * features, 1);
     let count = counts.sum(Kind::Double).double_value(&[]);
@@ -130,10 +131,10 @@ impl nn::ModuleT for SyncBatchNorm {
     fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
         if train
             && !current::has_failed()
-            && let Some(world) = World::current()
+            && let Some(links) = World::current().links
         {
             // `forward_t` cannot return an error, so the operation that calls the layer returns it.
-            match self.synchronized(&world, xs) {
+            match self.synchronized(&links, xs) {
                 Ok(normalized) => return normalized,
                 Err(error) => current::fail(error),
             }

@@ -2,25 +2,18 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::{Device, Tensor};
+use tch::Tensor;
 
-use super::call::{described, listed, sorted};
-use super::frames::quoted;
-use super::join;
+use super::call::sorted;
 use super::launch::Launch;
-use super::watch::{Kind, Watch};
+use super::links::{Links, cat_rows, from_json, json};
 use super::{Share, main_only};
 use crate::error::{Error, Result};
-use crate::libtorch::dist::{Group, ProcessGroup};
-use crate::libtorch::{self, TensorList};
-use crate::tensor_format;
+use crate::moment::MomentInfo;
 
 /// The operation with which [`World::all_reduce`] reduces the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +30,9 @@ pub enum Op {
 }
 
 /// The processes that train together, seen from one of them.
+///
+/// A process that trains alone is a world of one rank, so that a hook needs no second way for it:
+/// each collective then returns at once with what this rank has.
 ///
 /// Its methods are collectives, unless they say otherwise: all ranks must call the same ones in the
 /// same order, on the thread of the entry point that is running. Each call has a name, chosen by
@@ -57,108 +53,52 @@ pub enum Op {
 /// use trainer::distributed::{Op, World};
 /// use trainer::tch::Tensor;
 ///
-/// if let Some(world) = World::from_env()? {
-///     let total = Tensor::from(f64::from(world.rank()));
-///     world.all_reduce("total", &total, Op::Sum)?;
-///     println!("{} of {}: {total}", world.rank(), world.size());
-/// }
+/// let world = World::from_env()?;
+/// let total = Tensor::from(f64::from(world.rank()));
+/// world.all_reduce("total", &total, Op::Sum)?;
+/// println!("{} of {}: {total}", world.rank(), world.size());
 /// # Ok::<(), trainer::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct World {
-    pub(super) group: Group,
-    pub(super) shared: Arc<Shared>,
-    /// The hook that received this handle, and its moment.
-    pub(super) place: Option<Arc<str>>,
-}
-
-/// What all handles of a world share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// The number of collectives that the program has called in this batch.
-    calls: AtomicU64,
-    /// The thread whose entry points use the world, and the number of those that are running.
-    running: Mutex<Option<(ThreadId, usize)>>,
-    /// Notices ranks that wait for each other in different collectives.
-    pub(super) watch: Watch,
-}
-
-impl Shared {
-    fn new(group: &Group) -> Self {
-        Shared { calls: AtomicU64::new(0), running: Mutex::default(), watch: Watch::begin(group) }
-    }
-
-    /// Returns the number of the next collective that the program calls, from 1.
-    pub(super) fn count_call(&self) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(super) fn reset_calls(&self) {
-        self.calls.store(0, Ordering::Relaxed);
-    }
-
-    /// Records that an entry point on this thread uses the world. Returns an error if one on
-    /// another thread does.
-    pub(super) fn begin_entry(&self) -> Result<()> {
-        let own = thread::current().id();
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *running {
-            None => *running = Some((own, 1)),
-            Some((thread, count)) if *thread == own => *count += 1,
-            Some(_) => {
-                return Err(Error::usage(
-                    "an entry point on another thread of this process is already training with the other ranks: run entry \
-                     points one after the other, or build the trainer with `.single_process(true)`",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Records the end of an entry point.
-    pub(super) fn end_entry(&self) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        *running = running.take().filter(|(_, count)| *count > 1).map(|(thread, count)| (thread, count - 1));
-    }
-
-    /// Returns an error if an entry point is running on another thread.
-    fn check_thread(&self, what: &str) -> Result<()> {
-        let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.is_none_or(|(thread, _)| thread == thread::current().id()) {
-            return Ok(());
-        }
-        Err(Error::usage(format!(
-            "{} is a collective, which all ranks must call in the same order, but it was called on another thread than that of \
-             the running entry point: call it in the hook itself",
-            quoted(what)
-        )))
-    }
+    /// The connections to the other ranks; `None` if there is only this one.
+    pub(super) links: Option<Links>,
 }
 
 /// The world that the environment describes, once it has been joined.
 static JOINED: Mutex<Option<World>> = Mutex::new(None);
 
-/// The key under which the first rank that leaves because of an error stores that error.
-const LEFT: &str = "trainer/left";
-
-/// The time for which a rank waits for another rank to report its error.
-const GRACE: Duration = Duration::from_millis(500);
-
 impl World {
-    /// Joins the processes that the [environment](Launch::from_env) describes, or returns `None` if
-    /// there is one process. They are joined only once: later calls return the same world.
+    /// Returns a world of one rank: this process trains alone, whatever its environment describes.
+    ///
+    /// ```
+    /// use trainer::distributed::World;
+    ///
+    /// let world = World::solo();
+    /// assert_eq!((world.rank(), world.size()), (0, 1));
+    /// ```
+    #[must_use]
+    pub const fn solo() -> Self {
+        World { links: None }
+    }
+
+    /// Joins the processes that the [environment](Launch::from_env) describes, or returns the world
+    /// of this process [alone](World::solo) if it describes none. They are joined only once: later
+    /// calls return the same world.
     ///
     /// # Errors
     ///
     /// Returns an error if a variable is missing or invalid, and in the same cases as
     /// [`join`](World::join).
-    pub fn from_env() -> Result<Option<Self>> {
-        let Some(launch) = Launch::from_env()? else { return Ok(None) };
+    pub fn from_env() -> Result<Self> {
+        let Some(launch) = Launch::from_env()? else { return Ok(World::solo()) };
         let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
-        if joined.is_none() {
-            *joined = Some(World::join(&launch)?);
+        if let Some(world) = &*joined {
+            return Ok(world.clone());
         }
-        Ok(joined.clone())
+        let world = World::join(&launch)?;
+        *joined = Some(world.clone());
+        Ok(world)
     }
 
     /// Joins the other processes of a launch.
@@ -170,35 +110,40 @@ impl World {
     /// [job](Launch::job), if this process may not open enough files, if this crate was built
     /// without the feature `distributed`, or in a hook that runs on rank 0 only.
     pub fn join(launch: &Launch) -> Result<Self> {
-        let Launch { rank, size, .. } = *launch;
-        if size < 2 || rank >= size {
-            return Err(Error::usage(format!(
-                "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
-            )));
-        }
-        check_available()?;
-        main_only::check("World::join")?;
-        let group = join::join(launch)?;
-        let shared = Arc::new(Shared::new(&group));
-        Ok(World { group, shared, place: None })
+        Links::join(launch).map(|links| World { links: Some(links) })
     }
 
     /// The rank of this process, from 0. Not a collective.
     #[must_use]
     pub fn rank(&self) -> u32 {
-        self.group.rank()
+        self.links.as_ref().map_or(0, Links::rank)
     }
 
     /// The number of processes. Not a collective.
     #[must_use]
     pub fn size(&self) -> u32 {
-        self.group.size()
+        self.links.as_ref().map_or(1, Links::size)
     }
 
     /// This rank's share of each batch. Not a collective.
     #[must_use]
     pub fn share(&self) -> Share {
         Share { rank: self.rank(), of: self.size() }
+    }
+
+    /// Whether this rank is the only one. The loop leaves out what is only for other ranks.
+    #[inline]
+    pub(crate) const fn is_solo(&self) -> bool {
+        self.links.is_none()
+    }
+
+    /// Returns the connections for a method of the program, which must not call it in a hook on
+    /// rank 0 only, not even in one process.
+    fn linked(&self, method: &str) -> Result<Option<&Links>> {
+        if self.is_solo() {
+            main_only::check(method)?;
+        }
+        Ok(self.links.as_ref())
     }
 
     /// Reduces the tensors of all ranks elementwise with `op`, and stores the result in `tensor` on
@@ -213,27 +158,10 @@ impl World {
     /// rank 0 only, or on another thread than that of the running entry point.
     #[track_caller]
     pub fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
-        let call = self.call("all_reduce", name, &format!(" ({op:?}) of {}", described(tensor)))?;
-        self.compare([], &call)?;
-        self.reduce(tensor, op, &call.what)
-    }
-
-    /// Reduces tensors whose shapes and dtypes were compared.
-    fn reduce(&self, tensor: &Tensor, op: Op, what: &str) -> Result<()> {
-        let _no_grad = tch::no_grad_guard();
-        let dense = on_cpu(tensor);
-        self.collective(Kind::Data, what, |group| group.all_reduce(ProcessGroup::Data, &dense, op as i32))?;
-        if dense.data_ptr() != tensor.data_ptr() {
-            tensor.detach().copy_(&dense);
+        match self.linked("all_reduce")? {
+            None => Ok(()),
+            Some(links) => links.all_reduce(name, tensor, op),
         }
-        Ok(())
-    }
-
-    /// Sums the statistics of a layer over all ranks.
-    pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
-        self.collective(Kind::Layers, what, |group| {
-            group.all_reduce(ProcessGroup::Layers, tensor, Op::Sum as i32)
-        })
     }
 
     /// Replaces the elements of named tensors with those of the rank `root`. The names, and the
@@ -261,37 +189,14 @@ impl World {
         let list = sorted("broadcast", tensors)?;
         if root >= self.size() {
             return Err(Error::usage(format!(
-                "`broadcast` from rank {root}, but there are {} ranks: expected a rank from 0 to {}",
-                self.size(),
-                self.size() - 1
+                "`broadcast` from rank {root}, but the number of ranks is {}: expected a rank below it",
+                self.size()
             )));
         }
-        let first = list.first().map_or("", |(name, _)| name.as_ref());
-        let call = self.call("broadcast", first, &format!(" from rank {root}{}", listed(&list)))?;
-        self.compare([], &call)?;
-        self.send(list.iter().map(|(_, tensor)| tensor.borrow()), root, &call.what)
-    }
-
-    /// Broadcasts tensors that the trainer itself knows to be the same ones on all ranks.
-    pub(crate) fn send<'a>(
-        &self,
-        tensors: impl IntoIterator<Item = &'a Tensor>,
-        root: u32,
-        what: &str,
-    ) -> Result<()> {
-        let _no_grad = tch::no_grad_guard();
-        let own: Vec<&Tensor> = tensors.into_iter().collect();
-        if own.is_empty() {
-            return Ok(());
+        match self.linked("broadcast")? {
+            None => Ok(()),
+            Some(links) => links.broadcast(&list, root),
         }
-        let dense: TensorList = own.iter().map(|tensor| on_cpu(tensor)).collect();
-        self.collective(Kind::Data, what, |group| group.broadcast(&dense, root))?;
-        for (tensor, dense) in own.into_iter().zip(dense.iter()) {
-            if dense.data_ptr() != tensor.data_ptr() {
-                tensor.detach().copy_(dense);
-            }
-        }
-        Ok(())
     }
 
     /// Returns the tensors of all ranks, stacked along a new first dimension in the order of the
@@ -302,19 +207,10 @@ impl World {
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
-        let call = self.call("all_gather", name, &format!(" of {}", described(tensor)))?;
-        self.compare([], &call)?;
-        let all = self.gathered(&on_cpu(tensor), &call.what)?;
-        Ok(all.to_device(tensor.device()))
-    }
-
-    fn gathered(&self, tensor: &Tensor, what: &str) -> Result<Tensor> {
-        let _no_grad = tch::no_grad_guard();
-        let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
-        let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
-        let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.collective(Kind::Data, what, |group| group.all_gather(&input, &output))?;
-        Ok(all)
+        match self.linked("all_gather")? {
+            None => Ok(tensor.detach().copy().unsqueeze(0)),
+            Some(links) => links.all_gather(name, tensor),
+        }
     }
 
     /// Adds the tensors of all ranks, and returns this rank's part of the sum. The size of the
@@ -327,22 +223,18 @@ impl World {
     /// cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn reduce_scatter(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
-        let _no_grad = tch::no_grad_guard();
-        let mut size = tensor.size();
-        let ranks = i64::from(self.size());
-        if size.first().is_none_or(|rows| rows % ranks != 0) {
+        let size = tensor.size();
+        let ranks = self.size();
+        if size.first().is_none_or(|rows| rows % i64::from(ranks) != 0) {
             return Err(Error::usage(format!(
                 "`reduce_scatter` cannot divide a tensor of shape {size:?} among {ranks} ranks: expected a first dimension \
                  that is a multiple of {ranks}"
             )));
         }
-        let call = self.call("reduce_scatter", name, &format!(" of {}", described(tensor)))?;
-        self.compare([], &call)?;
-        size[0] /= ranks;
-        let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
-        let dense = on_cpu(tensor);
-        self.collective(Kind::Data, &call.what, |group| group.reduce_scatter(&dense, &own))?;
-        Ok(own.to_device(tensor.device()))
+        match self.linked("reduce_scatter")? {
+            None => Ok(tensor.detach().copy()),
+            Some(links) => links.reduce_scatter(name, tensor),
+        }
     }
 
     /// Returns the rows of all ranks, concatenated in the order of the ranks. The ranks may have
@@ -354,28 +246,15 @@ impl World {
     /// [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn gather_rows(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
-        self.gather_rows_in("gather_rows", name, tensor)
-    }
-
-    #[track_caller]
-    fn gather_rows_in(&self, method: &str, name: &str, tensor: &Tensor) -> Result<Tensor> {
-        let _no_grad = tch::no_grad_guard();
-        let mut size = tensor.size();
-        let Some((&rows, others)) = size.split_first() else {
+        if tensor.dim() == 0 {
             return Err(Error::usage(
                 "`gather_rows` cannot gather a tensor without dimensions: expected at least one dimension",
             ));
-        };
-        let details = format!(" of rows of {:?} {others:?}", tensor.kind());
-        let call = self.call(method, name, &details)?;
-        let counts = self.compare([rows as f64], &call)?;
-        let counts: Vec<i64> = counts.iter().map(|[count]| *count as i64).collect();
-        size[0] = counts.iter().copied().max().unwrap_or(0);
-        let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
-        padded.narrow(0, 0, rows).copy_(&tensor.detach());
-        let all = self.gathered(&padded, &call.what)?;
-        let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
-        Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
+        }
+        match self.linked("gather_rows")? {
+            None => Ok(tensor.detach().copy()),
+            Some(links) => links.gather_rows("gather_rows", name, tensor),
+        }
     }
 
     /// Returns the predictions of all ranks for the same batches, as one tensor in the order of the
@@ -388,39 +267,10 @@ impl World {
     /// unsupported dtype, and in the same cases as [`gather_rows`](World::gather_rows).
     #[track_caller]
     pub fn gather_predictions(&self, name: &str, preds: &[Tensor]) -> Result<Tensor> {
-        const METHOD: &str = "gather_predictions";
-        let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
-        let rows: Vec<Vec<i64>> = self.gather_in(METHOD, name, &rows)?;
-        // A rank without a row in any batch has no prediction that shows the shape and the dtype.
-        let without_rows = |pred: &Tensor| if pred.dim() > 0 { pred.narrow(0, 0, 0) } else { pred.copy() };
-        let sample = preds.first().map(|pred| ("pred".to_owned(), without_rows(pred)));
-        let samples = self.gather_tensors_in(METHOD, name, &sample.into_iter().collect())?;
-        let Some(sample) = samples.into_iter().find_map(|mut sample| sample.remove("pred")) else {
-            return Err(Error::usage(
-                "`gather_predictions` received no predictions on any rank: expected at least one",
-            ));
-        };
-        if sample.dim() == 0 {
-            return Err(Error::usage(
-                "`gather_predictions` cannot gather predictions without dimensions: expected at least one dimension",
-            ));
+        match self.linked("gather_predictions")? {
+            None => cat_rows(preds),
+            Some(links) => links.gather_predictions(name, preds),
         }
-        let own = if preds.is_empty() { sample } else { Tensor::cat(preds, 0) };
-        let all = self.gather_rows_in(METHOD, name, &own)?;
-        // Reorders the rows: by batch and then by rank, instead of by rank and then by batch.
-        let mut starts: Vec<i64> = vec![0];
-        for rank in &rows {
-            starts.push(starts[starts.len() - 1] + rank.iter().sum::<i64>());
-        }
-        let mut parts = Vec::new();
-        for batch in 0..rows.iter().map(Vec::len).max().unwrap_or(0) {
-            for (rank, counts) in rows.iter().enumerate() {
-                let Some(&count) = counts.get(batch) else { continue };
-                parts.push(all.narrow(0, starts[rank], count));
-                starts[rank] += count;
-            }
-        }
-        Ok(Tensor::cat(&parts, 0))
     }
 
     /// Waits until all ranks have called this.
@@ -430,7 +280,10 @@ impl World {
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn barrier(&self, name: &str) -> Result<()> {
-        self.compare([], &self.call("barrier", name, "")?).map(drop)
+        match self.linked("barrier")? {
+            None => Ok(()),
+            Some(links) => links.barrier(name),
+        }
     }
 
     /// Returns the values of all ranks, in the order of the ranks.
@@ -449,29 +302,11 @@ impl World {
     /// [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn gather<V: Serialize + DeserializeOwned>(&self, name: &str, value: &V) -> Result<Vec<V>> {
-        self.gather_in("gather", name, value)
-    }
-
-    #[track_caller]
-    fn gather_in<V: Serialize + DeserializeOwned>(
-        &self,
-        method: &str,
-        name: &str,
-        value: &V,
-    ) -> Result<Vec<V>> {
-        let bytes = json(value, method)?;
-        let call = self.call(method, name, "")?;
-        let lengths = self.compare([bytes.len() as f64], &call)?;
-        from_json(&self.gather_of_lengths(&bytes, &lengths, &call.what)?, method)
-    }
-
-    /// Returns the values of all ranks in an exchange of the trainer itself, which `what` names.
-    pub(crate) fn gather_named<V: Serialize + DeserializeOwned>(
-        &self,
-        value: &V,
-        what: &str,
-    ) -> Result<Vec<V>> {
-        from_json(&self.gather_bytes(&json(value, what)?, what)?, what)
+        match self.linked("gather")? {
+            // As between processes, so that a value that cannot be converted is an error here too.
+            None => from_json(&[json(value, "gather")?], "gather"),
+            Some(links) => links.gather("gather", name, value),
+        }
     }
 
     /// Returns the named tensors of all ranks, in the order of the ranks, on the CPU. Names, shapes
@@ -487,47 +322,13 @@ impl World {
         name: &str,
         own: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        self.gather_tensors_in("gather_tensors", name, own)
-    }
-
-    #[track_caller]
-    fn gather_tensors_in(
-        &self,
-        method: &str,
-        name: &str,
-        own: &BTreeMap<String, Tensor>,
-    ) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        let list: Vec<(String, Tensor)> =
-            own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
-        let invalid = |why: String| Error::usage(format!("`{method}`: {why}"));
-        let bytes = tensor_format::to_bytes(&list).map_err(invalid)?;
-        let call = self.call(method, name, "")?;
-        let lengths = self.compare([bytes.len() as f64], &call)?;
-        let all = self.gather_of_lengths(&bytes, &lengths, &call.what)?;
-        all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
-    }
-
-    /// Collects the named tensors of ranks 1, 2, … on rank 0. Returns an empty vector on the other
-    /// ranks. The ranks broadcast one after the other, so that the others need memory for the
-    /// tensors of one rank only.
-    pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        let what = "the states of the ranks in a checkpoint";
-        let invalid = |why: String| Error::usage(format!("{what}: {why}"));
-        let bytes = if self.rank() > 0 { tensor_format::to_bytes(own).map_err(invalid)? } else { Vec::new() };
-        let lengths: Vec<usize> = self.gather_named(&bytes.len(), what)?;
-        let mut collected = Vec::new();
-        for (rank, length) in (0..).zip(lengths).skip(1) {
-            let buffer = if rank == self.rank() {
-                Tensor::from_slice(&bytes)
-            } else {
-                Tensor::empty([i64::try_from(length).unwrap_or(i64::MAX)], (tch::Kind::Uint8, Device::Cpu))
-            };
-            self.send([&buffer], rank, what)?;
-            if self.rank() == 0 {
-                collected.push(tensor_format::from_bytes(libtorch::bytes(&buffer)?).map_err(invalid)?);
+        match self.linked("gather_tensors")? {
+            None => {
+                let copied = |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.detach().copy());
+                Ok(vec![own.iter().map(copied).collect()])
             }
+            Some(links) => links.gather_tensors("gather_tensors", name, own),
         }
-        Ok(collected)
     }
 
     /// Returns whether `flag` is true on any rank.
@@ -537,13 +338,10 @@ impl World {
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn any(&self, name: &str, flag: bool) -> Result<bool> {
-        let flags = self.compare([f64::from(u8::from(flag))], &self.call("any", name, "")?)?;
-        Ok(flags.iter().any(|[flag]| *flag > 0.0))
-    }
-
-    /// Returns whether `flag` is true on any rank, in an exchange of the trainer itself.
-    pub(crate) fn any_named(&self, flag: bool, what: &str) -> Result<bool> {
-        Ok(self.sums([f64::from(u8::from(flag))], what)?[0] > 0.0)
+        match self.linked("any")? {
+            None => Ok(flag),
+            Some(links) => links.any(name, flag),
+        }
     }
 
     /// Replaces the elements of named floating-point tensors with their means over all ranks. Skips
@@ -571,16 +369,10 @@ impl World {
         tensors: impl IntoIterator<Item = (N, T)>,
     ) -> Result<()> {
         let list = sorted("average", tensors)?;
-        let first = list.first().map_or("", |(name, _)| name.as_ref());
-        let call = self.call("average", first, &listed(&list))?;
-        self.compare([], &call)?;
-        let _no_grad = tch::no_grad_guard();
-        let all = list.iter().map(|(_, tensor)| tensor.borrow());
-        for tensor in all.filter(|tensor| tensor.is_floating_point()) {
-            self.reduce(tensor, Op::Sum, &call.what)?;
-            let _ = tensor.detach().g_div_scalar_(f64::from(self.size()));
+        match self.linked("average")? {
+            None => Ok(()),
+            Some(links) => links.average(&list),
         }
-        Ok(())
     }
 
     /// Calls `body` on rank 0 first, while the other ranks wait, and then on the other ranks, for
@@ -597,19 +389,84 @@ impl World {
         name: &str,
         body: impl FnOnce() -> Result<R, E>,
     ) -> Result<R> {
-        let call = self.call("main_first", name, "")?;
-        let run =
-            |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
-        if self.rank() > 0 {
-            self.compare([], &call)?;
-            return run(Box::new(body));
+        match self.linked("main_first")? {
+            None => body().map_err(|error| Error::from(error.into())),
+            Some(links) => links.main_first(name, body),
         }
-        let result = run(Box::new(body));
-        match &result {
-            Ok(_) => drop(self.compare([], &call)?),
-            Err(error) => self.leave(&error.to_string()),
+    }
+}
+
+/// The collectives of the trainer itself.
+impl World {
+    /// Returns this world for a hook, whose collectives then name it.
+    pub(crate) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> World {
+        World { links: self.links.as_ref().map(|links| links.at(hook, moment)) }
+    }
+
+    /// Begins the count of the collectives that the program calls in a batch.
+    pub(crate) fn begin_batch(&self) {
+        if let Some(links) = &self.links {
+            links.begin_batch();
         }
-        result
+    }
+
+    /// Returns the numbers of all ranks, in the order of the ranks.
+    pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
+        match &self.links {
+            None => Ok(vec![own]),
+            Some(links) => links.table(own, what),
+        }
+    }
+
+    /// Returns the sums of numbers over all ranks.
+    pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
+        match &self.links {
+            None => Ok(own),
+            Some(links) => links.sums(own, what),
+        }
+    }
+
+    /// Returns the values of all ranks.
+    pub(crate) fn gather_named<V: Serialize + DeserializeOwned>(
+        &self,
+        value: &V,
+        what: &str,
+    ) -> Result<Vec<V>> {
+        match &self.links {
+            None => from_json(&[json(value, what)?], what),
+            Some(links) => links.gather_named(value, what),
+        }
+    }
+
+    /// Broadcasts tensors that the trainer itself knows to be the same ones on all ranks.
+    pub(crate) fn send<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = &'a Tensor>,
+        root: u32,
+        what: &str,
+    ) -> Result<()> {
+        match &self.links {
+            None => Ok(()),
+            Some(links) => links.send(tensors, root, what),
+        }
+    }
+
+    /// Collects the named tensors of ranks 1, 2, … on rank 0. Returns an empty vector on the other
+    /// ranks. The ranks broadcast one after the other, so that the others need memory for the
+    /// tensors of one rank only.
+    pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
+        match &self.links {
+            None => Ok(Vec::new()),
+            Some(links) => links.collect_tensors(own),
+        }
+    }
+
+    /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
+    /// fail at once.
+    pub(crate) fn leave(&self, why: &str) {
+        if let Some(links) = &self.links {
+            links.leave(why);
+        }
     }
 
     /// Disconnects from the world that the environment describes, if it was joined, and publishes
@@ -619,133 +476,6 @@ impl World {
             world.leave(why);
         }
     }
-
-    /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
-    /// fail at once.
-    pub(crate) fn leave(&self, why: &str) {
-        leave(&self.group, why);
-    }
-
-    /// Returns an error if collectives are not allowed in the running hook or on this thread.
-    pub(super) fn check_allowed(&self, what: &str) -> Result<()> {
-        main_only::check(what)?;
-        self.shared.check_thread(what)
-    }
-
-    /// Calls a collective of the process group, with `what` as its name in error messages.
-    pub(super) fn collective<R>(
-        &self,
-        kind: Kind,
-        what: &str,
-        call: impl FnOnce(&Group) -> Result<R>,
-    ) -> Result<R> {
-        self.check_allowed(what)?;
-        let inside = self.shared.watch.enter(kind, what);
-        let result = call(&self.group);
-        drop(inside);
-        result.map_err(|error| match self.shared.watch.verdict() {
-            Some(why) => {
-                // The other ranks wait in a collective that fails once this rank disconnects.
-                self.leave(&why);
-                self.group.note_failure();
-                Error::usage(why)
-            }
-            None => self.explained(what, &error),
-        })
-    }
-
-    /// Returns the error of a failed collective, with the error of the rank that caused it, or the
-    /// collective in which each rank was waiting.
-    pub(crate) fn explained(&self, what: &str, error: &Error) -> Error {
-        self.group.note_failure();
-        let rank = self.rank();
-        let _ = self.group.set(&waits_key(rank), what);
-        let since = Instant::now();
-        while since.elapsed() < GRACE {
-            match cause(&self.group) {
-                Ok(Some(error)) => return error,
-                Ok(None) => thread::sleep(Duration::from_millis(20)),
-                Err(_) => break,
-            }
-        }
-        let others = (0..self.size()).filter(|other| *other != rank).map(|other| {
-            match self.group.get(&waits_key(other)) {
-                Ok(Some(what)) => format!("rank {other} waited in {}", quoted(&what)),
-                Err(_) if other > 0 => {
-                    format!("the state of rank {other} is unknown, because the store is gone")
-                }
-                _ => format!("rank {other} did not respond: it has died, is hanging, or never connected"),
-            }
-        });
-        let others: Vec<String> = others.collect();
-        let error = error.to_string();
-        let error = error.lines().next().unwrap_or_default();
-        Error::msg(format!(
-            "rank {rank} lost contact with the other ranks in {}; {} ({error})",
-            quoted(what),
-            others.join("; ")
-        ))
-    }
-}
-
-/// Disconnects from the other ranks, and publishes `why` to them unless another rank is the cause.
-pub(super) fn leave(group: &Group, why: &str) {
-    let is_cause = !group.has_failed();
-    if is_cause {
-        let _ = group.set(LEFT, &format!("rank {}: {why}", group.rank()));
-    }
-    group.leave();
-    // The store ends with the process that serves it, so the other ranks must read `why` first.
-    if is_cause && group.is_server() {
-        let since = Instant::now();
-        let has_read = |rank| matches!(group.get(&read_key(rank)), Ok(Some(_)));
-        while since.elapsed() < 4 * GRACE && !(1..group.size()).all(has_read) {
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-/// Returns the error with which another rank has left, if one has.
-pub(super) fn cause(group: &Group) -> Result<Option<Error>> {
-    let Some(why) = group.get(LEFT)? else { return Ok(None) };
-    let _ = group.set(&read_key(group.rank()), "read");
-    Ok(Some(Error::msg(format!("another rank ended with an error: {why}"))))
-}
-
-fn waits_key(rank: u32) -> String {
-    format!("trainer/waits/{rank}")
-}
-
-fn read_key(rank: u32) -> String {
-    format!("trainer/read/{rank}")
-}
-
-/// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
-fn on_cpu(tensor: &Tensor) -> Tensor {
-    tensor.detach().to_device(Device::Cpu).contiguous()
-}
-
-fn not_json(what: &str, error: &serde_json::Error) -> Error {
-    Error::usage(format!("`{what}`: the value cannot be converted to or from JSON: {error}"))
-}
-
-fn json<V: Serialize>(value: &V, what: &str) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| not_json(what, &error))
-}
-
-fn from_json<V: DeserializeOwned>(all: &[Vec<u8>], what: &str) -> Result<Vec<V>> {
-    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(|error| not_json(what, &error))).collect()
-}
-
-/// Returns an error if this crate was built without the feature `distributed`.
-pub(crate) fn check_available() -> Result<()> {
-    if Group::IS_AVAILABLE {
-        return Ok(());
-    }
-    Err(Error::usage(
-        "cannot train in several processes: the crate `trainer` was built without its feature `distributed`; enable the \
-         feature, or train in this process alone with `.single_process(true)`",
-    ))
 }
 
 /// Calls `body` on rank 0 first, while the other ranks wait, and then on the other ranks, as
@@ -764,8 +494,5 @@ pub(crate) fn check_available() -> Result<()> {
 /// error of `body`.
 #[track_caller]
 pub fn main_first<R, E: Into<crate::BoxError>>(name: &str, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
-    match World::from_env()? {
-        Some(world) => world.main_first(name, body),
-        None => body().map_err(|error| Error::from(error.into())),
-    }
+    World::from_env()?.main_first(name, body)
 }

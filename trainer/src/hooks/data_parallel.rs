@@ -93,17 +93,15 @@ impl DataParallel {
 
     /// Broadcasts the variables of rank 0 to all ranks.
     fn broadcast<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
-        let Some(world) = cx.world() else { return Ok(()) };
         let vars = cx.vars();
-        world.broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
+        cx.world().broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
     }
 
     /// Averages the floating-point buffers over all ranks.
     fn average_buffers<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
-        let Some(world) = cx.world() else { return Ok(()) };
         let vars = cx.vars();
         let buffers = vars.iter().filter(|var| !var.is_parameter && var.tensor.is_floating_point());
-        world.average(buffers.map(|var| (&var.name, &var.tensor)))
+        cx.world().average(buffers.map(|var| (&var.name, &var.tensor)))
     }
 }
 
@@ -128,7 +126,7 @@ impl DataParallel {
     /// Averages the gradients in the last backward pass of an accumulation window.
     #[hook(around = backward)]
     fn reduce(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        let Some(world) = cx.world() else { return next.run(cx) };
+        let world = cx.world();
         let part = cx.part().to_owned();
         if !part.is_empty() {
             // Detects that a hook skipped a part on some ranks only.
@@ -155,10 +153,10 @@ impl DataParallel {
         }
         let reducer = &self.reducers[&part];
         if !cx.is_boundary() {
-            return next.run(cx).map_err(|error| reducer.explained(&error));
+            return next.run(cx).map_err(|error| reducer.explained(error));
         }
         reducer.prepare(&cx.loss())?;
-        next.run(cx).map_err(|error| reducer.explained(&error))?;
+        next.run(cx).map_err(|error| reducer.explained(error))?;
         reducer.check().map_err(|error| {
             let error = error.to_string();
             Error::msg(format!(
@@ -175,10 +173,12 @@ impl DataParallel {
     /// another backward pass. Returns an error if the ranks have gradients of different parameters.
     #[hook(ord = i32::MIN)]
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-        let Some(world) = cx.world().filter(|_| !cx.grads_are_averaged()) else { return Ok(()) };
+        if cx.grads_are_averaged() {
+            return Ok(());
+        }
         let part = cx.part().to_owned();
         let own = cx.grads().filter(|(name, _)| name.is_in(&part));
-        world.average(own).map_err(|error| {
+        cx.world().average(own).map_err(|error| {
             Error::msg(format!(
                 "cannot average the gradients that a hook computed: run the same backward passes on all ranks ({error})"
             ))

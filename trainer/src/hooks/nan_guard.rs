@@ -205,11 +205,7 @@ impl NanGuard {
         if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
             let loss = cx.loss().double_value(&[]);
             // All ranks skip the backward pass, or none does.
-            let is_found = match cx.world() {
-                Some(world) => world.any("a loss that is NaN or infinite", !loss.is_finite())?,
-                None => !loss.is_finite(),
-            };
-            if is_found {
+            if cx.world().any("a loss that is NaN or infinite", !loss.is_finite())? {
                 if !self.is_affected(cx) {
                     self.affected_parts.push(cx.part().to_owned());
                 }

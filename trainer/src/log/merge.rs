@@ -38,6 +38,9 @@ impl Log {
     /// logged by hooks on rank 0 only are not compared. A rank that logged nothing else is not
     /// compared either, because it had no data.
     pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
+        if world.is_solo() {
+            return Ok(());
+        }
         let mut own = Vec::new();
         for index in 0..self.meters.len() {
             let meter = &self.meters[index];

@@ -328,8 +328,8 @@ impl<M: Metric> MetricHook<M> {
     fn measured_on_all_ranks<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
         let Some(pass) = self.measured(cx) else { return Ok(None) };
         let states = &mut self.passes[pass].states;
-        if let Some(world) = cx.world() {
-            *states = states.of_all_ranks(&world)?;
+        if cx.world_size() > 1 {
+            *states = states.of_all_ranks(&cx.world())?;
         }
         Ok((!states.is_empty()).then_some(pass))
     }

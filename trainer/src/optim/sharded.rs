@@ -51,19 +51,17 @@ impl<O: Optimizer> Sharded<O> {
 
     /// Returns the processes that train together, or `None` if there is only this one. Returns an
     /// error if they cannot be reached: outside of `fit`, or after another rank failed.
-    fn world(&self) -> Result<Option<World>> {
-        if self.share.of == 1 {
-            return Ok(None);
-        }
-        let world = World::current().filter(|world| world.share() == self.share);
-        world.map(Some).ok_or_else(|| {
-            Error::usage(format!(
+    fn world(&self) -> Result<World> {
+        let world = World::current();
+        if world.share() != self.share {
+            return Err(Error::usage(format!(
                 "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks: it is used outside of \
                  `fit`, or another rank failed; for `find_lr` and `find_batch_size` in several processes, build the trainer \
                  with the inner optimizer",
                 self.share.rank
-            ))
-        })
+            )));
+        }
+        Ok(world)
     }
 }
 
@@ -102,7 +100,6 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
     fn step(&mut self) -> Result<()> {
         let world = self.world()?;
         self.inner.step()?;
-        let Some(world) = world else { return Ok(()) };
         for (owner, share) in (0..).zip(&self.shares) {
             // Frozen parameters were not updated.
             let trained = share.iter().filter(|parameter| parameter.requires_grad());
@@ -138,9 +135,8 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
 
     fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
         let mut state = self.inner.state();
-        if let Some(world) = self.world()? {
-            state.extend(world.collect_tensors(&state)?.into_iter().flatten());
-        }
+        let others = self.world()?.collect_tensors(&state)?;
+        state.extend(others.into_iter().flatten());
         Ok(state)
     }
 

@@ -33,7 +33,7 @@ pub(crate) use folder::{FolderState, recorded};
 pub(crate) use frame::{Body, Done, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
-pub(crate) use ranks::{BatchOfRanks, Ranks};
+pub(crate) use ranks::{Amount, Ranks};
 
 /// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
@@ -119,6 +119,8 @@ pub(crate) struct StepData {
     pub(crate) batch_len: Option<u64>,
     /// The weight of the batch: the number of elements over which the loss is averaged.
     pub(crate) weight: f64,
+    /// The weight and the samples of the batch over all ranks.
+    pub(crate) total: Amount,
     /// Whether a hook may have changed the batch since its weight was computed.
     pub(crate) is_batch_changed: bool,
     /// An `Option` of the task's prediction type.
@@ -143,6 +145,11 @@ pub(crate) struct StepData {
 }
 
 impl StepData {
+    /// The weight and the number of samples of this rank's batch.
+    pub(crate) fn own_amount(&self) -> Amount {
+        Amount { weight: self.weight, samples: self.batch_len.unwrap_or(1) as f64 }
+    }
+
     /// Creates empty data for the batch type `B` and the prediction type `P`.
     pub(crate) fn new<B: Send + 'static, P: Send + 'static>(
         batch_text: fn(&Slot) -> String,
@@ -158,6 +165,7 @@ impl StepData {
             metric_inputs,
             batch_len: None,
             weight: 1.0,
+            total: Amount::default(),
             is_batch_changed: false,
             pred: Box::new(None::<P>),
             pred_type: type_name::<P>(),
@@ -253,15 +261,6 @@ impl Run {
     #[inline]
     pub(crate) fn check_logged(&mut self) -> Result<()> {
         if self.log.failed.is_none() { Ok(()) } else { self.log.failed.take().map_or(Ok(()), Err) }
-    }
-
-    /// Returns an error if the run was cancelled.
-    #[inline]
-    pub(crate) fn check_cancelled(&self) -> Result<()> {
-        if self.ranks.world.is_some() {
-            return self.ranks.agreed.cancelled.map_or(Ok(()), |by| Err(self.cancelled(by)));
-        }
-        self.cancel_request().map_or(Ok(()), |by| Err(self.cancelled(by)))
     }
 
     /// Returns the source of a request to cancel the run in this process, if there is one.

@@ -13,16 +13,17 @@ use crate::run::Run;
 /// Stores the weight of the current batch, as computed by the task; 0 for a batch borrowed from
 /// another rank.
 pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
-    if run.ranks.world.is_some() && run.ranks.batch.is_borrowed {
+    run.step.is_batch_changed = false;
+    if run.ranks.is_borrowed {
         run.step.weight = 0.0; // the row belongs to another rank
-        run.step.is_batch_changed = false;
+        run.step.total = run.ranks.next.take().unwrap_or_default();
         return Ok(());
     }
-    run.step.is_batch_changed = false;
     let Some(batch) = typed::<T::Batch>(&mut run.step.batch) else { return Ok(()) };
     run.step.batch_len = Some(batch.samples().unwrap_or(1));
     let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
     run.step.weight = checked_weight(run, weight)?;
+    run.step.total = run.ranks.next.take().unwrap_or_else(|| run.step.own_amount());
     Ok(())
 }
 
@@ -66,7 +67,7 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
-    if run.ranks.world.is_some() && run.place.phase == Phase::Train {
+    if run.place.phase == Phase::Train && !run.ranks.world.is_solo() {
         // Its gradients are 0. The backward pass takes part in the reduction over all ranks, and in
         // the collectives of layers.
         for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {

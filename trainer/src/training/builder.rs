@@ -18,6 +18,7 @@ use crate::checkpoint::Slot;
 use crate::data::Batch;
 use crate::dispatch::{ClosureHook, HookOptions, HookSelection};
 use crate::distributed::Share;
+use crate::distributed::World;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::check;
 use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
@@ -48,7 +49,7 @@ pub struct TrainerBuilder<T> {
     optimizers: Optimizers,
     pub(crate) settings: Settings,
     rank: Option<u32>,
-    pub(super) ranks: Ranks,
+    pub(super) world: Option<World>,
     pub(crate) resume: Option<ResumeFrom>,
     /// The function that adds the hook that clips gradients, if one was requested.
     pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
@@ -65,7 +66,7 @@ impl<T: Task> TrainerBuilder<T> {
             optimizers: Optimizers::default(),
             settings: Settings::default(),
             rank: None,
-            ranks: Ranks::default(),
+            world: None,
             resume: None,
             grad_clip: None,
             profile: ProfileSettings::default(),
@@ -181,10 +182,11 @@ impl<T: Task> TrainerBuilder<T> {
         if let Some(add) = self.grad_clip {
             add(&self.settings, &mut self.hooks);
         }
-        let (rank, share) = ranks::rank(&self.ranks, self.rank, &mut self.hooks).unwrap_or_else(|mistake| {
-            mistakes.push(mistake);
-            (0, Share { rank: 0, of: 1 })
-        });
+        let (rank, share) =
+            ranks::rank(self.world.as_ref(), self.rank, &mut self.hooks).unwrap_or_else(|mistake| {
+                mistakes.push(mistake);
+                (0, Share { rank: 0, of: 1 })
+            });
         self.move_task(&mut mistakes);
         let (task_state, task_settings) = (self.hooks.task_state, self.hooks.task_settings);
         let (hooks, instances) = self.hooks.resolve::<T>(&self.task, &mut mistakes);
@@ -214,7 +216,7 @@ impl<T: Task> TrainerBuilder<T> {
         let run = Run {
             settings: self.settings,
             rank,
-            ranks: self.ranks,
+            ranks: Ranks::begin(World::solo(), self.world),
             handles_signals: false,
             hooks: HookSet { table, instances: all },
             model: Model { vars, store: slots::store::<T>, device, optimizers: self.optimizers },

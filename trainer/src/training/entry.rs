@@ -7,7 +7,6 @@ use super::active::ActiveEntry;
 use super::{resume, save};
 use crate::cancel::{OnSignal, SignalGuard};
 use crate::dispatch::Panic;
-use crate::distributed::World;
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
@@ -103,7 +102,6 @@ fn run_guarded(
     run.records.names.clear();
     run.incomplete_logs.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
-    (run.ranks.agreed, run.ranks.random_before_draw, run.ranks.has_left) = Default::default();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.compare_ranks(phase_entry(phase))?;
         run.seed();
@@ -112,7 +110,7 @@ fn run_guarded(
         run.check_module_patterns()?;
         body(run)?;
         run.place.operation = operation;
-        run.agree()?;
+        run.agree(None)?;
         run.check_cancelled()
     }));
 
@@ -226,7 +224,7 @@ impl Run {
         if let Some(seed) = self.settings.seed {
             // 2^64 divided by the golden ratio spreads the seeds of neighboring numbers of epochs.
             let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let rank = self.ranks.world.as_ref().map_or(0, World::rank);
+            let rank = self.ranks.world.rank();
             let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));
             tch::manual_seed(mixed.cast_signed());
         }

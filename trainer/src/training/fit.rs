@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::agree::agree_on_next;
 use super::batch_weight::weigh;
 use super::pass::{Pass, batches_of_epoch};
 use super::resume::{self, DataFingerprint};
-use super::save;
 use super::step::{predict_step, step};
 use super::task::Task;
 use super::validation::{
@@ -34,11 +32,10 @@ pub(super) fn fit<T: Task>(
     if valid.is_none() {
         check_needs_no_validation(run)?;
     }
-    if let Some(world) = run.ranks.world.clone() {
-        train.share(world.share())?;
-        if let Some(valid) = valid.as_deref_mut() {
-            valid.share(world.share())?;
-        }
+    let share = run.ranks.world.share();
+    train.share(share)?;
+    if let Some(valid) = valid.as_deref_mut() {
+        valid.share(share)?;
     }
     let fingerprints = [fingerprint(train), valid.as_deref().map_or_else(|| "none".to_owned(), fingerprint)];
     run.compare_data(&fingerprints)?;
@@ -71,36 +68,36 @@ pub(super) fn fit<T: Task>(
         );
     }
     operate::<at::fit>(run, resumed, |run| {
-        let is_checked = resumed && run.fit.position.stage != Stage::SanityCheck;
-        if run.settings.sanity_steps > 0 && !is_checked {
-            run.fit.position.stage = Stage::SanityCheck;
-            in_phase(run, Phase::Sanity, |run| {
-                let each = valid.iter_mut();
-                let check = |run: &mut Run| {
-                    each.into_iter().try_for_each(|loader| evaluate::<T, at::valid>(run, loader, None))
-                };
-                run.operate_with::<at::sanity_check>(check).map(drop)
-            })?;
+        if !resumed || run.fit.position.stage == Stage::SanityCheck {
+            sanity_check::<T>(run, &mut valid)?;
         }
-        if run.fit.position.stage == Stage::SanityCheck {
-            run.fit.position.stage = Stage::BetweenEpochs;
-        }
-        if run.fit.position.stage != Stage::BetweenEpochs {
-            epoch::<T>(run, train, &mut valid, true)?;
-        }
+        let mut is_within = run.fit.position.stage != Stage::BetweenEpochs;
         loop {
-            run.check_deadline();
-            run.agree()?;
-            save::save_requested(run)?;
-            run.check_cancelled()?;
-            if run.is_over() {
-                run.warn_of_unrecorded(!resumed);
-                run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
-                return Ok(());
+            if !is_within {
+                run.decide(None)?;
+                if run.is_over() {
+                    run.warn_of_unrecorded(!resumed);
+                    run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
+                    return Ok(());
+                }
             }
-            epoch::<T>(run, train, &mut valid, false)?;
+            epoch::<T>(run, train, &mut valid, std::mem::take(&mut is_within))?;
         }
     })
+}
+
+/// Runs the operation `sanity_check`, if it is set.
+fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Result<()> {
+    if run.settings.sanity_steps > 0 {
+        run.fit.position.stage = Stage::SanityCheck;
+        in_phase(run, Phase::Sanity, |run| {
+            run.operate_with::<at::sanity_check>(|run| {
+                valid.iter_mut().try_for_each(|loader| evaluate::<T, at::valid>(run, loader, None))
+            })
+        })?;
+    }
+    run.fit.position.stage = Stage::BetweenEpochs;
+    Ok(())
 }
 
 /// Returns the fingerprint of a loader.
@@ -142,7 +139,7 @@ fn epoch<T: Task>(
             run.record_pass()?;
             run.requests.end_epoch = false; // the request was for that pass
         }
-        run.agree()?;
+        run.agree(None)?;
         // A stop that was requested in a validation lets it finish.
         if is_validating {
             return validate::<T>(run, valid, true);
@@ -187,20 +184,7 @@ fn train_pass<T: Task>(
         validate::<T>(run, valid, true)?;
         run.log.record(run.progress.counters);
     }
-    loop {
-        let position = LoopPosition { train: run.progress.counters.batch_idx, ..LoopPosition::default() };
-        run.fit.position = LoopPosition { stage: Stage::Training, ..position };
-        run.check_deadline();
-        agree_on_next(run, &mut pass, &mut weigh::<T>)?;
-        save::save_requested(run)?;
-        run.check_cancelled()?;
-        // An open accumulation window gets one more batch, which ends it.
-        if run.ends_pass() && run.fit.window.filled == 0 {
-            run.requests.is_cut_short |= run.is_stopped();
-            break;
-        }
-        let Some(batch) = pass.next(run)? else { break };
-        run.ranks.random_before_draw = None;
+    while let Some(batch) = pass.next(run, &mut weigh::<T>)? {
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
         run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;

@@ -1,9 +1,9 @@
 //! [`Trainer`]: its builder, its entry points and the training loop.
 
 mod active;
-mod agree;
 mod batch_weight;
 mod builder;
+mod decide;
 mod entry;
 mod facts;
 mod fit;

@@ -1,9 +1,14 @@
 //! One pass over data: batch by batch, up to its limit.
 
+use tch::Device;
+
+use super::decide::{Decision, NextBatch};
 use crate::data::{Batch, Batches, Borrowed, Loader};
 use crate::error::{Error, Result};
+use crate::libtorch;
 use crate::phase::Phase;
 use crate::profile;
+use crate::progress::{LoopPosition, Stage};
 use crate::run::Run;
 
 /// The batches of one pass.
@@ -36,10 +41,8 @@ impl<'a, B: Batch> Pass<'a, B> {
         let start = resumed.unwrap_or(0);
         run.progress.counters.batch_idx = start;
         run.progress.batches = batches_of(known, left);
-        if let Some(world) = &run.ranks.world {
-            loader.share(world.share())?;
-        }
-        let borrowed = run.ranks.world.as_ref().and_then(|_| loader.borrowed());
+        loader.share(run.ranks.world.share())?;
+        let borrowed = loader.borrowed();
         if resumed.is_none() {
             run.log.restart(run.place.phase);
         }
@@ -48,12 +51,72 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, borrowed })
     }
 
-    /// Returns the next batch, or `None` at the end of the pass.
+    /// [Decides](Run::decide) whether the pass goes on, and returns its next batch; `None` at its
+    /// end. `weigh` returns the weight of a batch.
     ///
     /// # Errors
     ///
-    /// Returns the error of the loader, or an error if the pass has no batch at all.
-    pub(super) fn next(&mut self, run: &mut Run) -> Result<Option<B>> {
+    /// Returns the error of the loader, or an error if the pass has no batch at all, or if the run
+    /// was cancelled.
+    pub(super) fn next(
+        &mut self,
+        run: &mut Run,
+        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
+    ) -> Result<Option<B>> {
+        loop {
+            let done = run.progress.counters.batch_idx;
+            match run.place.phase {
+                Phase::Train => {
+                    let begun = LoopPosition { stage: Stage::Training, ..LoopPosition::default() };
+                    run.fit.position = LoopPosition { train: done, ..begun };
+                }
+                _ => run.fit.position.valid = done,
+            }
+            let next = if run.ranks.world.is_solo() { None } else { Some(self.look(run, weigh)?) };
+            let decision = run.decide(next)?;
+            let is_window_open = run.place.phase == Phase::Train && run.fit.window.filled > 0;
+            // An open accumulation window gets one more batch, which ends it.
+            if decision != Decision::Go && !is_window_open {
+                run.requests.is_cut_short |= decision == Decision::Stop;
+                return Ok(None);
+            }
+            let batch = self.take(run)?;
+            run.ranks.random_before_draw = None;
+            if batch.is_some() || !run.ranks.others_have_batches {
+                return Ok(batch);
+            }
+        }
+    }
+
+    /// Describes the next batch for the other ranks. Draws it ahead.
+    #[cold]
+    fn look(
+        &mut self,
+        run: &mut Run,
+        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
+    ) -> Result<NextBatch> {
+        let is_train = run.place.phase == Phase::Train;
+        run.ranks.random_before_draw =
+            if self.ahead.is_some() { None } else { Some(libtorch::random_state(Device::Cpu)?) };
+        run.ranks.is_borrowed = self.is_borrowed(run);
+        let mut next = NextBatch::default();
+        match self.peek(run) {
+            None => {}
+            // The error is returned when the batch is taken.
+            Some(Err(_)) => next.exists = true,
+            Some(Ok(batch)) => {
+                next.exists = true;
+                if !run.ranks.is_borrowed {
+                    next.samples = batch.samples().unwrap_or(1) as f64;
+                    next.weight = if is_train { weigh(run, batch)? } else { next.samples };
+                }
+            }
+        }
+        next.is_last = is_train && next.exists && !run.fills_window() && self.is_second_last(run);
+        Ok(next)
+    }
+
+    fn take(&mut self, run: &mut Run) -> Result<Option<B>> {
         let next = match self.ahead.take() {
             Some(next) => {
                 self.ahead = self.second.take();
@@ -77,13 +140,8 @@ impl<'a, B: Batch> Pass<'a, B> {
         matches!(self.ahead, Some(None))
     }
 
-    /// Whether the next batch was already drawn.
-    pub(super) fn has_drawn(&self) -> bool {
-        self.ahead.is_some()
-    }
-
     /// Returns a reference to the next batch, without advancing.
-    pub(super) fn peek(&mut self, run: &mut Run) -> Option<&Result<B>> {
+    fn peek(&mut self, run: &mut Run) -> Option<&Result<B>> {
         if self.ahead.is_none() {
             self.ahead = Some(self.draw(run));
         }
@@ -91,7 +149,7 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 
     /// Whether no batch follows the next one, which was [peeked](Pass::peek).
-    pub(super) fn is_second_last(&mut self, run: &mut Run) -> bool {
+    fn is_second_last(&mut self, run: &mut Run) -> bool {
         if self.second.is_none() {
             self.second = Some(self.draw(run));
         }
@@ -99,7 +157,7 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 
     /// Whether the next batch has no row for this rank. Peeks at the batch.
-    pub(super) fn is_borrowed(&mut self, run: &mut Run) -> bool {
+    fn is_borrowed(&mut self, run: &mut Run) -> bool {
         let index = run.progress.counters.batch_idx;
         self.peek(run).is_some() && self.borrowed.as_ref().is_some_and(|borrowed| borrowed(index))
     }

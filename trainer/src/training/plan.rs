@@ -49,20 +49,6 @@ impl Run {
 }
 
 impl Run {
-    /// Whether a stop was requested and the minimum number of epochs and steps is reached.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop_is_agreed()
-            && self.progress.epochs_done >= self.fit.plan.min_epochs
-            && self.progress.counters.optimizer_steps >= self.fit.plan.min_steps
-    }
-
-    /// Agrees with the other ranks on pending requests, and returns whether the run is
-    /// [stopped](Run::is_stopped).
-    pub(super) fn is_stopped_by_now(&mut self) -> crate::Result<bool> {
-        self.agree()?;
-        Ok(self.is_stopped())
-    }
-
     /// Whether the fit has taken all of its optimizer steps.
     pub(super) fn has_all_steps(&self) -> bool {
         self.fit.plan.max_steps.is_some_and(|steps| self.progress.counters.optimizer_steps >= steps)
@@ -76,12 +62,6 @@ impl Run {
     /// Whether the fit is over, so that no further epoch begins.
     pub(super) fn is_over(&self) -> bool {
         self.has_all_epochs() || self.has_all_steps() || self.is_stopped()
-    }
-
-    /// Whether the pass over the training data ends early: by request, or because all steps are
-    /// taken.
-    pub(super) fn ends_pass(&self) -> bool {
-        self.end_epoch_is_agreed() || self.has_all_steps() || self.is_stopped()
     }
 
     /// Warns, once per fit, if the mean loss of the training pass that just ended is NaN or

@@ -19,6 +19,9 @@ const SAVED: &str = "saved/";
 /// Every rank must call this. `state` contains the tensors of this rank, except those of the model
 /// and of the optimizers.
 pub(super) fn gather(world: &World, manifest: &mut Manifest, state: &mut NamedTensors) -> Result<()> {
+    if world.is_solo() {
+        return Ok(());
+    }
     let own = serde_json::to_value((&manifest.run.log, &manifest.run.media, &manifest.states)).map_err(
         |error| {
             Error::usage(format!("the state of rank {} cannot be written as JSON: {error}", world.rank()))

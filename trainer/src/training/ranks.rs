@@ -19,18 +19,13 @@ use crate::phase::Phase;
 use crate::run::{Ranks, Run};
 
 impl<T: Task> TrainerBuilder<T> {
-    /// Sets the processes that train together, for a program that
-    /// [joins](crate::distributed::World::join) them itself. Defaults to those that the
+    /// Sets the processes that train together: those that the program has
+    /// [joined](crate::distributed::World::join) itself, or with
+    /// [`World::solo`](crate::distributed::World::solo) this process alone, even if a launcher
+    /// started several. Defaults to those that the
     /// [launcher](crate::distributed::Launch::from_env) started.
     pub fn world(mut self, world: World) -> Self {
-        self.ranks.joined = Some(world);
-        self
-    }
-
-    /// Sets whether this trainer runs in this process only, even if a launcher started several.
-    /// Defaults to `false`.
-    pub fn single_process(mut self, single: bool) -> Self {
-        self.ranks.is_single = single;
+        self.world = Some(world);
         self
     }
 }
@@ -44,22 +39,21 @@ impl<T: Task> TrainerBuilder<T> {
 /// Returns a message if the environment variables of the launcher or `RANK` are invalid, if several
 /// processes cannot train together here, or if `set` contradicts the launcher or `.world(…)`.
 pub(super) fn rank(
-    ranks: &Ranks,
+    world: Option<&World>,
     set: Option<u32>,
     hooks: &mut HookSelection,
 ) -> Result<(u32, Share), String> {
-    let launched = match &ranks.joined {
-        Some(world) => Some(world.share()),
-        None if ranks.is_single => None,
+    let share = match world {
+        Some(world) => world.share(),
         None => {
             let launch = Launch::from_env().map_err(|error| error.to_string())?;
-            launch.map(|launch| Share { rank: launch.rank(), of: launch.size() })
+            launch.map_or(World::solo().share(), |launch| Share { rank: launch.rank(), of: launch.size() })
         }
     };
-    let Some(share) = launched else {
+    if share.of == 1 {
         let rank = set.map_or_else(rank_from_environment, Ok)?;
-        return Ok((rank, Share { rank: 0, of: 1 }));
-    };
+        return Ok((rank, share));
+    }
     let rank = share.rank;
     check_available().map_err(|error| error.to_string())?;
     if let Some(set) = set.filter(|set| *set != rank) {
@@ -89,19 +83,21 @@ fn rank_from_environment() -> Result<u32, String> {
 impl Run {
     /// Joins the other ranks for an entry point, if there are any.
     pub(super) fn join_ranks(&mut self) -> Result<()> {
-        self.ranks.world = match &self.ranks.joined {
-            Some(world) => Some(world.clone()),
-            None if self.ranks.is_single => None,
-            None => World::from_env()?,
-        };
+        let given = self.ranks.given.take();
+        let world = given.clone().map_or_else(World::from_env, Ok);
+        self.ranks = Ranks::begin(World::solo(), given);
+        self.ranks.world = world?;
         Ok(())
     }
 
     /// Makes the world current on this thread, and returns an error if the configuration of the
     /// other ranks differs, or if the ranks cannot train together on the device of the task.
     pub(super) fn compare_ranks(&mut self, entry: &str) -> Result<()> {
-        current::begin_entry(self.ranks.world.as_ref())?;
-        let Some(world) = self.ranks.world.clone() else { return Ok(()) };
+        let world = self.ranks.world.clone();
+        current::begin_entry(&world)?;
+        if world.is_solo() {
+            return Ok(());
+        }
         // Hooks of this crate never skip a batch at `before_step`.
         self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
             (hook.definition.row)() == at::before_step::index()
@@ -149,16 +145,16 @@ impl Run {
 
     /// Returns an error if the other ranks have different training or validation data.
     pub(super) fn compare_data(&self, fingerprints: &[String; 2]) -> Result<()> {
-        let Some(world) = &self.ranks.world else { return Ok(()) };
         let names = ["training data", "validation data"].map(str::to_owned);
         let own: Lists = names.into_iter().zip(fingerprints.iter().map(|text| vec![text.clone()])).collect();
-        compare_lists(&world.gather_named(&own, "the comparison of the data")?)
+        compare_lists(&self.ranks.world.gather_named(&own, "the comparison of the data")?)
     }
 
     /// Disconnects from the other ranks after an error, sends them the error, and drops the
     /// requested checkpoints.
     pub(super) fn leave_ranks(&mut self, error: &Error) {
-        if let Some(world) = self.ranks.world.take() {
+        let world = std::mem::replace(&mut self.ranks.world, World::solo());
+        if !world.is_solo() {
             self.ranks.has_left = true;
             // A checkpoint that was due would lack the states of the other ranks, which could then
             // not resume exactly.
@@ -177,15 +173,14 @@ impl Run {
     /// Waits for the other ranks at the end of an entry point, so that its files are complete when
     /// any rank continues, or disconnects from them if the cleanup failed.
     pub(super) fn part_from_ranks(&mut self, errors: &mut Vec<Error>) {
-        let Some(world) = self.ranks.world.clone() else { return };
         let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
         match failed {
             Some(why) => {
-                self.ranks.world = None;
+                let world = std::mem::replace(&mut self.ranks.world, World::solo());
                 current::end_entry();
                 world.leave(&why);
             }
-            None => errors.extend(world.table([], "the end of the entry point").err()),
+            None => errors.extend(self.ranks.world.table([], "the end of the entry point").err()),
         }
     }
 }

@@ -39,7 +39,7 @@ impl Run {
                  and one optimizer, or remove the hook that computes them again",
             ));
         }
-        if self.ranks.world.is_some() {
+        if !self.ranks.world.is_solo() {
             return Err(Error::usage(
                 "the gradients cannot be computed again when several processes train together: use one process",
             ));

@@ -15,18 +15,13 @@ impl Run {
     /// metrics.
     pub(super) fn finish_pass(&mut self) -> Result<()> {
         let phase = self.place.phase;
-        if let Some(world) = &self.ranks.world {
-            self.log.join_ranks(world, phase, Joined::Pass)?;
-        }
+        self.log.join_ranks(&self.ranks.world, phase, Joined::Pass)?;
         self.log.finish(phase)
     }
 
     /// Merges the values that all ranks have logged since the last record.
     fn join_window(&mut self, phase: Phase) -> Result<()> {
-        match &self.ranks.world {
-            Some(world) => self.log.join_ranks(world, phase, Joined::Window),
-            None => Ok(()),
-        }
+        self.log.join_ranks(&self.ranks.world, phase, Joined::Window)
     }
 
     /// Notes whether a record will be due at the end of the next batch of training, if the

@@ -14,10 +14,7 @@ impl Run {
     /// Compares the hashes of the parameters and of the floating-point buffers, which
     /// `DataParallel` has averaged by then. Other buffers may differ between ranks.
     pub(super) fn compare_replicas(&self, when: &str) -> Result<()> {
-        match &self.ranks.world {
-            None => Ok(()),
-            Some(world) => self.compare_weights(world, when),
-        }
+        if self.ranks.world.is_solo() { Ok(()) } else { self.compare_weights(&self.ranks.world, when) }
     }
 
     #[cold]

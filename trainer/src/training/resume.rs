@@ -14,7 +14,6 @@ use crate::checkpoint::read::{load_journal, load_tensors};
 use crate::checkpoint::{
     ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, optimizer_tensor, verify, weights,
 };
-use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::facts::{Difference, Facts};
 use crate::files::{Links, in_file, is_file, lock_identity, open, read_start};
@@ -117,7 +116,10 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
 /// Returns an error if another rank does not see the folder in which the `Checkpoint` hook of rank
 /// 0 will write, and therefore could not resume.
 fn check_shared(run: &Run, resume: &ResumeFrom) -> Result<()> {
-    let Some(world) = &run.ranks.world else { return Ok(()) };
+    let world = &run.ranks.world;
+    if world.is_solo() {
+        return Ok(());
+    }
     let own = (resume.folder)(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
     let all = world.gather_named(&own, "the comparison of the folders of checkpoints")?;
     let Some((of_main, Some(lock))) = &all[0] else { return Ok(()) };
@@ -134,7 +136,10 @@ fn check_shared(run: &Run, resume: &ResumeFrom) -> Result<()> {
 
 /// Returns the checkpoint that was found, or an error if not all ranks have found the same one.
 fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<PathBuf>> {
-    let Some(world) = &run.ranks.world else { return found };
+    let world = &run.ranks.world;
+    if world.is_solo() {
+        return found;
+    }
     let own = match &found {
         Ok(None) => "no checkpoint".to_owned(),
         Ok(Some(folder)) => {
@@ -214,7 +219,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let mut manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
     let [model, optimizer, mut rest, averages] = load_tensors(&folder, &manifest)?;
-    let ranks = run.ranks.world.as_ref().map_or(1, World::size);
+    let ranks = run.ranks.world.size();
     let other_ranks = rank_states::select(&mut manifest, &mut rest, run.rank, ranks);
     let (model_path, optimizer_path) = (folder.join(MODEL), folder.join(OPTIMIZER));
 

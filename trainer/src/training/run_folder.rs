@@ -83,19 +83,18 @@ impl Run {
                 return Ok(());
             }
             let is_resuming = self.checkpoints.resume.is_some();
-            self.folder.path = match self.ranks.world.as_ref().filter(|_| setting.is_numbered()) {
+            self.folder.path = if !setting.is_numbered() {
+                Some(setting.resolve(is_resuming)?)
+            } else if self.ranks.world.is_solo() && self.rank > 0 {
+                return Err(Error::usage(
+                    "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes, \
+                     `.run_folder(\"runs/first\")`",
+                ));
+            } else {
                 // Rank 0 chooses the number for all ranks.
-                Some(world) => {
-                    let own = (self.rank == 0).then(|| setting.resolve(is_resuming)).transpose()?;
-                    let all = world.gather_named(&own, "the choice of the run folder")?;
-                    all.into_iter().next().flatten()
-                }
-                None if setting.is_numbered() && self.rank > 0 => {
-                    return Err(Error::usage(
-                        "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes, `.run_folder(\"runs/first\")`",
-                    ));
-                }
-                None => Some(setting.resolve(is_resuming)?),
+                let own = (self.rank == 0).then(|| setting.resolve(is_resuming)).transpose()?;
+                let all = self.ranks.world.gather_named(&own, "the choice of the run folder")?;
+                all.into_iter().next().flatten()
             };
         }
         Ok(())

@@ -26,7 +26,7 @@ use crate::vars::Var;
 /// finished.
 #[inline]
 pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
-    if run.ranks.world.is_some() {
+    if !run.ranks.world.is_solo() {
         return save_with_ranks(run);
     }
     let is_idle = run.checkpoints.requests.is_empty() && run.checkpoints.background.is_none();
@@ -37,13 +37,13 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
 /// requests: each folder once, in the order of the ranks.
 #[cold]
 fn save_with_ranks(run: &mut Run) -> Result<()> {
-    let Some(world) = run.ranks.world.clone() else { return Ok(()) };
     if !std::mem::take(&mut run.ranks.agreed.saves) {
         let is_written = run.checkpoints.background.as_ref().is_some_and(|save| save.thread.is_finished());
         return if is_written { complete(run) } else { Ok(()) };
     }
     let own = std::mem::take(&mut run.checkpoints.requests);
-    let of_ranks: Vec<Vec<SaveRequest>> = world.gather_named(&own, "the agreement on checkpoints")?;
+    let of_ranks: Vec<Vec<SaveRequest>> =
+        run.ranks.world.gather_named(&own, "the agreement on checkpoints")?;
     let requests = &mut run.checkpoints.requests;
     for request in of_ranks.into_iter().flatten() {
         if requests.iter().all(|known| known.folder != request.folder) {
@@ -55,7 +55,7 @@ fn save_with_ranks(run: &mut Run) -> Result<()> {
 
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
-    let saved = if run.ranks.world.is_some() && run.fit.is_running {
+    let saved = if !run.ranks.world.is_solo() && run.fit.is_running {
         run.ranks.agreed.saves = true;
         save_with_ranks(run)
     } else {
@@ -289,9 +289,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
 
     let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
-    if let Some(world) = &run.ranks.world {
-        rank_states::gather(world, &mut manifest, &mut rest)?;
-    }
+    rank_states::gather(&run.ranks.world, &mut manifest, &mut rest)?;
     Ok(Snapshot { folder, manifest, model, optimizer, rest, averages, journal })
 }
 

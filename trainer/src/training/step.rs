@@ -90,7 +90,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     run.fire::<at::after_predict_step>()?;
     match typed::<T::Pred>(&mut run.step.pred).take() {
         // The row belongs to another rank.
-        Some(_) if run.ranks.world.is_some() && run.ranks.batch.is_borrowed => Ok(()),
+        Some(_) if run.ranks.is_borrowed => Ok(()),
         Some(pred) => sink(pred).map_err(|error| run.locate(error)),
         None => Ok(()),
     }
@@ -127,10 +127,7 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     }
     if run.place.phase == Phase::Train {
         run.progress.counters.batches_seen += 1;
-        run.progress.counters.samples_seen += match run.ranks.world {
-            Some(_) => run.ranks.batch.samples as u64,
-            None => run.step.batch_len.unwrap_or(1),
-        };
+        run.progress.counters.samples_seen += run.step.total.samples as u64;
     }
     run.fire::<at::after_step>()
 }
@@ -138,7 +135,7 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
 impl Run {
     /// The factor by which the backward pass scales the loss.
     pub(crate) fn loss_factor(&self) -> f64 {
-        let factor = self.model.optimizers.weight_factor(self.weight_of_ranks());
+        let factor = self.model.optimizers.weight_factor(self.step.total.weight);
         self.step.loss_scale * factor * self.rank_factor()
     }
 
@@ -147,9 +144,7 @@ impl Run {
         (self.step.empty_slots)(self);
         self.step.loss = None;
         self.step.batch_len = None;
-        if self.ranks.world.is_some() {
-            current::end_step();
-        }
+        current::end_step();
     }
 
     /// Describes the current batch for an error message; empty outside of a step.
@@ -218,15 +213,11 @@ pub(super) fn compute_pred<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
-    if run.ranks.world.is_some() {
-        current::begin_forward(run.ranks.batch.is_borrowed);
-    }
+    current::begin_forward(run.ranks.is_borrowed);
     let pred = borrowed::<T, _>(run, |task, _, batch| {
         compute(task, batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
-    if run.ranks.world.is_some() {
-        current::check_layers()?;
-    }
+    current::check_layers()?;
     *typed(&mut run.step.pred) = Some(pred);
     Ok(())
 }
@@ -287,7 +278,7 @@ pub(super) fn compute_loss<T: Task>(
         let pred = pred.as_ref().ok_or_else(|| missing("prediction"))?;
         compute(task, pred, batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
-    if run.ranks.world.is_some() { current::check_layers() } else { Ok(()) }
+    current::check_layers()
 }
 
 /// Checks and logs the loss, and fires the point after it. The metric is `loss`, or within an
@@ -339,7 +330,7 @@ fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
 pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
     check_not_stale(loss, run.step.losses, "loss")?;
     let part = run.model.optimizers.select(part)?;
-    if run.weight_of_ranks() == 0.0 {
+    if run.step.total.weight == 0.0 {
         return Ok(part); // its gradients are 0
     }
     run.model.optimizers.reset_if_dropped();
@@ -371,7 +362,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
         Done::Failed => run.model.optimizers.drop_grads()?,
     }
     if done.took_place() {
-        run.model.optimizers.accumulate(run.weight_of_ranks())?;
+        run.model.optimizers.accumulate(run.step.total.weight)?;
         run.fire::<at::after_backward>()?;
     }
     Ok(part)

@@ -79,7 +79,7 @@ pub(crate) fn trial<R>(
 /// Returns an error if a trial cannot run, or if it could not be undone.
 fn check(run: &Run, name: &str) -> Result<()> {
     run.model.optimizers.require()?;
-    if run.ranks.world.is_some() {
+    if !run.ranks.world.is_solo() {
         return Err(Error::usage(format!(
             "`{name}` cannot run while several processes train together: call it before the first `fit`"
         )));

@@ -3,7 +3,6 @@
 
 use std::collections::HashSet;
 
-use super::agree::agree_on_next;
 use super::pass::Pass;
 use super::step::step;
 use super::task::Task;
@@ -200,15 +199,24 @@ pub(super) fn operate<O: AtOperation>(
     Ok(())
 }
 
-/// Runs a pass in another phase, then restores the phase, the position in the outer pass, and the
+/// Runs passes in another phase, and returns to the outer pass: to its phase, its position, and the
 /// request to end it.
-pub(super) fn in_phase(run: &mut Run, phase: Phase, body: impl FnOnce(&mut Run) -> Result<()>) -> Result<()> {
+pub(super) fn in_phase<R>(
+    run: &mut Run,
+    phase: Phase,
+    body: impl FnOnce(&mut Run) -> Result<R>,
+) -> Result<R> {
     run.flush_record()?;
-    let outer =
-        (run.place.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch);
-    (run.place.phase, run.requests.end_epoch) = (phase, false);
-    let result = body(run);
-    (run.place.phase, run.progress.counters.batch_idx, run.progress.batches, run.requests.end_epoch) = outer;
+    let done = run.progress.counters.batch_idx;
+    let batches = run.progress.batches;
+    let ends_outer = std::mem::take(&mut run.requests.end_epoch);
+    let result = run.returning(|run| {
+        run.place.phase = phase;
+        body(run)
+    });
+    run.progress.counters.batch_idx = done;
+    run.progress.batches = batches;
+    run.requests.end_epoch = ends_outer;
     result
 }
 
@@ -220,21 +228,7 @@ pub(super) fn each_batch<B: Batch>(
     each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
 ) -> Result<()> {
     let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
-    // A requested stop lets the pass finish: a metric of half a validation would be misleading.
-    loop {
-        run.fit.position.valid = run.progress.counters.batch_idx;
-        agree_on_next(run, &mut pass, &mut |_, _| Ok(0.0))?;
-        run.check_cancelled()?;
-        if run.end_epoch_is_agreed() {
-            break;
-        }
-        let Some(batch) = pass.next(run)? else {
-            if run.ranks.world.is_some() && run.ranks.others_have_batches {
-                continue;
-            }
-            break;
-        };
-        run.ranks.random_before_draw = None;
+    while let Some(batch) = pass.next(run, &mut |_, _| Ok(0.0))? {
         each(run, batch)?;
     }
     run.requests.end_epoch = false; // the request was for this pass

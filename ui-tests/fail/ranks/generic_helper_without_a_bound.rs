@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 fn wait<P>(cx: &Cx<P>) -> Result<()> {
-    cx.world().map_or(Ok(()), |world| world.barrier("end"))
+    cx.world().barrier("end")
 }
 
 #[hook]

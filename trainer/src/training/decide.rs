@@ -1,21 +1,38 @@
-//! Decisions of the loop that all ranks make together: a stop, the end of a pass, a cancellation, a
-//! checkpoint, a skipped batch.
+//! What the loop does next: [`Run::decide`], which all ranks decide together.
 
-use tch::Device;
-
-use super::pass::Pass;
-use crate::data::Batch;
+use super::save;
 use crate::distributed::World;
 use crate::error::{CancelledBy, Error, Result, shortened};
-use crate::libtorch;
 use crate::phase::Phase;
-use crate::run::{BatchOfRanks, Run};
+use crate::run::{Amount, Run};
 
 /// The name of the agreement in errors.
 const AGREEMENT: &str = "the agreement on the next batch";
 
-/// The state of one rank before a batch, which it sends to the others.
+/// What the loop does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// The pass, or the fit, goes on.
+    Go,
+    /// The pass ends, because a hook requested that or all steps are taken.
+    EndPass,
+    /// The fit ends, because a stop was requested.
+    Stop,
+}
+
+/// What a rank knows of the next batch of a pass.
 #[derive(Clone, Copy, Default)]
+pub(super) struct NextBatch {
+    /// Whether there is one.
+    pub(super) exists: bool,
+    /// Whether it is the last one and therefore ends an accumulation window that is not full.
+    pub(super) is_last: bool,
+    pub(super) weight: f64,
+    pub(super) samples: f64,
+}
+
+/// The state of one rank before a batch, which it sends to the others.
+#[derive(Clone, Copy)]
 struct Report {
     sigint: bool,
     sigterm: bool,
@@ -24,13 +41,7 @@ struct Report {
     stop: bool,
     end_epoch: bool,
     saves: bool,
-    /// Whether the rank has a next batch.
-    has_batch: bool,
-    /// Whether the next batch is the last one and therefore ends an accumulation window that is not
-    /// full.
-    is_last: bool,
-    weight: f64,
-    samples: f64,
+    next: NextBatch,
     batches: f64,
     steps: f64,
     /// The sum of the weights of the batches in the accumulation window.
@@ -50,10 +61,10 @@ impl Report {
             flag(self.stop),
             flag(self.end_epoch),
             flag(self.saves),
-            flag(self.has_batch),
-            flag(self.is_last),
-            self.weight,
-            self.samples,
+            flag(self.next.exists),
+            flag(self.next.is_last),
+            self.next.weight,
+            self.next.samples,
             self.batches,
             self.steps,
             self.accumulated,
@@ -62,8 +73,7 @@ impl Report {
     }
 
     fn from_numbers(numbers: &[f64; 15]) -> Self {
-        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, has_batch, is_last, rest @ ..] =
-            *numbers;
+        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, exists, is_last, rest @ ..] = *numbers;
         let [weight, samples, batches, steps, accumulated, trained] = rest;
         let is = |flag: f64| flag > 0.0;
         Report {
@@ -74,10 +84,7 @@ impl Report {
             stop: is(stop),
             end_epoch: is(end_epoch),
             saves: is(saves),
-            has_batch: is(has_batch),
-            is_last: is(is_last),
-            weight,
-            samples,
+            next: NextBatch { exists: is(exists), is_last: is(is_last), weight, samples },
             batches,
             steps,
             accumulated,
@@ -87,18 +94,80 @@ impl Report {
 }
 
 impl Run {
-    /// Agrees with the other ranks on what was requested on any of them.
-    #[inline]
-    pub(super) fn agree(&mut self) -> Result<()> {
-        match self.ranks.world.clone() {
-            None => Ok(()),
-            Some(world) => self.exchange(&world, Report::default()).map(drop),
+    /// Decides what the loop does next: looks at the clock, at signals, and at what hooks have
+    /// requested on any rank, and writes the checkpoints that are due. `next` is what this rank
+    /// knows of the next batch, in a pass on several ranks.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the run was cancelled.
+    pub(super) fn decide(&mut self, next: Option<NextBatch>) -> Result<Decision> {
+        let is_train = self.place.phase == Phase::Train;
+        if is_train {
+            self.check_deadline();
         }
+        self.agree(next)?;
+        if is_train {
+            save::save_requested(self)?;
+        }
+        self.check_cancelled()?;
+        // A requested stop lets a validation finish: a metric of half of one would be misleading.
+        Ok(match () {
+            () if is_train && self.is_stopped() => Decision::Stop,
+            () if self.end_epoch_is_known() || is_train && self.has_all_steps() => Decision::EndPass,
+            () => Decision::Go,
+        })
     }
 
-    /// Exchanges reports with the other ranks, and applies their requests.
+    /// Exchanges reports with the other ranks, if there are any, and applies what was requested on
+    /// any of them.
+    #[inline]
+    pub(super) fn agree(&mut self, next: Option<NextBatch>) -> Result<()> {
+        if self.ranks.world.is_solo() { Ok(()) } else { self.exchange(next) }
+    }
+
+    /// Whether a stop was requested, and all ranks know of it.
+    #[inline]
+    fn stop_is_known(&self) -> bool {
+        self.requests.stop.is_some() && (self.ranks.world.is_solo() || self.ranks.agreed.stop)
+    }
+
+    /// Whether the end of the pass was requested, and all ranks know of it.
+    #[inline]
+    fn end_epoch_is_known(&self) -> bool {
+        self.requests.end_epoch && (self.ranks.world.is_solo() || self.ranks.agreed.end_epoch)
+    }
+
+    /// Returns an error if the run was cancelled, and all ranks know of it.
+    #[inline]
+    pub(super) fn check_cancelled(&self) -> Result<()> {
+        let by = if self.ranks.world.is_solo() { self.cancel_request() } else { self.ranks.agreed.cancelled };
+        by.map_or(Ok(()), |by| Err(self.cancelled(by)))
+    }
+
+    /// Whether a stop was requested and the minimum number of epochs and steps is reached.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop_is_known()
+            && self.progress.epochs_done >= self.fit.plan.min_epochs
+            && self.progress.counters.optimizer_steps >= self.fit.plan.min_steps
+    }
+
+    /// Agrees with the other ranks on pending requests, and returns whether the run is
+    /// [stopped](Run::is_stopped).
+    pub(super) fn is_stopped_by_now(&mut self) -> Result<bool> {
+        self.agree(None)?;
+        Ok(self.is_stopped())
+    }
+
+    /// Whether the pass over the training data ends early: by request, or because all steps are
+    /// taken.
+    pub(super) fn ends_pass(&self) -> bool {
+        self.end_epoch_is_known() || self.has_all_steps() || self.is_stopped()
+    }
+
     #[cold]
-    fn exchange(&mut self, world: &World, next: Report) -> Result<Vec<Report>> {
+    fn exchange(&mut self, next: Option<NextBatch>) -> Result<()> {
+        let world = self.ranks.world.clone();
         let by = self.cancel_request();
         let own = Report {
             sigint: by == Some(CancelledBy::Sigint),
@@ -112,14 +181,14 @@ impl Run {
             steps: self.progress.counters.optimizer_steps as f64,
             accumulated: self.model.optimizers.accumulated(),
             trained: if self.place.phase == Phase::Train { self.trained_hash() } else { 0.0 },
-            ..next
+            next: next.unwrap_or_default(),
         };
         let all = world.table(own.to_numbers(), AGREEMENT)?;
         world.begin_batch();
         let all: Vec<Report> = all.iter().map(Report::from_numbers).collect();
         check_counters(&all)?;
         if all.iter().any(|report| report.trained != own.trained) {
-            return Err(self.differently_frozen(world)?);
+            return Err(self.differently_frozen(&world)?);
         }
         let any = |flag: fn(&Report) -> bool| all.iter().any(flag);
         let agreed = &mut self.ranks.agreed;
@@ -143,7 +212,17 @@ impl Run {
                 (self.requests.stop, self.requests.is_of_clock) = (Some(why), is_of_clock);
             }
         }
-        Ok(all)
+        if next.is_some() {
+            if self.place.phase == Phase::Train {
+                check_batches(&all, self.progress.counters.batch_idx)?;
+            }
+            self.ranks.next = Some(Amount {
+                weight: all.iter().map(|report| report.next.weight).sum(),
+                samples: all.iter().map(|report| report.next.samples).sum(),
+            });
+            self.ranks.others_have_batches = all.iter().any(|report| report.next.exists);
+        }
+        Ok(())
     }
 
     /// Returns a hash of the parameters that are trained, which is exact as a floating-point number.
@@ -179,10 +258,10 @@ impl Run {
     /// them.
     #[inline]
     pub(super) fn agree_on_skip(&mut self) -> Result<()> {
-        let Some(world) = &self.ranks.world else { return Ok(()) };
         if self.ranks.may_skip && self.place.phase == Phase::Train {
-            self.requests.skip_step =
-                world.any_named(self.requests.skip_step, "the agreement on a skipped batch")?;
+            let skips = f64::from(u8::from(self.requests.skip_step));
+            let [skips] = self.ranks.world.sums([skips], "the agreement on a skipped batch")?;
+            self.requests.skip_step = skips > 0.0;
         }
         Ok(())
     }
@@ -190,14 +269,14 @@ impl Run {
     /// Sums the weight of a training batch over all ranks again, after a hook may have changed the
     /// batch.
     pub(super) fn agree_on_weight(&mut self) -> Result<()> {
-        let Some(world) = &self.ranks.world else { return Ok(()) };
         if self.place.phase != Phase::Train {
             return Ok(());
         }
-        let samples = if self.ranks.batch.is_borrowed { 0 } else { self.step.batch_len.unwrap_or(1) };
+        let samples = if self.ranks.is_borrowed { 0 } else { self.step.batch_len.unwrap_or(1) };
         let own = [self.step.weight, samples as f64];
-        let [weight, samples] = world.sums(own, "the agreement on the weight of a changed batch")?;
-        (self.ranks.batch.weight, self.ranks.batch.samples) = (weight, samples);
+        let what = "the agreement on the weight of a changed batch";
+        let [weight, samples] = self.ranks.world.sums(own, what)?;
+        self.step.total = Amount { weight, samples };
         Ok(())
     }
 }
@@ -221,51 +300,13 @@ fn check_counters(all: &[Report]) -> Result<()> {
     )))
 }
 
-/// Agrees with the other ranks before the next batch of a pass, and draws this batch ahead. `weigh`
-/// returns the weight of the batch.
-pub(super) fn agree_on_next<B: Batch>(
-    run: &mut Run,
-    pass: &mut Pass<'_, B>,
-    weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
-) -> Result<()> {
-    let Some(world) = run.ranks.world.clone() else { return Ok(()) };
-    let is_train = run.place.phase == Phase::Train;
-    run.ranks.random_before_draw =
-        if pass.has_drawn() { None } else { Some(libtorch::random_state(Device::Cpu)?) };
-    let is_borrowed = pass.is_borrowed(run);
-    let mut own = Report::default();
-    match pass.peek(run) {
-        None => {}
-        // The error is returned when the batch is taken.
-        Some(Err(_)) => own.has_batch = true,
-        Some(Ok(batch)) => {
-            own.has_batch = true;
-            if !is_borrowed {
-                own.samples = batch.samples().unwrap_or(1) as f64;
-                own.weight = if is_train { weigh(run, batch)? } else { own.samples };
-            }
-        }
-    }
-    own.is_last = is_train && own.has_batch && !run.fills_window() && pass.is_second_last(run);
-    let all = run.exchange(&world, own)?;
-    if is_train {
-        check_batches(&all, run.progress.counters.batch_idx)?;
-    }
-    run.ranks.batch = BatchOfRanks {
-        weight: all.iter().map(|it| it.weight).sum(),
-        samples: all.iter().map(|it| it.samples).sum(),
-        is_borrowed,
-    };
-    run.ranks.others_have_batches = all.iter().any(|it| it.has_batch);
-    Ok(())
-}
-
 /// Returns an error if some ranks have another training batch and others do not, or if it is the
 /// last one on some ranks only.
 fn check_batches(all: &[Report], index: u64) -> Result<()> {
     let with = |flag: fn(&Report) -> bool| all.iter().position(flag);
     let end = |flag: fn(&Report) -> bool| all.iter().position(|report| !flag(report));
-    for flag in [(|it: &Report| it.has_batch) as fn(&Report) -> bool, |it| !it.is_last] {
+    for flag in [(|report: &Report| report.next.exists) as fn(&Report) -> bool, |report| !report.next.is_last]
+    {
         if let (Some(longer), Some(shorter)) = (with(flag), end(flag)) {
             return Err(Error::usage(format!(
                 "the training data of rank {shorter} ends before that of rank {longer}, at batch {index} or the one after it: use \

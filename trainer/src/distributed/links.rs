@@ -1,0 +1,510 @@
+//! [`Links`]: the connections to the other ranks, and the collectives over them.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tch::{Device, Tensor};
+
+use super::call::{described, listed};
+use super::frames::quoted;
+use super::join;
+use super::launch::Launch;
+use super::watch::{Kind, Watch};
+use super::{Op, main_only};
+use crate::error::{Error, Result};
+use crate::libtorch::dist::{Group, ProcessGroup};
+use crate::libtorch::{self, TensorList};
+use crate::tensor_format;
+
+/// The connections of this process to the other ranks of a [`World`](super::World), which
+/// documents the collectives. Without the feature `distributed`, no value of this type exists.
+#[derive(Clone, Debug)]
+pub(super) struct Links {
+    pub(super) group: Group,
+    pub(super) shared: Arc<Shared>,
+    /// The hook that received this handle, and its moment.
+    pub(super) place: Option<Arc<str>>,
+}
+
+/// What all handles of the connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The number of collectives that the program has called in this batch.
+    calls: AtomicU64,
+    /// The thread whose entry points use the world, and the number of those that are running.
+    running: Mutex<Option<(ThreadId, usize)>>,
+    /// Notices ranks that wait for each other in different collectives.
+    pub(super) watch: Watch,
+}
+
+impl Shared {
+    fn new(group: &Group) -> Self {
+        Shared { calls: AtomicU64::new(0), running: Mutex::default(), watch: Watch::begin(group) }
+    }
+
+    /// Returns the number of the next collective that the program calls, from 1.
+    pub(super) fn count_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn reset_calls(&self) {
+        self.calls.store(0, Ordering::Relaxed);
+    }
+
+    /// Records that an entry point on this thread uses the world. Returns an error if one on
+    /// another thread does.
+    pub(super) fn begin_entry(&self) -> Result<()> {
+        let own = thread::current().id();
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *running {
+            None => *running = Some((own, 1)),
+            Some((thread, count)) if *thread == own => *count += 1,
+            Some(_) => {
+                return Err(Error::usage(
+                    "an entry point on another thread of this process is already training with the other ranks: run entry \
+                     points one after the other, or build the trainer with `.world(World::solo())`",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Records the end of an entry point.
+    pub(super) fn end_entry(&self) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        *running = running.take().filter(|(_, count)| *count > 1).map(|(thread, count)| (thread, count - 1));
+    }
+
+    /// Returns an error if an entry point is running on another thread.
+    fn check_thread(&self, what: &str) -> Result<()> {
+        let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.is_none_or(|(thread, _)| thread == thread::current().id()) {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "{} is a collective, which all ranks must call in the same order, but it was called on another thread than that of \
+             the running entry point: call it in the hook itself",
+            quoted(what)
+        )))
+    }
+}
+
+/// The key under which the first rank that leaves because of an error stores that error.
+const LEFT: &str = "trainer/left";
+
+/// The time for which a rank waits for another rank to report its error.
+const GRACE: Duration = Duration::from_millis(500);
+
+impl Links {
+    pub(super) fn join(launch: &Launch) -> Result<Self> {
+        let Launch { rank, size, .. } = *launch;
+        if size < 2 || rank >= size {
+            return Err(Error::usage(format!(
+                "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
+            )));
+        }
+        check_available()?;
+        main_only::check("World::join")?;
+        let group = join::join(launch)?;
+        let shared = Arc::new(Shared::new(&group));
+        Ok(Links { group, shared, place: None })
+    }
+
+    pub(super) fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        self.group.size()
+    }
+
+    #[track_caller]
+    pub(super) fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
+        let call = self.call("all_reduce", name, &format!(" ({op:?}) of {}", described(tensor)))?;
+        self.compare([], &call)?;
+        self.reduce(tensor, op, &call.what)
+    }
+
+    /// Reduces tensors whose shapes and dtypes were compared.
+    fn reduce(&self, tensor: &Tensor, op: Op, what: &str) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let dense = on_cpu(tensor);
+        self.collective(Kind::Data, what, |group| group.all_reduce(ProcessGroup::Data, &dense, op as i32))?;
+        if dense.data_ptr() != tensor.data_ptr() {
+            tensor.detach().copy_(&dense);
+        }
+        Ok(())
+    }
+
+    /// Sums the statistics of a layer over all ranks.
+    pub(super) fn sum_in_layer(&self, tensor: &Tensor, what: &str) -> Result<()> {
+        self.collective(Kind::Layers, what, |group| {
+            group.all_reduce(ProcessGroup::Layers, tensor, Op::Sum as i32)
+        })
+    }
+
+    #[track_caller]
+    pub(super) fn broadcast<N: AsRef<str>, T: Borrow<Tensor>>(
+        &self,
+        list: &[(N, T)],
+        root: u32,
+    ) -> Result<()> {
+        let first = list.first().map_or("", |(name, _)| name.as_ref());
+        let call = self.call("broadcast", first, &format!(" from rank {root}{}", listed(list)))?;
+        self.compare([], &call)?;
+        self.send(list.iter().map(|(_, tensor)| tensor.borrow()), root, &call.what)
+    }
+
+    /// Broadcasts tensors that the trainer itself knows to be the same ones on all ranks.
+    pub(super) fn send<'a>(
+        &self,
+        tensors: impl IntoIterator<Item = &'a Tensor>,
+        root: u32,
+        what: &str,
+    ) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let own: Vec<&Tensor> = tensors.into_iter().collect();
+        if own.is_empty() {
+            return Ok(());
+        }
+        let dense: TensorList = own.iter().map(|tensor| on_cpu(tensor)).collect();
+        self.collective(Kind::Data, what, |group| group.broadcast(&dense, root))?;
+        for (tensor, dense) in own.into_iter().zip(dense.iter()) {
+            if dense.data_ptr() != tensor.data_ptr() {
+                tensor.detach().copy_(dense);
+            }
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    pub(super) fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
+        let call = self.call("all_gather", name, &format!(" of {}", described(tensor)))?;
+        self.compare([], &call)?;
+        let all = self.gathered(&on_cpu(tensor), &call.what)?;
+        Ok(all.to_device(tensor.device()))
+    }
+
+    fn gathered(&self, tensor: &Tensor, what: &str) -> Result<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
+        let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
+        let (input, output) = (tensor.view([-1]), all.view([-1]));
+        self.collective(Kind::Data, what, |group| group.all_gather(&input, &output))?;
+        Ok(all)
+    }
+
+    #[track_caller]
+    pub(super) fn reduce_scatter(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let mut size = tensor.size();
+        let ranks = i64::from(self.size());
+        let call = self.call("reduce_scatter", name, &format!(" of {}", described(tensor)))?;
+        self.compare([], &call)?;
+        size[0] /= ranks;
+        let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
+        let dense = on_cpu(tensor);
+        self.collective(Kind::Data, &call.what, |group| group.reduce_scatter(&dense, &own))?;
+        Ok(own.to_device(tensor.device()))
+    }
+
+    #[track_caller]
+    pub(super) fn gather_rows(&self, method: &str, name: &str, tensor: &Tensor) -> Result<Tensor> {
+        let _no_grad = tch::no_grad_guard();
+        let mut size = tensor.size();
+        let rows = size[0];
+        let others = &size[1..];
+        let details = format!(" of rows of {:?} {others:?}", tensor.kind());
+        let call = self.call(method, name, &details)?;
+        let counts = self.compare([rows as f64], &call)?;
+        let counts: Vec<i64> = counts.iter().map(|[count]| *count as i64).collect();
+        size[0] = counts.iter().copied().max().unwrap_or(0);
+        let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
+        padded.narrow(0, 0, rows).copy_(&tensor.detach());
+        let all = self.gathered(&padded, &call.what)?;
+        let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
+        Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
+    }
+
+    #[track_caller]
+    pub(super) fn gather_predictions(&self, name: &str, preds: &[Tensor]) -> Result<Tensor> {
+        const METHOD: &str = "gather_predictions";
+        let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
+        let rows: Vec<Vec<i64>> = self.gather(METHOD, name, &rows)?;
+        // A rank without a row in any batch has no prediction that shows the shape and the dtype.
+        let without_rows = |pred: &Tensor| if pred.dim() > 0 { pred.narrow(0, 0, 0) } else { pred.copy() };
+        let sample = preds.first().map(|pred| ("pred".to_owned(), without_rows(pred)));
+        let samples = self.gather_tensors(METHOD, name, &sample.into_iter().collect())?;
+        let sample = samples.into_iter().find_map(|mut sample| sample.remove("pred"));
+        let own = cat_rows(if preds.is_empty() { sample.as_slice() } else { preds })?;
+        let all = self.gather_rows(METHOD, name, &own)?;
+        // Reorders the rows: by batch and then by rank, instead of by rank and then by batch.
+        let mut starts: Vec<i64> = vec![0];
+        for rank in &rows {
+            starts.push(starts[starts.len() - 1] + rank.iter().sum::<i64>());
+        }
+        let mut parts = Vec::new();
+        for batch in 0..rows.iter().map(Vec::len).max().unwrap_or(0) {
+            for (rank, counts) in rows.iter().enumerate() {
+                let Some(&count) = counts.get(batch) else { continue };
+                parts.push(all.narrow(0, starts[rank], count));
+                starts[rank] += count;
+            }
+        }
+        Ok(Tensor::cat(&parts, 0))
+    }
+
+    #[track_caller]
+    pub(super) fn barrier(&self, name: &str) -> Result<()> {
+        self.compare([], &self.call("barrier", name, "")?).map(drop)
+    }
+
+    #[track_caller]
+    pub(super) fn gather<V: Serialize + DeserializeOwned>(
+        &self,
+        method: &str,
+        name: &str,
+        value: &V,
+    ) -> Result<Vec<V>> {
+        let bytes = json(value, method)?;
+        let call = self.call(method, name, "")?;
+        let lengths = self.compare([bytes.len() as f64], &call)?;
+        from_json(&self.gather_of_lengths(&bytes, &lengths, &call.what)?, method)
+    }
+
+    /// Returns the values of all ranks in an exchange of the trainer itself, which `what` names.
+    pub(super) fn gather_named<V: Serialize + DeserializeOwned>(
+        &self,
+        value: &V,
+        what: &str,
+    ) -> Result<Vec<V>> {
+        from_json(&self.gather_bytes(&json(value, what)?, what)?, what)
+    }
+
+    #[track_caller]
+    pub(super) fn gather_tensors(
+        &self,
+        method: &str,
+        name: &str,
+        own: &BTreeMap<String, Tensor>,
+    ) -> Result<Vec<BTreeMap<String, Tensor>>> {
+        let list: Vec<(String, Tensor)> =
+            own.iter().map(|(name, tensor)| (name.clone(), tensor.detach())).collect();
+        let invalid = |why: String| Error::usage(format!("`{method}`: {why}"));
+        let bytes = tensor_format::to_bytes(&list).map_err(invalid)?;
+        let call = self.call(method, name, "")?;
+        let lengths = self.compare([bytes.len() as f64], &call)?;
+        let all = self.gather_of_lengths(&bytes, &lengths, &call.what)?;
+        all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
+    }
+
+    /// Collects the named tensors of ranks 1, 2, … on rank 0. Returns an empty vector on the other
+    /// ranks. The ranks broadcast one after the other, so that the others need memory for the
+    /// tensors of one rank only.
+    pub(super) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
+        let what = "the states of the ranks in a checkpoint";
+        let invalid = |why: String| Error::usage(format!("{what}: {why}"));
+        let bytes = if self.rank() > 0 { tensor_format::to_bytes(own).map_err(invalid)? } else { Vec::new() };
+        let lengths: Vec<usize> = self.gather_named(&bytes.len(), what)?;
+        let mut collected = Vec::new();
+        for (rank, length) in (0..).zip(lengths).skip(1) {
+            let buffer = if rank == self.rank() {
+                Tensor::from_slice(&bytes)
+            } else {
+                Tensor::empty([i64::try_from(length).unwrap_or(i64::MAX)], (tch::Kind::Uint8, Device::Cpu))
+            };
+            self.send([&buffer], rank, what)?;
+            if self.rank() == 0 {
+                collected.push(tensor_format::from_bytes(libtorch::bytes(&buffer)?).map_err(invalid)?);
+            }
+        }
+        Ok(collected)
+    }
+
+    #[track_caller]
+    pub(super) fn any(&self, name: &str, flag: bool) -> Result<bool> {
+        let flags = self.compare([f64::from(u8::from(flag))], &self.call("any", name, "")?)?;
+        Ok(flags.iter().any(|[flag]| *flag > 0.0))
+    }
+
+    #[track_caller]
+    pub(super) fn average<N: AsRef<str>, T: Borrow<Tensor>>(&self, list: &[(N, T)]) -> Result<()> {
+        let first = list.first().map_or("", |(name, _)| name.as_ref());
+        let call = self.call("average", first, &listed(list))?;
+        self.compare([], &call)?;
+        let _no_grad = tch::no_grad_guard();
+        let all = list.iter().map(|(_, tensor)| tensor.borrow());
+        for tensor in all.filter(|tensor| tensor.is_floating_point()) {
+            self.reduce(tensor, Op::Sum, &call.what)?;
+            let _ = tensor.detach().g_div_scalar_(f64::from(self.size()));
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    pub(super) fn main_first<R, E: Into<crate::BoxError>>(
+        &self,
+        name: &str,
+        body: impl FnOnce() -> Result<R, E>,
+    ) -> Result<R> {
+        let call = self.call("main_first", name, "")?;
+        let run =
+            |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
+        if self.rank() > 0 {
+            self.compare([], &call)?;
+            return run(Box::new(body));
+        }
+        let result = run(Box::new(body));
+        match &result {
+            Ok(_) => drop(self.compare([], &call)?),
+            Err(error) => self.leave(&error.to_string()),
+        }
+        result
+    }
+
+    /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
+    /// fail at once.
+    pub(super) fn leave(&self, why: &str) {
+        leave(&self.group, why);
+    }
+
+    /// Returns an error if collectives are not allowed in the running hook or on this thread.
+    pub(super) fn check_allowed(&self, what: &str) -> Result<()> {
+        main_only::check(what)?;
+        self.shared.check_thread(what)
+    }
+
+    /// Calls a collective of the process group, with `what` as its name in error messages.
+    pub(super) fn collective<R>(
+        &self,
+        kind: Kind,
+        what: &str,
+        call: impl FnOnce(&Group) -> Result<R>,
+    ) -> Result<R> {
+        self.check_allowed(what)?;
+        let inside = self.shared.watch.enter(kind, what);
+        let result = call(&self.group);
+        drop(inside);
+        result.map_err(|error| match self.shared.watch.verdict() {
+            Some(why) => {
+                // The other ranks wait in a collective that fails once this rank disconnects.
+                self.leave(&why);
+                self.group.note_failure();
+                Error::usage(why)
+            }
+            None => self.explained(what, &error),
+        })
+    }
+
+    /// Returns the error of a failed collective, with the error of the rank that caused it, or the
+    /// collective in which each rank was waiting.
+    pub(super) fn explained(&self, what: &str, error: &Error) -> Error {
+        self.group.note_failure();
+        let rank = self.rank();
+        let _ = self.group.set(&waits_key(rank), what);
+        let since = Instant::now();
+        while since.elapsed() < GRACE {
+            match cause(&self.group) {
+                Ok(Some(error)) => return error,
+                Ok(None) => thread::sleep(Duration::from_millis(20)),
+                Err(_) => break,
+            }
+        }
+        let others = (0..self.size()).filter(|other| *other != rank).map(|other| {
+            match self.group.get(&waits_key(other)) {
+                Ok(Some(what)) => format!("rank {other} waited in {}", quoted(&what)),
+                Err(_) if other > 0 => {
+                    format!("the state of rank {other} is unknown, because the store is gone")
+                }
+                _ => format!("rank {other} did not respond: it has died, is hanging, or never connected"),
+            }
+        });
+        let others: Vec<String> = others.collect();
+        let error = error.to_string();
+        let error = error.lines().next().unwrap_or_default();
+        Error::msg(format!(
+            "rank {rank} lost contact with the other ranks in {}; {} ({error})",
+            quoted(what),
+            others.join("; ")
+        ))
+    }
+}
+
+/// Disconnects from the other ranks, and publishes `why` to them unless another rank is the cause.
+pub(super) fn leave(group: &Group, why: &str) {
+    let is_cause = !group.has_failed();
+    if is_cause {
+        let _ = group.set(LEFT, &format!("rank {}: {why}", group.rank()));
+    }
+    group.leave();
+    // The store ends with the process that serves it, so the other ranks must read `why` first.
+    if is_cause && group.is_server() {
+        let since = Instant::now();
+        let has_read = |rank| matches!(group.get(&read_key(rank)), Ok(Some(_)));
+        while since.elapsed() < 4 * GRACE && !(1..group.size()).all(has_read) {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Returns the error with which another rank has left, if one has.
+pub(super) fn cause(group: &Group) -> Result<Option<Error>> {
+    let Some(why) = group.get(LEFT)? else { return Ok(None) };
+    let _ = group.set(&read_key(group.rank()), "read");
+    Ok(Some(Error::msg(format!("another rank ended with an error: {why}"))))
+}
+
+fn waits_key(rank: u32) -> String {
+    format!("trainer/waits/{rank}")
+}
+
+fn read_key(rank: u32) -> String {
+    format!("trainer/read/{rank}")
+}
+
+/// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
+fn on_cpu(tensor: &Tensor) -> Tensor {
+    tensor.detach().to_device(Device::Cpu).contiguous()
+}
+
+/// Returns the rows of predictions as one tensor.
+pub(super) fn cat_rows(preds: &[Tensor]) -> Result<Tensor> {
+    match preds.first() {
+        None => Err(Error::usage(
+            "`gather_predictions` received no predictions on any rank: expected at least one",
+        )),
+        Some(pred) if pred.dim() == 0 => Err(Error::usage(
+            "`gather_predictions` cannot gather predictions without dimensions: expected at least one dimension",
+        )),
+        Some(_) => Ok(Tensor::cat(preds, 0)),
+    }
+}
+
+fn not_json(what: &str, error: &serde_json::Error) -> Error {
+    Error::usage(format!("`{what}`: the value cannot be converted to or from JSON: {error}"))
+}
+
+pub(super) fn json<V: Serialize>(value: &V, what: &str) -> Result<Vec<u8>> {
+    serde_json::to_vec(value).map_err(|error| not_json(what, &error))
+}
+
+pub(super) fn from_json<V: DeserializeOwned>(all: &[Vec<u8>], what: &str) -> Result<Vec<V>> {
+    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(|error| not_json(what, &error))).collect()
+}
+
+/// Returns an error if this crate was built without the feature `distributed`.
+pub(crate) fn check_available() -> Result<()> {
+    if Group::IS_AVAILABLE {
+        return Ok(());
+    }
+    Err(Error::usage(
+        "cannot train in several processes: the crate `trainer` was built without its feature `distributed`; enable the \
+         feature, or train in this process alone with `.world(World::solo())`",
+    ))
+}
