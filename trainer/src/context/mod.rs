@@ -9,13 +9,12 @@ mod recompute;
 mod record;
 mod state;
 
-use std::any::{TypeId, type_name};
+use std::any::{Any, TypeId, type_name};
 use std::marker::PhantomData;
 
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::Tensor;
 
-use crate::checkpoint::Slot;
 use crate::error::{Error, Result};
 use crate::history::Metrics;
 use crate::hook::instance::{Instance, TASK};
@@ -27,7 +26,7 @@ use crate::lifecycle::{
 };
 use crate::log::{Reduce, Value};
 use crate::moment::{Moment, OnAllRanks};
-use crate::run::{Run, StepData};
+use crate::run::{Run, task_is_lent};
 use crate::vars::Grads;
 
 /// The context of a hook: access to the run at the point, or within the operation, `P`.
@@ -136,10 +135,7 @@ impl<P> Cx<P> {
     where
         P: BatchWithin + BatchBegun + BatchKept,
     {
-        match self.run.step.batch.downcast_ref::<Option<B>>() {
-            Some(batch) => batch.as_ref().ok_or_else(|| missing("batch")),
-            None => Err(other_type::<B>("batch", self.run.step.batch_type)),
-        }
+        stored(self.run.step.data.as_ref().map(|data| data.batch()), "batch")
     }
 
     /// Mutable access to the current batch. Except in `predict`, the trainer then recomputes the
@@ -153,10 +149,8 @@ impl<P> Cx<P> {
         P: BatchWithin + BatchBegun + BatchKept + OnAllRanks,
     {
         self.run.step.is_batch_changed = true;
-        match self.run.step.batch.downcast_mut::<Option<B>>() {
-            Some(batch) => batch.as_mut().ok_or_else(|| missing("batch")),
-            None => Err(other_type::<B>("batch", self.run.step.batch_type)),
-        }
+        let batch = slot(self.run.step.data.as_mut().map(|data| data.batch_mut()), "batch")?;
+        batch.as_mut().ok_or_else(|| missing("batch"))
     }
 
     /// Replaces the current batch. The new batch must already be on the task's device.
@@ -168,9 +162,8 @@ impl<P> Cx<P> {
     where
         P: CanSetBatch + OnAllRanks,
     {
-        let StepData { batch: slot, batch_type, is_batch_changed, .. } = &mut self.run.step;
-        *is_batch_changed = true;
-        set(slot, batch, "batch", batch_type)?;
+        self.run.step.is_batch_changed = true;
+        *slot(self.run.step.data.as_mut().map(|data| data.batch_mut()), "batch")? = Some(batch);
         self.run.dispatch.output_overridden = true;
         Ok(())
     }
@@ -185,10 +178,7 @@ impl<P> Cx<P> {
     where
         P: PredictionWithin + PredictionBegun + PredictionKept,
     {
-        match self.run.step.pred.downcast_ref::<Option<T>>() {
-            Some(pred) => pred.as_ref().ok_or_else(|| missing("prediction")),
-            None => Err(other_type::<T>("prediction", self.run.step.pred_type)),
-        }
+        stored(self.run.step.data.as_ref().map(|data| data.pred()), "prediction")
     }
 
     /// The prediction and the target of the current batch for [metrics](crate::metrics), as
@@ -203,7 +193,7 @@ impl<P> Cx<P> {
     where
         P: PredictionWithin + PredictionBegun + PredictionKept,
     {
-        (self.run.step.metric_inputs.1)(&self.run)
+        self.run.metric_inputs()
     }
 
     /// The loss of the current batch: a one-element tensor on the task's device. The returned
@@ -228,8 +218,7 @@ impl<P> Cx<P> {
     where
         P: CanSetPred + OnAllRanks,
     {
-        let StepData { pred: slot, pred_type, .. } = &mut self.run.step;
-        set(slot, pred, "prediction", pred_type)?;
+        *slot(self.run.step.data.as_mut().map(|data| data.pred_mut()), "prediction")? = Some(pred);
         self.run.dispatch.output_overridden = true;
         Ok(())
     }
@@ -496,15 +485,20 @@ fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
     })
 }
 
-/// Stores a batch or prediction. Returns an error if `V` is not the task's type, `task_type`.
-fn set<V: 'static>(slot: &mut Slot, value: V, what: &str, task_type: &str) -> Result<()> {
-    match slot.downcast_mut::<Option<V>>() {
-        Some(slot) => {
-            *slot = Some(value);
-            Ok(())
-        }
+/// Returns a batch or prediction of the step. Returns an error if `V` is not the task's type.
+fn stored<'d, V: 'static>(data: Option<(&'d dyn Any, &str)>, what: &str) -> Result<&'d V> {
+    let (stored, task_type) = data.ok_or_else(task_is_lent)?;
+    match stored.downcast_ref::<Option<V>>() {
+        Some(value) => value.as_ref().ok_or_else(|| missing(what)),
         None => Err(other_type::<V>(what, task_type)),
     }
+}
+
+/// Returns the place of a batch or prediction in the step. Returns an error if `V` is not the
+/// task's type.
+fn slot<'d, V: 'static>(data: Option<(&'d mut dyn Any, &str)>, what: &str) -> Result<&'d mut Option<V>> {
+    let (slot, task_type) = data.ok_or_else(task_is_lent)?;
+    slot.downcast_mut().ok_or_else(|| other_type::<V>(what, task_type))
 }
 
 fn other_type<T>(what: &str, task_type: &str) -> Error {

@@ -105,7 +105,7 @@ impl<P> Cx<P> {
     /// own hooks is running, because [`metric_inputs`](Cx::metric_inputs) then returns an error.
     #[must_use]
     pub fn has_metric_inputs(&self) -> bool {
-        (self.run.step.metric_inputs.0)(&self.run)
+        self.run.has_metric_inputs()
     }
 
     /// The device of the task's variables.

@@ -7,13 +7,13 @@ pub(crate) mod modules;
 mod place;
 mod ranks;
 mod records;
+mod step;
 
-use std::any::{TypeId, type_name};
+use std::any::TypeId;
 
-use tch::{Device, Tensor, nn};
+use tch::Device;
 
 use crate::cancel;
-use crate::checkpoint::Slot;
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{Range, Table};
@@ -34,6 +34,7 @@ pub(crate) use frame::{Body, Done, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks};
+pub(crate) use step::{AnyTask, StepData, task_is_lent};
 
 /// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
@@ -93,92 +94,8 @@ pub(crate) struct HookSet {
 /// The variables of the task, their device and their optimizers.
 pub(crate) struct Model {
     pub(crate) vars: Vars,
-    /// Returns the store that holds the variables; `None` while one of the task's own hooks is
-    /// running.
-    pub(crate) store: fn(&Run) -> Option<&nn::VarStore>,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,
-}
-
-/// Returns the prediction and the target of the current batch for metrics.
-type MetricInputsOf = fn(&Run) -> Result<Option<(Tensor, Tensor)>>;
-
-/// The current batch, its prediction and its loss.
-pub(crate) struct StepData {
-    /// An `Option` of the task's batch type.
-    pub(crate) batch: Slot,
-    pub(crate) batch_type: &'static str,
-    /// Describes the batch for error messages.
-    pub(crate) batch_text: fn(&Slot) -> String,
-    /// Drops the batch and the prediction.
-    pub(crate) empty_slots: fn(&mut Run),
-    /// A function that returns whether the task provides predictions and targets for metrics, and a
-    /// function that returns those of the current batch.
-    pub(crate) metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
-    /// The number of samples in the batch; `None` between batches.
-    pub(crate) batch_len: Option<u64>,
-    /// The weight of the batch: the number of elements over which the loss is averaged.
-    pub(crate) weight: f64,
-    /// The weight and the samples of the batch over all ranks.
-    pub(crate) total: Amount,
-    /// Whether a hook may have changed the batch since its weight was computed.
-    pub(crate) is_batch_changed: bool,
-    /// An `Option` of the task's prediction type.
-    pub(crate) pred: Slot,
-    pub(crate) pred_type: &'static str,
-    pub(crate) loss: Option<Tensor>,
-    /// The product of the factors passed to `scale_loss`.
-    pub(crate) loss_scale: f64,
-    /// The number of predictions computed. `ForwardDone` holds the number of its prediction.
-    pub(crate) preds: u64,
-    /// The number of losses computed. `LossDone` holds the number of its loss.
-    pub(crate) losses: u64,
-    /// The number of losses computed before the current batch.
-    pub(crate) losses_before: u64,
-    /// Computes the prediction and the loss of the current batch again.
-    pub(crate) recompute_loss: fn(&mut Run) -> Result<Tensor>,
-    /// Whether an optimizer has stepped since the batch began.
-    pub(crate) has_stepped: bool,
-    /// The 1-based number of the optimizer step of the current part of the model: the current or
-    /// the most recent one.
-    pub(crate) step_number: u64,
-}
-
-impl StepData {
-    /// The weight and the number of samples of this rank's batch.
-    pub(crate) fn own_amount(&self) -> Amount {
-        Amount { weight: self.weight, samples: self.batch_len.unwrap_or(1) as f64 }
-    }
-
-    /// Creates empty data for the batch type `B` and the prediction type `P`.
-    pub(crate) fn new<B: Send + 'static, P: Send + 'static>(
-        batch_text: fn(&Slot) -> String,
-        empty_slots: fn(&mut Run),
-        metric_inputs: (fn(&Run) -> bool, MetricInputsOf),
-        recompute_loss: fn(&mut Run) -> Result<Tensor>,
-    ) -> Self {
-        StepData {
-            batch: Box::new(None::<B>),
-            batch_type: type_name::<B>(),
-            batch_text,
-            empty_slots,
-            metric_inputs,
-            batch_len: None,
-            weight: 1.0,
-            total: Amount::default(),
-            is_batch_changed: false,
-            pred: Box::new(None::<P>),
-            pred_type: type_name::<P>(),
-            loss: None,
-            loss_scale: 1.0,
-            preds: 0,
-            losses: 0,
-            losses_before: 0,
-            recompute_loss,
-            has_stepped: false,
-            step_number: 0,
-        }
-    }
 }
 
 /// The state of hook dispatch.

@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::slots::{task_in, typed};
+use super::erased::{data, task_in};
 use super::task::Task;
 use crate::data::Batch;
 use crate::distributed::current;
@@ -19,9 +19,10 @@ pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
         run.step.total = run.ranks.next.take().unwrap_or_default();
         return Ok(());
     }
-    let Some(batch) = typed::<T::Batch>(&mut run.step.batch) else { return Ok(()) };
-    run.step.batch_len = Some(batch.samples().unwrap_or(1));
+    let Some(batch) = &data::<T>(&run.step).batch else { return Ok(()) };
+    let samples = batch.samples().unwrap_or(1);
     let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
+    run.step.batch_len = Some(samples);
     run.step.weight = checked_weight(run, weight)?;
     run.step.total = run.ranks.next.take().unwrap_or_else(|| run.step.own_amount());
     Ok(())

@@ -8,14 +8,11 @@ use std::panic::Location;
 use tch::{Cuda, Device};
 
 use super::Trainer;
+use super::erased::Erased;
 use super::modules;
 use super::ranks;
-use super::recompute::recompute_loss;
 use super::run_folder::check_hyperparameters;
-use super::slots;
 use super::task::Task;
-use crate::checkpoint::Slot;
-use crate::data::Batch;
 use crate::dispatch::{ClosureHook, HookOptions, HookSelection};
 use crate::distributed::Share;
 use crate::distributed::World;
@@ -219,15 +216,10 @@ impl<T: Task> TrainerBuilder<T> {
             ranks: Ranks::begin(World::solo(), self.world),
             handles_signals: false,
             hooks: HookSet { table, instances: all },
-            model: Model { vars, store: slots::store::<T>, device, optimizers: self.optimizers },
+            model: Model { vars, device, optimizers: self.optimizers },
             progress: LoopState::default(),
             fit: FitState::default(),
-            step: StepData::new::<T::Batch, T::Pred>(
-                describe_batch::<T>,
-                slots::empty_slots::<T>,
-                (slots::has_metric_inputs::<T>, slots::metric_inputs::<T>),
-                recompute_loss::<T>,
-            ),
+            step: StepData::new(Erased::<T>::boxed()),
             place: Place::begin(lifecycle::Fit::INFO, Phase::Train),
             names: Names::default(),
             dispatch: Dispatch::begin(),
@@ -300,16 +292,6 @@ fn check_available(device: Device) -> Result<(), String> {
 fn may_add_variables(hooks: &[Hook]) -> bool {
     let is_at_setup = |hook: &Hook| (hook.definition.row)() == at::setup::index();
     hooks.iter().any(|hook| is_at_setup(hook) && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME"))
-}
-
-/// Describes a batch for an error message; empty outside of a step.
-fn describe_batch<T: Task>(batch: &Slot) -> String {
-    let mut text = String::new();
-    if let Some(Some(batch)) = batch.downcast_ref::<Option<T::Batch>>() {
-        text.push_str(" on a batch of ");
-        batch.describe(&mut text);
-    }
-    text
 }
 
 impl<T> fmt::Debug for TrainerBuilder<T> {

@@ -5,6 +5,7 @@ mod batch_weight;
 mod builder;
 mod decide;
 mod entry;
+mod erased;
 mod facts;
 mod fit;
 mod modules;
@@ -20,7 +21,6 @@ mod replicas;
 mod resume;
 mod run_folder;
 mod save;
-mod slots;
 pub(crate) mod step;
 pub(crate) mod task;
 pub(crate) mod trial;
@@ -207,12 +207,12 @@ impl<T: Task> Trainer<T> {
     /// The task.
     #[must_use]
     pub fn task(&self) -> &T {
-        slots::task(&self.run)
+        erased::task(&self.run)
     }
 
     /// Mutable access to the task.
     pub fn task_mut(&mut self) -> &mut T {
-        slots::task_mut(&mut self.run)
+        erased::task_mut(&mut self.run)
     }
 
     /// The variables of the task, by name.

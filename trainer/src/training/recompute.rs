@@ -2,21 +2,20 @@
 
 use tch::Tensor;
 
+use super::erased::data_mut;
 use super::step::{LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred};
 use super::task::{Mode, Task};
-use crate::checkpoint::Slot;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
-use crate::run::Run;
+use crate::run::{Run, task_is_lent};
 
 /// Computes the prediction and the loss of the current batch again, with the hooks around `pred`
 /// and `loss`, and returns the loss. The prediction and the loss of the step stay as they are.
 pub(super) fn recompute_loss<T: Task>(run: &mut Run) -> Result<Tensor> {
-    let empty: Slot = Box::new(None::<T::Pred>);
-    let pred = std::mem::replace(&mut run.step.pred, empty);
+    let pred = data_mut::<T>(&mut run.step).pred.take();
     let loss = run.step.loss.take();
     let result = compute::<T>(run);
-    run.step.pred = pred;
+    data_mut::<T>(&mut run.step).pred = pred;
     let again = std::mem::replace(&mut run.step.loss, loss);
     result.map(|()| again.expect("`produce` returns an error without a loss"))
 }
@@ -50,7 +49,7 @@ impl Run {
                  and hooks that keep gradients for a later step",
             ));
         }
-        let recompute = self.step.recompute_loss;
+        let recompute = self.step.data.as_ref().ok_or_else(task_is_lent)?.recompute_loss();
         let result = self.returning(|run| recompute(run).and_then(|loss| run.replace_grads(loss)));
         self.dispatch.error_is_located |= result.is_err();
         result

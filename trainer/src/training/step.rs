@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tch::Tensor;
 
 use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
-use super::slots::{borrowed, typed};
+use super::erased::{borrowed, data, data_mut};
 use super::task::{Mode, Task, TrainStep};
 use crate::context::missing;
 use crate::data::Batch;
@@ -50,7 +50,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     let samples = batch.samples().unwrap_or(1);
     run.step.batch_len = Some(samples);
     run.step.weight = samples as f64;
-    *typed(&mut run.step.batch) = Some(batch);
+    data_mut::<T>(&mut run.step).batch = Some(batch);
     run.step.is_batch_changed = false;
     run.step.has_stepped = false;
     run.step.losses_before = run.step.losses;
@@ -88,7 +88,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     }
     run.check_output::<at::predict_step>(done, PREDICTION)?;
     run.fire::<at::after_predict_step>()?;
-    match typed::<T::Pred>(&mut run.step.pred).take() {
+    match data_mut::<T>(&mut run.step).pred.take() {
         // The row belongs to another rank.
         Some(_) if run.ranks.is_borrowed => Ok(()),
         Some(pred) => sink(pred).map_err(|error| run.locate(error)),
@@ -141,7 +141,9 @@ impl Run {
 
     /// Drops the data of the current step.
     pub(crate) fn clear_step(&mut self) {
-        (self.step.empty_slots)(self);
+        if let Some(data) = &mut self.step.data {
+            data.clear();
+        }
         self.step.loss = None;
         self.step.batch_len = None;
         current::end_step();
@@ -153,7 +155,8 @@ impl Run {
             return String::new();
         }
         // This calls code of the batch's type while an error is reported: a panic must not escape.
-        let text = catch_unwind(AssertUnwindSafe(|| (self.step.batch_text)(&self.step.batch)));
+        let describe = || self.step.data.as_ref().map_or_else(String::new, |data| data.describe_batch());
+        let text = catch_unwind(AssertUnwindSafe(describe));
         text.unwrap_or_else(|payload| {
             discard_panic(payload);
             " on a batch that cannot be described".to_owned()
@@ -166,7 +169,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_transfer>()?;
     run.produce::<at::transfer>(BATCH, |run| {
         let device = run.model.device;
-        if let Some(batch) = typed::<T::Batch>(&mut run.step.batch) {
+        if let Some(batch) = &mut data_mut::<T>(&mut run.step).batch {
             batch.move_to(device);
         }
         Ok(())
@@ -174,7 +177,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::after_transfer>()?;
     // Hooks may have replaced the batch.
     if run.place.phase == Phase::Predict {
-        let samples = typed::<T::Batch>(&mut run.step.batch).as_ref().and_then(Batch::samples).unwrap_or(1);
+        let samples = data::<T>(&run.step).batch.as_ref().and_then(Batch::samples).unwrap_or(1);
         (run.step.batch_len, run.step.weight) = (Some(samples), samples as f64);
     }
     weigh_again::<T>(run)
@@ -214,11 +217,11 @@ pub(super) fn compute_pred<T: Task>(
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
     current::begin_forward(run.ranks.is_borrowed);
-    let pred = borrowed::<T, _>(run, |task, _, batch| {
-        compute(task, batch.as_ref().ok_or_else(|| missing("batch"))?)
+    let pred = borrowed::<T, _>(run, |task, data| {
+        compute(task, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
     current::check_layers()?;
-    *typed(&mut run.step.pred) = Some(pred);
+    data_mut::<T>(&mut run.step).pred = Some(pred);
     Ok(())
 }
 
@@ -274,9 +277,9 @@ pub(super) fn compute_loss<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
 ) -> Result<()> {
-    run.step.loss = borrowed::<T, _>(run, |task, pred, batch| {
-        let pred = pred.as_ref().ok_or_else(|| missing("prediction"))?;
-        compute(task, pred, batch.as_ref().ok_or_else(|| missing("batch"))?)
+    run.step.loss = borrowed::<T, _>(run, |task, data| {
+        let pred = data.pred.as_ref().ok_or_else(|| missing("prediction"))?;
+        compute(task, pred, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
     current::check_layers()
 }

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Tensor, nn};
 
-use super::{slots, step};
+use super::{erased, step};
 use crate::counters::Counters;
 use crate::data::Batch;
 use crate::dispatch::enter_custom;
@@ -230,7 +230,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
     /// The task.
     pub fn task(&mut self) -> &mut T {
-        slots::task_mut(&mut self.run)
+        erased::task_mut(&mut self.run)
     }
 
     /// The current batch, on the device of the task.
@@ -240,8 +240,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Panics outside of [`Task::train_step`], which cannot be reached.
     #[must_use]
     pub fn batch(&self) -> &T::Batch {
-        let batch = self.run.step.batch.downcast_ref::<Option<T::Batch>>().and_then(Option::as_ref);
-        batch.expect("`train_step` has a batch")
+        erased::data::<T>(&self.run.step).batch.as_ref().expect("`train_step` has a batch")
     }
 
     /// The counters of the loop.

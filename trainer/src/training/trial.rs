@@ -96,7 +96,7 @@ fn check(run: &Run, name: &str) -> Result<()> {
              of `trainer::optim`"
         )));
     }
-    let changes = (run.model.store)(run).map(|store| run.model.vars.changes(store)).unwrap_or_default();
+    let changes = run.store().map(|store| run.model.vars.changes(store)).unwrap_or_default();
     if !changes.is_empty() {
         return Err(Error::usage(format!(
             "`{name}` cannot train layers that were added after the trainer was built: build the whole model before the trainer"

@@ -8,7 +8,7 @@ impl Run {
     /// Adopts the changes that `setup` made to the task's variables: the optimizers train those
     /// that were added or replaced.
     pub(super) fn adopt_variables(&mut self) -> Result<()> {
-        let Some(store) = (self.model.store)(self) else { return Ok(()) };
+        let Some(store) = self.store() else { return Ok(()) };
         let changes = self.model.vars.changes(store);
         let vars = if changes.is_empty() {
             self.model.vars.clone()
@@ -23,7 +23,7 @@ impl Run {
     /// Returns an error if variables were added, replaced or removed since `setup`, because the
     /// optimizers no longer adopt changes.
     pub(super) fn check_variables(&self) -> Result<()> {
-        let Some(store) = (self.model.store)(self) else { return Ok(()) };
+        let Some(store) = self.store() else { return Ok(()) };
         let Changes { added, replaced, removed } = self.model.vars.changes(store);
         let mistakes: Vec<_> = [(added, "added to"), (replaced, "replaced in"), (removed, "removed from")]
             .into_iter()

@@ -1,0 +1,137 @@
+//! [`StepData`]: the current batch, its prediction and its loss.
+
+use std::any::Any;
+
+use tch::{Tensor, nn};
+
+use super::{Amount, Run};
+use crate::error::{Error, Result};
+use crate::hook::instance::TASK;
+
+/// The task without its types, with the batch and the prediction of the current step.
+///
+/// The task itself is the value of an [`Instance`](crate::hook::instance::Instance), because its
+/// own hooks may borrow it. The methods that call it get that value.
+pub(crate) trait AnyTask: Any + Send {
+    /// The batch, an `Option` of the task's type, and the name of that type.
+    fn batch(&self) -> (&dyn Any, &'static str);
+
+    /// The batch, mutably.
+    fn batch_mut(&mut self) -> (&mut dyn Any, &'static str);
+
+    /// The prediction, an `Option` of the task's type, and the name of that type.
+    fn pred(&self) -> (&dyn Any, &'static str);
+
+    /// The prediction, mutably.
+    fn pred_mut(&mut self) -> (&mut dyn Any, &'static str);
+
+    /// Drops the batch and the prediction.
+    fn clear(&mut self);
+
+    /// Describes the batch for error messages; empty without one.
+    fn describe_batch(&self) -> String;
+
+    /// The store that holds the variables of the task.
+    fn vars<'t>(&self, task: &'t dyn Any) -> Option<&'t nn::VarStore>;
+
+    /// Whether the task provides predictions and targets for metrics.
+    fn has_metric_inputs(&self, task: &dyn Any) -> bool;
+
+    /// Returns the prediction and the target for metrics; `None` if the batch has no target.
+    fn metric_inputs(&self, task: &dyn Any) -> Result<Option<(Tensor, Tensor)>>;
+
+    /// Returns the function that computes the prediction and the loss of the batch again.
+    fn recompute_loss(&self) -> fn(&mut Run) -> Result<Tensor>;
+}
+
+/// The current batch, its prediction and its loss.
+pub(crate) struct StepData {
+    /// The batch and the prediction; `None` while hooks at modules have the run, and the task has
+    /// the batch.
+    pub(crate) data: Option<Box<dyn AnyTask>>,
+    /// The number of samples in the batch; `None` between batches.
+    pub(crate) batch_len: Option<u64>,
+    /// The weight of the batch: the number of elements over which the loss is averaged.
+    pub(crate) weight: f64,
+    /// The weight and the samples of the batch over all ranks.
+    pub(crate) total: Amount,
+    /// Whether a hook may have changed the batch since its weight was computed.
+    pub(crate) is_batch_changed: bool,
+    pub(crate) loss: Option<Tensor>,
+    /// The product of the factors passed to `scale_loss`.
+    pub(crate) loss_scale: f64,
+    /// The number of predictions computed. `ForwardDone` holds the number of its prediction.
+    pub(crate) preds: u64,
+    /// The number of losses computed. `LossDone` holds the number of its loss.
+    pub(crate) losses: u64,
+    /// The number of losses computed before the current batch.
+    pub(crate) losses_before: u64,
+    /// Whether an optimizer has stepped since the batch began.
+    pub(crate) has_stepped: bool,
+    /// The 1-based number of the optimizer step of the current part of the model: the current or
+    /// the most recent one.
+    pub(crate) step_number: u64,
+}
+
+impl StepData {
+    /// Creates empty data.
+    pub(crate) fn new(data: Box<dyn AnyTask>) -> Self {
+        StepData {
+            data: Some(data),
+            batch_len: None,
+            weight: 1.0,
+            total: Amount::default(),
+            is_batch_changed: false,
+            loss: None,
+            loss_scale: 1.0,
+            preds: 0,
+            losses: 0,
+            losses_before: 0,
+            has_stepped: false,
+            step_number: 0,
+        }
+    }
+
+    /// The weight and the number of samples of this rank's batch.
+    pub(crate) fn own_amount(&self) -> Amount {
+        Amount { weight: self.weight, samples: self.batch_len.unwrap_or(1) as f64 }
+    }
+}
+
+impl Run {
+    /// The task; `None` while one of its own hooks is running.
+    pub(crate) fn task(&self) -> Option<&dyn Any> {
+        self.hooks.instances[TASK].value.as_deref().map(|task| task as &dyn Any)
+    }
+
+    /// The store that holds the variables; `None` while one of the task's own hooks is running.
+    pub(crate) fn store(&self) -> Option<&nn::VarStore> {
+        self.step.data.as_ref()?.vars(self.task()?)
+    }
+
+    /// Whether the task provides predictions and targets for metrics; `false` while one of its own
+    /// hooks is running.
+    pub(crate) fn has_metric_inputs(&self) -> bool {
+        match (&self.step.data, self.task()) {
+            (Some(data), Some(task)) => data.has_metric_inputs(task),
+            _ => false,
+        }
+    }
+
+    /// Returns the prediction and the target of the current batch for metrics; `None` if the batch
+    /// has no target.
+    pub(crate) fn metric_inputs(&self) -> Result<Option<(Tensor, Tensor)>> {
+        match (&self.step.data, self.task()) {
+            (Some(data), Some(task)) => data.metric_inputs(task),
+            _ => Err(task_is_lent()),
+        }
+    }
+}
+
+/// Returns the error for a task that one of its own hooks borrows.
+#[cold]
+pub(crate) fn task_is_lent() -> Error {
+    Error::usage(
+        "the task cannot be used while one of its own hooks is running: move the hook to a separate type, or to a free function",
+    )
+}

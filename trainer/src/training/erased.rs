@@ -1,0 +1,164 @@
+//! [`Erased`]: the task as the run sees it, without its types, and how the loop gets them back.
+
+use std::any::{Any, type_name};
+
+use tch::{Tensor, nn};
+
+use super::recompute::recompute_loss;
+use super::task::Task;
+use crate::checkpoint::Slot;
+use crate::context::missing;
+use crate::data::Batch;
+use crate::dispatch::modules::observed;
+use crate::error::{Error, Result};
+use crate::hook::instance::{Instance, TASK};
+use crate::run::{AnyTask, Run, StepData, task_is_lent};
+
+/// The batch and the prediction of the current step of a task.
+pub(super) struct Erased<T: Task> {
+    pub(super) batch: Option<T::Batch>,
+    pub(super) pred: Option<T::Pred>,
+}
+
+impl<T: Task> Erased<T> {
+    /// Creates the data of a task, without a batch.
+    pub(super) fn boxed() -> Box<dyn AnyTask> {
+        Box::new(Erased::<T> { batch: None, pred: None })
+    }
+}
+
+impl<T: Task> AnyTask for Erased<T> {
+    fn batch(&self) -> (&dyn Any, &'static str) {
+        (&self.batch, type_name::<T::Batch>())
+    }
+
+    fn batch_mut(&mut self) -> (&mut dyn Any, &'static str) {
+        (&mut self.batch, type_name::<T::Batch>())
+    }
+
+    fn pred(&self) -> (&dyn Any, &'static str) {
+        (&self.pred, type_name::<T::Pred>())
+    }
+
+    fn pred_mut(&mut self) -> (&mut dyn Any, &'static str) {
+        (&mut self.pred, type_name::<T::Pred>())
+    }
+
+    fn clear(&mut self) {
+        (self.batch, self.pred) = (None, None);
+    }
+
+    fn describe_batch(&self) -> String {
+        let mut text = String::new();
+        if let Some(batch) = &self.batch {
+            text.push_str(" on a batch of ");
+            batch.describe(&mut text);
+        }
+        text
+    }
+
+    fn vars<'t>(&self, task: &'t dyn Any) -> Option<&'t nn::VarStore> {
+        task.downcast_ref::<T>().map(Task::vars)
+    }
+
+    fn has_metric_inputs(&self, task: &dyn Any) -> bool {
+        task.downcast_ref::<T>().is_some_and(|task| task.metric_inputs().is_some())
+    }
+
+    fn metric_inputs(&self, task: &dyn Any) -> Result<Option<(Tensor, Tensor)>> {
+        let Some(inputs) = task.downcast_ref::<T>().ok_or_else(task_is_lent)?.metric_inputs() else {
+            return Err(Error::usage(
+                "the task does not provide predictions and targets: implement `Task::metric_inputs`",
+            ));
+        };
+        match (&self.batch, &self.pred) {
+            (Some(batch), Some(pred)) => Ok(inputs(batch, pred)),
+            (None, _) => Err(missing("batch")),
+            (_, None) => Err(missing("prediction")),
+        }
+    }
+
+    fn recompute_loss(&self) -> fn(&mut Run) -> Result<Tensor> {
+        recompute_loss::<T>
+    }
+}
+
+/// Returns the task of a run. Panics while one of the task's own hooks is running.
+pub(super) fn task<T: Task>(run: &Run) -> &T {
+    run.task().and_then(|task| task.downcast_ref()).expect("no hook of the task is running")
+}
+
+/// Returns mutable access to the task of a run. Panics while one of the task's own hooks is
+/// running.
+pub(super) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
+    task_in(&mut run.hooks.instances).expect("no hook of the task is running")
+}
+
+pub(super) fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
+    let task = instances[TASK].value.as_mut().and_then(|value| value.downcast_mut());
+    task.ok_or_else(task_is_lent)
+}
+
+/// Returns the batch and the prediction of the current step.
+pub(super) fn data<T: Task>(step: &StepData) -> &Erased<T> {
+    typed(step.data.as_deref().expect(HERE))
+}
+
+/// Returns the batch and the prediction of the current step, mutably.
+pub(super) fn data_mut<T: Task>(step: &mut StepData) -> &mut Erased<T> {
+    typed_mut(&mut **step.data.as_mut().expect(HERE))
+}
+
+const HERE: &str = "the loop does not run while the task has the batch";
+const OF_TASK: &str = "the builder created the data for the task's types";
+
+fn typed<T: Task>(data: &dyn AnyTask) -> &Erased<T> {
+    let data: &dyn Any = data;
+    data.downcast_ref().expect(OF_TASK)
+}
+
+fn typed_mut<T: Task>(data: &mut dyn AnyTask) -> &mut Erased<T> {
+    let data: &mut dyn Any = data;
+    data.downcast_mut().expect(OF_TASK)
+}
+
+/// Calls `compute` with the task, and with the prediction and the batch of the step. Hooks at
+/// modules of the task observe the computation.
+#[inline]
+pub(super) fn borrowed<T: Task, R>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &Erased<T>) -> Result<R>,
+) -> Result<R> {
+    if run.hooks.table.is_watching(run.place.phase) {
+        return lent::<T, R>(run, compute);
+    }
+    let Run { hooks, step, .. } = run;
+    compute(task_in::<T>(&mut hooks.instances)?, data(step))
+}
+
+/// The task, the batch and the prediction, moved out of the run while hooks at modules need the
+/// run. They are moved back on drop.
+struct Loan<'a> {
+    run: &'a mut Run,
+    task: Option<Slot>,
+    data: Option<Box<dyn AnyTask>>,
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        self.run.hooks.instances[TASK].value = self.task.take();
+        self.run.step.data = self.data.take();
+    }
+}
+
+/// Does the same as [`borrowed`] while hooks observe the modules of the task.
+#[inline(never)]
+fn lent<T: Task, R>(run: &mut Run, compute: impl FnOnce(&mut T, &Erased<T>) -> Result<R>) -> Result<R> {
+    let task = run.hooks.instances[TASK].value.take();
+    let data = run.step.data.take();
+    let mut loan = Loan { run, task, data };
+    let Loan { run, task, data } = &mut loan;
+    let task = task.as_mut().and_then(|value| value.downcast_mut()).ok_or_else(task_is_lent)?;
+    let data = typed(data.as_deref().expect(HERE));
+    observed(run, || compute(task, data))
+}
