@@ -4,12 +4,13 @@ use std::fs;
 
 use trainer::TrainerBuilder;
 use trainer::hooks::{Ema, LrSchedule};
-use trainer::optim::{Adagrad, Adam, Group, Lion, Muon, RmsProp, Sharded, Tch};
+use trainer::optim::{Adagrad, Adam, Custom, Group, Lion, Muon, RmsProp, Sharded, Tch};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::testing::once;
 
 use crate::distributed::folder_var;
+use crate::optimizers::BY_HAND;
 use crate::ranks_support::{Net, Scene, all_completed, close, completed, errors, results, tokens};
 use crate::support::{exact_state, scratch};
 
@@ -18,6 +19,7 @@ pub(crate) fn optimizer(scene: &Scene) -> Box<dyn Optimizer> {
     let frozen = || AdamW::new(1e-2).group("left.*", Group::new().frozen());
     let optimizer: Box<dyn Optimizer> = match () {
         () if scene.is("adagrad") => Box::new(Adagrad::new(1e-2)),
+        () if scene.is("custom") => Box::new(Custom::new(&BY_HAND, 1e-2).set("amsgrad", 1.0)),
         () if scene.is("adam") => Box::new(Adam::new(1e-2).amsgrad(true)),
         () if scene.is("frozen") => Box::new(frozen()),
         () if scene.is("lion") => Box::new(Lion::new(1e-3)),
@@ -71,7 +73,7 @@ fn same_as_plain(count: u32, scenes: &[&str]) {
 
 #[test]
 fn sharding_is_bit_identical_with_any_optimizer() {
-    same_as_plain(2, &["sgd", "adam", "adagrad", "rms_prop", "lion", "muon"]);
+    same_as_plain(2, &["sgd", "adam", "adagrad", "rms_prop", "lion", "muon", "custom"]);
 }
 
 #[test]

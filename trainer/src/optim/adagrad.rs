@@ -14,9 +14,9 @@ pub struct Adagrad(OptimizerCore);
 static ALGORITHM: Algorithm = Algorithm {
     name: "Adagrad",
     settings: &[
-        Setting::at_least_0("lr_decay", 0.0),
-        Setting::at_least_0("eps", 1e-10),
-        Setting::at_least_0("initial_accumulator_value", 0.0),
+        Setting::at_least("lr_decay", 0.0, 0.0),
+        Setting::at_least("eps", 0.0, 1e-10),
+        Setting::at_least("initial_accumulator_value", 0.0, 0.0),
         Setting::flag("maximize", false),
     ],
     state: &[StateSlot::elements("sum").starting_at("initial_accumulator_value"), StateSlot::steps()],

@@ -23,7 +23,7 @@ const fn algorithm(name: &'static str, step: fn(&ParamGroup) -> Result<()>) -> A
     const SETTINGS: &[Setting] = &[
         Setting::fraction("beta1", 0.9),
         Setting::fraction("beta2", 0.999),
-        Setting::at_least_0("eps", 1e-8),
+        Setting::at_least("eps", 0.0, 1e-8),
         Setting::flag("amsgrad", false),
         Setting::flag("maximize", false),
     ];

@@ -5,9 +5,11 @@ use tch::{Device, Kind, Tensor};
 use super::ParamGroup;
 use crate::error::{Error, Result, suggestion};
 
-/// An optimization algorithm.
+/// An optimization algorithm: the definition of an optimizer, as [`Custom`](super::Custom) shows.
+///
+/// Each parameter is updated independently of the others.
 #[derive(Debug)]
-pub(super) struct Algorithm {
+pub struct Algorithm {
     /// The name of the optimizer.
     pub(super) name: &'static str,
     /// Its hyperparameters, without the [`SHARED`] ones.
@@ -27,9 +29,9 @@ pub(super) const SHARED: [Setting; 3] = [
     Setting::flag("frozen", false),
 ];
 
-/// One hyperparameter.
+/// A hyperparameter of an [`Algorithm`]: its name, its valid values and its default.
 #[derive(Debug)]
-pub(super) struct Setting {
+pub struct Setting {
     pub(super) name: &'static str,
     pub(super) constraint: Constraint,
     pub(super) default: f64,
@@ -50,15 +52,27 @@ pub(super) enum Constraint {
 }
 
 impl Setting {
-    pub(super) const fn at_least_0(name: &'static str, default: f64) -> Self {
-        Setting { name, constraint: Constraint::AtLeast(0.0), default }
+    /// A finite number of at least `least`.
+    #[must_use]
+    pub const fn at_least(name: &'static str, least: f64, default: f64) -> Self {
+        Setting { name, constraint: Constraint::AtLeast(least), default }
     }
 
-    pub(super) const fn fraction(name: &'static str, default: f64) -> Self {
+    /// A number of at least 0 and below 1.
+    #[must_use]
+    pub const fn fraction(name: &'static str, default: f64) -> Self {
         Setting { name, constraint: Constraint::Fraction, default }
     }
 
-    pub(super) const fn flag(name: &'static str, default: bool) -> Self {
+    /// A whole number in `range`.
+    #[must_use]
+    pub const fn whole(name: &'static str, range: std::ops::Range<u32>, default: f64) -> Self {
+        Setting { name, constraint: Constraint::Whole(range), default }
+    }
+
+    /// A flag, whose value is 1 if it is set and 0 otherwise.
+    #[must_use]
+    pub const fn flag(name: &'static str, default: bool) -> Self {
         Setting { name, constraint: Constraint::Flag, default: if default { 1.0 } else { 0.0 } }
     }
 
@@ -90,6 +104,35 @@ impl Setting {
 }
 
 impl Algorithm {
+    /// Creates an algorithm without hyperparameters of its own and without state. `name` is the
+    /// name of the optimizer, in messages and checkpoints. `step` updates the parameters of a group
+    /// ([`ParamGroup::updates`]).
+    #[must_use]
+    pub const fn new(name: &'static str, step: fn(&ParamGroup) -> Result<()>) -> Self {
+        Algorithm { name, settings: &[], state: &[], refuses: |_| None, step }
+    }
+
+    /// Sets the hyperparameters besides `lr`, `weight_decay` and `frozen`, which every algorithm
+    /// has.
+    #[must_use]
+    pub const fn settings(self, settings: &'static [Setting]) -> Self {
+        Algorithm { settings, ..self }
+    }
+
+    /// Sets the state that the algorithm keeps for each parameter.
+    #[must_use]
+    pub const fn state(self, state: &'static [StateSlot]) -> Self {
+        Algorithm { state, ..self }
+    }
+
+    /// Sets a function that returns the reason why the algorithm cannot update a group, if there is
+    /// one, for example because of the shape of a parameter. The reason is an error when the
+    /// trainer is built.
+    #[must_use]
+    pub const fn refuses(self, refuses: fn(&ParamGroup) -> Option<String>) -> Self {
+        Algorithm { refuses, ..self }
+    }
+
     /// Returns the names of all hyperparameters, shared ones included.
     fn names(&self) -> impl Iterator<Item = &'static str> {
         SHARED.iter().chain(self.settings).map(|setting| setting.name)
@@ -108,9 +151,11 @@ impl Algorithm {
     }
 }
 
-/// One tensor that an algorithm keeps for each parameter.
+/// A tensor that an [`Algorithm`] keeps for each parameter.
+///
+/// For a parameter in half precision, the state is in `f32`.
 #[derive(Debug)]
-pub(super) struct StateSlot {
+pub struct StateSlot {
     /// The prefix of the tensors' names, such as `exp_avg`.
     pub(super) name: &'static str,
     kind: StateKind,
@@ -133,11 +178,17 @@ enum StateKind {
 }
 
 impl StateSlot {
-    pub(super) const fn elements(name: &'static str) -> Self {
+    /// One number for each element of the parameter, which starts at 0. `name` is the prefix of the
+    /// names of its tensors, such as `exp_avg`.
+    #[must_use]
+    pub const fn elements(name: &'static str) -> Self {
         StateSlot { name, kind: StateKind::Elements, only_with: None, starts_at: None }
     }
 
-    pub(super) const fn steps() -> Self {
+    /// The number of steps in which the parameter had a gradient, as a scalar on its device, named
+    /// `step`. The algorithm counts them.
+    #[must_use]
+    pub const fn steps() -> Self {
         StateSlot { kind: StateKind::Steps, ..StateSlot::elements("step") }
     }
 
@@ -145,11 +196,15 @@ impl StateSlot {
         StateSlot { kind: StateKind::StepsOnCpu, ..StateSlot::elements("step") }
     }
 
-    pub(super) const fn only_with(self, setting: &'static str) -> Self {
+    /// Keeps the state only if this hyperparameter is not 0.
+    #[must_use]
+    pub const fn only_with(self, setting: &'static str) -> Self {
         StateSlot { only_with: Some(setting), ..self }
     }
 
-    pub(super) const fn starting_at(self, setting: &'static str) -> Self {
+    /// Starts at the value of this hyperparameter.
+    #[must_use]
+    pub const fn starting_at(self, setting: &'static str) -> Self {
         StateSlot { starts_at: Some(setting), ..self }
     }
 

@@ -41,15 +41,14 @@ pub struct ParamGroup {
 
 /// The algorithm of an optimizer implemented elsewhere, which keeps its own state and
 /// hyperparameters.
-static CUSTOM: Algorithm =
-    Algorithm { name: "this optimizer", settings: &[], state: &[], refuses: |_| None, step: |_| Ok(()) };
+static UNKNOWN: Algorithm = Algorithm::new("this optimizer", |_| Ok(()));
 
 impl ParamGroup {
     /// Splits the parameters of a task into the groups of its `VarStore`, each with these settings.
     /// A starting point for custom optimizers.
     #[must_use]
     pub fn split(vars: &Vars, lr: f64, weight_decay: f64) -> Vec<ParamGroup> {
-        let core = OptimizerCore::new(&CUSTOM, lr, weight_decay);
+        let core = OptimizerCore::new(&UNKNOWN, lr, weight_decay);
         members(vars, &[])
             .into_iter()
             .map(|((_, group), vars)| ParamGroup::new(&core, group, &vars, &|_| true))
@@ -297,6 +296,21 @@ impl ParamGroup {
         if self.frozen { Ok(()) } else { (self.algorithm.step)(self) }
     }
 
+    /// Returns what the step of an [`Algorithm`] updates: the parameters that have a gradient, and
+    /// whose state this process holds, in the order of [`names`](ParamGroup::names).
+    pub fn updates(&self) -> impl Iterator<Item = Update<'_>> {
+        let own = self.own.names().zip(self.own.tensors().iter()).enumerate();
+        own.filter(|(_, (_, parameter))| parameter.grad().defined()).map(|(nth, (name, parameter))| {
+            let state = |list: &TensorList| list.iter().nth(nth).map(Tensor::shallow_clone);
+            Update {
+                name,
+                parameter: parameter.detach(),
+                grad: parameter.grad(),
+                state: self.state.iter().flatten().filter_map(state).collect(),
+            }
+        })
+    }
+
     /// Returns the values of the algorithm's settings. Panics unless there are exactly `N`.
     pub(super) fn values<const N: usize>(&self) -> [f64; N] {
         self.values.as_slice().try_into().expect("a value for each setting")
@@ -313,6 +327,23 @@ impl ParamGroup {
             .as_ref()
             .expect("required state is created with the group, when it is thawed, and when a setting changes")
     }
+}
+
+/// A parameter that the step of an [`Algorithm`] updates, with its gradient and its state. The
+/// tensors share their storage with those of the model and the optimizer, and are changed in place;
+/// such changes are not recorded for a backward pass.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Update<'g> {
+    /// The name of the parameter.
+    pub name: &'g str,
+    /// The parameter.
+    pub parameter: Tensor,
+    /// Its gradient, in the dtype of the parameter.
+    pub grad: Tensor,
+    /// Its state, in the order of [`Algorithm::state`], without the state that the current settings
+    /// do not require.
+    pub state: Vec<Tensor>,
 }
 
 /// Settings for the parameters that match a pattern: see [`AdamW::group`](super::AdamW::group).

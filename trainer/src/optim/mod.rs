@@ -8,6 +8,7 @@
 //! | [`RmsProp`] | foreach | `square_avg`; with `centered`: `grad_avg`; with momentum: `momentum_buffer` |
 //! | [`Lion`] | foreach | `exp_avg` |
 //! | [`Muon`] | foreach | `momentum_buffer` |
+//! | [`Custom`] | those of your own [`Algorithm`] | as the algorithm says |
 //! | [`Tch`] | chosen by tch | not accessible |
 //!
 //! ```
@@ -41,6 +42,7 @@
 mod adagrad;
 mod adam;
 mod algorithm;
+mod custom;
 mod group;
 mod lion;
 mod muon;
@@ -56,7 +58,9 @@ use std::collections::{HashMap, HashSet};
 
 pub use adagrad::Adagrad;
 pub use adam::{Adam, AdamW};
-pub use group::{Group, ParamGroup};
+pub use algorithm::{Algorithm, Setting, StateSlot};
+pub use custom::Custom;
+pub use group::{Group, ParamGroup, Update};
 pub use lion::Lion;
 pub use muon::Muon;
 pub(crate) use parts::{Accumulated, Optimizers};

@@ -1,7 +1,7 @@
 //! Muon.
 
 use super::ParamGroup;
-use super::algorithm::{Algorithm, Constraint, Setting, StateSlot};
+use super::algorithm::{Algorithm, Setting, StateSlot};
 use super::optimizer_core::{OptimizerCore, optimizer};
 use crate::error::Result;
 use crate::libtorch;
@@ -28,8 +28,8 @@ static ALGORITHM: Algorithm = Algorithm {
     settings: &[
         Setting::fraction("momentum", 0.95),
         Setting::flag("nesterov", true),
-        Setting { name: "ns_steps", constraint: Constraint::Whole(1..100), default: 5.0 },
-        Setting::at_least_0("eps", 1e-7),
+        Setting::whole("ns_steps", 1..100, 5.0),
+        Setting::at_least("eps", 0.0, 1e-7),
         Setting::flag("match_rms_adamw", false),
         Setting::flag("full_precision", false),
         Setting::flag("maximize", false),

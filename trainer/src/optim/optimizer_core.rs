@@ -19,6 +19,8 @@ pub(super) struct OptimizerCore {
     pub(super) groups: Vec<ParamGroup>,
     /// The factors of layer-wise learning rates.
     decays: Vec<f64>,
+    /// The names of settings that the algorithm does not have.
+    unknown: Vec<String>,
 }
 
 impl OptimizerCore {
@@ -32,14 +34,17 @@ impl OptimizerCore {
             groups_by: Vec::new(),
             groups: Vec::new(),
             decays: Vec::new(),
+            unknown: Vec::new(),
         }
     }
 
-    /// Sets one of the algorithm's settings.
+    /// Sets one of the algorithm's settings. [`check`](OptimizerCore::check) reports a name that it
+    /// does not have.
     pub(super) fn with(mut self, name: &str, value: f64) -> Self {
-        let nth =
-            self.algorithm.index_of(name).expect("every builder method names a setting of its algorithm");
-        self.values[nth] = value;
+        match self.algorithm.index_of(name) {
+            Ok(nth) => self.values[nth] = value,
+            Err(_) => self.unknown.push(name.to_owned()),
+        }
         self
     }
 
@@ -71,7 +76,12 @@ impl OptimizerCore {
         });
         let shared = SHARED.iter().zip([self.lr, self.weight_decay]);
         let own = self.algorithm.settings.iter().zip(self.values.iter().copied());
-        shared.chain(own).filter_map(|(setting, value)| setting.check(value).err()).chain(decays)
+        let unknown = self.unknown.iter().map(|name| self.algorithm.has_no(name));
+        shared
+            .chain(own)
+            .filter_map(|(setting, value)| setting.check(value).err())
+            .chain(decays)
+            .chain(unknown)
     }
 
     pub(super) fn bind(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {

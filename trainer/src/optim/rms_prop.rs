@@ -16,8 +16,8 @@ static ALGORITHM: Algorithm = Algorithm {
     name: "RmsProp",
     settings: &[
         Setting::fraction("alpha", 0.99),
-        Setting::at_least_0("eps", 1e-8),
-        Setting::at_least_0("momentum", 0.0),
+        Setting::at_least("eps", 0.0, 1e-8),
+        Setting::at_least("momentum", 0.0, 0.0),
         Setting::flag("centered", false),
         Setting::flag("maximize", false),
     ],

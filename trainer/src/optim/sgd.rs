@@ -14,7 +14,7 @@ pub struct Sgd(OptimizerCore);
 static ALGORITHM: Algorithm = Algorithm {
     name: "Sgd",
     settings: &[
-        Setting::at_least_0("momentum", 0.0),
+        Setting::at_least("momentum", 0.0, 0.0),
         Setting::fraction("dampening", 0.0),
         Setting::flag("nesterov", false),
         Setting::flag("maximize", false),

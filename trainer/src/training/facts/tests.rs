@@ -121,6 +121,9 @@ impl Schedule for Custom {
     }
 }
 
+/// An algorithm of a program.
+static ALGORITHM: Algorithm = Algorithm::new("Own", |_| Ok(())).settings(&[Setting::fraction("beta", 0.5)]);
+
 fn cases() -> Vec<Case> {
     let linear = || StochasticDepth::linear_decay(["a", "b"], 0.2);
     let lr = || LrSchedule::new(Constant::new(1.0));
@@ -441,6 +444,11 @@ fn cases() -> Vec<Case> {
             ]);
         )*};
     }
+    let custom = |lr: f64| crate::optim::Custom::new(&ALGORITHM, lr);
+    cases.extend([
+        optimizers("Custom::new", "lr", [0.1, 0.2].map(custom)),
+        optimizers("Custom::set", "beta", [0.1, 0.2].map(|value| custom(0.1).set("beta", value))),
+    ]);
     each_optimizer!(Sgd, Adam, AdamW, Adagrad, RmsProp, Lion, Muon);
     macro_rules! each_adam {
         ($($name:ident),*) => {$(
