@@ -362,31 +362,6 @@ fn run_then_calls_its_closure_on_success_error_and_panic() {
     }
 }
 
-/// Stores a `next` and runs it in a later call. A thread-local variable holds it, because `Next` is
-/// not `Send` and a hook must be.
-struct Keeps;
-
-#[hook]
-impl Keeps {
-    #[hook(around = zero_grad)]
-    fn keep(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
-        use std::cell::RefCell;
-        thread_local!(static KEPT: RefCell<Option<Next<ZeroGrad>>> = const { RefCell::new(None) });
-        match KEPT.replace(Some(next)) {
-            None => Ok(()),
-            Some(earlier) => earlier.run(cx),
-        }
-    }
-}
-
-#[test]
-fn running_a_stale_next_is_an_error() {
-    let mut trainer = model::builder().hook(Keeps).build().unwrap();
-    let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
-    assert!(error.contains("hook `it::around::Keeps::keep` ("), "{error}");
-    assert!(error.ends_with("this `next` belongs to an earlier `zero_grad`, which has ended: use the `next` that this call of the hook received"), "{error}");
-}
-
 /// Wraps `valid` and has a hook at a point within it, which would borrow the value twice.
 struct Both;
 

@@ -249,7 +249,7 @@ pub mod __private {
     pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::dispatch::shim::id_of_fn;
     pub use crate::dispatch::shim::{
-        call_nth, context_at, main_context_at, next_at, outcome, pass_on, patterns_of_nth,
+        call_around_nth, call_nth, context_at, main_context_at, next_at, outcome, pass_on, patterns_of_nth,
     };
     pub use crate::distributed::main_only::MainOnlyGuard;
     pub use crate::facts::SettingsOf;
@@ -257,7 +257,7 @@ pub mod __private {
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
     pub use crate::modules::{ModulePattern, of_modules, of_value, patterns};
-    pub use crate::run::Run;
+    pub use crate::run::{Rest, Run};
     pub use crate::tree::{Lifecycle, LifecycleRegistration};
 
     /// Returns the function that computes the dispatch-table row of the operation `O`, within which

@@ -99,7 +99,11 @@ impl Selected {
     fn after_module(&mut self, _: &mut Cx<trainer::AfterModule>) {}
 
     #[hook(around = module, of = self.modules)]
-    fn around(&mut self, cx: &mut Cx<trainer::Module>, next: Next<trainer::Module>) -> trainer::Result<()> {
+    fn around(
+        &mut self,
+        cx: &mut Cx<trainer::Module>,
+        next: Next<'_, trainer::Module>,
+    ) -> trainer::Result<()> {
         next.run(cx)
     }
 
@@ -128,13 +132,13 @@ impl Made {
 
     /// A hook around every second run of an operation.
     #[hook(around = backward, every = 2, before = optional(around_by_path))]
-    fn around(&self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<(), trainer::Error> {
+    fn around(&self, cx: &mut Cx<Backward>, next: Next<'_, Backward>) -> Result<(), trainer::Error> {
         next.run(cx)
     }
 }
 
 #[hook(around = trainer::at::backward)]
-fn around_by_path(cx: &mut Cx<trainer::Backward>, next: trainer::Next<Backward>) -> trainer::Result<()> {
+fn around_by_path(cx: &mut Cx<trainer::Backward>, next: trainer::Next<'_, Backward>) -> trainer::Result<()> {
     next.run_then(cx, |cx| cx.log("done", 1.0))
 }
 

@@ -563,7 +563,7 @@ mod hooks {
     fn r#type(_: &mut Cx<keywords::BeforeType>) {}
 
     #[hook(around = keywords::at::r#type, after = optional(r#type))]
-    fn r#match(cx: &mut Cx<keywords::Type>, next: Next<keywords::Type>) -> trainer::Result<()> {
+    fn r#match(cx: &mut Cx<keywords::Type>, next: Next<'_, keywords::Type>) -> trainer::Result<()> {
         next.run(cx)
     }
 
@@ -574,7 +574,9 @@ mod hooks {
     fn 点(_: &mut Cx<other_letters::点>) {}
 
     #[hook(around = other_letters::at::学习)]
-    fn 学习(cx: &mut Cx<other_letters::学习>, next: Next<other_letters::学习>) -> trainer::Result<()> {
+    fn 学习(
+        cx: &mut Cx<other_letters::学习>, next: Next<'_, other_letters::学习>
+    ) -> trainer::Result<()> {
         next.run(cx)
     }
 

@@ -50,12 +50,14 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
         patterns: None,
     };
     let definition = definition.expand(hook);
+    let rest = hook.next.map(|_| quote!(__rest: #trainer::__private::Rest<'_>,));
     // A function compiles faster than a closure.
     quote! {
         type #at = #moment;
         fn __shim(
             __run: &mut #trainer::__private::Run,
             _: ::core::primitive::u32,
+            #rest
         ) -> #trainer::__private::HookResult {
             #body
         }
@@ -73,11 +75,14 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let path = path_of(&last_word(self_type));
     let origin = origin(&path, krate);
     let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
-    let calls = hooks.iter().enumerate().map(|(index, hook)| {
+    let mut calls = Vec::new();
+    let mut around_calls = Vec::new();
+    for (index, hook) in hooks.iter().enumerate() {
         let (name, cfg) = (&hook.function.signature.ident, hook.function.cfg());
         let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
-        quote!(#(#cfg)* #index => #body)
-    });
+        let calls = if hook.next.is_some() { &mut around_calls } else { &mut calls };
+        calls.push(quote!(#(#cfg)* #index => #body));
+    }
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let single = arguments.single.map(|_| {
@@ -132,16 +137,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         }
     });
     // One function for all methods compiles faster than a closure for each.
-    quote! {
-        #(#moments)*
-        const __ORIGIN: #trainer::__private::Origin = #origin;
-        #[diagnostic::do_not_recommend]
-        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
-            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
-            #single
-            #state
-            #settings
-            #patterns
+    let call = (!calls.is_empty()).then(|| {
+        quote! {
             #[inline]
             fn __call<const __NTH: ::core::primitive::usize>(
                 &mut self,
@@ -152,6 +149,35 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
                     _ => ::core::unreachable!(),
                 }
             }
+        }
+    });
+    let call_around = (!around_calls.is_empty()).then(|| {
+        quote! {
+            #[inline]
+            fn __call_around<const __NTH: ::core::primitive::usize>(
+                &mut self,
+                __run: &mut #trainer::__private::Run,
+                __rest: #trainer::__private::Rest<'_>,
+            ) -> #trainer::__private::HookResult {
+                match __NTH {
+                    #(#around_calls)*
+                    _ => ::core::unreachable!(),
+                }
+            }
+        }
+    });
+    quote! {
+        #(#moments)*
+        const __ORIGIN: #trainer::__private::Origin = #origin;
+        #[diagnostic::do_not_recommend]
+        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
+            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
+            #single
+            #state
+            #settings
+            #patterns
+            #call
+            #call_around
         }
         #trainer::__private::inventory::submit! { #linked }
     }
@@ -172,12 +198,13 @@ pub(super) fn bounded(block: &Block) -> Generics {
 fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
     let word = hook.function.signature.ident.unraw().to_string();
     let trainer = krate.at(Span::call_site());
+    let call_nth = format_ident!("{}", if hook.next.is_some() { "call_around_nth" } else { "call_nth" });
     let definition = Definition {
         krate,
         at: &alias(index),
         origin: quote!(__ORIGIN.method(#word)),
         id: quote!(::core::any::TypeId::of::<Self>()),
-        shim: quote!(#trainer::__private::call_nth::<Self, #index>),
+        shim: quote!(#trainer::__private::#call_nth::<Self, #index>),
         patterns: Some(quote!(#trainer::__private::patterns_of_nth::<Self, #index>)),
     };
     let (definition, cfg) = (definition.expand(hook), hook.function.cfg());
@@ -202,8 +229,8 @@ fn body(
     };
     let next = hook.next.map(|span| {
         let (at, trainer) = (located(at, span), krate.at(span));
-        let run = Ident::new("__run", ours(span));
-        quote_spanned!(span=> #trainer::__private::next_at::<#at, _>(#run))
+        let rest = Ident::new("__rest", ours(span));
+        quote_spanned!(span=> #trainer::__private::next_at::<#at, _>(#rest))
     });
     let bind_next = next.map(|next| quote!(let __next = #next;));
     let call = call(if bind_next.is_some() { quote!(#context, __next) } else { context });
@@ -227,7 +254,7 @@ fn body(
     let trainer = krate.at(Span::call_site());
     let otherwise = match hook.next {
         None => quote!(::core::result::Result::Ok(())),
-        Some(_) => quote!(#trainer::__private::pass_on::<#at>(__run)),
+        Some(_) => quote!(#trainer::__private::pass_on(__run, __rest)),
     };
     quote!({ if #trainer::__private::due::<#at>(__run, #n) #run else { #otherwise } })
 }

@@ -35,12 +35,6 @@ pub(super) fn names(checked: &Checked<'_>, krate: &Krate<'_>) -> TokenStream {
                 #[diagnostic::do_not_recommend]
                 impl #generics #trainer::__private::Hooks for #self_type #clause {
                     const HOOKS: &'static [#trainer::__private::HookDef] = &[];
-                    fn __call<const __NTH: ::core::primitive::usize>(
-                        &mut self,
-                        _: &mut #trainer::__private::Run,
-                    ) -> #trainer::__private::HookResult {
-                        ::core::result::Result::Ok(())
-                    }
                 }
             })
         }

@@ -63,7 +63,7 @@ impl<P> Cx<P> {
         &mut self,
         body: impl FnOnce(&mut Cx<O>) -> Result<()>,
     ) -> Result<bool> {
-        enter_custom::<O, _>(self.run_mut(), |run| run.operate_with::<O>(|run| body(Cx::from_run(run))))
+        enter_custom::<O, _>(self.run_mut(), |run| run.operate::<O>(|run| body(Cx::from_run(run))))
     }
 }
 

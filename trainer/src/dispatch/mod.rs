@@ -4,6 +4,7 @@ pub(crate) mod closure;
 mod custom;
 pub(crate) mod modules;
 mod next;
+mod operation;
 pub(crate) mod selection;
 pub(crate) mod shim;
 
@@ -13,20 +14,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub use closure::{ClosureHook, HookOptions};
 pub(crate) use custom::enter_custom;
 pub use next::Next;
+pub(crate) use operation::OperationOutput;
 pub(crate) use selection::HookSelection;
 
 use crate::error::{BoxError, Error, HookError, Result, discard_panic, panic_text};
 use crate::hook::definition::HookResult;
-use crate::hook::table::{HookId, Range};
-use crate::moment::{AtOperation, AtPoint, MomentInfo};
-use crate::run::{Body, Done, Run};
-
-/// The output of an operation, and the method of `Cx` with which a hook sets it.
-#[derive(Clone, Copy)]
-pub(crate) struct OperationOutput {
-    pub(crate) name: &'static str,
-    pub(crate) setter: &'static str,
-}
+use crate::hook::table::{Entry, HookId, Range};
+use crate::moment::{AtPoint, MomentInfo};
+use crate::run::Run;
 
 /// The payload of a panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
@@ -48,14 +43,20 @@ impl Run {
         Ok(())
     }
 
-    /// Calls the hook at one index of the table.
+    /// Calls the hook of a point at one index of the table.
     #[inline]
     pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
-        let entry = self.hooks.table.entry(index);
-        self.place.hook = Some(entry.hook);
-        let result = (entry.call)(self, entry.slot);
+        let Entry { call, slot, hook } = self.hooks.table.point(index);
+        self.place.hook = Some(hook);
+        let result = call(self, slot);
+        self.called(hook, at, result)
+    }
+
+    /// Checks the result of a hook, and what the hook logged.
+    #[inline]
+    fn called(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Result<()> {
         if result.is_err() || self.log.failed.is_some() {
-            Err(self.call_failed(entry.hook, at, result))
+            Err(self.call_failed(hook, at, result))
         } else {
             Ok(())
         }
@@ -78,12 +79,12 @@ impl Run {
     pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Vec<Error>, Option<Panic>) {
         let (mut errors, mut panic) = (Vec::new(), None);
         for index in self.hooks.table.range(P::index(), self.place.phase).indices() {
-            let entry = self.hooks.table.entry(index);
+            let hook = self.hooks.table.point(index).hook;
             let result = match catch_unwind(AssertUnwindSafe(|| self.call_one(index, P::INFO))) {
                 Ok(result) => result,
                 Err(payload) => {
                     self.log.failed = None;
-                    let error = self.hook_failed(entry.hook, P::INFO, panic_text(&*payload).into());
+                    let error = self.hook_failed(hook, P::INFO, panic_text(&*payload).into());
                     match panic {
                         None => panic = Some(payload),
                         Some(_) => discard_panic(payload),
@@ -119,91 +120,5 @@ impl Run {
             source,
             cleanup: Vec::new(),
         }))
-    }
-
-    /// Runs an operation with the hooks before, around and after it.
-    ///
-    /// Returns whether the operation took place. If not, the hooks after it were not called.
-    pub(crate) fn operate_with<O: AtOperation>(
-        &mut self,
-        body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<bool> {
-        self.fire::<O::Before>()?;
-        let took_place = self.inside_with::<O>(body)?.took_place();
-        if took_place {
-            self.fire::<O::After>()?;
-        }
-        Ok(took_place)
-    }
-
-    /// Runs an operation that produces an output, with the hooks around it.
-    ///
-    /// Returns an error if a hook skips the operation, or replaces it or handles its error without
-    /// setting the output.
-    #[inline]
-    pub(crate) fn produce<O: AtOperation>(&mut self, output: OperationOutput, body: Body) -> Result<()> {
-        self.dispatch.output_overridden = false;
-        let done = self.inside::<O>(body)?;
-        self.check_output::<O>(done, output)
-    }
-
-    /// Does the same as [`produce`](Run::produce) for a body that captures variables.
-    pub(crate) fn produce_with<O: AtOperation>(
-        &mut self,
-        output: OperationOutput,
-        body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<()> {
-        self.dispatch.output_overridden = false;
-        let done = self.inside_with::<O>(body)?;
-        self.check_output::<O>(done, output)
-    }
-
-    /// Returns an error if neither the operation nor a hook produced the output.
-    #[inline]
-    pub(crate) fn check_output<O: AtOperation>(&mut self, done: Done, output: OperationOutput) -> Result<()> {
-        match done {
-            Done::Ran => Ok(()),
-            Done::Replaced | Done::Failed if self.dispatch.output_overridden => Ok(()),
-            _ => Err(self.missing_output(done, output, O::INFO)),
-        }
-    }
-
-    #[cold]
-    pub(crate) fn missing_output(
-        &mut self,
-        done: Done,
-        OperationOutput { name: output, setter }: OperationOutput,
-        operation: &'static MomentInfo,
-    ) -> Error {
-        let name = operation.name;
-        let output = match output.chars().next() {
-            Some('a' | 'e' | 'i' | 'o' | 'u') => format!("an {output}"),
-            _ => format!("a {output}"),
-        };
-        let text = match done {
-            Done::Replaced => {
-                format!(
-                    "the hook replaced `{name}` without setting {output}: call `cx.{setter}(…)` in the replacement"
-                )
-            }
-            Done::Failed => format!(
-                "the hook handled the error of `{name}` without setting {output}: return the error, or call `cx.{setter}(…)`"
-            ),
-            _ => format!(
-                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)?`, or \
-                 `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
-            ),
-        };
-        self.blame_responsible(operation, text.into())
-    }
-
-    /// Builds an error that names the hook that skipped or replaced the most recent operation with
-    /// `around` hooks, or handled its error.
-    #[cold]
-    pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
-        let responsible =
-            self.dispatch.responsible.expect("a hook skipped or replaced the operation or handled its error");
-        let hook = self.hooks.table.entry(responsible).hook;
-        self.hook_failed(hook, operation, source)
     }
 }

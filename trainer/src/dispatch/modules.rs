@@ -128,15 +128,8 @@ impl Run {
         let Known { before, around, after, .. } = &self.modules.known[known as usize];
         let (before, around, after) = (before[phase], around[phase], after[phase]);
         self.call(before, BeforeModule::INFO)?;
-        let mut body = |run: &mut Run| run.compute_module(depth, noted, xs, forward, computed);
-        let done = if around.is_empty() {
-            self.returning(|run| {
-                run.place.operation = Module::INFO;
-                body(run).map(|()| Done::Ran)
-            })?
-        } else {
-            self.inside_range_with::<Module>(around, body)?
-        };
+        let done = self
+            .inside_range::<Module>(around, |run| run.compute_module(depth, noted, xs, forward, computed))?;
         if self.modules.call().output.is_none() || done == Done::Skipped {
             return Err(self.missing_output(done, OUTPUT, Module::INFO));
         }

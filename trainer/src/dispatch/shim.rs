@@ -10,7 +10,7 @@ use crate::error::BoxError;
 use crate::hook::definition::{HookResult, Hooks};
 use crate::modules::Patterns;
 use crate::moment::{Main, Moment};
-use crate::run::Run;
+use crate::run::{Rest, Run};
 
 /// Returns the context of a hook at `At`, as the type that the user's function takes.
 pub fn context_at<At, C: ContextOf<At>>(run: &mut Run) -> &mut C {
@@ -61,14 +61,14 @@ impl<At: Moment> MainContextOf<At> for Cx<Main<At>> {
 
 /// Returns the `next` of a hook around `At`, as the type that the user's function takes.
 #[inline]
-pub fn next_at<At, N: NextOf<At>>(run: &Run) -> N {
-    N::of_run(run)
+pub fn next_at<'a, At, N: NextOf<'a, At>>(rest: Rest<'a>) -> N {
+    N::of_rest(rest)
 }
 
 /// Skips a hook whose `every` is not due: runs the remaining hooks and the operation.
 #[inline]
-pub fn pass_on<At: Moment>(run: &mut Run) -> HookResult {
-    Next::<At>::from_run(run).run(Cx::from_run(run)).map_err(Into::into)
+pub fn pass_on(run: &mut Run, rest: Rest<'_>) -> HookResult {
+    run.run_next(rest).map_err(Into::into)
 }
 
 /// Implemented by the type of `next` for a hook around `At`.
@@ -76,16 +76,16 @@ pub fn pass_on<At: Moment>(run: &mut Run) -> HookResult {
     message = "a hook around `{At}` takes `Next<{At}>`, not `{Self}`",
     label = "expected `{At}`"
 )]
-pub trait NextOf<At> {
-    /// Returns the `next` of the hook that is being called.
-    fn of_run(run: &Run) -> Self;
+pub trait NextOf<'a, At> {
+    /// Returns the `next` of the hook that is called with `rest`.
+    fn of_rest(rest: Rest<'a>) -> Self;
 }
 
 #[diagnostic::do_not_recommend]
-impl<At: Moment> NextOf<At> for Next<At> {
+impl<'a, At: Moment> NextOf<'a, At> for Next<'a, At> {
     #[inline]
-    fn of_run(run: &Run) -> Self {
-        Next::from_run(run)
+    fn of_rest(rest: Rest<'a>) -> Self {
+        Next::new(rest)
     }
 }
 
@@ -169,6 +169,11 @@ pub fn call_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32) -> HookRes
     lend(run, slot, H::__call::<NTH>)
 }
 
+/// Calls the method with the index `NTH` of a block, around an operation.
+pub fn call_around_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+    lend(run, slot, |hook: &mut H, run| hook.__call_around::<NTH>(run, rest))
+}
+
 /// Returns the patterns of the modules that the value selects for the method with the index `NTH`
 /// of its block.
 pub fn patterns_of_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> Patterns {
@@ -231,4 +236,7 @@ pub trait HookFn<M>: 'static {}
 impl<F, P: Moment, R: Outcome> HookFn<(P, R)> for F where F: Fn(&mut Cx<P>) -> R + 'static {}
 
 #[diagnostic::do_not_recommend]
-impl<F, P: Moment, R: Outcome> HookFn<(P, Next<P>, R)> for F where F: Fn(&mut Cx<P>, Next<P>) -> R + 'static {}
+impl<F, P: Moment, R: Outcome> HookFn<(P, Next<'static, P>, R)> for F where
+    F: Fn(&mut Cx<P>, Next<'_, P>) -> R + 'static
+{
+}

@@ -10,16 +10,26 @@ use crate::checkpoint::StateOf;
 use crate::error::BoxError;
 use crate::facts::SettingsOf;
 use crate::modules::{ModulePattern, Patterns, PatternsOf};
-use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, MomentKind, ReachedIn, Unit};
+use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
-use crate::run::Run;
+use crate::run::{Rest, Run};
 
 /// The result of a hook, which fits into two registers.
 pub type HookResult = Result<(), BoxError>;
 
-/// The function that the dispatch table calls, with the run and the slot of the hook's value
-/// (ignored by hooks without one).
-pub(crate) type Shim = fn(&mut Run, u32) -> HookResult;
+/// The function that the dispatch table calls at a point, with the run and the slot of the hook's
+/// value (ignored by hooks without one).
+pub(crate) type PointShim = fn(&mut Run, u32) -> HookResult;
+
+/// The function that the dispatch table calls around an operation, with the rest of the operation.
+pub(crate) type AroundShim = fn(&mut Run, u32, Rest<'_>) -> HookResult;
+
+/// The function that the dispatch table calls for a hook.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Shim {
+    Point(PointShim),
+    Around(AroundShim),
+}
 
 /// The name and source location of a hook.
 #[derive(Clone, Debug)]
@@ -175,14 +185,14 @@ pub struct HookDef {
 impl HookDef {
     /// Defines a hook at the point `At`.
     #[must_use]
-    pub const fn at<At: AtPoint>(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
-        Self::new::<At>(origin, id, ord, call)
+    pub const fn at<At: AtPoint>(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Self {
+        Self::new::<At>(origin, id, ord, Shim::Point(call))
     }
 
     /// Defines a hook around the operation `At`.
     #[must_use]
-    pub const fn around<At: AtOperation>(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
-        Self::new::<At>(origin, id, ord, call)
+    pub const fn around<At: AtOperation>(origin: Origin, id: TypeId, ord: i32, call: AroundShim) -> Self {
+        Self::new::<At>(origin, id, ord, Shim::Around(call))
     }
 
     const fn new<At: Moment>(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
@@ -248,7 +258,7 @@ impl HookDef {
 
     /// Returns whether the hook runs around an operation rather than at a point.
     pub(crate) fn goes_around(&self) -> bool {
-        self.moment.kind == MomentKind::Operation
+        matches!(self.call, Shim::Around(_))
     }
 
     /// Returns the phases in which the hook runs.
@@ -329,9 +339,16 @@ pub trait Hooks: Send + 'static {
     fn __patterns<const NTH: usize>(&self) -> Patterns {
         Patterns::all()
     }
-    /// Calls the hook with this index in source order.
+    /// Calls the hook with this index in source order, if it is at a point.
     #[doc(hidden)]
-    fn __call<const NTH: usize>(&mut self, run: &mut Run) -> HookResult;
+    fn __call<const NTH: usize>(&mut self, _: &mut Run) -> HookResult {
+        unreachable!()
+    }
+    /// Calls the hook with this index in source order, if it is around an operation.
+    #[doc(hidden)]
+    fn __call_around<const NTH: usize>(&mut self, _: &mut Run, _: Rest<'_>) -> HookResult {
+        unreachable!()
+    }
 }
 
 /// A value that [`.hook(…)`](crate::TrainerBuilder::hook) accepts: a value with [`Hooks`], or a

@@ -6,13 +6,15 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::definition::{Hook, HookDef, Shim};
+use super::definition::{AroundShim, Hook, HookDef, PointShim, Shim};
 use super::order::order;
 use crate::lifecycle::at;
 use crate::modules::is_for;
-use crate::moment::Moment;
+use crate::moment::{Moment, MomentKind};
 use crate::phase::{Phase, PhaseSet};
 use crate::tree;
+
+pub(crate) use timing::TimedShims;
 
 /// The index of a hook in its trainer's table, plus one, so that `Option<HookId>` is one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +36,13 @@ impl HookId {
 
 /// The data that dispatch reads for one call.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry {
-    pub(crate) call: Shim,
+pub(crate) struct Entry<C> {
+    pub(crate) call: C,
     pub(crate) slot: u32,
     pub(crate) hook: HookId,
 }
 
-/// A range of consecutive entries.
+/// A range of consecutive entries, of points or around operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
     start: u32,
@@ -74,13 +76,15 @@ pub(crate) type Row = [Range; Phase::ALL.len()];
 
 /// The dispatch table of a trainer.
 pub(crate) struct Table {
-    /// For each moment and phase, the range of its entries in `entries`.
+    /// For each moment and phase, the range of its entries in `points` or `arounds`.
     rows: Box<[Row]>,
     /// For each moment, the phases in which it has a hook in the process of any rank.
     watched: Box<[PhaseSet]>,
-    /// The entries of all moments, followed by those of individual modules, which are added on the
+    /// The entries of all points, followed by those of individual modules, which are added on the
     /// first call of a module.
-    entries: Vec<Entry>,
+    points: Vec<Entry<PointShim>>,
+    /// The entries around all operations, and then around individual modules.
+    arounds: Vec<Entry<AroundShim>>,
     /// For each phase, whether modules are observed, because of a hook at a module or a profile.
     watching: [bool; Phase::ALL.len()],
     /// A unique ID among the tables of the program.
@@ -104,39 +108,54 @@ impl Table {
         for hook in hooks {
             by_moment[(hook.definition.row)()].push(hook);
         }
-        let mut table = (Vec::new(), Vec::new(), Vec::new());
-        let (mut cycles, mut watched) = (Vec::new(), Vec::new());
-        for hooks_of_moment in by_moment {
+        let mut rows = Vec::new();
+        let mut watched = Vec::new();
+        let mut points = Vec::new();
+        let mut arounds = Vec::new();
+        let mut ordered_hooks = Vec::new();
+        let mut cycles = Vec::new();
+        for (moment, hooks_of_moment) in by_moment.into_iter().enumerate() {
             let ordered = order(hooks_of_moment).unwrap_or_else(|found| {
                 cycles.extend(found);
                 Vec::new()
             });
             let phases = ordered.iter().map(|hook| hook.definition.phases());
             watched.push(phases.fold(PhaseSet::NONE, PhaseSet::or));
-            let (rows, entries, hooks) = &mut table;
             rows.push(Phase::ALL.map(|phase| {
-                let start = as_u32(entries.len());
+                let start = if is_operation(moment) { arounds.len() } else { points.len() };
                 for (nth, hook) in ordered.iter().enumerate() {
                     let HookDef { call, main_only, .. } = hook.definition;
                     if hook.definition.phases().contains(phase) && (rank == 0 || !main_only) {
-                        let id = HookId::new(hooks.len() + nth);
-                        entries.push(Entry { call, slot: hook.slot.unwrap_or_default(), hook: id });
+                        let slot = hook.slot.unwrap_or_default();
+                        let hook = HookId::new(ordered_hooks.len() + nth);
+                        match call {
+                            Shim::Point(call) => points.push(Entry { call, slot, hook }),
+                            Shim::Around(call) => arounds.push(Entry { call, slot, hook }),
+                        }
                     }
                 }
-                Range { start, end: as_u32(entries.len()) }
+                let end = if is_operation(moment) { arounds.len() } else { points.len() };
+                Range { start: as_u32(start), end: as_u32(end) }
             }));
-            hooks.extend(ordered);
+            ordered_hooks.extend(ordered);
         }
         if !cycles.is_empty() {
             return Err(cycles);
         }
-        let (rows, entries, hooks) = table;
         let watching = Phase::ALL
             .map(|phase| module_moments().into_iter().any(|moment| !rows[moment][phase as usize].is_empty()));
         static TABLES: AtomicU64 = AtomicU64::new(1);
         let id = TABLES.fetch_add(1, Ordering::Relaxed);
-        let (rows, watched, hooks) = (rows.into(), watched.into(), hooks.into());
-        Ok(Table { rows, watched, entries, watching, id, rank, hooks })
+        Ok(Table {
+            rows: rows.into(),
+            watched: watched.into(),
+            points,
+            arounds,
+            watching,
+            id,
+            rank,
+            hooks: ordered_hooks.into(),
+        })
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -156,10 +175,7 @@ impl Table {
 
     /// Returns the module hooks of this phase.
     pub(crate) fn module_hooks(&self, phase: Phase) -> impl Iterator<Item = &Hook> {
-        let indices =
-            module_moments().into_iter().flat_map(move |moment| self.range(moment, phase).indices());
-        let ids = indices.map(|index| self.entry(index).hook);
-        ids.filter(|id| *id != HookId::NONE).map(|id| self.hook(id))
+        module_moments().into_iter().flat_map(move |moment| self.ids(moment, phase)).map(|id| self.hook(id))
     }
 
     /// Returns the entries of a module moment for the module with this name. If not all hooks of
@@ -167,15 +183,11 @@ impl Table {
     pub(crate) fn of_module(&mut self, moment: usize, name: &str) -> Row {
         Phase::ALL.map(|phase| {
             let all = self.range(moment, phase);
-            let own: Vec<Entry> = (all.indices().map(|index| self.entry(index)))
-                .filter(|entry| entry.hook == HookId::NONE || is_for(&self.hook(entry.hook).modules, name))
-                .collect();
-            if own.len() == all.indices().len() {
-                return all;
+            if is_operation(moment) {
+                of_module(&mut self.arounds, all, &self.hooks, name)
+            } else {
+                of_module(&mut self.points, all, &self.hooks, name)
             }
-            let start = as_u32(self.entries.len());
-            self.entries.extend(own);
-            Range { start, end: as_u32(self.entries.len()) }
         })
     }
 
@@ -184,9 +196,24 @@ impl Table {
         self.rows[moment][phase as usize]
     }
 
+    /// Returns the entry of a point.
     #[inline]
-    pub(crate) fn entry(&self, index: u32) -> Entry {
-        self.entries[index as usize]
+    pub(crate) fn point(&self, index: u32) -> Entry<PointShim> {
+        self.points[index as usize]
+    }
+
+    /// Returns the entry of a hook around an operation.
+    #[inline]
+    pub(crate) fn around(&self, index: u32) -> Entry<AroundShim> {
+        self.arounds[index as usize]
+    }
+
+    /// Returns the hooks of a moment in a phase, in dispatch order.
+    fn ids(&self, moment: usize, phase: Phase) -> impl Iterator<Item = HookId> {
+        let ids = self.range(moment, phase).indices().map(move |index| {
+            if is_operation(moment) { self.around(index).hook } else { self.point(index).hook }
+        });
+        ids.filter(|id| *id != HookId::NONE)
     }
 
     /// Returns the phases in which a moment has a hook in the process of any rank, so that all
@@ -215,8 +242,7 @@ impl Table {
         // Hooks are indexed in dispatch order, so the map's order is that of every phase.
         let mut hooks: BTreeMap<usize, Vec<Phase>> = BTreeMap::new();
         for phase in Phase::ALL {
-            let ids = self.range(moment, phase).indices().map(|index| self.entry(index).hook);
-            for id in ids.filter(|id| *id != HookId::NONE) {
+            for id in self.ids(moment, phase) {
                 hooks.entry(id.index()).or_default().push(phase);
             }
         }
@@ -232,6 +258,25 @@ pub(crate) fn module_moments() -> [usize; 4] {
         at::after_module::index(),
         at::after_module_backward::index(),
     ]
+}
+
+/// Whether this row of the table is of an operation rather than of a point.
+fn is_operation(moment: usize) -> bool {
+    tree::moments()[moment].kind == MomentKind::Operation
+}
+
+/// Returns the entries of `all` for the module with this name. If these are not all of them, adds
+/// a separate range of entries.
+fn of_module<C: Copy>(entries: &mut Vec<Entry<C>>, all: Range, hooks: &[Hook], name: &str) -> Range {
+    let own: Vec<Entry<C>> = (all.indices().map(|index| entries[index as usize]))
+        .filter(|entry| entry.hook == HookId::NONE || is_for(&hooks[entry.hook.index()].modules, name))
+        .collect();
+    if own.len() == all.indices().len() {
+        return all;
+    }
+    let start = as_u32(entries.len());
+    entries.extend(own);
+    Range { start, end: as_u32(entries.len()) }
 }
 
 fn as_u32(number: usize) -> u32 {

@@ -236,6 +236,6 @@ pub(crate) fn measured(
         return (table, None);
     }
     let recorder = Recorder::new(table.hooks().len(), settings, device);
-    let table = table.timed(span::timed_hook, span::timed_operation, span::timed_body);
+    let table = table.timed(&span::SHIMS);
     (table, Some(Box::new(recorder)))
 }

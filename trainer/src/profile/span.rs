@@ -1,12 +1,13 @@
 //! Spans: the timed entries of the dispatch table, and two spans outside of the table, which
 //! measure the entry point and the wait for data.
 
-use crate::hook::definition::HookResult;
+use crate::hook::definition::{HookResult, Shim};
+use crate::hook::table::{HookId, TimedShims};
 use crate::lifecycle::Module;
 use crate::moment::{Moment, MomentInfo};
 use crate::phase::Phase;
 use crate::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
-use crate::run::Run;
+use crate::run::{Rest, Run};
 use crate::tree;
 
 /// An open span. It ends when it is dropped, even while a panic unwinds.
@@ -42,31 +43,54 @@ impl Drop for Span<'_> {
     }
 }
 
-/// The timed entry of a hook: calls and measures it.
-pub(super) fn timed_hook(run: &mut Run, slot: u32) -> HookResult {
-    let hook = run.place.hook.expect("dispatch sets the current hook before each call");
-    let call = run.hooks.table.hook(hook).definition.call;
-    let key = KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index();
+/// The functions of the timed entries of the dispatch table.
+pub(super) const SHIMS: TimedShims =
+    TimedShims { point: timed_point, around: timed_around, operation: timed_operation, body: timed_body };
+
+/// Calls and measures a hook at a point.
+fn timed_point(run: &mut Run, slot: u32) -> HookResult {
+    let hook = current_hook(run);
+    let Shim::Point(call) = run.hooks.table.hook(hook).definition.call else {
+        unreachable!("the entries of points are those of hooks at points")
+    };
     let phase = run.place.phase;
-    call(Span::begin(run, key, phase, false).run, slot)
+    call(Span::begin(run, hook_key(hook), phase, false).run, slot)
 }
 
-/// The outermost entry of an operation: runs and measures the operation with the hooks around it.
-/// The slot is the operation's row.
-pub(super) fn timed_operation(run: &mut Run, row: u32) -> HookResult {
-    timed(run, row, false)
+/// Calls and measures a hook around an operation.
+fn timed_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+    let hook = current_hook(run);
+    let Shim::Around(call) = run.hooks.table.hook(hook).definition.call else {
+        unreachable!("the entries around operations are those of hooks around operations")
+    };
+    let phase = run.place.phase;
+    call(Span::begin(run, hook_key(hook), phase, false).run, slot, rest)
 }
 
-/// The innermost entry of an operation with hooks around it: runs and measures only the body. The
-/// slot is the operation's row.
-pub(super) fn timed_body(run: &mut Run, row: u32) -> HookResult {
-    timed(run, row, true)
+fn current_hook(run: &Run) -> HookId {
+    run.place.hook.expect("dispatch sets the current hook before each call")
 }
 
-fn timed(run: &mut Run, row: u32, is_body: bool) -> HookResult {
-    let (remaining, row, phase) = (run.dispatch.remaining_hooks, row as usize, run.place.phase);
-    let span = Span::begin(run, operation_key(run, row), phase, is_body);
-    let result = span.run.run_remaining(remaining, tree::moments()[row]);
+fn hook_key(hook: HookId) -> Key {
+    KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index()
+}
+
+/// Runs and measures an operation with the hooks around it. The slot is the operation's row.
+fn timed_operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
+    timed(run, row, rest, false)
+}
+
+/// Runs and measures only the body of an operation with hooks around it. The slot is the
+/// operation's row.
+fn timed_body(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
+    timed(run, row, rest, true)
+}
+
+fn timed(run: &mut Run, row: u32, rest: Rest<'_>, is_body: bool) -> HookResult {
+    let key = operation_key(run, row as usize);
+    let phase = run.place.phase;
+    let span = Span::begin(run, key, phase, is_body);
+    let result = span.run.run_rest(rest);
     // This is not a hook, so the error keeps its own location.
     span.run.dispatch.error_is_located |= result.is_err();
     drop(span);

@@ -1,10 +1,9 @@
-//! [`Frame`]: a running operation and its outcome so far.
+//! [`Frame`]: a running operation that has hooks around it.
 
 use super::Run;
 use crate::error::Result;
-
-/// The body of an operation, which runs inside all of its `around` hooks.
-pub(crate) type Body = fn(&mut Run) -> Result<()>;
+use crate::hook::table::{HookId, Range};
+use crate::moment::MomentInfo;
 
 /// The outcome of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,20 +27,18 @@ impl Done {
 }
 
 /// A running operation that has `around` hooks.
-#[derive(Clone, Copy)]
-pub(crate) struct Frame {
-    pub(crate) body: Body,
-    /// The number that identifies this execution of the operation.
-    pub(crate) id: u64,
+pub struct Frame<B: ?Sized> {
+    pub(crate) operation: &'static MomentInfo,
+    /// The `around` hooks inside the one that is being called.
+    pub(crate) remaining_hooks: Range,
     /// The outcome of the operation so far.
     pub(crate) done: Done,
-    /// The table index of the innermost hook that skipped the operation, replaced it or handled its
-    /// error.
-    pub(crate) responsible: Option<u32>,
+    /// The innermost hook that skipped the operation, replaced it or handled its error.
+    pub(crate) responsible: Option<HookId>,
+    /// The body of the operation, which runs inside all of its `around` hooks, at most once.
+    pub(crate) body: B,
 }
 
-impl Default for Frame {
-    fn default() -> Self {
-        Frame { body: |_| Ok(()), id: 0, done: Done::Skipped, responsible: None }
-    }
-}
+/// What is left of a running operation for the hook around it that is being called: the hooks
+/// further inside, and the body. [`Next`](crate::Next) borrows it.
+pub type Rest<'a> = &'a mut Frame<dyn FnMut(&mut Run) -> Result<()> + 'a>;

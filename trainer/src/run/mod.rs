@@ -16,7 +16,7 @@ use tch::Device;
 use crate::cancel;
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
 use crate::hook::instance::{Instance, TASK};
-use crate::hook::table::{Range, Table};
+use crate::hook::table::{HookId, Table};
 use crate::hyperparameter::Hyperparameter;
 use crate::log::Log;
 use crate::moment::MomentInfo;
@@ -30,7 +30,8 @@ use crate::tree;
 use crate::vars::Vars;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
 pub(crate) use folder::{FolderState, recorded};
-pub(crate) use frame::{Body, Done, Frame};
+pub use frame::Rest;
+pub(crate) use frame::{Done, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks};
@@ -100,15 +101,9 @@ pub(crate) struct Model {
 
 /// The state of hook dispatch.
 pub(crate) struct Dispatch {
-    /// The innermost running operation that has `around` hooks.
-    pub(crate) frame: Frame,
-    /// The number of frames created so far, from which each frame takes its id.
-    pub(crate) frames: u64,
-    /// The `around` hooks inside the one that is being called.
-    pub(crate) remaining_hooks: Range,
-    /// The table index of the hook that skipped or replaced the most recent operation with `around`
-    /// hooks, or handled its error.
-    pub(crate) responsible: Option<u32>,
+    /// The hook that skipped or replaced the most recent operation with `around` hooks, or handled
+    /// its error.
+    pub(crate) responsible: Option<HookId>,
     /// Whether a hook set the output of the current operation.
     pub(crate) output_overridden: bool,
     /// Whether an error with a location was returned to a hook, which may return it as its own.
@@ -118,14 +113,7 @@ pub(crate) struct Dispatch {
 impl Dispatch {
     /// The state at the start of an entry point.
     pub(crate) fn begin() -> Self {
-        Dispatch {
-            frame: Frame::default(),
-            frames: 0,
-            remaining_hooks: Range::default(),
-            responsible: None,
-            output_overridden: false,
-            error_is_located: false,
-        }
+        Dispatch { responsible: None, output_overridden: false, error_is_located: false }
     }
 }
 

@@ -8,39 +8,40 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use scoped_tls_hkt::scoped_thread_local;
 
 use crate::dispatch::shim::pass_on;
-use crate::hook::definition::{HookDef, HookResult, Origin};
+use crate::hook::definition::{HookDef, HookResult, Origin, Shim};
 use crate::moment::{Index, Moment, MomentInfo, MomentKind};
 use crate::phase::{Phase, PhaseSet};
-use crate::run::Run;
+use crate::run::{Rest, Run};
 use crate::training::TrainerBuilder;
 use crate::training::task::Task;
 
-/// Calls a closure of the running harness. Returns `None` if the hook belongs to another harness,
-/// or if the closure is already running.
-type Call<'a> = dyn Fn(CheckId, &mut Run) -> Option<HookResult> + 'a;
+/// Calls a closure of the running harness, or passes on if the hook belongs to another harness, or
+/// if the closure is already running.
+type Call<'a> = dyn Fn(CheckId, &mut Run, Option<Rest<'_>>) -> HookResult + 'a;
 
 // Set while a harness runs its trainer.
 scoped_thread_local!(static CALL: for<'a> &'a Call<'a>);
 
-type Closure<'a> = Box<dyn FnMut(&mut Run) -> HookResult + 'a>;
+/// The closure receives the rest of the operation if it is called around one.
+type Closure<'a> = Box<dyn FnMut(&mut Run, Option<Rest<'_>>) -> HookResult + 'a>;
 
 /// A closure of a test, and the moment at which it is called.
 pub(super) struct Check<'a> {
     pub(super) moment: &'static MomentInfo,
     row: Index,
     place: &'static Location<'static>,
-    /// What its hook does when the closure cannot be called: after the run of the harness, or while
-    /// the closure is already running.
-    otherwise: fn(&mut Run) -> HookResult,
+    call: Shim,
     closure: Closure<'a>,
 }
 
 impl<'a> Check<'a> {
     /// Defines a closure at the point `M`, or around the operation `M`.
     pub(super) fn new<M: Moment>(place: &'static Location<'static>, closure: Closure<'a>) -> Self {
-        let is_operation = M::INFO.kind == MomentKind::Operation;
-        let otherwise = if is_operation { pass_on::<M> } else { |_: &mut Run| Ok(()) };
-        Check { moment: M::INFO, row: M::index, place, otherwise, closure }
+        let call = match M::INFO.kind {
+            MomentKind::Operation => Shim::Around(call_around),
+            _ => Shim::Point(call_at),
+        };
+        Check { moment: M::INFO, row: M::index, place, call, closure }
     }
 }
 
@@ -52,11 +53,7 @@ struct CheckId {
 }
 
 /// The value of the hook that calls a closure.
-#[derive(Clone, Copy)]
-struct CheckHook {
-    id: CheckId,
-    otherwise: fn(&mut Run) -> HookResult,
-}
+struct CheckHook(CheckId);
 
 /// The closures of one run of a harness.
 pub(super) struct Checks<'a> {
@@ -81,7 +78,7 @@ impl<'a> Checks<'a> {
         static HARNESSES: AtomicU64 = AtomicU64::new(0);
         let harness = HARNESSES.fetch_add(1, Ordering::Relaxed);
         let (mut running, mut builder) = (Vec::new(), builder);
-        for (index, Check { moment, row, place, otherwise, closure }) in checks.into_iter().enumerate() {
+        for (index, Check { moment, row, place, call, closure }) in checks.into_iter().enumerate() {
             let name = if index == 0 { "harness".to_owned() } else { format!("harness #{}", index + 1) };
             let definition = HookDef {
                 origin: Origin {
@@ -106,7 +103,7 @@ impl<'a> Checks<'a> {
                 constraints: &[],
                 call,
             };
-            builder = builder.hook_with(CheckHook { id: CheckId { harness, index }, otherwise }, definition);
+            builder = builder.hook_with(CheckHook(CheckId { harness, index }), definition);
             running.push(Running { moment, closure: RefCell::new(closure), is_reached: Cell::new(false) });
         }
         (Checks { harness, checks: running }, builder)
@@ -114,13 +111,16 @@ impl<'a> Checks<'a> {
 
     /// Runs `entry`, during which the hooks call the closures.
     pub(super) fn during<R>(&self, entry: impl FnOnce() -> R) -> R {
-        let call = |id: CheckId, run: &mut Run| {
-            let Running { closure, is_reached, .. } =
-                self.checks.get(id.index).filter(|_| id.harness == self.harness)?;
-            is_reached.set(true);
+        let call = |id: CheckId, run: &mut Run, rest: Option<Rest<'_>>| {
+            let Some(check) = self.checks.get(id.index).filter(|_| id.harness == self.harness) else {
+                return otherwise(run, rest);
+            };
+            check.is_reached.set(true);
             // The closure is already running if it fired its own custom moment.
-            let mut closure = closure.try_borrow_mut().ok()?;
-            Some(closure(run))
+            match check.closure.try_borrow_mut() {
+                Ok(mut closure) => closure(run, rest),
+                Err(_) => otherwise(run, rest),
+            }
         };
         CALL.set(&call, entry)
     }
@@ -131,11 +131,26 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// The function that the dispatch table calls for the hook of a closure.
-fn call(run: &mut Run, slot: u32) -> HookResult {
+/// Does what the hook of a closure does when the closure is not called.
+pub(super) fn otherwise(run: &mut Run, rest: Option<Rest<'_>>) -> HookResult {
+    match rest {
+        Some(rest) => pass_on(run, rest),
+        None => Ok(()),
+    }
+}
+
+/// The function that the dispatch table calls for the hook of a closure at a point.
+fn call_at(run: &mut Run, slot: u32) -> HookResult {
+    call(run, slot, None)
+}
+
+/// The function that the dispatch table calls for the hook of a closure around an operation.
+fn call_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+    call(run, slot, Some(rest))
+}
+
+fn call(run: &mut Run, slot: u32, rest: Option<Rest<'_>>) -> HookResult {
     let value = run.hooks.instances[slot as usize].value.as_ref();
-    let CheckHook { id, otherwise } =
-        *value.and_then(|value| value.downcast_ref()).expect("only `call` reads the value");
-    let called = if CALL.is_set() { CALL.with(|call| call(id, run)) } else { None };
-    called.unwrap_or_else(|| otherwise(run))
+    let CheckHook(id) = *value.and_then(|value| value.downcast_ref()).expect("only `call` reads the value");
+    if CALL.is_set() { CALL.with(|call| call(id, run, rest)) } else { otherwise(run, rest) }
 }

@@ -11,22 +11,21 @@ use std::panic::Location;
 
 use tch::{Device, Kind, Tensor, nn};
 
-use self::check::{Check, Checks};
+use self::check::{Check, Checks, otherwise};
 pub use self::ranks::{Ranks, once};
 use crate::Cx;
 use crate::cancel::CancelToken;
 use crate::data::{InMemory, Loader};
 use crate::dispatch::Next;
 use crate::dispatch::closure::ClosureOutcome;
-use crate::dispatch::shim::pass_on;
-use crate::error::{BoxError, Error, Result};
+use crate::error::{Error, Result};
 use crate::hook::definition::Hooks;
 use crate::hook::discovery::Discover;
 use crate::lifecycle::{AfterPredictStep, AfterStep};
 use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
 use crate::optim::Sgd;
 use crate::phase::{Phase, PhaseSet};
-use crate::run::Run;
+use crate::run::{Rest, Run};
 use crate::summary::Summary;
 use crate::training::task::{Supervised, Task};
 use crate::training::{Trainer, TrainerBuilder};
@@ -212,7 +211,7 @@ impl<'a, T: Task> Harness<'a, T> {
     #[track_caller]
     pub fn fail_at<P: AtPoint>(mut self, message: impl Into<String>) -> Self {
         let message = message.into();
-        let fail = move |_: &mut Run| Err(RequestedFailure(message.clone()).into());
+        let fail = move |_: &mut Run, _: Option<Rest<'_>>| Err(RequestedFailure(message.clone()).into());
         self.checks.push(Check::new::<P>(Location::caller(), Box::new(fail)));
         self
     }
@@ -241,7 +240,7 @@ impl<'a, T: Task> Harness<'a, T> {
     /// ```
     #[track_caller]
     pub fn on<P: AtPoint>(mut self, mut closure: impl CheckClosure<P> + 'a) -> Self {
-        let call = move |run: &mut Run| Ok(closure(Cx::from_run(run)).outcome()?);
+        let call = move |run: &mut Run, _: Option<Rest<'_>>| Ok(closure(Cx::from_run(run)).outcome()?);
         self.checks.push(Check::new::<P>(Location::caller(), Box::new(call)));
         self
     }
@@ -264,7 +263,7 @@ impl<'a, T: Task> Harness<'a, T> {
     /// Panics if a hook, the task or a closure panics.
     #[track_caller]
     pub fn at<P: AtPoint, R>(self, closure: impl FnOnce(&mut Cx<P>) -> Result<R>) -> Result<R> {
-        self.once::<P, R>(Location::caller(), |run| closure(Cx::from_run(run)), |_| Ok(()))
+        self.once::<P, R>(Location::caller(), |run, _| closure(Cx::from_run(run)))
     }
 
     /// Runs the trainer, calls a closure around the operation `O` the first time, or the
@@ -283,31 +282,28 @@ impl<'a, T: Task> Harness<'a, T> {
         self,
         closure: impl FnOnce(&mut Cx<O>, Next<O>) -> Result<R>,
     ) -> Result<R> {
-        let call = |run: &mut Run| {
-            let next = Next::from_run(run);
-            closure(Cx::from_run(run), next)
-        };
-        self.once::<O, R>(Location::caller(), call, pass_on::<O>)
+        self.once::<O, R>(Location::caller(), |run, rest| {
+            let rest = rest.expect("dispatch passes the rest of the operation to a hook around it");
+            closure(Cx::from_run(run), Next::new(rest))
+        })
     }
 
-    /// Runs the trainer. Calls `closure` the `nth` time that the moment `M` is reached, and
-    /// `otherwise` every other time.
+    /// Runs the trainer. Calls `closure` the `nth` time that the moment `M` is reached.
     fn once<M: Moment, R>(
         self,
         place: &'static Location<'static>,
-        closure: impl FnOnce(&mut Run) -> Result<R>,
-        otherwise: fn(&mut Run) -> Result<(), BoxError>,
+        closure: impl FnOnce(&mut Run, Option<Rest<'_>>) -> Result<R>,
     ) -> Result<R> {
         let (mut closure, mut value, mut left) = (Some(closure), None, self.nth);
         let is_failing = self.cancel_after.is_some();
         let mut harness: Harness<'_, T> = self;
-        let call = |run: &mut Run| {
+        let call = |run: &mut Run, rest: Option<Rest<'_>>| {
             if left > 0 {
                 left -= 1;
-                return otherwise(run);
+                return otherwise(run, rest);
             }
-            let Some(closure) = closure.take() else { return otherwise(run) };
-            value = Some(closure(run)?);
+            let Some(closure) = closure.take() else { return otherwise(run, rest) };
+            value = Some(closure(run, rest)?);
             Ok(())
         };
         harness.checks.push(Check::new::<M>(place, Box::new(call)));
@@ -399,7 +395,7 @@ fn cancelling<'a>(
     place: &'static Location<'static>,
 ) -> Check<'a> {
     let mut seen = 0;
-    let call = move |run: &mut Run| {
+    let call = move |run: &mut Run, _: Option<Rest<'_>>| {
         if run.place.phase == phase {
             seen += 1;
             if seen == batches {

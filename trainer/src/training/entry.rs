@@ -93,9 +93,7 @@ fn run_guarded(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     run.place = Place::begin(operation, phase);
-    // The frame count continues, so that a `next` kept from an earlier entry point is detected as
-    // stale.
-    run.dispatch = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin() };
+    run.dispatch = Dispatch::begin();
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();

@@ -91,7 +91,7 @@ fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Re
     if run.settings.sanity_steps > 0 {
         run.fit.position.stage = Stage::SanityCheck;
         in_phase(run, Phase::Sanity, |run| {
-            run.operate_with::<at::sanity_check>(|run| {
+            run.operate::<at::sanity_check>(|run| {
                 valid.iter_mut().try_for_each(|loader| evaluate::<T, at::valid>(run, loader, None))
             })
         })?;
@@ -220,7 +220,7 @@ pub(super) fn predict<T: Task>(
     if data.named().is_some() {
         return Err(not_one_loader());
     }
-    run.operate_with::<at::predict>(|run| {
+    run.operate::<at::predict>(|run| {
         let _no_grad = tch::no_grad_guard();
         each_batch(run, data, None, &mut |run, batch| predict_step::<T>(run, batch, sink))
     })?;

@@ -103,7 +103,7 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
     // A hook may replace the operation with its own. The fit then begins instead of resuming.
     let mut is_read = false;
-    let result = run.operate_with::<at::load_checkpoint>(|run| {
+    let result = run.operate::<at::load_checkpoint>(|run| {
         is_read = read(run, data).map(|()| true)?;
         Ok(())
     });

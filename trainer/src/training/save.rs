@@ -108,7 +108,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
     run.flush_record()?; // so that the saved state of loggers includes it
     if !in_background || run.rank > 0 {
         return run
-            .operate_with::<at::save_checkpoint>(|run| {
+            .operate::<at::save_checkpoint>(|run| {
                 let snapshot = snapshot(run)?;
                 if run.rank > 0 {
                     return Ok(()); // rank 0 writes it
@@ -121,7 +121,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
             .map(drop);
     }
     run.fire::<at::before_save_checkpoint>()?;
-    let done = run.inside_with::<at::save_checkpoint>(|run| {
+    let done = run.inside::<at::save_checkpoint>(|run| {
         let mut snapshot = snapshot(run)?;
         snapshot.own_its_memory()?;
         let active = run.checkpoints.active.take().unwrap_or_default();

@@ -202,7 +202,7 @@ pub(crate) fn pred_with<T: Task>(
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<u64> {
     run.fire::<at::before_pred>()?;
-    run.produce_with::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
+    run.produce::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
     after_pred(run)
 }
 
@@ -267,7 +267,7 @@ pub(crate) fn loss_with<T: Task>(
         return Ok(no_loss(run));
     }
     run.fire::<at::before_loss>()?;
-    run.produce_with::<at::loss>(LOSS_OUTPUT, |run| {
+    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
         compute_loss(run, |task, pred, batch| compute(task, pred, batch).map(Some))
     })?;
     after_loss::<T>(run)

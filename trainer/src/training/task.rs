@@ -385,7 +385,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ) -> Result<Option<R>> {
         let mut output = None;
         enter_custom::<O, _>(&mut self.run, |run| {
-            run.operate_with::<O>(|run| {
+            run.operate::<O>(|run| {
                 output = Some(body(TrainStep::from_run(run))?);
                 Ok(())
             })

@@ -194,7 +194,6 @@ impl RunParts {
         run.progress.counters.epoch = run.progress.epochs_begun;
         run.progress.counters.batch_idx = 0;
         run.progress.batches = None;
-        let begun = Dispatch { frames: run.dispatch.frames, ..Dispatch::begin() };
         let modules = Modules::new(run.modules.is_unchecked);
         RunParts {
             table: std::mem::replace(&mut run.hooks.table, table),
@@ -204,7 +203,7 @@ impl RunParts {
             requests: std::mem::take(&mut run.requests),
             log: std::mem::take(&mut run.log),
             records: std::mem::take(&mut run.records),
-            dispatch: std::mem::replace(&mut run.dispatch, begun),
+            dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin()),
             recorder: run.recorder.take(),
             modules: std::mem::replace(&mut run.modules, modules),
             handles_signals: run.handles_signals,
@@ -219,9 +218,7 @@ impl RunParts {
         run.requests = self.requests;
         run.log = self.log;
         run.records = self.records;
-        // The number of frames continues, so that a `next` kept from the trial is detected as
-        // stale.
-        run.dispatch = Dispatch { frames: run.dispatch.frames, ..self.dispatch };
+        run.dispatch = self.dispatch;
         run.recorder = self.recorder;
         run.modules = self.modules;
         run.handles_signals = self.handles_signals;
@@ -394,7 +391,7 @@ impl Run {
         self.clear_step();
         self.modules.abandon_calls();
         self.place = Place::begin(lifecycle::Fit::INFO, Phase::Train);
-        self.dispatch = Dispatch { frames: self.dispatch.frames, ..Dispatch::begin() };
+        self.dispatch = Dispatch::begin();
         self.drop_window()
     }
 }

@@ -192,8 +192,8 @@ pub(super) fn operate<O: AtOperation>(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<()> {
     if !resumed {
-        run.operate_with::<O>(body)?;
-    } else if run.inside_with::<O>(body)?.took_place() {
+        run.operate::<O>(body)?;
+    } else if run.inside::<O>(body)?.took_place() {
         run.fire::<O::After>()?;
     }
     Ok(())

@@ -1,34 +1,43 @@
 //! Timed entries, for profiling.
 
-use super::super::definition::Shim;
-use super::{Entry, HookId, Range, Row, Table, as_u32};
-use crate::moment::MomentKind;
+use super::super::definition::{AroundShim, PointShim};
+use super::{Entry, HookId, Range, Table, as_u32, is_operation};
 use crate::phase::Phase;
-use crate::tree;
+
+/// The functions of the timed entries.
+pub(crate) struct TimedShims {
+    /// In place of each hook at a point.
+    pub(crate) point: PointShim,
+    /// In place of each hook around an operation.
+    pub(crate) around: AroundShim,
+    /// Outermost around each operation.
+    pub(crate) operation: AroundShim,
+    /// Innermost around each operation with hooks.
+    pub(crate) body: AroundShim,
+}
 
 impl Table {
-    /// Returns the same table with entries that measure: `hook` in place of each hook, `operation`
-    /// outermost around each operation, and `body` innermost around an operation with hooks.
-    pub(crate) fn timed(self, hook: Shim, operation: Shim, body: Shim) -> Self {
-        let mut entries = Vec::with_capacity(self.entries.len() * 2);
-        let rows: Box<[Row]> = (tree::moments().iter().enumerate())
-            .map(|(moment, info)| {
-                Phase::ALL.map(|phase| {
-                    let (start, hooks) = (as_u32(entries.len()), self.range(moment, phase));
-                    let is_operation = info.kind == MomentKind::Operation;
-                    let of_moment = |call| Entry { call, slot: as_u32(moment), hook: HookId::NONE };
-                    if is_operation {
-                        entries.push(of_moment(operation));
-                    }
-                    let timed = |index| Entry { call: hook, ..self.entry(index) };
-                    entries.extend(hooks.indices().map(timed));
-                    if is_operation && !hooks.is_empty() {
-                        entries.push(of_moment(body));
-                    }
-                    Range { start, end: as_u32(entries.len()) }
-                })
-            })
-            .collect();
-        Table { rows, entries, watching: [true; Phase::ALL.len()], ..self }
+    /// Returns the same table with entries that measure.
+    pub(crate) fn timed(mut self, shims: &TimedShims) -> Self {
+        for entry in &mut self.points {
+            entry.call = shims.point;
+        }
+        let hooks = std::mem::take(&mut self.arounds);
+        for moment in (0..self.rows.len()).filter(|moment| is_operation(*moment)) {
+            let measure = |call| Entry { call, slot: as_u32(moment), hook: HookId::NONE };
+            for phase in Phase::ALL {
+                let range = self.range(moment, phase);
+                let start = as_u32(self.arounds.len());
+                self.arounds.push(measure(shims.operation));
+                let timed = |index: u32| Entry { call: shims.around, ..hooks[index as usize] };
+                self.arounds.extend(range.indices().map(timed));
+                if !range.is_empty() {
+                    self.arounds.push(measure(shims.body));
+                }
+                self.rows[moment][phase as usize] = Range { start, end: as_u32(self.arounds.len()) };
+            }
+        }
+        self.watching = [true; Phase::ALL.len()];
+        self
     }
 }

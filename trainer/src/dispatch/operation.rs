@@ -1,0 +1,178 @@
+//! Running operations, with the hooks around them.
+
+use crate::error::{BoxError, Error, Result};
+use crate::hook::table::{Entry, Range};
+use crate::moment::{AtOperation, MomentInfo};
+use crate::run::{Done, Frame, Rest, Run};
+
+/// The output of an operation, and the method of `Cx` with which a hook sets it.
+#[derive(Clone, Copy)]
+pub(crate) struct OperationOutput {
+    pub(crate) name: &'static str,
+    pub(crate) setter: &'static str,
+}
+
+impl Run {
+    /// Runs an operation with the hooks before, around and after it.
+    ///
+    /// Returns whether the operation took place. If not, the hooks after it were not called.
+    pub(crate) fn operate<O: AtOperation>(
+        &mut self,
+        body: impl FnOnce(&mut Run) -> Result<()>,
+    ) -> Result<bool> {
+        self.fire::<O::Before>()?;
+        let took_place = self.inside::<O>(body)?.took_place();
+        if took_place {
+            self.fire::<O::After>()?;
+        }
+        Ok(took_place)
+    }
+
+    /// Runs an operation with the hooks around it, but without the points before and after it.
+    ///
+    /// Returns how the operation ended.
+    #[inline]
+    pub(crate) fn inside<O: AtOperation>(
+        &mut self,
+        body: impl FnOnce(&mut Run) -> Result<()>,
+    ) -> Result<Done> {
+        let around = self.hooks.table.range(O::index(), self.place.phase);
+        self.inside_range::<O>(around, body)
+    }
+
+    /// Does the same as [`inside`](Run::inside) for a subset of the hooks around the operation.
+    #[inline]
+    pub(super) fn inside_range<O: AtOperation>(
+        &mut self,
+        around: Range,
+        body: impl FnOnce(&mut Run) -> Result<()>,
+    ) -> Result<Done> {
+        let outer = self.place;
+        self.place.operation = O::INFO;
+        let result = if around.is_empty() {
+            body(self).map(|()| Done::Ran)
+        } else {
+            let mut body = Some(body);
+            self.around(&mut Frame {
+                operation: O::INFO,
+                remaining_hooks: around,
+                done: Done::Skipped,
+                responsible: None,
+                body: |run: &mut Run| {
+                    body.take().expect("`Next::run` consumes the `Next`, so the body runs once")(run)
+                },
+            })
+        };
+        let result = result.map_err(|error| self.locate(error));
+        self.place = outer;
+        result
+    }
+
+    /// Runs an operation that has `around` hooks.
+    fn around(&mut self, frame: Rest<'_>) -> Result<Done> {
+        let place = self.place;
+        let result = self.run_rest(frame);
+        // A hook may have caught a panic that left the run in another place.
+        self.place = place;
+        self.place.hook = None;
+        self.dispatch.responsible = frame.responsible;
+        result.map(|()| frame.done)
+    }
+
+    /// Calls the next hook around an operation, or the body of the operation if no hook is left.
+    #[inline]
+    pub(crate) fn run_rest(&mut self, rest: Rest<'_>) -> Result<()> {
+        if let Some(index) = rest.remaining_hooks.take_first() {
+            let Entry { call, slot, hook } = self.hooks.table.around(index);
+            self.place.hook = Some(hook);
+            let result = call(self, slot, rest);
+            let result = self.called(hook, rest.operation, result);
+            if rest.done != Done::Ran && result.is_ok() {
+                rest.responsible.get_or_insert(hook);
+            }
+            return result;
+        }
+        self.place.hook = None;
+        rest.done = Done::Failed;
+        let result = (rest.body)(self);
+        if result.is_ok() {
+            rest.done = Done::Ran;
+        }
+        result.map_err(|error| self.locate(error))
+    }
+
+    /// Does the same as [`run_rest`](Run::run_rest) within a hook, whose error it may become.
+    pub(super) fn run_next(&mut self, rest: Rest<'_>) -> Result<()> {
+        self.check_logged()?;
+        let this_hook = self.place.hook;
+        let result = self.run_rest(rest);
+        self.place.hook = this_hook;
+        if result.is_err() {
+            self.dispatch.error_is_located = true;
+        }
+        result
+    }
+
+    /// Runs an operation that produces an output, with the hooks around it.
+    ///
+    /// Returns an error if a hook skips the operation, or replaces it or handles its error without
+    /// setting the output.
+    #[inline]
+    pub(crate) fn produce<O: AtOperation>(
+        &mut self,
+        output: OperationOutput,
+        body: impl FnOnce(&mut Run) -> Result<()>,
+    ) -> Result<()> {
+        self.dispatch.output_overridden = false;
+        let done = self.inside::<O>(body)?;
+        self.check_output::<O>(done, output)
+    }
+
+    /// Returns an error if neither the operation nor a hook produced the output.
+    #[inline]
+    pub(crate) fn check_output<O: AtOperation>(&mut self, done: Done, output: OperationOutput) -> Result<()> {
+        match done {
+            Done::Ran => Ok(()),
+            Done::Replaced | Done::Failed if self.dispatch.output_overridden => Ok(()),
+            _ => Err(self.missing_output(done, output, O::INFO)),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn missing_output(
+        &mut self,
+        done: Done,
+        OperationOutput { name: output, setter }: OperationOutput,
+        operation: &'static MomentInfo,
+    ) -> Error {
+        let name = operation.name;
+        let output = match output.chars().next() {
+            Some('a' | 'e' | 'i' | 'o' | 'u') => format!("an {output}"),
+            _ => format!("a {output}"),
+        };
+        let text = match done {
+            Done::Replaced => {
+                format!(
+                    "the hook replaced `{name}` without setting {output}: call `cx.{setter}(…)` in the replacement"
+                )
+            }
+            Done::Failed => format!(
+                "the hook handled the error of `{name}` without setting {output}: return the error, or call `cx.{setter}(…)`"
+            ),
+            _ => format!(
+                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)?`, or \
+                 `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
+            ),
+        };
+        self.blame_responsible(operation, text.into())
+    }
+
+    /// Builds an error that names the hook that skipped or replaced the most recent operation with
+    /// `around` hooks, or handled its error.
+    #[cold]
+    pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
+        let responsible =
+            self.dispatch.responsible.expect("a hook skipped or replaced the operation or handled its error");
+        self.hook_failed(responsible, operation, source)
+    }
+}
