@@ -101,6 +101,8 @@ pub const auto: () = ();
 pub const single: () = ();
 
 /// `state`, on a block: checkpoints contain the [state](crate::checkpoint::State) of each value.
+/// `state = self.progress`: that of this field, whose type derives serde's traits or implements
+/// [`State`](crate::checkpoint::State); the other fields keep the values of the program.
 pub const state: () = ();
 
 /// `settings`, on a block: a resume compares the [settings](crate::checkpoint::Settings) of each

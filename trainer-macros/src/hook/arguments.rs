@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprLit, ExprUnary, Lit, LitStr, Path, UnOp};
+use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitStr, Member, Path, UnOp};
 
 use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
@@ -60,8 +60,8 @@ pub(super) struct Arguments {
     pub(super) auto: Option<Span>,
     /// The span of the flag `single`.
     pub(super) single: Option<Span>,
-    /// The span of the flag `state`.
-    pub(super) state: Option<Span>,
+    /// `state`, `state = self.<field>`.
+    pub(super) state: Option<SavedState>,
     /// The span of the flag `settings`.
     pub(super) settings: Option<Span>,
     /// `crate = path`: the path of the `trainer` crate.
@@ -94,6 +94,14 @@ impl Of {
             Of::Value(value) => value.span(),
         }
     }
+}
+
+/// The value of the key `state`.
+pub(super) struct SavedState {
+    /// The span of the key.
+    pub(super) span: Span,
+    /// The field that is saved, or `None` if the type itself has a state.
+    pub(super) field: Option<Member>,
 }
 
 /// A target of `before` or `after`.
@@ -225,7 +233,8 @@ impl Arguments {
             ("main_only", Form::Nothing) => self.main_only = Some(span),
             ("auto", Form::Nothing) => self.auto = Some(span),
             ("single", Form::Nothing) => self.single = Some(span),
-            ("state", Form::Nothing) => self.state = Some(span),
+            ("state", Form::Nothing) => self.state = Some(SavedState { span, field: None }),
+            ("state", Form::Value(value)) => self.state = saved_field(value, span, errors),
             ("settings", Form::Nothing) => self.settings = Some(span),
             (known, _) if KEYS.contains(&known) => errors.push(span, format!("expected {}", form_of(known))),
             _ => {
@@ -248,8 +257,13 @@ fn placeholder(value: &TokenStream, name: &str) -> Option<Ident> {
 /// Returns the key of a second argument, if the comma before it is missing.
 fn second_argument(rest: &TokenStream) -> Option<Ident> {
     let mut tokens = rest.clone().into_iter().peekable();
+    let mut is_field = false;
     while let Some(token) = tokens.next() {
+        let follows_a_dot = std::mem::replace(&mut is_field, token.to_string() == ".");
         let TokenTree::Ident(word) = token else { continue };
+        if follows_a_dot {
+            continue; // the field in `state = self.state`
+        }
         let key = word.to_string();
         let is_key = match tokens.peek() {
             Some(TokenTree::Punct(punct)) => punct.as_char() == '=' && KEYS.contains(&&*key),
@@ -289,7 +303,7 @@ fn form_of(key: &str) -> &'static str {
         "crate" => "`crate = <path of the trainer crate>`",
         "main_only" => "`main_only` without a value",
         "auto" => "`auto` without a value",
-        "state" => "`state` without a value",
+        "state" => "`state` or `state = self.<field>`",
         "settings" => "`settings` without a value",
         _ => "`single` without a value",
     }
@@ -462,6 +476,23 @@ fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
         }
     }
     (!patterns.is_empty()).then_some(Of::Patterns(patterns))
+}
+
+/// Parses the field of `state = self.<field>`.
+fn saved_field(value: TokenStream, key: Span, errors: &mut Errors) -> Option<SavedState> {
+    if let Some(second) = second_argument(&value) {
+        errors.push(second.span(), format!("expected a comma before `{second}`"));
+        return None;
+    }
+    let at = if value.is_empty() { key } else { value.span() };
+    if let Ok(Expr::Field(ExprField { base, member, .. })) = syn::parse2(value)
+        && matches!(&*base, Expr::Path(base) if base.path.is_ident("self"))
+    {
+        return Some(SavedState { span: key, field: Some(member) });
+    }
+    let form = form_of("state");
+    errors.push(at, format!("expected {form}; several values can be one field that is a struct"));
+    None
 }
 
 /// Parses the paths of hooks, each of which may be `optional(…)`.

@@ -295,7 +295,7 @@ fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
     let keys = [
         ("auto", arguments.auto),
         ("single", arguments.single),
-        ("state", arguments.state),
+        ("state", arguments.state.as_ref().map(|state| state.span)),
         ("settings", arguments.settings),
     ];
     for (key, span) in keys {

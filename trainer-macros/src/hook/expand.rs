@@ -6,7 +6,7 @@ use syn::Generics;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
-use super::arguments::{Arguments, Of, Target, text_of};
+use super::arguments::{Arguments, Of, SavedState, Target, text_of};
 use super::check::{Checked, Hook};
 use super::parse::Block;
 use super::signature::last_word;
@@ -90,14 +90,15 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             const SINGLE: ::core::primitive::bool = true;
         )
     });
-    let state = arguments.state.map(|word| {
-        let here = krate.at(ours(word));
+    let state = arguments.state.as_ref().map(|state| {
+        let here = krate.at(ours(state.span));
         // Located on the word `state`, where rustc reports a type without a state.
-        let state = quote_spanned!(ours(word)=> #here::__private::StateOf::of::<Self>());
+        let of_self = quote_spanned!(ours(state.span)=> #here::__private::StateOf::of::<Self>());
         quote! {
-            const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#state);
+            const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#of_self);
         }
     });
+    let state_of_field = arguments.state.as_ref().and_then(|state| state_of_field(state, block, krate));
     let settings = arguments.settings.map(|word| {
         let here = krate.at(ours(word));
         // Located on the word `settings`, where rustc reports a type without settings.
@@ -179,8 +180,37 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             #call
             #call_around
         }
+        #state_of_field
         #trainer::__private::inventory::submit! { #linked }
     }
+}
+
+/// Expands to the state of `state = self.<field>`, which is that of the field.
+fn state_of_field(state: &SavedState, block: &Block, krate: &Krate<'_>) -> Option<TokenStream> {
+    let field = state.field.as_ref()?;
+    let span = ours(field.span());
+    let trainer = krate.at(Span::call_site());
+    let here = krate.at(span);
+    let name = Ident::new("__field", span);
+    let save = quote_spanned!(span=> #here::checkpoint::State::save(#name));
+    let load = quote_spanned!(span=> #here::checkpoint::State::load(#name, __saved));
+    let generics = bounded(block);
+    let (impl_generics, _, where_clause) = generics.split_for_impl();
+    let self_type = &block.self_type;
+    // rustc reports a field that does not exist, or has no state, once: both messages are the same.
+    Some(quote! {
+        #[diagnostic::do_not_recommend]
+        impl #impl_generics #trainer::checkpoint::State for #self_type #where_clause {
+            fn save(&self) -> #trainer::Result<#trainer::checkpoint::Saved> {
+                let Self { #field: #name, .. } = self;
+                #save
+            }
+            fn load(&mut self, __saved: &#trainer::checkpoint::Saved) -> #trainer::Result<()> {
+                let Self { #field: #name, .. } = self;
+                #load
+            }
+        }
+    })
 }
 
 /// Returns the generics of a block, with the bounds of a hook type if the block has type

@@ -11,7 +11,8 @@ use super::text::{check_round_trip, fields_of, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
 use crate::facts::SettingList;
 
-/// The state of a hook value that checkpoints save, enabled by `#[hook(state)] impl MyHook { … }`.
+/// The state of a hook value that checkpoints save, enabled by `#[hook(state)] impl MyHook { … }`,
+/// or by `#[hook(state = self.field)]` if the state is that of one field.
 ///
 /// Every type with serde's `Serialize` and `Deserialize` implements it: the whole value is saved,
 /// and replaced by the saved one on resume. Implement it by hand for a type that holds tensors, or

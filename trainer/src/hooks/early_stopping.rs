@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::{is_of, is_of_pass, value_of};
 use super::ord;
-use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::checkpoint::{SettingList, Settings};
 use crate::float::exact;
 use crate::lifecycle::{CanStop, HasMetrics};
 use crate::prelude::*;
@@ -155,7 +155,7 @@ impl EarlyStopping {
     }
 }
 
-#[hook(ord = ord::EARLY_STOPPING, state, settings)]
+#[hook(ord = ord::EARLY_STOPPING, state = self.progress, settings)]
 impl EarlyStopping {
     /// Records whether a fit is running.
     fn setup(&mut self, cx: &mut Cx<Setup>) {
@@ -182,20 +182,6 @@ impl EarlyStopping {
     /// Checks a training metric.
     fn after_epoch(&mut self, cx: &mut Cx<AfterEpoch>) -> Result<()> {
         if is_of(&self.metric, "train") { self.judge(cx) } else { Ok(()) }
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl State for EarlyStopping {
-    fn save(&self) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.value("progress", &self.progress)?;
-        Ok(saved)
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.progress = saved.get("progress")?;
-        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::ord;
-use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Sets a field of another hook before each training batch, from a [schedule](crate::schedule).
@@ -90,7 +90,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
     }
 }
 
-#[hook(ord = ord::LR_SCHEDULE, state, settings)]
+#[hook(ord = ord::LR_SCHEDULE, state = self.last_set, settings)]
 impl<H: Send + 'static> FieldSchedule<H> {
     /// Returns an error if there is no hook of type `H`.
     #[hook(only = train)]
@@ -129,21 +129,6 @@ impl<H: Send + 'static> FieldSchedule<H> {
         if let Some(value) = self.last_set {
             (self.set)(cx.hook_mut()?, value);
         }
-        Ok(())
-    }
-}
-
-/// Saves the value that was set last. The schedule itself comes from the program.
-#[diagnostic::do_not_recommend]
-impl<H> State for FieldSchedule<H> {
-    fn save(&self) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.value("last_set", &self.last_set)?;
-        Ok(saved)
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.last_set = saved.get("last_set")?;
         Ok(())
     }
 }

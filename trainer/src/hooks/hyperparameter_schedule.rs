@@ -2,7 +2,7 @@
 
 use super::ord;
 use super::schedule_core::{Mode, Name, ScheduleCore, schedule_options};
-use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Sets a hyperparameter of the optimizers before each optimizer step, from a
@@ -69,7 +69,7 @@ fn named(name: String) -> Name {
 
 schedule_options!(HyperparameterSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state, settings)]
+#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings)]
 impl HyperparameterSchedule {
     /// Records the initial values, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
@@ -85,19 +85,6 @@ impl HyperparameterSchedule {
     #[hook(only = train)]
     fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
         self.0.follow(cx)
-    }
-}
-
-/// Saves the step counts at the start of the fit and, for factors, the initial values and those set
-/// last. The schedule itself comes from the program.
-#[diagnostic::do_not_recommend]
-impl State for HyperparameterSchedule {
-    fn save(&self) -> Result<Saved> {
-        self.0.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.0.load(saved)
     }
 }
 

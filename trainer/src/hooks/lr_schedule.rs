@@ -2,7 +2,7 @@
 
 use super::ord;
 use super::schedule_core::{Mode, Name, ScheduleCore};
-use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Sets the learning rate before each optimizer step: each parameter group gets its initial rate
@@ -57,7 +57,7 @@ impl LrSchedule {
 
 super::schedule_core::schedule_options!(LrSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state, settings)]
+#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings)]
 impl LrSchedule {
     /// Records the initial learning rates, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
@@ -73,19 +73,6 @@ impl LrSchedule {
     #[hook(only = train)]
     fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
         self.0.follow(cx)
-    }
-}
-
-/// Saves the initial rates, those set last, and the step counts at the start of the fit. The
-/// schedule itself comes from the program.
-#[diagnostic::do_not_recommend]
-impl State for LrSchedule {
-    fn save(&self) -> Result<Saved> {
-        self.0.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.0.load(saved)
     }
 }
 

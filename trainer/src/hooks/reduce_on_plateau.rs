@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::goal::{is_of, is_of_pass, value_of};
 use super::ord;
-use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Reduces the learning rate when a metric has stopped improving, as
@@ -235,7 +235,7 @@ impl ReduceOnPlateau {
     }
 }
 
-#[hook(ord = ord::REDUCE_ON_PLATEAU, state, settings)]
+#[hook(ord = ord::REDUCE_ON_PLATEAU, state = self.state, settings)]
 impl ReduceOnPlateau {
     /// Records whether a fit is running. In a fit, returns an error if a setting is invalid.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
@@ -262,20 +262,6 @@ impl ReduceOnPlateau {
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         let is_watched = self.in_fit && is_of_pass(cx, &self.metric);
         if is_watched && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl State for ReduceOnPlateau {
-    fn save(&self) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.value("state", &self.state)?;
-        Ok(saved)
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.state = saved.get("state")?;
-        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Saved, SettingList};
+use crate::checkpoint::{Saved, SettingList, State};
 use crate::error::suggestion;
 use crate::optim::ParamGroup;
 use crate::prelude::*;
@@ -314,14 +314,19 @@ impl ScheduleCore {
             .with("groups", groups)
             .with_all("schedule", schedule.settings())
     }
+}
 
-    pub(super) fn save(&self) -> Result<Saved> {
+/// Saves the step counts at the start of the fit and, for factors, the initial values and those set
+/// last. The schedule itself comes from the program.
+#[diagnostic::do_not_recommend]
+impl State for ScheduleCore {
+    fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value("tracks", &self.tracks)?;
         Ok(saved)
     }
 
-    pub(super) fn load(&mut self, saved: &Saved) -> Result<()> {
+    fn load(&mut self, saved: &Saved) -> Result<()> {
         self.tracks = saved.get("tracks")?;
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::checkpoint::{SettingList, Settings};
 use crate::modules::Patterns;
 use crate::prelude::*;
 
@@ -103,7 +103,7 @@ impl StochasticDepth {
     }
 }
 
-#[hook(only = train, state, settings)]
+#[hook(only = train, state = self.shapes, settings)]
 impl StochasticDepth {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -173,22 +173,6 @@ impl StochasticDepth {
             output * kept.to_kind(output.kind()) / keep
         };
         cx.set_output(scaled)
-    }
-}
-
-/// Saves the shapes, so that a resumed run skips the same modules as an uninterrupted one. The
-/// settings come from the program.
-#[diagnostic::do_not_recommend]
-impl State for StochasticDepth {
-    fn save(&self) -> Result<Saved> {
-        let mut saved = Saved::new();
-        saved.value("shapes", &self.shapes)?;
-        Ok(saved)
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.shapes = saved.get("shapes")?;
-        Ok(())
     }
 }
 

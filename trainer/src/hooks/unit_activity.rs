@@ -100,7 +100,7 @@ impl SaturatedUnits {
     }
 }
 
-#[hook(only = train, ord = ord::UNIT_ACTIVITY, state, settings)]
+#[hook(only = train, ord = ord::UNIT_ACTIVITY, state = self.tracker, settings)]
 impl DeadUnits {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -131,7 +131,7 @@ impl DeadUnits {
     }
 }
 
-#[hook(only = train, ord = ord::UNIT_ACTIVITY, state, settings)]
+#[hook(only = train, ord = ord::UNIT_ACTIVITY, state = self.tracker, settings)]
 impl SaturatedUnits {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
@@ -183,18 +183,6 @@ macro_rules! common {
             #[must_use]
             pub fn units(&self, module: &str) -> Option<&[i64]> {
                 self.tracker.found.get(module).map(Vec::as_slice)
-            }
-        }
-
-        /// Saves the recorded activity and the units found. The settings come from the program.
-        #[diagnostic::do_not_recommend]
-        impl State for $hook {
-            fn save(&self) -> Result<Saved> {
-                self.tracker.save()
-            }
-
-            fn load(&mut self, saved: &Saved) -> Result<()> {
-                self.tracker.load(saved)
             }
         }
     )*};
@@ -267,7 +255,11 @@ impl Tracker {
         }
         Ok(())
     }
+}
 
+/// The recorded activity and the units found. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for Tracker {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.value("found", &self.found)?;

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::{GrowingFile, ord, seconds};
 use crate::Record;
-use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
 /// Writes the numbers of each record as comma-separated values, one row per number:
@@ -82,7 +81,7 @@ fn quoted(field: &str) -> Cow<'_, str> {
 
 const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n";
 
-#[hook(ord = ord::LOGGER, main_only, state, settings)]
+#[hook(ord = ord::LOGGER, main_only, state = self.file, settings)]
 impl Csv {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
@@ -105,16 +104,5 @@ impl Csv {
     /// Writes what could not be written yet, or reports that it is missing.
     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl State for Csv {
-    fn save(&self) -> Result<Saved> {
-        self.file.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.file.load(saved)
     }
 }

@@ -21,17 +21,16 @@ const MAX_PENDING: usize = 16 << 20;
 /// A logger calls [`begin`](GrowingFile::begin) at `setup` and
 /// [`continue_after_resume`](GrowingFile::continue_after_resume) at `after_load_checkpoint`, writes
 /// with [`append`](GrowingFile::append), calls [`finish`](GrowingFile::finish) at `teardown`, and
-/// delegates its [`State`] to the file:
+/// saves the [`State`] of the file as its own:
 ///
 /// ```standalone_crate
-/// use trainer::checkpoint::{Saved, State};
 /// use trainer::loggers::GrowingFile;
 /// use trainer::prelude::*;
 ///
 /// /// A line for each epoch.
 /// struct Epochs(GrowingFile);
 ///
-/// #[hook(main_only, state)]
+/// #[hook(main_only, state = self.0)]
 /// impl Epochs {
 ///     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
 ///         self.0.begin(cx)
@@ -48,16 +47,6 @@ const MAX_PENDING: usize = 16 << 20;
 ///
 ///     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
 ///         self.0.finish(cx)
-///     }
-/// }
-///
-/// impl State for Epochs {
-///     fn save(&self) -> Result<Saved> {
-///         self.0.save()
-///     }
-///
-///     fn load(&mut self, saved: &Saved) -> Result<()> {
-///         self.0.load(saved)
 ///     }
 /// }
 ///

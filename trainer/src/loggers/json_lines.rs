@@ -6,7 +6,6 @@ use serde_json::{Value as Json, json};
 
 use super::{GrowingFile, ord, seconds};
 use crate::Record;
-use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
 /// Writes each record as a JSON object on its own line:
@@ -88,7 +87,7 @@ fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state, settings)]
+#[hook(ord = ord::LOGGER, main_only, state = self.file, settings)]
 impl JsonLines {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
@@ -110,16 +109,5 @@ impl JsonLines {
     /// Writes what could not be written yet, or reports that it is missing.
     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl State for JsonLines {
-    fn save(&self) -> Result<Saved> {
-        self.file.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.file.load(saved)
     }
 }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use super::{GrowingFile, ord};
 use crate::Record;
-use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 
 /// A logger that formats each record with a closure and appends the result to a file. A resumed run
@@ -68,7 +67,7 @@ impl fmt::Debug for ToFile {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state, settings)]
+#[hook(ord = ord::LOGGER, main_only, state = self.file, settings)]
 impl ToFile {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
@@ -91,16 +90,5 @@ impl ToFile {
     /// Writes what could not be written yet, or reports that it is missing.
     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl State for ToFile {
-    fn save(&self) -> Result<Saved> {
-        self.file.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.file.load(saved)
     }
 }

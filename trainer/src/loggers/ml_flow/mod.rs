@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::{Axis, GrowingFile, ord, seconds};
-use crate::checkpoint::{Saved, State};
 use crate::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
 use crate::prelude::*;
 use crate::{Record, Span};
@@ -259,7 +258,7 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state, settings)]
+#[hook(ord = ord::LOGGER, main_only, state = self.spool, settings)]
 impl MlFlow {
     /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
     /// IDs.
@@ -341,17 +340,5 @@ impl MlFlow {
             cx.warn(format!("MLflow: the end of the run was not recorded within {:?}", self.wait_at_end));
         }
         Ok(())
-    }
-}
-
-/// The state is the position in the spool file.
-#[diagnostic::do_not_recommend]
-impl State for MlFlow {
-    fn save(&self) -> Result<Saved> {
-        self.spool.save()
-    }
-
-    fn load(&mut self, saved: &Saved) -> Result<()> {
-        self.spool.load(saved)
     }
 }
