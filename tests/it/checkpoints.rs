@@ -200,12 +200,12 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 4", "\"version\": 3"),
-        "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads version 4: resume with the version of \
+        with("\"version\": 5", "\"version\": 3"),
+        "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads version 5: resume with the version of \
          `trainer` that wrote it"
     );
     assert_eq!(
-        with("\"batches_seen\": 2", "\"batches_seen\": 3"),
+        with("batches_seen:2", "batches_seen:3"),
         "…/step-00000002/manifest.json: its hash differs from the recorded one: the file was changed or damaged; \
          restore it, or use another checkpoint"
     );

@@ -116,12 +116,50 @@ fn hostile_value(random: &mut Random, precious: &str) -> Value {
     values[random.below(values.len())].clone()
 }
 
+/// Replaces one random word or number in the text of a saved value.
+fn forge_in_text(random: &mut Random, text: &str) -> String {
+    let is_of_word = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-' | '.');
+    let words: Vec<&str> = text.split(|letter| !is_of_word(letter)).filter(|word| !word.is_empty()).collect();
+    let Some(word) = words.get(random.below(words.len())) else { return "(".to_owned() };
+    let at = word.as_ptr() as usize - text.as_ptr() as usize;
+    let hostile = [
+        "18446744073709551615",
+        "18446744073709551614",
+        "9007199254740992",
+        "9007199254740991",
+        "9223372036854775808",
+        "-9223372036854775808",
+        "-1",
+        "0",
+        "1",
+        "1e308",
+        "-0.5",
+        "NaN",
+        "inf",
+        "None",
+        "Some(3)",
+        "true",
+        "Training",
+        "()",
+        "[]",
+        "[1,2,3]",
+        "{}",
+        "(",
+        "\"../precious\"",
+        "",
+    ];
+    format!("{}{}{}", &text[..at], hostile[random.below(hostile.len())], &text[at + word.len()..])
+}
+
 /// Removes, replaces or renames one random value, or adds hostile values next to it. Returns a
 /// description of the change.
 fn forge_one_value(random: &mut Random, json: &mut Value, all: &[Vec<String>], precious: &str) -> String {
     let path = &all[random.below(all.len())];
     let (last, parent) = path.split_last().unwrap();
-    let value = hostile_value(random, precious);
+    let value = match &*value_at(json, path) {
+        Value::String(text) if random.below(2) == 0 => forge_in_text(random, text).into(),
+        _ => hostile_value(random, precious),
+    };
     let case = format!("{path:?} = {:.60}", value.to_string());
     match (random.below(8), value_at(json, parent)) {
         (0, Value::Object(fields)) => drop(fields.remove(last)),
@@ -147,7 +185,7 @@ fn write_sealed(path: &Path, json: Value, has_duplicates: bool) {
         // Most parsers take the last of two fields of one name.
         text.insert_str(
             1,
-            "\"run\":{\"fits\":0},\"saved\":{\"trainer::hooks::Checkpoint\":\"../precious\"},",
+            "\"parts\":{\"loop\":{}},\"saved\":{\"trainer::hooks::Checkpoint\":\"../precious\"},",
         );
     }
     fs::write(path, text).unwrap();

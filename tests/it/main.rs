@@ -49,6 +49,7 @@ mod monitors;
 mod named_loaders;
 mod nan_guard;
 mod numbers;
+mod old_checkpoints;
 mod operations;
 mod optimizers;
 mod order;

@@ -101,6 +101,20 @@ fn entry_points_that_already_finished_return_their_recorded_results() {
     fs::remove_dir_all(&uninterrupted).unwrap();
 }
 
+/// Sets a number in the text of a value: that of the field `name`, or all of it without a name.
+fn set(value: &mut serde_json::Value, name: &str, number: u64) {
+    let text = value.as_str().unwrap();
+    let (start, end) = if name.is_empty() {
+        (0, text.len())
+    } else {
+        let found = ["(", ","].iter().find_map(|before| text.find(&format!("{before}{name}:"))).unwrap();
+        let start = found + name.len() + 2;
+        let start = start + if text[start..].starts_with("Some(") { "Some(".len() } else { 0 };
+        (start, start + text[start..].find([',', ')']).unwrap())
+    };
+    *value = format!("{}{number}{}", &text[..start], &text[end..]).into();
+}
+
 #[test]
 fn the_newest_checkpoint_is_chosen_by_progress_not_by_time() {
     let folder = scratch("clock");
@@ -116,7 +130,7 @@ fn the_newest_checkpoint_is_chosen_by_progress_not_by_time() {
     assert_eq!(checkpoint::newest(&folder), Some(folder.join("step-00000008")));
     assert_eq!(CheckpointFolder::lock(&folder).unwrap().steps(), [8, 6, 4, 2]);
     // A later fit is further than an earlier one, even if its counters are lower.
-    forge(&folder.join("step-00000004"), |json| json["run"]["progress"]["fits_begun"] = 2.into());
+    forge(&folder.join("step-00000004"), |json| set(&mut json["parts"]["loop"]["progress"], "fits_begun", 2));
     assert_eq!(checkpoint::newest(&folder), Some(folder.join("step-00000004")));
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -129,28 +143,24 @@ fn impossible_counters_in_a_manifest_are_refused() {
     drop(trainer);
     let own = folder.join("step-00000002");
     let manifest = fs::read(own.join("manifest.json")).unwrap();
-    let numbers: [(&[&str], &str); 12] = [
-        (&["run", "progress", "counters", "optimizer_steps"], "run.progress.counters"),
-        (&["run", "progress", "counters", "batches_seen"], "run.progress.counters"),
-        (&["run", "progress", "epochs_begun"], "run.progress.epochs_begun"),
-        (&["run", "progress", "epochs_done"], "run.progress.epochs_done"),
-        (&["run", "progress", "train_batches"], "run.progress.train_batches"),
-        (&["run", "fit", "position", "train"], "run.fit.position"),
-        (&["run", "fit", "window", "size"], "run.fit.window"),
-        (&["run", "fit", "start", "steps"], "run.fit.start"),
-        (&["run", "fit", "start", "spent", "secs"], "run.fit.start"),
-        (&["run", "progress", "fits_begun"], "run.progress.fits_begun"),
-        (&["run", "progress", "batches"], "run.progress.batches"),
-        (&["optimizers", "0", "steps"], "optimizers"),
+    let numbers = [
+        ("loop", "progress", "optimizer_steps", "progress.counters"),
+        ("loop", "progress", "batches_seen", "progress.counters"),
+        ("loop", "progress", "epochs_begun", "progress.epochs_begun"),
+        ("loop", "progress", "epochs_done", "progress.epochs_done"),
+        ("loop", "progress", "train_batches", "progress.train_batches"),
+        ("loop", "progress", "fits_begun", "progress.fits_begun"),
+        ("loop", "progress", "batches", "progress.batches"),
+        ("loop", "fit", "train", "fit.position"),
+        ("loop", "fit", "size", "fit.window"),
+        ("loop", "fit", "steps", "fit.start"),
+        ("loop", "fit", "secs", "fit.start"),
+        ("entries", "predictions", "", "predictions"),
+        ("optimizer", "steps", "", "steps"),
     ];
-    for (path, field) in numbers {
-        forge(&own, |json| {
-            let target = path.iter().fold(json, |json, key| match key.parse::<usize>() {
-                Ok(nth) => &mut json[nth],
-                Err(_) => &mut json[*key],
-            });
-            *target = (u64::MAX - 1).into();
-        });
+    for (part, key, name, field) in numbers {
+        let field = format!("parts.{part}.{field}");
+        forge(&own, |json| set(&mut json["parts"][part][key], name, u64::MAX - 1));
         let error =
             builder().epochs(2).resume(&*own).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
         assert!(error.to_string().contains(&format!("its field `{field}` has an invalid value")), "{error}");
@@ -158,9 +168,7 @@ fn impossible_counters_in_a_manifest_are_refused() {
     }
     // A name of several megabytes is shortened in the error.
     forge(&own, |json| {
-        json["states"] = serde_json::json!([{
-            "hook": "x".repeat(6_500_000), "nth": 0, "values": {}, "tensors": []
-        }]);
+        json["parts"][format!("hook/{}/0", "x".repeat(6_500_000))] = serde_json::json!({});
     });
     let error =
         builder().epochs(2).resume(&*own).build().unwrap().fit(&mut model::rows(8), None).unwrap_err();

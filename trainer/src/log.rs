@@ -5,6 +5,7 @@
 //! the pass or for a record. A checkpoint saves the unread reduction as a tensor.
 
 mod merge;
+mod state;
 mod sum;
 
 use std::cell::Cell;
@@ -15,10 +16,10 @@ use tch::{Device, Kind, Tensor};
 
 use crate::counters::Counters;
 use crate::error::{Error, Result, shortened};
-use crate::float::Float;
 use crate::history::{History, Metrics};
 use crate::phase::{Phase, PhaseSet};
 pub(crate) use merge::Joined;
+pub(crate) use state::LogState;
 pub(crate) use sum::{LateScalar, Sum, Window};
 
 /// A value to log: a number or a scalar tensor.
@@ -364,103 +365,6 @@ impl Log {
             self.history.record(step, &self.row);
             self.row.clear();
         }
-    }
-}
-
-/// The state of a [`Meter`] in a checkpoint.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct MeterState {
-    phase: Phase,
-    name: String,
-    reduce: Reduce,
-    known: Option<Float>,
-    weight: Float,
-    last: Option<Float>,
-    /// The reduction of the numbers since the last record, and the sum of their weights.
-    window: (Option<Float>, Float),
-    #[serde(default)]
-    is_main_only: bool,
-}
-
-/// The state of a [`Log`] in a checkpoint. Unread tensors and the history are saved separately.
-#[derive(Debug, Default, Deserialize, Serialize)]
-pub(crate) struct LogState {
-    meters: Vec<MeterState>,
-    metrics: Vec<(String, Float)>,
-    row: Vec<(String, Float)>,
-    /// The values that the next record of their phase will contain: metrics of passes, and values
-    /// logged between batches.
-    rows: Vec<(Phase, String, Float)>,
-}
-
-impl LogState {
-    /// Returns whether all weights are finite and at least 0.
-    pub(crate) fn is_sound(&self) -> bool {
-        let is_weight = |weight: Float| weight.0 >= 0.0 && weight.0.is_finite();
-        self.meters.iter().all(|meter| is_weight(meter.weight) && is_weight(meter.window.1))
-    }
-}
-
-impl Log {
-    /// Returns the state for a checkpoint, and the unread tensors by name.
-    pub(crate) fn state(&self) -> Result<(LogState, Vec<(String, Tensor)>)> {
-        let (mut meters, mut unread) = (Vec::new(), Vec::new());
-        for meter in &self.meters {
-            let Meter { phase, ref name, reduce, ref pass, ref window, is_main_only, .. } = *meter;
-            let last = match &meter.last {
-                None => None,
-                Some(Value::Number(number)) => Some(*number),
-                Some(Value::Tensor(tensor)) => Some(self.read(tensor)?),
-            };
-            unread.extend(pass.unread.as_ref().map(|it| (format!("{phase}/{name}"), it.shallow_clone())));
-            // A copy, because it may be the tensor of `pass`, and a file stores each storage once.
-            unread.extend(window.unread.as_ref().map(|it| (format!("window/{phase}/{name}"), it.copy())));
-            let (known, weight, last) = (pass.known.map(Float), Float(pass.weight), last.map(Float));
-            let window = (window.known.map(Float), Float(window.weight));
-            let name = name.clone();
-            meters.push(MeterState { phase, name, reduce, known, weight, last, window, is_main_only });
-        }
-        let floats =
-            |metrics: &Metrics| metrics.iter().map(|(name, value)| (name.to_owned(), Float(value))).collect();
-        let rows =
-            self.rows.iter().map(|(phase, name, value)| (*phase, name.clone(), Float(*value))).collect();
-        let state = LogState { meters, metrics: floats(&self.metrics), row: floats(&self.row), rows };
-        Ok((state, unread))
-    }
-
-    /// Restores the state from a checkpoint.
-    pub(crate) fn restore(
-        &mut self,
-        state: &LogState,
-        history: History,
-        unread: impl Fn(&str) -> Option<Tensor>,
-    ) {
-        let meter = |meter: &MeterState| {
-            let MeterState { phase, ref name, reduce, known, weight, last, window, is_main_only } = *meter;
-            let sum = |known: Option<Float>, weight: Float, name: &str| Sum {
-                known: known.map(|it| it.0),
-                unread: unread(name),
-                weight: weight.0,
-            };
-            let pass = sum(known, weight, &format!("{phase}/{name}"));
-            let window = sum(window.0, window.1, &format!("window/{phase}/{name}"));
-            Meter {
-                phase,
-                name: name.clone(),
-                reduce,
-                pass,
-                window,
-                last: last.map(|it| Value::Number(it.0)),
-                is_main_only,
-            }
-        };
-        let metrics = |values: &[(String, Float)]| {
-            values.iter().map(|(name, value)| (name.clone(), value.0)).collect::<Metrics>()
-        };
-        self.meters = state.meters.iter().map(meter).collect();
-        (self.metrics, self.row) = (metrics(&state.metrics), metrics(&state.row));
-        self.rows = state.rows.iter().map(|(phase, name, value)| (*phase, name.clone(), value.0)).collect();
-        self.history = history;
     }
 }
 

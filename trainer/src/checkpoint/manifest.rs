@@ -1,6 +1,6 @@
 //! The manifest: the JSON file that describes a checkpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,24 +9,18 @@ use serde_json::Value as Json;
 
 use super::files::{FORMAT, MANIFEST, MAX_MANIFEST_BYTES};
 use super::tensors::FileDigest;
-use crate::counters::Counters;
+use super::text::from_text;
 use crate::error::Result;
 use crate::facts::Facts;
 use crate::files::{Links, in_file, open, read_start, write};
-use crate::float::Float;
 use crate::libtorch;
-use crate::log::LogState;
-use crate::optim::{Accumulated, Optimizer, ParamGroup};
-use crate::phase::Phase;
-use crate::progress::{FitState, LoopState};
-use crate::record::MediaState;
+use crate::progress::LoopState;
 
 /// The version of the format. Checkpoints with any other version are refused.
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 
-/// The exclusive upper limit on numbers of batches, steps, epochs and samples: `f64` represents
-/// every integer up to this one exactly.
-const MAX_COUNT: u64 = 1 << 53;
+/// The values of a saved state as text, by key.
+pub(crate) type Values = BTreeMap<String, String>;
 
 /// The content of `manifest.json`.
 #[derive(Debug, Deserialize, Serialize)]
@@ -46,102 +40,25 @@ pub(crate) struct Manifest {
     pub(crate) facts: Facts,
     /// The settings of the builder that a resumed run may change.
     pub(crate) length: BTreeMap<String, String>,
-    pub(crate) run: RunState,
-    pub(crate) optimizers: Vec<OptimizerState>,
-    /// The states of ranks 1, 2 and so on; empty unless several processes trained together.
+    /// The states of the parts of the run, without their tensors: of all parts on rank 0.
+    pub(crate) parts: BTreeMap<String, Values>,
+    /// The states of the parts that differ between ranks, for ranks 1, 2 and so on; empty unless
+    /// several processes trained together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) ranks: Vec<RankState>,
-    /// The saved states of hooks.
-    pub(crate) states: Vec<HookState>,
+    pub(crate) ranks: Vec<BTreeMap<String, Values>>,
+    /// The parts that a resume does not miss.
+    pub(crate) left_out: BTreeSet<String>,
+    /// The part that saved the averages, if one did.
+    pub(crate) averages: Option<String>,
     /// The values that hooks saved at `before_save_checkpoint`, as text.
-    pub(crate) saved: BTreeMap<String, String>,
+    pub(crate) saved: Values,
     /// The reasons why a run cannot resume exactly from this checkpoint.
     pub(crate) inexact: Vec<String>,
     pub(crate) files: BTreeMap<String, FileDigest>,
 }
 
-/// The state of a run, except for its optimizers and hooks.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct RunState {
-    pub(crate) progress: LoopState,
-    pub(crate) fit: FitState,
-    /// The number of calls of `predict` that have ended, with or without an error.
-    pub(crate) predictions: u64,
-    pub(crate) stop: Option<String>,
-    pub(crate) end_epoch: bool,
-    pub(crate) is_cut_short: bool,
-    /// The part of the model that the current optimizer updates; empty for the whole model.
-    pub(crate) optimizer: String,
-    /// The names of the frozen parameters.
-    pub(crate) frozen: Vec<String>,
-    /// The state of the log, without the history.
-    pub(crate) log: LogState,
-    /// The histograms, images and texts that are waiting for their record.
-    pub(crate) media: Vec<MediaState>,
-    /// For each phase, the number of records of steps and the number of records of passes.
-    pub(crate) records: [[u64; 2]; Phase::ALL.len()],
-}
-
-/// The part of a run's state that differs between ranks, for a rank other than rank 0. Its tensors
-/// are in the files that rank 0 writes, under the names that [`of_rank`] returns.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct RankState {
-    pub(crate) log: LogState,
-    pub(crate) media: Vec<MediaState>,
-    pub(crate) states: Vec<HookState>,
-}
-
-/// The name under which a checkpoint stores a tensor of a rank other than rank 0.
-pub(crate) fn of_rank(rank: u32, name: &str) -> String {
-    format!("rank/{rank}/{name}")
-}
-
-/// Hyperparameters by name, one map for each parameter group.
-pub(crate) type Hyperparameters = Vec<BTreeMap<String, Float>>;
-
-/// The current hyperparameters of an optimizer.
-pub(crate) fn hyperparameters(optimizer: &dyn Optimizer) -> Hyperparameters {
-    let of_group =
-        |group: &ParamGroup| group.settings().map(|(name, value)| (name.to_owned(), Float(value))).collect();
-    optimizer.groups().iter().map(of_group).collect()
-}
-
-/// The state of an optimizer without its tensors, which are in a separate file.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct OptimizerState {
-    /// The part of the model; empty for the whole model.
-    pub(crate) part: String,
-    /// The algorithm of each parameter group, such as `AdamW`.
-    pub(crate) rules: Vec<String>,
-    /// The hyperparameters of each parameter group.
-    pub(crate) groups: Hyperparameters,
-    /// The learning rates of its last step.
-    pub(crate) used_lrs: Vec<Float>,
-    /// The number of steps it has taken.
-    pub(crate) steps: u64,
-    /// The weights of the batches whose gradients it has accumulated.
-    pub(crate) accumulated: Accumulated,
-}
-
-/// The state of one value with hooks.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct HookState {
-    /// The type of the value.
-    pub(crate) hook: String,
-    /// The index of the value among the values of its type.
-    pub(crate) nth: usize,
-    /// The saved values as text, by key.
-    pub(crate) values: BTreeMap<String, String>,
-    /// The keys of the saved tensors.
-    pub(crate) tensors: Vec<String>,
-    /// Whether this value saved the averages.
-    pub(crate) has_averages: bool,
-    /// Whether a resume does not compare this value.
-    pub(crate) is_left_out: bool,
-}
-
 impl Manifest {
-    pub(crate) fn new(threads: i32, device: String, run: RunState, inexact: Vec<String>) -> Self {
+    pub(crate) fn new(threads: i32, device: String) -> Self {
         Manifest {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -152,12 +69,12 @@ impl Manifest {
             written_at: now(),
             facts: Facts::default(),
             length: BTreeMap::new(),
-            run,
-            optimizers: Vec::new(),
+            parts: BTreeMap::new(),
             ranks: Vec::new(),
-            states: Vec::new(),
-            saved: BTreeMap::new(),
-            inexact,
+            left_out: BTreeSet::new(),
+            averages: None,
+            saved: Values::new(),
+            inexact: Vec::new(),
             files: BTreeMap::new(),
         }
     }
@@ -218,7 +135,7 @@ impl Manifest {
                 "its hash differs from the recorded one: the file was changed or damaged; restore it, or use another checkpoint",
             ));
         }
-        let manifest: Manifest = serde_path_to_error::deserialize(&json).map_err(|error| {
+        serde_path_to_error::deserialize(&json).map_err(|error| {
             in_file(
                 &path,
                 format!(
@@ -227,51 +144,7 @@ impl Manifest {
                     error.inner()
                 ),
             )
-        })?;
-        manifest.check().map_err(|field| {
-            in_file(
-                &path,
-                format!(
-                    "its field `{field}` has an invalid value: restore the file, or use another checkpoint"
-                ),
-            )
-        })?;
-        Ok(manifest)
-    }
-
-    /// Returns, as an error, the name of the first field with a value that no run can have. The
-    /// hash detects damage, but not a manifest that another program wrote.
-    fn check(&self) -> Result<(), &'static str> {
-        let RunState { progress, fit, .. } = &self.run;
-        let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = progress.counters;
-        let numbers = [epoch, batch_idx, batches_seen, optimizer_steps, samples_seen];
-        let fields = [
-            ("run.progress.counters", numbers.into_iter().all(|it| it < MAX_COUNT)),
-            ("run.progress.batch_number", progress.batch_number < MAX_COUNT),
-            ("run.progress.epochs_begun", progress.epochs_begun < MAX_COUNT),
-            ("run.progress.epochs_done", progress.epochs_done <= progress.epochs_begun),
-            ("run.progress.train_batches", progress.train_batches < MAX_COUNT),
-            ("run.progress.fits_begun", (1..MAX_COUNT).contains(&progress.fits_begun)),
-            ("run.progress.batches", progress.batches.is_none_or(|batches| batches < MAX_COUNT)),
-            ("run.fit.position", fit.position.train < MAX_COUNT && fit.position.valid < MAX_COUNT),
-            ("run.fit.position.loader", fit.position.loader < MAX_COUNT),
-            ("run.fit.position.steps_before", fit.position.steps_before <= optimizer_steps),
-            ("run.fit.window", fit.window.filled <= fit.window.size.max(1) && fit.window.size < MAX_COUNT),
-            (
-                "run.fit.start",
-                fit.start.epochs <= progress.epochs_begun
-                    && fit.start.steps <= optimizer_steps
-                    && fit.start.spent().as_secs() < MAX_COUNT,
-            ),
-            ("run.predictions", self.run.predictions < MAX_COUNT),
-            ("run.log", self.run.log.is_sound()),
-            ("ranks", self.ranks.iter().all(|rank| rank.log.is_sound())),
-            ("run.records", self.run.records.iter().flatten().all(|it| *it < MAX_COUNT)),
-            ("optimizers", self.optimizers.iter().all(|it| it.steps < MAX_COUNT)),
-            ("optimizers.rules", self.optimizers.iter().all(|it| it.rules.len() == it.groups.len())),
-            ("optimizers.accumulated", self.optimizers.iter().all(|it| it.accumulated.is_sound())),
-        ];
-        fields.into_iter().find(|(_, is_sound)| !is_sound).map_or(Ok(()), |(field, _)| Err(field))
+        })
     }
 }
 
@@ -303,22 +176,21 @@ impl Progress {
     /// hash is not verified.
     pub(crate) fn load(folder: &Path) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Loop {
-            fits_begun: u64,
-            train_batches: u64,
-            epochs_done: u64,
-        }
-        #[derive(Deserialize)]
-        struct Run {
-            progress: Loop,
-        }
-        #[derive(Deserialize)]
         struct Head {
-            run: Run,
+            parts: Parts,
             written_at: u64,
         }
-        let Head { run, written_at } = serde_json::from_slice(&read(&folder.join(MANIFEST)).ok()?).ok()?;
-        let Loop { fits_begun: fits, train_batches, epochs_done } = run.progress;
+        #[derive(Deserialize)]
+        struct Parts {
+            r#loop: Loop,
+        }
+        #[derive(Deserialize)]
+        struct Loop {
+            progress: String,
+        }
+        let Head { parts, written_at } = serde_json::from_slice(&read(&folder.join(MANIFEST)).ok()?).ok()?;
+        let LoopState { fits_begun: fits, train_batches, epochs_done, .. } =
+            from_text(&parts.r#loop.progress).ok()?;
         Some(Progress { fits, train_batches, epochs_done, written_at })
     }
 

@@ -90,6 +90,7 @@ mod pt;
 pub(crate) mod read;
 mod rename;
 mod state;
+pub(crate) mod states;
 pub(crate) mod tensors;
 pub(crate) mod text;
 pub(crate) mod weights;
@@ -101,12 +102,12 @@ use tch::Tensor;
 pub use crate::facts::{SettingList, Settings};
 pub use folder::CheckpointFolder;
 pub(crate) use journal::Journal;
-pub(crate) use manifest::hyperparameters;
 pub use read::{newest, verify};
 pub(crate) use state::Slot;
 #[doc(hidden)]
 pub use state::StateOf;
 pub use state::{Saved, State};
+pub(crate) use states::States;
 pub use weights::{LoadWeights, Loaded, Mismatch};
 
 /// The checkpoint that a fit resumes from: see
@@ -156,8 +157,3 @@ pub(crate) struct ActiveCheckpoint {
 
 /// Tensors by name.
 pub(crate) type NamedTensors = Vec<(String, Tensor)>;
-
-/// The name of an optimizer's tensor in the file that contains the tensors of all parts.
-pub(crate) fn optimizer_tensor(part: &str, name: &str) -> String {
-    if part.is_empty() { name.to_owned() } else { format!("{part}: {name}") }
-}

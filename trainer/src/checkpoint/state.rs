@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::text::{check_round_trip, fields_of, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
@@ -167,6 +167,26 @@ impl Saved {
     /// All averages, by the names of the variables. Averages read from a checkpoint are on the CPU.
     pub fn averages(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.averages.iter().map(|(name, average)| (name.as_str(), average))
+    }
+
+    /// Returns the same values and tensors, which share their storage.
+    pub(crate) fn shallow_clone(&self) -> Self {
+        let tensors = |all: &BTreeMap<String, Tensor>| {
+            all.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+        };
+        Saved {
+            values: self.values.clone(),
+            tensors: tensors(&self.tensors),
+            averages: tensors(&self.averages),
+        }
+    }
+
+    /// Copies the tensors to the CPU, because training continues to change the originals.
+    pub(crate) fn own_its_memory(&mut self) -> Result<()> {
+        for tensor in self.tensors.values_mut().chain(self.averages.values_mut()) {
+            *tensor = tensor.f_detach()?.f_to_device_(Device::Cpu, tensor.kind(), false, true)?;
+        }
+        Ok(())
     }
 
     /// Whether a value is saved under this key.

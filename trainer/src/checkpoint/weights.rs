@@ -298,49 +298,43 @@ fn named(vars: &Vars) -> NamedTensors {
 /// Tensors, each with its new value.
 pub(crate) type Copies = Vec<(Tensor, Tensor)>;
 
-/// Pairs each variable with its saved value. Returns an error unless every name, shape and dtype
-/// matches.
-pub(crate) fn fitting(path: &Path, own: NamedTensors, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
+/// Pairs each variable with its saved value.
+///
+/// # Errors
+///
+/// Returns an error unless every name, shape and dtype matches.
+pub(crate) fn fitting(vars: &Vars, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
     let missing: Vec<String> =
-        own.iter().map(|(name, _)| name.clone()).filter(|name| !saved.contains_key(name)).collect();
-    let is_own = |name: &&String| own.iter().any(|(other, _)| other == *name);
+        vars.iter().map(|var| var.name.clone()).filter(|name| !saved.contains_key(name)).collect();
+    let is_own = |name: &&String| vars.iter().any(|var| var.name == **name);
     let unexpected: Vec<String> = saved.keys().filter(|name| !is_own(name)).cloned().collect();
     if !(missing.is_empty() && unexpected.is_empty()) {
-        return Err(differs(
-            path,
-            &missing,
-            &unexpected,
-            ": build the same model as when the checkpoint was written",
-        ));
+        return Err(Error::usage(format!(
+            "{}: build the same model as when the checkpoint was written",
+            differences(&missing, &unexpected)
+        )));
     }
     let mut copies = Copies::new();
-    for (name, own) in own {
-        let tensor = &saved[&name];
-        same_shape(path, &name, &own, tensor)?;
-        if own.kind() != tensor.kind() {
-            let text = format!(
-                "`{name}` has the dtype {:?} in the file, but {:?} in this trainer: build the model with the dtype of the file",
-                tensor.kind(),
-                own.kind()
-            );
-            return Err(in_file(path, text));
+    for var in vars.iter() {
+        let tensor = &saved[&var.name];
+        let (task, file) = (var.tensor.size(), tensor.size());
+        if task != file {
+            let mismatch = Mismatch { name: var.name.clone(), file, task };
+            return Err(Error::usage(format!(
+                "{mismatch}: build the same model as when the checkpoint was written"
+            )));
         }
-        copies.push((own, tensor.shallow_clone()));
+        if var.tensor.kind() != tensor.kind() {
+            return Err(Error::usage(format!(
+                "`{}` has the dtype {:?} in the file, but {:?} in this trainer: build the model with the dtype of the file",
+                var.name,
+                tensor.kind(),
+                var.tensor.kind()
+            )));
+        }
+        copies.push((var.tensor.shallow_clone(), tensor.shallow_clone()));
     }
     Ok(copies)
-}
-
-fn same_shape(path: &Path, name: &str, own: &Tensor, saved: &Tensor) -> Result<()> {
-    let (task, file) = (own.size(), saved.size());
-    if task == file {
-        return Ok(());
-    }
-    let mismatch = Mismatch { name: name.to_owned(), file, task };
-    Err(in_file(path, format!("{mismatch}: build the same model as when the checkpoint was written")))
-}
-
-fn differs(path: &Path, missing: &[String], unexpected: &[String], help: &str) -> Error {
-    in_file(path, format!("{}{help}", differences(missing, unexpected)))
 }
 
 /// Lists the first three missing and unexpected names, and the number of the remaining ones.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::sum::Sum;
-use super::{Log, LogState, Meter, Reduce, Value};
+use super::{Log, Meter, Reduce, Value};
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::float::Float;
@@ -134,36 +134,4 @@ fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
         }
     }
     Ok(())
-}
-
-impl LogState {
-    /// Merges the running reductions of the other ranks into these, for a run that resumes with
-    /// another number of ranks.
-    pub(crate) fn join(&mut self, others: &[&LogState]) {
-        let add = |known: Option<Float>, other: Option<Float>, reduce: Reduce| match (known, other) {
-            (Some(known), Some(other)) if reduce != Reduce::Last => {
-                Some(Float(reduce.join(Some(known.0), other.0)))
-            }
-            (known, other) => known.or(other),
-        };
-        for theirs in others.iter().flat_map(|other| &other.meters) {
-            let own = self.meters.iter_mut().find(|own| own.phase == theirs.phase && own.name == theirs.name);
-            let Some(own) = own else {
-                self.meters.push(theirs.clone());
-                continue;
-            };
-            own.known = add(own.known, theirs.known, own.reduce);
-            own.weight.0 += theirs.weight.0;
-            own.window.0 = add(own.window.0, theirs.window.0, own.reduce);
-            own.window.1.0 += theirs.window.1.0;
-            own.last = own.last.or(theirs.last);
-        }
-    }
-
-    /// Removes the running reductions. Called on every rank except rank 0, which then holds the
-    /// reductions of all ranks.
-    pub(crate) fn without_meters(mut self) -> Self {
-        self.meters.clear();
-        self
-    }
 }

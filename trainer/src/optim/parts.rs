@@ -345,6 +345,11 @@ impl Optimizers {
     /// Drops the gradients of all parts.
     pub(crate) fn zero_grad(&mut self) -> Result<()> {
         self.parts.iter_mut().for_each(NamedOptimizer::reset_accumulated);
+        self.zero_all()
+    }
+
+    /// Drops the gradients of all parts, without resetting their accumulated batch weights.
+    pub(crate) fn zero_all(&mut self) -> Result<()> {
         self.parts.iter_mut().try_for_each(|part| part.optimizer.zero_grad())
     }
 
@@ -362,32 +367,12 @@ impl Optimizers {
         })
     }
 
-    /// Restores the learning rates of the last step, which are empty before the first step, and the
-    /// step count of a part from a checkpoint. Does nothing if the part has no optimizer.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the learning rates are not empty and their number differs from the
-    /// number of parameter groups, or if one of them is not finite.
-    pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64) -> Result<()> {
-        let Some(part) = self.parts.iter_mut().find(|known| known.name == part) else { return Ok(()) };
-        let groups = part.optimizer.groups().len();
-        if !used_lrs.is_empty() && used_lrs.len() != groups || used_lrs.iter().any(|lr| !lr.is_finite()) {
-            let named = if part.name.is_empty() { String::new() } else { format!(" `{}`", part.name) };
-            return Err(Error::usage(format!(
-                "the learning rates of the last step of the optimizer{named} are {used_lrs:?} in the checkpoint: expected one \
-                 finite number for each of the {groups} parameter groups; use another checkpoint"
-            )));
-        }
-        (part.used_lrs, part.steps) = (used_lrs, steps);
-        Ok(())
-    }
-
-    /// Restores the accumulated batch weights of a part from a checkpoint. Does nothing if the part
-    /// has no optimizer.
-    pub(crate) fn restore_accumulated(&mut self, part: &str, accumulated: Accumulated) {
+    /// Restores the learning rates of the last step, which are empty before the first step, the step
+    /// count and the accumulated batch weights of a part. Does nothing if the part has no optimizer.
+    pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64, accumulated: Accumulated) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
-            part.accumulated = accumulated;
+            (part.used_lrs, part.steps) = (used_lrs, steps);
+            (part.accumulated, part.has_current) = (accumulated, false);
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 pub use histogram::Histogram;
 pub use image::Image;
-pub(crate) use pending::{Content, MediaState, Pending};
+pub(crate) use pending::{Content, Pending, PendingState};
 pub(crate) use transfer::InFlight;
 
 use crate::counters::Counters;

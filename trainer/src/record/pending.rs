@@ -36,14 +36,14 @@ impl Pending {
 
 /// A [`Pending`] value in a checkpoint. Its tensor is saved separately.
 #[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct MediaState {
+pub(crate) struct PendingState {
     phase: Phase,
     name: String,
-    kind: MediaKind,
+    kind: PendingKind,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
-enum MediaKind {
+enum PendingKind {
     Histogram,
     Image,
     Text(String),
@@ -52,21 +52,21 @@ enum MediaKind {
 impl Records {
     /// Returns the pending values for a checkpoint, and their tensors by name. Values of a training
     /// batch are excluded, because they are dropped unless a record is due at the end of the batch.
-    pub(crate) fn state(&self) -> (Vec<MediaState>, Vec<(String, Tensor)>) {
+    pub(crate) fn state(&self) -> (Vec<PendingState>, Vec<(String, Tensor)>) {
         let (mut states, mut tensors) = (Vec::new(), Vec::new());
         for (nth, pending) in self.pending.iter().filter(|it| !it.is_of_batch).enumerate() {
             let kind = match &pending.content {
-                Content::Text(text) => MediaKind::Text(text.clone()),
+                Content::Text(text) => PendingKind::Text(text.clone()),
                 Content::Histogram(tensor) => {
                     tensors.push((format!("media/{nth}"), tensor.shallow_clone()));
-                    MediaKind::Histogram
+                    PendingKind::Histogram
                 }
                 Content::Image(tensor) => {
                     tensors.push((format!("media/{nth}"), tensor.shallow_clone()));
-                    MediaKind::Image
+                    PendingKind::Image
                 }
             };
-            states.push(MediaState { phase: pending.phase, name: pending.name.clone(), kind });
+            states.push(PendingState { phase: pending.phase, name: pending.name.clone(), kind });
         }
         (states, tensors)
     }
@@ -75,18 +75,18 @@ impl Records {
     /// tensor is missing is skipped.
     pub(crate) fn restore(
         &mut self,
-        states: &[MediaState],
+        states: &[PendingState],
         counts: [[u64; 2]; Phase::ALL.len()],
         tensor: impl Fn(&str) -> Option<Tensor>,
     ) {
         self.counts = counts;
         self.pending.clear();
-        for (nth, MediaState { phase, name, kind }) in states.iter().enumerate() {
+        for (nth, PendingState { phase, name, kind }) in states.iter().enumerate() {
             let tensor = || tensor(&format!("media/{nth}"));
             let content = match kind {
-                MediaKind::Text(text) => Some(Content::Text(text.clone())),
-                MediaKind::Histogram => tensor().map(Content::Histogram),
-                MediaKind::Image => tensor().map(Content::Image),
+                PendingKind::Text(text) => Some(Content::Text(text.clone())),
+                PendingKind::Histogram => tensor().map(Content::Histogram),
+                PendingKind::Image => tensor().map(Content::Image),
             };
             let pending =
                 |content| Pending { phase: *phase, name: name.clone(), content, is_of_batch: false };

@@ -1,29 +1,23 @@
 //! Restoring a run from a checkpoint.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use tch::{Device, Tensor};
-
-use super::rank_states;
-use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, MODEL, OPTIMIZER, STATE, present};
+use super::parts::{self, Part};
+use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, present};
 use crate::checkpoint::folder::newest_first;
-use crate::checkpoint::manifest::{Manifest, OptimizerState, RunState};
-use crate::checkpoint::read::{load_journal, load_tensors};
-use crate::checkpoint::{
-    ActiveCheckpoint, NamedTensors, Resume, Saved, StateOf, optimizer_tensor, verify, weights,
-};
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::read::load_journal;
+use crate::checkpoint::states::load_states;
+use crate::checkpoint::{ActiveCheckpoint, Resume, Saved, States, verify};
 use crate::error::{Error, Result, shortened};
 use crate::facts::{Difference, Facts};
 use crate::files::{Links, in_file, is_file, lock_identity, open, read_start};
-use crate::float::Float;
-use crate::hook::definition::public_path;
-use crate::hook::instance::Instance;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::phase::Phase;
-use crate::progress::LoopState;
 use crate::run::{ResumeFrom, Run};
 use crate::summary::Summary;
 
@@ -62,8 +56,7 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
     };
     let nth = run.checkpoints.replayed[entry as usize];
     let outcome = if entry == Phase::Predict {
-        (nth < usize::try_from(manifest.run.predictions).unwrap_or(usize::MAX))
-            .then(|| Ok(Summary::default()))
+        ((nth as u64) < parts::predictions(&manifest)?).then(|| Ok(Summary::default()))
     } else {
         journal.finished(entry, nth).map(|it| it.outcome.clone().map_err(Error::usage))
     };
@@ -216,58 +209,84 @@ fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Optio
 
 fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
-    let mut manifest = Manifest::load(&folder)?;
+    let manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
-    let [model, optimizer, mut rest, averages] = load_tensors(&folder, &manifest)?;
-    let ranks = run.ranks.world.size();
-    let other_ranks = rank_states::select(&mut manifest, &mut rest, run.rank, ranks);
-    let (model_path, optimizer_path) = (folder.join(MODEL), folder.join(OPTIMIZER));
+    let (ranks, saved) = load_states(&folder, &manifest)?;
+    run.fit.data.clone_from(&data.fingerprints);
+    let parts = parts::parts(run, parts::all);
 
     // Everything that can be checked is checked before anything changes.
-    let own: NamedTensors =
-        run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
-    let copies = weights::fitting(&model_path, own, &model)?;
-    check_optimizers(run, &manifest, &optimizer_path)?;
-    let states = states_of(run, &manifest, &mut rest, averages);
-    let mut why = why_not_exact(run, &manifest, data, &rest);
-    why.extend(states.1);
+    let states = select(run, &parts, ranks).map_err(|error| in_file(&folder.join(MANIFEST), error))?;
+    let mut why = why_not_exact(run, &manifest, data);
+    check(run, &parts, &states, &manifest, &folder, &mut why)?;
     why.extend(different_facts(run, &manifest, &why));
-    why.extend(other_ranks);
     refuse_or_report(run, &folder, &why)?;
     let differences = differences(run, &manifest);
 
-    restore_optimizers(run, &manifest, &optimizer_path, &optimizer)?;
-    for (slot, state, saved) in states.0 {
-        let name = public_path((state.name)());
-        let value = run.hooks.instances[slot].value.as_mut();
-        let value = value.ok_or_else(|| {
-            Error::usage(format!(
-                "the state of `{name}` cannot be restored while one of its hooks is running: \
-                 move that hook to a separate type, or to a free function"
-            ))
-        })?;
-        (state.load)(value, &saved).map_err(|error| {
-            in_file(&folder, format!("the state of `{name}` cannot be restored: {error}"))
-        })?;
-    }
-    weights::copy(copies)?;
-    restore_gradients(run, &manifest.optimizers, &manifest.run.frozen, &rest)?;
-    restore_random_state(run, &rest).map_err(|error| in_file(&folder.join(STATE), error))?;
-    let device = run.model.device;
-    let unread = |name: &str| Some(rest.get(&format!("log/{name}"))?.to_device(device));
-    run.log.restore(&manifest.run.log, history, unread);
-    run.records.restore(&manifest.run.media, manifest.run.records, unread);
-    run.checkpoints.journal = journal;
-    restore_loop(run, manifest.run);
-    report_resumed(run, &folder, &differences);
-    warn_of_versions(run, &manifest.facts);
-    let mut saved = Saved { values: manifest.saved, ..Saved::new() };
-    for (name, tensor) in rest {
-        if let Some(key) = name.strip_prefix("saved/") {
-            saved.tensors.insert(key.to_owned(), tensor);
+    for part in &parts {
+        if let Some(saved) = states.get(&*part.name()) {
+            part.load(run, saved).map_err(|error| in_file_of(&**part, &folder, error))?;
         }
     }
+    run.checkpoints.journal = journal;
+    run.log.history = history;
+    report_resumed(run, &folder, &differences);
+    warn_of_versions(run, &manifest.facts);
     run.checkpoints.active = Some(ActiveCheckpoint { folder, saved });
+    Ok(())
+}
+
+/// Adds the file of the checkpoint to an error about a part.
+fn in_file_of(part: &dyn Part, folder: &Path, error: Error) -> Error {
+    match part.file() {
+        Some(file) => in_file(&folder.join(file), error),
+        None => in_file(folder, error),
+    }
+}
+
+/// Returns the states that this rank loads, from those of all ranks.
+///
+/// # Errors
+///
+/// Returns an error if a state has a value that no run can have, or if those of another number of
+/// ranks do not fit together.
+fn select(run: &Run, parts: &[Box<dyn Part>], ranks: Vec<States>) -> Result<States> {
+    for states in &ranks {
+        for part in parts {
+            states.get(&*part.name()).map_or(Ok(()), |saved| part.validate(saved))?;
+        }
+    }
+    parts::select(parts, ranks, run.rank, run.ranks.world.size())
+}
+
+/// Compares the saved states with the parts of this run. Adds the reasons why the resume would not
+/// be exact to `why`.
+///
+/// # Errors
+///
+/// Returns an error if the run cannot continue at all.
+fn check(
+    run: &Run,
+    parts: &[Box<dyn Part>],
+    states: &States,
+    manifest: &Manifest,
+    folder: &Path,
+    why: &mut Vec<String>,
+) -> Result<()> {
+    let names: BTreeSet<Cow<'static, str>> = parts.iter().map(|part| part.name()).collect();
+    for name in states.keys().filter(|name| !names.contains(name.as_str())) {
+        if !manifest.left_out.contains(name) {
+            why.push(parts::check_unknown(name).map_err(|error| in_file(&folder.join(OPTIMIZER), error))?);
+        }
+    }
+    for part in parts {
+        match states.get(&*part.name()) {
+            Some(saved) => part.check(run, saved, why),
+            None if part.is_left_out(run) => Ok(()),
+            None => part.check_absent().map(|reason| why.push(reason)),
+        }
+        .map_err(|error| in_file_of(&**part, folder, error))?;
+    }
     Ok(())
 }
 
@@ -346,109 +365,9 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     }
 }
 
-/// Restores which parameters are trained, the accumulated batch weights, and the gradients: those
-/// of an open accumulation window, and those that a hook kept by skipping an optimizer step.
-fn restore_gradients(
-    run: &mut Run,
-    optimizers: &[OptimizerState],
-    frozen: &[String],
-    rest: &BTreeMap<String, Tensor>,
-) -> Result<()> {
-    for var in run.model.vars.parameters() {
-        let is_trained = !frozen.contains(&var.name);
-        if var.tensor.requires_grad() != is_trained {
-            let _ = var.tensor.set_requires_grad(is_trained);
-        }
-    }
-    run.model.optimizers.zero_grad()?;
-    for saved in optimizers {
-        run.model.optimizers.restore_accumulated(&saved.part, saved.accumulated);
-    }
-    for var in run.model.vars.parameters() {
-        if let Some(grad) = rest.get(&format!("grad/{}", var.name)) {
-            libtorch::set_grad(&var.name, &var.tensor, grad)?;
-        }
-    }
-    Ok(())
-}
-
-fn restore_random_state(run: &Run, rest: &BTreeMap<String, Tensor>) -> Result<()> {
-    if let Some(state) = rest.get("random/cpu") {
-        libtorch::set_random_state(Device::Cpu, state)?;
-    }
-    if let (Device::Cuda(_), Some(state)) = (run.model.device, rest.get("random/cuda")) {
-        libtorch::set_random_state(run.model.device, state)?;
-    }
-    Ok(())
-}
-
-/// Restores the counters, the state of the fit, the pending requests of hooks, and which optimizer
-/// is current.
-fn restore_loop(run: &mut Run, state: RunState) {
-    run.progress = LoopState { fits_begun: run.progress.fits_begun, ..state.progress };
-    run.fit = state.fit;
-    run.fit.window.is_last_micro_batch = false;
-    run.checkpoints.predictions = state.predictions;
-    (run.requests.stop, run.requests.end_epoch) = (state.stop, state.end_epoch);
-    run.requests.is_cut_short = state.is_cut_short;
-    run.model.optimizers.select_if_present(&state.optimizer);
-}
-
-/// For each value whose state is restored: the index of its instance, the functions that save and
-/// load its state, and the saved state.
-type HookStates = Vec<(usize, StateOf, Saved)>;
-
-/// Pairs the saved states with the values of this trainer. Also describes the values for which the
-/// checkpoint has no state, and the states for which the trainer has no value.
-fn states_of(
-    run: &Run,
-    manifest: &Manifest,
-    rest: &mut BTreeMap<String, Tensor>,
-    mut averages: BTreeMap<String, Tensor>,
-) -> (HookStates, Vec<String>) {
-    let (mut states, mut why) = (Vec::new(), Vec::new());
-    let own = stateful(&run.hooks.instances);
-    for (hook, nth, instance, state) in &own {
-        let saved = manifest.states.iter().find(|saved| saved.hook == *hook && saved.nth == *nth);
-        let Some(saved) = saved else {
-            if instance.is_left_out() {
-                continue;
-            }
-            let hook = public_path(hook);
-            why.push(format!("the hook `{hook}` is new: the checkpoint has no state for it"));
-            continue;
-        };
-        let tensors = saved
-            .tensors
-            .iter()
-            .filter_map(|key| Some((key.clone(), rest.remove(&format!("hook/{hook}/{nth}/{key}"))?)));
-        let averages = if saved.has_averages { std::mem::take(&mut averages) } else { BTreeMap::new() };
-        let saved = Saved { values: saved.values.clone(), tensors: tensors.collect(), averages };
-        if let Some(slot) = run.hooks.instances.iter().position(|other| std::ptr::eq(other, *instance)) {
-            states.push((slot, *state, saved));
-        }
-    }
-    for saved in &manifest.states {
-        let is_here = own.iter().any(|(hook, nth, ..)| saved.hook == *hook && saved.nth == *nth);
-        if !is_here && !saved.is_left_out {
-            let hook = public_path(&saved.hook);
-            let hook = shortened(&hook);
-            why.push(format!(
-                "the checkpoint has the state of the hook `{hook}`, which this trainer does not have"
-            ));
-        }
-    }
-    (states, why)
-}
-
 /// Returns the reasons why the resume would not be exact, except those that concern the states of
-/// hooks and the number of ranks.
-fn why_not_exact(
-    run: &Run,
-    manifest: &Manifest,
-    data: &DataFingerprint,
-    rest: &BTreeMap<String, Tensor>,
-) -> Vec<String> {
+/// the parts.
+fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<String> {
     let mut why = manifest.inexact.clone();
     let (threads, device) = (tch::get_num_threads(), format!("{:?}", run.model.device));
     if manifest.threads != threads {
@@ -475,119 +394,15 @@ fn why_not_exact(
                 .to_owned(),
         );
     }
-    for ((here, there), what) in
-        data.fingerprints.iter().zip(&manifest.run.fit.data).zip(["training", "validation"])
-    {
-        if here != there {
-            let there = shortened(there);
-            why.push(format!("the {what} data was {there} when it was written, and is {here} now"));
-        }
-    }
-    if !rest.contains_key("random/cpu") {
-        why.push("it does not contain the random state of the CPU".to_owned());
-    }
-    if matches!(run.model.device, Device::Cuda(_)) && !rest.contains_key("random/cuda") {
-        why.push("it does not contain the random state of the GPU".to_owned());
+    let written_by = 1 + manifest.ranks.len();
+    let size = run.ranks.world.size();
+    if written_by != size as usize {
+        why.push(format!(
+            "it was written by {written_by} process{es} that trained together, and there {are} {size} now: the ranks draw \
+             different random numbers, and sums are rounded differently",
+            es = if written_by == 1 { "" } else { "es" },
+            are = if size == 1 { "is" } else { "are" },
+        ));
     }
     why
-}
-
-/// Describes the optimizer of a part, or of the entire model if the part is empty.
-fn optimizer_of(part: &str) -> String {
-    match part {
-        "" => "an optimizer of the entire model".to_owned(),
-        part => format!("an optimizer of the part `{}`", shortened(part)),
-    }
-}
-
-/// Returns an error if the checkpoint is of other optimizers or parameter groups than this
-/// trainer's, whose state cannot be restored.
-fn check_optimizers(run: &Run, manifest: &Manifest, path: &Path) -> Result<()> {
-    let unknown = |saved: &&OptimizerState| run.model.optimizers.get(Some(&saved.part)).is_none();
-    if let Some(saved) = manifest.optimizers.iter().find(unknown) {
-        let text = format!(
-            "the checkpoint has {}, but this trainer does not: use the same optimizers as when it was written",
-            optimizer_of(&saved.part)
-        );
-        return Err(in_file(path, text));
-    }
-    for (part, optimizer, ..) in run.model.optimizers.parts() {
-        let saved = manifest.optimizers.iter().find(|saved| saved.part == part);
-        let saved = saved.ok_or_else(|| {
-            let text = format!(
-                "this trainer has {}, but the checkpoint does not: use the same optimizers as when it was written",
-                optimizer_of(part)
-            );
-            in_file(path, text)
-        })?;
-        let named = if part.is_empty() { String::new() } else { format!(" `{part}`") };
-        let own = optimizer.groups();
-        if own.len() != saved.groups.len() {
-            let (there, here) = (saved.groups.len(), own.len());
-            return Err(in_file(
-                path,
-                format!(
-                    "the number of parameter groups of the optimizer{named} is {there} in the checkpoint, but {here} in this \
-                     trainer: define the same groups as when it was written"
-                ),
-            ));
-        }
-        if let Some((group, rule)) =
-            own.iter().zip(&saved.rules).find(|(group, rule)| group.algorithm() != rule.as_str())
-        {
-            let (rule, here) = (shortened(rule), group.algorithm());
-            return Err(in_file(
-                path,
-                format!(
-                    "the optimizer{named} is {rule} in the checkpoint, but {here} in this trainer: use the same optimizer as \
-                     when it was written"
-                ),
-            ));
-        }
-    }
-    Ok(())
-}
-
-/// Restores the optimizers: hyperparameters first, because they determine which tensors exist.
-fn restore_optimizers(
-    run: &mut Run,
-    manifest: &Manifest,
-    path: &Path,
-    tensors: &BTreeMap<String, Tensor>,
-) -> Result<()> {
-    for saved in &manifest.optimizers {
-        let optimizer = run.model.optimizers.for_part(&saved.part)?;
-        for (group, values) in optimizer.groups_mut().iter_mut().zip(&saved.groups) {
-            for (name, Float(value)) in values {
-                let own = group.get(name).map_err(|error| in_file(path, error))?;
-                if own.to_bits() != value.to_bits() && !(own.is_nan() && value.is_nan()) {
-                    group.set(name, *value).map_err(|error| in_file(path, error))?;
-                }
-            }
-        }
-        let prefix = optimizer_tensor(&saved.part, "");
-        let own = |(name, tensor): (&String, &Tensor)| {
-            Some((name.strip_prefix(&prefix)?.to_owned(), tensor.shallow_clone()))
-        };
-        let state: NamedTensors = tensors.iter().filter_map(own).collect();
-        optimizer.load_state(&state).map_err(|error| in_file(path, error))?;
-        let used_lrs = saved.used_lrs.iter().map(|Float(lr)| *lr).collect();
-        let steps = saved.steps;
-        run.model.optimizers.restore(&saved.part, used_lrs, steps).map_err(|error| in_file(path, error))?;
-    }
-    Ok(())
-}
-
-/// Returns the task and the hook values whose state is saved, each with the name of its type, its
-/// index among values of that type, and the functions that save and load its state.
-pub(super) fn stateful(instances: &[Instance]) -> Vec<(&'static str, usize, &Instance, StateOf)> {
-    let mut found: Vec<(&'static str, usize, &Instance, StateOf)> = Vec::new();
-    for instance in instances {
-        if let Some(state) = instance.state {
-            let name = (state.name)();
-            let nth = found.iter().filter(|(other, ..)| *other == name).count();
-            found.push((name, nth, instance, state));
-        }
-    }
-    found
 }

@@ -1,26 +1,23 @@
 //! Writing a checkpoint of a run.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::thread;
 
-use tch::{Device, Tensor};
+use tch::Tensor;
 
-use super::rank_states;
-use super::resume::stateful;
-use crate::checkpoint::files::{AVERAGES, HISTORY, MODEL, OPTIMIZER, STATE, replace_folder};
-use crate::checkpoint::manifest::{HookState, Manifest, OptimizerState, RunState};
-use crate::checkpoint::{
-    ActiveCheckpoint, NamedTensors, Saved, hyperparameters, journal, optimizer_tensor, tensors,
-};
+use super::parts::{self, Part, Scope};
+use crate::checkpoint::files::{HISTORY, replace_folder};
+use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::states::{Tensors, tensors_of, values_of};
+use crate::checkpoint::{ActiveCheckpoint, Saved, States, journal, tensors};
+use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
 use crate::files::{create, in_file};
-use crate::float::Float;
-use crate::libtorch;
 use crate::lifecycle::at;
 use crate::progress::Stage;
 use crate::run::{BackgroundSave, Done, Run, SaveRequest};
 use crate::terminal;
-use crate::vars::Var;
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.
@@ -123,7 +120,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
     run.fire::<at::before_save_checkpoint>()?;
     let done = run.inside::<at::save_checkpoint>(|run| {
         let mut snapshot = snapshot(run)?;
-        snapshot.own_its_memory()?;
+        snapshot.tensors.own_their_memory()?;
         let active = run.checkpoints.active.take().unwrap_or_default();
         let history = snapshot.journal.digest.bytes;
         let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || snapshot.write())?;
@@ -152,38 +149,16 @@ fn complete(run: &mut Run) -> Result<()> {
 struct Snapshot {
     folder: PathBuf,
     manifest: Manifest,
-    model: NamedTensors,
-    optimizer: NamedTensors,
-    rest: NamedTensors,
-    averages: NamedTensors,
+    tensors: Tensors,
     journal: journal::Snapshot,
 }
 
 impl Snapshot {
-    /// Copies the tensors, because training continues to change the originals.
-    fn own_its_memory(&mut self) -> Result<()> {
-        let kept = self.optimizer.iter_mut().chain(&mut self.rest).chain(&mut self.averages);
-        for (_, tensor) in self.model.iter_mut().chain(kept) {
-            *tensor = tensor.f_to_device_(Device::Cpu, tensor.kind(), false, true)?;
-        }
-        Ok(())
-    }
-
     fn write(mut self) -> Result<()> {
         replace_folder(&self.folder, |aside| {
-            let files = [
-                (MODEL, &self.model),
-                (OPTIMIZER, &self.optimizer),
-                (STATE, &self.rest),
-                (AVERAGES, &self.averages),
-            ];
-            for (name, tensors) in files {
-                if name == AVERAGES && tensors.is_empty() {
-                    continue;
-                }
-                self.manifest
-                    .files
-                    .insert(name.to_owned(), tensors::write(&mut create(&aside.join(name))?, tensors)?);
+            for (name, tensors) in self.tensors.files() {
+                let digest = tensors::write(&mut create(&aside.join(name))?, &tensors)?;
+                self.manifest.files.insert(name.to_owned(), digest);
             }
             self.journal.write(aside, &self.folder)?;
             self.manifest.files.insert(HISTORY.to_owned(), self.journal.digest.clone());
@@ -198,120 +173,66 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     run.compare_replicas("before this checkpoint was written")?;
     run.checkpoints.journal.update(&run.log.history)?;
     let run = &*run;
-    let nothing = ActiveCheckpoint::default();
-    let ActiveCheckpoint { folder, saved } = run.checkpoints.active.as_ref().unwrap_or(&nothing);
-    let mut rest = NamedTensors::new();
-    let (log, unread) = run.log.state()?;
-    let (media, pending) = run.records.state();
-    rest.extend(unread.into_iter().chain(pending).map(|(name, tensor)| (format!("log/{name}"), tensor)));
-    let is_frozen = |var: &&Var| !var.tensor.requires_grad();
-    let state = RunState {
-        progress: run.progress.clone(),
-        fit: run.fit.clone(),
-        // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
-        stop: run.requests.stop.clone().filter(|_| !run.requests.is_of_clock),
-        end_epoch: run.requests.end_epoch,
-        is_cut_short: run.requests.is_cut_short,
-        optimizer: run.model.optimizers.current_name().to_owned(),
-        frozen: run.model.vars.parameters().filter(is_frozen).map(|var| var.name.clone()).collect(),
-        predictions: run.checkpoints.predictions,
-        log,
-        media,
-        records: run.records.counts,
-    };
-    let mut manifest =
-        Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device), state, why_inexact(run));
-
-    let model: NamedTensors =
-        run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.detach())).collect();
-    let mut optimizer = NamedTensors::new();
-    for (part, its, used_lrs, steps, accumulated) in run.model.optimizers.parts() {
-        let state = its.gather_state()?;
-        optimizer.extend(state.into_iter().map(|(name, tensor)| (optimizer_tensor(part, &name), tensor)));
-        manifest.optimizers.push(OptimizerState {
-            part: part.to_owned(),
-            rules: its.groups().iter().map(|group| group.algorithm().to_owned()).collect(),
-            groups: hyperparameters(its),
-            used_lrs: used_lrs.iter().copied().map(Float).collect(),
-            steps,
-            accumulated,
-        });
-    }
-
-    let random = run.ranks.random_before_draw.as_ref().map(Tensor::shallow_clone);
-    let random = random.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
-    rest.push(("random/cpu".to_owned(), random));
-    if let Device::Cuda(_) = run.model.device {
-        rest.push(("random/cuda".to_owned(), libtorch::random_state(run.model.device)?));
-    }
-    // The gradients of an open window, and those that a hook kept by skipping an optimizer step.
-    let grads = run.model.vars.parameters().map(|var| (format!("grad/{}", var.name), var.tensor.grad()));
-    rest.extend(grads.filter(|(_, grad)| grad.defined()));
-    let mut averages = NamedTensors::new();
-    for (hook, nth, instance, state) in stateful(&run.hooks.instances) {
-        let slot = instance.value.as_ref().ok_or_else(|| {
-            Error::usage(format!(
-                "the state of `{hook}` cannot be saved while one of its hooks is running: move that hook to a separate type, or \
-                 to a free function"
-            ))
-        })?;
-        let saved = (state.save)(slot)
-            .map_err(|error| Error::usage(format!("the state of `{hook}` cannot be saved: {error}")))?;
-        let tensors = saved.tensors.keys().cloned().collect();
-        rest.extend(
-            saved.tensors.into_iter().map(|(key, tensor)| (format!("hook/{hook}/{nth}/{key}"), tensor)),
-        );
-        let has_averages = !saved.averages.is_empty();
-        if has_averages && !averages.is_empty() {
-            let other = manifest.states.iter().find(|state| state.has_averages);
-            let other = other.map_or("another hook", |state| state.hook.as_str());
-            return Err(Error::usage(format!(
-                "the checkpoint cannot be saved, because both `{other}` and `{hook}` save averages of the weights: \
-                 remove one of them"
-            )));
+    let parts = parts::parts(run, parts::all);
+    let states = parts::save(run, &parts)?;
+    let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device));
+    manifest.parts = values_of(&states);
+    manifest.averages = part_with_averages(&states)?;
+    for part in &parts {
+        if part.is_left_out(run) {
+            manifest.left_out.insert(part.name().into_owned());
         }
-        averages.extend(saved.averages);
-        let values = saved.values;
-        let is_left_out = instance.is_left_out();
-        manifest.states.push(HookState {
-            hook: hook.to_owned(),
-            nth,
-            values,
-            tensors,
-            has_averages,
-            is_left_out,
-        });
+        manifest.inexact.extend(part.why_inexact(run));
     }
-    rest.extend(saved.tensors.iter().map(|(key, tensor)| (format!("saved/{key}"), tensor.shallow_clone())));
-    manifest.saved = saved.values.clone();
+    if run.ranks.has_left {
+        let why = "it was written by rank 0 alone, after an error had disconnected the ranks";
+        manifest.inexact.push(why.to_owned());
+    }
     manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();
     manifest.length =
         run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-
-    let (folder, journal) = (folder.clone(), run.checkpoints.journal.snapshot());
-    rank_states::gather(&run.ranks.world, &mut manifest, &mut rest)?;
-    Ok(Snapshot { folder, manifest, model, optimizer, rest, averages, journal })
+    let ranks = gather(&run.ranks.world, &parts, &states, &mut manifest)?;
+    let nothing = ActiveCheckpoint::default();
+    let ActiveCheckpoint { folder, saved } = run.checkpoints.active.as_ref().unwrap_or(&nothing);
+    manifest.saved = saved.values.clone();
+    let tensors = Tensors { states, ranks, saved: saved.shallow_clone() };
+    Ok(Snapshot { folder: folder.clone(), manifest, tensors, journal: run.checkpoints.journal.snapshot() })
 }
 
-/// The reasons why a run cannot resume exactly from here.
-fn why_inexact(run: &Run) -> Vec<String> {
-    let mut why = Vec::new();
-    if run.fit.failed_mid_step {
-        why.push("it was written after an error in the middle of a step".to_owned());
+/// Returns the name of the part that saves averages of the weights.
+///
+/// # Errors
+///
+/// Returns an error if there are two.
+fn part_with_averages(states: &States) -> Result<Option<String>> {
+    let mut names = states.iter().filter(|(_, saved)| !saved.averages.is_empty()).map(|(name, _)| name);
+    let first = names.next();
+    if let (Some(one), Some(other)) = (first, names.next()) {
+        let [one, other] = [one, other].map(|name| parts::type_of(name).unwrap_or(name));
+        return Err(Error::usage(format!(
+            "the checkpoint cannot be saved, because both `{one}` and `{other}` save averages of the weights: remove one of them"
+        )));
     }
-    if run.ranks.has_left {
-        why.push("it was written by rank 0 alone, after an error had disconnected the ranks".to_owned());
+    Ok(first.cloned())
+}
+
+/// Gathers the states of the parts that differ between ranks: adds the values of the other ranks to
+/// the manifest, and returns their tensors. Every rank must call this.
+fn gather(
+    world: &World,
+    parts: &[Box<dyn Part>],
+    states: &States,
+    manifest: &mut Manifest,
+) -> Result<Vec<BTreeMap<String, Tensor>>> {
+    let mut own = States::new();
+    if world.is_solo() {
+        return Ok(Vec::new());
     }
-    for (part, its, ..) in run.model.optimizers.parts() {
-        if !its.state_is_complete() {
-            let of = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
-            why.push(format!(
-                "the state of the optimizer{of} cannot be read, as with tch's own optimizers: use an optimizer of this crate"
-            ));
-        }
+    for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
+        let name = part.name();
+        own.extend(states.get(&*name).map(|saved| (name.into_owned(), saved.shallow_clone())));
     }
-    if !matches!(run.model.device, Device::Cpu | Device::Cuda(_)) {
-        why.push(format!("the random state of {:?} cannot be saved", run.model.device));
-    }
-    why
+    let mut ranks = world.gather_named(&values_of(&own), "the states of the ranks in a checkpoint")?;
+    manifest.ranks = ranks.split_off(1);
+    world.collect_tensors(&tensors_of(&own))
 }

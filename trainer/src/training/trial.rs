@@ -1,28 +1,27 @@
 //! Trial runs: training whose effects are undone afterwards.
 
 use std::any::TypeId;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use tch::{Device, Tensor};
-
 use super::active::ActiveEntry;
+use super::parts::{self, Part};
 use super::step::step;
 use super::task::Task;
 use crate::cancel::{OnSignal, SignalGuard};
-use crate::checkpoint::{NamedTensors, Saved, StateOf};
+use crate::checkpoint::{Saved, States};
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::hook::definition::Hook;
+use crate::hook::instance::TASK;
 use crate::hook::table::Table;
-use crate::libtorch::{self, GradModeGuard, Modes};
+use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
 use crate::log::{LOSS, Log};
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
-use crate::optim::Accumulated;
 use crate::phase::Phase;
-use crate::progress::{FitState, LoopState};
+use crate::progress::FitState;
 use crate::record::Records;
 use crate::recorder::Recorder;
 use crate::run::{Dispatch, Modules, Place, Requests, Run};
@@ -47,8 +46,9 @@ pub(crate) fn trial<R>(
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
-    let model = ModelCopy::of(run, classify)?;
-    let outer = RunParts::replace(run, table);
+    let copies = Copies::of(run, classify)?;
+    let outer = Surroundings::replace(run, table);
+    begin_fit(run);
     run.handles_signals = signals.is_some();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         run.seed();
@@ -61,7 +61,7 @@ pub(crate) fn trial<R>(
     GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
     run.clear_step();
     outer.restore(run);
-    let restored = model.restore(run);
+    let restored = copies.restore(run);
     drop(modes);
     drop(active);
     let received = signals.and_then(|signals| {
@@ -171,13 +171,11 @@ fn warn_of_missed(run: &mut Run, name: &str, classify: Classify) {
     }
 }
 
-/// The parts of a run that a trial replaces: its hooks, counters, logs and dispatch state.
-struct RunParts {
+/// What a trial replaces besides the [parts](super::parts) of the run: its hooks, what they see of
+/// the log, and the state of dispatch.
+struct Surroundings {
     table: Table,
     place: Place,
-    progress: LoopState,
-    fit: FitState,
-    requests: Requests,
     log: Log,
     records: Records,
     dispatch: Dispatch,
@@ -186,21 +184,13 @@ struct RunParts {
     handles_signals: bool,
 }
 
-impl RunParts {
-    /// Replaces the parts of a run with new ones, and returns the old ones.
+impl Surroundings {
+    /// Replaces the surroundings of a run with new ones, and returns the old ones.
     fn replace(run: &mut Run, table: Table) -> Self {
-        let progress = run.progress.clone();
-        let place = std::mem::replace(&mut run.place, Place::begin(lifecycle::Fit::INFO, Phase::Train));
-        run.progress.counters.epoch = run.progress.epochs_begun;
-        run.progress.counters.batch_idx = 0;
-        run.progress.batches = None;
         let modules = Modules::new(run.modules.is_unchecked);
-        RunParts {
+        Surroundings {
             table: std::mem::replace(&mut run.hooks.table, table),
-            place,
-            progress,
-            fit: std::mem::take(&mut run.fit),
-            requests: std::mem::take(&mut run.requests),
+            place: std::mem::replace(&mut run.place, Place::begin(lifecycle::Fit::INFO, Phase::Train)),
             log: std::mem::take(&mut run.log),
             records: std::mem::take(&mut run.records),
             dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin()),
@@ -213,9 +203,6 @@ impl RunParts {
     fn restore(self, run: &mut Run) {
         run.hooks.table = self.table;
         run.place = self.place;
-        run.progress = self.progress;
-        run.fit = self.fit;
-        run.requests = self.requests;
         run.log = self.log;
         run.records = self.records;
         run.dispatch = self.dispatch;
@@ -225,148 +212,41 @@ impl RunParts {
     }
 }
 
-/// The saved state of one optimizer.
-struct OptimizerCopy {
-    part: String,
-    groups: Vec<Vec<(String, f64)>>,
-    state: NamedTensors,
-    used_lrs: Vec<f64>,
-    steps: u64,
-    accumulated: Accumulated,
+/// Copies of the parts of a run, on the CPU.
+struct Copies {
+    parts: Vec<Box<dyn Part>>,
+    states: States,
 }
 
-/// Copies, on the CPU, of everything that a training step changes.
-struct ModelCopy {
-    /// The value of each variable, and whether it requires a gradient.
-    vars: HashMap<String, (Tensor, bool)>,
-    gradients: Vec<(String, Tensor)>,
-    optimizers: Vec<OptimizerCopy>,
-    current: String,
-    /// The state of the task and of the hooks that run, by the index of the instance.
-    states: Vec<(usize, StateOf, Saved)>,
-    random: Vec<(Device, Tensor)>,
-}
-
-/// Returns a copy on the CPU.
-fn copied(tensor: &Tensor) -> Result<Tensor> {
-    Ok(tensor.f_detach()?.f_to_device_(Device::Cpu, tensor.kind(), false, true)?)
-}
-
-impl ModelCopy {
+impl Copies {
+    /// Copies the parts, among them the states of the task and of the hooks that run.
     fn of(run: &Run, classify: Classify) -> Result<Self> {
-        let mut vars = HashMap::new();
-        let mut gradients = Vec::new();
-        for var in run.model.vars.iter() {
-            vars.insert(var.name.clone(), (copied(&var.tensor)?, var.tensor.requires_grad()));
-            let gradient = var.tensor.grad();
-            if gradient.defined() {
-                gradients.push((var.name.clone(), copied(&gradient)?));
-            }
-        }
-        let mut optimizers = Vec::new();
-        for (part, optimizer, used_lrs, steps, accumulated) in run.model.optimizers.parts() {
-            let settings = optimizer.groups().iter().map(|group| {
-                group.settings().map(|(name, value)| (name.to_owned(), value)).collect::<Vec<_>>()
-            });
-            let state = optimizer.state().into_iter().map(|(name, tensor)| Ok((name, copied(&tensor)?)));
-            optimizers.push(OptimizerCopy {
-                part: part.to_owned(),
-                groups: settings.collect(),
-                state: state.collect::<Result<_>>()?,
-                used_lrs: used_lrs.to_vec(),
-                steps,
-                accumulated,
-            });
-        }
-        let mut states = Vec::new();
-        for (index, instance) in run.hooks.instances.iter().enumerate() {
-            let is_used = index == crate::hook::instance::TASK || classify(instance.type_id) == Hooks::Kept;
-            if let (true, Some(state), Some(value)) = (is_used, instance.state, &instance.value) {
-                let mut saved = (state.save)(value)?;
-                for tensor in saved.tensors.values_mut().chain(saved.averages.values_mut()) {
-                    *tensor = copied(tensor)?;
-                }
-                states.push((index, state, saved));
-            }
-        }
-        let devices = match run.model.device {
-            Device::Cuda(_) => vec![Device::Cpu, run.model.device],
-            _ => vec![Device::Cpu],
-        };
-        let random = devices.into_iter().map(|device| Ok((device, libtorch::random_state(device)?)));
-        Ok(ModelCopy {
-            vars,
-            gradients,
-            optimizers,
-            current: run.model.optimizers.current_name().to_owned(),
-            states,
-            random: random.collect::<Result<_>>()?,
-        })
+        let parts =
+            parts::parts(run, |index, instance| index == TASK || classify(instance.type_id) == Hooks::Kept);
+        let mut states = parts::save(run, &parts)?;
+        states.values_mut().try_for_each(Saved::own_its_memory)?;
+        Ok(Copies { parts, states })
     }
 
-    /// Restores the copies, the weights first. Continues after an error, and returns the first one.
+    /// Restores the parts. Continues after an error, and returns the first one.
     fn restore(self, run: &mut Run) -> Result<()> {
-        let weights = self.restore_variables(run);
-        let optimizers = self.restore_optimizers(run);
-        let gradients = self.restore_gradients(run);
-        let mut states = Ok(());
-        for (index, state, saved) in &self.states {
-            if let Some(value) = run.hooks.instances[*index].value.as_mut() {
-                states = states.and((state.load)(value, saved));
+        let mut restored = Ok(());
+        for part in self.parts {
+            if let Some(saved) = self.states.get(&*part.name()) {
+                restored = restored.and(part.load(run, saved));
             }
         }
-        let mut random = Ok(());
-        for (device, state) in &self.random {
-            random = random.and(libtorch::set_random_state(*device, state));
-        }
-        weights.and(optimizers).and(gradients).and(states).and(random)
+        restored
     }
+}
 
-    fn restore_variables(&self, run: &Run) -> Result<()> {
-        let _no_grad = tch::no_grad_guard();
-        for var in run.model.vars.iter() {
-            if let Some((value, _)) = self.vars.get(&var.name) {
-                var.tensor.shallow_clone().f_copy_(value)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn restore_optimizers(&self, run: &mut Run) -> Result<()> {
-        for copy in &self.optimizers {
-            let optimizer = run.model.optimizers.for_part(&copy.part)?;
-            for (group, settings) in optimizer.groups_mut().iter_mut().zip(&copy.groups) {
-                for (name, value) in settings {
-                    if group.get(name)?.to_bits() != value.to_bits() {
-                        group.set(name, *value)?;
-                    }
-                }
-            }
-            optimizer.load_state(&copy.state)?;
-            run.model.optimizers.restore(&copy.part, copy.used_lrs.clone(), copy.steps)?;
-        }
-        run.model.optimizers.select_if_present(&self.current);
-        Ok(())
-    }
-
-    fn restore_gradients(&self, run: &mut Run) -> Result<()> {
-        for var in run.model.vars.iter() {
-            if let Some((_, requires_grad)) = self.vars.get(&var.name)
-                && var.tensor.requires_grad() != *requires_grad
-            {
-                let _ = var.tensor.f_set_requires_grad(*requires_grad)?;
-            }
-        }
-        run.model.optimizers.zero_grad()?;
-        for copy in &self.optimizers {
-            run.model.optimizers.restore_accumulated(&copy.part, copy.accumulated);
-        }
-        for (name, gradient) in &self.gradients {
-            let parameter = run.model.vars.get(name)?;
-            libtorch::set_grad(name, &parameter, &gradient.f_to_device(parameter.device())?)?;
-        }
-        Ok(())
-    }
+/// Begins a fit that continues at the next epoch.
+fn begin_fit(run: &mut Run) {
+    run.progress.counters.epoch = run.progress.epochs_begun;
+    run.progress.counters.batch_idx = 0;
+    run.progress.batches = None;
+    run.fit = FitState::default();
+    run.requests = Requests::default();
 }
 
 impl Run {

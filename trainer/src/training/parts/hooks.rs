@@ -1,0 +1,86 @@
+//! The states of the task and of the hook values.
+
+use std::borrow::Cow;
+
+use super::{Part, Scope};
+use crate::checkpoint::{Saved, StateOf};
+use crate::error::{Error, Result};
+use crate::hook::definition::public_path;
+use crate::hook::instance::Instance;
+use crate::run::Run;
+
+/// The state of the task or of one hook value.
+pub(super) struct HookState {
+    /// The index of the instance.
+    pub(super) index: usize,
+    /// The name of its type.
+    hook: &'static str,
+    /// Its index among the values of its type.
+    nth: usize,
+    state: StateOf,
+}
+
+const PREFIX: &str = "hook/";
+
+/// Returns the type of a hook value from the name of its part.
+pub(in crate::training) fn type_of(name: &str) -> Option<&str> {
+    Some(name.strip_prefix(PREFIX)?.rsplit_once('/')?.0)
+}
+
+impl HookState {
+    /// Returns the states of all instances that have one.
+    pub(super) fn all(instances: &[Instance]) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for (index, instance) in instances.iter().enumerate() {
+            if let Some(state) = instance.state {
+                let hook = (state.name)();
+                let nth = found.iter().filter(|other| other.hook == hook).count();
+                found.push(HookState { index, hook, nth, state });
+            }
+        }
+        found
+    }
+}
+
+impl Part for HookState {
+    fn name(&self) -> Cow<'static, str> {
+        format!("{PREFIX}{}/{}", self.hook, self.nth).into()
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Rank
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let hook = self.hook;
+        let value = run.hooks.instances[self.index].value.as_ref().ok_or_else(|| {
+            Error::usage(format!(
+                "the state of `{hook}` cannot be saved while one of its hooks is running: move that hook to a separate type, or \
+                 to a free function"
+            ))
+        })?;
+        (self.state.save)(value)
+            .map_err(|error| Error::usage(format!("the state of `{hook}` cannot be saved: {error}")))
+    }
+
+    fn is_left_out(&self, run: &Run) -> bool {
+        run.hooks.instances[self.index].is_left_out()
+    }
+
+    fn check_absent(&self) -> Result<String> {
+        let hook = public_path(self.hook);
+        Ok(format!("the hook `{hook}` is new: the checkpoint has no state for it"))
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        let hook = public_path(self.hook);
+        let value = run.hooks.instances[self.index].value.as_mut().ok_or_else(|| {
+            Error::usage(format!(
+                "the state of `{hook}` cannot be restored while one of its hooks is running: \
+                 move that hook to a separate type, or to a free function"
+            ))
+        })?;
+        (self.state.load)(value, saved)
+            .map_err(|error| Error::usage(format!("the state of `{hook}` cannot be restored: {error}")))
+    }
+}

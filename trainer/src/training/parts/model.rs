@@ -1,0 +1,182 @@
+//! The variables of the task, their gradients, and the random state of libtorch.
+
+use std::borrow::Cow;
+
+use tch::{Device, Tensor};
+
+use super::{Part, Scope, value};
+use crate::checkpoint::files::{MODEL, STATE};
+use crate::checkpoint::{Saved, weights};
+use crate::error::Result;
+use crate::libtorch;
+use crate::run::Run;
+use crate::vars::Var;
+
+/// The parameters and buffers of the task.
+pub(super) struct Variables;
+
+impl Part for Variables {
+    fn name(&self) -> Cow<'static, str> {
+        "variables".into()
+    }
+
+    fn file(&self) -> Option<&'static str> {
+        Some(MODEL)
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let mut saved = Saved::new();
+        for var in run.model.vars.iter() {
+            saved.tensor(&var.name, &var.tensor.f_detach()?)?;
+        }
+        Ok(saved)
+    }
+
+    fn check(&self, run: &Run, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
+        weights::fitting(&run.model.vars, &saved.tensors).map(drop)
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        weights::copy(weights::fitting(&run.model.vars, &saved.tensors)?)
+    }
+}
+
+/// Which variables get a gradient, and the gradients: those of an open accumulation window, and
+/// those that a hook kept by skipping an optimizer step.
+pub(super) struct Gradients;
+
+const GRADIENTS: &str = "gradients";
+
+/// Whether the variable is a frozen parameter, or a buffer that gets a gradient.
+fn is_switched(var: &Var) -> bool {
+    var.tensor.requires_grad() != var.is_parameter
+}
+
+impl Part for Gradients {
+    fn name(&self) -> Cow<'static, str> {
+        GRADIENTS.into()
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Rank
+    }
+
+    fn file(&self) -> Option<&'static str> {
+        Some(STATE)
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let vars = &run.model.vars;
+        let switched: Vec<&str> =
+            vars.iter().filter(|var| is_switched(var)).map(|var| var.name.as_str()).collect();
+        let mut saved = Saved::new();
+        saved.value("switched", &switched)?;
+        for var in vars.iter() {
+            let grad = var.tensor.grad();
+            if grad.defined() {
+                saved.tensor(&var.name, &grad)?;
+            }
+        }
+        Ok(saved)
+    }
+
+    fn validate(&self, saved: &Saved) -> Result<()> {
+        value::<Vec<String>>(GRADIENTS, "switched", saved).map(drop)
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        let switched: Vec<String> = value(GRADIENTS, "switched", saved)?;
+        for var in run.model.vars.iter() {
+            if is_switched(var) != switched.contains(&var.name) {
+                let _ = var.tensor.f_set_requires_grad(!var.tensor.requires_grad())?;
+            }
+        }
+        run.model.optimizers.zero_all()?;
+        for var in run.model.vars.iter() {
+            if let Some(grad) = saved.tensors.get(&var.name) {
+                libtorch::set_grad(&var.name, &var.tensor, &grad.f_to_device(var.tensor.device())?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The gradients of the ranks are averaged, and a missing one counts as 0.
+    fn join(&self, _rank: u32, states: Vec<Saved>) -> Result<Saved> {
+        let _no_grad = tch::no_grad_guard();
+        let written_by = states.len() as f64;
+        let mut states = states.into_iter();
+        let mut joined = states.next().unwrap_or_default();
+        for (name, grad) in states.flat_map(|saved| saved.tensors) {
+            let sum = match joined.tensors.get(&name) {
+                Some(sum) => sum.f_add(&grad)?,
+                None => grad,
+            };
+            joined.tensors.insert(name, sum);
+        }
+        if written_by > 1.0 {
+            for grad in joined.tensors.values_mut() {
+                *grad = grad.f_div_scalar(written_by)?;
+            }
+        }
+        Ok(joined)
+    }
+}
+
+/// The random state of libtorch.
+pub(super) struct RandomState;
+
+impl Part for RandomState {
+    fn name(&self) -> Cow<'static, str> {
+        "random".into()
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Rank
+    }
+
+    fn file(&self) -> Option<&'static str> {
+        Some(STATE)
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let before_draw = run.ranks.random_before_draw.as_ref().map(Tensor::shallow_clone);
+        let cpu = before_draw.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
+        let mut saved = Saved::new();
+        saved.tensor("cpu", &cpu)?;
+        if let Device::Cuda(_) = run.model.device {
+            saved.tensor("cuda", &libtorch::random_state(run.model.device)?)?;
+        }
+        Ok(saved)
+    }
+
+    fn why_inexact(&self, run: &Run) -> Option<String> {
+        let device = run.model.device;
+        let is_saved = matches!(device, Device::Cpu | Device::Cuda(_));
+        (!is_saved).then(|| format!("the random state of {device:?} cannot be saved"))
+    }
+
+    fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
+        if !saved.tensors.contains_key("cpu") {
+            why.push("it does not contain the random state of the CPU".to_owned());
+        }
+        if matches!(run.model.device, Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
+            why.push("it does not contain the random state of the GPU".to_owned());
+        }
+        Ok(())
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        if let Some(state) = saved.tensors.get("cpu") {
+            libtorch::set_random_state(Device::Cpu, state)?;
+        }
+        if let (Device::Cuda(_), Some(state)) = (run.model.device, saved.tensors.get("cuda")) {
+            libtorch::set_random_state(run.model.device, state)?;
+        }
+        Ok(())
+    }
+
+    /// The ranks draw different numbers: each except rank 0 keeps its own state.
+    fn join(&self, rank: u32, states: Vec<Saved>) -> Result<Saved> {
+        Ok(states.into_iter().next().filter(|_| rank == 0).unwrap_or_default())
+    }
+}

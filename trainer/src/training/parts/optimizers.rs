@@ -1,0 +1,166 @@
+//! The state of each optimizer.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use super::{Part, is_count, require, value};
+use crate::checkpoint::files::OPTIMIZER;
+use crate::checkpoint::{NamedTensors, Saved};
+use crate::error::{Error, Result, shortened};
+use crate::optim::{Accumulated, Optimizer, ParamGroup};
+use crate::run::Run;
+
+/// The optimizer of a part of the model: its settings, its tensors, and what it has accumulated.
+pub(super) struct OptimizerState {
+    /// The name of the part; empty for the whole model.
+    pub(super) part: String,
+}
+
+const WHOLE: &str = "optimizer";
+
+/// Returns the part of the model from the name of a saved state, if it is that of an optimizer.
+pub(super) fn part_of(name: &str) -> Option<&str> {
+    let part = name.strip_prefix(WHOLE)?;
+    if part.is_empty() { Some(part) } else { part.strip_prefix('/') }
+}
+
+/// Describes the optimizer of a part, or of the entire model if the part is empty.
+pub(super) fn described(part: &str) -> String {
+    match part {
+        "" => "an optimizer of the entire model".to_owned(),
+        part => format!("an optimizer of the part `{}`", shortened(part)),
+    }
+}
+
+/// The settings of a parameter group by name.
+fn settings(group: &ParamGroup) -> BTreeMap<&str, f64> {
+    group.settings().collect()
+}
+
+impl OptimizerState {
+    fn optimizer<'r>(&self, run: &'r Run) -> Result<&'r dyn Optimizer> {
+        let optimizer = run.model.optimizers.get(Some(&self.part));
+        optimizer.ok_or_else(|| Error::usage(format!("the trainer no longer has {}", described(&self.part))))
+    }
+
+    /// The name of the part for messages about the optimizer, with a space before it.
+    fn named(&self) -> String {
+        if self.part.is_empty() { String::new() } else { format!(" `{}`", self.part) }
+    }
+}
+
+impl Part for OptimizerState {
+    fn name(&self) -> Cow<'static, str> {
+        if self.part.is_empty() { WHOLE.into() } else { format!("{WHOLE}/{}", self.part).into() }
+    }
+
+    fn file(&self) -> Option<&'static str> {
+        Some(OPTIMIZER)
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let optimizers = &run.model.optimizers;
+        let (optimizer, groups) = (self.optimizer(run)?, self.optimizer(run)?.groups());
+        let mut saved = Saved::new();
+        saved.value("algorithms", &groups.iter().map(ParamGroup::algorithm).collect::<Vec<_>>())?;
+        saved.value("settings", &groups.iter().map(settings).collect::<Vec<_>>())?;
+        for (part, _, used_lrs, steps, accumulated) in optimizers.parts().filter(|it| it.0 == self.part) {
+            saved.value("used_lrs", used_lrs)?;
+            saved.value("steps", &steps)?;
+            saved.value("accumulated", &accumulated)?;
+            saved.value("is_current", &(part == optimizers.current_name()))?;
+        }
+        for (name, tensor) in optimizer.gather_state()? {
+            saved.tensor(&name, &tensor)?;
+        }
+        Ok(saved)
+    }
+
+    fn why_inexact(&self, run: &Run) -> Option<String> {
+        let is_complete = self.optimizer(run).is_ok_and(Optimizer::state_is_complete);
+        let of = if self.part.is_empty() { String::new() } else { format!(" of `{}`", self.part) };
+        (!is_complete).then(|| {
+            format!(
+                "the state of the optimizer{of} cannot be read, as with tch's own optimizers: use an optimizer of this crate"
+            )
+        })
+    }
+
+    fn validate(&self, saved: &Saved) -> Result<()> {
+        let name = &*self.name();
+        let algorithms: Vec<String> = value(name, "algorithms", saved)?;
+        let settings: Vec<BTreeMap<String, f64>> = value(name, "settings", saved)?;
+        let used_lrs: Vec<f64> = value(name, "used_lrs", saved)?;
+        let accumulated: Accumulated = value(name, "accumulated", saved)?;
+        let _: bool = value(name, "is_current", saved)?;
+        let are_lrs = used_lrs.is_empty() || used_lrs.len() == settings.len();
+        require(
+            name,
+            &[
+                ("steps", is_count(value(name, "steps", saved)?)),
+                ("algorithms", algorithms.len() == settings.len()),
+                ("accumulated", accumulated.is_sound()),
+                ("used_lrs", are_lrs && used_lrs.into_iter().all(f64::is_finite)),
+            ],
+        )
+    }
+
+    fn check(&self, run: &Run, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
+        let (name, named) = (self.name(), self.named());
+        let algorithms: Vec<String> = value(&name, "algorithms", saved)?;
+        let own = self.optimizer(run)?.groups();
+        if own.len() != algorithms.len() {
+            return Err(Error::usage(format!(
+                "the number of parameter groups of the optimizer{named} is {} in the checkpoint, but {} in this trainer: define \
+                 the same groups as when it was written",
+                algorithms.len(),
+                own.len()
+            )));
+        }
+        match own.iter().zip(&algorithms).find(|(group, saved)| group.algorithm() != saved.as_str()) {
+            None => Ok(()),
+            Some((group, saved)) => Err(Error::usage(format!(
+                "the optimizer{named} is {} in the checkpoint, but {} in this trainer: use the same optimizer as when it was \
+                 written",
+                shortened(saved),
+                group.algorithm()
+            ))),
+        }
+    }
+
+    fn check_absent(&self) -> Result<String> {
+        Err(Error::usage(format!(
+            "this trainer has {}, but the checkpoint does not: use the same optimizers as when it was written",
+            described(&self.part)
+        )))
+    }
+
+    /// Loads the settings first, because they determine which tensors exist.
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        let name = &*self.name();
+        let optimizers = &mut run.model.optimizers;
+        let optimizer = optimizers.for_part(&self.part)?;
+        let settings: Vec<BTreeMap<String, f64>> = value(name, "settings", saved)?;
+        for (group, settings) in optimizer.groups_mut().iter_mut().zip(settings) {
+            for (name, value) in settings {
+                let own = group.get(&name)?;
+                if own.to_bits() != value.to_bits() && !(own.is_nan() && value.is_nan()) {
+                    group.set(&name, value)?;
+                }
+            }
+        }
+        let tensors = saved.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+        optimizer.load_state(&tensors.collect::<NamedTensors>())?;
+        let used_lrs = value(name, "used_lrs", saved)?;
+        optimizers.restore(
+            &self.part,
+            used_lrs,
+            value(name, "steps", saved)?,
+            value(name, "accumulated", saved)?,
+        );
+        if value(name, "is_current", saved)? {
+            optimizers.select_if_present(&self.part);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! The position of the loop, the pending requests of hooks, and the entry points that have ended.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Part, is_count, require, value};
+use crate::checkpoint::Saved;
+use crate::checkpoint::manifest::Manifest;
+use crate::counters::Counters;
+use crate::error::{Result, shortened};
+use crate::progress::{FitState, LoopState};
+use crate::run::{Requests, Run};
+
+/// The counters of the loop, and the position, the start and the accumulation window of the fit.
+pub(super) struct Position;
+
+const LOOP: &str = "loop";
+
+impl Part for Position {
+    fn name(&self) -> Cow<'static, str> {
+        LOOP.into()
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("progress", &run.progress)?;
+        saved.value("fit", &run.fit)?;
+        Ok(saved)
+    }
+
+    fn why_inexact(&self, run: &Run) -> Option<String> {
+        run.fit.failed_mid_step.then(|| "it was written after an error in the middle of a step".to_owned())
+    }
+
+    fn validate(&self, saved: &Saved) -> Result<()> {
+        let progress: LoopState = value(LOOP, "progress", saved)?;
+        let FitState { start, position, window, .. } = value(LOOP, "fit", saved)?;
+        let Counters { epoch, batch_idx, batches_seen, optimizer_steps, samples_seen } = progress.counters;
+        let numbers = [epoch, batch_idx, batches_seen, optimizer_steps, samples_seen];
+        let is_past_start = start.epochs <= progress.epochs_begun && start.steps <= optimizer_steps;
+        require(
+            LOOP,
+            &[
+                ("progress.counters", numbers.into_iter().all(is_count)),
+                ("progress.batch_number", is_count(progress.batch_number)),
+                ("progress.epochs_begun", is_count(progress.epochs_begun)),
+                ("progress.epochs_done", progress.epochs_done <= progress.epochs_begun),
+                ("progress.train_batches", is_count(progress.train_batches)),
+                ("progress.fits_begun", progress.fits_begun > 0 && is_count(progress.fits_begun)),
+                ("progress.batches", progress.batches.is_none_or(is_count)),
+                ("fit.position", is_count(position.train) && is_count(position.valid)),
+                ("fit.position.loader", is_count(position.loader)),
+                ("fit.position.steps_before", position.steps_before <= optimizer_steps),
+                ("fit.window", window.filled <= window.size.max(1) && is_count(window.size)),
+                ("fit.start", is_past_start && is_count(start.spent().as_secs())),
+            ],
+        )
+    }
+
+    fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
+        let fit: FitState = value(LOOP, "fit", saved)?;
+        for ((here, there), what) in run.fit.data.iter().zip(&fit.data).zip(["training", "validation"]) {
+            if here != there {
+                let there = shortened(there);
+                why.push(format!("the {what} data was {there} when it was written, and is {here} now"));
+            }
+        }
+        Ok(())
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        let progress: LoopState = value(LOOP, "progress", saved)?;
+        // This fit has already been counted.
+        run.progress = LoopState { fits_begun: run.progress.fits_begun, ..progress };
+        run.fit = value(LOOP, "fit", saved)?;
+        run.fit.window.is_last_micro_batch = false;
+        Ok(())
+    }
+}
+
+/// What hooks have requested of the loop, and the loop has not done yet.
+pub(super) struct PendingRequests;
+
+const REQUESTS: &str = "requests";
+
+#[derive(Deserialize, Serialize)]
+struct SavedRequests {
+    stop: Option<String>,
+    end_epoch: bool,
+    is_cut_short: bool,
+}
+
+impl Part for PendingRequests {
+    fn name(&self) -> Cow<'static, str> {
+        REQUESTS.into()
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let Requests { skip_step: _, end_epoch, ref stop, is_of_clock, is_cut_short } = run.requests;
+        // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
+        let stop = stop.clone().filter(|_| !is_of_clock);
+        let mut saved = Saved::new();
+        saved.value("value", &SavedRequests { stop, end_epoch, is_cut_short })?;
+        Ok(saved)
+    }
+
+    fn validate(&self, saved: &Saved) -> Result<()> {
+        value::<SavedRequests>(REQUESTS, "value", saved).map(drop)
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        let SavedRequests { stop, end_epoch, is_cut_short } = value(REQUESTS, "value", saved)?;
+        run.requests = Requests { stop, end_epoch, is_cut_short, ..Requests::default() };
+        Ok(())
+    }
+}
+
+/// The entry points that have ended and that are not in the history file.
+pub(super) struct Entries;
+
+const ENTRIES: &str = "entries";
+
+impl Part for Entries {
+    fn name(&self) -> Cow<'static, str> {
+        ENTRIES.into()
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.value("predictions", &run.checkpoints.predictions)?;
+        Ok(saved)
+    }
+
+    fn validate(&self, saved: &Saved) -> Result<()> {
+        require(ENTRIES, &[("predictions", is_count(predictions_in(saved)?))])
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        run.checkpoints.predictions = predictions_in(saved)?;
+        Ok(())
+    }
+}
+
+fn predictions_in(saved: &Saved) -> Result<u64> {
+    value(ENTRIES, "predictions", saved)
+}
+
+/// Returns the number of calls of `predict` that had ended when a checkpoint was written.
+pub(in crate::training) fn predictions(manifest: &Manifest) -> Result<u64> {
+    let values = manifest.parts.get(ENTRIES).cloned().unwrap_or_default();
+    predictions_in(&Saved { values, ..Saved::new() })
+}
