@@ -2,19 +2,7 @@
 
 use std::marker::PhantomData;
 
-/// The autocast mode of a thread for one type of device. Matches `AutocastMode` in autocast.cpp.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Mode {
-    cuda: bool,
-    enabled: bool,
-    kind: i32,
-}
-
-unsafe extern "C" {
-    fn trainer_autocast_enter(cuda: bool, enabled: bool, half: bool) -> Mode;
-    fn trainer_autocast_exit(before: Mode);
-}
+use trainer_sys::{AutocastMode, trainer_autocast_enter, trainer_autocast_exit};
 
 /// The precision that operations under autocast compute in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +14,7 @@ pub(crate) enum Precision {
 /// Sets the autocast mode of this thread, and restores the previous mode when dropped, even after a
 /// panic. Guards must be dropped in reverse order.
 pub(crate) struct AutocastGuard {
-    before: Mode,
+    before: AutocastMode,
     /// Makes the guard neither `Send` nor `Sync`, because the mode belongs to the thread.
     not_send: PhantomData<*const ()>,
 }

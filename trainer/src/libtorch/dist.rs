@@ -1,13 +1,22 @@
-//! Calls into libtorch's c10d: see `dist.cpp`.
+//! Calls into libtorch's c10d, through the C++ functions of `trainer-c10d-sys`.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tch::{Device, Kind, Tensor};
-use torch_sys::C_tensor;
+use trainer_c10d_sys::{
+    RawBatchNorm, WorldOptions, trainer_open_files, trainer_reducer_check, trainer_reducer_compress,
+    trainer_reducer_free, trainer_reducer_new, trainer_reducer_prepare, trainer_watch_abort,
+    trainer_watch_free, trainer_watch_get, trainer_watch_new, trainer_watch_set, trainer_world_all_gather,
+    trainer_world_all_reduce, trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close,
+    trainer_world_connect, trainer_world_count, trainer_world_exchange, trainer_world_gather,
+    trainer_world_get, trainer_world_job, trainer_world_leave, trainer_world_open,
+    trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_job,
+};
+use trainer_sys::trainer_free;
 
-use super::{TensorList, outcome, trainer_free};
+use super::{TensorList, outcome};
 use crate::error::Result;
 
 /// The rendezvous: where and how the ranks connect.
@@ -52,111 +61,6 @@ pub(crate) struct BatchNorm<'a> {
     /// Whether `mean` and `variance` include the input of this rank; false for a batch borrowed
     /// from another rank.
     pub(crate) counts: bool,
-}
-
-#[repr(C)]
-struct RawBatchNorm {
-    input: *const C_tensor,
-    weight: *const C_tensor,
-    bias: *const C_tensor,
-    mean: *const C_tensor,
-    variance: *const C_tensor,
-    eps: f64,
-    count: f64,
-    counts: bool,
-}
-
-#[repr(C)]
-struct WorldOptions {
-    host: *const c_char,
-    file: *const c_char,
-    prefix: *const c_char,
-    interface: *const c_char,
-    own_host: *const c_char,
-    timeout_ms: i64,
-    port: i32,
-    rank: i32,
-    size: i32,
-    is_server: bool,
-}
-
-unsafe extern "C" {
-    fn trainer_world_open(with: *const WorldOptions, opened: *mut *mut c_void) -> *mut c_char;
-    fn trainer_world_connect(world: *mut c_void) -> *mut c_char;
-    fn trainer_world_set_job(world: *mut c_void, bytes: *const u8, count: usize) -> *mut c_char;
-    fn trainer_world_job(world: *mut c_void, value: *mut *mut c_char) -> *mut c_char;
-    fn trainer_world_count(world: *mut c_void, key: *const c_char) -> *mut c_char;
-    fn trainer_open_files(needed: u64) -> u64;
-    fn trainer_world_close(world: *mut c_void);
-    fn trainer_world_leave(world: *mut c_void) -> *mut c_char;
-    fn trainer_world_all_reduce(
-        world: *mut c_void,
-        group: i32,
-        tensor: *mut C_tensor,
-        op: i32,
-    ) -> *mut c_char;
-    fn trainer_world_broadcast(
-        world: *mut c_void,
-        tensors: *const *mut C_tensor,
-        count: usize,
-        root: i32,
-    ) -> *mut c_char;
-    fn trainer_world_all_gather(
-        world: *mut c_void,
-        input: *mut C_tensor,
-        output: *mut C_tensor,
-    ) -> *mut c_char;
-    fn trainer_world_reduce_scatter(
-        world: *mut c_void,
-        input: *mut C_tensor,
-        output: *mut C_tensor,
-    ) -> *mut c_char;
-    fn trainer_world_batch_norm(
-        world: *mut c_void,
-        with: *const RawBatchNorm,
-        normalized: *mut *mut C_tensor,
-    ) -> *mut c_char;
-    fn trainer_world_exchange(
-        world: *mut c_void,
-        own: *const f64,
-        count: usize,
-        all: *mut f64,
-    ) -> *mut c_char;
-    fn trainer_world_gather(
-        world: *mut c_void,
-        own: *const C_tensor,
-        all: *const *mut C_tensor,
-    ) -> *mut c_char;
-    fn trainer_world_set(
-        world: *mut c_void,
-        key: *const c_char,
-        bytes: *const u8,
-        count: usize,
-    ) -> *mut c_char;
-    fn trainer_world_get(world: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
-    fn trainer_watch_new(world: *mut c_void) -> *mut c_void;
-    fn trainer_watch_free(watch: *mut c_void);
-    fn trainer_watch_set(
-        watch: *mut c_void,
-        key: *const c_char,
-        bytes: *const u8,
-        count: usize,
-    ) -> *mut c_char;
-    fn trainer_watch_get(watch: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
-    fn trainer_watch_abort(watch: *mut c_void) -> *mut c_char;
-    fn trainer_reducer_new(
-        world: *mut c_void,
-        params: *const *mut C_tensor,
-        names: *const *const c_char,
-        count: usize,
-        bucket_bytes: i64,
-        find_unused: bool,
-        made: *mut *mut c_void,
-    ) -> *mut c_char;
-    fn trainer_reducer_compress(world: *mut c_void, it: *mut c_void, is_bfloat: bool) -> *mut c_char;
-    fn trainer_reducer_prepare(it: *mut c_void, loss: *const C_tensor) -> *mut c_char;
-    fn trainer_reducer_check(it: *mut c_void) -> *mut c_char;
-    fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
 }
 
 /// The process groups of this process, and the store.

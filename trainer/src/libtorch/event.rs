@@ -1,18 +1,13 @@
 //! Events on the stream of a CUDA device.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_void;
 
 use tch::Device;
+use trainer_sys::{trainer_event_free, trainer_event_record, trainer_event_wait};
 
 use super::outcome;
 use super::random::cuda;
 use crate::error::Result;
-
-unsafe extern "C" {
-    fn trainer_event_record(cuda: i64, event: *mut *mut c_void) -> *mut c_char;
-    fn trainer_event_wait(event: *const c_void) -> *mut c_char;
-    fn trainer_event_free(event: *mut c_void);
-}
 
 /// A position in the queue of work of a CUDA stream.
 #[derive(Debug)]

@@ -1,16 +1,11 @@
 //! Counting the floating-point operations of a thread.
 
-use std::ffi::c_char;
 use std::thread::{self, ThreadId};
+
+use trainer_sys::{trainer_flops, trainer_flops_start, trainer_flops_stop};
 
 use super::outcome;
 use crate::error::Result;
-
-unsafe extern "C" {
-    fn trainer_flops_start(handle: *mut u64) -> *mut c_char;
-    fn trainer_flops_stop(handle: u64) -> *mut c_char;
-    fn trainer_flops() -> u64;
-}
 
 /// Counts the floating-point operations of the thread that created it, until it is dropped.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::Tensor;
-use torch_sys::C_tensor;
+use trainer_sys::{C_tensor, trainer_on_grad, trainer_remove_on_grad};
 
-use super::{outcome, trainer_on_grad, trainer_remove_on_grad};
+use super::outcome;
 use crate::error::{Result, discard_panic, panic_text};
 
 /// A callback that receives a gradient and may return a tensor that replaces it.

@@ -1,23 +1,14 @@
 //! The backward pass, and operations on all gradients of a list of parameters.
 
-use std::ffi::c_char;
-
 use tch::Tensor;
-use torch_sys::C_tensor;
+use trainer_sys::{
+    trainer_backward, trainer_clip_grad_norm, trainer_clip_grad_value, trainer_drop_grads,
+    trainer_scale_grads, trainer_set_grad, trainer_unscale_grads,
+};
 
-use super::tensors::{Parameters, Params};
+use super::tensors::Parameters;
 use super::{outcome, text_of};
 use crate::error::{Error, Result};
-
-unsafe extern "C" {
-    fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
-    fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize) -> *mut c_char;
-    fn trainer_scale_grads(list: *mut Params, factor: f64) -> *mut c_char;
-    fn trainer_unscale_grads(list: *mut Params, factor: f64, finite: *mut bool) -> *mut c_char;
-    fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
-    fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
-    fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
-}
 
 /// Sets the gradients of the parameters to none.
 pub(crate) fn drop_grads(params: &Parameters) -> Result<()> {

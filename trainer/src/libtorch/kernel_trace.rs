@@ -1,20 +1,15 @@
 //! libtorch's profiler of operators and kernels.
 
-use std::ffi::{CString, c_char};
+use std::ffi::CString;
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tch::Device;
+use trainer_sys::{trainer_profiler_enabled, trainer_profiler_start, trainer_profiler_stop};
 
 use super::{failure, text_of};
 use crate::error::{Error, Result};
-
-unsafe extern "C" {
-    fn trainer_profiler_enabled() -> bool;
-    fn trainer_profiler_start(cuda: bool, shapes: bool) -> *mut c_char;
-    fn trainer_profiler_stop(path: *const c_char) -> *mut c_char;
-}
 
 /// Whether a [`KernelTrace`] exists. libtorch has one collector for the whole process.
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);

@@ -1,4 +1,5 @@
-//! Calls into the C++ shim, which provides what tch does not. All unsafe code of the crate is here.
+//! Calls into the C++ functions of `trainer-sys`, which provide what tch does not. All unsafe code of
+//! the crate is here.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +7,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 
 use tch::{Kind, TchError, Tensor};
-use torch_sys::C_tensor;
+use trainer_sys::{
+    trainer_bytes, trainer_check_params, trainer_free, trainer_identity, trainer_memory, trainer_rows,
+    trainer_unfit, trainer_version,
+};
 
 mod autocast;
 #[cfg_attr(not(feature = "distributed"), path = "no_dist.rs")]
@@ -34,36 +38,16 @@ pub(crate) use kernel_trace::KernelTrace;
 pub(crate) use modes::{GradModeGuard, Modes};
 #[cfg(feature = "nvml")]
 pub(crate) use monitors::cuda_bus_id;
-pub(crate) use monitors::{CudaMemory, norms};
-pub(crate) use optimizers::{Adagrad, Adam, Lion, Muon, RmsProp, Sgd};
+pub(crate) use monitors::{CudaMemory, cuda_memory, norms};
+pub(crate) use optimizers::{
+    Adagrad, Adam, Lion, Muon, RmsProp, Sgd, adagrad, adam, lion, muon, rms_prop, sgd,
+};
 pub(crate) use random::{random_state, set_random_state};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
-use tensors::Params;
 pub(crate) use tensors::{Parameters, TensorList, lerp};
 
 use crate::error::{Error, Result};
-
-unsafe extern "C" {
-    fn trainer_free(message: *mut c_char);
-    fn trainer_version() -> *const c_char;
-    fn trainer_unfit(param: *const C_tensor) -> *mut c_char;
-    fn trainer_check_params(list: *mut Params) -> *mut c_char;
-    fn trainer_identity(tensor: *const C_tensor) -> *const c_void;
-    fn trainer_memory(param: *const C_tensor, begin: *mut usize, bytes: *mut usize) -> bool;
-    fn trainer_bytes(tensor: *const C_tensor, begin: *mut *const c_void, bytes: *mut usize) -> *mut c_char;
-    fn trainer_rows(tensor: *const C_tensor) -> i64;
-    fn trainer_on_grad(
-        tensor: *const C_tensor,
-        call: unsafe extern "C" fn(*const c_void, *mut C_tensor, *mut *mut c_char) -> *mut C_tensor,
-        forget: unsafe extern "C" fn(*mut c_void),
-        with: *mut c_void,
-        id: *mut u32,
-    ) -> *mut c_char;
-    fn trainer_remove_on_grad(tensor: *const C_tensor, id: u32) -> *mut c_char;
-    fn trainer_random_state(cuda: i64, state: *mut *mut C_tensor) -> *mut c_char;
-    fn trainer_set_random_state(cuda: i64, state: *const C_tensor) -> *mut c_char;
-}
 
 unsafe extern "C" {
     /// Flushes an output stream of the C library, or all of them if `stream` is null.

@@ -2,21 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-unsafe extern "C" {
-    fn trainer_modes() -> Flags;
-    fn trainer_set_modes(modes: Flags);
-    fn trainer_record_gradients(record: bool) -> bool;
-}
-
-/// The process-wide modes of libtorch.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Flags {
-    deterministic: bool,
-    deterministic_warns_only: bool,
-    detects_anomalies: bool,
-    checks_nan: bool,
-}
+use trainer_sys::{ModeFlags, trainer_modes, trainer_record_gradients, trainer_set_modes};
 
 /// Reference counts of active requests per mode, over all threads, and the flags to restore after
 /// the last one.
@@ -24,13 +10,13 @@ struct Flags {
 struct ModeRequests {
     deterministic: usize,
     detect_anomaly: usize,
-    before: Flags,
+    before: ModeFlags,
 }
 
 static MODE_REQUESTS: Mutex<ModeRequests> = Mutex::new(ModeRequests {
     deterministic: 0,
     detect_anomaly: 0,
-    before: Flags {
+    before: ModeFlags {
         deterministic: false,
         deterministic_warns_only: false,
         detects_anomalies: false,

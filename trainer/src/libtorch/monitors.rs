@@ -1,21 +1,16 @@
 //! Readings for the monitors: norms of tensors, and the memory and the PCI bus id of a CUDA device.
 
-use std::ffi::c_char;
 #[cfg(feature = "nvml")]
 use std::ffi::c_int;
 
 use tch::Tensor;
-use torch_sys::C_tensor;
+pub(crate) use trainer_sys::CudaMemory;
+#[cfg(feature = "nvml")]
+use trainer_sys::trainer_cuda_bus_id;
+use trainer_sys::{trainer_cuda_memory, trainer_norms};
 
 use super::outcome;
 use crate::error::Result;
-
-unsafe extern "C" {
-    fn trainer_norms(tensors: *const *mut C_tensor, count: usize, norms: *mut *mut C_tensor) -> *mut c_char;
-    fn trainer_cuda_memory(cuda: i64, memory: *mut CudaMemory) -> *mut c_char;
-    #[cfg(feature = "nvml")]
-    fn trainer_cuda_bus_id(cuda: i64, text: *mut c_char, size: c_int) -> bool;
-}
 
 /// Returns the L2 norm of each tensor, as one vector on the device of the first tensor.
 pub(crate) fn norms<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<Tensor> {
@@ -28,26 +23,13 @@ pub(crate) fn norms<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result
     Ok(unsafe { Tensor::from_ptr(norms) })
 }
 
-/// The memory of a CUDA device in bytes, as libtorch's allocator counts it. Matches `CudaMemory` in
-/// monitors.cpp.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct CudaMemory {
-    pub(crate) allocated: i64,
-    pub(crate) peak_allocated: i64,
-    pub(crate) reserved: i64,
-    pub(crate) peak_reserved: i64,
-}
-
-impl CudaMemory {
-    /// Reads the counts of libtorch's allocator for a CUDA device, without synchronizing with it.
-    pub(crate) fn read(cuda: usize) -> Result<Self> {
-        let mut memory = CudaMemory::default();
-        let cuda = i64::try_from(cuda).unwrap_or(i64::MAX);
-        // SAFETY: the shim writes one struct of the same layout, or returns a message.
-        outcome(unsafe { trainer_cuda_memory(cuda, &raw mut memory) })?;
-        Ok(memory)
-    }
+/// Reads the counts of libtorch's allocator for a CUDA device, without synchronizing with it.
+pub(crate) fn cuda_memory(cuda: usize) -> Result<CudaMemory> {
+    let mut memory = CudaMemory::default();
+    let cuda = i64::try_from(cuda).unwrap_or(i64::MAX);
+    // SAFETY: the shim writes one struct, or returns a message.
+    outcome(unsafe { trainer_cuda_memory(cuda, &raw mut memory) })?;
+    Ok(memory)
 }
 
 /// Returns the PCI bus id of a CUDA device: `0000:18:00.0`. `None` if the CUDA runtime is not

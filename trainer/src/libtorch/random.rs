@@ -1,8 +1,9 @@
 //! The state of libtorch's random number generators, and checks of states that come from a file.
 
 use tch::{Device, Kind, Tensor};
+use trainer_sys::{trainer_random_state, trainer_set_random_state};
 
-use super::{bytes, from_bytes, outcome, trainer_random_state, trainer_set_random_state};
+use super::{bytes, from_bytes, outcome};
 use crate::error::{Error, Result};
 
 /// Returns the state of the random number generator of the CPU or of a CUDA device.

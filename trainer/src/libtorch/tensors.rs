@@ -3,19 +3,10 @@
 use std::ffi::c_char;
 
 use tch::Tensor;
-use torch_sys::C_tensor;
+use trainer_sys::{C_tensor, Params, trainer_lerp};
 
 use super::{failure, outcome, text_of};
 use crate::error::{Error, Result};
-
-unsafe extern "C" {
-    fn trainer_lerp(
-        from: *const *mut C_tensor,
-        to: *const *mut C_tensor,
-        count: usize,
-        weight: f64,
-    ) -> *mut c_char;
-}
 
 /// A list of tensors, with their handles in the form that the shim takes.
 #[derive(Debug, Default)]
@@ -89,16 +80,6 @@ impl Parameters {
             None => failure(message),
         })
     }
-}
-
-/// The parameters that a function of the shim works on.
-#[repr(C)]
-pub(super) struct Params {
-    params: *const *mut C_tensor,
-    count: usize,
-    /// Set by the shim: the index of the parameter that its error concerns, or `count` if the error
-    /// does not concern a single parameter.
-    current: usize,
 }
 
 /// Interpolates linearly, in place, from each tensor in `from` to its counterpart in `to`:

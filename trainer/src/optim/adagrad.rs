@@ -68,7 +68,7 @@ fn step(group: &ParamGroup) -> Result<()> {
         weight_decay: group.weight_decay,
         maximize: maximize != 0.0,
     };
-    settings.step(group.list(), [group.slot(0), group.slot(1)])
+    libtorch::adagrad(&settings, group.list(), [group.slot(0), group.slot(1)])
 }
 
 optimizer!(Adagrad, "Sets the weight decay: an L2 penalty, added to the gradient. Defaults to 0.");

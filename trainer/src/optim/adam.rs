@@ -103,5 +103,5 @@ fn step(group: &ParamGroup, decoupled: bool) -> Result<()> {
         maximize: maximize != 0.0,
     };
     let state = [group.slot(0), group.slot(1), group.slot(2)];
-    settings.step(group.list(), state, (amsgrad != 0.0).then(|| group.slot(3)))
+    libtorch::adam(&settings, group.list(), state, (amsgrad != 0.0).then(|| group.slot(3)))
 }

@@ -54,7 +54,7 @@ fn step(group: &ParamGroup) -> Result<()> {
         weight_decay: group.weight_decay,
         maximize: maximize != 0.0,
     };
-    settings.step(group.list(), group.slot(0))
+    libtorch::lion(&settings, group.list(), group.slot(0))
 }
 
 optimizer!(Lion, "Sets the decoupled weight decay. Defaults to 0.");

@@ -120,7 +120,7 @@ fn step(group: &ParamGroup) -> Result<()> {
         match_rms_adamw: match_rms_adamw != 0.0,
         maximize: maximize != 0.0,
     };
-    settings.step(group.list(), group.slot(0))
+    libtorch::muon(&settings, group.list(), group.slot(0))
 }
 
 optimizer!(Muon, "Sets the decoupled weight decay. Defaults to 0.1.");

@@ -80,7 +80,8 @@ fn step(group: &ParamGroup) -> Result<()> {
         weight_decay: group.weight_decay,
         maximize: maximize != 0.0,
     };
-    settings.step(
+    libtorch::rms_prop(
+        &settings,
         group.list(),
         group.slot(0),
         (centered != 0.0).then(|| group.slot(1)),

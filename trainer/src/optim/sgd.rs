@@ -81,7 +81,7 @@ fn step(group: &ParamGroup) -> Result<()> {
         nesterov: nesterov != 0.0,
         maximize: maximize != 0.0,
     };
-    settings.step(group.list(), (momentum != 0.0).then(|| [group.slot(0), group.slot(1)]))
+    libtorch::sgd(&settings, group.list(), (momentum != 0.0).then(|| [group.slot(0), group.slot(1)]))
 }
 
 optimizer!(Sgd, "Sets the weight decay: an L2 penalty, added to the gradient. Defaults to 0.");

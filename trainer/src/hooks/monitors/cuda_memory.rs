@@ -2,7 +2,7 @@
 
 use super::{Interval, MIB};
 use crate::hooks::ord;
-use crate::libtorch::CudaMemory;
+use crate::libtorch::{CudaMemory, cuda_memory};
 use crate::prelude::*;
 
 /// Logs the memory of the task's CUDA device that libtorch's allocator manages, in MiB:
@@ -57,7 +57,7 @@ impl CudaMemoryMonitor {
 
 fn read(device: Device) -> Result<CudaMemory> {
     match device {
-        Device::Cuda(nth) => CudaMemory::read(nth),
+        Device::Cuda(nth) => cuda_memory(nth),
         other => Err(Error::msg(format!(
             "the task is on {other:?}, but libtorch only tracks the memory of CUDA devices: remove the monitor"
         ))),

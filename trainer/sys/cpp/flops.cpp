@@ -2,11 +2,6 @@
 // fail returns null on success, or a message that the caller frees with `trainer_free`. No function
 // throws.
 
-// Without it, `RecordFunction` has one more member than in libtorch, which is built with it.
-#ifndef NDEBUG
-#define NDEBUG
-#endif
-
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 

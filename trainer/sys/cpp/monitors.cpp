@@ -67,7 +67,7 @@ char* trainer_norms(at::Tensor** tensors, size_t count, at::Tensor** norms) {
 }
 
 // The memory of a CUDA device in bytes, as libtorch's allocator counts it. Matches `CudaMemory` in
-// monitors.rs.
+// lib.rs.
 struct CudaMemory {
   int64_t allocated, peak_allocated, reserved, peak_reserved;
 };

@@ -12,7 +12,7 @@ at::ScalarType kind_of(bool half) { return half ? at::kHalf : at::kBFloat16; }
 
 extern "C" {
 
-// The mode of this thread. Matches `Mode` in autocast.rs.
+// The mode of this thread. Matches `AutocastMode` in lib.rs.
 struct AutocastMode {
   bool cuda;
   bool enabled;

@@ -1,0 +1,120 @@
+//! Declarations of the C++ functions with which [`trainer`](https://docs.rs/trainer) calls
+//! libtorch's c10d. They are an implementation detail of `trainer` and follow no versioning.
+//!
+//! The conventions are those of [`trainer_sys`].
+
+#![allow(unsafe_code)]
+#![allow(missing_docs, reason = "the C++ files document them")]
+
+use std::ffi::{c_char, c_void};
+
+use trainer_sys::C_tensor;
+
+unsafe extern "C" {
+    pub fn trainer_world_open(with: *const WorldOptions, opened: *mut *mut c_void) -> *mut c_char;
+    pub fn trainer_world_connect(world: *mut c_void) -> *mut c_char;
+    pub fn trainer_world_set_job(world: *mut c_void, bytes: *const u8, count: usize) -> *mut c_char;
+    pub fn trainer_world_job(world: *mut c_void, value: *mut *mut c_char) -> *mut c_char;
+    pub fn trainer_world_count(world: *mut c_void, key: *const c_char) -> *mut c_char;
+    pub fn trainer_open_files(needed: u64) -> u64;
+    pub fn trainer_world_close(world: *mut c_void);
+    pub fn trainer_world_leave(world: *mut c_void) -> *mut c_char;
+    pub fn trainer_world_all_reduce(
+        world: *mut c_void,
+        group: i32,
+        tensor: *mut C_tensor,
+        op: i32,
+    ) -> *mut c_char;
+    pub fn trainer_world_broadcast(
+        world: *mut c_void,
+        tensors: *const *mut C_tensor,
+        count: usize,
+        root: i32,
+    ) -> *mut c_char;
+    pub fn trainer_world_all_gather(
+        world: *mut c_void,
+        input: *mut C_tensor,
+        output: *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn trainer_world_reduce_scatter(
+        world: *mut c_void,
+        input: *mut C_tensor,
+        output: *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn trainer_world_batch_norm(
+        world: *mut c_void,
+        with: *const RawBatchNorm,
+        normalized: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn trainer_world_exchange(
+        world: *mut c_void,
+        own: *const f64,
+        count: usize,
+        all: *mut f64,
+    ) -> *mut c_char;
+    pub fn trainer_world_gather(
+        world: *mut c_void,
+        own: *const C_tensor,
+        all: *const *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn trainer_world_set(
+        world: *mut c_void,
+        key: *const c_char,
+        bytes: *const u8,
+        count: usize,
+    ) -> *mut c_char;
+    pub fn trainer_world_get(world: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
+    pub fn trainer_watch_new(world: *mut c_void) -> *mut c_void;
+    pub fn trainer_watch_free(watch: *mut c_void);
+    pub fn trainer_watch_set(
+        watch: *mut c_void,
+        key: *const c_char,
+        bytes: *const u8,
+        count: usize,
+    ) -> *mut c_char;
+    pub fn trainer_watch_get(watch: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
+    pub fn trainer_watch_abort(watch: *mut c_void) -> *mut c_char;
+    pub fn trainer_reducer_new(
+        world: *mut c_void,
+        params: *const *mut C_tensor,
+        names: *const *const c_char,
+        count: usize,
+        bucket_bytes: i64,
+        find_unused: bool,
+        made: *mut *mut c_void,
+    ) -> *mut c_char;
+    pub fn trainer_reducer_compress(world: *mut c_void, it: *mut c_void, is_bfloat: bool) -> *mut c_char;
+    pub fn trainer_reducer_prepare(it: *mut c_void, loss: *const C_tensor) -> *mut c_char;
+    pub fn trainer_reducer_check(it: *mut c_void) -> *mut c_char;
+    pub fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
+}
+
+/// A batch normalization with the statistics of all ranks. `weight` and `bias` may be null.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RawBatchNorm {
+    pub input: *const C_tensor,
+    pub weight: *const C_tensor,
+    pub bias: *const C_tensor,
+    pub mean: *const C_tensor,
+    pub variance: *const C_tensor,
+    pub eps: f64,
+    pub count: f64,
+    pub counts: bool,
+}
+
+/// Where and how the ranks connect. `file`, `interface` and `own_host` may be null.
+#[derive(Debug)]
+#[repr(C)]
+pub struct WorldOptions {
+    pub host: *const c_char,
+    pub file: *const c_char,
+    pub prefix: *const c_char,
+    pub interface: *const c_char,
+    pub own_host: *const c_char,
+    pub timeout_ms: i64,
+    pub port: i32,
+    pub rank: i32,
+    pub size: i32,
+    pub is_server: bool,
+}

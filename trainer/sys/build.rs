@@ -1,0 +1,66 @@
+//! Compiles the C++ functions, and lets programs that cargo runs find libtorch.
+
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    reason = "cargo reads what a build script prints and writes"
+)]
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, io};
+
+fn main() {
+    println!("cargo::rerun-if-changed=cpp");
+    println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
+    println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
+    // If the variable is missing, torch-sys was built with `doc-only`: there is nothing to compile
+    // against.
+    let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else { return };
+    let lib = lib.canonicalize().unwrap_or(lib);
+
+    let root = env::var_os("LIBTORCH_INCLUDE").map(PathBuf::from);
+    let include = root.as_deref().or(lib.parent()).unwrap_or(Path::new("/usr")).join("include");
+    let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".into());
+    if !is_clippy() {
+        cc::Build::new()
+            .cpp(true)
+            .std("c++17")
+            .warnings(false)
+            .opt_level(2)
+            .include(include.join("torch/csrc/api/include"))
+            .include(&include)
+            .define("_GLIBCXX_USE_CXX11_ABI", abi.as_str())
+            .file("cpp/lib.cpp")
+            .compile("trainer_shim");
+    }
+
+    if let Err(error) = link_into_out_dir(&lib) {
+        println!("cargo::warning=could not link {} into the build folder: {error}", lib.display());
+    }
+    // For the build scripts of `trainer` and `trainer-c10d-sys`.
+    let headers = env::current_dir().expect("cargo sets the current folder").join("cpp");
+    println!("cargo::metadata=headers={}", headers.display());
+    println!("cargo::metadata=libtorch_include={}", include.display());
+    println!("cargo::metadata=libtorch_lib={}", lib.display());
+}
+
+/// Links libtorch's folder into the build output folder. Cargo adds native search paths inside its
+/// target folder to the library path of the programs that it runs.
+fn link_into_out_dir(lib: &Path) -> io::Result<()> {
+    let link = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("libtorch");
+    if link.symlink_metadata().is_ok() {
+        fs::remove_file(&link)?;
+    }
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(lib, &link)?;
+    #[cfg(windows)]
+    std::os::windows::fs::symlink_dir(lib, &link)?;
+    println!("cargo::rustc-link-search=native={}", link.display());
+    Ok(())
+}
+
+/// Whether clippy runs this script. Cargo keeps what clippy builds apart, and clippy links nothing.
+fn is_clippy() -> bool {
+    let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
+    wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))
+}

@@ -1,0 +1,237 @@
+//! Declarations of the C++ functions that [`trainer`](https://docs.rs/trainer) calls besides those
+//! of torch-sys. They are an implementation detail of `trainer` and follow no versioning.
+//!
+//! The functions are documented in the C++ files. Tensors are passed as tch's pointers. A function
+//! that can fail returns null on success, or a message that the caller frees with
+//! [`trainer_free`]. No function throws.
+
+#![allow(unsafe_code)]
+#![allow(missing_docs, reason = "the C++ files document them")]
+
+use std::ffi::{c_char, c_int, c_void};
+
+pub use torch_sys::C_tensor;
+
+// autocast.cpp
+unsafe extern "C" {
+    pub fn trainer_autocast_enter(cuda: bool, enabled: bool, half: bool) -> AutocastMode;
+    pub fn trainer_autocast_exit(before: AutocastMode);
+}
+
+/// The autocast mode of a thread for one type of device.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AutocastMode {
+    pub cuda: bool,
+    pub enabled: bool,
+    pub kind: i32,
+}
+
+// flops.cpp
+unsafe extern "C" {
+    pub fn trainer_flops_start(handle: *mut u64) -> *mut c_char;
+    pub fn trainer_flops_stop(handle: u64) -> *mut c_char;
+    pub fn trainer_flops() -> u64;
+}
+
+// monitors.cpp
+unsafe extern "C" {
+    pub fn trainer_norms(
+        tensors: *const *mut C_tensor,
+        count: usize,
+        norms: *mut *mut C_tensor,
+    ) -> *mut c_char;
+    pub fn trainer_cuda_memory(cuda: i64, memory: *mut CudaMemory) -> *mut c_char;
+    pub fn trainer_cuda_bus_id(cuda: i64, text: *mut c_char, size: c_int) -> bool;
+}
+
+/// The memory of a CUDA device in bytes, as libtorch's allocator counts it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaMemory {
+    pub allocated: i64,
+    pub peak_allocated: i64,
+    pub reserved: i64,
+    pub peak_reserved: i64,
+}
+
+// profiler.cpp
+unsafe extern "C" {
+    pub fn trainer_profiler_enabled() -> bool;
+    pub fn trainer_profiler_start(cuda: bool, shapes: bool) -> *mut c_char;
+    pub fn trainer_profiler_stop(path: *const c_char) -> *mut c_char;
+}
+
+// shim.cpp: tensors and parameters
+unsafe extern "C" {
+    pub fn trainer_free(message: *mut c_char);
+    pub fn trainer_version() -> *const c_char;
+    pub fn trainer_unfit(param: *const C_tensor) -> *mut c_char;
+    pub fn trainer_check_params(list: *mut Params) -> *mut c_char;
+    pub fn trainer_identity(tensor: *const C_tensor) -> *const c_void;
+    pub fn trainer_memory(param: *const C_tensor, begin: *mut usize, bytes: *mut usize) -> bool;
+    pub fn trainer_bytes(
+        tensor: *const C_tensor,
+        begin: *mut *const c_void,
+        bytes: *mut usize,
+    ) -> *mut c_char;
+    pub fn trainer_rows(tensor: *const C_tensor) -> i64;
+    pub fn trainer_lerp(
+        from: *const *mut C_tensor,
+        to: *const *mut C_tensor,
+        count: usize,
+        weight: f64,
+    ) -> *mut c_char;
+}
+
+/// The parameters that a function works on.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Params {
+    pub params: *const *mut C_tensor,
+    pub count: usize,
+    /// Set by the function: the index of the parameter that its error concerns, or `count` if the
+    /// error does not concern a single parameter.
+    pub current: usize,
+}
+
+// shim.cpp: gradients
+unsafe extern "C" {
+    pub fn trainer_drop_grads(params: *const *mut C_tensor, count: usize) -> *mut c_char;
+    pub fn trainer_backward(loss: *const C_tensor, params: *const *mut C_tensor, count: usize)
+    -> *mut c_char;
+    pub fn trainer_scale_grads(list: *mut Params, factor: f64) -> *mut c_char;
+    pub fn trainer_unscale_grads(list: *mut Params, factor: f64, finite: *mut bool) -> *mut c_char;
+    pub fn trainer_clip_grad_norm(list: *mut Params, max_norm: f64, norm: *mut *mut C_tensor) -> *mut c_char;
+    pub fn trainer_clip_grad_value(list: *mut Params, max_value: f64) -> *mut c_char;
+    pub fn trainer_set_grad(param: *mut C_tensor, grad: *const C_tensor) -> *mut c_char;
+    pub fn trainer_on_grad(
+        tensor: *const C_tensor,
+        call: unsafe extern "C" fn(*const c_void, *mut C_tensor, *mut *mut c_char) -> *mut C_tensor,
+        forget: unsafe extern "C" fn(*mut c_void),
+        with: *mut c_void,
+        id: *mut u32,
+    ) -> *mut c_char;
+    pub fn trainer_remove_on_grad(tensor: *const C_tensor, id: u32) -> *mut c_char;
+}
+
+// shim.cpp: random states, events and modes
+unsafe extern "C" {
+    pub fn trainer_random_state(cuda: i64, state: *mut *mut C_tensor) -> *mut c_char;
+    pub fn trainer_set_random_state(cuda: i64, state: *const C_tensor) -> *mut c_char;
+    pub fn trainer_event_record(cuda: i64, event: *mut *mut c_void) -> *mut c_char;
+    pub fn trainer_event_wait(event: *const c_void) -> *mut c_char;
+    pub fn trainer_event_free(event: *mut c_void);
+    pub fn trainer_modes() -> ModeFlags;
+    pub fn trainer_set_modes(modes: ModeFlags);
+    pub fn trainer_record_gradients(record: bool) -> bool;
+}
+
+/// The process-wide modes of libtorch.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ModeFlags {
+    pub deterministic: bool,
+    pub deterministic_warns_only: bool,
+    pub detects_anomalies: bool,
+    pub checks_nan: bool,
+}
+
+// shim.cpp: optimizers
+unsafe extern "C" {
+    pub fn trainer_sgd(lists: *mut Lists, with: *const Sgd) -> *mut c_char;
+    pub fn trainer_adam(lists: *mut Lists, with: *const Adam) -> *mut c_char;
+    pub fn trainer_adagrad(lists: *mut Lists, with: *const Adagrad) -> *mut c_char;
+    pub fn trainer_rmsprop(lists: *mut Lists, with: *const RmsProp) -> *mut c_char;
+    pub fn trainer_lion(lists: *mut Lists, with: *const Lion) -> *mut c_char;
+    pub fn trainer_muon(lists: *mut Lists, with: *const Muon) -> *mut c_char;
+}
+
+/// The tensors that one step of an optimizer works on: the parameters, their state, and their step
+/// counts.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Lists {
+    pub params: *const *mut C_tensor,
+    pub state: [*const *mut C_tensor; 3],
+    pub steps: *const *mut C_tensor,
+    pub count: usize,
+    /// Set by the kernel: the index of the parameter that its error concerns, or `count` if the
+    /// error does not concern a single parameter.
+    pub current: usize,
+}
+
+/// The settings of one SGD step.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Sgd {
+    pub lr: f64,
+    pub momentum: f64,
+    pub dampening: f64,
+    pub weight_decay: f64,
+    pub nesterov: bool,
+    pub maximize: bool,
+}
+
+/// The settings of one Adam step, or of one AdamW step if `decoupled`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Adam {
+    pub lr: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    pub decoupled: bool,
+    pub amsgrad: bool,
+    pub maximize: bool,
+}
+
+/// The settings of one Adagrad step.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Adagrad {
+    pub lr: f64,
+    pub lr_decay: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    pub maximize: bool,
+}
+
+/// The settings of one RMSprop step.
+#[derive(Debug)]
+#[repr(C)]
+pub struct RmsProp {
+    pub lr: f64,
+    pub alpha: f64,
+    pub eps: f64,
+    pub momentum: f64,
+    pub weight_decay: f64,
+    pub maximize: bool,
+}
+
+/// The settings of one Lion step.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Lion {
+    pub lr: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub weight_decay: f64,
+    pub maximize: bool,
+}
+
+/// The settings of one Muon step.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Muon {
+    pub lr: f64,
+    pub momentum: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+    pub ns_steps: i64,
+    pub nesterov: bool,
+    pub full_precision: bool,
+    pub match_rms_adamw: bool,
+    pub maximize: bool,
+}
