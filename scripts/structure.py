@@ -1,0 +1,393 @@
+#!/usr/bin/env python3
+"""Prints numbers about the structure of the library: the size of `Run`, imports against the layers, cycles, code lines.
+
+    python3 scripts/structure.py [--json] [--list]
+
+`--list` also prints what was counted. Tests, comments, the contents of strings and what is only compiled for documentation are
+not read. The rules:
+
+- `Run` and its parts: `Run`, and each struct that a field of a counted struct names (directly, or as an argument of
+  `Option`, `Vec` and the like; not behind `&`, `Arc`, `fn` or `dyn`), if it is declared below one of the files and folders in
+  STATE, and not below one in NOT_STATE, wherever these are. Each struct is counted once.
+- Methods of `Run`: the functions in its inherent impl blocks.
+- Places that ask for a world: the patterns in WORLD.
+- Code lines: lines with code, in all packages that a program depends on.
+- An import is a pair of files, one of which uses an item of the other in a path that starts with `crate`, `self` or `super`.
+  An item that is re-exported counts as one of the file that defines it, and a re-export is not an import. Files that import
+  each other, directly or through others, are a cycle.
+- An import goes up if the table in ARCHITECTURE.md lists the item's door (its file or folder in `trainer/src`) in a row
+  above that of the file. `lib.rs` has no door: an item that it defines counts as below all others.
+"""
+
+import collections
+import json
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "trainer" / "src"
+PACKAGES = ["trainer/src", "trainer/sys/src", "trainer/c10d-sys/src", "trainer-macros/src"]
+STATE = {"run", "progress", "log", "record", "settings"}
+NOT_STATE = {"cancel", "context", "dispatch", "history", "profile", "recorder", "run_folder", "summary"}
+WORLD = r"world(?:\(\))?\s*\.is_(?:some|none)\(\)|Some\((?:ref )?world\)\s*=|match [^{;]*\bworld\b(?:\(\))?\s*\{"
+IS_TEST = re.compile(r"(^|/)tests(\.rs|/)")
+
+
+def strip(text):
+    """Returns the code of a file: comments and the contents of strings become blanks, and newlines stay."""
+    token = re.compile(
+        r"//[^\n]*|/\*.*?\*/|b?r(#*)\".*?\"\1|b?\"(?:\\.|[^\"\\])*\"|b?'(?:\\.[^']*|[^'\\\n])'", re.DOTALL
+    )
+
+    def blank(found):
+        text = found.group()
+        lines = re.sub(r"[^\n]", " ", text)
+        return lines if text.startswith("/") or len(text) < 2 else '"' + lines[2:] + '"'
+
+    return token.sub(blank, text)
+
+
+def end_of_block(code, start):
+    """Returns the position behind the block, or behind the item that ends in a semicolon before any block begins."""
+    depth = 0
+    for position in range(start, len(code)):
+        if code[position] in "{[(":
+            depth += 1
+        elif code[position] in "}])":
+            depth -= 1
+            if depth == 0 and code[position] == "}":
+                return position + 1
+        elif code[position] == ";" and depth == 0:
+            return position + 1
+    return len(code)
+
+
+def without_tests(code):
+    """Removes the items that are only compiled for tests or documentation."""
+    while found := re.search(r"#\[cfg\((?:test|doc)\)\]\s*", code):
+        code = code[: found.start()] + code[end_of_block(code, found.end()) :]
+    return code
+
+
+def sources(folder):
+    """Returns the code of each file that is not a test, by its path below the folder."""
+    paths = sorted(path for path in folder.rglob("*.rs"))
+    names = [(path, path.relative_to(folder).as_posix()) for path in paths]
+    return {name: without_tests(strip(path.read_text())) for path, name in names if not IS_TEST.search(name)}
+
+
+def split(text):
+    """Splits at the commas that are not within brackets."""
+    parts, depth, part = [], 0, ""
+    for character in text:
+        depth += (character in "{[(<") - (character in "}])>")
+        if character == "," and depth == 0:
+            parts.append(part)
+            part = ""
+        else:
+            part += character
+    return [part.strip() for part in [*parts, part] if part.strip()]
+
+
+def leaves(tree):
+    """Yields each path of a `use` tree, and the name that it gets."""
+    tree = tree.strip()
+    found = re.match(r"((?:\w+\s*::\s*)*)\{(.*)\}$", tree, re.DOTALL)
+    if found:
+        head = re.findall(r"\w+", found.group(1))
+        for part in split(found.group(2)):
+            for path, name in leaves(part):
+                yield (head, head[-1]) if path == ["self"] else (head + path, name)
+        return
+    path, _, name = tree.partition(" as ")
+    path = re.findall(r"\w+|\*", path)
+    yield path, name.strip() or path[-1]
+
+
+class Modules:
+    """The modules of the library, and which file defines what a path names."""
+
+    def __init__(self, files):
+        self.files, self.file_of, self.names = files, {(): "lib.rs"}, {}
+        for name in files:
+            if name != "lib.rs":
+                self.file_of[tuple(re.sub(r"(/mod)?\.rs$", "", name).split("/"))] = name
+        self.module_of = {name: module for module, name in self.file_of.items()}
+        self.uses = {name: self.read_uses(name) for name in files}
+        for name, uses in self.uses.items():
+            self.names[name] = [(path, alias) for path, alias, _, _ in uses]
+
+    def read_uses(self, name):
+        """Returns the `use` declarations of a file: the path from the root, the name, whether it is a re-export, and whether
+        it is written as a path from the root."""
+        code, uses = self.files[name], []
+        for found in re.finditer(r"^([ \t]*)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", code, re.MULTILINE):
+            inner = self.inline_depth(code, found.start())
+            for path, alias in leaves(found.group(3)):
+                is_from_root = path[0] == "crate"
+                if path := self.absolute(name, path, inner):
+                    uses.append((path, alias, bool(found.group(2)), is_from_root))
+        return uses
+
+    @staticmethod
+    def inline_depth(code, position):
+        """Returns how many inline modules surround a position."""
+        begins = [found.start() for found in re.finditer(r"\bmod \w+ \{", code[:position])]
+        return sum(end_of_block(code, begin) > position for begin in begins)
+
+    def absolute(self, name, path, inner=0):
+        """Returns a path from the root of the crate; None for the path of another crate."""
+        module = list(self.module_of[name])
+        if path[0] in ("crate", "trainer"):
+            return path[1:] or None
+        if path[0] not in ("self", "super"):
+            return module + path if tuple([*module, path[0]]) in self.file_of else None
+        while path and path[0] in ("self", "super"):
+            if path[0] == "super":
+                if inner:
+                    inner -= 1
+                elif module:
+                    module.pop()
+            path = path[1:]
+        return module + path or None
+
+    def resolve(self, path, seen=()):
+        """Returns the file that defines what a path names."""
+        length = max(length for length in range(len(path) + 1) if tuple(path[:length]) in self.file_of)
+        name, rest = self.file_of[tuple(path[:length])], path[length:]
+        if not rest or rest[0] == "*" or (name, rest[0]) in seen:
+            return name
+        if re.search(rf"\b(?:fn|struct|enum|trait|type|const|static|union|mod|macro_rules!)\s+(?:mut\s+)?{rest[0]}\b", self.files[name]):
+            return name
+        globs = []
+        for target, alias in self.names[name]:
+            if alias == rest[0]:
+                return self.resolve(target + rest[1:], (*seen, (name, rest[0])))
+            if alias == "*":
+                globs.append(target[:-1])
+        for target in globs:
+            found = self.resolve(target + rest, (*seen, (name, rest[0])))
+            if re.search(rf"\b{rest[0]}\b", self.files[found]):
+                return found
+        return name
+
+    def uses_from_root(self):
+        """Returns the imports by declarations that begin with `use crate::`."""
+        uses = [(name, use) for name, uses in self.uses.items() if name != "lib.rs" for use in uses]
+        pairs = {(name, self.resolve(path)) for name, (path, _, is_export, is_from_root) in uses if is_from_root and not is_export}
+        return {(source, target) for source, target in pairs if source != target}
+
+    def imports(self):
+        """Returns the pairs of files, the first of which uses an item of the second."""
+        pairs = set()
+        for name, code in self.files.items():
+            if name == "lib.rs":
+                continue
+            paths = [path for path, _, is_export, _ in self.uses[name] if not is_export]
+            body = re.sub(r"\buse\s+[^;]+;", lambda found: " " * len(found.group()), code)
+            for found in re.finditer(r"(?<![\w$:])(?:crate|super|self)(?:\s*::\s*\w+)+", body):
+                path = re.findall(r"\w+", found.group())
+                if path := self.absolute(name, path, self.inline_depth(body, found.start())):
+                    paths.append(path)
+            for found in re.finditer(r"(?<![\w:])([a-z]\w*)\s*::\s*\w+", body):
+                if path := self.absolute(name, re.findall(r"\w+", found.group())):
+                    paths.append(path)
+            pairs |= {(name, self.resolve(path)) for path in paths}
+        return {(source, target) for source, target in pairs if source != target}
+
+
+def door(name):
+    """Returns the entry of `trainer/src` that holds a file."""
+    return name.split("/")[0].removesuffix(".rs")
+
+
+def layers():
+    """Returns the number of the row in ARCHITECTURE.md that lists a door, counted from the top."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    table = re.search(r"### `trainer/src`\n(.*?)\n###? ", text, re.DOTALL).group(1)
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("|") and "`" in line.split("|")[1]]
+    found = {}
+    for number, row in enumerate(rows):
+        for name in re.findall(r"`([^`]+)`", row):
+            found[door(name.removesuffix("/"))] = number
+    return found
+
+
+def going_up(imports):
+    """Returns the imports that go up, and the doors that the table lacks."""
+    rows = layers()
+    doors = {door(name) for pair in imports for name in pair} - {"lib"}
+    missing = sorted(doors - rows.keys())
+    pairs = [(source, target) for source, target in imports if target != "lib.rs" and {door(source), door(target)} <= rows.keys()]
+    return sorted((source, target) for source, target in pairs if rows[door(target)] < rows[door(source)]), missing
+
+
+def cycles(imports):
+    """Returns the groups of files that import each other, the largest first (Tarjan's algorithm)."""
+    targets = collections.defaultdict(list)
+    for source, target in sorted(imports):
+        targets[source].append(target)
+    index, low, stack, groups = {}, {}, [], []
+
+    def visit(name):
+        index[name] = low[name] = len(index)
+        stack.append(name)
+        for target in targets[name]:
+            if target not in index:
+                visit(target)
+            if target in stack:
+                low[name] = min(low[name], low[target])
+        if low[name] == index[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            groups.append(sorted(group))
+
+    sys.setrecursionlimit(10_000)
+    for name in list(targets):
+        if name not in index:
+            visit(name)
+    return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group))
+
+
+def structs(files):
+    """Returns the fields of each struct in the files that hold the state of a run, as names and types."""
+    found = {}
+    for name, code in files.items():
+        place = set(name.removesuffix(".rs").split("/"))
+        if not place & STATE or place & NOT_STATE:
+            continue
+        for struct in re.finditer(r"\bstruct (\w+)[^;{(]*([{(])", code):
+            begin = struct.end() - 1
+            body = code[struct.end() : closing(code, begin)]
+            body = re.sub(r"#\[[^\]]*\]", "", body)
+            fields = []
+            for number, field in enumerate(split_fields(body)):
+                field = re.sub(r"^pub(\([^)]*\))?\s+", "", field)
+                named = struct.group(2) == "{"
+                key, _, kind = field.partition(":") if named else (str(number), "", field)
+                fields.append((key.strip(), kind.strip()))
+            found.setdefault(struct.group(1), (name, fields))
+    return found
+
+
+def closing(code, begin):
+    """Returns the position of the bracket that closes the one at `begin`."""
+    depth = 0
+    for position in range(begin, len(code)):
+        depth += (code[position] in "{(") - (code[position] in "})")
+        if depth == 0:
+            return position
+    return len(code)
+
+
+def split_fields(body):
+    """Splits the fields of a struct, in whose types `->` is no bracket."""
+    return [field.replace("=>", "->") for field in split(body.replace("->", "=")) if field.strip()]
+
+
+def run_and_parts(files):
+    """Returns the structs that make up `Run`, each with its fields."""
+    known, queue, parts = structs(files), ["Run"], {}
+    while queue:
+        name = queue.pop(0)
+        if name in parts or name not in known:
+            continue
+        parts[name] = known[name][1]
+        for _, kind in known[name][1]:
+            owned = re.sub(r"&[^,>)]*|\bArc<[^<>]*(<[^<>]*>)?[^<>]*>|\bfn\s*\(.*|\bdyn [^,>]*", "", kind)
+            queue += re.findall(r"\b[A-Z]\w*\b", owned)
+    return parts
+
+
+def methods_of_run(files):
+    """Returns the methods of `Run` by file."""
+    found = collections.defaultdict(list)
+    for name, code in files.items():
+        for block in re.finditer(r"^impl(?:<[^>{]*>)? (?:\w+::)*Run\b[^{;]*\{", code, re.MULTILINE):
+            if " for " not in block.group():
+                body = code[block.end() : closing(code, block.end() - 1)]
+                found[name] += re.findall(r"^    (?:pub(?:\([^)]*\))? )?(?:const )?(?:unsafe )?fn (\w+)", body, re.MULTILINE)
+    return found
+
+
+def thread_locals(files):
+    """Returns the thread-local variables by file."""
+    found = collections.defaultdict(list)
+    for name, code in files.items():
+        for block in re.finditer(r"thread_local!\s*([{(])", code):
+            body = code[block.end() : closing(code, block.end() - 1)]
+            found[name] += re.findall(r"\bstatic (?:mut )?(\w+)", body)
+    return found
+
+
+def matches(files, pattern):
+    """Returns the number of matches by file."""
+    found = {name: len(re.findall(pattern, code)) for name, code in files.items()}
+    return {name: count for name, count in found.items() if count}
+
+
+def measure():
+    """Returns the numbers, and what was counted."""
+    files = sources(SOURCE)
+    modules = Modules(files)
+    imports = modules.imports()
+    parts, methods, statics = run_and_parts(files), methods_of_run(files), thread_locals(files)
+    world = matches(files, WORLD)
+    up, missing = going_up(imports)
+    circles, all_circles = cycles(modules.uses_from_root()), cycles(imports)
+    lines = {}
+    for package in PACKAGES:
+        if (ROOT / package).exists():
+            code = sources(ROOT / package)
+            lines[package] = sum(bool(line.strip()) for text in code.values() for line in text.splitlines())
+    doors = sorted(path.name for path in SOURCE.iterdir())
+    fields = [(name, *field) for name, fields in parts.items() for field in fields]
+    numbers = {
+        "fields of Run and its parts": len(fields),
+        "structs among Run and its parts": len(parts),
+        "booleans among these fields": sum(kind == "bool" for _, _, kind in fields),
+        "function pointers among these fields": sum(len(re.findall(r"\bfn\(", kind)) for _, _, kind in fields),
+        "methods of Run": sum(map(len, methods.values())),
+        "files with impl Run": len(methods),
+        "thread-local variables": sum(map(len, statics.values())),
+        "places that ask for a world": sum(world.values()),
+        "code lines": sum(lines.values()),
+        "entries in trainer/src": len(doors),
+        "imports that go up": len(up),
+        "pairs of doors whose imports go up": len({(door(source), door(target)) for source, target in up}),
+        "doors that ARCHITECTURE.md lacks": len(missing),
+        "files in the largest cycle of `use crate::`": len(circles[0]) if circles else 0,
+        "files in the largest cycle of all imports": len(all_circles[0]) if all_circles else 0,
+        "cycles of all imports": len(all_circles),
+    }
+    counted = {
+        "structs": {name: len(fields) for name, fields in parts.items()},
+        "methods of Run": {name: len(found) for name, found in methods.items()},
+        "thread-local variables": statics,
+        "places that ask for a world": world,
+        "code lines": lines,
+        "imports that go up": [f"{source} -> {target}" for source, target in up],
+        "doors that ARCHITECTURE.md lacks": missing,
+        "cycles of `use crate::`": circles,
+        "cycles of all imports": all_circles,
+    }
+    return numbers, counted
+
+
+def main():
+    numbers, counted = measure()
+    if "--json" in sys.argv:
+        print(json.dumps({"numbers": numbers, "counted": counted} if "--list" in sys.argv else numbers, indent=2))
+        return
+    for name, number in numbers.items():
+        print(f"{number:>7,}  {name}")
+    if "--list" in sys.argv:
+        for name, found in counted.items():
+            print(f"\n{name}:")
+            for line in found.items() if isinstance(found, dict) else found:
+                print("  ", *line if isinstance(line, tuple) else [line])
+
+
+if __name__ == "__main__":
+    main()
