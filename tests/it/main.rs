@@ -35,6 +35,7 @@ mod hyperparameters;
 mod instances;
 mod interop;
 mod kernel_profiler;
+mod layers;
 mod lifecycles;
 mod log_rows;
 mod loggers;

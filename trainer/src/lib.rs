@@ -143,8 +143,7 @@ pub use error::{
 pub use every::Every;
 pub use grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use history::{History, Metrics};
-pub use hook::{Discover, HookRow, HookTable};
-pub use hooks::ord;
+pub use hook::{Discover, HookRow, HookTable, ord};
 pub use hyperparameter::Hyperparameter;
 // At the root, so that rustc's messages name a moment by its shortest path.
 #[doc(no_inline)]

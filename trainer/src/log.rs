@@ -4,6 +4,7 @@
 //! synchronize with the device, so the reduction is computed on the device, and read at the end of
 //! the pass or for a record. A checkpoint saves the unread reduction as a tensor.
 
+mod goal;
 mod merge;
 mod state;
 mod sum;
@@ -18,6 +19,7 @@ use crate::counters::Counters;
 use crate::error::{Error, Result, shortened};
 use crate::history::{History, Metrics};
 use crate::phase::{Phase, PhaseSet};
+pub use goal::Goal;
 pub(crate) use merge::Joined;
 pub(crate) use state::LogState;
 pub(crate) use sum::{LateScalar, Sum, Window};

@@ -4,8 +4,8 @@ pub use tch::{Device, Kind, Reduction, Tensor, nn};
 
 pub use crate::checkpoint::Resume;
 pub use crate::data::{Batch, DataLoader, Dataset, InMemory, Loader, Rows};
-pub use crate::hooks::Goal;
 pub use crate::lifecycle::names::*;
+pub use crate::log::Goal;
 pub use crate::modules::Naming;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::schedule::Schedule;

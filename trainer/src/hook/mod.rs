@@ -6,6 +6,7 @@ pub(crate) mod definition;
 pub(crate) mod describe;
 pub(crate) mod discovery;
 pub(crate) mod instance;
+pub mod ord;
 pub(crate) mod order;
 pub(crate) mod table;
 

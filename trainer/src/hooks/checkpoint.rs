@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{Goal, is_of_pass, of_epoch};
 use super::ord;
+use super::watched_metric::{is_of_pass, of_epoch};
 use crate::TrainerBuilder;
 use crate::checkpoint::{CheckpointFolder, Resume};
 use crate::every::ends_interval;

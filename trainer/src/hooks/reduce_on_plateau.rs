@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::goal::{is_of, is_of_pass, value_of};
 use super::ord;
+use super::watched_metric::{is_of, is_of_pass, value_of};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 

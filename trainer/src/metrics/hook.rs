@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 use super::{Metric, States};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::definition::IntoHook;
-use crate::hooks::ord;
+use crate::hook::ord;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 

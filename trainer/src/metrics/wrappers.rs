@@ -8,7 +8,7 @@ use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, is_int, scalar};
 use crate::error::Result;
-use crate::hooks::Goal;
+use crate::log::Goal;
 
 /// Runs `body` on a metric while `states` replace the metric's states.
 fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mut M) -> R) -> R {
