@@ -51,7 +51,4 @@ impl Custom {
     }
 }
 
-optimizer!(
-    Custom,
-    "Sets the weight decay, which the algorithm reads as [`ParamGroup::weight_decay`](super::ParamGroup). Defaults to 0."
-);
+optimizer!(Custom, "Sets the weight decay, which the algorithm reads from the group. Defaults to 0.");
