@@ -17,7 +17,7 @@ import urllib.request
 
 from interop import ROOT, environment
 
-PAGE = ROOT / "trainer" / "src" / "guide" / "tensorboard.md"
+PAGE = ROOT / "trainer" / "src" / "pages" / "guide" / "tensorboard.md"
 
 
 def main():

@@ -249,7 +249,7 @@ fn every_key_of_the_hook_attribute_is_documented() {
     let keys = keys.split_once("const KEYS").unwrap().1.split_once("];").unwrap().0;
     let keys: Vec<_> = keys.split('"').skip(1).step_by(2).collect();
     assert!(keys.len() > 8 && keys.contains(&"around"), "the keys were found");
-    let page = include_str!("../../trainer/src/language.rs");
+    let page = include_str!("../../trainer/src/pages/language.rs");
     for key in keys {
         assert!(
             page.contains(&format!("pub const {key}: ()")) || page.contains(&format!("`{key} = ")),

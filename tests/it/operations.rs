@@ -13,7 +13,7 @@ use trainer::{Module, OnSignal, TrainerBuilder};
 use crate::model;
 use crate::support::scratch;
 
-const TABLE: &str = include_str!("../../trainer/src/operations.md");
+const TABLE: &str = include_str!("../../trainer/src/pages/operations.md");
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {

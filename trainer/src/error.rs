@@ -10,8 +10,8 @@ use std::sync::Arc;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tch::TchError;
 
-use crate::counters::Counters;
 use crate::moment::Moment;
+use crate::moments::counters::Counters;
 use crate::phase::Phase;
 
 /// Any error, boxed. Hooks can return any error that converts into it.

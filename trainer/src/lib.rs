@@ -76,93 +76,77 @@
 // Lets macro-generated paths (`::trainer::…`) resolve inside this crate as well.
 extern crate self as trainer;
 
-mod amount;
-mod averages;
-mod cancel;
 pub mod checkpoint;
-mod context;
-mod counters;
 pub mod data;
-mod dispatch;
 // Without the feature, `World` has no values.
 #[cfg_attr(not(feature = "distributed"), allow(unreachable_code, unused_variables))]
 pub mod distributed;
 mod error;
-mod every;
-mod facts;
-mod files;
-pub mod finders;
-mod float;
-mod grad_hook;
-pub mod guide;
-mod history;
 mod hook;
 pub mod hooks;
-mod hyperparameter;
-pub mod language;
+mod io;
 mod libtorch;
-pub mod lifecycle;
 mod log;
 pub mod loggers;
 pub mod metrics;
-pub mod migration;
-pub mod modules;
-pub mod moment;
-mod never;
-mod norms;
-mod observers;
-pub mod optim;
-pub mod phase;
-pub mod prelude;
-pub mod profile;
-mod progress;
-mod record;
-mod recorder;
+mod model;
+mod moments;
+mod optimizers;
+mod pages;
 mod run;
-mod run_folder;
-pub mod schedule;
-mod settings;
-mod summary;
-mod tensor_format;
-mod terminal;
-pub mod testing;
+mod tools;
 mod training;
-mod tree;
-mod vars;
+mod values;
 
-pub use amount::Amount;
-pub use averages::Averages;
-pub use cancel::{CancelToken, OnSignal};
-pub use context::Cx;
-pub use counters::Counters;
-pub use dispatch::{ClosureHook, HookOptions, Next};
+#[doc(inline)]
+pub use model::modules;
+#[doc(inline)]
+pub use moments::{lifecycle, moment, phase};
+#[doc(inline)]
+pub use optimizers::{optim, schedule};
+#[doc(inline)]
+pub use pages::{guide, language, migration};
+#[doc(inline)]
+pub use run::profile;
+#[doc(inline)]
+pub use tools::{finders, testing};
+#[doc(inline)]
+pub use training::prelude;
+
+// At the root, so that rustc's messages name a moment by its shortest path.
+#[doc(no_inline)]
+pub use moments::lifecycle::*;
+
 pub use error::{
     BoxError, BuildError, CancelledBy, CancelledError, Error, FileError, HookError, Location, OperationError,
     Result,
 };
-pub use every::Every;
-pub use grad_hook::{GradHook, GradOutcome, OnGrad};
-pub use history::{History, Metrics};
 pub use hook::{Discover, HookRow, HookTable, ord};
-pub use hyperparameter::Hyperparameter;
-// At the root, so that rustc's messages name a moment by its shortest path.
-#[doc(no_inline)]
-pub use lifecycle::*;
+pub use hooks::averages::Averages;
+pub use io::terminal::print_line;
+pub use log::history::{History, Metrics};
+pub use log::record::{Histogram, Image, Record, Span};
+pub use log::summary::Summary;
 pub use log::{Reduce, Value};
-pub use moment::{Main, OnAllRanks};
-pub use norms::norms;
-pub use phase::{Phase, PhaseSet};
-pub use record::{Histogram, Image, Record, Span};
-pub use run_folder::RunFolder;
-pub use summary::Summary;
+pub use model::grad_hook::{GradHook, GradOutcome, OnGrad};
+pub use model::norms::norms;
+pub use model::vars::{Grads, Var, VarName, Vars};
+pub use moments::counters::Counters;
+pub use moments::moment::{Main, OnAllRanks};
+pub use moments::phase::{Phase, PhaseSet};
+pub use run::cancel::{CancelToken, OnSignal};
+pub use run::context::Cx;
+pub use run::dispatch::{ClosureHook, HookOptions, Next};
+pub use run::run_folder::RunFolder;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
-pub use terminal::print_line;
 pub use training::task::{
     BackwardDone, ForwardDone, LossDone, MetricInputs, Mode, StepDone, Supervised, Task, TrainStep,
 };
 pub use training::{Trainer, TrainerBuilder};
-pub use vars::{Grads, Var, VarName, Vars};
+pub use values::amount::Amount;
+pub use values::every::Every;
+pub use values::hyperparameter::Hyperparameter;
 
 #[doc(inline)]
 pub use hook::definition::{AsHook, Hooks, IntoHook};
@@ -246,18 +230,18 @@ pub mod __private {
 
     pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::common_row_count as same_rows;
-    pub use crate::dispatch::shim::id_of_fn;
-    pub use crate::dispatch::shim::{
-        call_around_nth, call_nth, context_at, main_context_at, next_at, outcome, pass_on, patterns_of_nth,
-    };
     pub use crate::distributed::main_only::MainOnlyGuard;
-    pub use crate::facts::SettingsOf;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
     pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
     pub use crate::modules::{ModulePattern, of_modules, of_value, patterns};
+    pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
+    pub use crate::run::dispatch::shim::id_of_fn;
+    pub use crate::run::dispatch::shim::{
+        call_around_nth, call_nth, context_at, main_context_at, next_at, outcome, pass_on, patterns_of_nth,
+    };
     pub use crate::run::{Rest, Run};
-    pub use crate::tree::{Lifecycle, LifecycleRegistration};
+    pub use crate::values::facts::SettingsOf;
 
     /// Returns the function that computes the dispatch-table row of the operation `O`, within which
     /// a custom lifecycle is declared.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::error::Result;
-use crate::files::{
+use crate::io::files::{
     Links, create_folders, create_unfinished_folder, entries, folder_of, folders_left_unfinished, in_file,
     is_file, is_folder, is_unfinished, metadata, move_aside, name_of, open, read_start, remove_empty_folder,
     remove_file, rename, sync,

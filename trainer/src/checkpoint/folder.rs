@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use super::files;
 use super::manifest::Progress;
 use crate::error::Result;
-use crate::files::{Lock, name_of};
+use crate::io::files::{Lock, name_of};
 
 /// A folder of checkpoints that is locked for one trainer, such as `runs/first`, which contains
 /// `step-00000400`.

@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{HISTORY, step_of};
 use super::tensors::FileDigest;
-use crate::counters::Counters;
 use crate::error::{Error, Result};
-use crate::files::{Links, create, folder_of, in_file, link_and_append, name_of, open, read_start};
-use crate::float::Float;
-use crate::history::History;
-use crate::history::Metrics;
+use crate::io::files::{Links, create, folder_of, in_file, link_and_append, name_of, open, read_start};
+use crate::log::history::History;
+use crate::log::history::Metrics;
+use crate::log::summary::Summary;
+use crate::moments::counters::Counters;
 use crate::phase::Phase;
-use crate::summary::Summary;
+use crate::values::float::Float;
 
 /// One line of the file.
 #[derive(Debug, Deserialize, Serialize)]

@@ -10,11 +10,11 @@ use serde_json::Value as Json;
 use super::files::{FORMAT, MANIFEST, MAX_MANIFEST_BYTES};
 use super::tensors::FileDigest;
 use super::text::from_text;
+use crate::checkpoint::progress::LoopState;
 use crate::error::Result;
-use crate::facts::Facts;
-use crate::files::{Links, in_file, open, read_start, write};
+use crate::io::files::{Links, in_file, open, read_start, write};
 use crate::libtorch;
-use crate::progress::LoopState;
+use crate::values::facts::Facts;
 
 /// The version of the format. Checkpoints with any other version are refused.
 const VERSION: u64 = 5;

@@ -86,6 +86,7 @@ pub(crate) mod files;
 pub(crate) mod folder;
 pub(crate) mod journal;
 pub(crate) mod manifest;
+pub(crate) mod progress;
 mod pt;
 pub(crate) mod read;
 mod rename;
@@ -99,7 +100,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-pub use crate::facts::{SettingList, Settings};
+pub use crate::values::facts::{SettingList, Settings};
 pub use folder::CheckpointFolder;
 pub(crate) use journal::Journal;
 pub use read::{newest, verify};

@@ -11,8 +11,8 @@ use super::journal::Journal;
 use super::manifest::Manifest;
 use super::tensors;
 use crate::error::Result;
-use crate::files::in_file;
-use crate::history::History;
+use crate::io::files::in_file;
+use crate::log::history::History;
 
 /// Returns the newest undamaged checkpoint in a folder, by the progress of its run; `None` if there
 /// is none.

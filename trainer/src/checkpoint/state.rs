@@ -9,7 +9,7 @@ use tch::{Device, Tensor};
 
 use super::text::{check_round_trip, fields_of, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
-use crate::facts::SettingList;
+use crate::values::facts::SettingList;
 
 /// The state of a hook value that checkpoints save, enabled by `#[hook(state)] impl MyHook { … }`,
 /// or by `#[hook(state = self.field)]` if the state is that of one field.

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
 use crate::error::Result;
-use crate::files::{Links, Output, in_file, open, read_start};
+use crate::io::files::{Links, Output, in_file, open, read_start};
+use crate::io::tensor_format;
 use crate::libtorch;
-use crate::tensor_format;
 
 /// The length of a file and its hash.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::{Error, Result};
-use crate::facts::SettingList;
+use crate::values::facts::SettingList;
 
 /// Converts a value to text.
 ///

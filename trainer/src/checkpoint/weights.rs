@@ -11,9 +11,9 @@ use super::files::{AVERAGES, MANIFEST, MODEL};
 use super::rename::Rules;
 use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, nearest, shortened};
-use crate::files::{in_file, is_file, replace_file};
-use crate::tensor_format::Encoded;
-use crate::vars::Vars;
+use crate::io::files::{in_file, is_file, replace_file};
+use crate::io::tensor_format::Encoded;
+use crate::model::vars::Vars;
 
 /// Options for loading weights from a file or a checkpoint into a task:
 /// [`Trainer::load_weights`](crate::Trainer::load_weights).

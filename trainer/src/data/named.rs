@@ -8,7 +8,7 @@ use super::loader::{Batches, Loader};
 use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::{Error, Result};
-use crate::every::Every;
+use crate::values::every::Every;
 
 type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 

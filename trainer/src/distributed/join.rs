@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::launch::{Launch, Store};
 use super::links::{cause, leave};
 use crate::error::{Error, Result};
-use crate::files;
+use crate::io::files;
 use crate::libtorch::dist::{Group, Meeting};
 
 /// The key with the number of ranks that are ready to connect.

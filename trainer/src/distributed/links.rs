@@ -18,9 +18,9 @@ use super::launch::Launch;
 use super::watch::{Kind, Watch};
 use super::{Op, main_only};
 use crate::error::{Error, Result};
+use crate::io::tensor_format;
 use crate::libtorch::dist::{Group, ProcessGroup};
 use crate::libtorch::{self, TensorList};
-use crate::tensor_format;
 
 /// The connections of this process to the other ranks of a [`World`](super::World), which
 /// documents the collectives. Without the feature `distributed`, no value of this type exists.

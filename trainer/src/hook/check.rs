@@ -8,8 +8,8 @@ use super::definition::{Hook, HookDef};
 use super::instance::TASK;
 use crate::lifecycle::{MOMENTS, at};
 use crate::moment::{Moment, MomentInfo};
+use crate::moments::tree;
 use crate::phase::PhaseSet;
-use crate::tree;
 
 /// Reports the mistakes that only the complete set of hooks reveals: constraints without a target,
 /// hooks that can never fire, hooks that cannot borrow their value, and too many `around` hooks.

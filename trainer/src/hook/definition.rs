@@ -8,11 +8,11 @@ use super::constraint::OrderConstraint;
 use super::discovery::crate_of;
 use crate::checkpoint::StateOf;
 use crate::error::BoxError;
-use crate::facts::SettingsOf;
 use crate::modules::{ModulePattern, Patterns, PatternsOf};
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
 use crate::run::{Rest, Run};
+use crate::values::facts::SettingsOf;
 
 /// The result of a hook, which fits into two registers.
 pub type HookResult = Result<(), BoxError>;

@@ -7,7 +7,7 @@ use super::definition::{HookDef, Hooks, Origin};
 use super::instance::Instance;
 use crate::checkpoint::StateOf;
 use crate::error::suggestion;
-use crate::facts::SettingsOf;
+use crate::values::facts::SettingsOf;
 
 /// The registration of a free function with `#[hook]`.
 pub struct Discovered(pub HookDef);

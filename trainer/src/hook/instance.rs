@@ -4,7 +4,7 @@ use std::any::{TypeId, type_name};
 
 use super::definition::Hooks;
 use crate::checkpoint::{Slot, StateOf};
-use crate::facts::{SettingList, SettingsOf};
+use crate::values::facts::{SettingList, SettingsOf};
 
 /// The task or a hook value. Its type stays known while the value is lent to one of its methods.
 pub(crate) struct Instance {

@@ -11,8 +11,8 @@ use super::order::order;
 use crate::lifecycle::at;
 use crate::modules::is_for;
 use crate::moment::{Moment, MomentKind};
+use crate::moments::tree;
 use crate::phase::{Phase, PhaseSet};
-use crate::tree;
 
 pub(crate) use timing::TimedShims;
 

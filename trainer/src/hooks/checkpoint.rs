@@ -9,11 +9,11 @@ use super::ord;
 use super::watched_metric::{is_of_pass, of_epoch};
 use crate::TrainerBuilder;
 use crate::checkpoint::{CheckpointFolder, Resume};
-use crate::every::ends_interval;
-use crate::files::create_folders_below;
+use crate::io::files::create_folders_below;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
 use crate::run::{ResumeFrom, Run};
+use crate::values::every::ends_interval;
 
 /// Writes [checkpoints](crate::checkpoint) into a folder. Each is a subfolder that is named after
 /// the number of training batches: `step-00000400`.

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use super::ord;
 use super::watched_metric::{is_of, is_of_pass, value_of};
 use crate::checkpoint::{SettingList, Settings};
-use crate::float::exact;
 use crate::lifecycle::{CanStop, HasMetrics};
 use crate::prelude::*;
+use crate::values::float::exact;
 
 /// Stops a run whose metric has stopped improving, as Lightning's `EarlyStopping` does.
 ///

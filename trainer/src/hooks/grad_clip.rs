@@ -3,9 +3,9 @@
 use super::ord;
 use crate::TrainerBuilder;
 use crate::checkpoint::{SettingList, Settings};
-use crate::dispatch::HookSelection;
 use crate::prelude::*;
-use crate::settings::Settings as LoopSettings;
+use crate::run::dispatch::HookSelection;
+use crate::run::settings::Settings as LoopSettings;
 
 /// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use super::ord;
-use crate::files::create_numbered;
+use crate::io::files::create_numbered;
 use crate::libtorch::KernelTrace;
 use crate::prelude::*;
 

@@ -2,6 +2,7 @@
 
 mod activation_stats;
 mod amp;
+pub(crate) mod averages;
 mod averaging;
 mod batch_norm_update;
 mod checkpoint;

@@ -10,10 +10,10 @@ use super::pace::Pace;
 use super::{monitors, ord};
 use crate::Metrics;
 use crate::error::suggestion;
-use crate::float::readable;
 use crate::lifecycle::HasMetrics;
 use crate::prelude::*;
-use crate::{print_line, terminal};
+use crate::values::float::readable;
+use crate::{io::terminal, print_line};
 
 /// The key under which each checkpoint saves the metrics of the epochs.
 const EPOCHS: &str = "trainer::hooks::Progress";

@@ -6,8 +6,8 @@ use super::sum::Sum;
 use super::{Log, Meter, Reduce, Value};
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
-use crate::float::Float;
 use crate::phase::Phase;
+use crate::values::float::Float;
 
 /// The values to merge: the values of a pass, or the values since the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,9 @@ use tch::Tensor;
 use super::sum::Sum;
 use super::{Log, Meter, Reduce, Value};
 use crate::error::Result;
-use crate::float::Float;
-use crate::history::Metrics;
+use crate::log::history::Metrics;
 use crate::phase::Phase;
+use crate::values::float::Float;
 
 /// The state of a [`Meter`] in a checkpoint.
 #[derive(Clone, Debug, Deserialize, Serialize)]

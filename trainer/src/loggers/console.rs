@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::ord;
 use crate::Span;
-use crate::float::readable;
 use crate::prelude::*;
+use crate::values::float::readable;
 
 /// Prints the numbers of each record within an epoch as a line on standard output, if standard
 /// output is a file, a pipe or a CI log rather than a terminal. In a terminal,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::ToFile;
 use crate::checkpoint;
-use crate::files::fault::{killed_after, set_full};
-use crate::files::{self, TemporaryFolder};
 use crate::hooks::Checkpoint;
+use crate::io::files::fault::{killed_after, set_full};
+use crate::io::files::{self, TemporaryFolder};
 use crate::prelude::*;
 use crate::{CancelToken, TrainerBuilder};
 

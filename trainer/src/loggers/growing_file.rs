@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::{Saved, State};
-use crate::files::{
+use crate::io::files::{
     Links, Output, create_folders, create_folders_below, folder_of, free_name, in_file, metadata, move_aside,
     open, open_or_create, read_start, replace_file,
 };

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::Run;
 use crate::checkpoint::{ActiveCheckpoint, Journal, Resume};
 use crate::error::Result;
-use crate::facts::Facts;
 use crate::phase::Phase;
+use crate::values::facts::Facts;
 
 /// The state of a run that concerns its checkpoints.
 #[derive(Default)]

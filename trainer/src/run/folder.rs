@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::Run;
-use crate::files::Lock;
-use crate::hyperparameter::Hyperparameter;
+use crate::io::files::Lock;
 use crate::optim::{Optimizers, ParamGroup};
-use crate::run_folder::{RunFile, RunFolder};
-use crate::settings::Settings;
+use crate::run::run_folder::{RunFile, RunFolder};
+use crate::run::settings::Settings;
+use crate::values::hyperparameter::Hyperparameter;
 
 /// The state of a run that concerns its folder.
 #[derive(Debug, Default)]

@@ -1,33 +1,39 @@
 //! [`Run`]: the state that hooks and the training loop share.
 
+pub(crate) mod cancel;
 mod checkpoints;
+pub(crate) mod context;
+pub(crate) mod dispatch;
 mod folder;
 mod frame;
 pub(crate) mod modules;
 mod place;
+pub mod profile;
 mod ranks;
+pub(crate) mod recorder;
 mod records;
+pub(crate) mod run_folder;
+pub(crate) mod settings;
 mod step;
 
 use std::any::TypeId;
 
 use tch::Device;
 
-use crate::cancel;
+use crate::checkpoint::progress::{FitState, LoopState};
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Table};
-use crate::hyperparameter::Hyperparameter;
+use crate::io::terminal;
 use crate::log::Log;
+use crate::log::record::Records;
+use crate::model::vars::Vars;
 use crate::moment::MomentInfo;
+use crate::moments::tree;
 use crate::optim::Optimizers;
-use crate::progress::{FitState, LoopState};
-use crate::record::Records;
-use crate::recorder::Recorder;
-use crate::settings::Settings;
-use crate::terminal;
-use crate::tree;
-use crate::vars::Vars;
+use crate::run::recorder::Recorder;
+use crate::run::settings::Settings;
+use crate::values::hyperparameter::Hyperparameter;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
 pub(crate) use folder::{FolderState, recorded};
 pub use frame::Rest;

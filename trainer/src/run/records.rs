@@ -2,8 +2,8 @@
 
 use super::Run;
 use crate::error::Result;
+use crate::log::record::{Content, Pending};
 use crate::phase::Phase;
-use crate::record::{Content, Pending};
 
 impl Run {
     /// Whether a histogram, image or text that is logged now becomes part of a record.

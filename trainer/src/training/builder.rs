@@ -13,7 +13,7 @@ use super::modules;
 use super::ranks;
 use super::run_folder::check_hyperparameters;
 use super::task::Task;
-use crate::dispatch::{ClosureHook, HookOptions, HookSelection};
+use crate::checkpoint::progress::{FitState, LoopState};
 use crate::distributed::Share;
 use crate::distributed::World;
 use crate::error::{BuildError, Error, Result};
@@ -22,22 +22,22 @@ use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
 use crate::hook::discovery::Discover;
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
-use crate::hyperparameter::Hyperparameter;
 use crate::lifecycle::{self, at};
 use crate::log::Log;
+use crate::log::record::Records;
+use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::profile;
-use crate::progress::{FitState, LoopState};
-use crate::record::Records;
-use crate::recorder::ProfileSettings;
+use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection};
+use crate::run::recorder::ProfileSettings;
+use crate::run::settings::Settings;
 use crate::run::{
     CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Names, Place, Ranks, Requests,
     ResumeFrom, Run, StepData, recorded,
 };
-use crate::settings::Settings;
-use crate::vars::Vars;
+use crate::values::hyperparameter::Hyperparameter;
 
 /// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
 #[must_use = "call `.build()` to get a trainer"]

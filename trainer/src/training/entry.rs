@@ -5,18 +5,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::active::ActiveEntry;
 use super::{resume, save};
-use crate::cancel::{OnSignal, SignalGuard};
-use crate::dispatch::Panic;
 use crate::error::{Error, Result, discard_panic, panic_text};
+use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
+use crate::log::summary::Summary;
 use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 use crate::profile;
+use crate::run::cancel::{OnSignal, SignalGuard};
+use crate::run::dispatch::Panic;
 use crate::run::{Dispatch, Place, Requests, Run};
-use crate::summary::Summary;
-use crate::terminal;
 
 /// Runs an entry point, or returns its recorded result if it had ended before a resume.
 ///

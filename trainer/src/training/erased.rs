@@ -7,11 +7,11 @@ use tch::{Tensor, nn};
 use super::recompute::recompute_loss;
 use super::task::Task;
 use crate::checkpoint::Slot;
-use crate::context::missing;
 use crate::data::Batch;
-use crate::dispatch::modules::observed;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
+use crate::run::context::missing;
+use crate::run::dispatch::modules::observed;
 use crate::run::{AnyTask, Run, StepData, task_is_lent};
 
 /// The batch and the prediction of the current step of a task.

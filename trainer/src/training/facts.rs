@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::facts::{Facts, HookFacts, SettingList};
 use crate::hook::definition::Hook;
 use crate::hook::instance::Instance;
 use crate::lifecycle::at;
@@ -10,6 +9,7 @@ use crate::moment::Moment;
 use crate::optim::Optimizers;
 use crate::phase::PhaseSet;
 use crate::run::Run;
+use crate::values::facts::{Facts, HookFacts, SettingList};
 
 /// What the facts are compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -11,11 +11,11 @@ use super::validation::{
     Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
     validate,
 };
+use crate::checkpoint::progress::{FitStart, LoopPosition, Stage};
 use crate::data::{Batch, Loader, not_one_loader};
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::phase::Phase;
-use crate::progress::{FitStart, LoopPosition, Stage};
 use crate::run::Run;
 
 /// Runs the operation `fit`. A resumed fit continues where it was interrupted: points that have

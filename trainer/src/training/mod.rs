@@ -13,6 +13,7 @@ mod options;
 pub(crate) mod parts;
 mod pass;
 mod plan;
+pub mod prelude;
 mod profile;
 mod ranks;
 mod recompute;
@@ -33,19 +34,19 @@ use std::marker::PhantomData;
 
 pub use builder::TrainerBuilder;
 
-use crate::counters::Counters;
 use crate::data::Loader;
 use crate::error::Result;
-use crate::history::History;
 use crate::hook::{HookTable, describe};
+use crate::io::terminal::print_line;
 use crate::lifecycle::{self, at};
+use crate::log::history::History;
+use crate::log::summary::Summary;
+use crate::model::vars::Vars;
 use crate::moment::Moment;
+use crate::moments::counters::Counters;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::summary::Summary;
-use crate::terminal::print_line;
-use crate::vars::Vars;
 use task::Task;
 
 /// Trains and evaluates a [`Task`].

@@ -6,9 +6,9 @@ use tch::{Cuda, Device};
 
 use super::TrainerBuilder;
 use super::task::Task;
-use crate::amount::Amount;
-use crate::cancel::{CancelToken, OnSignal};
-use crate::every::Every;
+use crate::run::cancel::{CancelToken, OnSignal};
+use crate::values::amount::Amount;
+use crate::values::every::Every;
 
 impl<T: Task> TrainerBuilder<T> {
     /// The number of epochs that a call of `fit` trains. Defaults to 1, or, if

@@ -3,12 +3,12 @@
 use tch::Device;
 
 use super::decide::{Decision, NextBatch};
+use crate::checkpoint::progress::{LoopPosition, Stage};
 use crate::data::{Batch, Batches, Borrowed, Loader};
 use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::phase::Phase;
 use crate::profile;
-use crate::progress::{LoopPosition, Stage};
 use crate::run::Run;
 
 /// The batches of one pass.

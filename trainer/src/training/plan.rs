@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::validation::Loaders;
+use crate::checkpoint::progress::{AccumulationWindow, FitStart, Plan};
 use crate::data::Batch;
-use crate::every::Every;
-use crate::float::readable;
-use crate::progress::{AccumulationWindow, FitStart, Plan};
 use crate::run::Run;
-use crate::settings::Settings;
+use crate::run::settings::Settings;
+use crate::values::every::Every;
+use crate::values::float::readable;
 
 /// A mean loss above this multiple of the first epoch's has diverged.
 const DIVERGED: f64 = 1_000.0;

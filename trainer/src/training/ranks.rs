@@ -7,16 +7,16 @@ use tch::Device;
 use super::TrainerBuilder;
 use super::facts::Audience;
 use super::task::Task;
-use crate::dispatch::HookSelection;
 use crate::distributed::{Launch, Share, World, check_available, current};
 use crate::error::{Error, Result, shortened};
-use crate::facts::{Difference, Facts};
 use crate::hooks::DataParallel;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::dispatch::HookSelection;
 use crate::run::{Ranks, Run};
+use crate::values::facts::{Difference, Facts};
 
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the processes that train together: those that the program has

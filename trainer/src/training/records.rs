@@ -2,13 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use crate::dispatch::Panic;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
+use crate::log::record::{InFlight, Record, Span};
 use crate::log::{Joined, Window};
 use crate::phase::Phase;
-use crate::record::{InFlight, Record, Span};
 use crate::run::Run;
+use crate::run::dispatch::Panic;
 
 impl Run {
     /// Ends a pass over data: merges the values that all ranks have logged, and reduces them to

@@ -5,8 +5,8 @@ use tch::{Device, Tensor};
 use crate::distributed::World;
 use crate::error::{Error, Result};
 use crate::libtorch;
+use crate::model::vars::Var;
 use crate::run::Run;
-use crate::vars::Var;
 
 impl Run {
     /// Returns an error if the weights of the ranks differ. `when` says when they were compared.

@@ -13,13 +13,13 @@ use crate::checkpoint::read::load_journal;
 use crate::checkpoint::states::load_states;
 use crate::checkpoint::{ActiveCheckpoint, Resume, Saved, States, verify};
 use crate::error::{Error, Result, shortened};
-use crate::facts::{Difference, Facts};
-use crate::files::{Links, in_file, is_file, lock_identity, open, read_start};
+use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
 use crate::libtorch;
 use crate::lifecycle::at;
+use crate::log::summary::Summary;
 use crate::phase::Phase;
 use crate::run::{ResumeFrom, Run};
-use crate::summary::Summary;
+use crate::values::facts::{Difference, Facts};
 
 /// The identity of the data of a fit, which is compared on a resume.
 pub(crate) struct DataFingerprint {

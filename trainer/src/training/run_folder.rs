@@ -8,12 +8,12 @@ use super::TrainerBuilder;
 use super::task::Task;
 use crate::checkpoint::Resume;
 use crate::error::{Error, Result};
-use crate::files::{Lock, in_file};
-use crate::float::Float;
 use crate::hook::HookTable;
-use crate::hyperparameter::Hyperparameter;
+use crate::io::files::{Lock, in_file};
+use crate::run::run_folder::{RunFile, RunFolder, Status, now};
 use crate::run::{FolderState, Run};
-use crate::run_folder::{RunFile, RunFolder, Status, now};
+use crate::values::float::Float;
+use crate::values::hyperparameter::Hyperparameter;
 
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the folder of the run, in which loggers and checkpoints have their files:

@@ -9,15 +9,15 @@ use tch::Tensor;
 use super::parts::{self, Part, Scope};
 use crate::checkpoint::files::{HISTORY, replace_folder};
 use crate::checkpoint::manifest::Manifest;
+use crate::checkpoint::progress::Stage;
 use crate::checkpoint::states::{Tensors, tensors_of, values_of};
 use crate::checkpoint::{ActiveCheckpoint, Saved, States, journal, tensors};
 use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
-use crate::files::{create, in_file};
+use crate::io::files::{create, in_file};
+use crate::io::terminal;
 use crate::lifecycle::at;
-use crate::progress::Stage;
 use crate::run::{BackgroundSave, Done, Run, SaveRequest};
-use crate::terminal;
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.

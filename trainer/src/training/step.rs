@@ -7,17 +7,17 @@ use tch::Tensor;
 use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
 use super::erased::{borrowed, data, data_mut};
 use super::task::{Mode, Task, TrainStep};
-use crate::context::missing;
 use crate::data::Batch;
-use crate::dispatch::OperationOutput;
 use crate::distributed::current;
 use crate::error::{Error, Result, discard_panic};
 use crate::lifecycle::at;
 use crate::log::{LOSS, Reduce};
 use crate::moment::Moment;
+use crate::moments::tree;
 use crate::phase::Phase;
+use crate::run::context::missing;
+use crate::run::dispatch::OperationOutput;
 use crate::run::{Done, Run};
-use crate::tree;
 
 /// Runs the operation `step` for one batch. The batch, its prediction and its loss are dropped at
 /// the end.

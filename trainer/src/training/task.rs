@@ -8,14 +8,14 @@ use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::{Tensor, nn};
 
 use super::{erased, step};
-use crate::counters::Counters;
 use crate::data::Batch;
-use crate::dispatch::enter_custom;
 use crate::error::Result;
 use crate::lifecycle;
 use crate::log::{Reduce, Value};
 use crate::moment::{AtOperation, AtPoint, FireableFrom};
+use crate::moments::counters::Counters;
 use crate::run::Run;
+use crate::run::dispatch::enter_custom;
 
 /// Whether the model is trained or evaluated. Layers such as dropout and batch norm behave
 /// differently in the two modes.

@@ -8,7 +8,7 @@ use super::active::ActiveEntry;
 use super::parts::{self, Part};
 use super::step::step;
 use super::task::Task;
-use crate::cancel::{OnSignal, SignalGuard};
+use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, States};
 use crate::data::Loader;
 use crate::error::{Error, Result};
@@ -17,13 +17,13 @@ use crate::hook::instance::TASK;
 use crate::hook::table::Table;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
+use crate::log::record::Records;
 use crate::log::{LOSS, Log};
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
 use crate::phase::Phase;
-use crate::progress::FitState;
-use crate::record::Records;
-use crate::recorder::Recorder;
+use crate::run::cancel::{OnSignal, SignalGuard};
+use crate::run::recorder::Recorder;
 use crate::run::{Dispatch, Modules, Place, Requests, Run};
 
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state

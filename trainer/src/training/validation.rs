@@ -6,15 +6,15 @@ use std::collections::HashSet;
 use super::pass::Pass;
 use super::step::step;
 use super::task::Task;
+use crate::checkpoint::progress::{LoopPosition, Stage};
 use crate::data::{Batch, Loader, NamedLoader};
 use crate::error::{Error, Result};
-use crate::every::{Every, ends_interval};
 use crate::lifecycle::at;
 use crate::moment::AtOperation;
 use crate::phase::Phase;
-use crate::progress::{LoopPosition, Stage};
 use crate::run::Run;
-use crate::settings::Settings;
+use crate::run::settings::Settings;
+use crate::values::every::{Every, ends_interval};
 
 /// The validation or test loaders of an entry point, in the order of their passes.
 pub(super) type Loaders<'l, B> = Vec<NamedLoader<'l, B>>;

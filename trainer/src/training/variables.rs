@@ -1,8 +1,8 @@
 //! Variables that were added, replaced or removed after the trainer was built.
 
 use crate::error::{Error, Result};
+use crate::model::vars::{Changes, Vars};
 use crate::run::Run;
-use crate::vars::{Changes, Vars};
 
 impl Run {
     /// Adopts the changes that `setup` made to the task's variables: the optimizers train those

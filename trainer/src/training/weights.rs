@@ -6,7 +6,7 @@ use super::Trainer;
 use super::task::Task;
 use crate::checkpoint::{LoadWeights, Loaded, weights};
 use crate::error::Result;
-use crate::files::in_file;
+use crate::io::files::in_file;
 
 impl<T: Task> Trainer<T> {
     /// Atomically writes the variables of the task, buffers included, as a `safetensors` file,

@@ -1,6 +1,6 @@
 //! Texts of users in the formats of the description: each is one line, and shows as it was written.
 
-use crate::terminal::one_line;
+use crate::io::terminal::one_line;
 
 /// Returns the text as a cell of a Markdown table. Code in backticks stays code; HTML does not.
 pub(super) fn markdown(text: &str) -> String {

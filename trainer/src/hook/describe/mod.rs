@@ -14,8 +14,8 @@ use super::definition::{Hook, HookDef};
 use super::table::Table;
 use crate::error::{Error, Result, suggestion};
 use crate::moment::{MomentInfo, MomentKind, Unit};
+use crate::moments::tree::{children, moments, roots};
 use crate::phase::Phase;
-use crate::tree::{children, moments, roots};
 
 /// One hook at one moment, as it is dispatched.
 #[derive(Clone, Debug, PartialEq, Eq)]

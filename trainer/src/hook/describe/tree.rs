@@ -4,9 +4,9 @@ use unicode_width::UnicodeWidthStr;
 
 use super::markdown::padded;
 use super::{HookRow, HookTable, Node};
+use crate::io::terminal::one_line;
 use crate::lifecycle::at;
 use crate::moment::{Moment, MomentKind};
-use crate::terminal::one_line;
 
 /// A line of the tree: a name and, for a hook, when it runs and its source location.
 type Line = [String; 3];

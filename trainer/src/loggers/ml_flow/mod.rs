@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::{Axis, GrowingFile, ord, seconds};
-use crate::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
+use crate::io::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
 use crate::prelude::*;
 use crate::{Record, Span};
 

@@ -12,7 +12,7 @@ use serde_json::{Value as Json, json};
 
 use super::client::{Client, Failure, MAX_METRICS};
 use crate::error;
-use crate::files::{Links, in_file, metadata, open};
+use crate::io::files::{Links, in_file, metadata, open};
 
 /// The time before the first retry of a request.
 const RETRY: Duration = Duration::from_millis(500);

@@ -11,7 +11,7 @@ use event::{Events, Status};
 use super::{Axis, GrowingFile, ord, seconds};
 use crate::Hyperparameter;
 use crate::checkpoint::{Saved, State};
-use crate::files::metadata;
+use crate::io::files::metadata;
 use crate::prelude::*;
 
 /// Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard): the numbers,

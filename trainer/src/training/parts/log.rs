@@ -6,8 +6,8 @@ use super::{Part, Scope, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::error::Result;
 use crate::log::LogState;
+use crate::log::record::PendingState;
 use crate::phase::Phase;
-use crate::record::PendingState;
 use crate::run::Run;
 
 /// The running reductions and the metrics of the log.

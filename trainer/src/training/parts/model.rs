@@ -9,8 +9,8 @@ use crate::checkpoint::files::{MODEL, STATE};
 use crate::checkpoint::{Saved, weights};
 use crate::error::Result;
 use crate::libtorch;
+use crate::model::vars::Var;
 use crate::run::Run;
-use crate::vars::Var;
 
 /// The parameters and buffers of the task.
 pub(super) struct Variables;

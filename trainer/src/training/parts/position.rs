@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::{Part, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::checkpoint::manifest::Manifest;
-use crate::counters::Counters;
+use crate::checkpoint::progress::{FitState, LoopState};
 use crate::error::{Result, shortened};
-use crate::progress::{FitState, LoopState};
+use crate::moments::counters::Counters;
 use crate::run::{Requests, Run};
 
 /// The counters of the loop, and the position, the start and the accumulation window of the fit.

@@ -1,0 +1,170 @@
+//! The position of the loop and of a fit in it. Checkpoints store both.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::moments::counters::Counters;
+
+/// The counters of the loop, over all fits. Checkpoints store them.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct LoopState {
+    pub(crate) counters: Counters,
+    /// The 1-based number of the current batch: over all epochs in training, otherwise in its pass.
+    pub(crate) batch_number: u64,
+    /// The number of batches drawn for training, including skipped ones.
+    pub(crate) train_batches: u64,
+    /// The number of batches in the current pass, if known.
+    pub(crate) batches: Option<u64>,
+    /// The number of epochs that have begun.
+    pub(crate) epochs_begun: u64,
+    /// The number of epochs that have ended.
+    pub(crate) epochs_done: u64,
+    /// The number of fits that have begun.
+    pub(crate) fits_begun: u64,
+}
+
+/// The position of a fit in the loop, from which a resumed fit continues.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct LoopPosition {
+    pub(crate) stage: Stage,
+    /// The number of batches that are done in the pass over the training data.
+    pub(crate) train: u64,
+    /// The number of batches that are done in the validation of the loader `loader`.
+    pub(crate) valid: u64,
+    /// The index of the loader that is validated.
+    #[serde(default)]
+    pub(crate) loader: u64,
+    /// The number of optimizer steps before the batch that a validation within the epoch follows.
+    #[serde(default)]
+    pub(crate) steps_before: u64,
+}
+
+/// The part of the loop that a fit is in.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum Stage {
+    /// The check before training.
+    SanityCheck,
+    /// Outside of any epoch: before the first, between two, or after the last.
+    #[default]
+    BetweenEpochs,
+    /// The pass over the training data.
+    Training,
+    /// A validation within the pass over the training data.
+    ValidatingWithin,
+    /// The validation after the pass over the training data.
+    Validating,
+}
+
+/// The start of a fit: the counters of the run at that time, and the clock.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(from = "SavedStart", into = "SavedStart")]
+pub(crate) struct FitStart {
+    pub(crate) epochs: u64,
+    pub(crate) steps: u64,
+    pub(crate) at: Instant,
+    /// The duration of the fit before it was resumed.
+    pub(crate) before: Duration,
+}
+
+/// A [`FitStart`] as a checkpoint stores it.
+#[derive(Deserialize, Serialize)]
+struct SavedStart {
+    epochs: u64,
+    steps: u64,
+    spent: Duration,
+}
+
+impl From<FitStart> for SavedStart {
+    fn from(start: FitStart) -> Self {
+        SavedStart { epochs: start.epochs, steps: start.steps, spent: start.spent() }
+    }
+}
+
+impl From<SavedStart> for FitStart {
+    fn from(SavedStart { epochs, steps, spent }: SavedStart) -> Self {
+        FitStart::now(epochs, steps, spent)
+    }
+}
+
+impl FitStart {
+    pub(crate) fn now(epochs: u64, steps: u64, before: Duration) -> Self {
+        FitStart { epochs, steps, at: Instant::now(), before }
+    }
+
+    /// Returns the duration of the fit so far, including the time before it was resumed.
+    pub(crate) fn spent(&self) -> Duration {
+        self.before.saturating_add(self.at.elapsed())
+    }
+}
+
+/// The state of the current fit. A checkpoint stores the fields that a resumed fit needs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct FitState {
+    /// Whether the current entry point is a `fit` that has begun or resumed.
+    #[serde(skip)]
+    pub(crate) is_running: bool,
+    /// Whether a step is running, or has ended with an error, so that a checkpoint written now
+    /// cannot be resumed exactly.
+    #[serde(skip)]
+    pub(crate) failed_mid_step: bool,
+    #[serde(skip)]
+    pub(crate) plan: Plan,
+    pub(crate) start: FitStart,
+    pub(crate) position: LoopPosition,
+    pub(crate) window: AccumulationWindow,
+    /// The fingerprints of the training and the validation data.
+    pub(crate) data: [String; 2],
+}
+
+impl Default for FitState {
+    fn default() -> Self {
+        FitState {
+            is_running: false,
+            failed_mid_step: false,
+            plan: Plan::default(),
+            start: FitStart::now(0, 0, Duration::ZERO),
+            position: LoopPosition::default(),
+            window: AccumulationWindow::default(),
+            data: [String::new(), String::new()],
+        }
+    }
+}
+
+/// The planned length of the current fit. All limits are absolute values of the run's counters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    /// The number of epochs at which the fit ends.
+    pub(crate) epochs: Option<u64>,
+    /// The number of optimizer steps at which the fit ends.
+    pub(crate) max_steps: Option<u64>,
+    /// The number of optimizer steps at the end of the fit, if it is known.
+    pub(crate) planned_steps: Option<u64>,
+    /// The time at which the fit is stopped.
+    pub(crate) deadline: Option<Instant>,
+    /// Stop requests are ignored until this number of epochs has ended.
+    pub(crate) min_epochs: u64,
+    /// Stop requests are ignored until this number of optimizer steps is reached.
+    pub(crate) min_steps: u64,
+    /// Whether the fit was given validation data, and a validation comes due before its planned
+    /// end.
+    pub(crate) validates: bool,
+    /// The names of the validation loaders, if they have names, and whether each comes due.
+    pub(crate) loaders: Vec<(Arc<str>, bool)>,
+    /// Whether this fit has warned of a mean loss that is not finite, or that has diverged.
+    pub(crate) has_warned_of_divergence: bool,
+}
+
+/// Gradient accumulation: the batches whose gradients the next optimizer step uses.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct AccumulationWindow {
+    /// The number of batches in a full window.
+    pub(crate) size: u64,
+    /// The number of batches in the window so far, including the current one.
+    pub(crate) filled: u64,
+    /// Whether the current batch is the last of its pass.
+    pub(crate) is_last_of_pass: bool,
+    /// Whether the current batch ends the window, so that an optimizer step follows it.
+    pub(crate) is_last_micro_batch: bool,
+}

@@ -1,0 +1,177 @@
+//! [`Averages`]: averaged weights in addition to the live ones.
+
+use tch::{Device, Tensor};
+
+use crate::checkpoint::Saved;
+use crate::error::{Error, Result};
+use crate::libtorch::{self, TensorList};
+use crate::model::vars::Vars;
+
+/// A second set of values for the variables of a task: their average over time.
+///
+/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are built on it; they
+/// differ in when, and with which weight, they [`update`](Averages::update) it.
+#[derive(Debug, Default)]
+pub struct Averages {
+    names: Vec<String>,
+    values: TensorList,
+    /// The live values, while the variables hold the averages.
+    live: Option<TensorList>,
+}
+
+impl Averages {
+    /// Whether there are no averages yet.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Whether the variables currently hold the averages.
+    #[must_use]
+    pub fn are_in_use(&self) -> bool {
+        self.live.is_some()
+    }
+
+    /// Returns the averages with the names of their variables.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
+        self.names.iter().map(String::as_str).zip(self.values.iter())
+    }
+
+    /// Moves each average toward the live value: `average + weight * (value - average)`. The first
+    /// call copies the values. If `buffers` is set, floating-point buffers, such as the running
+    /// statistics of batch norm, are averaged too; otherwise the live values are used.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the variables differ from those of the first call, or if libtorch fails.
+    pub fn update(&mut self, vars: &Vars, weight: f64, buffers: bool) -> Result<()> {
+        let averaged =
+            || vars.iter().filter(|var| var.is_parameter || buffers && var.tensor.is_floating_point());
+        if self.is_empty() {
+            self.names = averaged().map(|var| var.name.clone()).collect();
+            self.values = averaged().map(|var| var.tensor.detach().copy()).collect();
+            return Ok(());
+        }
+        let live: TensorList = averaged().map(|var| var.tensor.shallow_clone()).collect();
+        if averaged().map(|var| var.name.as_str()).eq(self.names.iter().map(String::as_str)) {
+            check(&self.values, live.iter())?;
+            return libtorch::lerp(&self.values, &live, weight);
+        }
+        // Averages of buffers that were set stay as they are.
+        let is_set = |name: &str| vars.iter().any(|var| !var.is_parameter && !buffers && var.name == name);
+        let own = || self.names.iter().zip(self.values.iter()).filter(|(name, _)| !is_set(name));
+        if !averaged().map(|var| var.name.as_str()).eq(own().map(|(name, _)| name.as_str())) {
+            return Err(differs());
+        }
+        let values: TensorList = own().map(|(_, value)| value.shallow_clone()).collect();
+        check(&values, live.iter())?;
+        libtorch::lerp(&values, &live, weight)
+    }
+
+    /// Sets the average of a variable to a value, which is used, saved and returned like the other
+    /// averages. [`update`](Averages::update) leaves it unchanged, unless it averages the variable.
+    pub fn set(&mut self, name: &str, value: &Tensor) {
+        let value = value.detach().copy();
+        match self.names.binary_search_by(|own| own.as_str().cmp(name)) {
+            Ok(at) => self.values = replaced(&self.values, at, 1, value),
+            Err(at) => {
+                self.values = replaced(&self.values, at, 0, value);
+                self.names.insert(at, name.to_owned());
+            }
+        }
+    }
+
+    /// Copies the averages into the variables, and keeps the live values. Does nothing if there are
+    /// no averages, or if they are in use already.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a variable no longer exists or has another shape or dtype, or if
+    /// libtorch fails.
+    pub fn swap_in(&mut self, vars: &Vars) -> Result<()> {
+        if self.is_empty() || self.are_in_use() {
+            return Ok(());
+        }
+        let variables = self.variables(vars)?;
+        let live = variables.iter().map(Tensor::copy).collect();
+        copy(&variables, &self.values)?;
+        self.live = Some(live);
+        Ok(())
+    }
+
+    /// Restores the live values of the variables. Does nothing if the averages are not in use.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the same reasons as [`swap_in`](Averages::swap_in).
+    pub fn swap_out(&mut self, vars: &Vars) -> Result<()> {
+        if let Some(live) = &self.live {
+            copy(&self.variables(vars)?, live)?;
+            self.live = None;
+        }
+        Ok(())
+    }
+
+    /// Adds the averages to the saved state of a hook: see [`Saved::average`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an average of one of the variables is already saved.
+    pub fn save(&self, saved: &mut Saved) -> Result<()> {
+        self.iter().try_for_each(|(name, average)| saved.average(name, average))
+    }
+
+    /// Returns the averages that were saved. [`to_device`](Averages::to_device) moves them to the
+    /// device of the task.
+    #[must_use]
+    pub fn load(saved: &Saved) -> Self {
+        let (names, values): (Vec<_>, Vec<_>) =
+            saved.averages().map(|(name, average)| (name.to_owned(), average.shallow_clone())).unzip();
+        Averages { names, values: values.into_iter().collect(), live: None }
+    }
+
+    /// Moves the averages to a device.
+    pub fn to_device(&mut self, device: Device) {
+        if self.values.iter().any(|average| average.device() != device) {
+            self.values = self.values.iter().map(|average| average.to_device(device)).collect();
+        }
+    }
+
+    /// Returns the variables that have an average.
+    fn variables(&self, vars: &Vars) -> Result<Vec<Tensor>> {
+        let variables: Result<Vec<_>> =
+            self.names.iter().map(|name| Ok(vars.get(name).map_err(|_| differs())?.detach())).collect();
+        let variables = variables?;
+        check(&self.values, variables.iter())?;
+        Ok(variables)
+    }
+}
+
+/// Checks that variables have the shapes and dtypes of their averages.
+fn check<'a>(averages: &TensorList, variables: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+    let fits = |(own, other): (&Tensor, &Tensor)| own.size() == other.size() && own.kind() == other.kind();
+    if averages.iter().zip(variables).all(fits) { Ok(()) } else { Err(differs()) }
+}
+
+/// Returns the list with `value` in place of `count` tensors from the index `at` on.
+fn replaced(list: &TensorList, at: usize, count: usize, value: Tensor) -> TensorList {
+    let mut tensors: Vec<_> = list.iter().map(Tensor::shallow_clone).collect();
+    tensors.splice(at..at + count, [value]);
+    tensors.into_iter().collect()
+}
+
+fn copy(variables: &[Tensor], values: &TensorList) -> Result<()> {
+    let _no_grad = tch::no_grad_guard();
+    for (variable, value) in variables.iter().zip(values.iter()) {
+        variable.shallow_clone().f_copy_(value)?;
+    }
+    Ok(())
+}
+
+#[cold]
+fn differs() -> Error {
+    Error::msg(
+        "the averages do not match the task's variables: a variable was added, removed or replaced after the first \
+         update; change the model before training starts",
+    )
+}

@@ -1,0 +1,210 @@
+//! [`Metrics`], and [`History`]: the metrics of an entry point over time.
+
+use std::fmt;
+use std::ops::Index;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::suggestion;
+use crate::moments::counters::Counters;
+use crate::values::float::readable;
+
+/// Reduced metrics by name, `phase/name`: `train/loss`, `valid/accuracy`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Metrics(Vec<(String, f64)>);
+
+impl Metrics {
+    /// Returns the value of the metric with this name, such as `valid/loss`, if there is one.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.iter().find(|(own, _)| own == name).map(|(_, value)| *value)
+    }
+
+    /// Returns all names and values, in the order in which they were first logged.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Sets a value, replacing the previous one of this name.
+    pub(crate) fn set(&mut self, name: String, value: f64) {
+        match self.0.iter_mut().find(|(own, _)| *own == name) {
+            Some((_, own)) => *own = value,
+            None => self.0.push((name, value)),
+        }
+    }
+}
+
+impl FromIterator<(String, f64)> for Metrics {
+    fn from_iter<I: IntoIterator<Item = (String, f64)>>(values: I) -> Self {
+        Metrics(values.into_iter().collect())
+    }
+}
+
+/// Returns a metric that is known to exist: `metrics["valid/loss"]`.
+///
+/// # Panics
+///
+/// Panics if there is no metric with this name; the message lists those that exist.
+impl Index<&str> for Metrics {
+    type Output = f64;
+
+    fn index(&self, name: &str) -> &f64 {
+        match self.0.iter().find(|(own, _)| own == name) {
+            Some((_, value)) => value,
+            None => {
+                let names: Vec<_> = self.iter().map(|(name, _)| format!("`{name}`")).collect();
+                let listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+                panic!("no metric is named `{name}`; the metrics are {listed}")
+            }
+        }
+    }
+}
+
+/// Formats all metrics on one line: `train/loss 0.0353  valid/loss 0.0719`.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, (name, value)) in self.iter().enumerate() {
+            let between = if nth == 0 { "" } else { "  " };
+            write!(f, "{between}{name} {}", readable(value))?;
+        }
+        Ok(())
+    }
+}
+
+/// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns. A `fit`
+/// has one row per epoch, and one per validation within an epoch; any other call has at most one.
+///
+/// Each row has the counters at which it was measured. To compare runs that differ in batch size,
+/// gradient accumulation or number of processes, use [`samples_seen`](Counters::samples_seen) as
+/// the axis.
+///
+/// ```
+/// # use trainer::Summary;
+/// # fn plot(summary: &Summary) {
+/// for (counters, loss) in summary.history.points("valid/loss") {
+///     println!("{} {loss}", counters.samples_seen);
+/// }
+/// let losses: &[f64] = &summary.history["train/loss"];
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct History {
+    steps: Vec<Counters>,
+    columns: Vec<(String, Vec<f64>)>,
+}
+
+impl History {
+    /// Returns the number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Returns whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// Returns the counters of each row.
+    #[must_use]
+    pub fn steps(&self) -> &[Counters] {
+        &self.steps
+    }
+
+    /// Returns every column with its name, `phase/name`. A column is NaN in the rows for which it
+    /// has no value.
+    pub fn columns(&self) -> impl Iterator<Item = (&str, &[f64])> {
+        self.columns.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
+    }
+
+    /// Returns the column of this name, if there is one. It is NaN in the rows for which it has no
+    /// value.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<&[f64]> {
+        self.columns().find(|(own, _)| *own == name).map(|(_, values)| values)
+    }
+
+    /// Returns the values of a column with their counters, skipping rows without a value. Empty if
+    /// there is no such column.
+    pub fn points(&self, name: &str) -> impl Iterator<Item = (Counters, f64)> {
+        let values = self.column(name).unwrap_or_default();
+        self.steps.iter().copied().zip(values.iter().copied()).filter(|(_, value)| !is_absent(*value))
+    }
+
+    /// Returns the values of a row with their columns' names, skipping missing ones.
+    pub(crate) fn row(&self, row: usize) -> impl Iterator<Item = (&str, f64)> {
+        let values = self.columns().map(move |(name, values)| (name, values[row]));
+        values.filter(|(_, value)| !is_absent(*value))
+    }
+
+    /// Adds a row, or extends the last row if it has the same counters.
+    pub(crate) fn record(&mut self, step: Counters, metrics: &Metrics) {
+        if self.steps.last() != Some(&step) {
+            self.steps.push(step);
+            self.columns.iter_mut().for_each(|(_, values)| values.push(ABSENT));
+        }
+        for (name, value) in metrics.iter() {
+            let known = self.columns.iter().position(|(own, _)| own == name);
+            let index = known.unwrap_or_else(|| {
+                self.columns.push((name.to_owned(), vec![ABSENT; self.steps.len()]));
+                self.columns.len() - 1
+            });
+            if let Some(last) = self.columns[index].1.last_mut() {
+                *last = value;
+            }
+        }
+    }
+
+    /// Returns the last value of each column.
+    pub(crate) fn last(&self) -> Metrics {
+        let mut last = Metrics::default();
+        for (name, values) in self.columns() {
+            if let Some(value) = values.iter().rev().find(|value| !is_absent(**value)) {
+                last.set(name.to_owned(), *value);
+            }
+        }
+        last
+    }
+}
+
+/// Marks a missing value: a dedicated NaN payload, distinguishable from a measured NaN.
+const ABSENT: f64 = f64::from_bits(0x7ff8_0000_0000_0a85);
+
+fn is_absent(value: f64) -> bool {
+    value.to_bits() == ABSENT.to_bits()
+}
+
+/// Compares values by their bits, so NaN equals NaN: two histories of the same run are equal.
+impl PartialEq for History {
+    fn eq(&self, other: &Self) -> bool {
+        let bits = |(name, values): &(String, Vec<f64>)| {
+            (name.clone(), values.iter().map(|value| value.to_bits()).collect::<Vec<_>>())
+        };
+        self.steps == other.steps && self.columns.iter().map(bits).eq(other.columns.iter().map(bits))
+    }
+}
+
+/// Returns a column that is known to exist: `history["valid/loss"]`.
+///
+/// # Panics
+///
+/// Panics if there is no such column; the message suggests a similar one.
+impl Index<&str> for History {
+    type Output = [f64];
+
+    fn index(&self, name: &str) -> &[f64] {
+        self.column(name).unwrap_or_else(|| {
+            let similar = suggestion(name, self.columns().map(|(own, _)| own));
+            panic!("the history has no column `{name}`{similar}")
+        })
+    }
+}

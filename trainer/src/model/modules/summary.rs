@@ -1,0 +1,279 @@
+//! A summary of a model: the shapes, parameters and floating-point operations of its modules.
+
+use std::cell::RefCell;
+use std::fmt::{self, Write};
+
+use tch::{Tensor, nn};
+use unicode_width::UnicodeWidthStr;
+
+use super::layer::Layer;
+use super::name::Name;
+use super::watcher::WatchGuard;
+use crate::error::{Error, Result};
+use crate::io::terminal::one_line;
+use crate::libtorch::FlopCounter;
+use crate::model::vars::Vars;
+
+/// A row of a [`SummaryTable`]: one named module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ModuleRow {
+    /// The name of the module.
+    pub name: String,
+    /// The [type](Layer::kind) of the layer, such as `Linear`; `None` for other modules.
+    pub layer: Option<&'static str>,
+    /// The nesting depth: the number of named modules that contain it.
+    pub depth: usize,
+    /// The number of calls in the forward pass.
+    pub calls: u64,
+    /// The shape of the input in the first call.
+    pub input: Vec<i64>,
+    /// The shape of the output in the first call.
+    pub output: Vec<i64>,
+    /// The number of elements of the parameters below the module's name in the `VarStore`, or, if
+    /// there are none, of the parameters of its layer.
+    pub parameters: u64,
+    /// The [floating-point operations](SummaryTable::flops) of all calls, including those of the
+    /// modules inside it.
+    pub flops: u64,
+}
+
+/// The named modules of a model in the order of a forward pass. `Display` prints a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SummaryTable {
+    rows: Vec<ModuleRow>,
+    parameters: u64,
+    trainable: u64,
+    flops: u64,
+}
+
+impl SummaryTable {
+    /// The modules, in the order of their first call.
+    #[must_use]
+    pub fn rows(&self) -> &[ModuleRow] {
+        &self.rows
+    }
+
+    /// Returns the row of the module with this name; `None` if it was not called.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&ModuleRow> {
+        self.rows.iter().find(|row| row.name == name)
+    }
+
+    /// The number of elements of all parameters of the model, named or not, frozen or not.
+    #[must_use]
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// The number of elements of the parameters that require a gradient.
+    #[must_use]
+    pub fn trainable_parameters(&self) -> u64 {
+        self.trainable
+    }
+
+    /// The floating-point operations of the forward pass, in named modules and outside of them: two
+    /// for each multiply-add of a matrix product (`linear`, `matmul`, `einsum` and others), a
+    /// convolution or scaled dot-product attention, and none for anything else, by the rules of
+    /// `torch.utils.flop_counter`. A masked product, such as causal attention, counts in full, and
+    /// recurrent layers that libtorch computes in one kernel do not count.
+    #[must_use]
+    pub fn flops(&self) -> u64 {
+        self.flops
+    }
+}
+
+impl fmt::Display for SummaryTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut lines = vec![["Module", "Layer", "Input", "Output", "Parameters", "FLOPs"].map(String::from)];
+        for row in &self.rows {
+            let calls = if row.calls > 1 { format!(" × {}", row.calls) } else { String::new() };
+            lines.push([
+                format!("{}{}{calls}", "  ".repeat(row.depth), one_line(&row.name)),
+                row.layer.unwrap_or("–").to_owned(),
+                format!("{:?}", row.input),
+                format!("{:?}", row.output),
+                grouped(row.parameters),
+                grouped(row.flops),
+            ]);
+        }
+        let width = |column: usize| lines.iter().map(|line| line[column].width()).max().unwrap_or(0);
+        let widths: [usize; 6] = std::array::from_fn(width);
+        for line in &lines {
+            let mut text = String::new();
+            for (nth, (cell, width)) in line.iter().zip(widths).enumerate() {
+                let space = " ".repeat(width - cell.width());
+                // Numbers are aligned to the right.
+                if nth < 4 { write!(text, "{cell}{space}  ")? } else { write!(text, "{space}{cell}  ")? }
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        write!(
+            f,
+            "{} parameters ({} trainable), {} FLOPs",
+            grouped(self.parameters),
+            grouped(self.trainable),
+            grouped(self.flops())
+        )
+    }
+}
+
+/// Formats a number with commas: `1,234,567`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (nth, digit) in digits.chars().enumerate() {
+        if nth > 0 && (digits.len() - nth).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Builds a [`SummaryTable`] from the module calls of a forward pass, for hooks at `before_module`
+/// and `after_module`.
+#[derive(Debug)]
+pub struct SummaryRecorder {
+    rows: Vec<ModuleRow>,
+    /// For each running module call, outermost first, the index of its row and the number of
+    /// operations before it.
+    open: Vec<(usize, u64)>,
+    flops: FlopCounter,
+}
+
+impl SummaryRecorder {
+    /// Starts to record a forward pass on this thread, and to count its operations.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails.
+    pub fn start() -> Result<Self> {
+        Ok(SummaryRecorder { rows: Vec::new(), open: Vec::new(), flops: FlopCounter::start()? })
+    }
+
+    /// Records the beginning of a call.
+    pub fn begin(&mut self, name: &str, layer: Option<Layer>, input: &Tensor) {
+        let row = self.rows.iter().position(|row| row.name == name).unwrap_or_else(|| {
+            self.rows.push(ModuleRow {
+                name: name.to_owned(),
+                layer: layer.map(|layer| layer.kind()),
+                depth: self.open.len(),
+                calls: 0,
+                input: input.size(),
+                output: Vec::new(),
+                parameters: layer.map_or(0, |layer| layer.parameters()),
+                flops: 0,
+            });
+            self.rows.len() - 1
+        });
+        self.open.push((row, self.flops.count()));
+    }
+
+    /// Records the end of a call. Its operations also count for every module that contains it.
+    pub fn end(&mut self, output: &Tensor) {
+        let Some((index, before)) = self.open.pop() else { return };
+        let row = &mut self.rows[index];
+        // The outer call of a module that calls itself includes the inner one.
+        if self.open.iter().all(|(outer, _)| *outer != index) {
+            row.flops += self.flops.count() - before;
+        }
+        row.calls += 1;
+        if row.calls == 1 {
+            row.output = output.size();
+        }
+    }
+
+    /// Returns the summary, with parameters counted from these variables.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no module was recorded.
+    pub fn finish(self, vars: &Vars) -> Result<SummaryTable> {
+        if self.rows.is_empty() {
+            return Err(Error::usage(
+                "the forward pass called no named module: name the layers with `.named(…)` (see `trainer::modules`)",
+            ));
+        }
+        let elements = |prefix: &str| -> Option<u64> {
+            let below = |name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
+            let own = vars.parameters().filter(|var| below(&var.name));
+            own.map(|var| var.tensor.numel() as u64).reduce(|one, other| one + other)
+        };
+        let SummaryRecorder { mut rows, flops, .. } = self;
+        for row in &mut rows {
+            if let Some(parameters) = elements(&row.name) {
+                row.parameters = parameters;
+            }
+        }
+        let trainable = vars.parameters().filter(|var| var.tensor.requires_grad());
+        Ok(SummaryTable {
+            flops: flops.count(),
+            rows,
+            parameters: vars.parameters().map(|var| var.tensor.numel() as u64).sum(),
+            trainable: trainable.map(|var| var.tensor.numel() as u64).sum(),
+        })
+    }
+}
+
+thread_local! {
+    static RECORDER: RefCell<Option<SummaryRecorder>> = const { RefCell::new(None) };
+}
+
+/// Runs one forward pass in evaluation mode, without gradients, and returns the shapes, parameters
+/// and floating-point operations of the named modules.
+///
+/// The hook [`ModelSummary`](crate::hooks::ModelSummary) prints the same summary during a run.
+///
+/// ```
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "net";
+/// let net = modules::seq(&path)
+///     .add(nn::linear(&path / 0, 4, 8, Default::default()))
+///     .add_fn(Tensor::relu)
+///     .add(nn::linear(&path / 2, 8, 2, Default::default()));
+/// let summary = modules::summary(&vs, &net, &Tensor::zeros([16, 4], (Kind::Float, Device::Cpu)))?;
+/// println!("{summary}");
+/// assert_eq!(summary.parameters(), 4 * 8 + 8 + 8 * 2 + 2);
+/// assert_eq!(summary.flops(), 2 * 16 * (4 * 8 + 8 * 2));
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// Returns an error if the forward pass called no named module, or if libtorch fails.
+///
+/// # Panics
+///
+/// Panics if the forward pass panics.
+pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Result<SummaryTable> {
+    /// Restores the recorder of an outer `summary` call, even after a panic.
+    struct Restore(Option<SummaryRecorder>);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            RECORDER.set(self.0.take());
+        }
+    }
+    let recorder = {
+        let _restore = Restore(RECORDER.replace(Some(SummaryRecorder::start()?)));
+        let (_guard, _no_grad) = (WatchGuard::summary(), tch::no_grad_guard());
+        drop(net.forward_t(input, false));
+        RECORDER.take().expect("only an inner call replaces the recorder, and restores it")
+    };
+    recorder.finish(&Vars::from_store(vs))
+}
+
+/// Runs the forward pass of a module, and records the call.
+pub(crate) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
+    let with = |then: &dyn Fn(&mut SummaryRecorder)| {
+        RECORDER.with_borrow_mut(|recorder| recorder.as_mut().map(then));
+    };
+    with(&|recorder| recorder.begin(name.as_str(), name.layer, xs));
+    let output = forward(xs);
+    with(&|recorder| recorder.end(&output));
+    output
+}

@@ -1,0 +1,257 @@
+//! Moments: the points and operations of a lifecycle, each with a marker type.
+
+use std::any::TypeId;
+use std::convert::Infallible;
+use std::marker::PhantomData;
+
+use crate::phase::PhaseSet;
+
+/// A moment: a point or an operation of a lifecycle, as a marker type (`AfterBackward`,
+/// `Backward`).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a point nor an operation of a lifecycle",
+    label = "not a point or operation",
+    note = "`trainer::at` lists the points and operations of the trainer"
+)]
+pub trait Moment: Sized + 'static {
+    /// The description from its declaration.
+    const INFO: &'static MomentInfo;
+
+    /// Whether its hooks run in the process of rank 0 only.
+    #[doc(hidden)]
+    const IS_MAIN_ONLY: bool = false;
+
+    /// Returns its row in the dispatch table.
+    #[doc(hidden)]
+    fn index() -> usize;
+}
+
+/// The moment `P` of a hook with [`main_only`](crate::language::main_only), which runs in the
+/// process of rank 0 only: `Cx<Main<AfterStep>>`.
+///
+/// All values that can be read at `P` can be read at `Main<P>` too. Methods that must be called on
+/// all [ranks](crate::distributed) ([`OnAllRanks`]) are not available: collectives, custom points
+/// and operations, and changes to the batch, the model or the gradients. The same rules apply in a
+/// program with one process.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// #[hook(main_only)]
+/// fn after_epoch(cx: &mut Cx<Main<AfterEpoch>>) {
+///     trainer::print_line(format!("epoch {}: {}", cx.counters().epoch, cx.metrics()["train/loss"]));
+/// }
+/// # fn main() {}
+/// ```
+#[derive(Debug)]
+pub struct Main<P> {
+    _never: Infallible,
+    _at: PhantomData<fn() -> P>,
+}
+
+#[diagnostic::do_not_recommend]
+impl<P: Moment> Moment for Main<P> {
+    const INFO: &'static MomentInfo = P::INFO;
+    const IS_MAIN_ONLY: bool = true;
+
+    #[inline]
+    fn index() -> usize {
+        P::index()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<P: AtPoint> AtPoint for Main<P> {}
+
+#[diagnostic::do_not_recommend]
+impl<P: Within<O>, O> Within<O> for Main<P> {}
+
+/// A moment of hooks that run on all [ranks](crate::distributed): every moment except
+/// [`Main<P>`](Main). A generic helper function for hooks that calls a collective needs this bound:
+///
+/// ```
+/// use trainer::distributed::Op;
+/// use trainer::prelude::*;
+///
+/// /// Returns the sum of `value` over all ranks.
+/// fn sum<P: OnAllRanks>(cx: &Cx<P>, value: f64) -> Result<f64> {
+///     let sum = Tensor::from(value);
+///     cx.world().all_reduce("sum", &sum, Op::Sum)?;
+///     Ok(sum.double_value(&[]))
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not `OnAllRanks`: a hook with `main_only` runs on rank 0 only, so it cannot take part in a \
+               collective, fire or run a moment, or change the batch, the model or the gradients",
+    label = "needs a hook that runs on all ranks",
+    note = "remove `main_only`, and limit what only rank 0 does with `if cx.is_main()`"
+)]
+pub trait OnAllRanks: Moment {}
+
+/// A moment that is a point.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is an operation, not a point",
+    label = "an operation",
+    note = "use the point before or after it: `before_…`, `after_…`"
+)]
+pub trait AtPoint: Moment {}
+
+/// A moment that is an operation.
+#[diagnostic::on_unimplemented(message = "`{Self}` is a point, not an operation", label = "a point")]
+pub trait AtOperation: Moment {
+    /// The point before the operation, such as `before_pred`.
+    type Before: AtPoint;
+    /// The point after the operation, such as `after_pred`.
+    type After: AtPoint;
+}
+
+/// A moment that recurs and is counted in [`Unit`]s, so that its hooks can have `every`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not counted: it fires once, not once per batch, step, epoch or record",
+    label = "not counted",
+    note = "remove `every`, or use a moment that is counted, such as `after_step`, `after_opt_step` or `after_epoch`"
+)]
+pub trait Counted: Moment {}
+
+/// A moment that the phase `Ph` reaches.
+#[diagnostic::on_unimplemented(message = "the phase `{Ph}` never reaches `{Self}`", label = "never reached")]
+pub trait ReachedIn<Ph>: Moment {}
+
+/// A moment within the operation `O`, or `O` itself.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not within `{O}`",
+    label = "not within `{O}`",
+    note = "a moment declared `within` an operation can only be fired or run inside of it"
+)]
+pub trait Within<O>: Moment {}
+
+/// A custom moment that can be fired or run from a hook at `P`, because everything that its
+/// declaration lists after `:` exists at `P`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be fired or run from a hook: only the trainer does that",
+    label = "belongs to the trainer",
+    note = "hooks and tasks can fire and run custom points and operations, which `trainer::lifecycle!` declares"
+)]
+pub trait FireableFrom<P>: Moment {}
+
+/// A moment that `trainer::lifecycle!` declares.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not part of a custom lifecycle",
+    label = "belongs to the trainer",
+    note = "the point of a hook already determines in which of the trainer's operations it runs"
+)]
+pub trait CustomMoment: Moment {}
+
+/// The description of a moment, from its declaration.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct MomentInfo {
+    /// The name: `after_backward`, `backward`.
+    pub name: &'static str,
+    /// The module whose submodule `at` contains the name.
+    pub module: &'static str,
+    /// Its kind: an operation, the point before or after one, or another point.
+    pub kind: MomentKind,
+    /// The phases that reach it.
+    pub phases: PhaseSet,
+    /// The unit of `every`, or `None` if its hooks cannot have `every`.
+    pub counts: Option<Unit>,
+    /// The doc comment of its declaration.
+    pub docs: &'static str,
+    /// The operation around it; the points before and after an operation are within it.
+    pub(crate) within: Option<Index>,
+    /// The operations and points that are declared elsewhere and also run here.
+    pub(crate) again: &'static [Index],
+    /// The types and names of the only tasks and hooks that may reach it; empty if any may.
+    pub(crate) by: &'static [(TypeId, &'static str)],
+    /// The name of the metric for a loss that is computed in it: `discriminator_step/loss`.
+    pub(crate) loss: &'static str,
+}
+
+/// The row of a moment, once all lifecycles of the program are known.
+pub(crate) type Index = fn() -> usize;
+
+impl MomentInfo {
+    /// Used by the expansion of `lifecycle!` only.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        loss: &'static str,
+        module: &'static str,
+        kind: MomentKind,
+        docs: &'static str,
+    ) -> Self {
+        let (phases, counts) = (PhaseSet::NONE, None);
+        MomentInfo { name, module, kind, phases, counts, docs, within: None, again: &[], by: &[], loss }
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn reached(mut self, phases: PhaseSet, counts: Option<Unit>) -> Self {
+        (self.phases, self.counts) = (phases, counts);
+        self
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn within(mut self, within: Option<Index>, again: &'static [Index]) -> Self {
+        (self.within, self.again) = (within, again);
+        self
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn by(mut self, by: &'static [(TypeId, &'static str)]) -> Self {
+        self.by = by;
+        self
+    }
+
+    /// Returns its path as written in an attribute: `after_backward`, `my_crate::at::after_round`.
+    #[must_use]
+    pub fn path(&self) -> String {
+        if self.module == ROOT { self.name.to_owned() } else { format!("{}::at::{}", self.module, self.name) }
+    }
+}
+
+/// The module of the trainer's own lifecycle.
+pub(crate) const ROOT: &str = "trainer::moments::lifecycle";
+
+/// The kind of a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MomentKind {
+    /// A point that does not belong to an operation.
+    Point,
+    /// The point before an operation.
+    Before,
+    /// An operation.
+    Operation,
+    /// The point after an operation.
+    After,
+}
+
+/// The unit in which a recurring moment is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Batches: in training counted over all epochs, otherwise within the current pass.
+    Batches,
+    /// Optimizer steps of the current part of the model.
+    Steps,
+    /// Epochs.
+    Epochs,
+    /// Records of the current phase. Those at the end of a pass are counted separately.
+    Records,
+}
+
+impl Unit {
+    /// Returns its name: `batches`, `steps`, `epochs`, `records`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Batches => "batches",
+            Unit::Steps => "steps",
+            Unit::Epochs => "epochs",
+            Unit::Records => "records",
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Optimizers and learning-rate schedules.
+
+pub mod optim;
+pub mod schedule;

@@ -1,0 +1,255 @@
+//! Optimizers built on libtorch's fused and foreach kernels. Their state consists of tensors.
+//!
+//! | optimizer | kernels | state of each parameter |
+//! |---|---|---|
+//! | [`Sgd`] | fused | with momentum: `momentum_buffer`, `step` |
+//! | [`Adam`], [`AdamW`] | fused | `exp_avg`, `exp_avg_sq`, `step`; with `amsgrad`: `max_exp_avg_sq` |
+//! | [`Adagrad`] | fused | `sum`, `step` |
+//! | [`RmsProp`] | foreach | `square_avg`; with `centered`: `grad_avg`; with momentum: `momentum_buffer` |
+//! | [`Lion`] | foreach | `exp_avg` |
+//! | [`Muon`] | foreach | `momentum_buffer` |
+//! | [`Custom`] | those of your own [`Algorithm`] | as the algorithm says |
+//! | [`Tch`] | chosen by tch | not accessible |
+//!
+//! ```
+//! use trainer::optim::{AdamW, Group};
+//!
+//! let optimizer = AdamW::new(1e-3)
+//!     .group("*.bias", Group::new().weight_decay(0.0))
+//!     .group("encoder.*", Group::new().frozen());
+//! ```
+//!
+//! Layer-wise learning rates are groups too: the head of this model learns with 1e-3, the second
+//! layer with 8e-4, and the first with 6.4e-4.
+//!
+//! ```
+//! use trainer::optim::AdamW;
+//!
+//! let optimizer = AdamW::new(1e-3).layer_decay(0.8, ["layer1.*", "layer2.*", "head.*"]);
+//! ```
+//!
+//! [`Sharded`] divides the state of any of these optimizers, except [`Tch`], among several
+//! processes.
+//!
+//! A step skips a parameter that has no gradient: nothing decays, and its step count does not
+//! change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
+//! [group](Group::frozen) also have no state until they are thawed.
+//!
+//! For parameters in bf16 or half precision, the state is kept in `f32`, and each step is computed
+//! in `f32` and rounded once. An update smaller than half a unit in the parameter's last place is
+//! lost in the rounding: where this matters, keep the parameters in `f32`.
+
+mod adagrad;
+mod adam;
+mod algorithm;
+mod custom;
+mod group;
+mod lion;
+mod muon;
+mod optimizer_core;
+mod parts;
+mod rms_prop;
+mod sgd;
+mod sharded;
+mod tch;
+
+use ::tch::Tensor;
+use std::collections::{HashMap, HashSet};
+
+pub use adagrad::Adagrad;
+pub use adam::{Adam, AdamW};
+pub use algorithm::{Algorithm, Setting, StateSlot};
+pub use custom::Custom;
+pub use group::{Group, ParamGroup, Update};
+pub use lion::Lion;
+pub use muon::Muon;
+pub(crate) use parts::{Accumulated, Optimizers};
+pub use rms_prop::RmsProp;
+pub use sgd::Sgd;
+pub use sharded::Sharded;
+
+pub use self::tch::Tch;
+use crate::error::{Error, Result};
+use crate::model::vars::Vars;
+use crate::values::facts::SettingList;
+
+/// Updates parameters from their gradients.
+pub trait Optimizer: Send {
+    /// Binds the optimizer to the parameters of a task.
+    ///
+    /// Called when the trainer is built, and again if `setup` added, replaced or removed
+    /// parameters. The trainer then restores the settings of the groups and the
+    /// [`state`](Optimizer::state) of the parameters that still exist. While more variables [may be
+    /// added](Vars::may_grow), settings for parameters that do not exist are not an error yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a setting is invalid, if a group has no parameter, or if the optimizer
+    /// cannot update one of the parameters.
+    fn bind(&mut self, vars: &Vars) -> Result<()>;
+
+    /// Does the same as [`bind`](Optimizer::bind), for one of several processes that share the
+    /// parameters: [`step`](Optimizer::step) updates only the parameters whose names `is_own`
+    /// accepts, and [`state`](Optimizer::state) contains only their state.
+    /// [`groups`](Optimizer::groups) contains all parameters. Called in place of `bind` if the
+    /// optimizer is [`Sharded`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the same cases as `bind`. The default implementation always does: an
+    /// optimizer can be sharded only if it updates each parameter independently of the others.
+    fn bind_share(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
+        let _ = (vars, is_own);
+        Err(Error::usage(
+            "`Sharded::new(…)`: this optimizer cannot update a part of the parameters: use an optimizer of this crate \
+             other than `Tch`, or implement `Optimizer::bind_share`",
+        ))
+    }
+
+    /// Updates every parameter that has a gradient.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the optimizer does not support a gradient, such as a sparse one, if a
+    /// parameter was changed since [`bind`](Optimizer::bind) and can no longer be updated, or if
+    /// libtorch fails.
+    fn step(&mut self) -> Result<()>;
+
+    /// Drops the gradients.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch fails.
+    fn zero_grad(&mut self) -> Result<()>;
+
+    /// Returns the parameter groups.
+    fn groups(&self) -> &[ParamGroup];
+
+    /// Returns the parameter groups mutably, to set the learning rate, for example.
+    fn groups_mut(&mut self) -> &mut [ParamGroup];
+
+    /// Returns the settings that the [groups](Optimizer::groups) do not show, such as those of an
+    /// optimizer that wraps another one. A resume compares them with those of the interrupted run,
+    /// and they must be equal on all ranks, as the settings of the groups must. Defaults to none.
+    fn settings(&self) -> SettingList {
+        SettingList::new()
+    }
+
+    /// Returns the state tensors by name, such as `exp_avg/fc1.weight`. They share their storage
+    /// with the optimizer.
+    fn state(&self) -> Vec<(String, Tensor)>;
+
+    /// Returns whether [`state`](Optimizer::state) contains everything that the optimizer carries
+    /// from step to step, so that a run can be resumed exactly. Defaults to `true`.
+    fn state_is_complete(&self) -> bool {
+        true
+    }
+
+    /// Returns the state for a checkpoint. On rank 0, this is the state of all parameters, even if
+    /// it is divided among several processes; on the other ranks, it may be incomplete. This is a
+    /// [collective](crate::distributed::World) operation if several processes train together.
+    /// Defaults to [`state`](Optimizer::state).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another process failed or did not call this.
+    fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
+        Ok(self.state())
+    }
+
+    /// Restores the return value of [`state`](Optimizer::state) or
+    /// [`gather_state`](Optimizer::gather_state). If several processes share the state, restores
+    /// only the share of this process. Called after the settings of the groups are restored,
+    /// because they determine which state exists. The tensors are copied.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that lists every tensor that is missing or unexpected, whose shape or dtype
+    /// differs, or whose step count is invalid. Nothing is copied in this case. Also returns an
+    /// error if libtorch fails.
+    fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        copy_state(&self.state(), state, Vec::new())
+    }
+}
+
+/// An optimizer chosen at run time.
+impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
+    fn bind(&mut self, vars: &Vars) -> Result<()> {
+        (**self).bind(vars)
+    }
+
+    fn bind_share(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
+        (**self).bind_share(vars, is_own)
+    }
+
+    fn step(&mut self) -> Result<()> {
+        (**self).step()
+    }
+
+    fn zero_grad(&mut self) -> Result<()> {
+        (**self).zero_grad()
+    }
+
+    fn groups(&self) -> &[ParamGroup] {
+        (**self).groups()
+    }
+
+    fn groups_mut(&mut self) -> &mut [ParamGroup] {
+        (**self).groups_mut()
+    }
+
+    fn settings(&self) -> SettingList {
+        (**self).settings()
+    }
+
+    fn state(&self) -> Vec<(String, Tensor)> {
+        (**self).state()
+    }
+
+    fn state_is_complete(&self) -> bool {
+        (**self).state_is_complete()
+    }
+
+    fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
+        (**self).gather_state()
+    }
+
+    fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
+        (**self).load_state(state)
+    }
+}
+
+/// Copies state by name, provided that all tensors match and that `mistakes` is empty.
+fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes: Vec<String>) -> Result<()> {
+    let places: HashMap<_, _> = own.iter().map(|(name, tensor)| (name, tensor)).collect();
+    let names: HashSet<_> = saved.iter().map(|(name, _)| name).collect();
+    let missing = own.iter().filter(|(name, _)| !names.contains(name));
+    mistakes.extend(missing.map(|(name, _)| format!("`{name}` is missing")));
+    let mut copies = Vec::new();
+    for (name, tensor) in saved {
+        match places.get(name) {
+            None => mistakes.push(format!("`{name}` is unexpected")),
+            Some(place) if place.size() != tensor.size() => {
+                let (there, here) = (tensor.size(), place.size());
+                mistakes
+                    .push(format!("`{name}`: expected shape {here:?}, found {there:?} in the saved state"));
+            }
+            Some(place) if place.kind() != tensor.kind() => {
+                let (there, here) = (tensor.kind(), place.kind());
+                mistakes
+                    .push(format!("`{name}`: expected dtype {here:?}, found {there:?} in the saved state"));
+            }
+            Some(place) => copies.push((place.shallow_clone(), tensor)),
+        }
+    }
+    if !mistakes.is_empty() {
+        let mistakes = mistakes.join("; ");
+        return Err(Error::usage(format!(
+            "the state does not match this optimizer: {mistakes}; load a state that this optimizer saved for the same parameters"
+        )));
+    }
+    for (mut place, tensor) in copies {
+        place.f_copy_(&tensor.f_detach()?)?;
+    }
+    Ok(())
+}

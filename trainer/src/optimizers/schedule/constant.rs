@@ -1,0 +1,46 @@
+//! A constant factor.
+
+use super::{Schedule, check_factor};
+use crate::error::Result;
+use crate::values::amount::Amount;
+use crate::values::facts::SettingList;
+
+/// A constant factor, either for the whole run or up to step N, from which on the factor is 1.
+///
+/// Corresponds to `torch.optim.lr_scheduler.ConstantLR`, which defaults to 5 steps; this schedule
+/// defaults to the whole run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constant {
+    factor: f64,
+    over: Option<Amount>,
+}
+
+impl Constant {
+    /// Creates the schedule with this factor. A factor of 1 keeps the optimizer's learning rate.
+    #[must_use]
+    pub fn new(factor: f64) -> Self {
+        Constant { factor, over: None }
+    }
+
+    /// Limits the schedule to this length, after which the factor is 1. Defaults to the whole run.
+    #[must_use]
+    pub fn over(mut self, length: impl Into<Amount>) -> Self {
+        self.over = Some(length.into());
+        self
+    }
+}
+
+impl Schedule for Constant {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        let factor = check_factor("the factor of `Constant`", self.factor)?;
+        match self.over {
+            Some(over) if step >= over.steps(run, "Constant::new(…).over({})")? => Ok(1.0),
+            _ => Ok(factor),
+        }
+    }
+
+    fn settings(&self) -> SettingList {
+        let Constant { factor, over } = self;
+        SettingList::of("Constant").with("factor", factor).with_optional("over", over.as_ref())
+    }
+}

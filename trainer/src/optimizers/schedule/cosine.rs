@@ -1,0 +1,46 @@
+//! Cosine annealing.
+
+use super::{Schedule, between, check_factor, half_wave};
+use crate::error::Result;
+use crate::values::amount::Amount;
+use crate::values::facts::SettingList;
+
+/// Half a cosine wave, falling from 1 over N steps:
+/// `end + (1 - end) · (1 + cos(π · min(n, N) / N)) / 2`.
+///
+/// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
+/// 2017; this schedule has no restarts. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingLR`
+/// for the first `T_max` steps; then PyTorch's rises again, while this one keeps its last value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cosine {
+    end: f64,
+    over: Amount,
+}
+
+impl Cosine {
+    /// Creates the schedule with this final factor.
+    #[must_use]
+    pub fn to(end: f64) -> Self {
+        Cosine { end, over: Amount::WHOLE }
+    }
+
+    /// Sets the length of the schedule. Defaults to the whole run.
+    #[must_use]
+    pub fn over(mut self, length: impl Into<Amount>) -> Self {
+        self.over = length.into();
+        self
+    }
+}
+
+impl Schedule for Cosine {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        let end = check_factor("the end of `Cosine`", self.end)?;
+        let steps = self.over.steps_at_least_1(run, "Cosine::to(…).over({})")?;
+        Ok(between(end, 1.0, half_wave(step.min(steps) as f64 / steps as f64)))
+    }
+
+    fn settings(&self) -> SettingList {
+        let Cosine { end, over } = self;
+        SettingList::of("Cosine").with("end", end).with("over", over)
+    }
+}

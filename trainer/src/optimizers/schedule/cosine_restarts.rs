@@ -1,0 +1,66 @@
+//! Cosine annealing with warm restarts.
+
+use super::{Schedule, between, check_factor, half_wave};
+use crate::error::{Error, Result};
+use crate::values::amount::Amount;
+use crate::values::facts::SettingList;
+
+/// Half a cosine wave, falling from 1, repeated in cycles:
+/// `end + (1 - end) · (1 + cos(π · t / T)) / 2` at step t of a cycle of T steps. Each cycle can be
+/// longer than the previous one by a constant factor.
+///
+/// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
+/// 2017. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CosineRestarts {
+    first: Amount,
+    growth: u64,
+    end: f64,
+}
+
+impl CosineRestarts {
+    /// Creates the schedule with a first cycle of this length. Each cycle ends at 0.
+    #[must_use]
+    pub fn every(length: impl Into<Amount>) -> Self {
+        CosineRestarts { first: length.into(), growth: 1, end: 0.0 }
+    }
+
+    /// Sets the ratio of the lengths of successive cycles, at least 1: PyTorch's `T_mult`. Defaults
+    /// to 1.
+    #[must_use]
+    pub fn growing(mut self, times: u64) -> Self {
+        self.growth = times;
+        self
+    }
+
+    /// Sets the factor at the end of each cycle. Defaults to 0.
+    #[must_use]
+    pub fn to(mut self, end: f64) -> Self {
+        self.end = end;
+        self
+    }
+}
+
+impl Schedule for CosineRestarts {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        let end = check_factor("the end of `CosineRestarts`", self.end)?;
+        let (mut cycle, mut step) = (self.first.steps_at_least_1(run, "CosineRestarts::every({})")?, step);
+        match self.growth {
+            0 => return Err(Error::usage("`CosineRestarts::every(…).growing(0)`: expected at least 1")),
+            1 => step %= cycle,
+            growth => {
+                // The number of cycles is logarithmic in the step.
+                while step >= cycle {
+                    step -= cycle;
+                    cycle = cycle.saturating_mul(growth);
+                }
+            }
+        }
+        Ok(between(end, 1.0, half_wave(step as f64 / cycle as f64)))
+    }
+
+    fn settings(&self) -> SettingList {
+        let CosineRestarts { first, growth, end } = self;
+        SettingList::of("CosineRestarts").with("first", first).with("growth", growth).with("end", end)
+    }
+}

@@ -1,0 +1,32 @@
+//! Exponential decay.
+
+use super::{Schedule, check_factor};
+use crate::error::Result;
+use crate::values::facts::SettingList;
+
+/// A factor that is multiplied by gamma at every step: `gammaⁿ`.
+///
+/// Corresponds to `torch.optim.lr_scheduler.ExponentialLR`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exponential {
+    gamma: f64,
+}
+
+impl Exponential {
+    /// Creates the schedule with this gamma.
+    #[must_use]
+    pub fn new(gamma: f64) -> Self {
+        Exponential { gamma }
+    }
+}
+
+impl Schedule for Exponential {
+    fn factor(&self, step: u64, _: Option<u64>) -> Result<f64> {
+        Ok(check_factor("the gamma of `Exponential`", self.gamma)?.powf(step as f64))
+    }
+
+    fn settings(&self) -> SettingList {
+        let Exponential { gamma } = self;
+        SettingList::of("Exponential").with("gamma", gamma)
+    }
+}

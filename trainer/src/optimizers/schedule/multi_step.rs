@@ -1,0 +1,49 @@
+//! Decay at given steps.
+
+use super::{Schedule, check_factor};
+use crate::error::Result;
+use crate::values::amount::Amount;
+use crate::values::facts::SettingList;
+
+/// A factor that is multiplied by gamma at each milestone: gamma to the power of the number of
+/// milestones up to step n.
+///
+/// Corresponds to `torch.optim.lr_scheduler.MultiStepLR`, which sorts its milestones and applies
+/// duplicates twice; here, unsorted and duplicate milestones are errors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MultiStep {
+    milestones: Vec<Amount>,
+    gamma: f64,
+}
+
+impl MultiStep {
+    /// Creates the schedule with milestones at these steps, `[30, 80]`, or fractions of the run,
+    /// `[0.5, 0.75]`.
+    #[must_use]
+    pub fn new<L: Into<Amount>>(milestones: impl IntoIterator<Item = L>, gamma: f64) -> Self {
+        MultiStep { milestones: milestones.into_iter().map(Into::into).collect(), gamma }
+    }
+}
+
+impl Schedule for MultiStep {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        let gamma = check_factor("the gamma of `MultiStep`", self.gamma)?;
+        let mut passed = 0;
+        for milestone in &self.milestones {
+            passed += u32::from(milestone.steps(run, "MultiStep::new([{}], …)")? <= step);
+        }
+        Ok(gamma.powf(f64::from(passed)))
+    }
+
+    fn check(&self, run: Option<u64>) -> Result<()> {
+        self.factor(0, run)?;
+        self.milestones
+            .windows(2)
+            .try_for_each(|pair| pair[0].check_before(pair[1], run, "MultiStep::new([{}], …)"))
+    }
+
+    fn settings(&self) -> SettingList {
+        let MultiStep { milestones, gamma } = self;
+        SettingList::of("MultiStep").with("milestones", milestones).with("gamma", gamma)
+    }
+}

@@ -1,0 +1,37 @@
+//! Decay every N steps.
+
+use super::{Schedule, check_factor};
+use crate::error::Result;
+use crate::values::amount::Amount;
+use crate::values::facts::SettingList;
+
+/// A factor that is multiplied by gamma every N steps: `gamma^⌊n / N⌋`.
+///
+/// Corresponds to `torch.optim.lr_scheduler.StepLR`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepDecay {
+    every: Amount,
+    gamma: f64,
+}
+
+impl StepDecay {
+    /// Creates the schedule, whose factor is multiplied by `gamma` after each period of length
+    /// `every`.
+    #[must_use]
+    pub fn new(every: impl Into<Amount>, gamma: f64) -> Self {
+        StepDecay { every: every.into(), gamma }
+    }
+}
+
+impl Schedule for StepDecay {
+    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+        let gamma = check_factor("the gamma of `StepDecay`", self.gamma)?;
+        let every = self.every.steps_at_least_1(run, "StepDecay::new({}, …)")?;
+        Ok(gamma.powf((step / every) as f64))
+    }
+
+    fn settings(&self) -> SettingList {
+        let StepDecay { every, gamma } = self;
+        SettingList::of("StepDecay").with("every", every).with("gamma", gamma)
+    }
+}

@@ -1,0 +1,75 @@
+//! Amounts of steps.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::values::amount::{Amount, AmountKind, fraction_mistake};
+
+impl Amount {
+    /// The whole run.
+    pub(super) const WHOLE: Amount = Amount(AmountKind::Fraction(1.0));
+
+    /// Returns the number of steps, given the number of steps in the run if it is known. A fraction
+    /// of a short run may be 0 steps. Errors show the setting as the code in which `{}` stands for
+    /// the amount.
+    pub(super) fn steps(self, run: Option<u64>, setting: &str) -> Result<u64> {
+        match (self.0, run) {
+            (AmountKind::Number(steps), _) if steps > 0 => Ok(u64::try_from(steps).unwrap_or(u64::MAX)),
+            (AmountKind::Number(_), _) => {
+                let call = call(setting, self);
+                Err(Error::usage(format!("`{call}`: expected a number of steps of at least 1")))
+            }
+            (AmountKind::Fraction(fraction), _) if fraction_mistake(fraction).is_some() => {
+                let mistake = fraction_mistake(fraction).unwrap_or_default();
+                Err(Error::usage(format!("`{}`: {mistake}", call(setting, self))))
+            }
+            (AmountKind::Fraction(fraction), Some(run)) => Ok((fraction * run as f64).round() as u64),
+            (AmountKind::Fraction(_), None) => Err(Error::usage(format!(
+                "`{}` is a fraction of the run, whose length is unknown, because the loader does not report \
+                 how many batches it has, or the builder was given no number of epochs: use a number of steps instead, \
+                 `{}`",
+                call(setting, self),
+                call(setting, 1000)
+            ))),
+        }
+    }
+
+    /// Returns the number of steps like [`steps`](Amount::steps), but at least 1.
+    pub(super) fn steps_at_least_1(self, run: Option<u64>, setting: &str) -> Result<u64> {
+        self.steps(run, setting).map(|steps| steps.max(1))
+    }
+
+    /// Returns an error unless this is before `next`. A number and a fraction may also be the same
+    /// step, and so may different fractions of a short run.
+    pub(super) fn check_before(self, next: Amount, run: Option<u64>, setting: &str) -> Result<()> {
+        let is_before = match (self.0, next.0) {
+            (AmountKind::Number(own), AmountKind::Number(next)) => own < next,
+            (AmountKind::Fraction(own), AmountKind::Fraction(next)) => own < next,
+            _ => self.steps(run, setting)? <= next.steps(run, setting)?,
+        };
+        if is_before {
+            return Ok(());
+        }
+        let call = call(setting, "…");
+        Err(Error::usage(format!("`{call}`: {next} follows {self}: expected strictly increasing steps")))
+    }
+
+    /// Returns an error if the number of steps exceeds the run. A run of unknown length accepts any
+    /// number.
+    pub(super) fn check_fits(self, run: Option<u64>, setting: &str) -> Result<()> {
+        let steps = self.steps(run, setting)?;
+        match run {
+            Some(run) if steps > run => Err(Error::usage(format!(
+                "`{}` exceeds the run of {run} steps: use fewer steps, or a fraction such as `{}`",
+                call(setting, self),
+                call(setting, 0.1)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns the code of a setting with this amount.
+fn call(setting: &str, amount: impl fmt::Display) -> String {
+    setting.replace("{}", &amount.to_string())
+}

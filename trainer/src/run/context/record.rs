@@ -1,0 +1,112 @@
+//! Methods of [`Cx`] for records, and for histograms, images and texts.
+
+use std::borrow::Borrow;
+use std::path::Path;
+
+use tch::Tensor;
+
+use super::Cx;
+use crate::lifecycle::{CanLog, HasRecord};
+use crate::log::record::{Content, Record};
+use crate::values::hyperparameter::Hyperparameter;
+
+impl<P> Cx<P> {
+    /// The record for which `after_record` fires.
+    #[must_use]
+    pub fn record(&self) -> &Record
+    where
+        P: HasRecord,
+    {
+        self.as_run().records.current.as_ref().expect("`after_record` fires for a record")
+    }
+
+    /// Whether a histogram, an image or a text that is logged now becomes part of a record. If not,
+    /// there is no need to compute it.
+    ///
+    /// In a training batch, this is whether a record is due at the end of the batch (see
+    /// [`record_every`](crate::TrainerBuilder::record_every)); at any other time, whether a hook at
+    /// `after_record` receives the records of the phase. A warning names what was only logged in
+    /// batches of training without a record.
+    #[must_use]
+    pub fn is_record_due(&self) -> bool {
+        self.as_run().keeps_media()
+    }
+
+    /// Logs the distribution of a tensor's elements as `phase/name`, for the record that is due.
+    ///
+    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the tensor is summarized
+    /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
+    /// and infinite elements are ignored; without any finite element, the record has no histogram.
+    /// The last call for a name wins.
+    ///
+    /// An empty tensor ends the run with an error that names the hook.
+    pub fn log_histogram(&mut self, name: impl AsRef<str>, tensor: impl Borrow<Tensor>)
+    where
+        P: CanLog,
+    {
+        self.run_mut().log_media(name.as_ref(), || Content::histogram(tensor.borrow()));
+    }
+
+    /// Logs an image as `phase/name`, for the record that is due.
+    ///
+    /// `image` has the shape `[channels, height, width]` with 1 (gray), 3 (RGB) or 4 (RGBA)
+    /// channels, or `[height, width]`, and at most 16,384 pixels per side. Floating-point values
+    /// are expected to be from 0 to 1, as in PyTorch's `SummaryWriter.add_image`; values outside
+    /// that range are clamped, and NaN is black. `Uint8` values are used unchanged.
+    ///
+    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on its
+    /// own device, without synchronizing with it. The last call for a name wins. A tensor of
+    /// another shape or dtype ends the run with an error that names the hook.
+    pub fn log_image(&mut self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
+    where
+        P: CanLog,
+    {
+        self.run_mut().log_media(name.as_ref(), || Content::image(image.borrow()));
+    }
+
+    /// Logs a text as `phase/name`, for the record that is due.
+    ///
+    /// If [none is due](Cx::is_record_due), nothing is recorded. The last call for a name wins.
+    pub fn log_text(&mut self, name: impl AsRef<str>, text: impl Into<String>)
+    where
+        P: CanLog,
+    {
+        self.run_mut().log_media(name.as_ref(), || Ok(Content::Text(text.into())));
+    }
+
+    /// The [folder of the run](crate::TrainerBuilder::run_folder), if it has one.
+    #[must_use]
+    pub fn run_folder(&self) -> Option<&Path> {
+        self.as_run().folder()
+    }
+
+    /// The hyperparameters by name: those that the program has
+    /// [set](crate::TrainerBuilder::hyperparameter), then the current ones of the optimizers, then
+    /// the settings of the trainer.
+    #[must_use]
+    pub fn hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
+        self.as_run().all_hyperparameters()
+    }
+
+    /// Adds a warning to [`Summary::warnings`] and prints it on standard error, above the progress
+    /// bar, unless the current entry point already has this warning.
+    ///
+    /// If several processes train together, only that of rank 0 prints its warnings.
+    ///
+    /// [`Summary::warnings`]: crate::Summary::warnings
+    pub fn warn(&mut self, text: impl Into<String>) {
+        self.run_mut().warn(text.into());
+    }
+
+    /// Prints a warning like [`warn`](Cx::warn), and adds the name of a log to
+    /// [`Summary::incomplete_logs`]: rows of this run are missing from it.
+    ///
+    /// [`Summary::incomplete_logs`]: crate::Summary::incomplete_logs
+    pub fn warn_incomplete(&mut self, log: impl Into<String>, text: impl Into<String>) {
+        let (run, log) = (self.run_mut(), log.into());
+        if !run.incomplete_logs.contains(&log) {
+            run.incomplete_logs.push(log);
+        }
+        run.warn(text.into());
+    }
+}

@@ -1,0 +1,228 @@
+//! Methods of [`Cx`] that are available at every moment: counters, variables, optimizers, other
+//! hooks.
+
+use std::any::type_name;
+
+use tch::Device;
+
+use super::Cx;
+use crate::error::{Error, Result};
+use crate::hook::definition::public_path;
+use crate::log::history::Metrics;
+use crate::model::vars::Vars;
+use crate::moment::{AtOperation, CustomMoment, OnAllRanks};
+use crate::moments::counters::Counters;
+use crate::optim::Optimizer;
+use crate::phase::Phase;
+
+impl<P> Cx<P> {
+    /// The current phase.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.run.place.phase
+    }
+
+    /// The counters of the loop.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.run.progress.counters
+    }
+
+    /// The number of batches in the current or most recent pass over data; `None` if it is unknown,
+    /// because the loader does not report it and no setting limits it.
+    #[must_use]
+    pub fn batches(&self) -> Option<u64> {
+        self.run.progress.batches
+    }
+
+    /// The planned total number of epochs, including those of earlier fits, or `None` if only
+    /// [`max_steps`](crate::TrainerBuilder::max_steps) or
+    /// [`max_time`](crate::TrainerBuilder::max_time) ends training. Known from `before_fit` on.
+    #[must_use]
+    pub fn epochs(&self) -> Option<u64> {
+        self.run.fit.plan.epochs
+    }
+
+    /// The planned total number of optimizer steps, including those of earlier fits: the step at
+    /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
+    /// [`max_steps`](crate::TrainerBuilder::max_steps) is known.
+    ///
+    /// Skipped batches and an early stop result in fewer steps.
+    #[must_use]
+    pub fn planned_steps(&self) -> Option<u64> {
+        self.run.fit.plan.planned_steps
+    }
+
+    /// Whether the current `fit` is planned to validate: it was given validation data, and the
+    /// validation of a loader is due before the planned end. Known from `before_fit` on. A stop can
+    /// still end the fit before its first validation.
+    #[must_use]
+    pub fn validates(&self) -> bool {
+        self.run.fit.plan.validates
+    }
+
+    /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint if there is
+    /// one (see [`resume`](crate::TrainerBuilder::resume)).
+    #[must_use]
+    pub fn is_resuming(&self) -> bool {
+        self.run.checkpoints.resume.is_some()
+    }
+
+    /// Whether this run is a smoke test (see
+    /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)).
+    #[must_use]
+    pub fn is_fast_dev_run(&self) -> bool {
+        self.run.settings.is_fast_dev_run()
+    }
+
+    /// Whether the optimizer steps at this batch: with
+    /// [`accumulate`](crate::TrainerBuilder::accumulate) at the last batch of each accumulation
+    /// window, otherwise at every batch. Known from `before_pred` on; `false` earlier in the batch
+    /// and outside of training.
+    #[must_use]
+    pub fn is_boundary(&self) -> bool {
+        self.run.place.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
+    }
+
+    /// The learning rates used by the last optimizer step, one per parameter group; empty before
+    /// the first step. A schedule may already have set the rates of the next step, which the
+    /// [`optimizer`](Cx::optimizer) holds.
+    #[must_use]
+    pub fn lrs(&self) -> &[f64] {
+        self.run.model.optimizers.used_lrs()
+    }
+
+    /// The variables of the task, by name. The handle does not borrow from the context, so a loop
+    /// over it can call [`log`](Cx::log). Variables that are added in `setup` are included once
+    /// `setup` is over.
+    #[must_use]
+    pub fn vars(&self) -> Vars {
+        self.run.model.vars.clone()
+    }
+
+    /// Whether the task provides the prediction and the target for [metrics](crate::metrics),
+    /// through [`Task::metric_inputs`](crate::Task::metric_inputs). `false` while one of the task's
+    /// own hooks is running, because [`metric_inputs`](Cx::metric_inputs) then returns an error.
+    #[must_use]
+    pub fn has_metric_inputs(&self) -> bool {
+        self.run.has_metric_inputs()
+    }
+
+    /// The device of the task's variables.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.run.model.device
+    }
+
+    /// The current optimizer: with several, the one in use or, between steps, the one used last.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer was built without an optimizer.
+    pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer>
+    where
+        P: OnAllRanks,
+    {
+        self.run.model.optimizers.current()
+    }
+
+    /// The optimizer of a part of the model (see
+    /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of)).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no optimizer is registered for `part`; the message lists the parts that
+    /// have one.
+    pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer>
+    where
+        P: OnAllRanks,
+    {
+        self.run.model.optimizers.for_part(part)
+    }
+
+    /// The names of the parts of the model that have an optimizer, in the order in which they were
+    /// registered. The name is empty for an optimizer of the entire model.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.run.model.optimizers.names()
+    }
+
+    /// The name of the part of the model that the current [`optimizer`](Cx::optimizer) updates;
+    /// empty if it updates the entire model.
+    #[must_use]
+    pub fn part(&self) -> &str {
+        self.run.model.optimizers.current_name()
+    }
+
+    /// The number of steps taken by the optimizer of a part of the model.
+    /// [`optimizer_steps`](Counters::optimizer_steps) counts the batches in which any optimizer
+    /// stepped.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no optimizer is registered for `part`.
+    pub fn steps_of(&self, part: &str) -> Result<u64> {
+        self.run.model.optimizers.steps_of(part)
+    }
+
+    /// Whether this is the main process, the one with rank 0, which logs and saves.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.run.rank == 0
+    }
+
+    /// Returns the most recently logged value of each metric in the current pass, keyed
+    /// `phase/name`: at `after_step`, the values of this batch. Reading tensors on a GPU
+    /// synchronizes with it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch cannot read a tensor.
+    pub fn logged(&self) -> Result<Metrics> {
+        self.run.log.latest(self.run.place.phase)
+    }
+
+    /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
+    /// operations can reach the same built-in point: `after_loss` fires in both halves of a GAN's
+    /// step, for example.
+    #[must_use]
+    pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
+        self.run.scopes().contains(&O::index())
+    }
+
+    /// Returns another hook of this trainer by type: the first hook value of type `H` that is not
+    /// currently running.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
+    pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
+        self.run.values().next().ok_or_else(|| no_such_hook::<H>(self.run.has_value::<H>()))
+    }
+
+    /// Mutable access to another hook of this trainer, found like [`hook`](Cx::hook) does.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
+    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
+        let known = self.run.has_value::<H>();
+        self.run.value_mut().ok_or_else(|| no_such_hook::<H>(known))
+    }
+
+    /// Every hook of type `H` that is not currently running, in the order in which they were added.
+    pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
+        self.run.values()
+    }
+}
+
+fn no_such_hook<H>(known: bool) -> Error {
+    let name = public_path(type_name::<H>());
+    Error::usage(if known {
+        format!(
+            "the hook `{name}` is not available here, because it is running or wraps a running operation: \
+             use `self` in its own methods"
+        )
+    } else {
+        format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
+    })
+}

@@ -1,0 +1,199 @@
+//! Closures as hooks, added with `.on`.
+
+use std::any::TypeId;
+use std::num::NonZeroU32;
+use std::panic::Location;
+
+use super::shim::lend;
+use crate::distributed::main_only::MainOnlyGuard;
+use crate::error::Result;
+use crate::hook::definition::{HookDef, HookResult, Origin, due};
+use crate::hook::table::module_moments;
+use crate::modules::{ModulePattern, Patterns};
+use crate::moment::{AtPoint, Moment};
+use crate::moments::never::Returned;
+use crate::phase::{Phase, PhaseSet};
+use crate::run::Run;
+use crate::run::context::Cx;
+
+/// The name and options of a closure hook: the first argument of
+/// [`.on`](crate::TrainerBuilder::on).
+///
+/// A string converts to a name with default options.
+///
+/// ```
+/// use trainer::TrainerBuilder;
+/// use trainer::prelude::*;
+///
+/// fn print_some(builder: TrainerBuilder<impl Task>) -> TrainerBuilder<impl Task> {
+///     let options = HookOptions::named("print").ord(10).only(Phase::Train).every(100);
+///     builder.on::<AfterStep>(options, |cx| println!("{:?}", cx.step_loss()))
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "pass it to `.on` as the first argument"]
+pub struct HookOptions {
+    name: String,
+    ord: i32,
+    only: PhaseSet,
+    every: Option<u32>,
+    modules: Patterns,
+}
+
+impl HookOptions {
+    /// Returns options with this name and the defaults of `#[hook]`.
+    pub fn named(name: impl Into<String>) -> Self {
+        let (only, modules) = (PhaseSet::NONE, Patterns::all());
+        HookOptions { name: name.into(), ord: 0, only, every: None, modules }
+    }
+
+    /// Sets the order: lower runs first. Defaults to 0.
+    pub fn ord(mut self, ord: i32) -> Self {
+        self.ord = ord;
+        self
+    }
+
+    /// Limits the hook to this phase; each further call adds a phase. Defaults to all phases.
+    pub fn only(mut self, phase: Phase) -> Self {
+        self.only = self.only.with(phase);
+        self
+    }
+
+    /// Runs the hook on every `n`-th batch, optimizer step, epoch or record, depending on what its
+    /// point counts.
+    pub fn every(mut self, n: u32) -> Self {
+        self.every = Some(n);
+        self
+    }
+
+    /// Limits the hook to the [modules](crate::modules) whose names match: one pattern, several, or
+    /// [`Patterns`], which can include optional ones. Defaults to all modules.
+    pub fn of(mut self, modules: impl Into<Patterns>) -> Self {
+        self.modules = modules.into();
+        self
+    }
+
+    /// The patterns of the modules that the hook runs at.
+    pub(crate) fn modules(&self) -> Vec<ModulePattern> {
+        self.modules.0.clone()
+    }
+
+    /// Returns the definition of the closure `F`. Invalid options are added to `mistakes`.
+    pub(crate) fn define<P: AtPoint, F: ClosureHook<P>>(
+        self,
+        place: &'static Location<'static>,
+        mistakes: &mut Vec<String>,
+    ) -> HookDef {
+        let HookOptions { name, ord, only, every, modules } = self;
+        let path = P::INFO.path();
+        match every {
+            Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
+            Some(_) if P::INFO.counts.is_none() => mistakes.push(format!(
+                "the closure `{name}` cannot have `every`, because `{path}` is not counted in batches, optimizer steps, epochs or records: remove `every`"
+            )),
+            _ => {}
+        }
+        let is_at_module = module_moments().contains(&P::index());
+        if !modules.0.is_empty() && !is_at_module {
+            mistakes.push(format!(
+                "the closure `{name}` cannot have `of`, because `{path}` is not a point of a module: remove `of`"
+            ));
+        }
+        if modules.0.iter().any(|pattern| pattern.text.is_empty()) {
+            mistakes.push(format!(
+                "`.of(\"\")` of the closure `{name}` at `{path}`: expected the name of a module"
+            ));
+        }
+        let origin = Origin {
+            module: "",
+            path: name.into(),
+            method: None,
+            version: None,
+            binary: false,
+            file: place.file(),
+            line: place.line(),
+            docs: "A closure",
+        };
+        let every = every.and_then(NonZeroU32::new);
+        let call = if every.is_some() { call_if_due::<P, F> } else { call::<P, F> };
+        let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, call);
+        HookDef { only, every, main_only: P::IS_MAIN_ONLY, ..definition }
+    }
+}
+
+impl From<&str> for HookOptions {
+    fn from(name: &str) -> Self {
+        HookOptions::named(name)
+    }
+}
+
+impl From<String> for HookOptions {
+    fn from(name: String) -> Self {
+        HookOptions::named(name)
+    }
+}
+
+fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
+    let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
+    lend::<F>(run, slot, |closure, run| Ok(closure(Cx::from_run(run)).outcome()?))
+}
+
+fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
+    let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook).definition.every);
+    match hook.flatten() {
+        Some(n) if !due::<P>(run, n.get()) => Ok(()),
+        _ => call::<P, F>(run, slot),
+    }
+}
+
+/// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>` and returns `()` or
+/// [`Result<()>`](Result).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a hook at `{P}`",
+    label = "not a closure of `&mut Cx<{P}>`",
+    note = "a closure hook is `|cx| …`, or a function that takes `&mut Cx<{P}>`; what it captures must be `Send + 'static`"
+)]
+pub trait ClosureHook<P: Moment>:
+    FnMut(&mut Cx<P>) -> <Self as ClosureHook<P>>::Output + Send + 'static
+{
+    /// The return type of the closure.
+    #[doc(hidden)]
+    type Output: ClosureOutcome;
+}
+
+impl<P: Moment, R: ClosureOutcome, F: FnMut(&mut Cx<P>) -> R + Send + 'static> ClosureHook<P> for F {
+    type Output = R;
+}
+
+/// A type that a closure hook can return. Only one error type is allowed, so that `?` needs no
+/// annotation.
+#[diagnostic::on_unimplemented(
+    message = "a closure hook returns `()` or `trainer::Result<()>`, not `{Self}`",
+    label = "cannot be returned by a closure hook",
+    note = "`?` converts most errors; return a new error with `Err(Error::msg(\"…\"))`"
+)]
+pub trait ClosureOutcome {
+    #[doc(hidden)]
+    fn outcome(self) -> Result<()>;
+}
+
+#[diagnostic::do_not_recommend]
+impl ClosureOutcome for () {
+    fn outcome(self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl ClosureOutcome for Result<()> {
+    fn outcome(self) -> Result<()> {
+        self
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl ClosureOutcome for <fn() -> ! as Returned>::Type {
+    fn outcome(self) -> Result<()> {
+        match self {}
+    }
+}

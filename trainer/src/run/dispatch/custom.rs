@@ -1,0 +1,98 @@
+//! Custom lifecycles: firing their points and running their operations from hooks and tasks.
+
+use crate::error::{Error, Result};
+use crate::moment::{AtOperation, AtPoint, FireableFrom, Moment};
+use crate::moments::tree;
+use crate::run::Run;
+use crate::run::context::Cx;
+
+impl<P> Cx<P> {
+    /// Fires a point of a custom lifecycle.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first hook that fails, or an error if the point is already being
+    /// fired.
+    ///
+    /// ```standalone_crate
+    /// use trainer::prelude::*;
+    ///
+    /// trainer::lifecycle! {
+    ///     within step {
+    ///         /// The loss is higher than ever before.
+    ///         point at_spike: loss;
+    ///     }
+    /// }
+    ///
+    /// /// Detects spikes of the loss.
+    /// struct Spikes(f64);
+    ///
+    /// #[hook]
+    /// impl Spikes {
+    ///     fn after_loss(&mut self, cx: &mut Cx<AfterLoss>) -> Result<()> {
+    ///         let loss = cx.loss().double_value(&[]);
+    ///         if loss > self.0 {
+    ///             self.0 = loss;
+    ///             cx.fire::<AtSpike>()?;
+    ///         }
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// /// Prints the spikes; this hook can be in any crate.
+    /// #[hook(at::at_spike)]
+    /// fn print_spike(cx: &mut Cx<AtSpike>) {
+    ///     println!("{} at batch {}", cx.loss(), cx.counters().batches_seen);
+    /// }
+    /// # fn main() {}
+    /// ```
+    pub fn fire<Q: AtPoint + FireableFrom<P>>(&mut self) -> Result<()> {
+        enter_custom::<Q, _>(self.run_mut(), |run| run.fire::<Q>())
+    }
+
+    /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.
+    ///
+    /// Returns whether the operation took place: if an `around` hook skips it or handles its error,
+    /// the point after it does not fire.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first error of `body` or of a hook, or an error if the operation is already
+    /// running.
+    pub fn run<O: AtOperation + FireableFrom<P>>(
+        &mut self,
+        body: impl FnOnce(&mut Cx<O>) -> Result<()>,
+    ) -> Result<bool> {
+        enter_custom::<O, _>(self.run_mut(), |run| run.operate::<O>(|run| body(Cx::from_run(run))))
+    }
+}
+
+/// Runs `body`, which fires or runs a custom moment. Returns an error if that moment is already
+/// being fired or run.
+pub(crate) fn enter_custom<Q: Moment, R>(
+    run: &mut Run,
+    body: impl FnOnce(&mut Run) -> Result<R>,
+) -> Result<R> {
+    run.check_logged()?;
+    let moment = Q::index();
+    if run.scopes().contains(&moment) {
+        return Err(within_itself(run, moment));
+    }
+    let result = run.returning(|run| {
+        run.enter_scope(moment);
+        body(run)
+    });
+    run.dispatch.error_is_located |= result.is_err();
+    result
+}
+
+#[cold]
+fn within_itself(run: &Run, moment: usize) -> Error {
+    let name = |moment: usize| format!("`{}`", tree::moments()[moment].path());
+    let scopes: Vec<_> = run.scopes().iter().map(|&scope| name(scope)).collect();
+    let path = if scopes.len() > 1 { format!(" ({})", scopes.join(" → ")) } else { String::new() };
+    Error::usage(format!(
+        "{} is already running{path}: a custom point or operation cannot be entered from within itself",
+        name(moment)
+    ))
+}

@@ -1,0 +1,134 @@
+//! [`Next`]: the second argument of an `around` hook, which runs or replaces the operation.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::shim::Outcome;
+use crate::error::{Error, Result};
+use crate::moment::Moment;
+use crate::run::context::Cx;
+use crate::run::{Done, Rest};
+
+/// The remaining hooks around an operation, and the operation itself. An `around` hook receives it
+/// as its second argument, for the duration of the call.
+///
+/// An `around` hook does one of three things with it:
+///
+/// - [`run`](Next::run) runs the hooks further inside and the operation.
+/// - [`replace`](Next::replace) runs a closure instead. The operation counts as done: the point
+///   after it fires, and the counters and schedules that depend on it advance.
+/// - If the hook calls neither, the operation is skipped: the point after it does not fire, and the
+///   counters and schedules that depend on it do not advance, except that a skipped `epoch` counts
+///   as an epoch, and a skipped `step` or `predict_step` advances
+///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module` and `loss` cannot be
+///   skipped, because the step needs their output.
+///
+/// The table in [`language::operations`](crate::language::operations) shows what each of these
+/// means for each operation.
+///
+/// `around` hooks are nested calls on the stack. A trainer can have at most 500 of them in total;
+/// `build` returns an error if there are more.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// /// Updates the parameters at every fourth batch, with the mean gradient of the four batches.
+/// #[hook(around = opt_step)]
+/// fn each_fourth(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+///     if (cx.counters().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(()) }
+/// }
+/// # fn main() {}
+/// ```
+pub struct Next<'a, O> {
+    rest: Rest<'a>,
+    operation: PhantomData<fn() -> O>,
+}
+
+impl<'a, O: Moment> Next<'a, O> {
+    /// Returns the `next` of the hook that is called with `rest`.
+    #[inline]
+    pub(crate) fn new(rest: Rest<'a>) -> Self {
+        Next { rest, operation: PhantomData }
+    }
+
+    /// Runs the hooks further inside, then the operation itself.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of a hook further inside or of the operation. A hook that does not return
+    /// this error has handled it: the operation did not take place, and the run continues.
+    #[inline]
+    pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
+        cx.run_mut().run_next(self.rest)
+    }
+
+    /// Runs `body` instead of the hooks further inside and the operation itself. The operation
+    /// counts as done: the point after it fires, and the counters and schedules that depend on it
+    /// advance.
+    ///
+    /// If the operation produces an output, `body` must set it with [`set_batch`](Cx::set_batch),
+    /// [`set_pred`](Cx::set_pred), [`set_output`](Cx::set_output) or [`set_loss`](Cx::set_loss). A
+    /// replaced backward pass must start from [`scaled_loss`](Cx::scaled_loss).
+    ///
+    /// ```standalone_crate
+    /// use trainer::prelude::*;
+    ///
+    /// /// The built-in backward pass, written as a hook.
+    /// #[hook(around = backward)]
+    /// fn own_backward(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    ///     next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
+    /// }
+    ///
+    /// /// The built-in optimizer step, written as a hook.
+    /// #[hook(around = opt_step)]
+    /// fn own_step(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    ///     next.replace(cx, |cx| cx.optimizer()?.step())
+    /// }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `body`; the operation then counts as failed.
+    #[inline]
+    pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
+        cx.run_mut().check_logged()?;
+        // Set before `body` runs, so that a panic in `body` leaves the operation as failed.
+        self.rest.done = Done::Failed;
+        body(cx).outcome()?;
+        cx.run_mut().check_logged()?;
+        self.rest.done = Done::Replaced;
+        Ok(())
+    }
+
+    /// Runs the operation like [`run`](Next::run), and then calls `then`, even if the operation
+    /// returned an error or panicked.
+    ///
+    /// Use it to restore what the hook changed for the duration of the operation. A panic resumes
+    /// after `then`. In a program built with `panic = "abort"`, a panic ends the process and `then`
+    /// does not run.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the operation, or if it succeeded, the error of `then`.
+    pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
+        let this_hook = cx.run_mut().place.hook;
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
+        let panicking_hook = std::mem::replace(&mut cx.run_mut().place.hook, this_hook);
+        let second = then(cx).outcome().map_err(Error::from);
+        match outcome {
+            Ok(first) => first.and(second),
+            Err(panic) => {
+                cx.run_mut().place.hook = panicking_hook;
+                resume_unwind(panic)
+            }
+        }
+    }
+}
+
+impl<O: Moment> fmt::Debug for Next<'_, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Next({})", O::INFO.name)
+    }
+}

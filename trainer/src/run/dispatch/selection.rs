@@ -1,0 +1,291 @@
+//! [`HookSelection`]: collects the hooks of a trainer and their values, and selects those that run.
+
+use std::any::{Any, TypeId, type_name};
+use std::collections::{BTreeSet, HashMap};
+use std::panic::Location;
+
+use super::closure::{ClosureHook, HookOptions};
+use crate::checkpoint::StateOf;
+use crate::error::{nearest, suggestion};
+use crate::hook::definition::{Hook, HookDef, Hooks, Origin, public_path};
+use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
+use crate::hook::instance::{Instance, TASK};
+use crate::moment::{AtPoint, Index};
+use crate::values::facts::SettingsOf;
+
+/// The hooks that the builder has collected, and its settings for selecting them.
+pub(crate) struct HookSelection {
+    /// The hooks that were added.
+    hooks: Vec<Hook>,
+    /// The values of the hooks that were added.
+    instances: Vec<Instance>,
+    /// The types with `#[hook(single)]`, with one entry for each added value.
+    single: Vec<(TypeId, &'static str)>,
+    pub(crate) task_hooks: &'static [HookDef],
+    /// The functions that save and load the task's state in checkpoints.
+    pub(crate) task_state: Option<StateOf>,
+    pub(crate) task_settings: Option<SettingsOf>,
+    pub(crate) discover: Discover,
+    pub(crate) required: Vec<String>,
+    pub(crate) without: Vec<String>,
+    /// The mistakes in the options of closures.
+    pub(crate) mistakes: Vec<String>,
+}
+
+impl HookSelection {
+    /// Selects every discovered hook, and the hooks of the task.
+    pub(crate) fn for_task<T: 'static>() -> Self {
+        let block = of_task::<T>();
+        HookSelection {
+            hooks: Vec::new(),
+            instances: Vec::new(),
+            single: Vec::new(),
+            task_hooks: block.map_or(&[], |block| block.hooks),
+            task_state: block.and_then(|block| block.state),
+            task_settings: block.and_then(|block| block.settings),
+            discover: Discover::All,
+            required: Vec::new(),
+            without: Vec::new(),
+            mistakes: Vec::new(),
+        }
+    }
+
+    /// Whether a value of this type was added.
+    pub(crate) fn has<H: 'static>(&self) -> bool {
+        self.instances.iter().any(|instance| instance.type_id == TypeId::of::<H>())
+    }
+
+    /// Adds a value and the hooks of its type.
+    pub(crate) fn add<H: Hooks>(&mut self, value: H) {
+        if H::SINGLE {
+            self.single.push((TypeId::of::<H>(), type_name::<H>()));
+        }
+        self.add_instance(Instance::with_hooks(value), H::HOOKS.iter().cloned());
+    }
+
+    /// Adds a closure, with the location of the call that adds it.
+    pub(crate) fn add_closure<P: AtPoint, F: ClosureHook<P>>(
+        &mut self,
+        options: HookOptions,
+        closure: F,
+        place: &'static Location<'static>,
+    ) {
+        let modules = options.modules();
+        let hook = options.define::<P, F>(place, &mut self.mistakes);
+        self.add_instance(Instance::new(closure), [hook]);
+        if let Some(hook) = self.hooks.last_mut() {
+            hook.modules = modules;
+        }
+    }
+
+    /// Adds a value and one hook that is called with it.
+    pub(crate) fn add_value<V: Send + 'static>(&mut self, value: V, hook: HookDef) {
+        self.add_instance(Instance::new(value), [hook]);
+    }
+
+    fn add_instance(&mut self, instance: Instance, hooks: impl IntoIterator<Item = HookDef>) {
+        let slot = Some(slot_after(self.instances.len()));
+        let label = instance.label();
+        self.instances.push(instance);
+        let hook = |definition| Hook { label: label.clone(), ..Hook::new(definition, slot) };
+        self.hooks.extend(hooks.into_iter().map(hook));
+    }
+
+    /// Returns the added, the discovered and the task's hooks, except excluded ones, and the values
+    /// of all but the task's. Reports the mistakes in the selection.
+    pub(crate) fn resolve<T: Send + 'static>(
+        self,
+        task_value: &T,
+        mistakes: &mut Vec<String>,
+    ) -> (Vec<Hook>, Vec<Instance>) {
+        let HookSelection { mut hooks, mut instances, single, .. } = self;
+        mistakes.extend(self.mistakes);
+        check_closures(&hooks, mistakes);
+        for (nth, (id, name)) in single.iter().enumerate() {
+            if single[..nth].iter().any(|(other, _)| other == id) {
+                let name = public_path(name);
+                mistakes.push(format!("hook `{name}` is `single` but was added twice: remove one"));
+            }
+        }
+        // An added value replaces the automatic one.
+        let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
+        let task = TypeId::of::<T>();
+        let mut automatic: Vec<Automatic> = Vec::new();
+        for (definition, block) in discover(&self.discover, &self.required, mistakes) {
+            let slot = match block.and_then(|block: &HookImpl| Some((block.id?, block.make?))) {
+                None => None,
+                Some((id, _)) if explicit.contains(&id) || id == task => continue,
+                Some((id, make)) => Some(match automatic.iter().find(|known| known.id == id) {
+                    Some(known) => known.slot,
+                    None => {
+                        let slot = slot_after(instances.len() + automatic.len());
+                        automatic.push(Automatic { id, slot, make });
+                        slot
+                    }
+                }),
+            };
+            hooks.push(Hook::new(definition, slot));
+        }
+        if self.task_hooks.is_empty()
+            && let Some(path) = of_generic_task::<T>()
+        {
+            mistakes.push(format!(
+                "the hooks of the task's generic type `{path}` are not found automatically: call `.task_hooks()`"
+            ));
+        }
+        hooks.extend(self.task_hooks.iter().map(|it| Hook::new(it.clone(), Some(TASK_SLOT))));
+        leave_out(&mut hooks, &self.without, mistakes);
+        for Automatic { slot, make, .. } in automatic {
+            let used = hooks.iter().any(|hook| hook.slot == Some(slot));
+            instances.push(if used { make() } else { Instance::absent() });
+        }
+        select_modules(&mut hooks, task_value, &instances);
+        (hooks, instances)
+    }
+}
+
+/// Sets the modules of hooks with `of = self.…` from their values.
+fn select_modules(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance]) {
+    for hook in hooks {
+        let (Some(patterns), Some(slot)) = (hook.definition.of_value, hook.slot) else { continue };
+        let value = match (slot as usize).checked_sub(TASK + 1) {
+            None => Some(task),
+            Some(index) => instances[index].value.as_deref(),
+        };
+        hook.modules = value.map(|value| patterns(value).0).unwrap_or_default();
+    }
+}
+
+/// A value that is created because its type has `#[hook(auto)]`.
+struct Automatic {
+    id: TypeId,
+    slot: u32,
+    make: fn() -> Instance,
+}
+
+/// The index of the task among the run's instances.
+const TASK_SLOT: u32 = TASK as u32;
+
+/// Returns the slot after the given number of instances; the first slot is the task's.
+fn slot_after(instances: usize) -> u32 {
+    u32::try_from(instances + 1).expect("fewer than 2³² hooks")
+}
+
+/// Removes excluded hooks, and reports paths that match none or are ambiguous.
+fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<String>) {
+    for path in without {
+        let matched: Vec<&Origin> = hooks
+            .iter()
+            .map(|hook| &hook.definition.origin)
+            .filter(|origin| origin.is_called(path))
+            .collect();
+        let versions: BTreeSet<_> = matched.iter().filter_map(|origin| origin.version).collect();
+        if matched.is_empty() {
+            mistakes.push(format!(
+                "`.without(\"{path}\")` matches no hook of this trainer{}",
+                meant(path, hooks)
+            ));
+        } else if versions.len() > 1 {
+            let (krate, rest) = path.split_once("::").unwrap_or((path, ""));
+            let each: Vec<_> =
+                versions.iter().map(|version| format!("`{krate}@{version}::{rest}`")).collect();
+            mistakes.push(format!(
+                "`.without(\"{path}\")` matches hooks of several versions of the crate: write {}",
+                each.join(" or ")
+            ));
+        }
+        hooks.retain(|hook| !hook.definition.origin.is_called(path));
+    }
+}
+
+/// Returns the suggestion for a path that matches no hook, or an empty string.
+fn meant(path: &str, hooks: &[Hook]) -> String {
+    let origins = || hooks.iter().map(|hook| &hook.definition.origin);
+    if origins().any(|origin| !path.is_empty() && origin.krate() == path) {
+        return "; to exclude a crate, list only the others in `.discover(Discover::crates([…]))`".into();
+    }
+    let names: BTreeSet<String> =
+        origins().flat_map(|origin| [origin.path.to_string(), origin.name()]).collect();
+    // A name without its path.
+    let end = format!("::{path}");
+    let matched: Vec<_> =
+        names.iter().filter(|name| name.ends_with(&end)).map(|name| format!("`{name}`")).collect();
+    if !matched.is_empty() {
+        return format!("; did you mean {}?", matched.join(" or "));
+    }
+    let similar = suggestion(path, names.iter().map(String::as_str));
+    if !similar.is_empty() || path.contains("::") {
+        return similar;
+    }
+    // A misspelled name without its path.
+    let last = |name: &String| name.rsplit("::").next().unwrap_or_default().to_owned();
+    let words: BTreeSet<String> = names.iter().map(last).collect();
+    let word = nearest(path, words.iter().map(String::as_str));
+    let name = word.and_then(|word| names.iter().find(|name| last(name) == word));
+    name.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default()
+}
+
+/// Reports closures without a name, and closures with the same name at the same point.
+fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
+    let mut first: HashMap<(Index, &str), &Origin> = HashMap::new();
+    for HookDef { origin, row, moment, .. } in hooks.iter().map(|hook| &hook.definition) {
+        if !origin.module.is_empty() {
+            continue;
+        }
+        let (path, place) = (moment.path(), format!("{}:{}", origin.file, origin.line));
+        if origin.path.is_empty() {
+            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: choose one, which `describe_hooks` and error messages show"));
+        } else if let Some(other) = first.insert((*row, &origin.path), origin) {
+            mistakes.push(format!(
+                "two closures at `{path}` have the name `{}` ({}:{} and {place}): rename one",
+                origin.path, other.file, other.line
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lifecycle::AfterStep;
+
+    struct Old;
+    struct New;
+
+    fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook {
+        let origin = Origin::new("plugin", path, Some(version), "src/lib.rs");
+        let definition = HookDef::at::<AfterStep>(origin, TypeId::of::<T>(), 0, |_, _| Ok(()));
+        Hook::new(definition, None)
+    }
+
+    fn exclude(without: &str) -> (Vec<Option<&'static str>>, String) {
+        let mut hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
+        let mut mistakes = Vec::new();
+        leave_out(&mut hooks, &[without.to_owned()], &mut mistakes);
+        (hooks.iter().map(|hook| hook.definition.origin.version).collect(), mistakes.join("\n"))
+    }
+
+    #[test]
+    fn versions_of_a_crate_are_distinguished() {
+        assert_eq!(exclude("plugin@0.1.0::clip"), (vec![Some("0.2.0")], String::new()));
+        assert_eq!(
+            exclude("plugin::clip").1,
+            r#"`.without("plugin::clip")` matches hooks of several versions of the crate: write `plugin@0.1.0::clip` or `plugin@0.2.0::clip`"#
+        );
+        let hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
+        let table =
+            crate::hook::table::Table::freeze(hooks, 0).unwrap_or_else(|_| unreachable!("no constraints"));
+        let table = crate::HookTable::of(&table);
+        assert_eq!(table.at("after_step"), ["plugin@0.1.0::clip", "plugin@0.2.0::clip"]);
+        let text = table.to_string();
+        assert!(text.contains("From: plugin 0.1.0 (1 hook), plugin 0.2.0 (1 hook)"), "{text}");
+    }
+
+    #[test]
+    fn the_full_path_is_suggested_for_a_name_without_one() {
+        for name in ["clip", "clpi"] {
+            let message = exclude(name).1;
+            assert!(message.ends_with("; did you mean `plugin::clip`?"), "{message}");
+        }
+    }
+}

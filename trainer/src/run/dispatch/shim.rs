@@ -1,0 +1,242 @@
+//! Calls of user hooks from the dispatch table: the context, the borrow of the value, and the
+//! conversion of the result.
+
+use std::any::{Any, TypeId};
+
+use super::Next;
+use crate::checkpoint::Slot;
+use crate::error::BoxError;
+use crate::hook::definition::{HookResult, Hooks};
+use crate::modules::Patterns;
+use crate::moment::{Main, Moment};
+use crate::run::context::Cx;
+use crate::run::{Rest, Run};
+
+/// Returns the context of a hook at `At`, as the type that the user's function takes.
+pub fn context_at<At, C: ContextOf<At>>(run: &mut Run) -> &mut C {
+    C::of_run(run)
+}
+
+/// Implemented by the context type of a hook at `At`.
+#[diagnostic::on_unimplemented(
+    message = "a hook at `{At}` takes `&mut Cx<{At}>`, not `&mut {Self}`",
+    label = "expected `{At}`"
+)]
+pub trait ContextOf<At> {
+    /// Returns the context that borrows the run.
+    fn of_run(run: &mut Run) -> &mut Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<At: Moment> ContextOf<At> for Cx<At> {
+    #[inline]
+    fn of_run(run: &mut Run) -> &mut Self {
+        Cx::from_run(run)
+    }
+}
+
+/// Returns the context of a hook at `At` that runs on rank 0 only, as the type that the user's
+/// function takes.
+pub fn main_context_at<At, C: MainContextOf<At>>(run: &mut Run) -> &mut C {
+    C::of_run(run)
+}
+
+/// Implemented by the context type of a hook at `At` with `main_only`.
+#[diagnostic::on_unimplemented(
+    message = "a `main_only` hook at `{At}` runs on rank 0 only, so it takes `&mut Cx<Main<{At}>>`, not `&mut {Self}`",
+    label = "write `Main<{At}>`"
+)]
+pub trait MainContextOf<At> {
+    /// Returns the context that borrows the run.
+    fn of_run(run: &mut Run) -> &mut Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<At: Moment> MainContextOf<At> for Cx<Main<At>> {
+    #[inline]
+    fn of_run(run: &mut Run) -> &mut Self {
+        Cx::from_run(run)
+    }
+}
+
+/// Returns the `next` of a hook around `At`, as the type that the user's function takes.
+#[inline]
+pub fn next_at<'a, At, N: NextOf<'a, At>>(rest: Rest<'a>) -> N {
+    N::of_rest(rest)
+}
+
+/// Skips a hook whose `every` is not due: runs the remaining hooks and the operation.
+#[inline]
+pub fn pass_on(run: &mut Run, rest: Rest<'_>) -> HookResult {
+    run.run_next(rest).map_err(Into::into)
+}
+
+/// Implemented by the type of `next` for a hook around `At`.
+#[diagnostic::on_unimplemented(
+    message = "a hook around `{At}` takes `Next<{At}>`, not `{Self}`",
+    label = "expected `{At}`"
+)]
+pub trait NextOf<'a, At> {
+    /// Returns the `next` of the hook that is called with `rest`.
+    fn of_rest(rest: Rest<'a>) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<'a, At: Moment> NextOf<'a, At> for Next<'a, At> {
+    #[inline]
+    fn of_rest(rest: Rest<'a>) -> Self {
+        Next::new(rest)
+    }
+}
+
+/// A type that a hook can return.
+#[diagnostic::on_unimplemented(
+    message = "a hook returns `()` or a `Result<(), _>` with any error, not `{Self}`",
+    label = "cannot be returned by a hook"
+)]
+pub trait Outcome {
+    /// Converts the value to the result that the dispatch table expects.
+    fn outcome(self) -> HookResult;
+}
+
+#[diagnostic::do_not_recommend]
+impl Outcome for () {
+    #[inline]
+    fn outcome(self) -> HookResult {
+        Ok(())
+    }
+}
+
+// Without `do_not_recommend`, so that rustc reports the error type.
+impl<E: HookFailure> Outcome for Result<(), E> {
+    #[inline]
+    fn outcome(self) -> HookResult {
+        self.map_err(HookFailure::boxed)
+    }
+}
+
+/// An error type that a hook can return.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an error that a hook can return",
+    label = "not an error that is `Send + Sync`",
+    note = "implement `std::error::Error` for it, and make it `Send + Sync + 'static`; or return `trainer::Result<()>`"
+)]
+pub trait HookFailure {
+    /// Boxes the error.
+    fn boxed(self) -> BoxError;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: Into<BoxError>> HookFailure for E {
+    #[inline]
+    fn boxed(self) -> BoxError {
+        self.into()
+    }
+}
+
+/// Converts the return value of the user's function.
+#[inline]
+pub fn outcome<R: Outcome>(returned: R) -> HookResult {
+    returned.outcome()
+}
+
+/// A hook's value, moved out of the run, so that both can be borrowed mutably. Dropping the loan
+/// returns the value to the run.
+struct Loan<'a> {
+    run: &'a mut Run,
+    slot: usize,
+    value: Option<Slot>,
+}
+
+impl Loan<'_> {
+    #[inline]
+    fn give_back(&mut self) {
+        // The old content is `None`: forgetting it avoids generating drop code.
+        let none = std::mem::replace(&mut self.run.hooks.instances[self.slot].value, self.value.take());
+        std::mem::forget(none);
+    }
+}
+
+impl Drop for Loan<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// Calls the method with the index `NTH` of a block.
+pub fn call_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
+    lend(run, slot, H::__call::<NTH>)
+}
+
+/// Calls the method with the index `NTH` of a block, around an operation.
+pub fn call_around_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+    lend(run, slot, |hook: &mut H, run| hook.__call_around::<NTH>(run, rest))
+}
+
+/// Returns the patterns of the modules that the value selects for the method with the index `NTH`
+/// of its block.
+pub fn patterns_of_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> Patterns {
+    value.downcast_ref::<H>().map_or_else(Patterns::all, H::__patterns::<NTH>)
+}
+
+/// Calls a method on a hook's value, and returns the value to the run afterwards, even after a
+/// panic.
+#[inline]
+pub(crate) fn lend<H: 'static>(
+    run: &mut Run,
+    slot: u32,
+    method: impl FnOnce(&mut H, &mut Run) -> HookResult,
+) -> HookResult {
+    let slot = slot as usize;
+    let value = run.hooks.instances[slot].value.take();
+    let mut loan = Loan { run, slot, value };
+    // No closures here: this is compiled once for each method.
+    let hook = match &mut loan.value {
+        Some(value) => value.downcast_mut::<H>(),
+        None => None,
+    };
+    let Some(hook) = hook else { return Err(already_borrowed::<H>(loan.run)) };
+    let result = method(hook, loan.run);
+    loan.give_back();
+    std::mem::forget(loan); // only needs to be dropped after a panic
+    result
+}
+
+#[cold]
+fn already_borrowed<H>(run: &Run) -> BoxError {
+    let is_at_module = std::ptr::eq(run.place.operation, crate::lifecycle::Module::INFO);
+    let help = if is_at_module {
+        "; its modules are nested: limit its methods with `of` to modules that are not nested, or use a function"
+    } else {
+        ""
+    };
+    format!(
+        "a method of `{}` is already running and borrows its value, so no other method of it can run inside{help}",
+        std::any::type_name::<H>()
+    )
+    .into()
+}
+
+/// Returns the identity of a hook function.
+#[must_use]
+pub const fn id_of_fn<F: HookFn<M>, M>(_: &F) -> TypeId {
+    TypeId::of::<F>()
+}
+
+/// A function that can be a hook.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a hook",
+    label = "not a hook",
+    note = "`before` and `after` take the path of a function with `#[hook]`, or of a type with a `#[hook] impl` block"
+)]
+pub trait HookFn<M>: 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<F, P: Moment, R: Outcome> HookFn<(P, R)> for F where F: Fn(&mut Cx<P>) -> R + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<F, P: Moment, R: Outcome> HookFn<(P, Next<'static, P>, R)> for F where
+    F: Fn(&mut Cx<P>, Next<'_, P>) -> R + 'static
+{
+}

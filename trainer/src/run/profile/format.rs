@@ -1,0 +1,151 @@
+//! The formats of a [`Profile`]: a table, JSON and a Chrome trace.
+
+use std::fmt::{self, Write};
+use std::process;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::{Profile, ProfileRow, nanos};
+use crate::io::terminal::one_line;
+
+impl Profile {
+    /// Returns the rows as JSON, for use by other programs. While `version` is 1, fields may be
+    /// added, but are not changed or removed:
+    ///
+    /// - `version`: 1; `entry`: the name of the entry point's operation; `total_ns`: the time of
+    ///   the entry point, which is the sum of all `self_ns`
+    /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
+    ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
+    ///   and `max_ns`, sorted by self time, longest first
+    /// - `dropped_spans`: the number of spans that a trace omits
+    #[must_use]
+    pub fn json(&self) -> String {
+        let row = |row: &ProfileRow| {
+            json!({
+                "kind": row.kind.name(),
+                "name": row.name,
+                "moment": row.moment,
+                "phase": row.phase.name(),
+                "calls": row.calls,
+                "total_ns": nanos(row.total),
+                "self_ns": nanos(row.self_time),
+                "mean_ns": nanos(row.mean()),
+                "max_ns": nanos(row.max),
+            })
+        };
+        let rows: Vec<_> = self.rows().into_iter().map(row).collect();
+        let all = json!({
+            "version": 1,
+            "entry": self.entry,
+            "total_ns": nanos(self.total()),
+            "rows": rows,
+            "dropped_spans": self.dropped,
+        });
+        format!("{all:#}")
+    }
+
+    /// Returns the spans as a trace in the JSON format of Chrome's trace viewer, which Perfetto and
+    /// speedscope open as well.
+    ///
+    /// The spans are complete events (`"ph": "X"`) of one thread, in microseconds since the entry
+    /// point began, sorted by start time. Only the first 1,000,000 spans are kept;
+    /// `otherData.dropped_spans` is the number of spans that were dropped.
+    ///
+    /// The format is described in "Trace Event Format", by the authors of Chrome's trace viewer.
+    #[must_use]
+    pub fn chrome_trace(&self) -> String {
+        let pid = process::id();
+        let name = json!(format!("trainer: {}", self.entry));
+        let mut text = format!(
+            "{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"dropped_spans\":{}}},\"traceEvents\":[\n\
+             {{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{pid},\"tid\":1,\"args\":{{\"name\":{name}}}}}",
+            self.dropped
+        );
+        // These fields are the same for every span of a row.
+        let heads: Vec<_> = self.rows.iter().map(head).collect();
+        for (row, event) in &self.spans {
+            let (start, duration) =
+                (Microseconds(nanos(event.start - self.began)), Microseconds(event.duration));
+            let head = &heads[*row];
+            // Writing to a string cannot fail.
+            let _ = write!(text, ",\n{{{head},\"pid\":{pid},\"tid\":1,\"ts\":{start},\"dur\":{duration}}}");
+        }
+        text.push_str("\n]}\n");
+        text
+    }
+}
+
+/// Formats the fields of a trace that are the same for every span of a row.
+fn head(row: &ProfileRow) -> String {
+    let (name, category) = (json!(row.label()), json!(row.kind.name()));
+    let args = json!({ "phase": row.phase.name() });
+    format!("\"ph\":\"X\",\"name\":{name},\"cat\":{category},\"args\":{args}")
+}
+
+/// Nanoseconds, displayed as microseconds without rounding.
+struct Microseconds(u64);
+
+impl fmt::Display for Microseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.rows();
+        let total = nanos(self.total()).max(1) as f64;
+        writeln!(f, "profile of `{}`: {}", self.entry, time(self.total()))?;
+        let labels: Vec<_> = rows.iter().map(|row| one_line(&row.label())).collect();
+        let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(4);
+        let mut line = |cells: [&str; 8]| {
+            let [label, phase, calls, own, share, total, mean, max] = cells;
+            writeln!(
+                f,
+                "{label:<width$}  {phase:<7} {calls:>9} {own:>9} {share:>6} {total:>9} {mean:>9} {max:>9}"
+            )
+        };
+        line(["span", "phase", "calls", "self", "self %", "total", "mean", "max"])?;
+        for (row, label) in rows.into_iter().zip(&labels) {
+            let share = format!("{:.1}", 100.0 * nanos(row.self_time) as f64 / total);
+            line([
+                label,
+                row.phase.name(),
+                &row.calls.to_string(),
+                &time(row.self_time),
+                &share,
+                &time(row.total),
+                &time(row.mean()),
+                &time(row.max),
+            ])?;
+        }
+        Ok(())
+    }
+}
+
+/// Formats a time with its unit and, from 1 µs on, at least three significant digits: `1.23 ms`.
+fn time(time: Duration) -> String {
+    let ns = nanos(time);
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns} ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.decimals$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_three_digits_and_a_unit() {
+        let texts = [7, 1_234, 56_789, 999_400, 12_345_678, 3_210_000_000, 654_000_000_000];
+        let texts = texts.map(|ns| time(Duration::from_nanos(ns)));
+        assert_eq!(texts, ["7 ns", "1.23 µs", "56.8 µs", "999 µs", "12.3 ms", "3.21 s", "654 s"]);
+        assert_eq!(Microseconds(1_002_003).to_string(), "1002.003");
+    }
+}

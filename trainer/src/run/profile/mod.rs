@@ -1,0 +1,241 @@
+//! Profiles: how the time of a run is divided among operations, modules, hooks and waiting for
+//! data.
+//!
+//! [`profile`](crate::TrainerBuilder::profile) turns measuring on, and
+//! [`Trainer::profile`](crate::Trainer::profile) returns the [`Profile`] of the last entry point.
+//! The environment variable `TRAINER_PROFILE` turns measuring on and prints or writes the profile,
+//! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
+//!
+//! If measuring is on when the trainer is built, the entries of its dispatch table are replaced by
+//! ones that read the clock. Otherwise profiling adds no overhead.
+
+mod format;
+mod report;
+mod span;
+#[cfg(feature = "tracing")]
+mod tracing;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tch::Device;
+
+pub(crate) use span::{data, entry};
+
+use crate::hook::definition::HookDef;
+use crate::hook::table::Table;
+use crate::moments::tree;
+use crate::phase::Phase;
+use crate::run::Run;
+use crate::run::recorder::{
+    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder, Stats, key_of, nanos,
+};
+
+/// The time of an entry point, divided among its spans. `Display` prints a table, sorted by self
+/// time; other formats are [`json`](Profile::json) and [`chrome_trace`](Profile::chrome_trace).
+///
+/// A *span* is the entry point itself, one call of a hook, one run of an operation or of a named
+/// module with the hooks around it, or one wait for a batch. The *self time* of a span excludes the
+/// spans inside it, so the self times of all rows add up exactly to the time of the entry point.
+///
+/// On a GPU, spans measure host time. The host queues kernels without waiting for them, so the time
+/// of a kernel appears in the span where the host waits for a result.
+/// [`profile_synchronized`](crate::TrainerBuilder::profile_synchronized) waits for the device at
+/// both ends of each span instead.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    entry: &'static str,
+    /// When the entry point began.
+    began: Instant,
+    rows: Vec<ProfileRow>,
+    /// The spans, each with the index of its row, sorted by start time.
+    spans: Vec<(usize, Event)>,
+    dropped: u64,
+}
+
+/// The kind of span that a row of a [`Profile`] measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SpanKind {
+    /// The entry point: `fit`, `validate`, `test` or `predict`, with the hooks at `setup`,
+    /// `after_error`, `after_cancel` and `teardown`.
+    Entry,
+    /// Waiting for a loader: for the first batch, for the next, or for the end of the data.
+    Data,
+    /// An operation, with the hooks around it.
+    Operation,
+    /// A [named module](crate::modules), with the hooks around it.
+    Module,
+    /// A hook.
+    Hook,
+}
+
+impl SpanKind {
+    /// Returns the name: `entry`, `data`, `operation`, `module`, `hook`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            SpanKind::Entry => "entry",
+            SpanKind::Data => "data",
+            SpanKind::Operation => "operation",
+            SpanKind::Module => "module",
+            SpanKind::Hook => "hook",
+        }
+    }
+}
+
+/// The statistics of all spans of one kind, name, moment and phase.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ProfileRow {
+    /// The kind of the spans.
+    pub kind: SpanKind,
+    /// The name of the operation or module, such as `backward`, or of the entry point's operation,
+    /// such as `fit`; the path of the hook, such as `my_crate::clip`, with ` #2` for the second
+    /// value of its type; or `data`.
+    pub name: String,
+    /// The point at which the hook ran, or the operation that it ran around; `None` if the kind is
+    /// not [`SpanKind::Hook`].
+    pub moment: Option<String>,
+    /// Whether the hook ran around an operation.
+    pub around: bool,
+    /// The phase of the spans.
+    pub phase: Phase,
+    /// The number of spans.
+    pub calls: u64,
+    /// The time of all spans, including the spans inside them. A span inside another one of the
+    /// same row is not counted twice.
+    pub total: Duration,
+    /// The time of all spans, excluding the spans inside them.
+    pub self_time: Duration,
+    /// The time of the longest span.
+    pub max: Duration,
+}
+
+impl ProfileRow {
+    /// Returns the mean time of a span, including the spans inside it.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(nanos(self.total).checked_div(self.calls).unwrap_or_default())
+    }
+
+    /// Returns the row's label in a table or a trace: `backward`,
+    /// `my_crate::clip at after_backward`.
+    fn label(&self) -> String {
+        match &self.moment {
+            Some(moment) => format!("{} {} {moment}", self.name, if self.around { "around" } else { "at" }),
+            None if self.kind == SpanKind::Entry => format!("{} (entry point)", self.name),
+            None => self.name.clone(),
+        }
+    }
+}
+
+impl Profile {
+    /// Returns the profile of the last entry point of a run, or `None` if it was not measured.
+    pub(crate) fn of(run: &Run) -> Option<Self> {
+        let recorder = run.recorder.as_ref().filter(|recorder| !recorder.entry.is_empty())?;
+        let names = hook_names(&run.hooks.table);
+        let (mut rows, mut row_of) = (Vec::new(), HashMap::new());
+        for (slot, stats) in recorder.stats.iter().enumerate().filter(|(_, stats)| stats.calls > 0) {
+            let (key, phase) = key_of(slot);
+            row_of.insert(slot, rows.len());
+            rows.push(row(run, recorder, &names, key, phase, *stats));
+        }
+        let spans =
+            recorder.events.iter().filter_map(|event| Some((*row_of.get(&(event.slot as usize))?, *event)));
+        let Recorder { entry, began, dropped, .. } = **recorder;
+        Some(Profile { entry, began, spans: spans.collect(), rows, dropped })
+    }
+
+    /// Returns the name of the entry point's operation: `fit`, `valid`, `test` or `predict`.
+    #[must_use]
+    pub fn entry(&self) -> &'static str {
+        self.entry
+    }
+
+    /// Returns the rows, sorted by self time, longest first.
+    #[must_use]
+    pub fn rows(&self) -> Vec<&ProfileRow> {
+        let mut rows: Vec<_> = self.rows.iter().collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.self_time));
+        rows
+    }
+
+    /// Returns the time of the entry point, which is the sum of the self times of all rows.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.rows.iter().filter(|row| row.kind == SpanKind::Entry).map(|row| row.total).sum()
+    }
+
+    /// Returns the number of spans that [`chrome_trace`](Profile::chrome_trace) omits, because it
+    /// keeps only the first 1,000,000. The rows include them.
+    #[must_use]
+    pub fn dropped_spans(&self) -> u64 {
+        self.dropped
+    }
+}
+
+fn row(
+    run: &Run,
+    recorder: &Recorder,
+    names: &[String],
+    key: Key,
+    phase: Phase,
+    Stats { calls, total, own, max, .. }: Stats,
+) -> ProfileRow {
+    let hooks = KEYS_BEFORE_MOMENTS + tree::moments().len();
+    let mut around = false;
+    let (kind, name, moment) = match key {
+        ENTRY => (SpanKind::Entry, recorder.entry.to_owned(), None),
+        DATA => (SpanKind::Data, "data".to_owned(), None),
+        _ if key < hooks => (SpanKind::Operation, tree::moments()[key - KEYS_BEFORE_MOMENTS].path(), None),
+        _ if key >= hooks + names.len() => {
+            let module = &run.modules.known[key - hooks - names.len()];
+            (SpanKind::Module, module.name.to_string(), None)
+        }
+        _ => {
+            let hook = &run.hooks.table.hooks()[key - hooks].definition;
+            around = hook.goes_around();
+            (SpanKind::Hook, names[key - hooks].clone(), Some(hook.moment.path()))
+        }
+    };
+    let [total, self_time, max] = [total, own, max].map(Duration::from_nanos);
+    ProfileRow { kind, name, moment, around, phase, calls, total, self_time, max }
+}
+
+/// Returns the name of each hook as in `describe_hooks`: with the method if it is not named after
+/// the moment, and numbered if several values of its type have a hook at the same moment.
+fn hook_names(table: &Table) -> Vec<String> {
+    let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
+        Some(method) if method != moment.name => origin.name(),
+        _ => origin.path.to_string(),
+    };
+    let keys: Vec<_> =
+        table.hooks().iter().map(|hook| (name(&hook.definition), (hook.definition.row)())).collect();
+    let mut counts: HashMap<_, u32> = HashMap::new();
+    for key in &keys {
+        *counts.entry(key).or_default() += 1;
+    }
+    let mut seen: HashMap<_, u32> = HashMap::new();
+    let numbered = keys.iter().map(|key| {
+        let number = seen.entry(key).or_default();
+        *number += 1;
+        if counts[key] > 1 { format!("{} #{number}", key.0) } else { key.0.clone() }
+    });
+    numbered.collect()
+}
+
+/// Replaces the table's entries with timed ones, and returns the recorder that they use, if
+/// anything is measured.
+pub(crate) fn measured(
+    table: Table,
+    settings: ProfileSettings,
+    device: Device,
+) -> (Table, Option<Box<Recorder>>) {
+    if !settings.measures() {
+        return (table, None);
+    }
+    let recorder = Recorder::new(table.hooks().len(), settings, device);
+    let table = table.timed(&span::SHIMS);
+    (table, Some(Box::new(recorder)))
+}

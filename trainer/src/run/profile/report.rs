@@ -1,0 +1,35 @@
+//! The report that `TRAINER_PROFILE` requests, printed or written when an entry point ends.
+
+use super::Profile;
+use crate::io::files::create_numbered;
+use crate::io::terminal;
+use crate::run::Run;
+use crate::run::recorder::Report;
+
+/// Prints or writes the profile of the entry point that has ended, if requested, in the process of
+/// rank 0 only. If the file cannot be written, warns: the run does not fail.
+pub(super) fn report(run: &mut Run) {
+    let Some(report) = run.recorder.as_ref().and_then(|recorder| recorder.settings.report.as_ref()) else {
+        return;
+    };
+    if run.rank > 0 {
+        return;
+    }
+    let Some(profile) = Profile::of(run) else { return };
+    let (path, text) = match report {
+        Report::Table => {
+            terminal::eprint_line(profile.to_string().trim_end());
+            return;
+        }
+        Report::Json(path) => (path, profile.json()),
+        Report::Trace(path) => (path, profile.chrome_trace()),
+    };
+    let written = create_numbered(path).and_then(|mut file| {
+        file.write(text.as_bytes())?;
+        Ok(file)
+    });
+    match written {
+        Ok(file) => run.notice(&format!("profile of `{}`: {}", profile.entry(), file.path().display())),
+        Err(error) => run.warn(format!("the profile was not written: {error}")),
+    }
+}

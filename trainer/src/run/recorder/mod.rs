@@ -1,0 +1,226 @@
+//! [`Recorder`]: the spans of the running entry point, from which a profile is built.
+
+mod settings;
+
+use std::time::{Duration, Instant};
+
+use tch::{Cuda, Device};
+
+use crate::moments::tree;
+use crate::phase::Phase;
+pub(crate) use settings::{ProfileSettings, Report};
+
+/// The maximum number of spans kept for a trace.
+const MAX_EVENTS: usize = 1_000_000;
+
+/// Identifies what a span measures. The keys are, in order: the entry point, waiting for data, the
+/// operations by their row in the dispatch table, the hooks by their index in it, and the named
+/// modules by their first call.
+pub(crate) type Key = usize;
+
+pub(crate) const ENTRY: Key = 0;
+pub(crate) const DATA: Key = 1;
+pub(crate) const KEYS_BEFORE_MOMENTS: usize = 2;
+
+const PHASES: usize = Phase::ALL.len();
+
+/// Returns the slot of a key in a phase: the index of its [`Stats`].
+fn slot(key: Key, phase: Phase) -> usize {
+    key * PHASES + phase as usize
+}
+
+/// Returns a duration in nanoseconds.
+#[inline]
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos())
+}
+
+/// Returns the key and the phase of a slot.
+pub(crate) fn key_of(slot: usize) -> (Key, Phase) {
+    (slot / PHASES, Phase::ALL[slot % PHASES])
+}
+
+/// The statistics of all spans of one key in one phase, with times in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) calls: u64,
+    pub(crate) total: u64,
+    pub(crate) own: u64,
+    pub(crate) max: u64,
+    /// The number of open spans. Only the outermost one adds to the total.
+    open: u32,
+}
+
+/// A span that has not ended.
+struct Open {
+    slot: usize,
+    start: Instant,
+    /// The total duration of the spans directly inside it, in nanoseconds.
+    inside: u64,
+    /// Whether it is the body of an operation, inside the operation's own span. Its time then
+    /// counts as self time of the operation.
+    is_body: bool,
+    /// The index of its event, if that is kept.
+    event: Option<usize>,
+}
+
+/// A span that is kept for a trace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) slot: u32,
+    pub(crate) start: Instant,
+    /// The duration in nanoseconds, or 0 until the span ends.
+    pub(crate) duration: u64,
+}
+
+/// Records the spans of an entry point.
+pub(crate) struct Recorder {
+    /// The name of the entry point's operation; empty before the first entry point.
+    pub(crate) entry: &'static str,
+    pub(crate) began: Instant,
+    pub(crate) stats: Vec<Stats>,
+    open: Vec<Open>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) dropped: u64,
+    /// The index of the CUDA device to synchronize with at both ends of each span.
+    synchronizes: Option<i64>,
+    pub(crate) settings: ProfileSettings,
+}
+
+impl Recorder {
+    /// Creates a recorder for a trainer with this number of hooks and a task on this device.
+    pub(crate) fn new(hooks: usize, settings: ProfileSettings, device: Device) -> Self {
+        let keys = KEYS_BEFORE_MOMENTS + tree::moments().len() + hooks;
+        Recorder {
+            entry: "",
+            began: Instant::now(),
+            stats: vec![Stats::default(); keys * PHASES],
+            open: Vec::new(),
+            events: Vec::new(),
+            dropped: 0,
+            synchronizes: match device {
+                Device::Cuda(index) if settings.synchronizes => i64::try_from(index).ok(),
+                _ => None,
+            },
+            settings,
+        }
+    }
+
+    /// Resets the recorder for this entry point.
+    pub(crate) fn restart(&mut self, entry: &'static str) {
+        self.entry = entry;
+        self.stats.fill(Stats::default());
+        self.open.clear();
+        self.events.clear();
+        self.dropped = 0;
+        self.began = Instant::now();
+    }
+
+    /// Reads the clock, which is most of the cost of a span. First synchronizes with the device if
+    /// requested.
+    #[inline]
+    fn now(&self) -> Instant {
+        if let Some(device) = self.synchronizes {
+            Cuda::synchronize(device);
+        }
+        Instant::now()
+    }
+
+    /// Begins a span. Returns its depth, for [`end`](Recorder::end).
+    #[inline]
+    pub(crate) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) -> usize {
+        let (slot, start) = (slot(key, phase), self.now());
+        if slot >= self.stats.len() {
+            self.stats.resize(slot + PHASES, Stats::default()); // a module's first call
+        }
+        let event = if is_body {
+            None
+        } else {
+            self.stats[slot].open += 1;
+            self.keep(slot, start)
+        };
+        self.open.push(Open { slot, start, inside: 0, is_body, event });
+        self.open.len() - 1
+    }
+
+    /// Keeps a span for a trace and returns the index of its event, or `None` if the trace is full.
+    /// Called when the span begins, so that every kept span's parents are kept too.
+    fn keep(&mut self, slot: usize, start: Instant) -> Option<usize> {
+        if self.events.len() == MAX_EVENTS {
+            self.dropped += 1;
+            return None;
+        }
+        self.events.push(Event { slot: u32::try_from(slot).unwrap_or(u32::MAX), start, duration: 0 });
+        Some(self.events.len() - 1)
+    }
+
+    /// Ends the span at this depth.
+    #[inline]
+    pub(crate) fn end(&mut self, depth: usize) {
+        let end = self.now();
+        debug_assert_eq!(self.open.len(), depth + 1, "spans end in the reverse order in which they begin");
+        let Some(Open { slot, start, inside, is_body, event }) = self.open.pop() else { return };
+        let duration = nanos(end.duration_since(start));
+        if let Some(outer) = self.open.last_mut() {
+            outer.inside += duration;
+        }
+        let stats = &mut self.stats[slot];
+        stats.own += duration - inside;
+        if is_body {
+            return;
+        }
+        stats.open -= 1;
+        stats.calls += 1;
+        stats.max = stats.max.max(duration);
+        if stats.open == 0 {
+            stats.total += duration;
+        }
+        if let Some(event) = event {
+            self.events[event].duration = duration;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn self_times_add_up_and_recursion_counts_once() {
+        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
+        recorder.restart("fit");
+        let outer = recorder.begin(ENTRY, Phase::Train, false);
+        for _ in 0..100 {
+            let first = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
+            let body = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, true);
+            let second = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
+            let data = recorder.begin(DATA, Phase::Valid, false);
+            [data, second, body, first].into_iter().for_each(|depth| recorder.end(depth));
+        }
+        recorder.end(outer);
+        let of = |key, phase| recorder.stats[slot(key, phase)];
+        let (entry, operation) = (of(ENTRY, Phase::Train), of(KEYS_BEFORE_MOMENTS, Phase::Train));
+        assert_eq!(recorder.stats.iter().map(|stats| stats.own).sum::<u64>(), entry.total);
+        assert_eq!((entry.calls, operation.calls, of(DATA, Phase::Valid).calls), (1, 200, 100));
+        assert!(operation.total <= entry.total, "the inner spans are within the outer ones");
+        assert_eq!(operation.total, operation.own + of(DATA, Phase::Valid).total);
+        assert_eq!(recorder.events.len(), 301);
+    }
+
+    #[test]
+    fn the_first_million_spans_are_kept_with_their_parents() {
+        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
+        recorder.restart("fit");
+        let outer = recorder.begin(ENTRY, Phase::Train, false);
+        for _ in 0..MAX_EVENTS {
+            let inner = recorder.begin(DATA, Phase::Train, false);
+            recorder.end(inner);
+        }
+        recorder.end(outer);
+        assert_eq!((recorder.events.len(), recorder.dropped), (MAX_EVENTS, 1));
+        let last = recorder.events[MAX_EVENTS - 1];
+        let first = recorder.events[0];
+        assert!(first.duration >= nanos(last.start - first.start) + last.duration);
+        assert_eq!(recorder.stats[slot(DATA, Phase::Train)].calls, MAX_EVENTS as u64);
+    }
+}

@@ -1,0 +1,77 @@
+//! The commit of a git repository, read from its files.
+
+use std::path::{Path, PathBuf};
+
+use crate::io::files::read_text;
+
+/// Returns the hash of the commit that is checked out in the repository of the working directory,
+/// if there is one.
+pub(crate) fn commit() -> Option<String> {
+    let here = std::env::current_dir().ok()?;
+    here.ancestors().find_map(git_folder).and_then(|folder| commit_of(&folder))
+}
+
+/// Returns the `.git` folder of a work tree; for a linked work tree, its folder inside the `.git`
+/// folder of the repository.
+fn git_folder(tree: &Path) -> Option<PathBuf> {
+    let git = tree.join(".git");
+    if git.is_dir() {
+        return Some(git);
+    }
+    let text = read_text(&git).ok()?;
+    Some(tree.join(text.strip_prefix("gitdir:")?.trim()))
+}
+
+fn commit_of(folder: &Path) -> Option<String> {
+    let head = read_text(&folder.join("HEAD")).ok()?;
+    let Some(reference) = head.strip_prefix("ref:").map(str::trim) else { return hash(&head) };
+    // Branches of a linked work tree are in the folder of the repository.
+    let common = read_text(&folder.join("commondir")).ok();
+    let common = common.map_or_else(|| folder.to_owned(), |path| folder.join(path.trim()));
+    let loose = [folder, &common].into_iter().find_map(|it| read_text(&it.join(reference)).ok());
+    if let Some(text) = loose {
+        return hash(&text);
+    }
+    let packed = read_text(&common.join("packed-refs")).ok()?;
+    let line = packed.lines().find(|line| line.split_once(' ').is_some_and(|(_, name)| name == reference))?;
+    hash(line.split_once(' ')?.0)
+}
+
+fn hash(text: &str) -> Option<String> {
+    let text = text.trim();
+    let is_hash = matches!(text.len(), 40 | 64) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_hash.then(|| text.to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn commits_are_read_from_loose_packed_and_detached_heads() {
+        let root = std::env::temp_dir().join(format!("trainer-git-{}", std::process::id()));
+        let git = root.join(".git");
+        fs::create_dir_all(git.join("refs/heads")).unwrap();
+        let (one, other) = ("1".repeat(40), "a".repeat(40));
+        fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        assert_eq!(commit_of(&git), None);
+        fs::write(git.join("packed-refs"), format!("# pack-refs\n{other} refs/heads/main\n")).unwrap();
+        assert_eq!(commit_of(&git_folder(&root).unwrap()), Some(other.clone()));
+        fs::write(git.join("refs/heads/main"), format!("{one}\n")).unwrap();
+        assert_eq!(commit_of(&git), Some(one));
+        fs::write(git.join("HEAD"), format!("{other}\n")).unwrap();
+        assert_eq!(commit_of(&git), Some(other.clone()));
+
+        let (tree, own) = (root.join("tree"), git.join("worktrees/tree"));
+        fs::create_dir_all(&tree).unwrap();
+        fs::create_dir_all(&own).unwrap();
+        fs::write(tree.join(".git"), format!("gitdir: {}\n", own.display())).unwrap();
+        fs::write(own.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(own.join("commondir"), "../..\n").unwrap();
+        assert_eq!(commit_of(&git_folder(&tree).unwrap()), Some("1".repeat(40)));
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,285 @@
+//! Loop settings and their validation, which runs when the trainer is built.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use tch::Device;
+
+use crate::phase::Phase;
+use crate::run::cancel::{CancelToken, OnSignal};
+use crate::values::amount::{Amount, fraction_mistake};
+use crate::values::every::Every;
+
+/// The settings of the loop, as the builder collected them.
+#[derive(Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) epochs: Option<u64>,
+    pub(crate) min_epochs: u64,
+    pub(crate) max_steps: Option<u64>,
+    pub(crate) min_steps: u64,
+    pub(crate) max_time: Option<Duration>,
+    pub(crate) limit_train: Option<Amount>,
+    pub(crate) limit_valid: Option<Amount>,
+    pub(crate) limit_test: Option<Amount>,
+    pub(crate) limit_predict: Option<Amount>,
+    pub(crate) overfit: Option<Amount>,
+    pub(crate) fast_dev_run: Option<u64>,
+    pub(crate) validate_every: Option<Every>,
+    pub(crate) sanity_steps: u64,
+    pub(crate) record_every: Option<Every>,
+    /// Pairs of a first epoch and the number of batches per optimizer step from that epoch on.
+    pub(crate) accumulate: Vec<(u64, u64)>,
+    pub(crate) clip_norm: Option<f64>,
+    pub(crate) clip_value: Option<f64>,
+    pub(crate) deterministic: bool,
+    pub(crate) detect_anomaly: bool,
+    pub(crate) seed: Option<u64>,
+    pub(crate) device: Option<Device>,
+    pub(crate) on_signal: OnSignal,
+    pub(crate) cancel_token: CancelToken,
+    /// Whether a run may resume even if its results can differ.
+    pub(crate) inexact: bool,
+}
+
+impl Settings {
+    /// The limit on the batches of a pass, with the name of the setting it comes from.
+    pub(crate) fn limit(&self, phase: Phase) -> Option<(Amount, &'static str)> {
+        let own = match phase {
+            Phase::Train => self.limit_train.map(|limit| (limit, "limit_train_batches")),
+            Phase::Sanity | Phase::Valid => self.limit_valid.map(|limit| (limit, "limit_valid_batches")),
+            Phase::Test => self.limit_test.map(|limit| (limit, "limit_test_batches")),
+            Phase::Predict => self.limit_predict.map(|limit| (limit, "limit_predict_batches")),
+        };
+        let overfit = self.overfit.filter(|_| matches!(phase, Phase::Train | Phase::Sanity | Phase::Valid));
+        let fast_dev_run = self.fast_dev_run.map(|batches| (Amount::from(batches), "fast_dev_run"));
+        fast_dev_run.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
+    }
+
+    /// The settings that must be unchanged for an exact resume, as text.
+    /// [`length`](Settings::length) returns those that may change.
+    pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
+        let limit = |limit: Option<Amount>| limit.map(|limit| limit.to_string());
+        let settings = [
+            ("accumulate", (!self.accumulate.is_empty()).then(|| format!("{:?}", self.accumulate))),
+            ("clip_grad_norm", self.clip_norm.map(|max| format!("{max:?}"))),
+            ("clip_grad_value", self.clip_value.map(|max| format!("{max:?}"))),
+            ("limit_train_batches", limit(self.limit_train)),
+            ("limit_valid_batches", limit(self.limit_valid)),
+            ("overfit_batches", limit(self.overfit)),
+            ("validate_every", self.validate_every.map(|every| format!("{every:?}"))),
+            ("deterministic", self.deterministic.then(|| "true".to_owned())),
+        ];
+        settings
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value.unwrap_or_else(|| "not set".to_owned())))
+            .collect()
+    }
+
+    /// The settings that a resumed run may change: those that limit its length, and those that do
+    /// not change its results from the checkpoint on.
+    pub(crate) fn length(&self) -> [(&'static str, String); 9] {
+        let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
+        let count = |value: u64| text((value > 0).then(|| value.to_string()));
+        [
+            ("epochs", text(self.epochs.map(|epochs| epochs.to_string()))),
+            ("min_epochs", count(self.min_epochs)),
+            ("max_steps", text(self.max_steps.map(|steps| steps.to_string()))),
+            ("min_steps", count(self.min_steps)),
+            ("max_time", text(self.max_time.map(|time| format!("{time:?}")))),
+            ("sanity_steps", count(self.sanity_steps)),
+            ("seed", text(self.seed.map(|seed| seed.to_string()))),
+            ("record_every", text(self.record_every.map(|every| format!("{every:?}")))),
+            ("detect_anomaly", text(self.detect_anomaly.then(|| "true".to_owned()))),
+        ]
+    }
+
+    /// Whether this is a smoke test of the program.
+    pub(crate) fn is_fast_dev_run(&self) -> bool {
+        self.fast_dev_run.is_some()
+    }
+
+    /// Whether every epoch trains on the batches of epoch 0.
+    pub(crate) fn repeats_batches(&self) -> bool {
+        self.overfit.is_some()
+    }
+
+    /// The number of batches per optimizer step in this epoch.
+    pub(crate) fn accumulate_in(&self, epoch: u64) -> u64 {
+        let from = self.accumulate.iter().rev().find(|(from, _)| *from <= epoch);
+        from.map_or(1, |(_, batches)| *batches)
+    }
+
+    /// The number of optimizer steps in these epochs, with `batches` batches in each.
+    pub(crate) fn steps_of(&self, epochs: Range<u64>, batches: u64) -> u64 {
+        let changes = self.accumulate.iter().map(|(from, _)| *from).filter(|from| epochs.contains(from));
+        let starts: Vec<_> =
+            [epochs.start].into_iter().chain(changes.filter(|from| *from > epochs.start)).collect();
+        let ends = starts[1..].iter().copied().chain([epochs.end]);
+        let steps = |(from, to): (&u64, u64)| {
+            to.saturating_sub(*from).saturating_mul(batches.div_ceil(self.accumulate_in(*from)))
+        };
+        starts.iter().zip(ends).map(steps).fold(0, u64::saturating_add)
+    }
+
+    /// Adds a message for each setting that is invalid or contradicts another, and lets
+    /// `fast_dev_run` override the settings of length and validation.
+    pub(crate) fn check(&mut self, mistakes: &mut Vec<String>) {
+        self.check_length(mistakes);
+        self.check_data(mistakes);
+        self.check_validation(mistakes);
+        self.check_records(mistakes);
+        self.check_steps(mistakes);
+        if let Some(batches) = self.fast_dev_run {
+            if batches == 0 {
+                mistakes.push("`.fast_dev_run(0)` runs nothing: expected at least 1".into());
+            }
+            if self.overfit.is_some() {
+                mistakes.push(
+                    "`.fast_dev_run(…)` and `.overfit_batches(…)` both limit the batches: set only one of them"
+                        .into(),
+                );
+            }
+            self.epochs = Some(1);
+            (self.min_epochs, self.max_steps, self.min_steps, self.max_time) = (0, None, 0, None);
+            (self.sanity_steps, self.validate_every) = (0, None);
+        }
+    }
+
+    fn check_length(&self, mistakes: &mut Vec<String>) {
+        if self.epochs == Some(0) {
+            mistakes.push(
+                "`.epochs(0)` trains nothing: expected at least 1; to evaluate only, call `validate` or `test`"
+                    .into(),
+            );
+        }
+        if self.max_steps == Some(0) {
+            mistakes.push("`.max_steps(0)` trains nothing: expected at least 1".into());
+        }
+        if self.max_time == Some(Duration::ZERO) {
+            mistakes.push("`.max_time(…)` of zero trains nothing: expected a longer time".into());
+        }
+        let epochs = self.planned_epochs();
+        if let Some(epochs) = epochs.filter(|epochs| *epochs > 0 && self.min_epochs > *epochs) {
+            let (min, limit) = (self.min_epochs, self.epoch_limit(epochs));
+            mistakes.push(format!("`.min_epochs({min})` exceeds {limit}"));
+        }
+        if self.epochs.is_none() && epochs.is_some() && self.min_steps > 0 {
+            let min = self.min_steps;
+            mistakes.push(format!(
+                "`.min_steps({min})` needs an upper limit: set `.epochs(…)`, `.max_steps(…)` or `.max_time(…)` too"
+            ));
+        }
+        if let Some(steps) = self.max_steps.filter(|steps| *steps > 0 && self.min_steps > *steps) {
+            let min = self.min_steps;
+            mistakes.push(format!(
+                "`.min_steps({min})` exceeds `.max_steps({steps})`: a fit takes no more steps than that"
+            ));
+        }
+    }
+
+    /// The number of epochs in a fit; `None` if only `max_steps` or `max_time` limits it.
+    pub(crate) fn planned_epochs(&self) -> Option<u64> {
+        let is_bounded = self.max_steps.is_some() || self.max_time.is_some();
+        self.epochs.or((!is_bounded).then_some(1))
+    }
+
+    /// Describes [`planned_epochs`](Settings::planned_epochs) in an error message.
+    fn epoch_limit(&self, epochs: u64) -> String {
+        match self.epochs {
+            Some(_) => format!("`.epochs({epochs})`: a fit trains no more epochs than that"),
+            None => "the one epoch that a fit trains by default: set `.epochs(…)` too".to_owned(),
+        }
+    }
+
+    fn check_data(&self, mistakes: &mut Vec<String>) {
+        let limits = [
+            ("limit_train_batches", self.limit_train),
+            ("limit_valid_batches", self.limit_valid),
+            ("limit_test_batches", self.limit_test),
+            ("limit_predict_batches", self.limit_predict),
+            ("overfit_batches", self.overfit),
+        ];
+        for (setting, limit) in limits {
+            if let Some(limit) = limit {
+                limit.check(setting, mistakes);
+            }
+        }
+        for (setting, limit) in &limits[..2] {
+            if self.overfit.is_some() && limit.is_some() {
+                mistakes.push(format!(
+                    "`.overfit_batches(…)` and `.{setting}(…)` both limit the batches: set only one of them"
+                ));
+            }
+        }
+    }
+
+    /// The number of optimizer steps between two records, if records are created within passes.
+    #[inline]
+    pub(crate) fn record_every(&self) -> Option<u64> {
+        match self.record_every {
+            None => Some(50),
+            Some(Every::Steps(steps)) => Some(steps),
+            Some(_) => None,
+        }
+    }
+
+    fn check_records(&self, mistakes: &mut Vec<String>) {
+        match self.record_every {
+            None | Some(Every::Steps(1..) | Every::Epochs(1)) => {}
+            Some(every) => mistakes.push(format!(
+                "`.record_every(Every::{every:?})`: expected `Every::Steps(n)` with an `n` of at least 1, or `Every::Epochs(1)` \
+                 to create records only at the end of each pass"
+            )),
+        }
+    }
+
+    fn check_validation(&self, mistakes: &mut Vec<String>) {
+        if let Some(every) = self.validate_every {
+            self.check_interval(every, |every| format!("`.validate_every({every})`"), mistakes);
+        }
+    }
+
+    /// Adds a message if validation cannot have this interval. `call` shows the call that sets it.
+    pub(crate) fn check_interval(
+        &self,
+        every: Every,
+        call: impl Fn(&str) -> String,
+        mistakes: &mut Vec<String>,
+    ) {
+        match every {
+            Every::Epochs(0) | Every::Steps(0) => {
+                mistakes.push(format!("{} of 0 never validates: expected at least 1", call("…")));
+            }
+            Every::Epochs(n) => {
+                if let Some(epochs) = self.planned_epochs().filter(|epochs| n > *epochs && *epochs > 0) {
+                    let call = call(&format!("Every::Epochs({n})"));
+                    mistakes.push(format!("{call} exceeds {}", self.epoch_limit(epochs)));
+                }
+            }
+            Every::Steps(n) if self.max_steps.is_some_and(|steps| n > steps) => mistakes.push(format!(
+                "{} exceeds `.max_steps({})`: a fit takes no more steps than that",
+                call(&format!("Every::Steps({n})")),
+                self.max_steps.unwrap_or_default()
+            )),
+            Every::Fraction(fraction) => {
+                if let Some(mistake) = fraction_mistake(fraction) {
+                    mistakes.push(format!("{}: {mistake}", call(&format!("Every::Fraction({fraction:?})"))));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn check_steps(&mut self, mistakes: &mut Vec<String>) {
+        self.accumulate.sort_by_key(|(from, _)| *from);
+        if self.accumulate.iter().any(|(_, batches)| *batches == 0) {
+            mistakes.push("`.accumulate(0)` never updates the model: expected at least 1".into());
+        }
+        for (setting, max) in [("clip_grad_norm", self.clip_norm), ("clip_grad_value", self.clip_value)] {
+            if let Some(max) = max.filter(|max| !(*max > 0.0 && max.is_finite())) {
+                mistakes.push(format!("`.{setting}({max:?})`: expected a finite number above 0"));
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! What programs and tests do with trainers: finders of hyperparameters, and tests of hooks.
+
+pub mod finders;
+pub mod testing;

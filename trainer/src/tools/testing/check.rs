@@ -1,0 +1,156 @@
+//! The closures of a test as hooks. Unlike other hooks, they may borrow from the test.
+
+use std::any::TypeId;
+use std::cell::{Cell, RefCell};
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use scoped_tls_hkt::scoped_thread_local;
+
+use crate::hook::definition::{HookDef, HookResult, Origin, Shim};
+use crate::moment::{Index, Moment, MomentInfo, MomentKind};
+use crate::phase::{Phase, PhaseSet};
+use crate::run::dispatch::shim::pass_on;
+use crate::run::{Rest, Run};
+use crate::training::TrainerBuilder;
+use crate::training::task::Task;
+
+/// Calls a closure of the running harness, or passes on if the hook belongs to another harness, or
+/// if the closure is already running.
+type Call<'a> = dyn Fn(CheckId, &mut Run, Option<Rest<'_>>) -> HookResult + 'a;
+
+// Set while a harness runs its trainer.
+scoped_thread_local!(static CALL: for<'a> &'a Call<'a>);
+
+/// The closure receives the rest of the operation if it is called around one.
+type Closure<'a> = Box<dyn FnMut(&mut Run, Option<Rest<'_>>) -> HookResult + 'a>;
+
+/// A closure of a test, and the moment at which it is called.
+pub(super) struct Check<'a> {
+    pub(super) moment: &'static MomentInfo,
+    row: Index,
+    place: &'static Location<'static>,
+    call: Shim,
+    closure: Closure<'a>,
+}
+
+impl<'a> Check<'a> {
+    /// Defines a closure at the point `M`, or around the operation `M`.
+    pub(super) fn new<M: Moment>(place: &'static Location<'static>, closure: Closure<'a>) -> Self {
+        let call = match M::INFO.kind {
+            MomentKind::Operation => Shim::Around(call_around),
+            _ => Shim::Point(call_at),
+        };
+        Check { moment: M::INFO, row: M::index, place, call, closure }
+    }
+}
+
+/// Identifies a closure.
+#[derive(Clone, Copy)]
+struct CheckId {
+    harness: u64,
+    index: usize,
+}
+
+/// The value of the hook that calls a closure.
+struct CheckHook(CheckId);
+
+/// The closures of one run of a harness.
+pub(super) struct Checks<'a> {
+    harness: u64,
+    checks: Vec<Running<'a>>,
+}
+
+struct Running<'a> {
+    moment: &'static MomentInfo,
+    closure: RefCell<Closure<'a>>,
+    is_reached: Cell<bool>,
+}
+
+impl<'a> Checks<'a> {
+    /// Adds a hook for each closure to the builder, after all other hooks at its moment, in the
+    /// given phase or, by default, in all phases.
+    pub(super) fn add<T: Task>(
+        checks: Vec<Check<'a>>,
+        builder: TrainerBuilder<T>,
+        phase: Option<Phase>,
+    ) -> (Self, TrainerBuilder<T>) {
+        static HARNESSES: AtomicU64 = AtomicU64::new(0);
+        let harness = HARNESSES.fetch_add(1, Ordering::Relaxed);
+        let (mut running, mut builder) = (Vec::new(), builder);
+        for (index, Check { moment, row, place, call, closure }) in checks.into_iter().enumerate() {
+            let name = if index == 0 { "harness".to_owned() } else { format!("harness #{}", index + 1) };
+            let definition = HookDef {
+                origin: Origin {
+                    module: "",
+                    path: name.into(),
+                    method: None,
+                    version: None,
+                    binary: false,
+                    file: place.file(),
+                    line: place.line(),
+                    docs: "A closure of a test",
+                },
+                id: TypeId::of::<CheckHook>(),
+                ord: i32::MAX,
+                moment,
+                row,
+                only: phase.map_or(PhaseSet::NONE, |phase| PhaseSet::NONE.with(phase)),
+                every: None,
+                of: &[],
+                of_value: None,
+                main_only: false,
+                constraints: &[],
+                call,
+            };
+            builder = builder.hook_with(CheckHook(CheckId { harness, index }), definition);
+            running.push(Running { moment, closure: RefCell::new(closure), is_reached: Cell::new(false) });
+        }
+        (Checks { harness, checks: running }, builder)
+    }
+
+    /// Runs `entry`, during which the hooks call the closures.
+    pub(super) fn during<R>(&self, entry: impl FnOnce() -> R) -> R {
+        let call = |id: CheckId, run: &mut Run, rest: Option<Rest<'_>>| {
+            let Some(check) = self.checks.get(id.index).filter(|_| id.harness == self.harness) else {
+                return otherwise(run, rest);
+            };
+            check.is_reached.set(true);
+            // The closure is already running if it fired its own custom moment.
+            match check.closure.try_borrow_mut() {
+                Ok(mut closure) => closure(run, rest),
+                Err(_) => otherwise(run, rest),
+            }
+        };
+        CALL.set(&call, entry)
+    }
+
+    /// Returns the moment of the first closure that was not called.
+    pub(super) fn first_unreached(&self) -> Option<&'static MomentInfo> {
+        self.checks.iter().find(|check| !check.is_reached.get()).map(|check| check.moment)
+    }
+}
+
+/// Does what the hook of a closure does when the closure is not called.
+pub(super) fn otherwise(run: &mut Run, rest: Option<Rest<'_>>) -> HookResult {
+    match rest {
+        Some(rest) => pass_on(run, rest),
+        None => Ok(()),
+    }
+}
+
+/// The function that the dispatch table calls for the hook of a closure at a point.
+fn call_at(run: &mut Run, slot: u32) -> HookResult {
+    call(run, slot, None)
+}
+
+/// The function that the dispatch table calls for the hook of a closure around an operation.
+fn call_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+    call(run, slot, Some(rest))
+}
+
+fn call(run: &mut Run, slot: u32, rest: Option<Rest<'_>>) -> HookResult {
+    let value = run.hooks.instances[slot as usize].value.as_ref();
+    let CheckHook(id) = *value.and_then(|value| value.downcast_ref()).expect("only `call` reads the value");
+    if CALL.is_set() { CALL.with(|call| call(id, run, rest)) } else { otherwise(run, rest) }
+}

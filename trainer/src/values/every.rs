@@ -1,0 +1,23 @@
+//! [`Every`]: the interval of a recurring action.
+
+use crate::values::amount::floor_with_tolerance;
+
+/// The interval of a recurring action of the loop, such as validation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Every {
+    /// Every `n` epochs.
+    Epochs(u64),
+    /// Every `n` optimizer steps, counted over all epochs.
+    Steps(u64),
+    /// After each interval of this fraction of the batches of an epoch: `Fraction(0.25)` is four
+    /// times per epoch.
+    Fraction(f64),
+}
+
+/// Whether an interval ends after the first `done` batches of a pass, if each interval is
+/// `fraction` of its `batches` batches.
+pub(crate) fn ends_interval(fraction: f64, batches: u64, done: u64) -> bool {
+    let ended = |done: u64| floor_with_tolerance(done as f64 / (batches as f64 * fraction));
+    ended(done) > ended(done.saturating_sub(1))
+}
