@@ -78,7 +78,7 @@ extern crate self as trainer;
 
 pub mod checkpoint;
 pub mod data;
-// Without the feature, `World` has no values.
+// Without the feature, the connections of a `World` have no values.
 #[cfg_attr(not(feature = "distributed"), allow(unreachable_code, unused_variables))]
 pub mod distributed;
 mod error;
