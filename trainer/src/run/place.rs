@@ -20,7 +20,7 @@ pub(crate) struct Place {
     /// The loader of the current pass, if it has a name.
     pub(crate) loader: Option<LoaderId>,
     /// The number of custom moments that are being fired or run.
-    scopes: usize,
+    scopes: u16,
 }
 
 impl Place {
@@ -32,7 +32,7 @@ impl Place {
 
 /// The index of the name of a loader in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LoaderId(usize);
+pub(crate) struct LoaderId(u16);
 
 /// What the indices in a [`Place`] refer to.
 #[derive(Debug, Default)]
@@ -47,10 +47,11 @@ impl Names {
     /// Returns the index of a loader's name.
     pub(crate) fn loader(&mut self, name: &Arc<str>) -> LoaderId {
         let known = self.loaders.iter().position(|known| known == name);
-        LoaderId(known.unwrap_or_else(|| {
+        let index = known.unwrap_or_else(|| {
             self.loaders.push(Arc::clone(name));
             self.loaders.len() - 1
-        }))
+        });
+        LoaderId(u16::try_from(index).expect("fewer than 2¹⁶ names of loaders"))
     }
 }
 
@@ -66,7 +67,7 @@ impl Run {
 
     /// The name of the loader of the current pass, if it has one.
     pub(crate) fn loader(&self) -> Option<&Arc<str>> {
-        self.place.loader.map(|LoaderId(index)| &self.names.loaders[index])
+        self.place.loader.map(|LoaderId(index)| &self.names.loaders[usize::from(index)])
     }
 
     /// Returns the name of a metric within its phase: in a pass over a named loader
@@ -81,12 +82,12 @@ impl Run {
 
     /// The indices of the custom moments that are being fired or run, outermost first.
     pub(crate) fn scopes(&self) -> &[usize] {
-        &self.names.scopes[..self.place.scopes]
+        &self.names.scopes[..usize::from(self.place.scopes)]
     }
 
     /// Enters a custom moment, which ends when the run returns to an earlier place.
     pub(crate) fn enter_scope(&mut self, moment: usize) {
-        self.names.scopes.truncate(self.place.scopes);
+        self.names.scopes.truncate(usize::from(self.place.scopes));
         self.names.scopes.push(moment);
         self.place.scopes += 1;
     }

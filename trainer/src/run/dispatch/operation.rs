@@ -47,8 +47,7 @@ impl Run {
         around: Range,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<Done> {
-        let outer = self.place;
-        self.place.operation = O::INFO;
+        let outer = std::mem::replace(&mut self.place.operation, O::INFO);
         let result = if around.is_empty() {
             body(self).map(|()| Done::Ran)
         } else {
@@ -64,7 +63,7 @@ impl Run {
             })
         };
         let result = result.map_err(|error| self.locate(error));
-        self.place = outer;
+        self.place.operation = outer;
         result
     }
 
