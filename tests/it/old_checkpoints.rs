@@ -12,7 +12,7 @@ use trainer::prelude::*;
 use crate::model;
 
 /// The version of the format that this trainer writes.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 
 /// The number of training batches after which the checkpoint was written, within the second
 /// accumulation window of the second epoch.
@@ -59,22 +59,30 @@ fn train(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>) -> Result
 }
 
 #[test]
-fn a_checkpoint_of_version_4_is_refused_with_both_versions() {
-    let (folder, path) = (reference(4), reference(4).join("manifest.json"));
-    let expected = format!(
-        "{}: its `version` is 4, but this trainer reads version 5: resume with the version of `trainer` that wrote it",
-        path.display()
-    );
-    assert_eq!(checkpoint::verify(&folder).unwrap_err().to_string(), expected);
-    let error = train(builder(None).resume(&*folder).allow_inexact_resume(true)).unwrap_err().to_string();
-    assert!(error.contains(&expected), "{error}");
+fn checkpoints_of_earlier_versions_are_refused_with_both_versions() {
+    let entries = fs::read_dir(reference(VERSION).parent().unwrap()).unwrap();
+    let versions: Vec<u64> =
+        entries.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    assert!(versions.contains(&VERSION) && versions.contains(&(VERSION - 1)), "{versions:?}");
+    for version in versions.into_iter().filter(|version| *version != VERSION) {
+        let folder = reference(version);
+        let expected = format!(
+            "{}: its `version` is {version}, but this trainer reads version {VERSION}: resume with the version of `trainer` \
+             that wrote it",
+            folder.join("manifest.json").display()
+        );
+        assert_eq!(checkpoint::verify(&folder).unwrap_err().to_string(), expected);
+        let resumed = train(builder(None).resume(&*folder).allow_inexact_resume(true));
+        let error = resumed.unwrap_err().to_string();
+        assert!(error.contains(&expected), "{error}");
+    }
 }
 
 /// The checkpoint may have been written with another version of libtorch, and on another CPU, where
 /// sums are rounded differently.
 #[test]
-fn a_checkpoint_of_version_5_resumes_exactly() {
-    let folder = reference(5);
+fn a_checkpoint_of_this_version_resumes_exactly() {
+    let folder = reference(VERSION);
     checkpoint::verify(&folder).unwrap();
     let (expected, expected_sum) = train(builder(None)).unwrap();
     let (summary, sum) = train(builder(None).resume(&*folder).allow_inexact_resume(true)).unwrap();

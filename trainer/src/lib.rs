@@ -124,9 +124,8 @@ pub use error::{
 pub use hook::{Discover, HookRow, HookTable, ord};
 pub use hooks::averages::Averages;
 pub use io::terminal::print_line;
-pub use log::history::{History, Metrics};
+pub use log::history::{History, Metrics, Summary};
 pub use log::record::{Histogram, Image, Record, Span};
-pub use log::summary::Summary;
 pub use log::{Reduce, Value};
 pub use model::grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use model::norms::norms;
@@ -270,7 +269,7 @@ pub mod __private {
 
     /// Makes the trainer read logged CPU tensors as late as GPU tensors. Used by tests.
     pub fn leave_unread<T>(trainer: &mut crate::Trainer<T>) {
-        trainer.run.log.leaves_unread = true;
+        trainer.run.log.leave_unread();
     }
 
     /// The number of logged tensors that the trainer has read. Used by tests.

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::io::files::{Links, create, folder_of, in_file, link_and_append, name_of, open, read_start};
 use crate::log::history::History;
 use crate::log::history::Metrics;
-use crate::log::summary::Summary;
+use crate::log::history::Summary;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::values::float::Float;

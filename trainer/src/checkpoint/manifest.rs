@@ -17,7 +17,7 @@ use crate::libtorch;
 use crate::values::facts::Facts;
 
 /// The version of the format. Checkpoints with any other version are refused.
-const VERSION: u64 = 5;
+const VERSION: u64 = 6;
 
 /// The values of a saved state as text, by key.
 pub(crate) type Values = BTreeMap<String, String>;

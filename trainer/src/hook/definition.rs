@@ -307,7 +307,7 @@ pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     let count = match At::INFO.counts {
         Some(Unit::Epochs) => run.progress.counters.epoch + 1,
         Some(Unit::Steps) => run.step.step_number,
-        Some(Unit::Records) => run.records.number,
+        Some(Unit::Records) => run.log.records.number,
         Some(Unit::Batches) | None => run.progress.batch_number,
     };
     count.is_multiple_of(u64::from(n))

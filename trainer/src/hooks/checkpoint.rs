@@ -253,7 +253,7 @@ impl Checkpoint {
     /// unknown.
     fn judge<P: CanSaveCheckpoint + HasMetrics>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let Some(Best { count, metric, goal }) = &self.best else { return Ok(()) };
-        let Some(value) = of_epoch(cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
+        let Some(value) = of_epoch(&cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
             return Ok(());
         };
         let step = cx.counters().batches_seen;

@@ -110,7 +110,7 @@ impl EarlyStopping {
 
     /// Checks the current value of the metric, and stops the run if there is a reason to.
     fn judge<P: HasMetrics + CanStop>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        let value = value_of(cx.metrics(), &self.metric)?;
+        let value = value_of(&cx.metrics(), &self.metric)?;
         if let Some(reason) = self.reason_to_stop(value) {
             cx.stop(reason);
         }

@@ -190,7 +190,8 @@ impl Progress {
     /// Prints the line of a pass outside of an epoch: the metrics of its loader.
     fn pass_line<P: HasMetrics>(&mut self, cx: &Cx<P>) {
         let (title, prefix) = (with_loader(cx, ' '), format!("{}/", with_loader(cx, '/')));
-        let own = cx.metrics().iter().filter(|(name, _)| cx.loader().is_none() || name.starts_with(&prefix));
+        let metrics = cx.metrics();
+        let own = metrics.iter().filter(|(name, _)| cx.loader().is_none() || name.starts_with(&prefix));
         let own: Metrics = own.map(|(name, value)| (name.to_owned(), value)).collect();
         self.line(&title, &own);
     }
@@ -330,15 +331,15 @@ impl Progress {
         for name in &self.shown {
             let end = format!("/{name}");
             if !cx.metrics().iter().any(|(known, _)| known.ends_with(&end)) {
-                let names =
-                    cx.metrics().iter().map(|(known, _)| known.split_once('/').map_or(known, |it| it.1));
+                let metrics = cx.metrics();
+                let names = metrics.iter().map(|(known, _)| known.split_once('/').map_or(known, |it| it.1));
                 let similar = suggestion(name, names);
                 cx.warn(format!(
                     "`Progress::show(\"{name}\")` shows nothing, because no such metric was logged{similar}"
                 ));
             }
         }
-        self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), cx.metrics());
+        self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), &cx.metrics());
         if self.has_table {
             self.epochs.push((cx.counters().epoch, cx.metrics().clone()));
         }

@@ -254,14 +254,14 @@ impl ReduceOnPlateau {
     /// Checks a training metric, and reduces the learning rate if it has stalled.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         cx.check_metric(&self.metric)?; // a resumed fit has no `before_fit`
-        if is_of(&self.metric, "train") && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+        if is_of(&self.metric, "train") && self.judge(&cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 
     /// Checks a validation metric, and reduces the learning rate if it has stalled.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         let is_watched = self.in_fit && is_of_pass(cx, &self.metric);
-        if is_watched && self.judge(cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+        if is_watched && self.judge(&cx.metrics())? { self.reduce(cx) } else { Ok(()) }
     }
 }
 

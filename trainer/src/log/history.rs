@@ -1,4 +1,5 @@
-//! [`Metrics`], and [`History`]: the metrics of an entry point over time.
+//! [`Metrics`], [`History`]: the metrics of an entry point over time, and [`Summary`]: what an entry
+//! point returns.
 
 use std::fmt;
 use std::ops::Index;
@@ -23,10 +24,6 @@ impl Metrics {
     /// Returns all names and values, in the order in which they were first logged.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
         self.0.iter().map(|(name, value)| (name.as_str(), *value))
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -206,5 +203,55 @@ impl Index<&str> for History {
             let similar = suggestion(name, self.columns().map(|(own, _)| own));
             panic!("the history has no column `{name}`{similar}")
         })
+    }
+}
+
+/// The result of an entry point of the trainer.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The counters at the end.
+    pub counters: Counters,
+    /// The last value of each metric of this entry point, keyed `phase/name`:
+    /// `summary.metrics["valid/loss"]`.
+    pub metrics: Metrics,
+    /// All metrics of this entry point, over time.
+    pub history: History,
+    /// The reason why the run stopped early, if a hook requested a stop or `max_time` was reached.
+    pub stopped: Option<String>,
+    /// The warnings of hooks ([`Cx::warn`](crate::Cx::warn)) and of the trainer, each once: those
+    /// of this entry point, and those since the previous one, for example of
+    /// [`find_lr`](crate::Trainer::find_lr).
+    pub warnings: Vec<String>,
+    /// The files of loggers, and the addresses of servers, from which rows of this run are missing
+    /// because they could not be written. There is a warning for each.
+    pub incomplete_logs: Vec<String>,
+}
+
+impl Summary {
+    /// The summary of an entry point that had finished when a checkpoint was written.
+    pub(crate) fn replayed(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
+        let mut history = History::default();
+        history.record(counters, &metrics);
+        Summary { counters, metrics, history, stopped, warnings: Vec::new(), incomplete_logs: Vec::new() }
+    }
+}
+
+/// Whether smaller or larger values of a metric are better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Smaller values are better, as for a loss.
+    Minimize,
+    /// Larger values are better, as for an accuracy.
+    Maximize,
+}
+
+impl Goal {
+    /// Whether `one` is better than `other`. NaN is never better, and nothing is better than NaN.
+    pub(crate) fn is_better(self, one: f64, other: f64) -> bool {
+        match self {
+            Goal::Minimize => one < other,
+            Goal::Maximize => one > other,
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::sum::Sum;
-use super::{Log, Meter, Reduce, Value};
+use super::meter::{Meter, Sum};
+use super::{Log, Reduce, Value};
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::phase::Phase;
@@ -41,52 +41,12 @@ impl Log {
         if world.is_solo() {
             return Ok(());
         }
-        let mut own = Vec::new();
-        for index in 0..self.meters.len() {
-            let meter = &self.meters[index];
-            if meter.phase != phase || (what == Joined::Pass && meter.last.is_none()) {
-                continue;
-            }
-            let unread = match what {
-                Joined::Pass => self.meters[index].pass.unread.take(),
-                Joined::Window => self.meters[index].window.unread.take(),
-            };
-            let read = unread.map(|tensor| self.read(&tensor)).transpose()?;
-            let meter = &mut self.meters[index];
-            let (reduce, is_main_only) = (meter.reduce, meter.is_main_only);
-            let sum = meter.joined(what);
-            if let Some(read) = read {
-                sum.known = Some(reduce.join(sum.known, read));
-            }
-            if what == Joined::Window && sum.is_empty() {
-                continue;
-            }
-            let (known, weight) = (sum.known.map(Float), Float(sum.weight));
-            own.push(Term { name: meter.name.clone(), reduce, known, weight, is_main_only });
-        }
+        let own = self.own_terms(phase, what)?;
         let all = world.gather_named(&own, "the metrics of a pass")?;
         if what == Joined::Pass {
             check_names(&all, phase)?;
         }
-        let mut joined: Vec<(Term, Sum)> = Vec::new();
-        for term in all.into_iter().flatten() {
-            let position = joined.iter().position(|(known, _)| known.name == term.name);
-            let index = position.unwrap_or(joined.len());
-            let (known, weight) = (term.known.map(|it| it.0), term.weight.0);
-            if position.is_none() {
-                joined.push((term, Sum::default()));
-            }
-            let (first, sum) = &mut joined[index];
-            if let Some(known) = known {
-                sum.known = Some(match first.reduce {
-                    // The value of the first rank that has one.
-                    Reduce::Last => sum.known.unwrap_or(known),
-                    reduce => reduce.join(sum.known, known),
-                });
-            }
-            sum.weight += weight;
-        }
-        for (term, sum) in joined {
+        for (term, sum) in join(all) {
             let index = self.index_of(phase, &term.name, term.reduce);
             let meter = &mut self.meters[index];
             meter.is_main_only = term.is_main_only;
@@ -97,6 +57,45 @@ impl Log {
         }
         Ok(())
     }
+
+    /// Returns the running reductions of a phase on this rank. Reads the unread tensors.
+    fn own_terms(&mut self, phase: Phase, what: Joined) -> Result<Vec<Term>> {
+        let mut terms = Vec::new();
+        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
+            let reduce = meter.reduce;
+            let is_main_only = meter.is_main_only;
+            let is_logged = meter.last.is_some();
+            let sum = meter.joined(what);
+            self.reader.read_sum(sum, reduce)?;
+            let is_term = match what {
+                Joined::Pass => is_logged,
+                Joined::Window => !sum.is_empty(),
+            };
+            if is_term {
+                let known = sum.known.map(Float);
+                let weight = Float(sum.weight);
+                terms.push(Term { name: meter.name.clone(), reduce, known, weight, is_main_only });
+            }
+        }
+        Ok(terms)
+    }
+}
+
+/// Joins the running reductions of all ranks, in the order of the ranks.
+fn join(ranks: Vec<Vec<Term>>) -> Vec<(Term, Sum)> {
+    let mut joined: Vec<(Term, Sum)> = Vec::new();
+    for term in ranks.into_iter().flatten() {
+        let known = term.known.map(|known| known.0);
+        let weight = term.weight.0;
+        match joined.iter_mut().find(|(first, _)| first.name == term.name) {
+            None => joined.push((term, Sum { known, unread: None, weight })),
+            Some((first, sum)) => {
+                sum.known = first.reduce.join_ranks(sum.known, known);
+                sum.weight += weight;
+            }
+        }
+    }
+    joined
 }
 
 impl Meter {

@@ -1,178 +1,106 @@
-//! Metric logging, and the reduction of each metric to one number per pass over data.
+//! What hooks log, on its way to metrics, the history and records.
+//!
+//! ```text
+//! in a batch       ──▶ Meter ──end of the pass──▶ Closed ──▶ `Cx::metrics`, the history, a record
+//!                        └──────record is due──────────────▶ a record
+//! between batches  ───────────────────────────▶ Closed
+//! histogram, image, text ──▶ Pending ──record is due───────▶ a record
+//! ```
 //!
 //! A tensor on the CPU is read when it is logged. Reading a tensor on another device would
 //! synchronize with the device, so the reduction is computed on the device, and read at the end of
 //! the pass or for a record. A checkpoint saves the unread reduction as a tensor.
 
-mod goal;
+mod histogram;
 pub(crate) mod history;
+mod image;
+mod media;
 mod merge;
+mod meter;
 pub(crate) mod record;
-mod state;
-mod sum;
-pub(crate) mod summary;
+mod transfer;
 
-use std::cell::Cell;
-use std::fmt;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 
 use crate::error::{Error, Result, shortened};
 use crate::log::history::{History, Metrics};
+use crate::log::record::{Records, RecordsState};
 use crate::moments::counters::Counters;
 use crate::phase::{Phase, PhaseSet};
-pub use goal::Goal;
+use crate::values::float::Float;
+pub use history::Goal;
+pub(crate) use media::Content;
 pub(crate) use merge::Joined;
-pub(crate) use state::LogState;
-pub(crate) use sum::{LateScalar, Sum, Window};
-
-/// A value to log: a number or a scalar tensor.
-#[derive(Debug)]
-pub enum Value {
-    /// A number.
-    Number(f64),
-    /// A tensor with one element.
-    Tensor(Tensor),
-}
-
-impl From<Tensor> for Value {
-    fn from(tensor: Tensor) -> Self {
-        Value::Tensor(tensor)
-    }
-}
-
-impl From<&Tensor> for Value {
-    fn from(tensor: &Tensor) -> Self {
-        Value::Tensor(tensor.shallow_clone())
-    }
-}
-
-/// The reduction of all values logged under one name in a pass to one number.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-pub enum Reduce {
-    /// The mean, weighted by the [weights](crate::Task::weight) of the batches, or by those passed
-    /// to [`Cx::log_weighted`](crate::Cx::log_weighted).
-    #[default]
-    Mean,
-    /// The last value.
-    Last,
-    /// The sum.
-    Sum,
-    /// The smallest value; NaN if any value is NaN.
-    Min,
-    /// The largest value; NaN if any value is NaN.
-    Max,
-}
-
-impl fmt::Display for Reduce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Reduce::Mean => "mean",
-            Reduce::Last => "last",
-            Reduce::Sum => "sum",
-            Reduce::Min => "min",
-            Reduce::Max => "max",
-        })
-    }
-}
-
-macro_rules! numbers {
-    ($($number:ty),*) => {$(
-        impl From<$number> for Value {
-            fn from(number: $number) -> Self {
-                #[allow(clippy::cast_precision_loss, clippy::cast_lossless)]
-                Value::Number(number as f64)
-            }
-        }
-    )*};
-}
-
-numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
+use meter::{Meter, MeterState, Reader, Scalar};
+pub use meter::{Reduce, Value};
 
 /// The name under which the trainer logs the loss itself.
 pub(crate) const LOSS: &str = "loss";
 
-/// The running reductions of one metric in one phase.
-#[derive(Debug)]
-struct Meter {
+/// A value that is logged in a batch.
+pub(crate) struct Logged<'a> {
+    pub(crate) phase: Phase,
+    /// The name without the phase.
+    pub(crate) name: &'a str,
+    pub(crate) reduce: Reduce,
+    pub(crate) value: Value,
+    pub(crate) weight: f64,
+    /// Whether the hook that logs it runs on rank 0 only.
+    pub(crate) is_main_only: bool,
+}
+
+/// The result of a meter over a pass, or a value that was logged between batches.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Closed {
     phase: Phase,
+    /// The name with its phase.
     name: String,
-    reduce: Reduce,
-    /// The reduction over the current pass.
-    pass: Sum,
-    /// The reduction since the last record. It is separate from `pass`, so that the interval of
-    /// records does not change the last bits of a pass's metric.
-    window: Sum,
-    /// The value logged last; `None` if nothing was logged in this pass.
-    last: Option<Value>,
-    /// Whether it was last logged by a hook that runs on rank 0 only.
-    is_main_only: bool,
+    value: Float,
+    /// Whether it was set in the current epoch, or in the current entry point without epochs.
+    is_current: bool,
+    /// Whether no row of the history contains it yet.
+    is_new_to_history: bool,
+    /// Whether no record contains it yet.
+    is_new_to_record: bool,
 }
 
-impl Meter {
-    /// Adds a value with this weight to the pass and, if `has_window` is set, to the window. A mean
-    /// ignores a value of weight 0.
-    fn add(&mut self, value: Value, weight: f64, has_window: bool) {
-        if self.reduce == Reduce::Mean && weight == 0.0 {
-            return; // a mean over no elements, which is NaN
-        }
-        let factor = if self.reduce == Reduce::Mean { weight } else { 1.0 };
-        let term = match &value {
-            Value::Number(number) => Value::Number(number * factor),
-            Value::Tensor(tensor) if factor == 1.0 => Value::Tensor(tensor.shallow_clone()),
-            Value::Tensor(tensor) => Value::Tensor(tensor * factor),
-        };
-        self.pass.add(self.reduce, &term, weight);
-        if has_window {
-            self.window.add(self.reduce, &term, weight);
-        }
-        self.last = Some(value);
-    }
-
-    /// Discards everything logged in the current pass, but keeps the window.
-    fn restart(&mut self) {
-        (self.pass, self.last) = (Sum::default(), None);
-    }
-}
-
-/// All metrics of a run.
+/// All metrics of a run, and its records.
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
     /// The index after the meter that was used last. Most hooks log the same names in the same
     /// order, so this is usually the index of the next one.
     next: usize,
+    reader: Reader,
+    /// The metrics of the current entry point, in the order in which they were first set.
+    closed: Vec<Closed>,
+    pub(crate) history: History,
+    pub(crate) records: Records,
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls
     /// need no `?`.
     pub(crate) failed: Option<Error>,
     /// The names of the metrics that hooks are going to log in validation.
     pub(crate) expected: Vec<String>,
-    /// The reduced metrics of all phases in the current epoch, or of the current entry point.
-    pub(crate) metrics: Metrics,
-    /// The metrics that are newer than the last row of the history.
-    row: Metrics,
-    pub(crate) history: History,
-    /// The number of tensors read.
-    reads: Cell<u64>,
-    /// Whether tensors on the CPU are left unread too, for tests without another device.
-    pub(crate) leaves_unread: bool,
-    /// The phases in which a hook at `after_record` runs, on any rank.
-    watched: PhaseSet,
-    /// Whether records are created within passes.
-    has_windows: bool,
-    /// Whether the hook that is logging runs on rank 0 only.
-    pub(crate) is_main_only: bool,
-    /// The metrics that the next record of their phase will contain: the metrics of passes, and the
-    /// values logged between batches.
-    rows: Vec<(Phase, String, f64)>,
 }
 
 impl Log {
     /// Creates a log whose values are recorded in these phases; with `has_windows`, within passes
     /// too.
     pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
-        Log { watched, has_windows, ..Log::default() }
+        Log { records: Records::new(watched, has_windows), ..Log::default() }
+    }
+
+    /// Leaves tensors on the CPU unread, for tests without another device.
+    pub(crate) fn leave_unread(&mut self) {
+        self.reader.leaves_unread = true;
+    }
+
+    /// Returns the number of tensors read so far.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reader.reads.get()
     }
 
     /// Records the error of a value that cannot be logged, unless one is already recorded. The
@@ -186,19 +114,13 @@ impl Log {
 
     /// Adds a value to its reduction over the current pass and, in a training pass with records, to
     /// its reduction since the last record.
-    pub(crate) fn add(
-        &mut self,
-        phase: Phase,
-        reduce: Reduce,
-        name: &str,
-        value: Value,
-        weight: f64,
-    ) -> Result<()> {
-        let value = self.settle(value)?;
+    pub(crate) fn add(&mut self, logged: Logged<'_>) -> Result<()> {
+        let Logged { phase, name, reduce, value, weight, is_main_only } = logged;
+        let value = self.reader.settle(value)?;
         let index = self.index_of(phase, name, reduce);
-        let has_window = self.has_windows && phase == Phase::Train && self.watched.contains(phase);
+        let has_window = phase == Phase::Train && self.records.has_windows();
         let meter = &mut self.meters[index];
-        meter.is_main_only = self.is_main_only;
+        meter.is_main_only = is_main_only;
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
                 "it was already logged with the reduction {}, and is now logged with {reduce}: use one reduction for each name",
@@ -216,105 +138,85 @@ impl Log {
             .chain(0..self.next.min(count))
             .find(|&index| self.meters[index].phase == phase && self.meters[index].name == name);
         let index = known.unwrap_or_else(|| {
-            let name = name.to_owned();
-            self.meters.push(Meter {
-                phase,
-                name,
-                reduce,
-                pass: Sum::default(),
-                window: Sum::default(),
-                last: None,
-                is_main_only: self.is_main_only,
-            });
+            self.meters.push(Meter::new(phase, name.to_owned(), reduce));
             self.meters.len() - 1
         });
         self.next = index + 1;
         index
     }
 
-    /// Reads a tensor on the CPU immediately. Converts any other tensor to a scalar on its device,
-    /// to be reduced there and read later.
-    fn settle(&self, value: Value) -> Result<Value> {
-        let tensor = match value {
-            Value::Tensor(tensor) => tensor,
-            number => return Ok(number),
-        };
-        if tensor.device() == Device::Cpu && !self.leaves_unread {
-            return Ok(Value::Number(self.read(&tensor)?));
-        }
-        if tensor.numel() != 1 {
-            return Err(not_a_scalar(&tensor));
-        }
-        let kind = if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double };
-        // A copy, because the caller may change its tensor in place.
-        Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
-    }
-
-    /// Reads a tensor. No other function of the log synchronizes with a device.
-    fn read(&self, tensor: &Tensor) -> Result<f64> {
-        self.reads.set(self.reads.get() + 1);
-        tensor.f_double_value(&[]).map_err(|error| match tensor.numel() {
-            1 => Error::usage(format!(
-                "cannot read a tensor of dtype {:?} as a number: {}",
-                tensor.kind(),
-                Error::from(error)
-            )),
-            _ => not_a_scalar(tensor),
-        })
-    }
-
-    /// Returns the number of tensors read so far.
-    pub(crate) fn reads(&self) -> u64 {
-        self.reads.get()
-    }
-
     /// Sets a metric directly, without a reduction over a pass.
-    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: Value) -> Result<()> {
-        let value = match value {
-            Value::Number(number) => number,
-            Value::Tensor(tensor) => self.read(&tensor)?,
-        };
-        self.put(phase, name, value);
+    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: &Value) -> Result<()> {
+        let value = self.reader.number(value)?;
+        self.close(phase, format!("{phase}/{name}"), value);
         Ok(())
     }
 
-    /// Sets a reduced metric, and adds it to the next record of the phase and, except in the sanity
-    /// check, to the next row of the history.
-    fn put(&mut self, phase: Phase, name: &str, value: f64) {
-        let name = format!("{phase}/{name}");
-        if self.watched.contains(phase) {
-            match self.rows.iter_mut().find(|(of, own, _)| *of == phase && *own == name) {
-                Some((.., own)) => *own = value,
-                None => self.rows.push((phase, name.clone(), value)),
+    /// Ends a pass over the data: reduces what it logged to the metrics of the phase.
+    pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
+        for index in 0..self.meters.len() {
+            let meter = &mut self.meters[index];
+            if meter.phase != phase || meter.last.is_none() {
+                continue;
+            }
+            if let Some(value) = meter.close(&self.reader)? {
+                let name = meter.full_name();
+                self.close(phase, name, value);
             }
         }
-        if phase != Phase::Sanity {
-            self.row.set(name.clone(), value);
+        Ok(())
+    }
+
+    /// Sets a metric, for the next record of the phase and, except in the sanity check, for the
+    /// next row of the history.
+    fn close(&mut self, phase: Phase, name: String, value: f64) {
+        let closed = Closed {
+            phase,
+            name,
+            value: Float(value),
+            is_current: true,
+            is_new_to_history: phase != Phase::Sanity,
+            is_new_to_record: self.records.watches(phase),
+        };
+        match self.closed.iter_mut().find(|known| known.name == closed.name) {
+            Some(known) => *known = closed,
+            None => self.closed.push(closed),
         }
-        self.metrics.set(name, value);
+    }
+
+    /// The reduced metrics of the most recent passes.
+    pub(crate) fn metrics(&self) -> Metrics {
+        let current = self.closed.iter().filter(|metric| metric.is_current);
+        current.map(|metric| (metric.name.clone(), metric.value.0)).collect()
+    }
+
+    /// Returns one of the [`metrics`](Log::metrics) by its name with the phase.
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
+        let mut current = self.closed.iter().filter(|metric| metric.is_current);
+        current.find(|metric| metric.name == name).map(|metric| metric.value.0)
     }
 
     /// Returns the most recently logged value of each metric in the current pass.
     pub(crate) fn latest(&self, phase: Phase) -> Result<Metrics> {
-        let mut latest = Metrics::default();
-        for meter in self.meters.iter().filter(|meter| meter.phase == phase) {
-            let value = match &meter.last {
-                None => continue,
-                Some(Value::Number(number)) => *number,
-                Some(Value::Tensor(tensor)) => self.read(tensor)?,
-            };
-            latest.set(format!("{phase}/{}", meter.name), value);
-        }
-        Ok(latest)
+        let meters = self.meters.iter().filter(|meter| meter.phase == phase);
+        let values = meters.filter_map(|meter| Some((meter, meter.last.as_ref()?)));
+        values.map(|(meter, last)| Ok((meter.full_name(), self.reader.number(last)?))).collect()
     }
 
     /// Discards the results of an earlier entry point.
     pub(crate) fn clear(&mut self) {
-        self.metrics.clear();
-        self.row.clear();
+        self.closed.retain(|metric| metric.is_new_to_record);
+        self.begin_epoch();
+        self.closed.iter_mut().for_each(|metric| metric.is_new_to_history = false);
         self.history = History::default();
+        self.records.media.forget_names();
         self.failed = None;
         self.expected.clear();
+    }
+
+    /// Discards the metrics of the previous epoch.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.closed.iter_mut().for_each(|metric| metric.is_current = false);
     }
 
     /// Discards what an interrupted pass logged.
@@ -322,61 +224,105 @@ impl Log {
         self.meters.iter_mut().filter(|meter| meter.phase == phase).for_each(Meter::restart);
     }
 
-    /// Ends a pass over the data: reduces what it logged to the metrics of the phase.
-    pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
-        for index in 0..self.meters.len() {
-            if self.meters[index].phase != phase || self.meters[index].last.is_none() {
-                continue;
-            }
-            let unread = self.meters[index].pass.unread.take();
-            let rest = unread.map(|tensor| self.read(&tensor)).transpose()?;
-            let meter = &mut self.meters[index];
-            let Some(value) = meter.pass.result(meter.reduce, rest) else { continue };
-            meter.restart();
-            let name = std::mem::take(&mut meter.name);
-            self.put(phase, &name, value);
-            self.meters[index].name = name;
-        }
-        Ok(())
-    }
-
     /// Takes the values logged since the last record, in training batches and between them, and the
     /// metrics of passes that no record contains yet.
-    pub(crate) fn take_window(&mut self, phase: Phase) -> Window {
-        let mut taken = Window::default();
-        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase && !meter.window.is_empty()) {
-            let mut window = std::mem::take(&mut meter.window);
-            if let Some(tensor) = window.unread.take() {
-                let index = taken.scalars.len();
-                taken.late.push(LateScalar { index, reduce: meter.reduce, sum: window, tensor });
-                taken.scalars.push((format!("{phase}/{}", meter.name), f64::NAN));
-            } else if let Some(value) = window.result(meter.reduce, None) {
-                taken.scalars.push((format!("{phase}/{}", meter.name), value));
+    fn take_window(&mut self, phase: Phase) -> Vec<(String, Scalar)> {
+        let mut taken = Vec::new();
+        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
+            if let Some(scalar) = meter.close_window() {
+                taken.push((meter.full_name(), scalar));
             }
         }
-        taken.scalars.extend(self.take_rows(phase));
+        taken.extend(self.take_closed(phase));
         taken
     }
 
     /// Takes the metrics of the last pass, and the values logged between batches.
-    pub(crate) fn take_rows(&mut self, phase: Phase) -> Vec<(String, f64)> {
-        let rows = self.rows.extract_if(.., |(of, ..)| *of == phase);
-        rows.map(|(_, name, value)| (name, value)).collect()
+    fn take_closed(&mut self, phase: Phase) -> impl Iterator<Item = (String, Scalar)> {
+        let new =
+            self.closed.iter_mut().filter(move |metric| metric.phase == phase && metric.is_new_to_record);
+        new.map(|metric| {
+            metric.is_new_to_record = false;
+            (metric.name.clone(), Scalar::Number(metric.value.0))
+        })
     }
 
     /// Adds the new metrics to the history as a row.
-    pub(crate) fn record(&mut self, step: Counters) {
-        if !self.row.is_empty() {
-            self.history.record(step, &self.row);
-            self.row.clear();
+    pub(crate) fn add_row(&mut self, step: Counters) {
+        let new = self.closed.iter_mut().filter(|metric| metric.is_new_to_history);
+        let row: Metrics = new
+            .map(|metric| {
+                metric.is_new_to_history = false;
+                (metric.name.clone(), metric.value.0)
+            })
+            .collect();
+        if !row.is_empty() {
+            self.history.record(step, &row);
         }
     }
 }
 
-/// Returns the error for a tensor that does not have exactly one element.
-fn not_a_scalar(tensor: &Tensor) -> Error {
-    Error::usage(format!(
-        "expected a scalar, found a tensor of shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
-        tensor.size()
-    ))
+/// The state of a [`Log`] in a checkpoint. Tensors and the history are saved separately.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(crate) struct LogState {
+    meters: Vec<MeterState>,
+    closed: Vec<Closed>,
+    records: RecordsState,
+}
+
+impl LogState {
+    /// Returns the state and the tensors of a log.
+    pub(crate) fn of(log: &Log) -> Result<(LogState, Vec<(String, Tensor)>)> {
+        let mut tensors = Vec::new();
+        let meters = log.meters.iter().map(|meter| MeterState::of(meter, &log.reader, &mut tensors));
+        let meters = meters.collect::<Result<_>>()?;
+        let records = RecordsState::of(&log.records, &mut tensors);
+        Ok((LogState { meters, closed: log.closed.clone(), records }, tensors))
+    }
+
+    /// Whether a run can have this state: whether weights are finite and at least 0, and counts in
+    /// range.
+    pub(crate) fn is_sound(&self, is_count: impl Fn(u64) -> bool) -> bool {
+        self.meters.iter().all(MeterState::is_sound) && self.records.counts().all(is_count)
+    }
+
+    /// Restores a log, except for its history.
+    pub(crate) fn restore(&self, log: &mut Log, tensor: impl Fn(&str) -> Option<Tensor>) {
+        log.meters = self.meters.iter().map(|meter| meter.meter(&tensor)).collect();
+        log.closed.clone_from(&self.closed);
+        self.records.restore(&mut log.records, &tensor);
+    }
+
+    /// Adds the unread tensors of the same checkpoint to the running reductions.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if one of them is not a scalar.
+    pub(crate) fn read(&mut self, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+        self.meters.iter_mut().try_for_each(|meter| meter.read(tensors))
+    }
+
+    /// Whether a tensor of this name belongs to a histogram or an image.
+    pub(crate) fn is_of_media(name: &str) -> bool {
+        name.starts_with(media::PREFIX)
+    }
+
+    /// Adds the running reductions of another rank to these, for a run that resumes with another
+    /// number of ranks.
+    pub(crate) fn join(mut self, other: LogState) -> Self {
+        for theirs in other.meters {
+            match self.meters.iter_mut().find(|own| own.is_of(&theirs)) {
+                Some(own) => own.join(theirs),
+                None => self.meters.push(theirs),
+            }
+        }
+        self
+    }
+
+    /// Removes what rank 0 then has: the running reductions, and what waits for a record.
+    pub(crate) fn of_another_rank(mut self) -> Self {
+        self.meters.clear();
+        self.records.forget_media();
+        self
+    }
 }

@@ -6,12 +6,12 @@ pub(crate) mod context;
 pub(crate) mod dispatch;
 mod folder;
 mod frame;
+mod log;
 pub(crate) mod modules;
 mod place;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
-mod records;
 pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
@@ -26,7 +26,6 @@ use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Table};
 use crate::io::terminal;
 use crate::log::Log;
-use crate::log::record::Records;
 use crate::model::vars::Vars;
 use crate::moment::MomentInfo;
 use crate::moments::tree;
@@ -74,7 +73,6 @@ pub struct Run {
     pub(crate) dispatch: Dispatch,
     pub(crate) requests: Requests,
     pub(crate) log: Log,
-    pub(crate) records: Records,
     /// The warnings of the current entry point, for its summary. Outside of an entry point, those
     /// since the last one, for the summary of the next.
     pub(crate) warnings: Vec<String>,

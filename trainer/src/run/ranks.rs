@@ -78,13 +78,6 @@ impl Run {
         }
     }
 
-    /// Records whether the hook that is logging runs on rank 0 only.
-    #[inline]
-    pub(crate) fn note_logging_rank(&mut self) {
-        let hook = self.place.hook.map(|id| self.hooks.table.hook(id));
-        self.log.is_main_only = hook.is_some_and(|hook| hook.definition.main_only);
-    }
-
     /// The factor by which this rank scales its loss, so that the mean of the gradients over all
     /// ranks is the gradient of the mean loss; 1 if all ranks have the same weight.
     #[inline]

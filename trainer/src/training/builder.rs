@@ -24,7 +24,6 @@ use crate::hook::instance::Instance;
 use crate::hook::table::Table;
 use crate::lifecycle::{self, at};
 use crate::log::Log;
-use crate::log::record::Records;
 use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
@@ -225,7 +224,6 @@ impl<T: Task> TrainerBuilder<T> {
             dispatch: Dispatch::begin(),
             requests: Requests::default(),
             log,
-            records: Records::watched_in(watched),
             warnings: Vec::new(),
             incomplete_logs: Vec::new(),
             folder: self.folder,

@@ -4,12 +4,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::active::ActiveEntry;
-use super::{resume, save};
+use super::{records, resume, save};
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
-use crate::log::summary::Summary;
+use crate::log::history::Summary;
 use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
@@ -97,7 +97,6 @@ fn run_guarded(
     run.requests = Requests::default();
     run.checkpoints.requests.clear();
     run.log.clear();
-    run.records.names.clear();
     run.incomplete_logs.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -122,7 +121,7 @@ fn run_guarded(
     run.modules.abandon_calls();
     let mut errors = Vec::new();
     // Fires `after_record` first, because the record in flight was created before the run ended.
-    let (in_flight, late) = run.flush_record_at_exit();
+    let (in_flight, late) = records::flush_at_exit(run);
     keep_first(&mut panic, late);
     if let Err(error) = result {
         let counters = run.progress.counters;
@@ -161,7 +160,7 @@ fn run_guarded(
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = run.drop_window();
     // After the last checkpoint: a resumed run continues these records.
-    let (rest, late) = run.record_rest();
+    let (rest, late) = records::emit_rest(run);
     keep_first(&mut panic, late);
     errors.extend(rest);
     run.part_from_ranks(&mut errors);
@@ -180,7 +179,7 @@ fn run_guarded(
         resume_unwind(payload);
     }
     result?;
-    run.log.record(run.progress.counters);
+    run.log.add_row(run.progress.counters);
     let history = run.log.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
     let incomplete_logs = std::mem::take(&mut run.incomplete_logs);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::batch_weight::weigh;
 use super::pass::{Pass, batches_of_epoch};
+use super::records;
 use super::resume::{self, DataFingerprint};
 use super::step::{predict_step, step};
 use super::task::Task;
@@ -76,7 +77,7 @@ pub(super) fn fit<T: Task>(
             if !is_within {
                 run.decide(None)?;
                 if run.is_over() {
-                    run.warn_of_unrecorded(!resumed);
+                    records::warn_of_unrecorded(run, !resumed);
                     run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
                     return Ok(());
                 }
@@ -128,7 +129,7 @@ fn epoch<T: Task>(
     if !resumed {
         run.progress.counters.epoch = run.progress.epochs_begun;
         run.progress.counters.batch_idx = 0;
-        run.log.metrics.clear();
+        run.log.begin_epoch();
         run.progress.epochs_begun += 1;
     }
     let steps = run.progress.counters.optimizer_steps;
@@ -136,7 +137,7 @@ fn epoch<T: Task>(
         let is_validating = resumed && run.fit.position.stage == Stage::Validating;
         if !is_validating {
             operate::<at::train_epoch>(run, resumed, |run| train_pass::<T>(run, train, valid, resumed))?;
-            run.record_pass()?;
+            records::emit_pass(run)?;
             run.requests.end_epoch = false; // the request was for that pass
         }
         run.agree(None)?;
@@ -154,10 +155,10 @@ fn epoch<T: Task>(
         run.fit.position.stage = Stage::Validating;
         validate::<T>(run, valid, false)
     })?;
-    run.record_pass()?; // the values logged at `after_epoch`
+    records::emit_pass(run)?; // the values logged at `after_epoch`
     run.fit.position = LoopPosition::default();
     run.progress.epochs_done += 1;
-    run.log.record(run.progress.counters);
+    run.log.add_row(run.progress.counters);
     let is_unbounded = run.fit.plan.epochs.is_none() && run.settings.max_time.is_none();
     let is_idle =
         run.progress.counters.optimizer_steps == steps && run.fit.window.filled == 0 && !run.is_stopped();
@@ -182,15 +183,15 @@ fn train_pass<T: Task>(
     let mut pass = Pass::begin(run, train, order, begun)?;
     if resumed && run.fit.position.stage == Stage::ValidatingWithin {
         validate::<T>(run, valid, true)?;
-        run.log.record(run.progress.counters);
+        run.log.add_row(run.progress.counters);
     }
     while let Some(batch) = pass.next(run, &mut weigh::<T>)? {
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
         run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;
-        run.expect_record(run.fills_window() || run.fit.window.is_last_of_pass || run.ends_pass());
+        records::expect(run, run.fills_window() || run.fit.window.is_last_of_pass || run.ends_pass());
         step::<T>(run, batch)?;
-        run.record_if_due(steps)?;
+        records::emit_if_due(run, steps)?;
         if is_any_due(run, valid, Stage::ValidatingWithin, steps)? && !run.is_stopped_by_now()? {
             run.fit.position = LoopPosition {
                 stage: Stage::ValidatingWithin,
@@ -199,14 +200,14 @@ fn train_pass<T: Task>(
                 ..LoopPosition::default()
             };
             validate::<T>(run, valid, false)?;
-            run.log.record(run.progress.counters);
+            run.log.add_row(run.progress.counters);
         }
     }
     run.check_variables()?;
     run.warn_of_uncalled_modules();
-    run.warn_of_unrecorded(false);
-    run.flush_record()?;
-    run.finish_pass()?;
+    records::warn_of_unrecorded(run, false);
+    records::flush(run)?;
+    records::finish_pass(run)?;
     run.warn_of_divergence();
     Ok(())
 }
@@ -224,5 +225,5 @@ pub(super) fn predict<T: Task>(
         let _no_grad = tch::no_grad_guard();
         each_batch(run, data, None, &mut |run, batch| predict_step::<T>(run, batch, sink))
     })?;
-    run.record_pass()
+    records::emit_pass(run)
 }

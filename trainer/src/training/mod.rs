@@ -40,7 +40,7 @@ use crate::hook::{HookTable, describe};
 use crate::io::terminal::print_line;
 use crate::lifecycle::{self, at};
 use crate::log::history::History;
-use crate::log::summary::Summary;
+use crate::log::history::Summary;
 use crate::model::vars::Vars;
 use crate::moment::Moment;
 use crate::moments::counters::Counters;

@@ -67,8 +67,7 @@ impl Run {
     /// Warns, once per fit, if the mean loss of the training pass that just ended is NaN or
     /// infinite, or if it is far above that of the first epoch of the fit.
     pub(super) fn warn_of_divergence(&mut self) {
-        let Some(loss) =
-            self.log.metrics.get("train/loss").filter(|_| !self.fit.plan.has_warned_of_divergence)
+        let Some(loss) = self.log.metric("train/loss").filter(|_| !self.fit.plan.has_warned_of_divergence)
         else {
             return;
         };

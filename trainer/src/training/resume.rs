@@ -16,7 +16,7 @@ use crate::error::{Error, Result, shortened};
 use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
 use crate::libtorch;
 use crate::lifecycle::at;
-use crate::log::summary::Summary;
+use crate::log::history::Summary;
 use crate::phase::Phase;
 use crate::run::{ResumeFrom, Run};
 use crate::values::facts::{Difference, Facts};

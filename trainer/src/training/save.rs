@@ -7,6 +7,7 @@ use std::thread;
 use tch::Tensor;
 
 use super::parts::{self, Part, Scope};
+use super::records;
 use crate::checkpoint::files::{HISTORY, replace_folder};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::progress::Stage;
@@ -102,7 +103,7 @@ fn save_all(run: &mut Run) -> Result<()> {
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
 /// the thread has finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
-    run.flush_record()?; // so that the saved state of loggers includes it
+    records::flush(run)?; // so that the saved state of loggers includes it
     if !in_background || run.rank > 0 {
         return run
             .operate::<at::save_checkpoint>(|run| {

@@ -11,7 +11,7 @@ use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result, discard_panic};
 use crate::lifecycle::at;
-use crate::log::{LOSS, Reduce};
+use crate::log::LOSS;
 use crate::moment::Moment;
 use crate::moments::tree;
 use crate::phase::Phase;
@@ -292,7 +292,6 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
         return Ok(no_loss(run));
     }
     let loss = run.step.loss.as_ref().expect("computed, or set by a hook");
-    let weight = run.step.weight;
     let name = run.scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
     if loss.numel() != 1 {
         let text = format!(
@@ -303,10 +302,8 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
         run.place.operation = at::loss::INFO;
         return Err(run.locate(Error::usage(text)));
     }
-    let name = run.metric_name(name);
-    run.log
-        .add(run.place.phase, Reduce::Mean, &name, loss.into(), weight)
-        .map_err(|error| run.locate(error))?;
+    let loss = loss.into();
+    run.log_loss(name, loss).map_err(|error| run.locate(error))?;
     run.step.loss_scale = 1.0;
     run.step.losses += 1;
     run.fire::<at::after_loss>()?;

@@ -353,7 +353,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Returns an error if the value cannot be logged, or if the weight is negative, infinite or
     /// NaN.
     pub fn log_weighted(&mut self, name: &str, value: impl Into<Value>, weight: f64) -> Result<()> {
-        self.run.log_weighted(Reduce::Mean, name, value.into(), Some(weight));
+        self.run.log(Reduce::Mean, name, value.into(), Some(weight));
         self.run.check_logged()
     }
 
@@ -365,7 +365,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Returns an error if the value cannot be logged, or if the name was already logged with a
     /// different reduction.
     pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
-        self.run.log_value(reduce, name.as_ref(), value.into());
+        self.run.log(reduce, name.as_ref(), value.into(), None);
         self.run.check_logged()
     }
 

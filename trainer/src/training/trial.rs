@@ -17,7 +17,6 @@ use crate::hook::instance::TASK;
 use crate::hook::table::Table;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
-use crate::log::record::Records;
 use crate::log::{LOSS, Log};
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
@@ -177,7 +176,6 @@ struct Surroundings {
     table: Table,
     place: Place,
     log: Log,
-    records: Records,
     dispatch: Dispatch,
     recorder: Option<Box<Recorder>>,
     modules: Modules,
@@ -192,7 +190,6 @@ impl Surroundings {
             table: std::mem::replace(&mut run.hooks.table, table),
             place: std::mem::replace(&mut run.place, Place::begin(lifecycle::Fit::INFO, Phase::Train)),
             log: std::mem::take(&mut run.log),
-            records: std::mem::take(&mut run.records),
             dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin()),
             recorder: run.recorder.take(),
             modules: std::mem::replace(&mut run.modules, modules),
@@ -204,7 +201,6 @@ impl Surroundings {
         run.hooks.table = self.table;
         run.place = self.place;
         run.log = self.log;
-        run.records = self.records;
         run.dispatch = self.dispatch;
         run.recorder = self.recorder;
         run.modules = self.modules;
@@ -260,8 +256,8 @@ impl Run {
             return Ok(None);
         }
         self.log.finish(Phase::Train)?;
-        let loss = self.log.metrics.get(&format!("{}/{LOSS}", Phase::Train));
-        self.log.metrics.clear();
+        let loss = self.log.metric(&format!("{}/{LOSS}", Phase::Train));
+        self.log.begin_epoch();
         Ok(Some(loss))
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::pass::Pass;
+use super::records;
 use super::step::step;
 use super::task::Task;
 use crate::checkpoint::progress::{LoopPosition, Stage};
@@ -180,7 +181,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
         run.compare_replicas("before this evaluation")?;
         each_batch(run, loader.loader, resumed, &mut step::<T>)
     });
-    let result = result.and_then(|()| run.record_pass());
+    let result = result.and_then(|()| records::emit_pass(run));
     run.place.loader = None;
     result
 }
@@ -206,7 +207,7 @@ pub(super) fn in_phase<R>(
     phase: Phase,
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
-    run.flush_record()?;
+    records::flush(run)?;
     let done = run.progress.counters.batch_idx;
     let batches = run.progress.batches;
     let ends_outer = std::mem::take(&mut run.requests.end_epoch);
@@ -233,5 +234,5 @@ pub(super) fn each_batch<B: Batch>(
     }
     run.requests.end_epoch = false; // the request was for this pass
     run.warn_of_uncalled_modules();
-    run.finish_pass()
+    records::finish_pass(run)
 }

@@ -1,7 +1,6 @@
 //! [`Cx`]: the context that a hook is called with.
 
 mod checkpoint;
-mod log;
 mod metrics;
 mod modules;
 mod ranks;
@@ -74,7 +73,7 @@ impl<P> Cx<P> {
     where
         P: CanLog,
     {
-        self.run.log_value(Reduce::Mean, name.as_ref(), value.into());
+        self.run.log(Reduce::Mean, name.as_ref(), value.into(), None);
     }
 
     /// Logs a mean over `weight` elements like [`log`](Cx::log), for values whose weight differs
@@ -85,7 +84,7 @@ impl<P> Cx<P> {
     where
         P: CanLog,
     {
-        self.run.log_weighted(Reduce::Mean, name.as_ref(), value.into(), Some(weight));
+        self.run.log(Reduce::Mean, name.as_ref(), value.into(), Some(weight));
     }
 
     /// Logs a value like [`log`](Cx::log), but reduces the values of a pass with `reduce` instead
@@ -95,7 +94,7 @@ impl<P> Cx<P> {
     where
         P: CanLog,
     {
-        self.run.log_value(reduce, name.as_ref(), value.into());
+        self.run.log(reduce, name.as_ref(), value.into(), None);
     }
 
     /// The task.
@@ -419,11 +418,11 @@ impl<P> Cx<P> {
 
     /// The reduced metrics of the most recent passes, keyed `phase/name`.
     #[must_use]
-    pub fn metrics(&self) -> &Metrics
+    pub fn metrics(&self) -> Metrics
     where
         P: HasMetrics,
     {
-        &self.run.log.metrics
+        self.run.log.metrics()
     }
 
     /// The error that ended the run.

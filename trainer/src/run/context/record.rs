@@ -7,7 +7,8 @@ use tch::Tensor;
 
 use super::Cx;
 use crate::lifecycle::{CanLog, HasRecord};
-use crate::log::record::{Content, Record};
+use crate::log::Content;
+use crate::log::record::Record;
 use crate::values::hyperparameter::Hyperparameter;
 
 impl<P> Cx<P> {
@@ -17,7 +18,7 @@ impl<P> Cx<P> {
     where
         P: HasRecord,
     {
-        self.as_run().records.current.as_ref().expect("`after_record` fires for a record")
+        self.as_run().log.records.current.as_ref().expect("`after_record` fires for a record")
     }
 
     /// Whether a histogram, an image or a text that is logged now becomes part of a record. If not,

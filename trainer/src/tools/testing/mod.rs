@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::hook::definition::Hooks;
 use crate::hook::discovery::Discover;
 use crate::lifecycle::{AfterPredictStep, AfterStep};
-use crate::log::summary::Summary;
+use crate::log::history::Summary;
 use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
 use crate::optim::Sgd;
 use crate::phase::{Phase, PhaseSet};

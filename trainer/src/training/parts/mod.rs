@@ -20,7 +20,7 @@ use crate::hook::instance::Instance;
 use crate::run::Run;
 use hooks::HookState;
 pub(super) use hooks::type_of;
-use log::{LoggedValues, RecordCounts};
+use log::Logged;
 use model::{Gradients, RandomState, Variables};
 use optimizers::OptimizerState;
 pub(super) use position::predictions;
@@ -133,8 +133,7 @@ pub(crate) fn parts(run: &Run, is_used: impl Fn(usize, &Instance) -> bool) -> Ve
     }
     // Optimizers decide which parameters are frozen, so the gradients follow them.
     parts.push(Box::new(Gradients));
-    parts.push(Box::new(LoggedValues));
-    parts.push(Box::new(RecordCounts));
+    parts.push(Box::new(Logged));
     parts.push(Box::new(Position));
     parts.push(Box::new(PendingRequests));
     parts.push(Box::new(Entries));

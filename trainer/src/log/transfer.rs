@@ -2,11 +2,13 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::pending::{Content, Pending};
-use super::{Histogram, Image, Media, Record};
+use super::histogram::Histogram;
+use super::image::Image;
+use super::media::{Content, Media, Pending};
+use super::meter::{Reduce, Scalar, Sum};
+use super::record::Record;
 use crate::error::Result;
 use crate::libtorch::Event;
-use crate::log::LateScalar;
 
 /// A tensor that is being copied to the host.
 #[derive(Debug)]
@@ -41,12 +43,22 @@ impl Transfer {
     }
 }
 
+/// A scalar of a record that is still on a device.
+#[derive(Debug)]
+struct Late {
+    /// Its index among the scalars of the record.
+    index: usize,
+    reduce: Reduce,
+    /// The reduction without the tensor that is being copied.
+    sum: Sum,
+}
+
 /// A record whose values are being copied to the host.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     record: Record,
     /// For each device, its scalars and the copy of their values as one vector.
-    scalars: Vec<(Vec<LateScalar>, Transfer)>,
+    scalars: Vec<(Vec<Late>, Transfer)>,
     /// The names and contents of the histograms, images and texts, in the order of the record, each
     /// with its copy if it is on a device.
     media: Vec<(String, Content, Option<Transfer>)>,
@@ -54,31 +66,44 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     /// Starts copying the values of a record to the host.
-    pub(crate) fn depart(
-        record: Record,
-        late: Vec<LateScalar>,
+    pub(super) fn depart(
+        mut record: Record,
+        scalars: Vec<(String, Scalar)>,
         pending: Vec<Pending>,
         leaves_unread: bool,
     ) -> Result<Self> {
-        let mut by_device: Vec<(Device, Vec<LateScalar>)> = Vec::new();
-        for scalar in late {
-            let device = scalar.tensor.device();
-            match by_device.iter_mut().find(|(known, _)| *known == device) {
-                Some((_, scalars)) => scalars.push(scalar),
-                None => by_device.push((device, vec![scalar])),
+        let mut by_device: Vec<(Device, Vec<Late>, Vec<Tensor>)> = Vec::new();
+        for (index, (name, scalar)) in scalars.into_iter().enumerate() {
+            let (reduce, mut sum) = match scalar {
+                Scalar::Number(value) => {
+                    record.scalars.push((name, value));
+                    continue;
+                }
+                Scalar::Late(reduce, sum) => (reduce, sum),
+            };
+            record.scalars.push((name, f64::NAN));
+            let Some(tensor) = sum.unread.take() else { continue };
+            let device = tensor.device();
+            let late = Late { index, reduce, sum };
+            match by_device.iter_mut().find(|(known, ..)| *known == device) {
+                Some((_, scalars, tensors)) => {
+                    scalars.push(late);
+                    tensors.push(tensor);
+                }
+                None => by_device.push((device, vec![late], vec![tensor])),
             }
         }
-        let stack = |(_, scalars): (Device, Vec<LateScalar>)| {
-            let tensors: Vec<_> = scalars.iter().map(|scalar| &scalar.tensor).collect();
+        let mut in_flight = InFlight { record, scalars: Vec::new(), media: Vec::new() };
+        for (_, scalars, tensors) in by_device {
             let transfer = Transfer::begin(&Tensor::f_stack(&tensors, 0)?)?;
-            Ok((scalars, transfer))
-        };
-        let scalars = by_device.into_iter().map(stack).collect::<Result<_>>()?;
-        let begin = |mut pending: Pending| {
-            let transfer = pending.content.late_tensor(leaves_unread).map(|tensor| Transfer::begin(tensor));
-            Ok((pending.full_name(), pending.content, transfer.transpose()?))
-        };
-        Ok(InFlight { record, scalars, media: pending.into_iter().map(begin).collect::<Result<_>>()? })
+            in_flight.scalars.push((scalars, transfer));
+        }
+        for mut pending in pending {
+            let late = pending.content.late_tensor(leaves_unread);
+            let transfer = late.map(|tensor| Transfer::begin(tensor)).transpose()?;
+            in_flight.media.push((pending.full_name(), pending.content, transfer));
+        }
+        Ok(in_flight)
     }
 
     /// Returns whether no value is being copied, so that [`arrive`](InFlight::arrive) does not
@@ -92,8 +117,9 @@ impl InFlight {
         let InFlight { mut record, scalars, media } = self;
         for (scalars, transfer) in scalars {
             let values = Vec::<f64>::try_from(&transfer.finish()?.f_to_kind(Kind::Double)?)?;
-            for (LateScalar { index, reduce, sum, .. }, value) in scalars.into_iter().zip(values) {
-                record.scalars[index].1 = sum.result(reduce, Some(value)).unwrap_or(f64::NAN);
+            for (Late { index, reduce, mut sum }, value) in scalars.into_iter().zip(values) {
+                sum.read(reduce, value);
+                record.scalars[index].1 = sum.result(reduce).unwrap_or(f64::NAN);
             }
         }
         for (name, mut content, transfer) in media {

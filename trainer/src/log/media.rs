@@ -1,0 +1,215 @@
+//! Histograms, images and texts: those in records, and those that wait for theirs.
+
+use serde::{Deserialize, Serialize};
+use tch::{Device, Tensor};
+
+use super::Log;
+use super::histogram::Histogram;
+use super::image::Image;
+use crate::error::Result;
+use crate::phase::Phase;
+
+/// A histogram, image or text of a record.
+#[derive(Clone, Debug)]
+pub(super) enum Media {
+    Histogram(Histogram),
+    Image(Image),
+    Text(String),
+}
+
+/// A histogram, image or text that is waiting for the next record of its phase.
+#[derive(Debug)]
+pub(super) struct Pending {
+    phase: Phase,
+    /// The name without the phase.
+    name: String,
+    pub(super) content: Content,
+    /// Whether it was logged in a training batch. It then belongs to the record that is due at the
+    /// end of the batch; if none is due, it is dropped.
+    is_of_batch: bool,
+}
+
+impl Pending {
+    pub(super) fn full_name(&self) -> String {
+        format!("{}/{}", self.phase, self.name)
+    }
+}
+
+/// The content of a [`Pending`] value, on its device.
+#[derive(Debug)]
+pub(crate) enum Content {
+    /// The summary of a histogram: [`Histogram::summarize`].
+    Histogram(Tensor),
+    /// The pixels of an image: [`Image::convert`].
+    Image(Tensor),
+    Text(String),
+}
+
+impl Content {
+    pub(crate) fn histogram(tensor: &Tensor) -> Result<Self> {
+        Histogram::summarize(tensor).map(Content::Histogram)
+    }
+
+    /// Converts an image. The pixels are copied, because the caller may change the tensor in place.
+    pub(crate) fn image(tensor: &Tensor) -> Result<Self> {
+        let pixels = Image::convert(tensor)?;
+        Ok(Content::Image(pixels.f_to_device_(pixels.device(), pixels.kind(), false, true)?))
+    }
+
+    /// Returns the tensor, or `None` for a text or a tensor on the CPU, which can be read
+    /// immediately. `leaves_unread` treats the CPU as another device, for tests.
+    pub(super) fn late_tensor(&mut self, leaves_unread: bool) -> Option<&mut Tensor> {
+        match self {
+            Content::Histogram(tensor) | Content::Image(tensor) => {
+                (leaves_unread || tensor.device() != Device::Cpu).then_some(tensor)
+            }
+            Content::Text(_) => None,
+        }
+    }
+}
+
+/// The histograms, images and texts that wait for a record.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    pending: Vec<Pending>,
+    /// The names of those that were logged in training batches of this entry point.
+    names: Vec<MediaName>,
+}
+
+/// The name of a histogram, image or text that was logged in a training batch.
+#[derive(Debug)]
+struct MediaName {
+    name: String,
+    /// Whether a record was due at the end of one of these batches.
+    is_recorded: bool,
+    /// The number of records of training steps when it was first logged.
+    since: u64,
+}
+
+impl Waiting {
+    /// Takes what waits for a record of this phase.
+    pub(super) fn take(&mut self, phase: Phase) -> Vec<Pending> {
+        self.pending.extract_if(.., |pending| pending.phase == phase).collect()
+    }
+
+    pub(super) fn forget_names(&mut self) {
+        self.names.clear();
+    }
+
+    /// Returns the state, and adds the tensors by name. Values of a training batch are excluded,
+    /// because they are dropped unless a record is due at the end of the batch.
+    pub(super) fn state(&self, tensors: &mut Vec<(String, Tensor)>) -> Vec<MediaState> {
+        let mut states = Vec::new();
+        for (nth, pending) in self.pending.iter().filter(|pending| !pending.is_of_batch).enumerate() {
+            let kind = match &pending.content {
+                Content::Text(text) => MediaKind::Text(text.clone()),
+                Content::Histogram(tensor) => {
+                    tensors.push((key(nth), tensor.shallow_clone()));
+                    MediaKind::Histogram
+                }
+                Content::Image(tensor) => {
+                    tensors.push((key(nth), tensor.shallow_clone()));
+                    MediaKind::Image
+                }
+            };
+            states.push(MediaState { phase: pending.phase, name: pending.name.clone(), kind });
+        }
+        states
+    }
+
+    /// Restores what waits for a record. A value whose tensor is missing is skipped.
+    pub(super) fn restore(&mut self, states: &[MediaState], tensor: impl Fn(&str) -> Option<Tensor>) {
+        self.pending.clear();
+        for (nth, MediaState { phase, name, kind }) in states.iter().enumerate() {
+            let content = match kind {
+                MediaKind::Text(text) => Some(Content::Text(text.clone())),
+                MediaKind::Histogram => tensor(&key(nth)).map(Content::Histogram),
+                MediaKind::Image => tensor(&key(nth)).map(Content::Image),
+            };
+            if let Some(content) = content {
+                let name = name.clone();
+                self.pending.push(Pending { phase: *phase, name, content, is_of_batch: false });
+            }
+        }
+    }
+}
+
+impl Log {
+    /// Logs a histogram, image or text for the next record of the phase. The last value of a name
+    /// wins.
+    pub(crate) fn add_media(
+        &mut self,
+        phase: Phase,
+        name: &str,
+        in_training_batch: bool,
+        content: impl FnOnce() -> Result<Content>,
+    ) {
+        let records = &mut self.records;
+        if in_training_batch && records.watches(Phase::Train) {
+            records.note_name(name);
+        }
+        if !records.keeps_media(phase, in_training_batch) {
+            return;
+        }
+        let content = match content() {
+            Ok(content) => content,
+            Err(error) => return self.cannot_log(name, &error),
+        };
+        let pending = Pending { phase, name: name.to_owned(), content, is_of_batch: in_training_batch };
+        let waiting = &mut self.records.media.pending;
+        match waiting.iter_mut().find(|known| known.phase == phase && known.name == name) {
+            Some(known) => *known = pending,
+            None => waiting.push(pending),
+        }
+    }
+
+    /// Drops the values that were logged for a record of this batch, because it took no step.
+    pub(crate) fn drop_media_of_batch(&mut self) {
+        self.records.media.pending.retain(|pending| !pending.is_of_batch);
+    }
+
+    /// Returns the names of the histograms, images and texts that were only logged in training
+    /// batches without a record. Unless `all` is set, leaves out those since which no record was
+    /// due.
+    pub(crate) fn unrecorded_media(&self, all: bool) -> Vec<String> {
+        let records = self.records.of_training_steps();
+        let names = self.records.media.names.iter();
+        let lost = names.filter(|name| !name.is_recorded && (all || records > name.since));
+        lost.map(|name| name.name.clone()).collect()
+    }
+}
+
+impl super::record::Records {
+    /// Notes that a histogram, image or text was logged in a training batch.
+    fn note_name(&mut self, name: &str) {
+        let since = self.of_training_steps();
+        let names = &mut self.media.names;
+        match names.iter_mut().find(|known| known.name == name) {
+            Some(known) => known.is_recorded |= self.is_due,
+            None => names.push(MediaName { name: name.to_owned(), is_recorded: self.is_due, since }),
+        }
+    }
+}
+
+/// A [`Pending`] value in a checkpoint. Its tensor is saved separately.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct MediaState {
+    phase: Phase,
+    name: String,
+    kind: MediaKind,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+enum MediaKind {
+    Histogram,
+    Image,
+    Text(String),
+}
+
+/// The start of the names of tensors in a checkpoint.
+pub(super) const PREFIX: &str = "media/";
+
+/// The name of the tensor of a value in a checkpoint.
+fn key(nth: usize) -> String {
+    format!("{PREFIX}{nth}")
+}

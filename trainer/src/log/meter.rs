@@ -1,0 +1,432 @@
+//! [`Meter`]: the running reductions of the values that are logged under one name.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
+
+use crate::error::{Error, Result};
+use crate::phase::Phase;
+use crate::values::float::Float;
+
+/// A value to log: a number or a scalar tensor.
+#[derive(Debug)]
+pub enum Value {
+    /// A number.
+    Number(f64),
+    /// A tensor with one element.
+    Tensor(Tensor),
+}
+
+impl From<Tensor> for Value {
+    fn from(tensor: Tensor) -> Self {
+        Value::Tensor(tensor)
+    }
+}
+
+impl From<&Tensor> for Value {
+    fn from(tensor: &Tensor) -> Self {
+        Value::Tensor(tensor.shallow_clone())
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Value {
+            fn from(number: $number) -> Self {
+                #[allow(clippy::cast_precision_loss, clippy::cast_lossless)]
+                Value::Number(number as f64)
+            }
+        }
+    )*};
+}
+
+numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
+
+/// The reduction of all values logged under one name in a pass to one number.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub enum Reduce {
+    /// The mean, weighted by the [weights](crate::Task::weight) of the batches, or by those passed
+    /// to [`Cx::log_weighted`](crate::Cx::log_weighted).
+    #[default]
+    Mean,
+    /// The last value.
+    Last,
+    /// The sum.
+    Sum,
+    /// The smallest value; NaN if any value is NaN.
+    Min,
+    /// The largest value; NaN if any value is NaN.
+    Max,
+}
+
+impl Reduce {
+    /// Reduces the result so far and the next number to one number; without a result, returns the
+    /// number.
+    pub(super) fn join(self, before: Option<f64>, next: f64) -> f64 {
+        let Some(before) = before else { return next };
+        match self {
+            Reduce::Mean | Reduce::Sum => before + next,
+            Reduce::Last => next,
+            Reduce::Min if next < before || next.is_nan() => next,
+            Reduce::Max if next > before || next.is_nan() => next,
+            Reduce::Min | Reduce::Max => before,
+        }
+    }
+
+    /// Reduces the results of two ranks to one. Of two last values, returns that of the first rank.
+    pub(super) fn join_ranks(self, first: Option<f64>, other: Option<f64>) -> Option<f64> {
+        match (first, other) {
+            (Some(_), Some(other)) if self != Reduce::Last => Some(self.join(first, other)),
+            (first, other) => first.or(other),
+        }
+    }
+}
+
+impl fmt::Display for Reduce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reduce::Mean => "mean",
+            Reduce::Last => "last",
+            Reduce::Sum => "sum",
+            Reduce::Min => "min",
+            Reduce::Max => "max",
+        })
+    }
+}
+
+/// A running reduction of the values of one name.
+#[derive(Debug, Default)]
+pub(crate) struct Sum {
+    /// The reduction of the numbers so far; for a mean, their weighted sum.
+    pub(super) known: Option<f64>,
+    /// The reduction of the unread tensors so far, on their device.
+    pub(super) unread: Option<Tensor>,
+    /// For a mean, the sum of the weights so far.
+    pub(super) weight: f64,
+}
+
+impl Sum {
+    pub(super) fn is_empty(&self) -> bool {
+        self.known.is_none() && self.unread.is_none()
+    }
+
+    /// Adds the term of a batch with this weight. The caller has multiplied the term of a mean by
+    /// the weight.
+    fn add(&mut self, reduce: Reduce, term: &Value, weight: f64) {
+        if reduce == Reduce::Mean {
+            self.weight += weight;
+        }
+        match term {
+            Value::Number(number) => {
+                self.known = Some(reduce.join(self.known, *number));
+                if reduce == Reduce::Last {
+                    self.unread = None;
+                }
+            }
+            Value::Tensor(tensor) => {
+                self.unread = Some(match self.unread.take() {
+                    None => tensor.shallow_clone(),
+                    Some(before) => match reduce {
+                        Reduce::Mean | Reduce::Sum => before + tensor,
+                        Reduce::Last => tensor.shallow_clone(),
+                        Reduce::Min => before.minimum(tensor),
+                        Reduce::Max => before.maximum(tensor),
+                    },
+                });
+                if reduce == Reduce::Last {
+                    self.known = None;
+                }
+            }
+        }
+    }
+
+    /// Adds the value of the unread tensors, which are dropped.
+    pub(super) fn read(&mut self, reduce: Reduce, value: f64) {
+        self.unread = None;
+        self.known = Some(reduce.join(self.known, value));
+    }
+
+    /// Returns the result of what is known; `None` if nothing was added.
+    pub(super) fn result(&self, reduce: Reduce) -> Option<f64> {
+        let value = self.known?;
+        Some(if reduce == Reduce::Mean { value / self.weight } else { value })
+    }
+}
+
+/// The running reductions of one metric in one phase.
+#[derive(Debug)]
+pub(super) struct Meter {
+    pub(super) phase: Phase,
+    pub(super) name: String,
+    pub(super) reduce: Reduce,
+    /// The reduction over the current pass.
+    pub(super) pass: Sum,
+    /// The reduction since the last record. It is separate from `pass`, so that the interval of
+    /// records does not change the last bits of a pass's metric.
+    pub(super) window: Sum,
+    /// The value logged last; `None` if nothing was logged in this pass.
+    pub(super) last: Option<Value>,
+    /// Whether it was last logged by a hook that runs on rank 0 only.
+    pub(super) is_main_only: bool,
+}
+
+impl Meter {
+    pub(super) fn new(phase: Phase, name: String, reduce: Reduce) -> Self {
+        Meter {
+            phase,
+            name,
+            reduce,
+            pass: Sum::default(),
+            window: Sum::default(),
+            last: None,
+            is_main_only: false,
+        }
+    }
+
+    /// Adds a value with this weight to the pass and, if `has_window` is set, to the window. A mean
+    /// ignores a value of weight 0.
+    pub(super) fn add(&mut self, value: Value, weight: f64, has_window: bool) {
+        if self.reduce == Reduce::Mean && weight == 0.0 {
+            return; // a mean over no elements, which is NaN
+        }
+        let factor = if self.reduce == Reduce::Mean { weight } else { 1.0 };
+        let term = match &value {
+            Value::Number(number) => Value::Number(number * factor),
+            Value::Tensor(tensor) if factor == 1.0 => Value::Tensor(tensor.shallow_clone()),
+            Value::Tensor(tensor) => Value::Tensor(tensor * factor),
+        };
+        self.pass.add(self.reduce, &term, weight);
+        if has_window {
+            self.window.add(self.reduce, &term, weight);
+        }
+        self.last = Some(value);
+    }
+
+    /// Discards everything logged in the current pass, but keeps the window.
+    pub(super) fn restart(&mut self) {
+        self.pass = Sum::default();
+        self.last = None;
+    }
+
+    /// Ends a pass, and returns its result.
+    pub(super) fn close(&mut self, reader: &Reader) -> Result<Option<f64>> {
+        reader.read_sum(&mut self.pass, self.reduce)?;
+        let result = self.pass.result(self.reduce);
+        if result.is_some() {
+            self.restart();
+        }
+        Ok(result)
+    }
+
+    /// Ends the window, and returns its result; `None` if nothing was logged in it.
+    pub(super) fn close_window(&mut self) -> Option<Scalar> {
+        let sum = std::mem::take(&mut self.window);
+        if sum.unread.is_some() {
+            return Some(Scalar::Late(self.reduce, sum));
+        }
+        sum.result(self.reduce).map(Scalar::Number)
+    }
+
+    /// The name with its phase.
+    pub(super) fn full_name(&self) -> String {
+        format!("{}/{}", self.phase, self.name)
+    }
+}
+
+/// A number for a record, which may still be on a device.
+#[derive(Debug)]
+pub(super) enum Scalar {
+    Number(f64),
+    /// A reduction with an unread tensor.
+    Late(Reduce, Sum),
+}
+
+/// Reads logged tensors, and counts them. Nothing else in the log synchronizes with a device.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// The number of tensors read.
+    pub(super) reads: Cell<u64>,
+    /// Whether tensors on the CPU are left unread too, for tests without another device.
+    pub(super) leaves_unread: bool,
+}
+
+impl Reader {
+    /// Reads a tensor on the CPU immediately. Converts any other tensor to a scalar on its device,
+    /// to be reduced there and read later.
+    pub(super) fn settle(&self, value: Value) -> Result<Value> {
+        let tensor = match value {
+            Value::Tensor(tensor) => tensor,
+            number => return Ok(number),
+        };
+        if tensor.device() == Device::Cpu && !self.leaves_unread {
+            return Ok(Value::Number(self.read(&tensor)?));
+        }
+        if tensor.numel() != 1 {
+            return Err(not_a_scalar(&tensor));
+        }
+        let kind = if tensor.device() == Device::Mps { Kind::Float } else { Kind::Double };
+        // A copy, because the caller may change its tensor in place.
+        Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
+    }
+
+    /// Reads a tensor.
+    fn read(&self, tensor: &Tensor) -> Result<f64> {
+        self.reads.set(self.reads.get() + 1);
+        tensor.f_double_value(&[]).map_err(|error| match tensor.numel() {
+            1 => Error::usage(format!(
+                "cannot read a tensor of dtype {:?} as a number: {}",
+                tensor.kind(),
+                Error::from(error)
+            )),
+            _ => not_a_scalar(tensor),
+        })
+    }
+
+    /// Returns a value as a number.
+    pub(super) fn number(&self, value: &Value) -> Result<f64> {
+        match value {
+            Value::Number(number) => Ok(*number),
+            Value::Tensor(tensor) => self.read(tensor),
+        }
+    }
+
+    /// Reads the tensors of a reduction that are unread.
+    pub(super) fn read_sum(&self, sum: &mut Sum, reduce: Reduce) -> Result<()> {
+        if let Some(tensor) = sum.unread.take() {
+            sum.read(reduce, self.read(&tensor)?);
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error for a tensor that does not have exactly one element.
+fn not_a_scalar(tensor: &Tensor) -> Error {
+    Error::usage(format!(
+        "expected a scalar, found a tensor of shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
+        tensor.size()
+    ))
+}
+
+/// A [`Sum`] in a checkpoint, without its unread tensor, which is saved by its name.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct SumState {
+    known: Option<Float>,
+    weight: Float,
+}
+
+impl SumState {
+    fn of(sum: &Sum) -> Self {
+        SumState { known: sum.known.map(Float), weight: Float(sum.weight) }
+    }
+
+    fn is_sound(self) -> bool {
+        self.weight.0 >= 0.0 && self.weight.0.is_finite()
+    }
+
+    fn sum(self, unread: Option<Tensor>) -> Sum {
+        Sum { known: self.known.map(|known| known.0), unread, weight: self.weight.0 }
+    }
+
+    /// Adds the unread tensor of the same checkpoint.
+    fn read(&mut self, reduce: Reduce, unread: Option<&Tensor>) -> Result<()> {
+        if let Some(tensor) = unread {
+            let value = tensor.f_double_value(&[])?;
+            self.known = Some(Float(reduce.join(self.known.map(|known| known.0), value)));
+        }
+        Ok(())
+    }
+
+    /// Adds the reduction of another rank.
+    fn join(&mut self, other: SumState, reduce: Reduce) {
+        let known = reduce.join_ranks(self.known.map(|known| known.0), other.known.map(|known| known.0));
+        self.known = known.map(Float);
+        self.weight.0 += other.weight.0;
+    }
+}
+
+/// A [`Meter`] in a checkpoint.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct MeterState {
+    phase: Phase,
+    name: String,
+    reduce: Reduce,
+    pass: SumState,
+    window: SumState,
+    last: Option<Float>,
+    is_main_only: bool,
+}
+
+impl MeterState {
+    /// The state of a meter. Adds its unread tensors, by name, to `tensors`.
+    pub(super) fn of(meter: &Meter, reader: &Reader, tensors: &mut Vec<(String, Tensor)>) -> Result<Self> {
+        let last = meter.last.as_ref().map(|value| reader.number(value)).transpose()?;
+        let state = MeterState {
+            phase: meter.phase,
+            name: meter.name.clone(),
+            reduce: meter.reduce,
+            pass: SumState::of(&meter.pass),
+            window: SumState::of(&meter.window),
+            last: last.map(Float),
+            is_main_only: meter.is_main_only,
+        };
+        if let Some(tensor) = &meter.pass.unread {
+            tensors.push((state.key(PASS), tensor.shallow_clone()));
+        }
+        if let Some(tensor) = &meter.window.unread {
+            // A copy, because it may be the tensor of `pass`, and a file stores each storage once.
+            tensors.push((state.key(WINDOW), tensor.copy()));
+        }
+        Ok(state)
+    }
+
+    /// Whether all weights are finite and at least 0.
+    pub(super) fn is_sound(&self) -> bool {
+        self.pass.is_sound() && self.window.is_sound()
+    }
+
+    /// Returns the meter with this state, given its unread tensors.
+    pub(super) fn meter(&self, unread: impl Fn(&str) -> Option<Tensor>) -> Meter {
+        Meter {
+            phase: self.phase,
+            name: self.name.clone(),
+            reduce: self.reduce,
+            pass: self.pass.sum(unread(&self.key(PASS))),
+            window: self.window.sum(unread(&self.key(WINDOW))),
+            last: self.last.map(|last| Value::Number(last.0)),
+            is_main_only: self.is_main_only,
+        }
+    }
+
+    /// Adds the unread tensors of the same checkpoint to the running reductions.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if one of them is not a scalar.
+    pub(super) fn read(&mut self, unread: &BTreeMap<String, Tensor>) -> Result<()> {
+        let reduce = self.reduce;
+        self.pass.read(reduce, unread.get(&self.key(PASS)))?;
+        self.window.read(reduce, unread.get(&self.key(WINDOW)))
+    }
+
+    /// Adds the running reductions of another rank.
+    pub(super) fn join(&mut self, other: MeterState) {
+        self.pass.join(other.pass, self.reduce);
+        self.window.join(other.window, self.reduce);
+        self.last = self.last.or(other.last);
+    }
+
+    pub(super) fn is_of(&self, other: &MeterState) -> bool {
+        self.phase == other.phase && self.name == other.name
+    }
+
+    /// The name of an unread tensor.
+    fn key(&self, of: &str) -> String {
+        format!("{of}/{}/{}", self.phase, self.name)
+    }
+}
+
+const PASS: &str = "pass";
+const WINDOW: &str = "window";

@@ -1,0 +1,222 @@
+//! [`Record`]: a set of logged values that loggers receive together.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use tch::Tensor;
+
+use super::Log;
+pub use super::histogram::Histogram;
+pub use super::image::Image;
+use super::media::{Media, MediaState, Waiting};
+pub(crate) use super::transfer::InFlight;
+use crate::error::Result;
+use crate::moments::counters::Counters;
+use crate::phase::{Phase, PhaseSet};
+
+/// A set of logged values that loggers receive together: those logged since the previous record, or
+/// the metrics of a pass over data. [`Cx::record`](crate::Cx::record) returns it at `after_record`.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub(crate) counters: Counters,
+    pub(crate) phase: Phase,
+    pub(crate) span: Span,
+    time: SystemTime,
+    pub(super) scalars: Vec<(String, f64)>,
+    pub(super) media: Vec<(String, Media)>,
+}
+
+/// The part of a run over which the values of a record were reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Span {
+    /// The optimizer steps since the previous record.
+    Steps,
+    /// A pass over data: an epoch of training, a validation, a test, a prediction.
+    Pass,
+    /// The time from the last record to the end of the entry point.
+    Rest,
+}
+
+impl Span {
+    /// Returns the name: `steps`, `pass`, `rest`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Span::Steps => "steps",
+            Span::Pass => "pass",
+            Span::Rest => "rest",
+        }
+    }
+}
+
+impl Record {
+    /// Creates a record without values.
+    fn new(counters: Counters, phase: Phase, span: Span) -> Self {
+        Record { counters, phase, span, time: SystemTime::now(), scalars: Vec::new(), media: Vec::new() }
+    }
+
+    /// The counters at the time of the record. `optimizer_steps` is the usual horizontal axis.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The phase in which the values were logged.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The part of the run over which the values were reduced. A record of training steps and one
+    /// of an epoch can have the same counters and names; they differ in their spans.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        self.span
+    }
+
+    /// The wall-clock time of the record.
+    #[must_use]
+    pub fn time(&self) -> SystemTime {
+        self.time
+    }
+
+    /// The numbers by name, in the form `phase/name`, such as `train/loss`.
+    pub fn scalars(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.scalars.iter().map(|(name, value)| (name.as_str(), *value))
+    }
+
+    /// The histograms by name, in the form `phase/name`.
+    pub fn histograms(&self) -> impl Iterator<Item = (&str, &Histogram)> {
+        self.media.iter().filter_map(|(name, media)| match media {
+            Media::Histogram(histogram) => Some((name.as_str(), histogram)),
+            _ => None,
+        })
+    }
+
+    /// The images by name, in the form `phase/name`.
+    pub fn images(&self) -> impl Iterator<Item = (&str, &Image)> {
+        self.media.iter().filter_map(|(name, media)| match media {
+            Media::Image(image) => Some((name.as_str(), image)),
+            _ => None,
+        })
+    }
+
+    /// The texts by name, in the form `phase/name`.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.media.iter().filter_map(|(name, media)| match media {
+            Media::Text(text) => Some((name.as_str(), text.as_str())),
+            _ => None,
+        })
+    }
+}
+
+/// The records of a run.
+#[derive(Default)]
+pub(crate) struct Records {
+    /// The phases with a hook at `after_record`, in the process of any rank.
+    watched: PhaseSet,
+    /// Whether records are created within training passes.
+    has_windows: bool,
+    /// The record for which `after_record` is firing.
+    pub(crate) current: Option<Record>,
+    /// The 1-based number of the current record in its phase. Records of passes are counted
+    /// separately.
+    pub(crate) number: u64,
+    counts: Counts,
+    /// Whether a record is due at the end of the current training batch.
+    pub(crate) is_due: bool,
+    /// The histograms, images and texts of the next records.
+    pub(super) media: Waiting,
+    /// A record whose values are being copied from a device.
+    pub(crate) in_flight: Option<InFlight>,
+}
+
+/// For each phase, the number of records of steps and the number of records of passes so far.
+type Counts = [[u64; 2]; Phase::ALL.len()];
+
+impl Records {
+    pub(super) fn new(watched: PhaseSet, has_windows: bool) -> Self {
+        Records { watched, has_windows, ..Records::default() }
+    }
+
+    /// Whether a hook receives the records of a phase.
+    pub(crate) fn watches(&self, phase: Phase) -> bool {
+        self.watched.contains(phase)
+    }
+
+    /// Whether a hook receives records of training steps.
+    pub(super) fn has_windows(&self) -> bool {
+        self.has_windows && self.watches(Phase::Train)
+    }
+
+    /// Whether a histogram, image or text that is logged now becomes part of a record. Pass whether
+    /// it is logged in a training batch.
+    pub(crate) fn keeps_media(&self, phase: Phase, in_training_batch: bool) -> bool {
+        self.watches(phase) && (self.is_due || !in_training_batch)
+    }
+
+    /// Makes a record the current one, which has the next number.
+    pub(crate) fn begin(&mut self, record: Record) {
+        let count = &mut self.counts[record.phase as usize][usize::from(record.span == Span::Pass)];
+        *count += 1;
+        self.number = *count;
+        self.current = Some(record);
+    }
+
+    /// The number of records of training steps so far.
+    pub(super) fn of_training_steps(&self) -> u64 {
+        self.counts[Phase::Train as usize][0]
+    }
+}
+
+impl Log {
+    /// Creates a record of what was logged in a phase since the last one, and starts copying its
+    /// values to the host. Returns `None` if the record would be empty.
+    pub(crate) fn depart(
+        &mut self,
+        counters: Counters,
+        phase: Phase,
+        span: Span,
+    ) -> Result<Option<InFlight>> {
+        let scalars = match span {
+            Span::Pass => self.take_closed(phase).collect(),
+            Span::Steps | Span::Rest => self.take_window(phase),
+        };
+        let pending = self.records.media.take(phase);
+        if scalars.is_empty() && pending.is_empty() {
+            return Ok(None);
+        }
+        let record = Record::new(counters, phase, span);
+        InFlight::depart(record, scalars, pending, self.reader.leaves_unread).map(Some)
+    }
+}
+
+/// The state of [`Records`] in a checkpoint.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub(super) struct RecordsState {
+    counts: Counts,
+    media: Vec<MediaState>,
+}
+
+impl RecordsState {
+    /// Returns the state. Adds the tensors of media, by name, to `tensors`.
+    pub(super) fn of(records: &Records, tensors: &mut Vec<(String, Tensor)>) -> Self {
+        RecordsState { counts: records.counts, media: records.media.state(tensors) }
+    }
+
+    /// All counts.
+    pub(super) fn counts(&self) -> impl Iterator<Item = u64> {
+        self.counts.into_iter().flatten()
+    }
+
+    pub(super) fn restore(&self, records: &mut Records, tensor: impl Fn(&str) -> Option<Tensor>) {
+        records.counts = self.counts;
+        records.media.restore(&self.media, tensor);
+    }
+
+    /// Removes the media that wait for a record.
+    pub(super) fn forget_media(&mut self) {
+        self.media.clear();
+    }
+}
