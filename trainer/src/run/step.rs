@@ -1,11 +1,13 @@
 //! [`StepData`]: the current batch, its prediction and its loss.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Tensor, nn};
 
 use super::{Amount, Run};
-use crate::error::{Error, Result};
+use crate::distributed::current;
+use crate::error::{Error, Result, discard_panic};
 use crate::hook::instance::TASK;
 
 /// The task without its types, with the batch and the prediction of the current step.
@@ -125,6 +127,36 @@ impl Run {
             (Some(data), Some(task)) => data.metric_inputs(task),
             _ => Err(task_is_lent()),
         }
+    }
+
+    /// The factor by which the backward pass scales the loss.
+    pub(crate) fn loss_factor(&self) -> f64 {
+        let factor = self.model.optimizers.weight_factor(self.step.total.weight);
+        self.step.loss_scale * factor * self.rank_factor()
+    }
+
+    /// Drops the data of the current step.
+    pub(crate) fn clear_step(&mut self) {
+        if let Some(data) = &mut self.step.data {
+            data.clear();
+        }
+        self.step.loss = None;
+        self.step.batch_len = None;
+        current::end_step();
+    }
+
+    /// Describes the current batch for an error message; empty outside of a step.
+    pub(crate) fn describe_batch(&self) -> String {
+        if self.step.batch_len.is_none() {
+            return String::new();
+        }
+        // This calls code of the batch's type while an error is reported: a panic must not escape.
+        let describe = || self.step.data.as_ref().map_or_else(String::new, |data| data.describe_batch());
+        let text = catch_unwind(AssertUnwindSafe(describe));
+        text.unwrap_or_else(|payload| {
+            discard_panic(payload);
+            " on a batch that cannot be described".to_owned()
+        })
     }
 }
 

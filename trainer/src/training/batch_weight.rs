@@ -2,6 +2,7 @@
 
 use tch::{Kind, Tensor};
 
+use super::decide;
 use super::erased::{data, task_in};
 use super::task::Task;
 use crate::data::Batch;
@@ -51,7 +52,7 @@ pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
         return Ok(());
     }
     weigh_current::<T>(run)?;
-    run.agree_on_weight()
+    decide::agree_on_weight(run)
 }
 
 /// Whether the batch has a weight of 0, so there is no loss to compute.

@@ -1,6 +1,6 @@
-//! What the loop does next: [`Run::decide`], which all ranks decide together.
+//! What the loop does next: [`decide`], which all ranks decide together.
 
-use super::save;
+use super::{plan, save};
 use crate::distributed::World;
 use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
@@ -93,192 +93,195 @@ impl Report {
     }
 }
 
-impl Run {
-    /// Decides what the loop does next: looks at the clock, at signals, and at what hooks have
-    /// requested on any rank, and writes the checkpoints that are due. `next` is what this rank
-    /// knows of the next batch, in a pass on several ranks.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the run was cancelled.
-    pub(super) fn decide(&mut self, next: Option<NextBatch>) -> Result<Decision> {
-        let is_train = self.place.phase == Phase::Train;
-        if is_train {
-            self.check_deadline();
+/// Decides what the loop does next: looks at the clock, at signals, and at what hooks have
+/// requested on any rank, and writes the checkpoints that are due. `next` is what this rank
+/// knows of the next batch, in a pass on several ranks.
+///
+/// # Errors
+///
+/// Returns an error if the run was cancelled.
+pub(super) fn decide(run: &mut Run, next: Option<NextBatch>) -> Result<Decision> {
+    let is_train = run.place.phase == Phase::Train;
+    if is_train {
+        plan::check_deadline(run);
+    }
+    agree(run, next)?;
+    if is_train {
+        save::save_requested(run)?;
+    }
+    check_cancelled(run)?;
+    // A requested stop lets a validation finish: a metric of half of one would be misleading.
+    Ok(match () {
+        () if is_train && is_stopped(run) => Decision::Stop,
+        () if end_epoch_is_known(run) || is_train && plan::has_all_steps(run) => Decision::EndPass,
+        () => Decision::Go,
+    })
+}
+
+/// Exchanges reports with the other ranks, if there are any, and applies what was requested on
+/// any of them.
+#[inline]
+pub(super) fn agree(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
+    if run.ranks.world.is_solo() { Ok(()) } else { exchange(run, next) }
+}
+
+/// Whether a stop was requested, and all ranks know of it.
+#[inline]
+fn stop_is_known(run: &Run) -> bool {
+    run.requests.stop.is_some() && (run.ranks.world.is_solo() || run.ranks.agreed.stop)
+}
+
+/// Whether the end of the pass was requested, and all ranks know of it.
+#[inline]
+fn end_epoch_is_known(run: &Run) -> bool {
+    run.requests.end_epoch && (run.ranks.world.is_solo() || run.ranks.agreed.end_epoch)
+}
+
+/// Returns an error if the run was cancelled, and all ranks know of it.
+#[inline]
+pub(super) fn check_cancelled(run: &Run) -> Result<()> {
+    let by = if run.ranks.world.is_solo() { run.cancel_request() } else { run.ranks.agreed.cancelled };
+    by.map_or(Ok(()), |by| Err(run.cancelled(by)))
+}
+
+/// Whether a stop was requested and the minimum number of epochs and steps is reached.
+pub(super) fn is_stopped(run: &Run) -> bool {
+    stop_is_known(run)
+        && run.progress.epochs_done >= run.fit.plan.min_epochs
+        && run.progress.counters.optimizer_steps >= run.fit.plan.min_steps
+}
+
+/// Agrees with the other ranks on pending requests, and returns whether the run is
+/// [stopped](Run::is_stopped).
+pub(super) fn is_stopped_by_now(run: &mut Run) -> Result<bool> {
+    agree(run, None)?;
+    Ok(is_stopped(run))
+}
+
+/// Whether the fit is over, so that no further epoch begins.
+pub(super) fn is_over(run: &Run) -> bool {
+    plan::has_all_epochs(run) || plan::has_all_steps(run) || is_stopped(run)
+}
+
+/// Whether the pass over the training data ends early: by request, or because all steps are
+/// taken.
+pub(super) fn ends_pass(run: &Run) -> bool {
+    end_epoch_is_known(run) || plan::has_all_steps(run) || is_stopped(run)
+}
+
+#[cold]
+fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
+    let world = run.ranks.world.clone();
+    let by = run.cancel_request();
+    let own = Report {
+        sigint: by == Some(CancelledBy::Sigint),
+        sigterm: by == Some(CancelledBy::Sigterm),
+        sighup: by == Some(CancelledBy::Sighup),
+        token: by == Some(CancelledBy::Token),
+        stop: run.requests.stop.is_some(),
+        end_epoch: run.requests.end_epoch,
+        saves: !run.checkpoints.requests.is_empty(),
+        batches: run.progress.counters.batches_seen as f64,
+        steps: run.progress.counters.optimizer_steps as f64,
+        accumulated: run.model.optimizers.accumulated(),
+        trained: if run.place.phase == Phase::Train { trained_hash(run) } else { 0.0 },
+        next: next.unwrap_or_default(),
+    };
+    let all = world.table(own.to_numbers(), AGREEMENT)?;
+    world.begin_batch();
+    let all: Vec<Report> = all.iter().map(Report::from_numbers).collect();
+    check_counters(&all)?;
+    if all.iter().any(|report| report.trained != own.trained) {
+        return Err(differently_frozen(run, &world)?);
+    }
+    let any = |flag: fn(&Report) -> bool| all.iter().any(flag);
+    let agreed = &mut run.ranks.agreed;
+    agreed.cancelled = match () {
+        () if any(|it| it.sigterm) => Some(CancelledBy::Sigterm),
+        () if any(|it| it.sigint) => Some(CancelledBy::Sigint),
+        () if any(|it| it.sighup) => Some(CancelledBy::Sighup),
+        () if any(|it| it.token) => Some(CancelledBy::Token),
+        () => None,
+    };
+    agreed.saves = any(|it| it.saves);
+    agreed.end_epoch = any(|it| it.end_epoch);
+    run.requests.end_epoch = agreed.end_epoch;
+    if any(|it| it.stop) && !agreed.stop {
+        agreed.stop = true;
+        let reasons: Vec<Option<(String, bool)>> = world.gather_named(
+            &run.requests.stop.clone().map(|why| (why, run.requests.is_of_clock)),
+            "the agreement on a stop",
+        )?;
+        if let Some((why, is_of_clock)) = reasons.into_iter().flatten().next() {
+            (run.requests.stop, run.requests.is_of_clock) = (Some(why), is_of_clock);
         }
-        self.agree(next)?;
-        if is_train {
-            save::save_requested(self)?;
+    }
+    if next.is_some() {
+        if run.place.phase == Phase::Train {
+            check_batches(&all, run.progress.counters.batch_idx)?;
         }
-        self.check_cancelled()?;
-        // A requested stop lets a validation finish: a metric of half of one would be misleading.
-        Ok(match () {
-            () if is_train && self.is_stopped() => Decision::Stop,
-            () if self.end_epoch_is_known() || is_train && self.has_all_steps() => Decision::EndPass,
-            () => Decision::Go,
-        })
-    }
-
-    /// Exchanges reports with the other ranks, if there are any, and applies what was requested on
-    /// any of them.
-    #[inline]
-    pub(super) fn agree(&mut self, next: Option<NextBatch>) -> Result<()> {
-        if self.ranks.world.is_solo() { Ok(()) } else { self.exchange(next) }
-    }
-
-    /// Whether a stop was requested, and all ranks know of it.
-    #[inline]
-    fn stop_is_known(&self) -> bool {
-        self.requests.stop.is_some() && (self.ranks.world.is_solo() || self.ranks.agreed.stop)
-    }
-
-    /// Whether the end of the pass was requested, and all ranks know of it.
-    #[inline]
-    fn end_epoch_is_known(&self) -> bool {
-        self.requests.end_epoch && (self.ranks.world.is_solo() || self.ranks.agreed.end_epoch)
-    }
-
-    /// Returns an error if the run was cancelled, and all ranks know of it.
-    #[inline]
-    pub(super) fn check_cancelled(&self) -> Result<()> {
-        let by = if self.ranks.world.is_solo() { self.cancel_request() } else { self.ranks.agreed.cancelled };
-        by.map_or(Ok(()), |by| Err(self.cancelled(by)))
-    }
-
-    /// Whether a stop was requested and the minimum number of epochs and steps is reached.
-    pub(super) fn is_stopped(&self) -> bool {
-        self.stop_is_known()
-            && self.progress.epochs_done >= self.fit.plan.min_epochs
-            && self.progress.counters.optimizer_steps >= self.fit.plan.min_steps
-    }
-
-    /// Agrees with the other ranks on pending requests, and returns whether the run is
-    /// [stopped](Run::is_stopped).
-    pub(super) fn is_stopped_by_now(&mut self) -> Result<bool> {
-        self.agree(None)?;
-        Ok(self.is_stopped())
-    }
-
-    /// Whether the pass over the training data ends early: by request, or because all steps are
-    /// taken.
-    pub(super) fn ends_pass(&self) -> bool {
-        self.end_epoch_is_known() || self.has_all_steps() || self.is_stopped()
-    }
-
-    #[cold]
-    fn exchange(&mut self, next: Option<NextBatch>) -> Result<()> {
-        let world = self.ranks.world.clone();
-        let by = self.cancel_request();
-        let own = Report {
-            sigint: by == Some(CancelledBy::Sigint),
-            sigterm: by == Some(CancelledBy::Sigterm),
-            sighup: by == Some(CancelledBy::Sighup),
-            token: by == Some(CancelledBy::Token),
-            stop: self.requests.stop.is_some(),
-            end_epoch: self.requests.end_epoch,
-            saves: !self.checkpoints.requests.is_empty(),
-            batches: self.progress.counters.batches_seen as f64,
-            steps: self.progress.counters.optimizer_steps as f64,
-            accumulated: self.model.optimizers.accumulated(),
-            trained: if self.place.phase == Phase::Train { self.trained_hash() } else { 0.0 },
-            next: next.unwrap_or_default(),
-        };
-        let all = world.table(own.to_numbers(), AGREEMENT)?;
-        world.begin_batch();
-        let all: Vec<Report> = all.iter().map(Report::from_numbers).collect();
-        check_counters(&all)?;
-        if all.iter().any(|report| report.trained != own.trained) {
-            return Err(self.differently_frozen(&world)?);
-        }
-        let any = |flag: fn(&Report) -> bool| all.iter().any(flag);
-        let agreed = &mut self.ranks.agreed;
-        agreed.cancelled = match () {
-            () if any(|it| it.sigterm) => Some(CancelledBy::Sigterm),
-            () if any(|it| it.sigint) => Some(CancelledBy::Sigint),
-            () if any(|it| it.sighup) => Some(CancelledBy::Sighup),
-            () if any(|it| it.token) => Some(CancelledBy::Token),
-            () => None,
-        };
-        agreed.saves = any(|it| it.saves);
-        agreed.end_epoch = any(|it| it.end_epoch);
-        self.requests.end_epoch = agreed.end_epoch;
-        if any(|it| it.stop) && !agreed.stop {
-            agreed.stop = true;
-            let reasons: Vec<Option<(String, bool)>> = world.gather_named(
-                &self.requests.stop.clone().map(|why| (why, self.requests.is_of_clock)),
-                "the agreement on a stop",
-            )?;
-            if let Some((why, is_of_clock)) = reasons.into_iter().flatten().next() {
-                (self.requests.stop, self.requests.is_of_clock) = (Some(why), is_of_clock);
-            }
-        }
-        if next.is_some() {
-            if self.place.phase == Phase::Train {
-                check_batches(&all, self.progress.counters.batch_idx)?;
-            }
-            self.ranks.next = Some(Amount {
-                weight: all.iter().map(|report| report.next.weight).sum(),
-                samples: all.iter().map(|report| report.next.samples).sum(),
-            });
-            self.ranks.others_have_batches = all.iter().any(|report| report.next.exists);
-        }
-        Ok(())
-    }
-
-    /// Returns a hash of the parameters that are trained, which is exact as a floating-point number.
-    fn trained_hash(&self) -> f64 {
-        let mix = |hash: u64, is_trained: bool| {
-            (hash ^ u64::from(is_trained)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
-        };
-        let trained = self.model.vars.parameters().map(|var| var.tensor.requires_grad());
-        (trained.fold(0, mix) >> 12) as f64
-    }
-
-    /// Returns the error for ranks that train different parameters. This is a collective.
-    #[cold]
-    fn differently_frozen(&self, world: &World) -> Result<Error> {
-        let frozen = self.model.vars.parameters().filter(|var| !var.tensor.requires_grad());
-        let frozen: Vec<String> = frozen.map(|var| var.name.clone()).collect();
-        let all = world.gather_named(&frozen, "the comparison of the frozen parameters")?;
-        let difference = all.iter().enumerate().find_map(|(rank, own)| {
-            let others = all.iter().enumerate();
-            let lacks = |name: &&String| others.clone().find(|(_, other)| !other.contains(name));
-            own.iter().find_map(|name| lacks(&name).map(|(other, _)| (name, rank, other)))
+        run.ranks.next = Some(Amount {
+            weight: all.iter().map(|report| report.next.weight).sum(),
+            samples: all.iter().map(|report| report.next.samples).sum(),
         });
-        let what = difference.map_or_else(String::new, |(name, rank, other)| {
-            format!(": `{}` is frozen on rank {rank}, but trained on rank {other}", shortened(name))
-        });
-        Ok(Error::usage(format!(
-            "the ranks are out of step, because they train different parameters{what}; make hooks freeze and thaw the same \
-             parameters on every rank"
-        )))
+        run.ranks.others_have_batches = all.iter().any(|report| report.next.exists);
     }
+    Ok(())
+}
 
-    /// In training, skips the batch on all ranks if a hook at `before_step` skips it on any of
-    /// them.
-    #[inline]
-    pub(super) fn agree_on_skip(&mut self) -> Result<()> {
-        if self.ranks.may_skip && self.place.phase == Phase::Train {
-            let skips = f64::from(u8::from(self.requests.skip_step));
-            let [skips] = self.ranks.world.sums([skips], "the agreement on a skipped batch")?;
-            self.requests.skip_step = skips > 0.0;
-        }
-        Ok(())
-    }
+/// Returns a hash of the parameters that are trained, which is exact as a floating-point number.
+fn trained_hash(run: &Run) -> f64 {
+    let mix = |hash: u64, is_trained: bool| {
+        (hash ^ u64::from(is_trained)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+    };
+    let trained = run.model.vars.parameters().map(|var| var.tensor.requires_grad());
+    (trained.fold(0, mix) >> 12) as f64
+}
 
-    /// Sums the weight of a training batch over all ranks again, after a hook may have changed the
-    /// batch.
-    pub(super) fn agree_on_weight(&mut self) -> Result<()> {
-        if self.place.phase != Phase::Train {
-            return Ok(());
-        }
-        let samples = if self.ranks.is_borrowed { 0 } else { self.step.batch_len.unwrap_or(1) };
-        let own = [self.step.weight, samples as f64];
-        let what = "the agreement on the weight of a changed batch";
-        let [weight, samples] = self.ranks.world.sums(own, what)?;
-        self.step.total = Amount { weight, samples };
-        Ok(())
+/// Returns the error for ranks that train different parameters. This is a collective.
+#[cold]
+fn differently_frozen(run: &Run, world: &World) -> Result<Error> {
+    let frozen = run.model.vars.parameters().filter(|var| !var.tensor.requires_grad());
+    let frozen: Vec<String> = frozen.map(|var| var.name.clone()).collect();
+    let all = world.gather_named(&frozen, "the comparison of the frozen parameters")?;
+    let difference = all.iter().enumerate().find_map(|(rank, own)| {
+        let others = all.iter().enumerate();
+        let lacks = |name: &&String| others.clone().find(|(_, other)| !other.contains(name));
+        own.iter().find_map(|name| lacks(&name).map(|(other, _)| (name, rank, other)))
+    });
+    let what = difference.map_or_else(String::new, |(name, rank, other)| {
+        format!(": `{}` is frozen on rank {rank}, but trained on rank {other}", shortened(name))
+    });
+    Ok(Error::usage(format!(
+        "the ranks are out of step, because they train different parameters{what}; make hooks freeze and thaw the same \
+         parameters on every rank"
+    )))
+}
+
+/// In training, skips the batch on all ranks if a hook at `before_step` skips it on any of
+/// them.
+#[inline]
+pub(super) fn agree_on_skip(run: &mut Run) -> Result<()> {
+    if run.ranks.may_skip && run.place.phase == Phase::Train {
+        let skips = f64::from(u8::from(run.requests.skip_step));
+        let [skips] = run.ranks.world.sums([skips], "the agreement on a skipped batch")?;
+        run.requests.skip_step = skips > 0.0;
     }
+    Ok(())
+}
+
+/// Sums the weight of a training batch over all ranks again, after a hook may have changed the
+/// batch.
+pub(super) fn agree_on_weight(run: &mut Run) -> Result<()> {
+    if run.place.phase != Phase::Train {
+        return Ok(());
+    }
+    let samples = if run.ranks.is_borrowed { 0 } else { run.step.batch_len.unwrap_or(1) };
+    let own = [run.step.weight, samples as f64];
+    let what = "the agreement on the weight of a changed batch";
+    let [weight, samples] = run.ranks.world.sums(own, what)?;
+    run.step.total = Amount { weight, samples };
+    Ok(())
 }
 
 /// Returns an error if the ranks have not trained the same number of batches and steps, or have not

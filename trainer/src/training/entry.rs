@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::active::ActiveEntry;
-use super::{records, resume, save};
+use super::{decide, facts, modules, ranks, records, resume, run_folder, save, variables, window};
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes};
@@ -32,24 +32,24 @@ pub(super) fn enter(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     // Before the signal handlers are installed, so that a signal ends the process while it waits.
-    run.join_ranks()?;
-    run.note_facts();
-    let folder = run.resolve_folder();
+    ranks::join(run)?;
+    facts::note(run);
+    let folder = run_folder::resolve(run);
     let replayed = folder.and_then(|()| resume::replay(run, phase));
-    if let Some(outcome) = run.or_leave_ranks(replayed)? {
+    if let Some(outcome) = ranks::or_leave(run, replayed)? {
         return outcome;
     }
     let active = ActiveEntry::begin(run, operation);
-    let active = run.or_leave_ranks(active)?;
+    let active = ranks::or_leave(run, active)?;
     // The entry point may run within the forward pass of another run, whose modules it must not
     // observe.
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose();
-    let signals = run.or_leave_ranks(signals)?;
+    let signals = ranks::or_leave(run, signals)?;
     run.handles_signals = signals.is_some();
-    let folder = run.begin_folder(phase_entry(phase));
-    run.or_leave_ranks(folder)?;
+    let folder = run_folder::begin(run, phase_entry(phase));
+    ranks::or_leave(run, folder)?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
@@ -100,15 +100,15 @@ fn run_guarded(
     run.incomplete_logs.clear();
     (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        run.compare_ranks(phase_entry(phase))?;
-        run.seed();
+        ranks::compare(run, phase_entry(phase))?;
+        seed(run);
         run.fire::<at::setup>()?;
-        run.adopt_variables()?;
-        run.check_module_patterns()?;
+        variables::adopt(run)?;
+        modules::check_patterns(run)?;
         body(run)?;
         run.place.operation = operation;
-        run.agree(None)?;
-        run.check_cancelled()
+        decide::agree(run, None)?;
+        decide::check_cancelled(run)
     }));
 
     let (result, mut panic) = match outcome {
@@ -134,7 +134,7 @@ fn run_guarded(
         run.log.failed = None;
         let is_cancelled = error.is_cancelled();
         if !is_cancelled {
-            run.leave_ranks(&error); // before the hooks, because the other ranks wait
+            ranks::leave(run, &error); // before the hooks, because the other ranks wait
         }
         run.fit.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
         run.error = Some(error);
@@ -158,18 +158,18 @@ fn run_guarded(
         }
     }
     // Gradients of an incomplete step or window must not enter the next one.
-    let dropped = run.drop_window();
+    let dropped = window::discard(run);
     // After the last checkpoint: a resumed run continues these records.
     let (rest, late) = records::emit_rest(run);
     keep_first(&mut panic, late);
     errors.extend(rest);
-    run.part_from_ranks(&mut errors);
+    ranks::part(run, &mut errors);
     let (later, late) = run.fire_all::<at::teardown>();
     keep_first(&mut panic, late);
     errors.extend(later);
     errors.extend(dropped.err());
     let result = first_of(run, errors);
-    run.end_folder(&result);
+    run_folder::end(run, &result);
 
     if let Some(payload) = panic {
         // The panic's own message names neither the step nor the batch.
@@ -214,17 +214,15 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
     Err(first)
 }
 
-impl Run {
-    /// Seeds libtorch if a seed is set. The value depends on the number of epochs so far, and on
-    /// the rank.
-    pub(super) fn seed(&self) {
-        if let Some(seed) = self.settings.seed {
-            // 2^64 divided by the golden ratio spreads the seeds of neighboring numbers of epochs.
-            let mixed = seed.wrapping_add(self.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let rank = self.ranks.world.rank();
-            let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));
-            tch::manual_seed(mixed.cast_signed());
-        }
+/// Seeds libtorch if a seed is set. The value depends on the number of epochs so far, and on
+/// the rank.
+pub(super) fn seed(run: &Run) {
+    if let Some(seed) = run.settings.seed {
+        // 2^64 divided by the golden ratio spreads the seeds of neighboring numbers of epochs.
+        let mixed = seed.wrapping_add(run.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let rank = run.ranks.world.rank();
+        let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));
+        tch::manual_seed(mixed.cast_signed());
     }
 }
 

@@ -22,58 +22,55 @@ pub(super) enum Audience {
     Ranks,
 }
 
-impl Run {
-    /// Records what decides the result, before the first entry point changes any of it.
-    pub(super) fn note_facts(&mut self) {
-        if self.checkpoints.facts.is_none() {
-            self.checkpoints.facts = Some(self.facts(Audience::Resume));
+/// Records what decides the result, before the first entry point changes any of it.
+pub(super) fn note(run: &mut Run) {
+    if run.checkpoints.facts.is_none() {
+        run.checkpoints.facts = Some(of(run, Audience::Resume));
+    }
+}
+
+/// Returns what decides the result.
+pub(super) fn of(run: &Run, audience: Audience) -> Facts {
+    let settings = run.settings.fingerprint().into_iter();
+    let mut settings: BTreeMap<_, _> = settings.map(|(name, value)| (format!(".{name}(…)"), value)).collect();
+    settings.extend(of_optimizers(&run.model.optimizers, audience));
+    let (hooks, order) = hook_facts(run, audience);
+    Facts { settings, hooks, order }
+}
+
+fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {
+    let on_load = [
+        at::before_load_checkpoint::index(),
+        at::load_checkpoint::index(),
+        at::after_load_checkpoint::index(),
+    ];
+    let is_compared = |hook: &&Hook| match audience {
+        Audience::Ranks => !hook.definition.main_only,
+        Audience::Resume => {
+            let is_of_load = on_load.contains(&(hook.definition.row)());
+            !is_of_load && !instance_of(run, hook).is_some_and(Instance::is_left_out)
         }
+    };
+    let rows: Vec<&Hook> = run.hooks.table.hooks().iter().filter(is_compared).collect();
+    let names = names_of(&rows, &run.hooks.instances);
+    let (mut hooks, mut order) = (BTreeMap::<_, HookFacts>::new(), BTreeMap::<_, Vec<_>>::new());
+    for (hook, name) in rows.into_iter().zip(names) {
+        let origin = &hook.definition.origin;
+        let moment = hook.definition.moment.path();
+        let listed = origin.method.map_or_else(|| name.clone(), |method| format!("{name}::{method}"));
+        order.entry(moment.clone()).or_default().push(listed);
+        let facts = hooks.entry(name).or_insert_with(|| HookFacts {
+            package: [origin.krate(), origin.version.unwrap_or_default()].map(str::to_owned),
+            runs: Vec::new(),
+            settings: instance_of(run, hook).map(Instance::settings).unwrap_or_default().into_values(),
+        });
+        facts.runs.push(moment + &condition(hook));
     }
+    (hooks, order)
+}
 
-    /// Returns what decides the result.
-    pub(super) fn facts(&self, audience: Audience) -> Facts {
-        let settings = self.settings.fingerprint().into_iter();
-        let mut settings: BTreeMap<_, _> =
-            settings.map(|(name, value)| (format!(".{name}(…)"), value)).collect();
-        settings.extend(of_optimizers(&self.model.optimizers, audience));
-        let (hooks, order) = self.hook_facts(audience);
-        Facts { settings, hooks, order }
-    }
-
-    fn hook_facts(&self, audience: Audience) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {
-        let on_load = [
-            at::before_load_checkpoint::index(),
-            at::load_checkpoint::index(),
-            at::after_load_checkpoint::index(),
-        ];
-        let is_compared = |hook: &&Hook| match audience {
-            Audience::Ranks => !hook.definition.main_only,
-            Audience::Resume => {
-                let is_of_load = on_load.contains(&(hook.definition.row)());
-                !is_of_load && !self.instance_of(hook).is_some_and(Instance::is_left_out)
-            }
-        };
-        let rows: Vec<&Hook> = self.hooks.table.hooks().iter().filter(is_compared).collect();
-        let names = names_of(&rows, &self.hooks.instances);
-        let (mut hooks, mut order) = (BTreeMap::<_, HookFacts>::new(), BTreeMap::<_, Vec<_>>::new());
-        for (hook, name) in rows.into_iter().zip(names) {
-            let origin = &hook.definition.origin;
-            let moment = hook.definition.moment.path();
-            let listed = origin.method.map_or_else(|| name.clone(), |method| format!("{name}::{method}"));
-            order.entry(moment.clone()).or_default().push(listed);
-            let facts = hooks.entry(name).or_insert_with(|| HookFacts {
-                package: [origin.krate(), origin.version.unwrap_or_default()].map(str::to_owned),
-                runs: Vec::new(),
-                settings: self.instance_of(hook).map(Instance::settings).unwrap_or_default().into_values(),
-            });
-            facts.runs.push(moment + &condition(hook));
-        }
-        (hooks, order)
-    }
-
-    fn instance_of(&self, hook: &Hook) -> Option<&Instance> {
-        self.hooks.instances.get(hook.slot? as usize)
-    }
+fn instance_of<'r>(run: &'r Run, hook: &Hook) -> Option<&'r Instance> {
+    run.hooks.instances.get(hook.slot? as usize)
 }
 
 /// Formats when a hook runs: ` (in train, every 2, of encoder.*)`, or nothing for always.

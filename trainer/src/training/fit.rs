@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::batch_weight::weigh;
+use super::decide::{self, decide};
 use super::pass::{Pass, batches_of_epoch};
-use super::records;
 use super::resume::{self, DataFingerprint};
 use super::step::{predict_step, step};
 use super::task::Task;
@@ -12,6 +12,7 @@ use super::validation::{
     Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
     validate,
 };
+use super::{modules, plan, ranks, records, variables, window};
 use crate::checkpoint::progress::{FitStart, LoopPosition, Stage};
 use crate::data::{Batch, Loader, not_one_loader};
 use crate::error::{Error, Result};
@@ -39,7 +40,7 @@ pub(super) fn fit<T: Task>(
         valid.share(share)?;
     }
     let fingerprints = [fingerprint(train), valid.as_deref().map_or_else(|| "none".to_owned(), fingerprint)];
-    run.compare_data(&fingerprints)?;
+    ranks::compare_data(run, &fingerprints)?;
     run.progress.fits_begun += 1;
     let data = DataFingerprint {
         is_deterministic: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
@@ -52,7 +53,7 @@ pub(super) fn fit<T: Task>(
         check_resumed(run.fit.position, &valid)?;
     } else {
         // Gradients left by an earlier run, or by the program, must not enter the first step.
-        run.drop_window()?;
+        window::discard(run)?;
         run.fit.position = LoopPosition::default();
         // The remainder of an epoch that ended early is not trained.
         run.progress.epochs_done = run.progress.epochs_begun;
@@ -61,8 +62,8 @@ pub(super) fn fit<T: Task>(
     }
     run.fit.is_running = true;
     run.fit.data = data.fingerprints;
-    run.fit.plan = run.plan(batches_of_epoch(run, train.len())?, &valid);
-    if resumed && run.fit.position.stage == Stage::BetweenEpochs && run.is_over() {
+    run.fit.plan = plan::plan(run, batches_of_epoch(run, train.len())?, &valid);
+    if resumed && run.fit.position.stage == Stage::BetweenEpochs && decide::is_over(run) {
         run.notice(
             "nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or \
              `.max_steps(…)`",
@@ -75,10 +76,10 @@ pub(super) fn fit<T: Task>(
         let mut is_within = run.fit.position.stage != Stage::BetweenEpochs;
         loop {
             if !is_within {
-                run.decide(None)?;
-                if run.is_over() {
+                decide(run, None)?;
+                if decide::is_over(run) {
                     records::warn_of_unrecorded(run, !resumed);
-                    run.requests.is_cut_short |= !run.has_all_epochs() && run.is_stopped();
+                    run.requests.is_cut_short |= !plan::has_all_epochs(run) && decide::is_stopped(run);
                     return Ok(());
                 }
             }
@@ -140,7 +141,7 @@ fn epoch<T: Task>(
             records::emit_pass(run)?;
             run.requests.end_epoch = false; // the request was for that pass
         }
-        run.agree(None)?;
+        decide::agree(run, None)?;
         // A stop that was requested in a validation lets it finish.
         if is_validating {
             return validate::<T>(run, valid, true);
@@ -148,7 +149,7 @@ fn epoch<T: Task>(
         if !is_any_due(run, valid, Stage::Validating, 0)? {
             return Ok(());
         }
-        if run.is_stopped() {
+        if decide::is_stopped(run) {
             run.requests.is_cut_short = true;
             return Ok(());
         }
@@ -160,8 +161,9 @@ fn epoch<T: Task>(
     run.progress.epochs_done += 1;
     run.log.add_row(run.progress.counters);
     let is_unbounded = run.fit.plan.epochs.is_none() && run.settings.max_time.is_none();
-    let is_idle =
-        run.progress.counters.optimizer_steps == steps && run.fit.window.filled == 0 && !run.is_stopped();
+    let is_idle = run.progress.counters.optimizer_steps == steps
+        && run.fit.window.filled == 0
+        && !decide::is_stopped(run);
     if is_unbounded && !resumed && is_idle {
         return Err(Error::usage(
             "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: look for a hook that skips \
@@ -187,12 +189,15 @@ fn train_pass<T: Task>(
     }
     while let Some(batch) = pass.next(run, &mut weigh::<T>)? {
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
-        run.fit.window.is_last_of_pass = !run.fills_window() && pass.is_last(run);
+        run.fit.window.is_last_of_pass = !window::is_filled_by_next(run) && pass.is_last(run);
         let steps = run.progress.counters.optimizer_steps;
-        records::expect(run, run.fills_window() || run.fit.window.is_last_of_pass || run.ends_pass());
+        records::expect(
+            run,
+            window::is_filled_by_next(run) || run.fit.window.is_last_of_pass || decide::ends_pass(run),
+        );
         step::<T>(run, batch)?;
         records::emit_if_due(run, steps)?;
-        if is_any_due(run, valid, Stage::ValidatingWithin, steps)? && !run.is_stopped_by_now()? {
+        if is_any_due(run, valid, Stage::ValidatingWithin, steps)? && !decide::is_stopped_by_now(run)? {
             run.fit.position = LoopPosition {
                 stage: Stage::ValidatingWithin,
                 train: run.progress.counters.batch_idx,
@@ -203,12 +208,12 @@ fn train_pass<T: Task>(
             run.log.add_row(run.progress.counters);
         }
     }
-    run.check_variables()?;
-    run.warn_of_uncalled_modules();
+    variables::check(run)?;
+    modules::warn_of_uncalled(run);
     records::warn_of_unrecorded(run, false);
     records::flush(run)?;
     records::finish_pass(run)?;
-    run.warn_of_divergence();
+    plan::warn_of_divergence(run);
     Ok(())
 }
 

@@ -28,6 +28,7 @@ pub(crate) mod trial;
 mod validation;
 mod variables;
 mod weights;
+mod window;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -37,43 +37,41 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
     format!("{placed} has `of = \"{text}\"`, but {help}")
 }
 
-impl Run {
-    /// Returns an error for the first pattern that matches no module, once hooks at `setup` may
-    /// have added layers.
-    pub(super) fn check_module_patterns(&mut self) -> Result<()> {
-        if !std::mem::take(&mut self.modules.is_unchecked) {
-            return Ok(());
-        }
-        let mut mistakes = Vec::new();
-        unmatched(self.hooks.table.hooks().iter(), &mut mistakes);
-        match mistakes.into_iter().next() {
-            None => Ok(()),
-            Some(mistake) => Err(self.locate(Error::usage(mistake))),
-        }
+/// Returns an error for the first pattern that matches no module, once hooks at `setup` may
+/// have added layers.
+pub(super) fn check_patterns(run: &mut Run) -> Result<()> {
+    if !std::mem::take(&mut run.modules.is_unchecked) {
+        return Ok(());
     }
+    let mut mistakes = Vec::new();
+    unmatched(run.hooks.table.hooks().iter(), &mut mistakes);
+    match mistakes.into_iter().next() {
+        None => Ok(()),
+        Some(mistake) => Err(run.locate(Error::usage(mistake))),
+    }
+}
 
-    /// At the end of a pass over data, warns of each pattern that is not optional and matches none
-    /// of the modules that were called.
-    pub(super) fn warn_of_uncalled_modules(&mut self) {
-        let phase = self.place.phase;
-        if !self.hooks.table.is_watching(phase) {
-            return;
-        }
-        let mut warnings = Vec::new();
-        for hook in self.hooks.table.module_hooks(phase) {
-            for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
-                if self.modules.names().any(|name| pattern.matches(name)) {
-                    continue;
-                }
-                let placed = hook.definition.origin.placed();
-                let warning = format!(
-                    "{placed} has `of = \"{}\"`, but the forward pass called no module with such a name: modules are \
-                     observed within the operations `pred` and `loss`, on the thread that runs them",
-                    pattern.text
-                );
-                warnings.push(warning);
-            }
-        }
-        warnings.into_iter().for_each(|warning| self.warn(warning));
+/// At the end of a pass over data, warns of each pattern that is not optional and matches none
+/// of the modules that were called.
+pub(super) fn warn_of_uncalled(run: &mut Run) {
+    let phase = run.place.phase;
+    if !run.hooks.table.is_watching(phase) {
+        return;
     }
+    let mut warnings = Vec::new();
+    for hook in run.hooks.table.module_hooks(phase) {
+        for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
+            if run.modules.names().any(|name| pattern.matches(name)) {
+                continue;
+            }
+            let placed = hook.definition.origin.placed();
+            let warning = format!(
+                "{placed} has `of = \"{}\"`, but the forward pass called no module with such a name: modules are \
+                 observed within the operations `pred` and `loss`, on the thread that runs them",
+                pattern.text
+            );
+            warnings.push(warning);
+        }
+    }
+    warnings.into_iter().for_each(|warning| run.warn(warning));
 }

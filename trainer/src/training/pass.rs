@@ -2,7 +2,8 @@
 
 use tch::Device;
 
-use super::decide::{Decision, NextBatch};
+use super::decide::{Decision, NextBatch, decide};
+use super::window;
 use crate::checkpoint::progress::{LoopPosition, Stage};
 use crate::data::{Batch, Batches, Borrowed, Loader};
 use crate::error::{Error, Result};
@@ -73,7 +74,7 @@ impl<'a, B: Batch> Pass<'a, B> {
                 _ => run.fit.position.valid = done,
             }
             let next = if run.ranks.world.is_solo() { None } else { Some(self.look(run, weigh)?) };
-            let decision = run.decide(next)?;
+            let decision = decide(run, next)?;
             let is_window_open = run.place.phase == Phase::Train && run.fit.window.filled > 0;
             // An open accumulation window gets one more batch, which ends it.
             if decision != Decision::Go && !is_window_open {
@@ -112,7 +113,7 @@ impl<'a, B: Batch> Pass<'a, B> {
                 }
             }
         }
-        next.is_last = is_train && next.exists && !run.fills_window() && self.is_second_last(run);
+        next.is_last = is_train && next.exists && !window::is_filled_by_next(run) && self.is_second_last(run);
         Ok(next)
     }
 

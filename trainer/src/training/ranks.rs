@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tch::Device;
 
 use super::TrainerBuilder;
-use super::facts::Audience;
+use super::facts::{self, Audience};
 use super::task::Task;
 use crate::distributed::{Launch, Share, World, check_available, current};
 use crate::error::{Error, Result, shortened};
@@ -80,108 +80,106 @@ fn rank_from_environment() -> Result<u32, String> {
     }
 }
 
-impl Run {
-    /// Joins the other ranks for an entry point, if there are any.
-    pub(super) fn join_ranks(&mut self) -> Result<()> {
-        let given = self.ranks.given.take();
-        let world = given.clone().map_or_else(World::from_env, Ok);
-        self.ranks = Ranks::begin(World::solo(), given);
-        self.ranks.world = world?;
-        Ok(())
-    }
+/// Joins the other ranks for an entry point, if there are any.
+pub(super) fn join(run: &mut Run) -> Result<()> {
+    let given = run.ranks.given.take();
+    let world = given.clone().map_or_else(World::from_env, Ok);
+    run.ranks = Ranks::begin(World::solo(), given);
+    run.ranks.world = world?;
+    Ok(())
+}
 
-    /// Makes the world current on this thread, and returns an error if the configuration of the
-    /// other ranks differs, or if the ranks cannot train together on the device of the task.
-    pub(super) fn compare_ranks(&mut self, entry: &str) -> Result<()> {
-        let world = self.ranks.world.clone();
-        current::begin_entry(&world)?;
-        if world.is_solo() {
-            return Ok(());
-        }
-        // Hooks of this crate never skip a batch at `before_step`.
-        self.ranks.may_skip = self.hooks.table.hooks().iter().any(|hook| {
-            (hook.definition.row)() == at::before_step::index()
-                && hook.definition.phases().contains(Phase::Train)
-                && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME")
-        });
-        if self.model.device != Device::Cpu && !cfg!(feature = "nccl") {
-            return Err(Error::usage(format!(
-                "the task is on {:?}, but without the feature `nccl` of the crate `trainer`, {} processes can train together on the \
-                 CPU only: enable the feature, or use `.device(Device::Cpu)`",
-                self.model.device,
-                world.size()
-            )));
-        }
-        let mut facts = self.facts(Audience::Ranks);
-        let length = self.settings.length().into_iter();
-        facts.settings.extend(length.map(|(name, value)| (format!(".{name}(…)"), value)));
-        let own = (self.program(entry), facts);
-        let (programs, facts): (Vec<_>, Vec<_>) =
-            world.gather_named(&own, "the comparison of the programs")?.into_iter().unzip();
-        compare_lists(&programs)?;
-        compare_facts(&facts)
+/// Makes the world current on this thread, and returns an error if the configuration of the
+/// other ranks differs, or if the ranks cannot train together on the device of the task.
+pub(super) fn compare(run: &mut Run, entry: &str) -> Result<()> {
+    let world = run.ranks.world.clone();
+    current::begin_entry(&world)?;
+    if world.is_solo() {
+        return Ok(());
     }
-
-    /// Returns what identifies the program, the entry point and the model.
-    fn program(&self, entry: &str) -> Lists {
-        let program = std::env::current_exe().ok().and_then(|path| {
-            let bytes = path.metadata().ok()?.len();
-            Some(format!("{} of {bytes} bytes", path.file_name()?.to_string_lossy()))
-        });
-        let vars = self
-            .model
-            .vars
-            .iter()
-            .map(|var| format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size()));
-        let one = |text: String| vec![text];
-        BTreeMap::from([
-            ("entry point".to_owned(), one(entry.to_owned())),
-            ("program".to_owned(), program.into_iter().collect()),
-            ("version of `trainer`".to_owned(), one(env!("CARGO_PKG_VERSION").to_owned())),
-            ("version of libtorch".to_owned(), one(libtorch::version())),
-            ("variables of the model".to_owned(), vars.collect()),
-        ])
+    // Hooks of this crate never skip a batch at `before_step`.
+    run.ranks.may_skip = run.hooks.table.hooks().iter().any(|hook| {
+        (hook.definition.row)() == at::before_step::index()
+            && hook.definition.phases().contains(Phase::Train)
+            && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME")
+    });
+    if run.model.device != Device::Cpu && !cfg!(feature = "nccl") {
+        return Err(Error::usage(format!(
+            "the task is on {:?}, but without the feature `nccl` of the crate `trainer`, {} processes can train together on the \
+             CPU only: enable the feature, or use `.device(Device::Cpu)`",
+            run.model.device,
+            world.size()
+        )));
     }
+    let mut facts = facts::of(run, Audience::Ranks);
+    let length = run.settings.length().into_iter();
+    facts.settings.extend(length.map(|(name, value)| (format!(".{name}(…)"), value)));
+    let own = (program(run, entry), facts);
+    let (programs, facts): (Vec<_>, Vec<_>) =
+        world.gather_named(&own, "the comparison of the programs")?.into_iter().unzip();
+    compare_lists(&programs)?;
+    compare_facts(&facts)
+}
 
-    /// Returns an error if the other ranks have different training or validation data.
-    pub(super) fn compare_data(&self, fingerprints: &[String; 2]) -> Result<()> {
-        let names = ["training data", "validation data"].map(str::to_owned);
-        let own: Lists = names.into_iter().zip(fingerprints.iter().map(|text| vec![text.clone()])).collect();
-        compare_lists(&self.ranks.world.gather_named(&own, "the comparison of the data")?)
+/// Returns what identifies the program, the entry point and the model.
+fn program(run: &Run, entry: &str) -> Lists {
+    let program = std::env::current_exe().ok().and_then(|path| {
+        let bytes = path.metadata().ok()?.len();
+        Some(format!("{} of {bytes} bytes", path.file_name()?.to_string_lossy()))
+    });
+    let vars = run
+        .model
+        .vars
+        .iter()
+        .map(|var| format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size()));
+    let one = |text: String| vec![text];
+    BTreeMap::from([
+        ("entry point".to_owned(), one(entry.to_owned())),
+        ("program".to_owned(), program.into_iter().collect()),
+        ("version of `trainer`".to_owned(), one(env!("CARGO_PKG_VERSION").to_owned())),
+        ("version of libtorch".to_owned(), one(libtorch::version())),
+        ("variables of the model".to_owned(), vars.collect()),
+    ])
+}
+
+/// Returns an error if the other ranks have different training or validation data.
+pub(super) fn compare_data(run: &Run, fingerprints: &[String; 2]) -> Result<()> {
+    let names = ["training data", "validation data"].map(str::to_owned);
+    let own: Lists = names.into_iter().zip(fingerprints.iter().map(|text| vec![text.clone()])).collect();
+    compare_lists(&run.ranks.world.gather_named(&own, "the comparison of the data")?)
+}
+
+/// Disconnects from the other ranks after an error, sends them the error, and drops the
+/// requested checkpoints.
+pub(super) fn leave(run: &mut Run, error: &Error) {
+    let world = std::mem::replace(&mut run.ranks.world, World::solo());
+    if !world.is_solo() {
+        run.ranks.has_left = true;
+        // A checkpoint that was due would lack the states of the other ranks, which could then
+        // not resume exactly.
+        run.checkpoints.requests.clear();
+        current::end_entry();
+        world.leave(&error.to_string());
     }
+}
 
-    /// Disconnects from the other ranks after an error, sends them the error, and drops the
-    /// requested checkpoints.
-    pub(super) fn leave_ranks(&mut self, error: &Error) {
-        let world = std::mem::replace(&mut self.ranks.world, World::solo());
-        if !world.is_solo() {
-            self.ranks.has_left = true;
-            // A checkpoint that was due would lack the states of the other ranks, which could then
-            // not resume exactly.
-            self.checkpoints.requests.clear();
+/// Returns `result`, which comes from the preparation of an entry point. If it is an error,
+/// disconnects from the other ranks, which would wait for this one.
+pub(super) fn or_leave<R>(run: &mut Run, result: Result<R>) -> Result<R> {
+    result.inspect_err(|error| leave(run, error))
+}
+
+/// Waits for the other ranks at the end of an entry point, so that its files are complete when
+/// any rank continues, or disconnects from them if the cleanup failed.
+pub(super) fn part(run: &mut Run, errors: &mut Vec<Error>) {
+    let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
+    match failed {
+        Some(why) => {
+            let world = std::mem::replace(&mut run.ranks.world, World::solo());
             current::end_entry();
-            world.leave(&error.to_string());
+            world.leave(&why);
         }
-    }
-
-    /// Returns `result`, which comes from the preparation of an entry point. If it is an error,
-    /// disconnects from the other ranks, which would wait for this one.
-    pub(super) fn or_leave_ranks<R>(&mut self, result: Result<R>) -> Result<R> {
-        result.inspect_err(|error| self.leave_ranks(error))
-    }
-
-    /// Waits for the other ranks at the end of an entry point, so that its files are complete when
-    /// any rank continues, or disconnects from them if the cleanup failed.
-    pub(super) fn part_from_ranks(&mut self, errors: &mut Vec<Error>) {
-        let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
-        match failed {
-            Some(why) => {
-                let world = std::mem::replace(&mut self.ranks.world, World::solo());
-                current::end_entry();
-                world.leave(&why);
-            }
-            None => errors.extend(self.ranks.world.table([], "the end of the entry point").err()),
-        }
+        None => errors.extend(run.ranks.world.table([], "the end of the entry point").err()),
     }
 }
 

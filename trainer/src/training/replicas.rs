@@ -8,48 +8,46 @@ use crate::libtorch;
 use crate::model::vars::Var;
 use crate::run::Run;
 
-impl Run {
-    /// Returns an error if the weights of the ranks differ. `when` says when they were compared.
-    ///
-    /// Compares the hashes of the parameters and of the floating-point buffers, which
-    /// `DataParallel` has averaged by then. Other buffers may differ between ranks.
-    pub(super) fn compare_replicas(&self, when: &str) -> Result<()> {
-        if self.ranks.world.is_solo() { Ok(()) } else { self.compare_weights(&self.ranks.world, when) }
-    }
+/// Returns an error if the weights of the ranks differ. `when` says when they were compared.
+///
+/// Compares the hashes of the parameters and of the floating-point buffers, which
+/// `DataParallel` has averaged by then. Other buffers may differ between ranks.
+pub(super) fn compare(run: &Run, when: &str) -> Result<()> {
+    if run.ranks.world.is_solo() { Ok(()) } else { compare_weights(run, &run.ranks.world, when) }
+}
 
-    #[cold]
-    fn compare_weights(&self, world: &World, when: &str) -> Result<()> {
-        let is_shared = |var: &&Var| var.is_parameter || var.tensor.is_floating_point();
-        let vars: Vec<&Var> = self.model.vars.iter().filter(is_shared).collect();
-        let hashes = vars.iter().map(|var| hash(&var.tensor)).collect::<Result<Vec<_>>>()?;
-        let mut all = blake3::Hasher::new();
-        hashes.iter().for_each(|hash| {
-            all.update(hash.as_bytes());
-        });
-        let own = all.finalize().to_hex().to_string();
-        let of_ranks = world.gather_named(&own, "the comparison of the weights")?;
-        if of_ranks.iter().all(|other| *other == of_ranks[0]) {
-            return Ok(());
-        }
-        let hashes: Vec<String> = hashes.iter().map(|hash| hash.to_hex().to_string()).collect();
-        let of_ranks = world.gather_named(&hashes, "the comparison of each weight")?;
-        for (nth, var) in vars.iter().enumerate() {
-            let differs = |rank: &usize| of_ranks[*rank].get(nth) != of_ranks[0].get(nth);
-            let ranks: Vec<_> = (1..of_ranks.len()).filter(differs).map(|rank| rank.to_string()).collect();
-            if ranks.is_empty() {
-                continue;
-            }
-            let (plural, verb) = if ranks.len() == 1 { ("", "differs") } else { ("s", "differ") };
-            return Err(Error::usage(format!(
-                "the ranks no longer train the same model: {when}, `{}` on rank{plural} {} {verb} from rank 0; look for a hook \
-                 or a task that changes the weights differently on each rank, for example with random numbers, and broadcast \
-                 what it adds (`World::broadcast`)",
-                var.name,
-                ranks.join(", ")
-            )));
-        }
-        Ok(())
+#[cold]
+fn compare_weights(run: &Run, world: &World, when: &str) -> Result<()> {
+    let is_shared = |var: &&Var| var.is_parameter || var.tensor.is_floating_point();
+    let vars: Vec<&Var> = run.model.vars.iter().filter(is_shared).collect();
+    let hashes = vars.iter().map(|var| hash(&var.tensor)).collect::<Result<Vec<_>>>()?;
+    let mut all = blake3::Hasher::new();
+    hashes.iter().for_each(|hash| {
+        all.update(hash.as_bytes());
+    });
+    let own = all.finalize().to_hex().to_string();
+    let of_ranks = world.gather_named(&own, "the comparison of the weights")?;
+    if of_ranks.iter().all(|other| *other == of_ranks[0]) {
+        return Ok(());
     }
+    let hashes: Vec<String> = hashes.iter().map(|hash| hash.to_hex().to_string()).collect();
+    let of_ranks = world.gather_named(&hashes, "the comparison of each weight")?;
+    for (nth, var) in vars.iter().enumerate() {
+        let differs = |rank: &usize| of_ranks[*rank].get(nth) != of_ranks[0].get(nth);
+        let ranks: Vec<_> = (1..of_ranks.len()).filter(differs).map(|rank| rank.to_string()).collect();
+        if ranks.is_empty() {
+            continue;
+        }
+        let (plural, verb) = if ranks.len() == 1 { ("", "differs") } else { ("s", "differ") };
+        return Err(Error::usage(format!(
+            "the ranks no longer train the same model: {when}, `{}` on rank{plural} {} {verb} from rank 0; look for a hook \
+             or a task that changes the weights differently on each rank, for example with random numbers, and broadcast \
+             what it adds (`World::broadcast`)",
+            var.name,
+            ranks.join(", ")
+        )));
+    }
+    Ok(())
 }
 
 fn hash(tensor: &Tensor) -> Result<blake3::Hash> {

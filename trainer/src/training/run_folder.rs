@@ -71,116 +71,114 @@ pub(super) fn check_hyperparameters(
     }
 }
 
-impl Run {
-    /// Determines the path of the run folder, where a resume may look for checkpoints.
-    pub(super) fn resolve_folder(&mut self) -> Result<()> {
-        if self.folder.path.is_none()
-            && let Some(setting) = &self.folder.setting
-        {
-            if self.settings.is_fast_dev_run() {
-                // There is no folder to find a checkpoint in.
-                self.checkpoints.resume.take_if(|resume| resume.what == Resume::Auto);
-                return Ok(());
+/// Determines the path of the run folder, where a resume may look for checkpoints.
+pub(super) fn resolve(run: &mut Run) -> Result<()> {
+    if run.folder.path.is_none()
+        && let Some(setting) = &run.folder.setting
+    {
+        if run.settings.is_fast_dev_run() {
+            // There is no folder to find a checkpoint in.
+            run.checkpoints.resume.take_if(|resume| resume.what == Resume::Auto);
+            return Ok(());
+        }
+        let is_resuming = run.checkpoints.resume.is_some();
+        run.folder.path = if !setting.is_numbered() {
+            Some(setting.resolve(is_resuming)?)
+        } else if run.ranks.world.is_solo() && run.rank > 0 {
+            return Err(Error::usage(
+                "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes, \
+                 `.run_folder(\"runs/first\")`",
+            ));
+        } else {
+            // Rank 0 chooses the number for all ranks.
+            let own = (run.rank == 0).then(|| setting.resolve(is_resuming)).transpose()?;
+            let all = run.ranks.world.gather_named(&own, "the choice of the run folder")?;
+            all.into_iter().next().flatten()
+        };
+    }
+    Ok(())
+}
+
+/// Locks the run folder for an entry point, and describes the run in it.
+///
+/// Does nothing on ranks other than 0. Returns an error if another trainer has locked the
+/// folder, if it holds another run that is not resumed, or if it cannot be written.
+pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
+    let Some(path) = run.folder.path.clone().filter(|_| run.rank == 0) else { return Ok(()) };
+    let lock = Lock::acquire(&path)?;
+    let mut file = match run.folder.file.take() {
+        Some(own) => own,
+        None => match RunFile::load(&path)? {
+            None => describe(run, entry),
+            Some(mut earlier) if run.checkpoints.resume.is_some() => {
+                earlier.resumed.push(now());
+                earlier
             }
-            let is_resuming = self.checkpoints.resume.is_some();
-            self.folder.path = if !setting.is_numbered() {
-                Some(setting.resolve(is_resuming)?)
-            } else if self.ranks.world.is_solo() && self.rank > 0 {
-                return Err(Error::usage(
-                    "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes, \
-                     `.run_folder(\"runs/first\")`",
+            Some(earlier) => {
+                let resume = "resume that run with `.resume(Resume::Auto)`, or choose another folder";
+                let (ended, advice) = match earlier.status {
+                    Status::Running => ("is running or was killed", resume),
+                    Status::Failed => ("failed", resume),
+                    Status::Cancelled => ("was cancelled", resume),
+                    Status::Finished => (
+                        "has finished",
+                        "choose another folder, such as `RunFolder::numbered(\"runs\")`; to train that run further, \
+                         raise its `.epochs(…)` and add `.resume(Resume::Auto)`",
+                    ),
+                };
+                return Err(in_file(
+                    &path,
+                    format!(
+                        "this folder holds another run, which started at {} and {ended}: {advice}",
+                        earlier.started
+                    ),
                 ));
-            } else {
-                // Rank 0 chooses the number for all ranks.
-                let own = (self.rank == 0).then(|| setting.resolve(is_resuming)).transpose()?;
-                let all = self.ranks.world.gather_named(&own, "the choice of the run folder")?;
-                all.into_iter().next().flatten()
-            };
-        }
-        Ok(())
-    }
+            }
+        },
+    };
+    (file.status, file.entry) = (Status::Running, entry.to_owned());
+    (file.ended, file.error, file.stopped) = (None, None, None);
+    file.write(&path)?;
+    (run.folder.file, run.folder.lock) = (Some(file), Some(lock));
+    Ok(())
+}
 
-    /// Locks the run folder for an entry point, and describes the run in it.
-    ///
-    /// Does nothing on ranks other than 0. Returns an error if another trainer has locked the
-    /// folder, if it holds another run that is not resumed, or if it cannot be written.
-    pub(super) fn begin_folder(&mut self, entry: &str) -> Result<()> {
-        let Some(path) = self.folder.path.clone().filter(|_| self.rank == 0) else { return Ok(()) };
-        let lock = Lock::acquire(&path)?;
-        let mut file = match self.folder.file.take() {
-            Some(own) => own,
-            None => match RunFile::load(&path)? {
-                None => self.describe(entry),
-                Some(mut earlier) if self.checkpoints.resume.is_some() => {
-                    earlier.resumed.push(now());
-                    earlier
-                }
-                Some(earlier) => {
-                    let resume = "resume that run with `.resume(Resume::Auto)`, or choose another folder";
-                    let (ended, advice) = match earlier.status {
-                        Status::Running => ("is running or was killed", resume),
-                        Status::Failed => ("failed", resume),
-                        Status::Cancelled => ("was cancelled", resume),
-                        Status::Finished => (
-                            "has finished",
-                            "choose another folder, such as `RunFolder::numbered(\"runs\")`; to train that run further, \
-                             raise its `.epochs(…)` and add `.resume(Resume::Auto)`",
-                        ),
-                    };
-                    return Err(in_file(
-                        &path,
-                        format!(
-                            "this folder holds another run, which started at {} and {ended}: {advice}",
-                            earlier.started
-                        ),
-                    ));
-                }
-            },
-        };
-        (file.status, file.entry) = (Status::Running, entry.to_owned());
-        (file.ended, file.error, file.stopped) = (None, None, None);
-        file.write(&path)?;
-        (self.folder.file, self.folder.lock) = (Some(file), Some(lock));
-        Ok(())
+/// Records how an entry point ended, and unlocks the run folder. A failure is a warning: the
+/// results of the run are not lost.
+pub(super) fn end(run: &mut Run, result: &Result<()>) {
+    let stopped = run.requests.stop.clone().filter(|_| run.requests.is_cut_short);
+    let FolderState { path: Some(path), file: Some(file), lock, .. } = &mut run.folder else { return };
+    (file.status, file.error) = match result {
+        Ok(()) => (Status::Finished, None),
+        Err(error) if error.is_cancelled() => (Status::Cancelled, Some(error.to_string())),
+        Err(error) => (Status::Failed, Some(error.to_string())),
+    };
+    (file.ended, file.stopped) = (Some(now()), stopped);
+    let written = file.write(path);
+    *lock = None;
+    if let Err(error) = written {
+        run.warn(format!("cannot record the end of the run: {error}"));
     }
+}
 
-    /// Records how an entry point ended, and unlocks the run folder. A failure is a warning: the
-    /// results of the run are not lost.
-    pub(super) fn end_folder(&mut self, result: &Result<()>) {
-        let stopped = self.requests.stop.clone().filter(|_| self.requests.is_cut_short);
-        let FolderState { path: Some(path), file: Some(file), lock, .. } = &mut self.folder else { return };
-        (file.status, file.error) = match result {
-            Ok(()) => (Status::Finished, None),
-            Err(error) if error.is_cancelled() => (Status::Cancelled, Some(error.to_string())),
-            Err(error) => (Status::Failed, Some(error.to_string())),
-        };
-        (file.ended, file.stopped) = (Some(now()), stopped);
-        let written = file.write(path);
-        *lock = None;
-        if let Err(error) = written {
-            self.warn(format!("cannot record the end of the run: {error}"));
-        }
-    }
-
-    /// Describes the run as it begins.
-    fn describe(&self, entry: &str) -> RunFile {
-        let mut file = RunFile::begin(entry);
-        file.device = format!("{:?}", self.model.device);
-        file.seed = self.settings.seed;
-        file.command_line = (!self.folder.omits_command_line)
-            .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());
-        file.settings = self.settings.fingerprint();
-        file.settings.extend(self.settings.length().map(|(name, value)| (name.to_owned(), value)));
-        let json = |value| match value {
-            Hyperparameter::Number(number) => serde_json::to_value(Float(number)).unwrap_or_default(),
-            Hyperparameter::Bool(switch) => Json::Bool(switch),
-            Hyperparameter::Text(text) => Json::String(text),
-        };
-        let values = self.all_hyperparameters();
-        file.hyperparameters =
-            values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
-        let table = HookTable::of(&self.hooks.table);
-        file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
-        file
-    }
+/// Describes the run as it begins.
+fn describe(run: &Run, entry: &str) -> RunFile {
+    let mut file = RunFile::begin(entry);
+    file.device = format!("{:?}", run.model.device);
+    file.seed = run.settings.seed;
+    file.command_line = (!run.folder.omits_command_line)
+        .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());
+    file.settings = run.settings.fingerprint();
+    file.settings.extend(run.settings.length().map(|(name, value)| (name.to_owned(), value)));
+    let json = |value| match value {
+        Hyperparameter::Number(number) => serde_json::to_value(Float(number)).unwrap_or_default(),
+        Hyperparameter::Bool(switch) => Json::Bool(switch),
+        Hyperparameter::Text(text) => Json::String(text),
+    };
+    let values = run.all_hyperparameters();
+    file.hyperparameters =
+        values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
+    let table = HookTable::of(&run.hooks.table);
+    file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
+    file
 }

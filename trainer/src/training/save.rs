@@ -7,7 +7,7 @@ use std::thread;
 use tch::Tensor;
 
 use super::parts::{self, Part, Scope};
-use super::records;
+use super::{records, replicas};
 use crate::checkpoint::files::{HISTORY, replace_folder};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::progress::Stage;
@@ -171,7 +171,7 @@ impl Snapshot {
 /// Returns the current state of a run, with tensors that share their storage with it. If several
 /// processes train together, every rank must call this.
 fn snapshot(run: &mut Run) -> Result<Snapshot> {
-    run.compare_replicas("before this checkpoint was written")?;
+    replicas::compare(run, "before this checkpoint was written")?;
     run.checkpoints.journal.update(&run.log.history)?;
     let run = &*run;
     let parts = parts::parts(run, parts::all);

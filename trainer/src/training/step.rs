@@ -1,15 +1,14 @@
 //! The operations `step` and `predict_step`, which handle one batch, and those within them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use tch::Tensor;
 
 use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
 use super::erased::{borrowed, data, data_mut};
 use super::task::{Mode, Task, TrainStep};
+use super::{decide, window};
 use crate::data::Batch;
 use crate::distributed::current;
-use crate::error::{Error, Result, discard_panic};
+use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::log::LOSS;
 use crate::moment::Moment;
@@ -99,19 +98,19 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
 /// Runs the operation `step` with its hooks, and updates the counters.
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
-    run.agree_on_skip()?;
+    decide::agree_on_skip(run)?;
     let took_place = !std::mem::take(&mut run.requests.skip_step)
         && run
             .inside::<at::step>(|run| {
                 transfer::<T>(run)?;
                 if run.place.phase == Phase::Train {
-                    run.fill_window();
+                    window::fill(run);
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
-                        Ok(()) => run.leave_window(),
+                        Ok(()) => window::leave(run),
                         // If a hook handles the error, the gradients of half a step must not enter
                         // the next.
-                        Err(_) => drop(run.drop_window()),
+                        Err(_) => drop(window::discard(run)),
                     }
                     result
                 } else {
@@ -130,38 +129,6 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
         run.progress.counters.samples_seen += run.step.total.samples as u64;
     }
     run.fire::<at::after_step>()
-}
-
-impl Run {
-    /// The factor by which the backward pass scales the loss.
-    pub(crate) fn loss_factor(&self) -> f64 {
-        let factor = self.model.optimizers.weight_factor(self.step.total.weight);
-        self.step.loss_scale * factor * self.rank_factor()
-    }
-
-    /// Drops the data of the current step.
-    pub(crate) fn clear_step(&mut self) {
-        if let Some(data) = &mut self.step.data {
-            data.clear();
-        }
-        self.step.loss = None;
-        self.step.batch_len = None;
-        current::end_step();
-    }
-
-    /// Describes the current batch for an error message; empty outside of a step.
-    pub(crate) fn describe_batch(&self) -> String {
-        if self.step.batch_len.is_none() {
-            return String::new();
-        }
-        // This calls code of the batch's type while an error is reported: a panic must not escape.
-        let describe = || self.step.data.as_ref().map_or_else(String::new, |data| data.describe_batch());
-        let text = catch_unwind(AssertUnwindSafe(describe));
-        text.unwrap_or_else(|payload| {
-            discard_panic(payload);
-            " on a batch that cannot be described".to_owned()
-        })
-    }
 }
 
 /// Runs the operation `transfer`.

@@ -8,6 +8,7 @@ use super::active::ActiveEntry;
 use super::parts::{self, Part};
 use super::step::step;
 use super::task::Task;
+use super::{decide, entry, window};
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, States};
 use crate::data::Loader;
@@ -50,8 +51,8 @@ pub(crate) fn trial<R>(
     begin_fit(run);
     run.handles_signals = signals.is_some();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        run.seed();
-        run.drop_window()?;
+        entry::seed(run);
+        window::discard(run)?;
         // The hooks that decide which parameters are trained do so here.
         run.fire::<at::before_fit>()?;
         run.fire::<at::before_epoch>()?;
@@ -245,29 +246,27 @@ fn begin_fit(run: &mut Run) {
     run.requests = Requests::default();
 }
 
-impl Run {
-    /// Trains on one batch. Returns `None` while the accumulation window is open. At its end,
-    /// returns the mean loss over the window, or `Some(None)` if no loss was computed.
-    pub(crate) fn try_step<T: Task>(&mut self, batch: T::Batch) -> Result<Option<Option<f64>>> {
-        self.check_cancelled()?;
-        self.fit.window.is_last_of_pass = false;
-        step::<T>(self, batch)?;
-        if self.fit.window.filled > 0 {
-            return Ok(None);
-        }
-        self.log.finish(Phase::Train)?;
-        let loss = self.log.metric(&format!("{}/{LOSS}", Phase::Train));
-        self.log.begin_epoch();
-        Ok(Some(loss))
+/// Trains on one batch. Returns `None` while the accumulation window is open. At its end,
+/// returns the mean loss over the window, or `Some(None)` if no loss was computed.
+pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option<Option<f64>>> {
+    decide::check_cancelled(run)?;
+    run.fit.window.is_last_of_pass = false;
+    step::<T>(run, batch)?;
+    if run.fit.window.filled > 0 {
+        return Ok(None);
     }
+    run.log.finish(Phase::Train)?;
+    let loss = run.log.metric(&format!("{}/{LOSS}", Phase::Train));
+    run.log.begin_epoch();
+    Ok(Some(loss))
+}
 
-    /// Clears the state that a failed step has left behind.
-    pub(crate) fn abandon_step(&mut self) -> Result<()> {
-        GradModeGuard::record();
-        self.clear_step();
-        self.modules.abandon_calls();
-        self.place = Place::begin(lifecycle::Fit::INFO, Phase::Train);
-        self.dispatch = Dispatch::begin();
-        self.drop_window()
-    }
+/// Clears the state that a failed step has left behind.
+pub(crate) fn abandon_step(run: &mut Run) -> Result<()> {
+    GradModeGuard::record();
+    run.clear_step();
+    run.modules.abandon_calls();
+    run.place = Place::begin(lifecycle::Fit::INFO, Phase::Train);
+    run.dispatch = Dispatch::begin();
+    window::discard(run)
 }

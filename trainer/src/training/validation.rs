@@ -4,9 +4,9 @@
 use std::collections::HashSet;
 
 use super::pass::Pass;
-use super::records;
 use super::step::step;
 use super::task::Task;
+use super::{modules, records, replicas};
 use crate::checkpoint::progress::{LoopPosition, Stage};
 use crate::data::{Batch, Loader, NamedLoader};
 use crate::error::{Error, Result};
@@ -178,7 +178,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     run.place.loader = loader.name.as_ref().map(|name| run.names.loader(name));
     let result = operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
-        run.compare_replicas("before this evaluation")?;
+        replicas::compare(run, "before this evaluation")?;
         each_batch(run, loader.loader, resumed, &mut step::<T>)
     });
     let result = result.and_then(|()| records::emit_pass(run));
@@ -233,6 +233,6 @@ pub(super) fn each_batch<B: Batch>(
         each(run, batch)?;
     }
     run.requests.end_epoch = false; // the request was for this pass
-    run.warn_of_uncalled_modules();
+    modules::warn_of_uncalled(run);
     records::finish_pass(run)
 }

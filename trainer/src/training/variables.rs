@@ -4,44 +4,42 @@ use crate::error::{Error, Result};
 use crate::model::vars::{Changes, Vars};
 use crate::run::Run;
 
-impl Run {
-    /// Adopts the changes that `setup` made to the task's variables: the optimizers train those
-    /// that were added or replaced.
-    pub(super) fn adopt_variables(&mut self) -> Result<()> {
-        let Some(store) = self.store() else { return Ok(()) };
-        let changes = self.model.vars.changes(store);
-        let vars = if changes.is_empty() {
-            self.model.vars.clone()
-        } else {
-            Vars::from_store(store).shared_with(self.model.vars.share())
-        };
-        self.model.optimizers.adopt(&vars, &changes).map_err(|error| self.locate(error))?;
-        self.model.vars = vars;
-        Ok(())
-    }
+/// Adopts the changes that `setup` made to the task's variables: the optimizers train those
+/// that were added or replaced.
+pub(super) fn adopt(run: &mut Run) -> Result<()> {
+    let Some(store) = run.store() else { return Ok(()) };
+    let changes = run.model.vars.changes(store);
+    let vars = if changes.is_empty() {
+        run.model.vars.clone()
+    } else {
+        Vars::from_store(store).shared_with(run.model.vars.share())
+    };
+    run.model.optimizers.adopt(&vars, &changes).map_err(|error| run.locate(error))?;
+    run.model.vars = vars;
+    Ok(())
+}
 
-    /// Returns an error if variables were added, replaced or removed since `setup`, because the
-    /// optimizers no longer adopt changes.
-    pub(super) fn check_variables(&self) -> Result<()> {
-        let Some(store) = self.store() else { return Ok(()) };
-        let Changes { added, replaced, removed } = self.model.vars.changes(store);
-        let mistakes: Vec<_> = [(added, "added to"), (replaced, "replaced in"), (removed, "removed from")]
-            .into_iter()
-            .filter(|(names, _)| !names.is_empty())
-            .map(|(names, what)| {
-                let (names, were) = (listed(&names), if names.len() == 1 { "was" } else { "were" });
-                format!("{names} {were} {what} the task's `VarStore` after `setup`")
-            })
-            .collect();
-        if mistakes.is_empty() {
-            return Ok(());
-        }
-        let mistakes = mistakes.join("; ");
-        Err(Error::usage(format!(
-            "{mistakes}, when the optimizers no longer pick up changes: change layers in a hook at `setup`, or before the trainer \
-             is built"
-        )))
+/// Returns an error if variables were added, replaced or removed since `setup`, because the
+/// optimizers no longer adopt changes.
+pub(super) fn check(run: &Run) -> Result<()> {
+    let Some(store) = run.store() else { return Ok(()) };
+    let Changes { added, replaced, removed } = run.model.vars.changes(store);
+    let mistakes: Vec<_> = [(added, "added to"), (replaced, "replaced in"), (removed, "removed from")]
+        .into_iter()
+        .filter(|(names, _)| !names.is_empty())
+        .map(|(names, what)| {
+            let (names, were) = (listed(&names), if names.len() == 1 { "was" } else { "were" });
+            format!("{names} {were} {what} the task's `VarStore` after `setup`")
+        })
+        .collect();
+    if mistakes.is_empty() {
+        return Ok(());
     }
+    let mistakes = mistakes.join("; ");
+    Err(Error::usage(format!(
+        "{mistakes}, when the optimizers no longer pick up changes: change layers in a hook at `setup`, or before the trainer \
+         is built"
+    )))
 }
 
 /// Lists only the first few names, because a model may have thousands.

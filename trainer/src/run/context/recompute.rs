@@ -3,9 +3,10 @@
 use tch::Tensor;
 
 use super::Cx;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin};
 use crate::moment::OnAllRanks;
+use crate::run::{Run, task_is_lent};
 
 impl<P> Cx<P> {
     /// Replaces the gradients with those of the current batch at the current weights, and returns
@@ -27,6 +28,44 @@ impl<P> Cx<P> {
     where
         P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
     {
-        self.run_mut().recompute_grads()
+        recompute_grads(self.run_mut())
     }
+}
+
+fn recompute_grads(run: &mut Run) -> Result<Tensor> {
+    if run.model.optimizers.names().count() > 1 || run.step.losses - run.step.losses_before != 1 {
+        return Err(Error::usage(
+            "the gradients cannot be computed again, because the task's `train_step` has several losses or optimizers: use one loss \
+             and one optimizer, or remove the hook that computes them again",
+        ));
+    }
+    if !run.ranks.world.is_solo() {
+        return Err(Error::usage(
+            "the gradients cannot be computed again when several processes train together: use one process",
+        ));
+    }
+    if !run.model.optimizers.has_accumulated_only(run.step.weight) {
+        return Err(Error::usage(
+            "the gradients cannot be computed again, because they are a mean over several batches: remove `.accumulate(…)` \
+             and hooks that keep gradients for a later step",
+        ));
+    }
+    let recompute = run.step.data.as_ref().ok_or_else(task_is_lent)?.recompute_loss();
+    let result = run.returning(|run| recompute(run).and_then(|loss| replace_grads(run, loss)));
+    run.dispatch.error_is_located |= result.is_err();
+    result
+}
+
+/// Replaces the gradients with those of this loss.
+fn replace_grads(run: &mut Run, loss: Tensor) -> Result<Tensor> {
+    run.forget_module_gradients();
+    run.model.optimizers.zero_current()?;
+    let factor = run.step.loss_scale;
+    let result = if factor == 1.0 {
+        run.model.optimizers.backward(&loss)
+    } else {
+        run.model.optimizers.backward(&(&loss * factor))
+    };
+    run.forget_module_gradients();
+    result.map(|()| loss)
 }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result, panic_text};
 use crate::run::Run;
 use crate::training::Trainer;
 use crate::training::task::Task;
-use crate::training::trial::{check_loader, trial};
+use crate::training::trial::{self, check_loader, trial};
 
 /// The settings of [`Trainer::find_batch_size`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,7 +203,7 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
                 Some(samples) if samples < size => break,
                 _ => {}
             }
-            let _ = run.try_step::<T>(batch)?;
+            let _ = trial::try_step::<T>(run, batch)?;
             trained += 1;
             if trained == steps {
                 break;
@@ -216,7 +216,7 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
         Ok(Err(error)) => !error.is_cancelled() && is_out_of_memory(&error.to_string()),
         Err(panic) => is_out_of_memory(&panic_text(&**panic)),
     };
-    run.abandon_step()?;
+    trial::abandon_step(run)?;
     if is_out_of_memory {
         return Ok(Attempt::OutOfMemory);
     }

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::run::Run;
 use crate::training::Trainer;
 use crate::training::task::Task;
-use crate::training::trial::{check_loader, trial};
+use crate::training::trial::{self, check_loader, trial};
 
 /// The settings of [`Trainer::find_lr`].
 #[derive(Clone, Debug, PartialEq)]
@@ -181,7 +181,7 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
                     group.lr = lr * ratio;
                 }
             }
-            let Some(loss) = run.try_step::<T>(batch?)? else { continue };
+            let Some(loss) = trial::try_step::<T>(run, batch?)? else { continue };
             let Some(loss) = loss else { continue };
             has_loss = true;
             let lr = with.lr(step);

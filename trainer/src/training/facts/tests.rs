@@ -495,7 +495,7 @@ const NOT_COMPARED: [&str; 7] = [
 ];
 
 fn differences(method: &str, [one, other]: [Set; 2], audience: Audience) -> Vec<String> {
-    let [one, other] = [one, other].map(|set| trainer(method, set).run.facts(audience));
+    let [one, other] = [one, other].map(|set| super::of(&trainer(method, set).run, audience));
     one.differences(&other).into_iter().map(|it| it.what).collect()
 }
 
