@@ -124,6 +124,8 @@ class Modules:
         code, uses = self.files[name], []
         for found in re.finditer(r"^([ \t]*)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", code, re.MULTILINE):
             inner = self.inline_depth(code, found.start())
+            if found.group(3).startswith("::"):
+                continue  # another crate
             for path, alias in leaves(found.group(3)):
                 is_from_root = path[0] == "crate"
                 if path := self.absolute(name, path, inner):

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
 
-use super::Log;
 use super::histogram::Histogram;
 use super::image::Image;
 use crate::error::Result;
@@ -92,6 +91,39 @@ impl Waiting {
         self.pending.extract_if(.., |pending| pending.phase == phase).collect()
     }
 
+    /// Adds a value for the next record of a phase. The last value of a name wins.
+    pub(super) fn add(&mut self, phase: Phase, name: &str, content: Content, is_of_batch: bool) {
+        let pending = Pending { phase, name: name.to_owned(), content, is_of_batch };
+        match self.pending.iter_mut().find(|known| known.phase == phase && known.name == name) {
+            Some(known) => *known = pending,
+            None => self.pending.push(pending),
+        }
+    }
+
+    /// Drops the values that were logged for a record of the current batch.
+    pub(super) fn drop_of_batch(&mut self) {
+        self.pending.retain(|pending| !pending.is_of_batch);
+    }
+
+    /// Notes that a value was logged in a training batch: whether a record is due at its end, and
+    /// the number of records of training steps so far.
+    pub(super) fn note_name(&mut self, name: &str, is_recorded: bool, since: u64) {
+        match self.names.iter_mut().find(|known| known.name == name) {
+            Some(known) => known.is_recorded |= is_recorded,
+            None => self.names.push(MediaName { name: name.to_owned(), is_recorded, since }),
+        }
+    }
+
+    /// Returns the names that are in no record; given the number of records of training steps, only
+    /// those since which there was one.
+    pub(super) fn unrecorded(&self, records: Option<u64>) -> Vec<String> {
+        let lost = self
+            .names
+            .iter()
+            .filter(|name| !name.is_recorded && records.is_none_or(|records| records > name.since));
+        lost.map(|name| name.name.clone()).collect()
+    }
+
     pub(super) fn forget_names(&mut self) {
         self.names.clear();
     }
@@ -130,63 +162,6 @@ impl Waiting {
                 let name = name.clone();
                 self.pending.push(Pending { phase: *phase, name, content, is_of_batch: false });
             }
-        }
-    }
-}
-
-impl Log {
-    /// Logs a histogram, image or text for the next record of the phase. The last value of a name
-    /// wins.
-    pub(crate) fn add_media(
-        &mut self,
-        phase: Phase,
-        name: &str,
-        in_training_batch: bool,
-        content: impl FnOnce() -> Result<Content>,
-    ) {
-        let records = &mut self.records;
-        if in_training_batch && records.watches(Phase::Train) {
-            records.note_name(name);
-        }
-        if !records.keeps_media(phase, in_training_batch) {
-            return;
-        }
-        let content = match content() {
-            Ok(content) => content,
-            Err(error) => return self.cannot_log(name, &error),
-        };
-        let pending = Pending { phase, name: name.to_owned(), content, is_of_batch: in_training_batch };
-        let waiting = &mut self.records.media.pending;
-        match waiting.iter_mut().find(|known| known.phase == phase && known.name == name) {
-            Some(known) => *known = pending,
-            None => waiting.push(pending),
-        }
-    }
-
-    /// Drops the values that were logged for a record of this batch, because it took no step.
-    pub(crate) fn drop_media_of_batch(&mut self) {
-        self.records.media.pending.retain(|pending| !pending.is_of_batch);
-    }
-
-    /// Returns the names of the histograms, images and texts that were only logged in training
-    /// batches without a record. Unless `all` is set, leaves out those since which no record was
-    /// due.
-    pub(crate) fn unrecorded_media(&self, all: bool) -> Vec<String> {
-        let records = self.records.of_training_steps();
-        let names = self.records.media.names.iter();
-        let lost = names.filter(|name| !name.is_recorded && (all || records > name.since));
-        lost.map(|name| name.name.clone()).collect()
-    }
-}
-
-impl super::record::Records {
-    /// Notes that a histogram, image or text was logged in a training batch.
-    fn note_name(&mut self, name: &str) {
-        let since = self.of_training_steps();
-        let names = &mut self.media.names;
-        match names.iter_mut().find(|known| known.name == name) {
-            Some(known) => known.is_recorded |= self.is_due,
-            None => names.push(MediaName { name: name.to_owned(), is_recorded: self.is_due, since }),
         }
     }
 }

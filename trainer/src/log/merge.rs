@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::meter::{Meter, Sum};
-use super::{Log, Reduce, Value};
+use super::meter::{Meter, Reader, Reduce, Sum, Value};
 use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::phase::Phase;
@@ -18,73 +17,46 @@ pub(crate) enum Joined {
 
 /// The running reduction of one metric on one rank.
 #[derive(Debug, Deserialize, Serialize)]
-struct Term {
-    name: String,
-    reduce: Reduce,
+pub(super) struct Term {
+    pub(super) name: String,
+    pub(super) reduce: Reduce,
     known: Option<Float>,
     weight: Float,
     /// Whether the last value was logged by a hook that runs on rank 0 only.
-    is_main_only: bool,
+    pub(super) is_main_only: bool,
 }
 
-impl Log {
-    /// Replaces the running reductions of a phase with those over all ranks. The results are
-    /// bit-identical on all ranks, because they merge them in the same order.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a tensor cannot be read, if the collective fails, or if, in a pass, a
-    /// rank has not logged a name that another has, or has logged it with another reduction. Names
-    /// logged by hooks on rank 0 only are not compared. A rank that logged nothing else is not
-    /// compared either, because it had no data.
-    pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
-        if world.is_solo() {
-            return Ok(());
+/// Returns the running reductions of a phase on this rank. Reads the unread tensors.
+pub(super) fn terms(meters: &mut [Meter], reader: &Reader, phase: Phase, what: Joined) -> Result<Vec<Term>> {
+    let mut terms = Vec::new();
+    for meter in meters.iter_mut().filter(|meter| meter.phase == phase) {
+        let reduce = meter.reduce;
+        let is_main_only = meter.is_main_only;
+        let is_logged = meter.last.is_some();
+        let sum = meter.joined(what);
+        reader.read_sum(sum, reduce)?;
+        let is_term = match what {
+            Joined::Pass => is_logged,
+            Joined::Window => !sum.is_empty(),
+        };
+        if is_term {
+            let known = sum.known.map(Float);
+            let weight = Float(sum.weight);
+            terms.push(Term { name: meter.name.clone(), reduce, known, weight, is_main_only });
         }
-        let own = self.own_terms(phase, what)?;
-        let all = world.gather_named(&own, "the metrics of a pass")?;
-        if what == Joined::Pass {
-            check_names(&all, phase)?;
-        }
-        for (term, sum) in join(all) {
-            let index = self.index_of(phase, &term.name, term.reduce);
-            let meter = &mut self.meters[index];
-            meter.is_main_only = term.is_main_only;
-            if what == Joined::Pass {
-                meter.last.get_or_insert(Value::Number(f64::NAN));
-            }
-            *meter.joined(what) = sum;
-        }
-        Ok(())
     }
-
-    /// Returns the running reductions of a phase on this rank. Reads the unread tensors.
-    fn own_terms(&mut self, phase: Phase, what: Joined) -> Result<Vec<Term>> {
-        let mut terms = Vec::new();
-        for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
-            let reduce = meter.reduce;
-            let is_main_only = meter.is_main_only;
-            let is_logged = meter.last.is_some();
-            let sum = meter.joined(what);
-            self.reader.read_sum(sum, reduce)?;
-            let is_term = match what {
-                Joined::Pass => is_logged,
-                Joined::Window => !sum.is_empty(),
-            };
-            if is_term {
-                let known = sum.known.map(Float);
-                let weight = Float(sum.weight);
-                terms.push(Term { name: meter.name.clone(), reduce, known, weight, is_main_only });
-            }
-        }
-        Ok(terms)
-    }
+    Ok(terms)
 }
 
-/// Joins the running reductions of all ranks, in the order of the ranks.
-fn join(ranks: Vec<Vec<Term>>) -> Vec<(Term, Sum)> {
+/// Exchanges the running reductions of all ranks, and joins them in the order of the ranks. For a
+/// pass, compares their names and reductions.
+pub(super) fn join(world: &World, own: &Vec<Term>, phase: Phase, what: Joined) -> Result<Vec<(Term, Sum)>> {
+    let all = world.gather_named(own, "the metrics of a pass")?;
+    if what == Joined::Pass {
+        check_names(&all, phase)?;
+    }
     let mut joined: Vec<(Term, Sum)> = Vec::new();
-    for term in ranks.into_iter().flatten() {
+    for term in all.into_iter().flatten() {
         let known = term.known.map(|known| known.0);
         let weight = term.weight.0;
         match joined.iter_mut().find(|(first, _)| first.name == term.name) {
@@ -95,10 +67,19 @@ fn join(ranks: Vec<Vec<Term>>) -> Vec<(Term, Sum)> {
             }
         }
     }
-    joined
+    Ok(joined)
 }
 
 impl Meter {
+    /// Sets the running reduction over all ranks.
+    pub(super) fn set_joined(&mut self, is_main_only: bool, sum: Sum, what: Joined) {
+        self.is_main_only = is_main_only;
+        if what == Joined::Pass {
+            self.last.get_or_insert(Value::Number(f64::NAN));
+        }
+        *self.joined(what) = sum;
+    }
+
     fn joined(&mut self, what: Joined) -> &mut Sum {
         match what {
             Joined::Pass => &mut self.pass,

@@ -412,7 +412,7 @@ impl MeterState {
     }
 
     /// Adds the running reductions of another rank.
-    pub(super) fn join(&mut self, other: MeterState) {
+    pub(super) fn join(&mut self, other: &MeterState) {
         self.pass.join(other.pass, self.reduce);
         self.window.join(other.window, self.reduce);
         self.last = self.last.or(other.last);

@@ -25,9 +25,10 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+use crate::distributed::World;
 use crate::error::{Error, Result, shortened};
 use crate::log::history::{History, Metrics};
-use crate::log::record::{Records, RecordsState};
+use crate::log::record::{InFlight, Record, Records, RecordsState, Span};
 use crate::moments::counters::Counters;
 use crate::phase::{Phase, PhaseSet};
 use crate::values::float::Float;
@@ -247,6 +248,72 @@ impl Log {
         })
     }
 
+    /// Logs a histogram, image or text for the next record of the phase.
+    pub(crate) fn add_media(
+        &mut self,
+        phase: Phase,
+        name: &str,
+        in_training_batch: bool,
+        content: impl FnOnce() -> Result<Content>,
+    ) {
+        if in_training_batch {
+            self.records.note_name(name);
+        }
+        if !self.records.keeps_media(phase, in_training_batch) {
+            return;
+        }
+        match content() {
+            Ok(content) => self.records.media.add(phase, name, content, in_training_batch),
+            Err(error) => self.cannot_log(name, &error),
+        }
+    }
+
+    /// Drops the media that were logged for a record of this batch, because it took no step.
+    pub(crate) fn drop_media_of_batch(&mut self) {
+        self.records.media.drop_of_batch();
+    }
+
+    /// Creates a record of what was logged in a phase since the last one, and starts copying its
+    /// values to the host. Returns `None` if the record would be empty.
+    pub(crate) fn depart(
+        &mut self,
+        counters: Counters,
+        phase: Phase,
+        span: Span,
+    ) -> Result<Option<InFlight>> {
+        let scalars = match span {
+            Span::Pass => self.take_closed(phase).collect(),
+            Span::Steps | Span::Rest => self.take_window(phase),
+        };
+        let pending = self.records.media.take(phase);
+        if scalars.is_empty() && pending.is_empty() {
+            return Ok(None);
+        }
+        let record = Record::new(counters, phase, span);
+        InFlight::depart(record, scalars, pending, self.reader.leaves_unread).map(Some)
+    }
+
+    /// Replaces the running reductions of a phase with those over all ranks. The results are
+    /// bit-identical on all ranks, because they merge them in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a tensor cannot be read, if the collective fails, or if, in a pass, a
+    /// rank has not logged a name that another has, or has logged it with another reduction. Names
+    /// logged by hooks on rank 0 only are not compared. A rank that logged nothing else is not
+    /// compared either, because it had no data.
+    pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
+        if world.is_solo() {
+            return Ok(());
+        }
+        let own = merge::terms(&mut self.meters, &self.reader, phase, what)?;
+        for (term, sum) in merge::join(world, &own, phase, what)? {
+            let index = self.index_of(phase, &term.name, term.reduce);
+            self.meters[index].set_joined(term.is_main_only, sum, what);
+        }
+        Ok(())
+    }
+
     /// Adds the new metrics to the history as a row.
     pub(crate) fn add_row(&mut self, step: Counters) {
         let new = self.closed.iter_mut().filter(|metric| metric.is_new_to_history);
@@ -312,7 +379,7 @@ impl LogState {
     pub(crate) fn join(mut self, other: LogState) -> Self {
         for theirs in other.meters {
             match self.meters.iter_mut().find(|own| own.is_of(&theirs)) {
-                Some(own) => own.join(theirs),
+                Some(own) => own.join(&theirs),
                 None => self.meters.push(theirs),
             }
         }

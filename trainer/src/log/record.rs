@@ -5,12 +5,10 @@ use std::time::SystemTime;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::Log;
 pub use super::histogram::Histogram;
 pub use super::image::Image;
 use super::media::{Media, MediaState, Waiting};
 pub(crate) use super::transfer::InFlight;
-use crate::error::Result;
 use crate::moments::counters::Counters;
 use crate::phase::{Phase, PhaseSet};
 
@@ -52,7 +50,7 @@ impl Span {
 
 impl Record {
     /// Creates a record without values.
-    fn new(counters: Counters, phase: Phase, span: Span) -> Self {
+    pub(super) fn new(counters: Counters, phase: Phase, span: Span) -> Self {
         Record { counters, phase, span, time: SystemTime::now(), scalars: Vec::new(), media: Vec::new() }
     }
 
@@ -164,31 +162,23 @@ impl Records {
         self.current = Some(record);
     }
 
-    /// The number of records of training steps so far.
-    pub(super) fn of_training_steps(&self) -> u64 {
-        self.counts[Phase::Train as usize][0]
-    }
-}
-
-impl Log {
-    /// Creates a record of what was logged in a phase since the last one, and starts copying its
-    /// values to the host. Returns `None` if the record would be empty.
-    pub(crate) fn depart(
-        &mut self,
-        counters: Counters,
-        phase: Phase,
-        span: Span,
-    ) -> Result<Option<InFlight>> {
-        let scalars = match span {
-            Span::Pass => self.take_closed(phase).collect(),
-            Span::Steps | Span::Rest => self.take_window(phase),
-        };
-        let pending = self.records.media.take(phase);
-        if scalars.is_empty() && pending.is_empty() {
-            return Ok(None);
+    /// Notes that a histogram, image or text was logged in a training batch.
+    pub(super) fn note_name(&mut self, name: &str) {
+        if self.watches(Phase::Train) {
+            self.media.note_name(name, self.is_due, self.of_training_steps());
         }
-        let record = Record::new(counters, phase, span);
-        InFlight::depart(record, scalars, pending, self.reader.leaves_unread).map(Some)
+    }
+
+    /// Returns the names of the histograms, images and texts that were only logged in training
+    /// batches without a record. Unless `all` is set, leaves out those since which no record was
+    /// due.
+    pub(crate) fn unrecorded_media(&self, all: bool) -> Vec<String> {
+        self.media.unrecorded(if all { None } else { Some(self.of_training_steps()) })
+    }
+
+    /// The number of records of training steps so far.
+    fn of_training_steps(&self) -> u64 {
+        self.counts[Phase::Train as usize][0]
     }
 }
 

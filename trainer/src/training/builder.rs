@@ -7,12 +7,12 @@ use std::panic::Location;
 
 use tch::{Cuda, Device};
 
-use super::Trainer;
 use super::erased::Erased;
 use super::modules;
 use super::ranks;
 use super::run_folder::check_hyperparameters;
 use super::task::Task;
+use super::trainer::Trainer;
 use crate::checkpoint::progress::{FitState, LoopState};
 use crate::distributed::Share;
 use crate::distributed::World;

@@ -4,13 +4,15 @@ use std::any::{Any, type_name};
 
 use tch::{Tensor, nn};
 
-use super::recompute::recompute_loss;
-use super::task::Task;
+use super::task::{Mode, Task};
 use crate::checkpoint::Slot;
 use crate::data::Batch;
+use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
+use crate::lifecycle::at;
 use crate::run::context::missing;
+use crate::run::dispatch::OperationOutput;
 use crate::run::dispatch::modules::observed;
 use crate::run::{AnyTask, Run, StepData, task_is_lent};
 
@@ -161,4 +163,53 @@ fn lent<T: Task, R>(run: &mut Run, compute: impl FnOnce(&mut T, &Erased<T>) -> R
     let task = task.as_mut().and_then(|value| value.downcast_mut()).ok_or_else(task_is_lent)?;
     let data = typed(data.as_deref().expect(HERE));
     observed(run, || compute(task, data))
+}
+
+pub(super) const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
+pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
+
+/// Computes the prediction of the current batch.
+pub(super) fn compute_pred<T: Task>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
+) -> Result<()> {
+    current::begin_forward(run.ranks.is_borrowed);
+    let pred = borrowed::<T, _>(run, |task, data| {
+        compute(task, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
+    })?;
+    current::check_layers()?;
+    data_mut::<T>(&mut run.step).pred = Some(pred);
+    Ok(())
+}
+
+/// Computes the loss of the current prediction.
+pub(super) fn compute_loss<T: Task>(
+    run: &mut Run,
+    compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
+) -> Result<()> {
+    run.step.loss = borrowed::<T, _>(run, |task, data| {
+        let pred = data.pred.as_ref().ok_or_else(|| missing("prediction"))?;
+        compute(task, pred, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
+    })?;
+    current::check_layers()
+}
+
+/// Computes the prediction and the loss of the current batch again, with the hooks around `pred`
+/// and `loss`, and returns the loss. The prediction and the loss of the step stay as they are.
+pub(super) fn recompute_loss<T: Task>(run: &mut Run) -> Result<Tensor> {
+    let pred = data_mut::<T>(&mut run.step).pred.take();
+    let loss = run.step.loss.take();
+    let result = compute::<T>(run);
+    data_mut::<T>(&mut run.step).pred = pred;
+    let again = std::mem::replace(&mut run.step.loss, loss);
+    result.map(|()| again.expect("`produce` returns an error without a loss"))
+}
+
+fn compute<T: Task>(run: &mut Run) -> Result<()> {
+    run.produce::<at::pred>(PREDICTION, |run| {
+        compute_pred(run, |task: &mut T, batch| task.pred(batch, Mode::Train))
+    })?;
+    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
+        compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch).map(Some))
+    })
 }

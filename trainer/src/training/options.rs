@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use tch::{Cuda, Device};
 
-use super::TrainerBuilder;
+use super::builder::TrainerBuilder;
 use super::task::Task;
+use crate::distributed::World;
 use crate::run::cancel::{CancelToken, OnSignal};
+use crate::run::run_folder::RunFolder;
 use crate::values::amount::Amount;
 use crate::values::every::Every;
+use crate::values::hyperparameter::Hyperparameter;
 
 impl<T: Task> TrainerBuilder<T> {
     /// The number of epochs that a call of `fit` trains. Defaults to 1, or, if
@@ -208,6 +211,49 @@ impl<T: Task> TrainerBuilder<T> {
     /// thread.
     pub fn cancel_token(mut self, token: CancelToken) -> Self {
         self.settings.cancel_token = token;
+        self
+    }
+
+    /// Sets the folder of the run, in which loggers and checkpoints have their files:
+    /// `run_folder("runs/first")`, or [`RunFolder::numbered("runs")`](RunFolder::numbered).
+    ///
+    /// The first entry point describes the run in its file `run.json`: the settings, the
+    /// hyperparameters, the hooks, the versions of this crate, of libtorch and of rustc, the git
+    /// commit of the working directory, the device, the number of threads, the seed, and the
+    /// command line. Each entry point replaces the status: `running`, then `finished`, `failed` or
+    /// `cancelled`. If the process is killed, the status remains `running`. Environment variables
+    /// are not recorded.
+    ///
+    /// A folder that holds another run is refused, unless the run is
+    /// [resumed](TrainerBuilder::resume). With [`fast_dev_run`](TrainerBuilder::fast_dev_run)
+    /// nothing is written, and `Resume::Auto` resumes nothing.
+    pub fn run_folder(mut self, folder: impl Into<RunFolder>) -> Self {
+        self.folder.setting = Some(folder.into());
+        self
+    }
+
+    /// Whether the [run folder](TrainerBuilder::run_folder) records the command line. Defaults to
+    /// `true`.
+    pub fn record_command_line(mut self, record: bool) -> Self {
+        self.folder.omits_command_line = !record;
+        self
+    }
+
+    /// Adds a value that the results depend on, such as the width of the network, for loggers and
+    /// the [run folder](TrainerBuilder::run_folder) to record. The hyperparameters of the optimizer
+    /// and the settings of the trainer are added automatically; `build` refuses their names here.
+    pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
+        self.hyperparameters.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the processes that train together: those that the program has
+    /// [joined](crate::distributed::World::join) itself, or with
+    /// [`World::solo`](crate::distributed::World::solo) this process alone, even if a launcher
+    /// started several. Defaults to those that the
+    /// [launcher](crate::distributed::Launch::from_env) started.
+    pub fn world(mut self, world: World) -> Self {
+        self.world = Some(world);
         self
     }
 }

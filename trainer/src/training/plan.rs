@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::validation::Loaders;
 use crate::checkpoint::progress::{FitStart, Plan};
-use crate::data::Batch;
+use crate::data::{Batch, NamedLoader};
 use crate::run::Run;
 use crate::run::settings::Settings;
 use crate::values::every::Every;
@@ -17,7 +16,7 @@ const DIVERGED: f64 = 1_000.0;
 const IMPLAUSIBLE: f64 = 1e15;
 
 /// Plans a fit from the settings and, if it is known, the number of batches in an epoch.
-pub(super) fn plan<B: Batch>(run: &Run, batches: Option<u64>, valid: &Loaders<'_, B>) -> Plan {
+pub(super) fn plan<B: Batch>(run: &Run, batches: Option<u64>, valid: &[NamedLoader<'_, B>]) -> Plan {
     let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
     let epochs = run.settings.planned_epochs();
     let FitStart { epochs: begun, steps, at, before } = run.fit.start;

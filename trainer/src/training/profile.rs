@@ -1,7 +1,8 @@
 //! Profiles: the builder's settings, and access to the last one.
 
+use super::builder::TrainerBuilder;
 use super::task::Task;
-use super::{Trainer, TrainerBuilder};
+use super::trainer::Trainer;
 use crate::profile::Profile;
 
 impl<T: Task> TrainerBuilder<T> {

@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 
 use tch::Device;
 
-use super::TrainerBuilder;
 use super::facts::{self, Audience};
-use super::task::Task;
 use crate::distributed::{Launch, Share, World, check_available, current};
 use crate::error::{Error, Result, shortened};
 use crate::hooks::DataParallel;
@@ -17,18 +15,6 @@ use crate::phase::Phase;
 use crate::run::dispatch::HookSelection;
 use crate::run::{Ranks, Run};
 use crate::values::facts::{Difference, Facts};
-
-impl<T: Task> TrainerBuilder<T> {
-    /// Sets the processes that train together: those that the program has
-    /// [joined](crate::distributed::World::join) itself, or with
-    /// [`World::solo`](crate::distributed::World::solo) this process alone, even if a launcher
-    /// started several. Defaults to those that the
-    /// [launcher](crate::distributed::Launch::from_env) started.
-    pub fn world(mut self, world: World) -> Self {
-        self.world = Some(world);
-        self
-    }
-}
 
 /// Returns the rank of this process and its share of each batch. A process that trains by itself
 /// has the rank that `set` or `RANK` assigns, and the share of rank 0 of 1. Adds the hook

@@ -151,7 +151,7 @@ fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
 /// record. Unless `all` were seen, as at the end of a fit that was not resumed, leaves out those
 /// since which no record was due, except if none ever is.
 pub(super) fn warn_of_unrecorded(run: &mut Run, all: bool) {
-    for name in run.log.unrecorded_media(all || run.settings.record_every().is_none()) {
+    for name in run.log.records.unrecorded_media(all || run.settings.record_every().is_none()) {
         run.warn(format!(
             "`train/{name}` is in no record, because no record was due in the batches that logged it: log it where \
              `cx.is_record_due()` is true, or at `after_train_epoch`, or set `.record_every(Every::Steps(1))`"

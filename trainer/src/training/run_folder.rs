@@ -4,51 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::TrainerBuilder;
-use super::task::Task;
 use crate::checkpoint::Resume;
 use crate::error::{Error, Result};
 use crate::hook::HookTable;
 use crate::io::files::{Lock, in_file};
-use crate::run::run_folder::{RunFile, RunFolder, Status, now};
+use crate::run::run_folder::{RunFile, Status, now};
 use crate::run::{FolderState, Run};
 use crate::values::float::Float;
 use crate::values::hyperparameter::Hyperparameter;
-
-impl<T: Task> TrainerBuilder<T> {
-    /// Sets the folder of the run, in which loggers and checkpoints have their files:
-    /// `run_folder("runs/first")`, or [`RunFolder::numbered("runs")`](RunFolder::numbered).
-    ///
-    /// The first entry point describes the run in its file `run.json`: the settings, the
-    /// hyperparameters, the hooks, the versions of this crate, of libtorch and of rustc, the git
-    /// commit of the working directory, the device, the number of threads, the seed, and the
-    /// command line. Each entry point replaces the status: `running`, then `finished`, `failed` or
-    /// `cancelled`. If the process is killed, the status remains `running`. Environment variables
-    /// are not recorded.
-    ///
-    /// A folder that holds another run is refused, unless the run is
-    /// [resumed](TrainerBuilder::resume). With [`fast_dev_run`](TrainerBuilder::fast_dev_run)
-    /// nothing is written, and `Resume::Auto` resumes nothing.
-    pub fn run_folder(mut self, folder: impl Into<RunFolder>) -> Self {
-        self.folder.setting = Some(folder.into());
-        self
-    }
-
-    /// Whether the [run folder](TrainerBuilder::run_folder) records the command line. Defaults to
-    /// `true`.
-    pub fn record_command_line(mut self, record: bool) -> Self {
-        self.folder.omits_command_line = !record;
-        self
-    }
-
-    /// Adds a value that the results depend on, such as the width of the network, for loggers and
-    /// the [run folder](TrainerBuilder::run_folder) to record. The hyperparameters of the optimizer
-    /// and the settings of the trainer are added automatically; `build` refuses their names here.
-    pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
-        self.hyperparameters.push((name.into(), value.into()));
-        self
-    }
-}
 
 /// Reports names of hyperparameters that are empty, set twice, or those of values that the trainer
 /// records itself.

@@ -3,18 +3,16 @@
 use tch::Tensor;
 
 use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
-use super::erased::{borrowed, data, data_mut};
+use super::erased::{LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred, data, data_mut};
 use super::task::{Mode, Task, TrainStep};
 use super::{decide, window};
 use crate::data::Batch;
-use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::log::LOSS;
 use crate::moment::Moment;
 use crate::moments::tree;
 use crate::phase::Phase;
-use crate::run::context::missing;
 use crate::run::dispatch::OperationOutput;
 use crate::run::{Done, Run};
 
@@ -151,7 +149,6 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
 }
 
 const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
-pub(super) const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };
 
 /// Runs the operation `pred`. Returns the sequence number of the prediction, which its token holds.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
@@ -178,21 +175,6 @@ fn after_pred(run: &mut Run) -> Result<u64> {
     run.fire::<at::after_pred>()?;
     Ok(run.step.preds)
 }
-
-pub(super) fn compute_pred<T: Task>(
-    run: &mut Run,
-    compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
-) -> Result<()> {
-    current::begin_forward(run.ranks.is_borrowed);
-    let pred = borrowed::<T, _>(run, |task, data| {
-        compute(task, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
-    })?;
-    current::check_layers()?;
-    data_mut::<T>(&mut run.step).pred = Some(pred);
-    Ok(())
-}
-
-pub(super) const LOSS_OUTPUT: OperationOutput = OperationOutput { name: "loss", setter: "set_loss" };
 
 /// Runs the operation `loss`, or sets the loss to 0 for a batch of weight 0. Returns the sequence
 /// number of the loss, which its token holds.
@@ -238,17 +220,6 @@ pub(crate) fn loss_with<T: Task>(
         compute_loss(run, |task, pred, batch| compute(task, pred, batch).map(Some))
     })?;
     after_loss::<T>(run)
-}
-
-pub(super) fn compute_loss<T: Task>(
-    run: &mut Run,
-    compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
-) -> Result<()> {
-    run.step.loss = borrowed::<T, _>(run, |task, data| {
-        let pred = data.pred.as_ref().ok_or_else(|| missing("prediction"))?;
-        compute(task, pred, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
-    })?;
-    current::check_layers()
 }
 
 /// Checks and logs the loss, and fires the point after it. The metric is `loss`, or within an

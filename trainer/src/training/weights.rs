@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::Trainer;
 use super::task::Task;
+use super::trainer::Trainer;
 use crate::checkpoint::{LoadWeights, Loaded, weights};
 use crate::error::Result;
 use crate::io::files::in_file;

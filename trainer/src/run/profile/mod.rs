@@ -18,18 +18,14 @@ mod tracing;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use tch::Device;
-
-pub(crate) use span::{data, entry};
+pub(crate) use span::{data, entry, measured};
 
 use crate::hook::definition::HookDef;
 use crate::hook::table::Table;
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::run::recorder::{
-    DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder, Stats, key_of, nanos,
-};
+use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorder, Stats, key_of, nanos};
 
 /// The time of an entry point, divided among its spans. `Display` prints a table, sorted by self
 /// time; other formats are [`json`](Profile::json) and [`chrome_trace`](Profile::chrome_trace).
@@ -223,19 +219,4 @@ fn hook_names(table: &Table) -> Vec<String> {
         if counts[key] > 1 { format!("{} #{number}", key.0) } else { key.0.clone() }
     });
     numbered.collect()
-}
-
-/// Replaces the table's entries with timed ones, and returns the recorder that they use, if
-/// anything is measured.
-pub(crate) fn measured(
-    table: Table,
-    settings: ProfileSettings,
-    device: Device,
-) -> (Table, Option<Box<Recorder>>) {
-    if !settings.measures() {
-        return (table, None);
-    }
-    let recorder = Recorder::new(table.hooks().len(), settings, device);
-    let table = table.timed(&span::SHIMS);
-    (table, Some(Box::new(recorder)))
 }

@@ -1,13 +1,15 @@
 //! Spans: the timed entries of the dispatch table, and two spans outside of the table, which
 //! measure the entry point and the wait for data.
 
+use tch::Device;
+
 use crate::hook::definition::{HookResult, Shim};
-use crate::hook::table::{HookId, TimedShims};
+use crate::hook::table::{HookId, Table, TimedShims};
 use crate::lifecycle::Module;
 use crate::moment::{Moment, MomentInfo};
 use crate::moments::tree;
 use crate::phase::Phase;
-use crate::run::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
+use crate::run::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key, ProfileSettings, Recorder};
 use crate::run::{Rest, Run};
 
 /// An open span. It ends when it is dropped, even while a panic unwinds.
@@ -143,4 +145,19 @@ pub(crate) fn data<R>(run: &mut Run, draw: impl FnOnce() -> R) -> R {
     let phase = run.place.phase;
     let _span = Span::begin(run, DATA, phase, false);
     draw()
+}
+
+/// Replaces the table's entries with timed ones, and returns the recorder that they use, if
+/// anything is measured.
+pub(crate) fn measured(
+    table: Table,
+    settings: ProfileSettings,
+    device: Device,
+) -> (Table, Option<Box<Recorder>>) {
+    if !settings.measures() {
+        return (table, None);
+    }
+    let recorder = Recorder::new(table.hooks().len(), settings, device);
+    let table = table.timed(&SHIMS);
+    (table, Some(Box::new(recorder)))
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Part, Scope};
+use super::part::{Part, Scope};
 use crate::checkpoint::{Saved, StateOf};
 use crate::error::{Error, Result};
 use crate::hook::definition::public_path;

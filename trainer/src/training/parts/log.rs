@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Part, Scope, is_count, require, value};
+use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::error::Result;
 use crate::log::LogState;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use tch::{Device, Tensor};
 
-use super::{Part, Scope, value};
+use super::part::{Part, Scope, value};
 use crate::checkpoint::files::{MODEL, STATE};
 use crate::checkpoint::{Saved, weights};
 use crate::error::Result;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::{Part, is_count, require, value};
+use super::part::{Part, is_count, require, value};
 use crate::checkpoint::files::OPTIMIZER;
 use crate::checkpoint::{NamedTensors, Saved};
 use crate::error::{Error, Result, shortened};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Part, is_count, require, value};
+use super::part::{Part, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::progress::{FitState, LoopState};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Reduction;
 
-use super::{Part, Scope, value};
+use super::part::{Part, Scope, value};
 use crate::TrainerBuilder;
 use crate::checkpoint::Saved;
 use crate::finders::FindLr;

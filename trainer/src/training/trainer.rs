@@ -1,0 +1,260 @@
+//! [`Trainer`]: its entry points, and what a program reads from it.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::builder::TrainerBuilder;
+use super::task::Task;
+use super::{entry, erased, fit, validation};
+use crate::data::Loader;
+use crate::error::Result;
+use crate::hook::{HookTable, describe};
+use crate::io::terminal::print_line;
+use crate::lifecycle::{self, at};
+use crate::log::history::History;
+use crate::log::history::Summary;
+use crate::model::vars::Vars;
+use crate::moment::Moment;
+use crate::moments::counters::Counters;
+use crate::optim::Optimizer;
+use crate::phase::Phase;
+use crate::run::Run;
+
+/// Trains and evaluates a [`Task`].
+pub struct Trainer<T> {
+    pub(crate) run: Run,
+    pub(super) task: PhantomData<fn() -> T>,
+}
+
+impl<T: Task> Trainer<T> {
+    /// Returns a builder for a trainer of this task.
+    pub fn builder(task: T) -> TrainerBuilder<T> {
+        TrainerBuilder::new(task)
+    }
+
+    /// Trains for the length that the settings define, and if there is validation data, validates
+    /// at the intervals of [`validate_every`](TrainerBuilder::validate_every). [`NamedLoaders`] as
+    /// validation data are validated one after the other.
+    ///
+    /// [`NamedLoaders`]: crate::data::NamedLoaders
+    ///
+    /// A further call trains for the same length again: the counters continue, and it begins with
+    /// the next epoch. The remainder of an epoch that ended early or with an error is not trained.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the task, a loader or a hook fails, if the trainer has no optimizer, if
+    /// a loader is empty, if the settings do not match the data, if a checkpoint or the run folder
+    /// cannot be written or resumed from, or if the run is cancelled
+    /// ([`Error::Cancelled`](crate::Error::Cancelled)). Unless the error occurred before `setup`,
+    /// `after_cancel` or `after_error`, and then `teardown`, have fired by then.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the task or a hook panics, as most methods of `tch` do on an error of libtorch
+    /// (their `f_…` variants return the error). The panic continues after `after_error` and
+    /// `teardown`; a line printed after its message names the moment, the epoch and the batch.
+    ///
+    /// In a program built with `panic = "abort"`, a panic ends the process immediately, without
+    /// `after_error` and `teardown`. Checkpoints on disk stay valid, because each is written
+    /// atomically, and the run resumes from the newest.
+    pub fn fit(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        valid: Option<&mut dyn Loader<T::Batch>>,
+    ) -> Result<Summary> {
+        entry::enter(&mut self.run, Phase::Train, lifecycle::Fit::INFO, |run| {
+            fit::fit::<T>(run, train, valid)
+        })
+    }
+
+    /// Runs one pass over validation data, or one over each of several
+    /// [named loaders](crate::data::NamedLoaders), outside of training.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
+    pub fn validate(&mut self, valid: &mut dyn Loader<T::Batch>) -> Result<Summary> {
+        entry::enter(&mut self.run, Phase::Valid, lifecycle::Valid::INFO, |run| {
+            validation::evaluate_each::<T, at::valid>(run, valid)
+        })
+    }
+
+    /// Runs one pass over test data, or one over each of several
+    /// [named loaders](crate::data::NamedLoaders).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
+    pub fn test(&mut self, test: &mut dyn Loader<T::Batch>) -> Result<Summary> {
+        entry::enter(&mut self.run, Phase::Test, lifecycle::Test::INFO, |run| {
+            validation::evaluate_each::<T, at::test>(run, test)
+        })
+    }
+
+    /// Runs one pass over data without computing a loss, and returns the predictions in the order
+    /// of the batches.
+    ///
+    /// All predictions stay in memory, on the device of the task;
+    /// [`predict_each`](Trainer::predict_each) avoids this. If a hook skips the `predict_step` of a
+    /// batch, there is no prediction for it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the same reasons as [`fit`](Trainer::fit), except a missing optimizer.
+    pub fn predict(&mut self, data: &mut dyn Loader<T::Batch>) -> Result<Vec<T::Pred>> {
+        let mut preds = Vec::new();
+        self.predict_each(data, |pred| {
+            preds.push(pred);
+            Ok(())
+        })?;
+        Ok(preds)
+    }
+
+    /// Runs one pass over data like [`predict`](Trainer::predict), but passes each prediction to
+    /// `sink` after the hooks at `after_predict_step`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `sink` does, and for the same reasons as [`fit`](Trainer::fit), except a
+    /// missing optimizer.
+    pub fn predict_each(
+        &mut self,
+        data: &mut dyn Loader<T::Batch>,
+        mut sink: impl FnMut(T::Pred) -> Result<()>,
+    ) -> Result<Summary> {
+        entry::enter(&mut self.run, Phase::Predict, lifecycle::Predict::INFO, |run| {
+            fit::predict::<T>(run, data, &mut sink)
+        })
+    }
+
+    /// Returns the table of hooks and when they run, built from the dispatch tables themselves.
+    #[must_use]
+    pub fn describe_hooks(&self) -> HookTable {
+        HookTable::of(&self.run.hooks.table)
+    }
+
+    /// Prints the [`HookTable`] to standard output if the environment variable `TRAINER_DESCRIBE`
+    /// is `markdown`, `tree`, `json` or `mermaid`, in that format. Returns whether the variable is
+    /// set. If several processes train together, only the [main](Trainer::is_main) one prints.
+    ///
+    /// ```no_run
+    /// # use trainer::prelude::*;
+    /// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+    /// let mut trainer = Trainer::builder(task).optimizer(AdamW::new(1e-3)).build()?;
+    /// if trainer.describe_requested()? {
+    ///     return Ok(());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the value of the variable is not one of these formats.
+    pub fn describe_requested(&self) -> Result<bool> {
+        let Some(text) = describe::requested(&self.run.hooks.table)? else { return Ok(false) };
+        if self.is_main() {
+            print_line(text.trim_end());
+        }
+        Ok(true)
+    }
+
+    /// The first hook of this type.
+    #[must_use]
+    pub fn hook<H: Send + 'static>(&self) -> Option<&H> {
+        self.run.values().next()
+    }
+
+    /// Mutable access to the first hook of this type.
+    pub fn hook_mut<H: Send + 'static>(&mut self) -> Option<&mut H> {
+        self.run.value_mut()
+    }
+
+    /// All hooks of this type, in the order in which they were added.
+    pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
+        self.run.values()
+    }
+
+    /// The task.
+    #[must_use]
+    pub fn task(&self) -> &T {
+        erased::task(&self.run)
+    }
+
+    /// Mutable access to the task.
+    pub fn task_mut(&mut self) -> &mut T {
+        erased::task_mut(&mut self.run)
+    }
+
+    /// The variables of the task, by name.
+    #[must_use]
+    pub fn vars(&self) -> &Vars {
+        &self.run.model.vars
+    }
+
+    /// The optimizer, if the trainer has one; with several, the one of the current part of the
+    /// model.
+    #[must_use]
+    pub fn optimizer(&self) -> Option<&dyn Optimizer> {
+        self.run.model.optimizers.get(None)
+    }
+
+    /// Mutable access to the optimizer; see [`optimizer`](Trainer::optimizer).
+    pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
+        self.run.model.optimizers.current().ok()
+    }
+
+    /// The optimizer of a part of the model.
+    #[must_use]
+    pub fn optimizer_of(&self, part: &str) -> Option<&dyn Optimizer> {
+        self.run.model.optimizers.get(Some(part))
+    }
+
+    /// Mutable access to the optimizer of a part of the model.
+    pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
+        self.run.model.optimizers.for_part(part).ok()
+    }
+
+    /// The [folder of the run](TrainerBuilder::run_folder), from its first entry point on.
+    #[must_use]
+    pub fn run_folder(&self) -> Option<&std::path::Path> {
+        self.run.folder()
+    }
+
+    /// Whether a `fit` that has not run yet will [resume](TrainerBuilder::resume) from a
+    /// checkpoint, if there is one. Until then, the weights are those that the program initialized.
+    #[must_use]
+    pub fn is_resuming(&self) -> bool {
+        self.run.checkpoints.resume.is_some()
+    }
+
+    /// Whether this is the main process, the one with [rank](TrainerBuilder::rank) 0, which prints,
+    /// logs and saves. In a program with one process, this is true unless another rank is set.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.run.rank == 0
+    }
+
+    /// The metrics over time of the entry point that ran last. After an error, the history has the
+    /// rows that were complete by then. An entry point that a resume skips does not change it.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.run.log.history
+    }
+
+    /// The counters of the loop.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.run.progress.counters
+    }
+}
+
+impl<T> fmt::Debug for Trainer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trainer")
+            .field("counters", &self.run.progress.counters)
+            .field("settings", &self.run.settings)
+            .finish_non_exhaustive()
+    }
+}
