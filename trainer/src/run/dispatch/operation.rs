@@ -44,60 +44,83 @@ impl Run {
     #[inline]
     pub(super) fn inside_range<O: AtOperation>(
         &mut self,
-        around: Range,
+        mut around: Range,
         body: impl FnOnce(&mut Run) -> Result<()>,
     ) -> Result<Done> {
-        let outer = std::mem::replace(&mut self.place.operation, O::INFO);
-        let result = if around.is_empty() {
-            body(self).map(|()| Done::Ran)
-        } else {
-            let mut body = Some(body);
-            self.around(&mut Frame {
-                operation: O::INFO,
-                remaining_hooks: around,
-                done: Done::Skipped,
-                responsible: None,
-                body: |run: &mut Run| {
-                    body.take().expect("`Next::run` consumes the `Next`, so the body runs once")(run)
-                },
-            })
+        let Some(first) = around.take_first() else {
+            let outer = std::mem::replace(&mut self.place.operation, O::INFO);
+            let result = body(self).map(|()| Done::Ran).map_err(|error| self.locate(error));
+            self.place.operation = outer;
+            return result;
         };
-        let result = result.map_err(|error| self.locate(error));
-        self.place.operation = outer;
+        let mut body = Some(body);
+        let frame = &mut Frame {
+            operation: O::INFO,
+            remaining_hooks: around,
+            done: Done::Skipped,
+            responsible: None,
+            body: |run: &mut Run| {
+                body.take().expect("`Next::run` consumes the `Next`, so the body runs once")(run)
+            },
+        };
+        self.around(first, frame)?;
+        Ok(frame.done)
+    }
+
+    /// Runs an operation that has `around` hooks, the outermost of which is `first`.
+    fn around(&mut self, first: u32, frame: Rest<'_>) -> Result<()> {
+        let mut place = self.place;
+        place.hook = None;
+        self.place.operation = frame.operation;
+        let mut result = self.call_around(first, frame);
+        // A hook may have caught a panic that left the run in another place.
+        let operation = std::mem::replace(&mut place.operation, frame.operation);
+        self.place = place;
+        if let Err(error) = result {
+            result = Err(self.locate(error));
+        }
+        self.place.operation = operation;
+        self.dispatch.responsible = frame.responsible;
         result
     }
 
-    /// Runs an operation that has `around` hooks.
-    fn around(&mut self, frame: Rest<'_>) -> Result<Done> {
-        let place = self.place;
-        let result = self.run_rest(frame);
-        // A hook may have caught a panic that left the run in another place.
-        self.place = place;
-        self.place.hook = None;
-        self.dispatch.responsible = frame.responsible;
-        result.map(|()| frame.done)
+    /// Calls the hook around an operation at one index of the table.
+    #[inline]
+    fn call_around(&mut self, index: u32, rest: Rest<'_>) -> Result<()> {
+        let Entry { call, slot, hook } = self.hooks.table.around(index);
+        self.place.hook = Some(hook);
+        let result = call(self, slot, rest);
+        let result = self.called(hook, rest.operation, result);
+        if rest.done != Done::Ran && result.is_ok() {
+            rest.responsible.get_or_insert(hook);
+        }
+        result
     }
 
-    /// Calls the next hook around an operation, or the body of the operation if no hook is left.
+    /// Runs the body of an operation.
     #[inline]
-    pub(crate) fn run_rest(&mut self, rest: Rest<'_>) -> Result<()> {
-        if let Some(index) = rest.remaining_hooks.take_first() {
-            let Entry { call, slot, hook } = self.hooks.table.around(index);
-            self.place.hook = Some(hook);
-            let result = call(self, slot, rest);
-            let result = self.called(hook, rest.operation, result);
-            if rest.done != Done::Ran && result.is_ok() {
-                rest.responsible.get_or_insert(hook);
-            }
-            return result;
-        }
+    fn run_body(&mut self, rest: Rest<'_>) -> Result<()> {
         self.place.hook = None;
         rest.done = Done::Failed;
-        let result = (rest.body)(self);
-        if result.is_ok() {
-            rest.done = Done::Ran;
+        (rest.body)(self).map_err(|error| self.locate(error))?;
+        rest.done = Done::Ran;
+        Ok(())
+    }
+
+    /// Calls the next hook around an operation, or its body if no hook is left.
+    #[inline]
+    pub(crate) fn run_rest(&mut self, rest: Rest<'_>) -> Result<()> {
+        match rest.remaining_hooks.take_first() {
+            Some(index) => self.call_further(index, rest),
+            None => self.run_body(rest),
         }
-        result.map_err(|error| self.locate(error))
+    }
+
+    /// Calls a hook that is not the outermost one. Not inlined, because most operations have only
+    /// one, and a function with this call saves more registers.
+    #[inline(never)]
+    fn call_further(&mut self, index: u32, rest: Rest<'_>) -> Result<()> {
+        self.call_around(index, rest)
     }
 
     /// Does the same as [`run_rest`](Run::run_rest) within a hook, whose error it may become.

@@ -1,0 +1,103 @@
+//! Runs one operation of the trainer a given number of times, for `make instructions`, which counts
+//! the instructions of one with Valgrind: `instructions CASE COUNT`. Without arguments, as in
+//! `cargo bench`, it does nothing.
+
+#![allow(missing_docs)]
+
+use std::hint::black_box;
+
+use trainer::__private::{fire, operate};
+use trainer::TrainerBuilder;
+use trainer::data::from_fn;
+use trainer::moment::{AtOperation, AtPoint};
+use trainer::prelude::*;
+
+/// Defines a free function as a hook, in its own module.
+macro_rules! hooks {
+    ($at:ident $marker:ident: $($name:ident)*) => {$(
+        mod $name {
+            use trainer::prelude::*;
+            #[hook($at)]
+            fn hook(cx: &mut Cx<$marker>) {
+                std::hint::black_box(cx.counters().epoch);
+            }
+        }
+    )*};
+}
+
+hooks! { after_pred AfterPred: one }
+hooks! { after_loss AfterLoss: t0 t1 t2 t3 t4 t5 t6 t7 t8 t9 }
+
+/// A hook with state.
+struct Stateful(u64);
+
+#[hook]
+impl Stateful {
+    fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) {
+        self.0 = self.0.wrapping_add(black_box(cx.counters().epoch));
+    }
+}
+
+/// A hook around an operation.
+#[hook(around = zero_grad)]
+fn around(cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
+    next.run(cx)
+}
+
+type Network = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
+
+fn builder() -> TrainerBuilder<Network> {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let root = vs.root();
+    let net = nn::seq()
+        .add(nn::linear(&root / "fc1", 64, 32, Default::default()))
+        .add_fn(Tensor::relu)
+        .add(nn::linear(&root / "fc2", 32, 10, Default::default()));
+    Trainer::builder(Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| {
+        logits.cross_entropy_for_logits(labels)
+    }))
+}
+
+/// Trains for `count` steps, without the hooks of this file.
+fn steps(builder: TrainerBuilder<Network>, count: u64) -> Result<()> {
+    let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
+    let labels = Tensor::randint(10, [32], (Kind::Int64, Device::Cpu));
+    let mut loader = from_fn(|_| (0..count).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
+    builder.discover(Discover::None).build()?.fit(&mut loader, None).map(drop)
+}
+
+fn fires<P: AtPoint>(builder: TrainerBuilder<Network>, count: u64) -> Result<()> {
+    let mut trainer = builder.build()?;
+    (0..count).try_for_each(|_| fire::<P, _>(black_box(&mut trainer)))
+}
+
+fn operates<O: AtOperation>(count: u64) -> Result<()> {
+    let mut trainer = builder().build()?;
+    (0..count).try_for_each(|_| operate::<O, _>(black_box(&mut trainer)).map(drop))
+}
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(case), Some(Ok(count))) = (arguments.next(), arguments.next().map(|count| count.parse()))
+    else {
+        return Ok(());
+    };
+    tch::set_num_threads(1);
+    tch::manual_seed(0);
+    let adamw = || builder().optimizer(AdamW::new(1e-3));
+    match &*case {
+        "step-sgd" => steps(builder().optimizer(Sgd::new(1e-3)), count),
+        "step-adamw" => steps(adamw(), count),
+        "step-logging" => steps(adamw().on::<AfterStep>("log", |cx| cx.log("one", 1.0)), count),
+        "point-0" => fires::<BeforeFit>(builder(), count),
+        "point-1" => fires::<AfterPred>(builder(), count),
+        "point-10" => fires::<AfterLoss>(builder(), count),
+        "point-10-state" => {
+            let hooks = (0..10).fold(builder(), |builder, nth| builder.hook(Stateful(nth)));
+            fires::<BeforeBackward>(hooks, count)
+        }
+        "operation-0" => operates::<Loss>(count),
+        "operation-1" => operates::<ZeroGrad>(count),
+        other => panic!("no case is named `{other}`"),
+    }
+}
