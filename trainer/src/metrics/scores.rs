@@ -38,17 +38,17 @@ impl Score {
         if self.classes.kinds == Kinds::Binary {
             return scalar(value(&classes[0]));
         }
-        let weight = |counts: &Counts| match self.average {
-            Average::Weighted => counts.tp + counts.fn_,
-            _ if !self.classes.is_multiclass() => 1.0,
-            _ if by_support => f64::from(counts.tp + counts.fn_ > 0.0),
-            _ => f64::from(counts.tp + counts.fp + counts.fn_ > 0.0),
-        };
         match self.average {
             Average::Micro => scalar(value(&classes.iter().copied().sum())),
-            Average::Macro | Average::Weighted => {
-                scalar(weighted_mean(classes.iter().map(|counts| (value(counts), weight(counts)))))
-            }
+            Average::Macro | Average::Weighted => scalar(weighted_mean(classes.iter().map(|counts| {
+                let weight = match self.average {
+                    Average::Weighted => counts.tp + counts.fn_,
+                    _ if !self.classes.is_multiclass() => 1.0,
+                    _ if by_support => f64::from(counts.tp + counts.fn_ > 0.0),
+                    _ => f64::from(counts.tp + counts.fp + counts.fn_ > 0.0),
+                };
+                (value(counts), weight)
+            }))),
             Average::PerClass => Tensor::from_slice(&classes.iter().map(value).collect::<Vec<_>>()),
         }
     }
