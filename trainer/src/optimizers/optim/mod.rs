@@ -230,14 +230,18 @@ fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes
         match places.get(name) {
             None => mistakes.push(format!("`{name}` is unexpected")),
             Some(place) if place.size() != tensor.size() => {
-                let (there, here) = (tensor.size(), place.size());
-                mistakes
-                    .push(format!("`{name}`: expected shape {here:?}, found {there:?} in the saved state"));
+                mistakes.push(format!(
+                    "`{name}`: expected shape {:?}, found {:?} in the saved state",
+                    place.size(),
+                    tensor.size()
+                ));
             }
             Some(place) if place.kind() != tensor.kind() => {
-                let (there, here) = (tensor.kind(), place.kind());
-                mistakes
-                    .push(format!("`{name}`: expected dtype {here:?}, found {there:?} in the saved state"));
+                mistakes.push(format!(
+                    "`{name}`: expected dtype {:?}, found {:?} in the saved state",
+                    place.kind(),
+                    tensor.kind()
+                ));
             }
             Some(place) => copies.push((place.shallow_clone(), tensor)),
         }
