@@ -202,7 +202,8 @@ impl Arguments {
     }
 
     fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
-        let (name, span) = (key.to_string(), key.span());
+        let name = key.to_string();
+        let span = key.span();
         if self.keys.contains(key) {
             return errors.push(span, format!("duplicate key `{name}`"));
         }
@@ -389,7 +390,7 @@ fn phases(
     if parts.is_empty() {
         errors.push(span, format!("expected {}", form_of("only")));
     }
-    let phase = |part: TokenStream| match syn::parse2::<Ident>(part.clone()) {
+    let phases = parts.into_iter().filter_map(|part| match syn::parse2::<Ident>(part.clone()) {
         Ok(name) => {
             words.push((PHASES, name.clone()));
             crate::phases::check(name, errors)
@@ -398,8 +399,8 @@ fn phases(
             errors.push(part.span(), format!("expected {}", form_of("only")));
             None
         }
-    };
-    parts.into_iter().filter_map(phase).collect()
+    });
+    phases.collect()
 }
 
 /// Parses the path of an operation, and reports a string or a point in its place.
@@ -502,7 +503,7 @@ fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<T
     if parts.is_empty() {
         errors.push(span, format!("expected {}", form_of(key)));
     }
-    let target = |part: TokenStream| {
+    let targets = parts.into_iter().filter_map(|part| {
         let span = part.span();
         let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
         let (inner, optional) = match &tokens[..] {
@@ -519,8 +520,8 @@ fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<T
                 None
             }
         }
-    };
-    parts.into_iter().filter_map(target).collect()
+    });
+    targets.collect()
 }
 
 fn kind_of(literal: &Lit) -> &'static str {

@@ -146,7 +146,8 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             "a point goes on a method, not on the `impl` block: name the method after the point, or put `#[hook(<point>)]` on it",
         );
     }
-    let (mut hooks, mut any) = (Vec::new(), false);
+    let mut hooks = Vec::new();
+    let mut any = false;
     for member in &block.members {
         let method = match member {
             Member::Method(method) => method,
@@ -216,9 +217,8 @@ fn hook<'a>(
     }
     let name = &function.signature.ident;
     let krate = Krate::of(inherited.unwrap_or(arguments).krate.as_ref());
-    let full = |path: &Path| path.leading_colon.is_some() || path.segments.len() > 1;
     let moment = match around.or(arguments.point.as_ref()) {
-        Some(path) if full(path) => path.clone(),
+        Some(path) if path.leading_colon.is_some() || path.segments.len() > 1 => path.clone(),
         Some(path) => {
             let module = if around.is_some() { "around" } else { "at" };
             named(path.segments.last().map_or(name, |segment| &segment.ident), module, &krate, errors)
@@ -245,7 +245,8 @@ fn hook<'a>(
         errors
             .push(point.span(), "a hook is at a point or around an operation, not both: remove one of them");
     }
-    let main_only = [Some(arguments), inherited].into_iter().flatten().any(|it| it.main_only.is_some());
+    let main_only =
+        [Some(arguments), inherited].into_iter().flatten().any(|arguments| arguments.main_only.is_some());
     check_main_only(function, main_only, around, errors);
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
@@ -339,6 +340,7 @@ fn named(name: &Ident, module: &str, krate: &Krate<'_>, errors: &mut Errors) -> 
 /// Returns `::trainer::<module>::<name>`, located on the user's own word.
 fn within(module: &str, name: &Ident, krate: &Krate<'_>) -> Path {
     let span = name.span().resolved_at(Span::mixed_site());
-    let (krate, module) = (krate.at(span), Ident::new(module, span));
+    let krate = krate.at(span);
+    let module = Ident::new(module, span);
     syn::parse2(quote_spanned!(span=> #krate::#module::#name)).expect("a path")
 }

@@ -31,7 +31,7 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
         errors.push(variadic.span(), "a hook cannot be variadic: its arguments are fixed");
     }
     if let Some(parameter) =
-        sig.generics.params.iter().find(|it| !matches!(it, syn::GenericParam::Lifetime(_)))
+        sig.generics.params.iter().find(|parameter| !matches!(parameter, syn::GenericParam::Lifetime(_)))
     {
         errors.push(
             parameter.span(),
@@ -158,7 +158,8 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
 
 /// Returns the name of an operation's marker type.
 fn marker(operation: &Path) -> String {
-    let name = operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.unraw().to_string()));
+    let name =
+        operation.segments.last().map(|segment| crate::lifecycle::pascal(&segment.ident.unraw().to_string()));
     name.unwrap_or_default()
 }
 
@@ -229,7 +230,7 @@ pub(super) fn marker_of(context: &Type) -> Option<String> {
 
 /// Returns the span of `Main` and the name of the marker in it, for `&mut Cx<Main<AfterStep>>`.
 pub(super) fn main_of(context: &Type) -> Option<(Span, String)> {
-    let main = argument(context).filter(|it| is_named("Main", it))?;
+    let main = argument(context).filter(|argument| is_named("Main", argument))?;
     Some((innermost_path(main), last_word(argument(main)?)))
 }
 
@@ -270,7 +271,9 @@ pub(super) fn innermost(written: &Type) -> Span {
 /// Returns the span of a path's last segment, or of the whole type if it is not a path.
 fn innermost_path(written: &Type) -> Span {
     match peeled(written) {
-        Type::Path(path) => path.path.segments.last().map_or_else(|| written.span(), |it| it.ident.span()),
+        Type::Path(path) => {
+            path.path.segments.last().map_or_else(|| written.span(), |segment| segment.ident.span())
+        }
         _ => written.span(),
     }
 }

@@ -1,6 +1,6 @@
 //! Flattens the declared tree to a list of moments, in the order of a run.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -118,11 +118,11 @@ pub(super) fn elsewhere(operation: &Path, trainer: &Path) -> Path {
 
 /// Returns the tokens of a path, located at `span`.
 pub(super) fn spanned(path: &Path, span: Span) -> TokenStream {
-    let there = |mut token: TokenTree| {
+    let tokens = path.to_token_stream().into_iter().map(|mut token| {
         token.set_span(span);
         token
-    };
-    path.to_token_stream().into_iter().map(there).collect()
+    });
+    tokens.collect()
 }
 
 /// The properties that a node inherits from its position in the tree.
@@ -167,7 +167,8 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         // Continues with the name in snake_case: the marker and the name must differ.
         let Ok(mut meant) = syn::parse_str::<Ident>(&snake(&bare)) else { return };
         meant.set_span(name.span());
-        (bare, name) = (meant.to_string(), meant);
+        bare = meant.to_string();
+        name = meant;
     }
     let names = match children {
         None => vec![bare.clone()],
@@ -222,9 +223,9 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
             "expected `in <phase> | …`, the phases that reach it, or `within <operation> { … }` around it",
         );
     }
-    let is_unit =
-        |unit: &&Ident| ["batches", "steps", "epochs", "records"].iter().any(|known| *unit == known);
-    if let Some(unit) = head.counts.as_ref().filter(|unit| !is_unit(unit)) {
+    if let Some(unit) = &head.counts
+        && !["batches", "steps", "epochs", "records"].iter().any(|known| unit == known)
+    {
         errors.push(
             unit.span(),
             "expected `counts batches`, `counts steps`, `counts epochs` or `counts records`",
@@ -291,23 +292,23 @@ fn phases(listed: &[Ident], errors: &mut Errors) -> Vec<Ident> {
 
 /// Returns the text of `///` lines, each with its leading space.
 fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
-    let text = |attribute: &Attribute| match &attribute.meta {
+    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
             Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) => Some(line.value()),
             _ => None,
         },
         _ => None,
-    };
-    attributes.iter().filter_map(text).collect()
+    });
+    lines.collect()
 }
 
 /// Converts to PascalCase: `AfterStep` for `after_step`. Letters without case stay as they are.
 pub(crate) fn pascal(name: &str) -> String {
-    let word = |word: &str| {
+    let words = name.split('_').filter_map(|word| {
         let mut letters = word.chars();
         letters.next().map(|first| first.to_uppercase().to_string() + letters.as_str())
-    };
-    name.split('_').filter_map(word).collect()
+    });
+    words.collect()
 }
 
 /// Converts to snake_case: `after_step` for `AfterStep`.
