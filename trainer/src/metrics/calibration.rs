@@ -4,6 +4,7 @@ use tch::{Kind, Tensor};
 
 use super::average::safe_divide;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, int, is_any_nan, is_used, rows};
+use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, scalar, sum_kind};
 use crate::error::Result;
@@ -153,11 +154,5 @@ impl Metric for CalibrationError {
         }))
     }
 
-    fn states(&self) -> &States {
-        &self.states
-    }
-
-    fn states_mut(&mut self) -> &mut States {
-        &mut self.states
-    }
+    state_of!();
 }

@@ -6,6 +6,7 @@ use tch::{Kind, Tensor};
 use super::average::safe_divide;
 use super::counts;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
+use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, scalar};
 use crate::error::Result;
@@ -81,7 +82,7 @@ pub(super) fn column_sums(matrix: &Matrix) -> Vec<f64> {
 }
 
 macro_rules! confusion_metric {
-    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr) => {
+    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr $(, $per_class:ident)?) => {
         impl $type {
             classes_settings!(confusion.classes);
 
@@ -109,17 +110,11 @@ macro_rules! confusion_metric {
                 Ok($value)
             }
 
-            fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
-                self.per_class_value()
-            }
+            $(fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+                self.$per_class()
+            })?
 
-            fn states(&self) -> &States {
-                &self.confusion.states
-            }
-
-            fn states_mut(&mut self) -> &mut States {
-                &mut self.confusion.states
-            }
+            state_of!(confusion.states);
         }
     };
 }
@@ -208,7 +203,14 @@ impl ConfusionMatrix {
     }
 }
 
-confusion_metric!(ConfusionMatrix, "confusion_matrix", this, matrices, this.value(&matrices));
+confusion_metric!(
+    ConfusionMatrix,
+    "confusion_matrix",
+    this,
+    matrices,
+    this.value(&matrices),
+    per_class_value
+);
 
 /// The weight that [`CohenKappa`] gives to a confusion of two classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,15 +273,6 @@ impl CohenKappa {
         }
         1.0 - observed / expected
     }
-
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "other metrics of this file have values per class"
-    )]
-    fn per_class_value(&self) -> Result<Option<Tensor>> {
-        Ok(None)
-    }
 }
 
 confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&matrices[0])));
@@ -312,15 +305,6 @@ impl Matthews {
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {
         Matthews { confusion: Confusion::new(Kinds::Multilabel(labels)) }
-    }
-
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "other metrics of this file have values per class"
-    )]
-    fn per_class_value(&self) -> Result<Option<Tensor>> {
-        Ok(None)
     }
 }
 

@@ -5,6 +5,7 @@ use tch::{Kind, Tensor};
 use super::average::Average;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int, is_any_nan, is_used, rows};
 use super::ranking::Ranking;
+use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, scalar};
 use crate::error::Result;
@@ -318,13 +319,7 @@ macro_rules! curve {
                 self.value(Average::PerClass).map(Some)
             }
 
-            fn states(&self) -> &States {
-                &self.curve.states
-            }
-
-            fn states_mut(&mut self) -> &mut States {
-                &mut self.curve.states
-            }
+            state_of!(curve.states);
         }
     };
 }

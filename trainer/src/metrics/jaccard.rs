@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::average::{Average, safe_divide};
 use super::confusion::{Confusion, Matrix, column_sums, confusion_metric, row_sums};
 use super::labels::Kinds;
+use super::regression::state_of;
 use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
@@ -63,8 +64,12 @@ impl Jaccard {
             })
             .collect()
         } else {
-            let matrices = matrices.iter();
-            matrices.map(|m| (m[1][1], m[1][1] + m[0][1] + m[1][0], m[1][1] + m[1][0])).collect()
+            (matrices.iter())
+                .map(|matrix| {
+                    let targets = matrix[1][1] + matrix[1][0];
+                    (matrix[1][1], matrix[1][1] + matrix[0][1] + matrix[1][0], targets)
+                })
+                .collect()
         };
         let scores: Vec<f64> = each.iter().map(|(num, denom, _)| safe_divide(*num, *denom)).collect();
         if classes.kinds == Kinds::Binary {
@@ -102,4 +107,4 @@ impl Jaccard {
     }
 }
 
-confusion_metric!(Jaccard, "jaccard", this, matrices, this.value(&matrices, this.average));
+confusion_metric!(Jaccard, "jaccard", this, matrices, this.value(&matrices, this.average), per_class_value);

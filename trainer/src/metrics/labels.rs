@@ -123,7 +123,7 @@ impl Classes {
                     && shape[2..] == targets[1..]
             }
         };
-        if !fits {
+        let mistake = if !fits {
             let expected = match self.kinds {
                 Kinds::Binary => "scores or labels and targets of the same shape".to_owned(),
                 Kinds::Multilabel(len) => {
@@ -138,32 +138,20 @@ impl Classes {
                     format!("scores of shape [n, {len}, …] and targets of shape [n, …]")
                 }
             };
-            return Err(error(
-                name,
-                &format!(
-                    "the prediction has shape {shape:?} ({:?}) and the target {targets:?} ({:?}): expected {expected}",
-                    pred.kind(),
-                    target.kind()
-                ),
-            ));
-        }
-        if !is_int(target) {
-            return Err(error(
-                name,
-                &format!("the target has dtype {:?}: expected an integer dtype or `Bool`", target.kind()),
-            ));
-        }
-        if pred.device() != target.device() {
-            return Err(error(
-                name,
-                &format!(
-                    "the prediction is on {:?} and the target on {:?}: move both to one device",
-                    pred.device(),
-                    target.device()
-                ),
-            ));
-        }
-        Ok(pred.numel() == 0)
+            format!(
+                "the prediction has shape {shape:?} ({:?}) and the target {targets:?} ({:?}): expected {expected}",
+                pred.kind(),
+                target.kind()
+            )
+        } else if !is_int(target) {
+            format!("the target has dtype {:?}: expected an integer dtype or `Bool`", target.kind())
+        } else if pred.device() != target.device() {
+            let [pred, target] = [pred, target].map(Tensor::device);
+            format!("the prediction is on {pred:?} and the target on {target:?}: move both to one device")
+        } else {
+            return Ok(pred.numel() == 0);
+        };
+        Err(error(name, &mistake))
     }
 
     /// Like [`check`](Classes::check), for a metric that needs floating-point scores.
@@ -173,14 +161,12 @@ impl Classes {
             return self.check(name, pred, target);
         }
         let of_shape = if is_multiclass { " of shape [n, classes, …]" } else { "" };
-        Err(error(
-            name,
-            &format!(
-                "the prediction has shape {:?} and dtype {:?}: expected floating-point scores{of_shape}",
-                pred.size(),
-                pred.kind()
-            ),
-        ))
+        let shape = pred.size();
+        let kind = pred.kind();
+        let text = format!(
+            "the prediction has shape {shape:?} and dtype {kind:?}: expected floating-point scores{of_shape}"
+        );
+        Err(error(name, &text))
     }
 
     /// Calls `each` with the predicted and the true class of each sample that counts. Returns

@@ -33,12 +33,15 @@ pub(super) fn difference(pred: &Tensor, target: &Tensor) -> Tensor {
 
 macro_rules! state_of {
     () => {
+        state_of!(states);
+    };
+    ($($field:ident).+) => {
         fn states(&self) -> &States {
-            &self.states
+            &self.$($field).+
         }
 
         fn states_mut(&mut self) -> &mut States {
-            &mut self.states
+            &mut self.$($field).+
         }
     };
 }

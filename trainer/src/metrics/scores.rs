@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::average::{Average, safe_divide, weighted_mean};
 use super::counts::{self, Counts};
 use super::labels::{Classes, Kinds};
+use super::regression::state_of;
 use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
@@ -148,13 +149,7 @@ macro_rules! score {
                 self.value(Some(Average::PerClass)).map(Some)
             }
 
-            fn states(&self) -> &States {
-                &self.score.states
-            }
-
-            fn states_mut(&mut self) -> &mut States {
-                &mut self.score.states
-            }
+            state_of!(score.states);
         }
     };
 }
