@@ -204,8 +204,7 @@ impl Saved {
         let text = self.values.get(key).ok_or_else(|| none("value", key, self.values.keys()))?;
         from_text(text).map_err(|error| {
             let error = error.to_string();
-            let help
-= if error.contains("missing") && error.contains("field") {
+            let help = if error.contains("missing") && error.contains("field") {
                 "; for a field that was renamed or added since, use `#[serde(alias = \"…\")]` or `#[serde(default)]`"
             } else {
                 ""

@@ -195,9 +195,7 @@ impl Links {
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
-        let input = tensor.view([-1]);
-        let output = all.view([-1]);
-        self.collective(Kind::Data, what, |group| group.all_gather(&input, &output))?;
+        self.collective(Kind::Data, what, |group| group.all_gather(&tensor.view([-1]), &all.view([-1])))?;
         Ok(all)
     }
 

@@ -143,8 +143,7 @@ pub(crate) fn public_path(path: &str) -> Cow<'_, str> {
     let mut rest = path;
     while !rest.is_empty() {
         let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != ':');
-        let length = end.unwrap_or(rest.len());
-        let (word, after) = rest.split_at(length);
+        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
         match word.split("::").collect::<Vec<_>>()[..] {
             [krate, open, _, .., name] if krate == env!("CARGO_CRATE_NAME") && OPEN.contains(&open) => {
                 public.extend([krate, "::", open, "::", name]);

@@ -111,12 +111,11 @@ impl<T: Task> BatchNormUpdate<T> {
     /// Adds up the statistics of all batches, and returns the number of batches.
     fn pass(&mut self, cx: &mut Cx<AfterTrainEpoch>, statistics: &mut [Statistic]) -> Result<f64> {
         let _no_grad = tch::no_grad_guard();
-        let device = cx.device();
         let limit = if cx.is_fast_dev_run() { 1 } else { usize::MAX };
         let mut batches = 0.0;
         for batch in self.loader.batches(cx.counters().epoch, 0)?.take(limit) {
             let mut batch = batch?;
-            batch.move_to(device);
+            batch.move_to(cx.device());
             if batches == 0.0 {
                 // libtorch computes `(1 - momentum) * running + momentum * of_batch`.
                 fill(statistics, PROBE)?;

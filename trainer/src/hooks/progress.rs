@@ -190,11 +190,10 @@ impl Progress {
 
     /// Prints the line of a pass outside of an epoch: the metrics of its loader.
     fn pass_line<P: HasMetrics>(&mut self, cx: &Cx<P>) {
-        let title = with_loader(cx, ' ');
         let prefix = with_loader(cx, '/') + "/";
         let own = cx.metrics().iter().filter(|(name, _)| cx.loader().is_none() || name.starts_with(&prefix));
         let own: Metrics = own.map(|(name, value)| (name.to_owned(), value)).collect();
-        self.line(&title, &own);
+        self.line(&with_loader(cx, ' '), &own);
     }
 
     /// Prints a line of metrics, without those of single classes and monitors.

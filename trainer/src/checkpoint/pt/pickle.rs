@@ -376,9 +376,7 @@ impl<'a> Machine<'a> {
             b'j' => input.number(4).and_then(|index| self.recall(index)),   // LONG_BINGET
             b'c' => {
                 // GLOBAL
-                let module = input.line()?;
-                let name = input.line()?;
-                self.push(Object::Global(Global::find(module, name)?))
+                self.push(Object::Global(Global::find(input.line()?, input.line()?)?))
             }
             0x93 => {
                 // STACK_GLOBAL
