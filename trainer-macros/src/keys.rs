@@ -99,13 +99,9 @@ pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Option<&'a str> {
-    let typo =
-        candidates.clone().into_iter().find(|candidate| strsim::damerau_levenshtein(name, candidate) == 1);
-    let scored = candidates.into_iter().map(|candidate| (strsim::jaro_winkler(name, candidate), candidate));
+    let typo = candidates.clone().into_iter().find(|known| strsim::damerau_levenshtein(name, known) == 1);
+    let scored = candidates.into_iter().map(|known| (strsim::jaro_winkler(name, known), known));
     typo.or_else(|| {
-        scored
-            .filter(|(score, _)| *score > 0.7)
-            .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, candidate)| candidate)
+        scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
     })
 }

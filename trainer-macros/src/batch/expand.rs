@@ -29,8 +29,7 @@ pub(super) fn implement(item: &Item, derived: Derived, methods: &TokenStream) ->
     let path = quote!(#trainer::data::#derived);
     let generics = bounded(item, &path);
     let (impl_generics, arguments, clause) = generics.split_for_impl();
-    let name = &item.name;
-    let allowed = &item.allowed;
+    let Item { name, allowed, .. } = item;
     quote! {
         #allowed
         const _: () = {

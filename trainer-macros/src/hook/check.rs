@@ -107,45 +107,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         }
         _ => {}
     }
-    if let Type::Path(path) = peeled(&block.self_type)
-        && let Some(name) = path.path.get_ident()
-    {
-        errors.reserved(name);
-    }
-    for parameter in &block.generics.params {
-        match parameter {
-            GenericParam::Type(parameter) => errors.reserved(&parameter.ident),
-            GenericParam::Const(parameter) => errors.reserved(&parameter.ident),
-            GenericParam::Lifetime(_) => {}
-        }
-    }
-    if let Some(operation) = &arguments.around {
-        errors.push(
-            operation.span(),
-            "`around` goes on a method, not on the `impl` block: `#[hook(around = …)] fn …`",
-        );
-    }
-    if let Some(auto) = arguments.auto
-        && block.is_generic()
-    {
-        errors.push(
-            auto,
-            "`auto` requires a concrete type, and this block is generic: remove `auto`, and add values with `.hook(…)`",
-        );
-    }
-    if let Some(lifetime) = borrowed(block) {
-        errors.push(
-            lifetime,
-            "a hook type cannot borrow, because its values live as long as the trainer: own the data, or borrow for `'static`",
-        );
-    }
-    itself(&last_word(&block.self_type), arguments, errors);
-    if let Some(point) = &arguments.point {
-        errors.push(
-            point.span(),
-            "a point goes on a method, not on the `impl` block: name the method after the point, or put `#[hook(<point>)]` on it",
-        );
-    }
+    header(block, arguments, errors);
     let mut hooks = Vec::new();
     let mut any = false;
     for member in &block.members {
@@ -167,10 +129,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         let is_hook = method.hook.is_some() || takes_context(&method.function);
         if let Some(own) = &method.hook {
             only_on_blocks(own, errors);
-            if let Some(path) = &own.krate {
-                errors
-                    .push(path.span(), "`crate` goes on the `impl` block, where it applies to every method");
-            }
+            errors.refuse(&own.krate, "`crate` goes on the `impl` block, where it applies to every method");
         }
         if !is_hook {
             let word = name.to_string();
@@ -196,6 +155,45 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         );
     }
     hooks
+}
+
+/// Reports mistakes in the header of a block: its type, its generics and the arguments on it.
+fn header(block: &Block, arguments: &Arguments, errors: &mut Errors) {
+    if let Type::Path(path) = peeled(&block.self_type)
+        && let Some(name) = path.path.get_ident()
+    {
+        errors.reserved(name);
+    }
+    for parameter in &block.generics.params {
+        match parameter {
+            GenericParam::Type(parameter) => errors.reserved(&parameter.ident),
+            GenericParam::Const(parameter) => errors.reserved(&parameter.ident),
+            GenericParam::Lifetime(_) => {}
+        }
+    }
+    errors.refuse(
+        &arguments.around,
+        "`around` goes on a method, not on the `impl` block: `#[hook(around = …)] fn …`",
+    );
+    if let Some(auto) = arguments.auto
+        && block.is_generic()
+    {
+        errors.push(
+            auto,
+            "`auto` requires a concrete type, and this block is generic: remove `auto`, and add values with `.hook(…)`",
+        );
+    }
+    if let Some(lifetime) = borrowed(block) {
+        errors.push(
+            lifetime,
+            "a hook type cannot borrow, because its values live as long as the trainer: own the data, or borrow for `'static`",
+        );
+    }
+    itself(&last_word(&block.self_type), arguments, errors);
+    errors.refuse(
+        &arguments.point,
+        "a point goes on a method, not on the `impl` block: name the method after the point, or put `#[hook(<point>)]` on it",
+    );
 }
 
 fn hook<'a>(

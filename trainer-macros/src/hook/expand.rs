@@ -79,15 +79,6 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let path = path_of(&last_word(self_type));
     let origin = origin(&path, krate);
     let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
-    let mut calls = Vec::new();
-    let mut around_calls = Vec::new();
-    for (index, hook) in hooks.iter().enumerate() {
-        let name = &hook.function.signature.ident;
-        let cfg = hook.function.cfg();
-        let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
-        let calls = if hook.next.is_some() { &mut around_calls } else { &mut calls };
-        calls.push(quote!(#(#cfg)* #index => #body));
-    }
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let single = arguments.single.map(|_| {
@@ -123,6 +114,29 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             quote!({ type __Self = #self_type; #maker(__ORIGIN) })
         }
     };
+    let patterns = patterns(hooks, krate);
+    let calls = calls(hooks, krate);
+    quote! {
+        #(#moments)*
+        const __ORIGIN: #trainer::__private::Origin = #origin;
+        #[diagnostic::do_not_recommend]
+        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
+            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
+            #single
+            #state
+            #settings
+            #patterns
+            #calls
+        }
+        #state_of_field
+        #trainer::__private::inventory::submit! { #linked }
+    }
+}
+
+/// Expands to the function that calls one of the methods with `of = self.<…>`, and returns its
+/// patterns.
+fn patterns(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
+    let trainer = krate.at(Span::call_site());
     let patterns = hooks.iter().enumerate().filter_map(|(index, hook)| {
         let Of::Value(value) = of(hook)? else { return None };
         let here = ours(value.span());
@@ -133,7 +147,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         Some((value.to_token_stream().into_iter().next(), quote!(#(#cfg)* #index => #patterns,)))
     });
     let (receivers, patterns): (Vec<_>, Vec<_>) = patterns.unzip();
-    let patterns = receivers.first().map(|receiver| {
+    receivers.first().map(|receiver| {
         quote! {
             fn __patterns<const __NTH: ::core::primitive::usize>(&#receiver) -> #trainer::modules::Patterns {
                 match __NTH {
@@ -142,7 +156,22 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
                 }
             }
         }
-    });
+    })
+}
+
+/// Expands to the functions that call one of the methods: those at points, and those around
+/// operations.
+fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    let mut calls = Vec::new();
+    let mut around_calls = Vec::new();
+    for (index, hook) in hooks.iter().enumerate() {
+        let name = &hook.function.signature.ident;
+        let cfg = hook.function.cfg();
+        let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
+        let calls = if hook.next.is_some() { &mut around_calls } else { &mut calls };
+        calls.push(quote!(#(#cfg)* #index => #body));
+    }
     // One function for all methods compiles faster than a closure for each.
     let call = (!calls.is_empty()).then(|| {
         quote! {
@@ -173,22 +202,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             }
         }
     });
-    quote! {
-        #(#moments)*
-        const __ORIGIN: #trainer::__private::Origin = #origin;
-        #[diagnostic::do_not_recommend]
-        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
-            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
-            #single
-            #state
-            #settings
-            #patterns
-            #call
-            #call_around
-        }
-        #state_of_field
-        #trainer::__private::inventory::submit! { #linked }
-    }
+    quote!(#call #call_around)
 }
 
 /// Expands to the state of `state = self.<field>`, which is that of the field.

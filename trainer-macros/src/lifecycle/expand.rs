@@ -23,11 +23,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
             }
         }
     }
-    let availabilities: Vec<_> = declaration
-        .availabilities
-        .iter()
-        .filter_map(|thing| Resolved::new(thing, &moments, errors))
-        .collect();
+    let listed = declaration.availabilities.iter();
+    let availabilities: Vec<_> = listed.filter_map(|thing| Resolved::new(thing, &moments, errors)).collect();
 
     let (types, impls): (Vec<_>, Vec<_>) =
         (0..moments.len()).map(|index| marker(index, &moments, &availabilities, origin, trainer)).unzip();
@@ -162,10 +159,8 @@ fn marker(
 ) -> (TokenStream, TokenStream) {
     let moment = &moments[index];
     let Moment { marker, docs, within, outside, .. } = moment;
-    let facts = docs::facts(
-        moment,
-        availabilities.iter().filter(|thing| thing.holds(index) && !thing.is_everywhere()),
-    );
+    let things = availabilities.iter().filter(|thing| thing.holds(index) && !thing.is_everywhere());
+    let facts = docs::facts(moment, things);
     let kind = match &moment.kind {
         Kind::Operation { before, after } => {
             quote!(impl #trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
@@ -264,11 +259,8 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     });
     let imports: Vec<_> = imports.collect();
     // `within` includes the operation itself, which is entered from the next operation around it.
-    let around = within
-        .iter()
-        .rev()
-        .find(|&&operation| operation != index)
-        .map(|&operation| &moments[operation].marker);
+    let around = within.iter().rev().find(|&&operation| operation != index);
+    let around = around.map(|&operation| &moments[operation].marker);
     let place = match (around, outside) {
         (Some(operation), _) => Some(quote!(__P: #trainer::moment::Within<#operation>,)),
         (None, Some(outside)) => Some(quote!(__P: #trainer::moment::Within<#outside>,)),
@@ -334,12 +326,8 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
     let docs = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
     // The operation around it; `within` ends with the operation itself.
     let is_operation = matches!(moment.kind, Kind::Operation { .. });
-    let around = moment
-        .within
-        .iter()
-        .rev()
-        .nth(usize::from(is_operation))
-        .map(|&operation| &moments[operation].marker);
+    let around = moment.within.iter().rev().nth(usize::from(is_operation));
+    let around = around.map(|&operation| &moments[operation].marker);
     let within = match (around, outside) {
         (Some(operation), _) => {
             quote!(::core::option::Option::Some(<#operation as #trainer::moment::Moment>::index))

@@ -174,27 +174,8 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         None => vec![bare.clone()],
         Some(_) => vec![format!("before_{bare}"), bare.clone(), format!("after_{bare}")],
     };
-    for of_moment in &names {
-        let marker = pascal(of_moment);
-        if let Some(other) = moments.iter().find(|moment| moment.marker == marker) {
-            let other = other.name.unraw();
-            return errors.push(
-                name.span(),
-                if other == of_moment {
-                    format!("duplicate declaration of `{of_moment}`")
-                } else {
-                    format!(
-                        "`{of_moment}` has the same marker type as `{other}`, `{marker}`: rename one of them"
-                    )
-                },
-            );
-        }
-        if syn::parse_str::<Ident>(&marker).is_err() {
-            return errors.push(
-                name.span(),
-                format!("expected a name that the marker type's name can be derived from: `{marker}` is not the name of a type"),
-            );
-        }
+    if let Some(mistake) = marker_mistake(&names, moments) {
+        return errors.push(name.span(), mistake);
     }
     let mut here = position.clone();
     let mut checked = Vec::new();
@@ -275,6 +256,27 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         flatten(child, &here, moments, errors);
     }
     moments.push(moment(after, Kind::After, docs_of_point("After"), here));
+}
+
+/// Returns why the marker types of moments with these names cannot be declared.
+fn marker_mistake(names: &[String], moments: &[Moment]) -> Option<String> {
+    for name in names {
+        let marker = pascal(name);
+        if let Some(other) = moments.iter().find(|moment| moment.marker == marker) {
+            let other = other.name.unraw();
+            return Some(if other == name {
+                format!("duplicate declaration of `{name}`")
+            } else {
+                format!("`{name}` has the same marker type as `{other}`, `{marker}`: rename one of them")
+            });
+        }
+        if syn::parse_str::<Ident>(&marker).is_err() {
+            return Some(format!(
+                "expected a name that the marker type's name can be derived from: `{marker}` is not the name of a type"
+            ));
+        }
+    }
+    None
 }
 
 /// Returns the listed phases, and reports unknown and duplicate ones.
