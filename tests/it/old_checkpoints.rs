@@ -60,7 +60,8 @@ fn train(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>) -> Result
 
 #[test]
 fn a_checkpoint_of_version_4_is_refused_with_both_versions() {
-    let (folder, path) = (reference(4), reference(4).join("manifest.json"));
+    let folder = reference(4);
+    let path = reference(4).join("manifest.json");
     let expected = format!(
         "{}: its `version` is 4, but this trainer reads version 5: resume with the version of `trainer` that wrote it",
         path.display()
