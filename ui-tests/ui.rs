@@ -96,7 +96,8 @@ fn is_template(literal: &str) -> bool {
 
 /// Returns the string literals of a source outside of comments, without escapes.
 fn literals(source: &str) -> Vec<String> {
-    let (mut all, mut rest) = (Vec::new(), source);
+    let mut all = Vec::new();
+    let mut rest = source;
     while let Some(at) = rest.find(['"', '/', '\'']) {
         rest = &rest[at..];
         let skipped = ["'\"'", "'/'", "'\\''"].into_iter().find(|literal| rest.starts_with(literal));
@@ -188,7 +189,7 @@ fn is_toolchain_of_snapshots() -> bool {
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let paths = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let found = paths.flat_map(|path| if path.is_dir() { files(&path, extension) } else { vec![path] });
-    found.filter(|path| path.extension().is_some_and(|it| it == extension)).collect()
+    found.filter(|path| path.extension().is_some_and(|own| own == extension)).collect()
 }
 
 /// With the component `rust-src`, rustc quotes lines of the standard library.
@@ -232,7 +233,8 @@ fn every_stable_lint_of_rustc_is_forbidden_in_the_example() {
     let help = rustc(&["-W", "help"]);
     let lints = help.split("Lint checks provided by rustc").nth(1).expect("a list of lints");
     let lints = lints.split("Lint groups").next().unwrap_or_default();
-    let level = |word: Option<&str>| word.is_some_and(|it| ["allow", "warn", "deny", "forbid"].contains(&it));
+    let level =
+        |word: Option<&str>| word.is_some_and(|word| ["allow", "warn", "deny", "forbid"].contains(&word));
     let lints = lints.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let lints = lints.filter(|words| level(words.get(1).copied())).map(|words| words[0].replace('-', "_"));
     let example = fs::read_to_string("pass/forbidden_lints.rs").expect("the example");

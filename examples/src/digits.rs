@@ -49,7 +49,8 @@ fn parse(gzipped: &[u8]) -> Result<(Vec<f32>, Vec<i64>)> {
             "digits.csv.gz is corrupted or truncated ({error}): restore it with `git checkout examples/data`"
         ))
     })?;
-    let (mut images, mut labels) = (Vec::new(), Vec::new());
+    let mut images = Vec::new();
+    let mut labels = Vec::new();
     for (nth, line) in text.lines().enumerate() {
         let numbers: Vec<u8> =
             line.split(',').map(str::parse).collect::<std::result::Result<_, _>>().map_err(|error| {

@@ -115,9 +115,11 @@ fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>)
     let numbers = bytes.get(..header).ok_or_else(|| {
         format!("expected a header of {header} bytes, found a file of {} bytes", bytes.len())
     })?;
-    let mut numbers = numbers.chunks_exact(4).map(|it| u32::from_be_bytes([it[0], it[1], it[2], it[3]]));
+    let mut numbers =
+        numbers.chunks_exact(4).map(|bytes| u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
     // The third byte is the type, 8 for unsigned bytes; the fourth is the number of dimensions.
-    let (magic, expected) = (numbers.next().unwrap_or(0), 0x0800 + 1 + shape.len() as u32);
+    let magic = numbers.next().unwrap_or(0);
+    let expected = 0x0800 + 1 + shape.len() as u32;
     if magic != expected {
         return Err(format!("expected the magic number {expected:#010x} of {what}, found {magic:#010x}"));
     }

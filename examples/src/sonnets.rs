@@ -27,7 +27,8 @@ impl Sonnets {
     /// Reads the embedded text.
     #[must_use]
     pub fn load() -> Sonnets {
-        let (mut train, mut valid) = (Vec::new(), Vec::new());
+        let mut train = Vec::new();
+        let mut valid = Vec::new();
         for (index, sonnet) in EMBEDDED.split("\n\n").enumerate() {
             let lines: Vec<&str> = sonnet.lines().collect();
             let texts = if index % 10 == 9 { &mut valid } else { &mut train };

@@ -20,7 +20,8 @@ pub(crate) enum Change {
 
 /// Parses a log of `preload.cpp`.
 pub(crate) fn recorded_changes(log: &[u8], folder: &Path) -> Vec<Change> {
-    let (mut rest, mut found) = (log, Vec::new());
+    let mut rest = log;
+    let mut found = Vec::new();
     let relative = |path: Vec<u8>| {
         let path = PathBuf::from(String::from_utf8(path).unwrap());
         path.strip_prefix(folder).unwrap().to_str().unwrap().to_owned()

@@ -197,7 +197,8 @@ struct End {
 /// Checks what a child process that has ended left, and returns it.
 fn end(output: &Output, folder: &Path) -> End {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let (mut checkpoints, mut count) = (BTreeMap::new(), 0);
+    let mut checkpoints = BTreeMap::new();
+    let mut count = 0;
     for path in paths(&folder.join("checkpoints")) {
         let name = path.file_name().unwrap().to_str().unwrap();
         if name == ".trainer-lock" {
@@ -206,8 +207,9 @@ fn end(output: &Output, folder: &Path) -> End {
         assert!(name.starts_with("step-") && !name.contains('.'), "{name} was left");
         checkpoint::verify(&path).unwrap();
         count += 1;
-        for file in
-            paths(&path).into_iter().filter(|file| file.extension().is_some_and(|it| it == "safetensors"))
+        for file in paths(&path)
+            .into_iter()
+            .filter(|file| file.extension().is_some_and(|extension| extension == "safetensors"))
         {
             checkpoints.insert(file.strip_prefix(folder).unwrap().to_owned(), fs::read(&file).unwrap());
         }
@@ -266,7 +268,9 @@ fn a_run_killed_at_random_moments_ends_like_an_uninterrupted_one() {
     let limit = 3 * bytes(&whole);
 
     let kills: u64 = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
-    let (mut done, mut random, mut runs) = (0, Random(88_172_645_463_325_252), 0);
+    let mut done = 0;
+    let mut random = Random(88_172_645_463_325_252);
+    let mut runs = 0;
     while done < kills {
         fs::create_dir(&killed).unwrap();
         runs += 1;

@@ -224,12 +224,17 @@ fn a_run_resumes_after_a_power_loss_at_any_moment() {
     fs::create_dir(&folder).unwrap();
     let (expected, _) = run(&folder).unwrap();
 
-    let (mut disk, mut saved, mut saves) = (Disk::new(), 0, 0);
-    let (mut seen, mut tried, mut problems) = (HashSet::new(), 0, Vec::new());
+    let mut disk = Disk::new();
+    let mut saved = 0;
+    let mut saves = 0;
+    let mut seen = HashSet::new();
+    let mut tried = 0;
+    let mut problems = Vec::new();
     for (nth, change) in changes.iter().enumerate() {
         disk.apply(change);
         if let Change::Saved(step) = change {
-            (saved, saves) = (*step, saves + 1);
+            saved = *step;
+            saves += 1;
         }
         // A short test tries the second save, and the removal of the first checkpoint.
         if !whole && saves != 1 {

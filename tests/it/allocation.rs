@@ -39,7 +39,8 @@ fn a_step_after_the_first_epoch_allocates_nothing() {
         measure(|| drop(trainer.fit(&mut batches, None).unwrap())).count_total
     };
     allocations(10); // the first epoch creates the metrics
-    let (short, long) = (allocations(10), allocations(1010));
+    let short = allocations(10);
+    let long = allocations(1010);
     assert!(short > 0, "an entry point allocates, so the counter works");
     assert_few(short, long);
 }
@@ -93,7 +94,8 @@ fn steps_between_records_allocate_nothing_with_a_logger() {
         measure(|| drop(trainer.fit(&mut batches, None).unwrap())).count_total
     };
     allocations(10);
-    let (short, long) = (allocations(10), allocations(1010));
+    let short = allocations(10);
+    let long = allocations(1010);
     assert!(short > 0, "an entry point allocates, so the counter works");
     assert_few(short, long);
     assert!(trainer.hook::<Logger>().unwrap().0 > 0);

@@ -137,7 +137,8 @@ fn a_skipped_step_does_not_advance_the_schedule() {
         lrs.extend(receive.iter());
         lrs
     };
-    let (with, without) = (lrs(true), lrs(false));
+    let with = lrs(true);
+    let without = lrs(false);
     assert_eq!((with.len(), without.len()), (4, 5));
     assert_eq!(with, without[..4]);
 }

@@ -26,8 +26,10 @@ fn flat<P>(cx: &Cx<P>) -> Tensor {
 /// Adds hooks that record the weights used for each prediction, and the weights after each
 /// optimizer step.
 fn noted<T: Task>(builder: TrainerBuilder<T>) -> (TrainerBuilder<T>, Log, Log) {
-    let (used, stepped) = (Log::default(), Log::default());
-    let (in_pred, in_step) = (used.clone(), stepped.clone());
+    let used = Log::default();
+    let stepped = Log::default();
+    let in_pred = used.clone();
+    let in_step = stepped.clone();
     let builder = builder
         .on::<BeforePred>("used", move |cx| in_pred.lock().unwrap().push((cx.phase(), flat(cx))))
         .on::<AfterOptStep>("stepped", move |cx| in_step.lock().unwrap().push((cx.phase(), flat(cx))));
@@ -53,8 +55,9 @@ fn the_moving_average_follows_its_formula() {
         for (_, weights) in stepped.iter().skip(every as usize - 1).step_by(every as usize) {
             let weights = weights.to_kind(Kind::Double);
             let decay = if warm_up { f64::min(0.9, (1.0 + updates) / (10.0 + updates)) } else { 0.9 };
-            expected =
-                Some(expected.map_or_else(|| weights.copy(), |it| it * decay + &weights * (1.0 - decay)));
+            expected = Some(
+                expected.map_or_else(|| weights.copy(), |average| average * decay + &weights * (1.0 - decay)),
+            );
             updates += 1.0;
         }
         let found = averages(trainer.hook::<Ema>().unwrap().average());
@@ -158,8 +161,11 @@ fn live_weights_are_restored_however_validation_ends() {
         if end == End::Handled {
             assert!(run.unwrap().is_ok());
             let used = used.lock().unwrap();
-            let next =
-                used.iter().skip_while(|it| it.0 == Phase::Train).find(|it| it.0 == Phase::Train).unwrap();
+            let next = used
+                .iter()
+                .skip_while(|pass| pass.0 == Phase::Train)
+                .find(|pass| pass.0 == Phase::Train)
+                .unwrap();
             assert_eq!(next.1, stepped.lock().unwrap()[3].1);
         }
     }
@@ -229,7 +235,8 @@ const STOP_IN: &str = "TRAINER_TESTS_STOP_IN";
 fn killed_in_validation() {
     let variable = |name| std::env::var(name).unwrap();
     let folder = PathBuf::from(variable(FOLDER));
-    let (stop_in, waiting) = (variable(STOP_IN).parse::<u64>().unwrap(), folder.join("waiting"));
+    let stop_in = variable(STOP_IN).parse::<u64>().unwrap();
+    let waiting = folder.join("waiting");
     let mut batches = 0;
     let mut trainer = model::builder()
         .optimizer(AdamW::new(0.01))
@@ -275,7 +282,8 @@ fn a_run_killed_in_validation_resumes_bit_for_bit() {
     let kills: u64 = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
     // Each start passes at most three validations of three batches.
     let epochs = 3 * kills + 2;
-    let (whole, killed) = (scratch("ema-whole"), scratch("ema-killed"));
+    let whole = scratch("ema-whole");
+    let killed = scratch("ema-killed");
     let expected = end(start(&whole, epochs, 0), &whole);
     let mut random = Random(88_172_645_463_325_252);
     for _ in 0..kills {
@@ -376,7 +384,8 @@ fn statistics_of_batch_norm_are_those_of_the_averaged_weights() {
     trainer.fit(&mut rows(16), None).unwrap();
     let averages: BTreeMap<_, _> = swa_averages(&trainer).into_iter().collect();
     // By hand: the means over the batches of their means and unbiased variances.
-    let (mut means, mut variances) = (Vec::new(), Vec::new());
+    let mut means = Vec::new();
+    let mut variances = Vec::new();
     for batch in rows(20).batches(3, 0).unwrap() {
         let (x, _) = batch.unwrap();
         let hidden = x.linear(&averages["fc1.weight"], Some(&averages["fc1.bias"])).to_kind(Kind::Double);

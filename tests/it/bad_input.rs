@@ -211,7 +211,9 @@ fn the_same_seed_draws_the_same_random_numbers() {
         [0, 1].map(|_| trainer.fit(&mut model::rows(4), None).unwrap().metrics["train/drawn"])
     };
     let is_undisturbed = || {
-        let ([one, second], [again, _], [other, _]) = (first(7), first(7), first(8));
+        let [one, second] = first(7);
+        let [again, _] = first(7);
+        let [other, _] = first(8);
         one == again && one != other && one != second
     };
     assert!((0..100).any(|_| is_undisturbed()));
@@ -241,7 +243,9 @@ fn a_nested_seeded_run_does_not_affect_the_random_numbers_of_the_outer_run() {
     };
     // Repeated as above, because other tests draw from the same generator.
     let is_undisturbed = || {
-        let (alone, with, again) = (outer(None), outer(Some(7)), outer(Some(8)));
+        let alone = outer(None);
+        let with = outer(Some(7));
+        let again = outer(Some(8));
         alone.0 == with.0 && with.0 == again.0 && with.1 == Some(alone.0[0]) && with.1 != again.1
     };
     assert!((0..100).any(|_| is_undisturbed()));

@@ -97,7 +97,8 @@ fn a_run_cancelled_after_any_batch_resumes_bit_for_bit() {
         let folder = scratch("cancelled");
         let token = CancelToken::new();
         let (settings_of_first, (mut train, mut valid)) = settings();
-        let (mut steps, cancel) = (0, token.clone());
+        let mut steps = 0;
+        let cancel = token.clone();
         let mut first = settings_of_first
             .hook(Checkpoint::new(&folder).every(Every::Epochs(100)).in_background(at % 2 == 0))
             .cancel_token(token)
@@ -553,14 +554,15 @@ fn corrupted_files_are_reported_without_panicking() {
     let mut trainer = builder().build().unwrap();
     let mut numbers = Random(0x9e37_79b9_7f4a_7c15);
     let mut random = |below| numbers.below(below);
-    let (mut refused, rounds) = (0, 10_000);
+    let mut refused = 0;
+    let rounds = 10_000;
     for round in 0..rounds {
         let which = round % files.len();
         let path = own.join(files[which]);
         let mut bytes = originals[which].clone();
         match random(6) {
             0 => bytes.truncate(random(bytes.len())),
-            1 => bytes.extend((0..random(64)).map(|it| u8::try_from(it).unwrap())),
+            1 => bytes.extend((0..random(64)).map(|byte| u8::try_from(byte).unwrap())),
             2 => bytes.clear(),
             // A header length of 2^64 - 1 bytes.
             3 => bytes[..8.min(originals[which].len())].fill(0xff),

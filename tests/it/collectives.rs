@@ -103,7 +103,8 @@ const CASES: [Case; 10] = [
     (
         "average",
         |world, rank| {
-            let (value, count) = (column(rank, 2), Tensor::from_slice(&[rank]));
+            let value = column(rank, 2);
+            let count = Tensor::from_slice(&[rank]);
             world.average([("value", &value), ("count", &count)])?; // integers are not averaged
             Ok([numbers(&value)?, numbers(&(count - rank))?].concat())
         },
@@ -276,7 +277,8 @@ fn collectives_that_differ_between_ranks_are_errors_at_once_that_name_both() {
         };
         for (nth, (method, call, compared)) in COLLECTIVES.iter().enumerate() {
             let with = |method: &str, name: &str| format!("`{method}({name:?})`");
-            let (one, other) = (with(method, "one"), with(method, "other"));
+            let one = with(method, "one");
+            let other = with(method, "other");
             differ(&one, &other, call(&world, if is_main { "one" } else { "other" }, &plain));
             let (next, call_next, _) = COLLECTIVES[(nth + 1) % COLLECTIVES.len()];
             let result = if is_main { call(&world, "one", &plain) } else { call_next(&world, "one", &plain) };
@@ -372,7 +374,8 @@ fn a_collective_on_a_thread_of_a_hook_is_an_error_at_once() {
             .result
             .map(drop)
     });
-    let texts: Vec<String> = results.unwrap().into_iter().map(|it| it.unwrap_err().to_string()).collect();
+    let texts: Vec<String> =
+        results.unwrap().into_iter().map(|result| result.unwrap_err().to_string()).collect();
     assert!(texts.iter().all(|text| text.contains("was called on another thread")), "{texts:?}");
     let alone = impatient().run(|| {
         let world = world();

@@ -274,7 +274,8 @@ fn no_worker_thread_outlives_a_run_however_it_ends() {
         let data = Arc::new(Watched::new(Failure::None));
         for (name, mut loader) in with_threads(&data) {
             let seen = Arc::new(AtomicUsize::new(0));
-            let (threads, most) = (Arc::downgrade(&data.threads), Arc::clone(&seen));
+            let threads = Arc::downgrade(&data.threads);
+            let most = Arc::clone(&seen);
             let mut trainer = model::builder()
                 .on::<BeforeStep>("ends", move |cx| {
                     most.fetch_max(threads.strong_count() - 1, Ordering::SeqCst);
@@ -549,7 +550,8 @@ impl Task for Distance {
 /// Returns ten pairs of points, and the squared distances of the first `rows` of them.
 fn pairs(rows: i64) -> Pairs<Tensor> {
     let wave = |phase: f64| (Tensor::arange(30, (Kind::Float, Device::Cpu)) + phase).sin().view([10, 3]);
-    let (left, right) = (wave(0.0), wave(2.0));
+    let left = wave(0.0);
+    let right = wave(2.0);
     let far = (&left - &right).square().sum_dim_intlist(1, false, Kind::Float).narrow(0, 0, rows);
     Pairs { left, right, far: [far] }
 }
@@ -580,7 +582,8 @@ fn derived_rows_select_the_same_rows_of_every_field_and_refuse_unequal_lengths()
     let mut order =
         InMemory::new(Tensor::arange(10, (Kind::Int64, Device::Cpu))).unwrap().batch_size(4).shuffle(1);
     for (batch, rows) in loader.batches(0, 0).unwrap().zip(order.batches(0, 0).unwrap()) {
-        let (batch, rows) = (batch.unwrap(), rows.unwrap());
+        let batch = batch.unwrap();
+        let rows = rows.unwrap();
         let fields = [
             (&batch.left, &expected.left),
             (&batch.right, &expected.right),

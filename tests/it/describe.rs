@@ -98,7 +98,8 @@ fn table_with(text: &'static str) -> trainer::HookTable {
 
 /// Returns the cells of a line of a Markdown table, as GitHub divides it.
 fn cells(line: &str) -> usize {
-    let (mut bars, mut escaped) = (0, false);
+    let mut bars = 0;
+    let mut escaped = false;
     for letter in line.chars() {
         bars += usize::from(letter == '|' && !escaped);
         escaped = letter == '\\' && !escaped;
@@ -119,7 +120,7 @@ fn texts_of_users_do_not_break_any_format() {
         ] {
             assert_eq!(lines(&of_text), lines(&of_plain), "{format} of {text:?}:\n{of_text}");
             assert!(
-                !of_text.chars().any(|it| it.is_control() && it != '\n'),
+                !of_text.chars().any(|letter| letter.is_control() && letter != '\n'),
                 "{format} of {text:?}:\n{of_text}"
             );
         }
@@ -200,7 +201,8 @@ fn migration_tables_map_to_moments_that_fire_in_the_stated_phase() {
     let declared: Vec<_> = model::points().collect();
     let phases = |moment: &str| {
         // An operation has a point before it.
-        let point = declared.iter().find(|it| it.name == moment || it.name == format!("before_{moment}"));
+        let point =
+            declared.iter().find(|info| info.name == moment || info.name == format!("before_{moment}"));
         Some(point?.phases.to_string())
     };
     for Row { page, theirs, moment, filter, .. } in POINTS.iter().filter(|row| !row.moment.is_empty()) {

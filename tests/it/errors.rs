@@ -54,7 +54,8 @@ fn the_error_reaches_after_error_and_teardown_runs_once() {
         let seen = Arc::clone(&seen);
         move || seen.lock().unwrap().push(name.to_owned())
     };
-    let (setup, teardown) = (record("setup"), record("teardown"));
+    let setup = record("setup");
+    let teardown = record("teardown");
     let log = Arc::clone(&seen);
     let mut trainer = builder()
         .on::<Setup>("setup", move |_| setup())
@@ -241,7 +242,8 @@ fn every_cleanup_hook_runs_even_if_others_fail() {
         let seen = Arc::clone(&seen);
         move || seen.lock().unwrap().push(name)
     };
-    let (error, last) = (record("after_error"), record("teardown"));
+    let error = record("after_error");
+    let last = record("teardown");
     let mut trainer = builder()
         .on::<AfterError>(HookOptions::named("panics").ord(-1), |_| -> Result<()> {
             panic!("while cleaning up")
@@ -334,7 +336,8 @@ fn a_hook_that_fails_twice_is_the_only_one_named() {
 
 #[test]
 fn a_network_built_on_another_var_store_is_reported() {
-    let (vs, other) = (nn::VarStore::new(Device::Cpu), nn::VarStore::new(Device::Cpu));
+    let vs = nn::VarStore::new(Device::Cpu);
+    let other = nn::VarStore::new(Device::Cpu);
     nn::linear(vs.root() / "unused", 4, 3, Default::default());
     let net = nn::linear(other.root() / "fc", 4, 3, Default::default());
     let task =

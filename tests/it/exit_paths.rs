@@ -217,7 +217,8 @@ fn enter(
 ) -> Result<Option<String>> {
     match entry {
         "fit" => {
-            let (mut train, mut valid) = (loader(shared, Phase::Train), loader(shared, Phase::Valid));
+            let mut train = loader(shared, Phase::Train);
+            let mut valid = loader(shared, Phase::Valid);
             trainer.fit(&mut train, Some(&mut valid)).map(|summary| summary.stopped)
         }
         "validate" => trainer.validate(&mut loader(shared, Phase::Valid)).map(|summary| summary.stopped),

@@ -265,7 +265,8 @@ fn pipes_devices_and_links_are_refused_without_reading_them() {
 #[test]
 fn a_locked_folder_that_is_removed_is_locked_again() {
     let folder = scratch("removed");
-    let (path, second) = (folder.clone(), folder.clone());
+    let path = folder.clone();
+    let second = folder.clone();
     let mut trainer = builder()
         .epochs(3)
         .hook(Checkpoint::new(&folder))
@@ -287,7 +288,8 @@ fn a_locked_folder_that_is_removed_is_locked_again() {
     trainer.fit(&mut model::rows(8), None).unwrap();
     assert!(checkpoint::newest(&folder).is_some());
     // If another trainer locks the new folder first, the run fails.
-    let (path, other) = (folder.clone(), std::sync::Mutex::new(None));
+    let path = folder.clone();
+    let other = std::sync::Mutex::new(None);
     let mut trainer = builder()
         .epochs(4)
         .hook(Checkpoint::new(&folder))

@@ -150,7 +150,8 @@ fn an_error_a_panic_or_a_cancellation_restores_the_trainer() {
     for trouble in [Trouble::Error, Trouble::Panic, Trouble::Cancel] {
         let token = CancelToken::new();
         let calls = Arc::new(Mutex::new(0));
-        let (counted, cancel) = (Arc::clone(&calls), token.clone());
+        let counted = Arc::clone(&calls);
+        let cancel = token.clone();
         let vs = nn::VarStore::new(Device::Cpu);
         let net = nn::linear(vs.root() / "fc", 4, 3, Default::default());
         let task = Supervised::new(vs, net, move |logits: &Tensor, labels: &Tensor| {
@@ -236,7 +237,8 @@ fn child_between_two_fits() {
             })
             .build()
             .unwrap();
-        let (mut train, mut valid) = (rows(28).shuffle(7), rows(8));
+        let mut train = rows(28).shuffle(7);
+        let mut valid = rows(8);
         trainer.fit(&mut train, Some(&mut valid)).unwrap();
         if finds {
             let curve = trainer.find_lr(&mut train, &FindLr::new().from(1e-4).to(1.0).steps(25)).unwrap();
@@ -278,7 +280,8 @@ impl Task for Hungry {
         &self.vars
     }
     fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
-        let (size, options) = ([inputs.size()[0], 16 << 20], (Kind::Float, Device::Cpu));
+        let size = [inputs.size()[0], 16 << 20];
+        let options = (Kind::Float, Device::Cpu);
         // The tensor is never written to, so it takes no physical memory.
         let _taken = if self.panics { Tensor::empty(size, options) } else { Tensor::f_empty(size, options)? };
         Ok(inputs.apply(&self.net))

@@ -39,7 +39,8 @@ impl Guard {
         let mut buffer = [0; 4096];
         match self.0.read_events(&mut buffer) {
             Ok(events) => {
-                let events: Vec<_> = events.map(|it| format!("{:?} {:?}", it.mask, it.name)).collect();
+                let events: Vec<_> =
+                    events.map(|event| format!("{:?} {:?}", event.mask, event.name)).collect();
                 assert!(events.is_empty(), "{case}: {events:?}");
             }
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
@@ -276,7 +277,9 @@ fn try_cases(nth: usize, of: usize) {
 
     let before = (tree(&precious), tree(&inner));
     let mut guard = Guard::watch(&[&outside, &precious, &inner]);
-    let (mut random, mut accepted, mut resumed) = (Random(0x9e37_79b9_7f4a_7c15 ^ (nth as u64 + 1)), 0, 0);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ (nth as u64 + 1));
+    let mut accepted = 0;
+    let mut resumed = 0;
     let reset = || {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();

@@ -41,7 +41,8 @@ fn a_closure_runs_at_its_point_once_and_returns_its_value() {
 
 #[test]
 fn closures_may_borrow_from_the_test_and_are_called_every_time() {
-    let (mut losses, mut epochs) = (Vec::new(), 0);
+    let mut losses = Vec::new();
+    let mut epochs = 0;
     let outcome = Harness::small()
         .hook(Steps::default())
         .epochs(2)

@@ -29,7 +29,8 @@ fn calls(path: &Path, operator: &str) -> usize {
 
 #[test]
 fn the_operators_of_a_range_of_batches_are_recorded() {
-    let (_alone, folder) = (alone(), scratch("kernels"));
+    let _alone = alone();
+    let folder = scratch("kernels");
     let plain = Harness::small().epochs(2).run().unwrap();
     // The last batch of the first epoch, and two of the second; a validation is between them.
     let hook = || KernelProfiler::new(folder.join("kernels.json"), 3..6);
@@ -51,7 +52,8 @@ fn the_operators_of_a_range_of_batches_are_recorded() {
 
 #[test]
 fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
-    let (_alone, folder) = (alone(), scratch("kernels-exits"));
+    let _alone = alone();
+    let folder = scratch("kernels-exits");
     let path = |name: &str| folder.join(name);
     let hook = |name: &str| KernelProfiler::new(path(name), 1..100);
     Harness::small().hook(hook("finished")).run().unwrap();
@@ -77,7 +79,8 @@ fn a_run_that_ends_within_the_range_writes_what_was_recorded() {
 
 #[test]
 fn a_concurrent_recording_is_refused_and_the_first_continues() {
-    let (_alone, folder) = (alone(), scratch("kernels-two"));
+    let _alone = alone();
+    let folder = scratch("kernels-two");
     let first = KernelProfiler::new(folder.join("first.json"), 0..4);
     let second = KernelProfiler::new(folder.join("second.json"), 2..3);
     let outcome = Harness::small().hook(first).hook(second).run().unwrap();

@@ -96,7 +96,9 @@ fn length_of_string(before: &str, rest: &str) -> usize {
 
 /// Splits `text` at the commas that are not within braces.
 fn branches(text: &str) -> Vec<&str> {
-    let (mut depth, mut begin, mut found) = (0, 0, Vec::new());
+    let mut depth = 0;
+    let mut begin = 0;
+    let mut found = Vec::new();
     for (at, character) in text.char_indices() {
         match character {
             '{' => depth += 1,

@@ -54,7 +54,8 @@ fn hooks_attach_to_a_lifecycle_declared_by_another_crate() {
         .unwrap();
     let rows = &mut model::rows(12);
     trainer.fit(rows, Some(&mut model::rows(4))).unwrap();
-    let (looks, witness) = (trainer.hook::<Looks>().unwrap(), trainer.hook::<Witness>().unwrap());
+    let looks = trainer.hook::<Looks>().unwrap();
+    let witness = trainer.hook::<Witness>().unwrap();
     assert_eq!((looks.taken, looks.skipped), (6, 3));
     // `every = 2`: batches 1, 3, 5 and 7, counted from 0 over the epochs, except for the skipped
     // ones.

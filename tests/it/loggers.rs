@@ -85,7 +85,7 @@ fn a_resumed_run_writes_the_rows_of_an_uninterrupted_one() {
             fit(&mut again.build().unwrap()).unwrap();
             assert_eq!(rows(&folder), expected, "cancelled after {cancel}, checkpoint {on_cancel}");
             let names =
-                fs::read_dir(&folder).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap());
+                fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
             moved += names.filter(|name| name.contains("before-resume")).count();
             fs::remove_dir_all(&folder).unwrap();
         }
@@ -113,7 +113,8 @@ impl<T: Task> HookOr for TrainerBuilder<T> {
 
 #[test]
 fn a_longer_fit_continues_the_files_of_a_shorter_one() {
-    let (whole, parts) = (scratch("loggers-three"), scratch("loggers-one-three"));
+    let whole = scratch("loggers-three");
+    let parts = scratch("loggers-one-three");
     fit(&mut program(&whole).build().unwrap()).unwrap();
     for epochs in [1, 3] {
         fit(&mut program(&parts).epochs(epochs).build().unwrap()).unwrap();

@@ -60,8 +60,10 @@ fn images(optimizer: impl Optimizer + 'static) -> TrainerBuilder<ImagesTask> {
 #[test]
 fn targets_are_mixed_like_inputs_only_in_training() {
     type With = fn(TrainerBuilder<ImagesTask>) -> TrainerBuilder<ImagesTask>;
-    let hooks: [With; 2] =
-        [|it| it.hook(MixUp::new(1.0).classes(3)), |it| it.hook(CutMix::new(1.0).classes(3))];
+    let hooks: [With; 2] = [
+        |builder| builder.hook(MixUp::new(1.0).classes(3)),
+        |builder| builder.hook(CutMix::new(1.0).classes(3)),
+    ];
     for hook in hooks {
         // With few small batches, a run may happen to leave all of them unmixed.
         assert!((0..20).any(|_| checked_batches_are_mixed(hook)));
@@ -84,8 +86,10 @@ fn checked_batches_are_mixed(hook: fn(TrainerBuilder<ImagesTask>) -> TrainerBuil
             assert_eq!((targets.kind(), targets.size()), (Kind::Int64, vec![6]));
         }
     }
-    let probabilities = seen.iter().filter(|it| it.0 == Phase::Train).map(|it| &it.2);
-    probabilities.into_iter().any(|it| it.gt(0.01).logical_and(&it.lt(0.99)).any().int64_value(&[]) != 0)
+    let probabilities = seen.iter().filter(|batch| batch.0 == Phase::Train).map(|batch| &batch.2);
+    probabilities
+        .into_iter()
+        .any(|values| values.gt(0.01).logical_and(&values.lt(0.99)).any().int64_value(&[]) != 0)
 }
 
 #[test]
@@ -101,15 +105,20 @@ fn the_data_of_the_loader_is_never_changed() {
 
 #[test]
 fn labels_are_smoothed_with_and_without_mixing() {
-    let alone = batches(|it| it.hook(LabelSmoothing::new(0.3).classes(3)));
+    let alone = batches(|builder| builder.hook(LabelSmoothing::new(0.3).classes(3)));
     let (_, images, targets) = &alone.lock().unwrap()[0];
     let classes = images.mean_dim([-2, -1].as_slice(), false, Kind::Float);
     assert!(distance(&(&classes * 0.7 + 0.1), targets) < 1e-6);
 
     for smoothing_first in [false, true] {
-        let (smoothing, mixing) = (LabelSmoothing::new(0.3).classes(3), MixUp::new(1.0).classes(3));
-        let both = batches(|it| {
-            if smoothing_first { it.hook(smoothing).hook(mixing) } else { it.hook(mixing).hook(smoothing) }
+        let smoothing = LabelSmoothing::new(0.3).classes(3);
+        let mixing = MixUp::new(1.0).classes(3);
+        let both = batches(|builder| {
+            if smoothing_first {
+                builder.hook(smoothing).hook(mixing)
+            } else {
+                builder.hook(mixing).hook(smoothing)
+            }
         });
         let (_, images, targets) = &both.lock().unwrap()[0];
         let mixture = images.mean_dim([-2, -1].as_slice(), false, Kind::Float);
@@ -180,7 +189,7 @@ fn sam_by_hand(batches: &[(Tensor, Tensor)], rho: f64, lr: f64, adaptive: bool) 
         let first = gradients();
         let scaled = |(var, grad): (&Tensor, &Tensor)| if adaptive { var.abs() * grad } else { grad.copy() };
         let squares =
-            vars.iter().zip(&first).map(|it| scaled(it).square().sum(Kind::Double).double_value(&[]));
+            vars.iter().zip(&first).map(|pair| scaled(pair).square().sum(Kind::Double).double_value(&[]));
         let norm = squares.sum::<f64>().sqrt();
         let before: Vec<_> = vars.iter().map(|var| var.detach().copy()).collect();
         tch::no_grad(|| {
@@ -435,8 +444,10 @@ fn lookahead_moves_slow_weights_after_every_k_steps() {
         Tensor::cat(&cx.vars().parameters().map(|var| var.tensor.detach().view([-1])).collect::<Vec<_>>(), 0)
             .copy()
     }
-    let (fast, after) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let (note_fast, note_after) = (fast.clone(), after.clone());
+    let fast = Arc::new(Mutex::new(Vec::new()));
+    let after = Arc::new(Mutex::new(Vec::new()));
+    let note_fast = fast.clone();
+    let note_after = after.clone();
     let mut trainer = model::builder()
         .epochs(2)
         .hook(Lookahead::new(3, 0.25))
@@ -446,7 +457,8 @@ fn lookahead_moves_slow_weights_after_every_k_steps() {
         .unwrap();
     let mut slow = flat_parameters(&trainer).copy();
     trainer.fit(&mut rows(16), None).unwrap();
-    let (fast, after) = (fast.lock().unwrap(), after.lock().unwrap());
+    let fast = fast.lock().unwrap();
+    let after = after.lock().unwrap();
     for (nth, (fast, after)) in fast.iter().zip(after.iter()).enumerate() {
         if nth % 3 == 2 {
             slow = &slow + (fast - &slow) * 0.25;
@@ -550,8 +562,9 @@ fn child_process_that_resumes() {
 #[ignore = "run by `interop::methods` in a child process"]
 fn mix_up_for_pytorch() {
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
-    let mut trainer =
-        crate::interop::methods::trainer(&folder, Sgd::new(0.1), |it| it.hook(MixUp::new(0.4).classes(4)));
+    let mut trainer = crate::interop::methods::trainer(&folder, Sgd::new(0.1), |builder| {
+        builder.hook(MixUp::new(0.4).classes(4))
+    });
     let mut data = crate::interop::methods::batches(&folder);
     tch::manual_seed(5);
     trainer.fit(&mut data, None).unwrap();

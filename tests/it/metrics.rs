@@ -27,9 +27,9 @@ fn tensor(it: &Value) -> Tensor {
     let shape: Vec<i64> = it["shape"].as_array().unwrap().iter().map(|len| len.as_i64().unwrap()).collect();
     let data = it["data"].as_array().unwrap();
     match it["kind"].as_str().unwrap() {
-        "int" => Tensor::from_slice(&data.iter().map(|it| it.as_i64().unwrap()).collect::<Vec<_>>()),
+        "int" => Tensor::from_slice(&data.iter().map(|number| number.as_i64().unwrap()).collect::<Vec<_>>()),
         kind => {
-            let data: Vec<f64> = data.iter().map(|it| it.as_f64().unwrap_or(f64::NAN)).collect();
+            let data: Vec<f64> = data.iter().map(|number| number.as_f64().unwrap_or(f64::NAN)).collect();
             let kind = if kind == "double" { Kind::Double } else { Kind::Float };
             Tensor::from_slice(&data).to_kind(kind)
         }
@@ -71,7 +71,8 @@ fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
 /// `make` receives whether to set `logits` explicitly, because a few logits could look like
 /// probabilities.
 fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M) -> Option<String> {
-    let (pred, target) = (tensor(&case["pred"]), tensor(&case["target"]));
+    let pred = tensor(&case["pred"]);
+    let target = tensor(&case["target"]);
     let mut whole = make(false);
     if let Err(error) = whole.update(&pred, &target) {
         return Some(format!("{}: {error}", case["metric"]));
@@ -82,7 +83,8 @@ fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M)
         let parts = uneven_parts(random, rows);
         for rows in &parts {
             let mut one = make(true);
-            let (begin, len) = (i64::try_from(rows.start).unwrap(), i64::try_from(rows.len()).unwrap());
+            let begin = i64::try_from(rows.start).unwrap();
+            let len = i64::try_from(rows.len()).unwrap();
             one.update(&pred.narrow(0, begin, len), &target.narrow(0, begin, len)).unwrap();
             all.merge(&one).unwrap();
         }
@@ -97,7 +99,7 @@ fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M)
 }
 
 fn texts(value: &Value) -> Vec<String> {
-    value.as_array().unwrap().iter().map(|it| it.as_str().unwrap().to_owned()).collect()
+    value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
 /// Compares a metric of texts on the whole data, and on 1 to 7 uneven parts that are merged.
@@ -108,7 +110,8 @@ fn check_texts<M: Metric>(
     make: impl Fn() -> M,
     update: impl Fn(&mut M, &[String], &[Value]) -> Result<()>,
 ) -> Option<String> {
-    let (preds, targets) = (texts(&case["preds"]), case["targets"].as_array().unwrap());
+    let preds = texts(&case["preds"]);
+    let targets = case["targets"].as_array().unwrap();
     let mut whole = make();
     update(&mut whole, &preds, targets).unwrap();
     difference(case, whole.compute()).or_else(|| {
@@ -171,7 +174,7 @@ fn size(value: &Value) -> usize {
 fn compare(random: &mut Random, case: &Value) -> Option<String> {
     let args = &case["args"];
     let threshold = args["threshold"].as_f64().unwrap_or(0.5);
-    let top_k = args["top_k"].as_u64().map_or(1, |it| usize::try_from(it).unwrap());
+    let top_k = args["top_k"].as_u64().map_or(1, |top_k| usize::try_from(top_k).unwrap());
     macro_rules! score {
         ($type:ident) => {
             check(random, case, |explicit| {

@@ -44,7 +44,9 @@ pub(crate) fn message(error: &impl ToString) -> String {
     let text = error.to_string();
     let mut parts = text.split(".rs:");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| text + ".rs:_" + part.trim_start_matches(|it: char| it.is_ascii_digit()))
+    parts.fold(first, |text, part| {
+        text + ".rs:_" + part.trim_start_matches(|letter: char| letter.is_ascii_digit())
+    })
 }
 
 fn net(root: &nn::Path<'_>) -> nn::Sequential {

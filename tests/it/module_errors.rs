@@ -119,7 +119,8 @@ fn a_hook_around_an_outer_module_can_handle_an_error_within_it() {
         }
     }
     let run = |sets| {
-        let (errors, seen) = (Seen::default(), Seen::default());
+        let errors = Seen::default();
+        let seen = Seen::default();
         let mut trainer = builder()
             .hook(Handles(Arc::clone(&errors), sets))
             .hook(Watch(Arc::clone(&seen)))

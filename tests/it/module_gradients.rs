@@ -48,7 +48,9 @@ fn the_gradient_of_an_input_is_that_of_the_call_alone() {
     let linear = |name: &str, inputs: i64, outputs: i64| {
         nn::linear(&root / name, inputs, outputs, Default::default()).named(&root / name)
     };
-    let (first, branch, head) = (linear("first", 4, 6), linear("branch", 6, 6), linear("head", 6, 3));
+    let first = linear("first", 4, 6);
+    let branch = linear("branch", 6, 6);
+    let head = linear("head", 6, 3);
     let [of_branch, of_head] = [&branch, &head].map(|layer| layer.ws.copy());
     // A residual connection: the hidden tensor is used by the branch and outside of it.
     let net = nn::func_t(move |x, _| {
@@ -107,7 +109,8 @@ fn after_module_backward_fires_in_a_replaced_backward_pass() {
             next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
         }
     }
-    let (seen, note) = (Seen::default(), Seen::default());
+    let seen = Seen::default();
+    let note = Seen::default();
     let inner = Arc::clone(&seen);
     let build = |fails: bool| {
         let inner = Arc::clone(&inner);
@@ -216,7 +219,9 @@ fn destructors_that_panic_in_on_grad_do_not_abort_the_process() {
     let error = panics.sum(Kind::Float).f_backward().unwrap_err().to_string();
     assert!(error.contains("a closure of `on_grad` panicked: no message"), "{error}");
 
-    let (with_graph, removed, refused) = (Bomb, Bomb, Bomb);
+    let with_graph = Bomb;
+    let removed = Bomb;
+    let refused = Bomb;
     let tensor = hidden();
     tensor.on_grad(move |_| _ = &with_graph).unwrap();
     tensor.sum(Kind::Float).backward();

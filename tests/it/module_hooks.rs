@@ -77,9 +77,9 @@ fn activation_statistics_are_the_means_over_the_epoch() {
         kept.iter().map(|output| of(output).double_value(&[])).sum::<f64>() / kept.len() as f64
     };
     let expected = [
-        ("mean", mean(|it| it.mean(Kind::Double))),
-        ("std", mean(|it| it.std(false))),
-        ("zeros", mean(|it| it.eq(0.0).to_kind(Kind::Double).mean(Kind::Double))),
+        ("mean", mean(|output| output.mean(Kind::Double))),
+        ("std", mean(|output| output.std(false))),
+        ("zeros", mean(|output| output.eq(0.0).to_kind(Kind::Double).mean(Kind::Double))),
     ];
     for (name, expected) in expected {
         let found = metrics[&format!("train/activation/net.relu/{name}")];

@@ -141,7 +141,8 @@ impl Selected {
 #[test]
 fn hooks_select_modules_by_name() {
     let seen = Seen::default();
-    let (closure, note) = (Arc::clone(&seen), Arc::clone(&seen));
+    let closure = Arc::clone(&seen);
+    let note = Arc::clone(&seen);
     let options = HookOptions::named("closure").of(Patterns::from("*c2").optional("nothing"));
     let mut trainer = builder()
         .hook(Selected { seen: note, modules: "h*".into() })
@@ -166,7 +167,8 @@ fn hooks_select_modules_by_name() {
         "{table}"
     );
     let json: serde_json::Value = serde_json::from_str(&table.json()).unwrap();
-    let hooks = json["moments"].as_array().unwrap().iter().flat_map(|it| it["hooks"].as_array().unwrap());
+    let hooks =
+        json["moments"].as_array().unwrap().iter().flat_map(|moment| moment["hooks"].as_array().unwrap());
     let of: Vec<_> = hooks.map(|hook| hook["of"].to_string()).collect();
     assert_eq!(
         of,
@@ -246,7 +248,8 @@ impl Task for Own {
 
     fn pred(&mut self, (x, _): &Self::Batch, _: Mode) -> Result<Tensor> {
         if self.in_thread {
-            let (x, shared) = (x.shallow_clone(), &mut self.shared);
+            let x = x.shallow_clone();
+            let shared = &mut self.shared;
             return Ok(std::thread::scope(|scope| scope.spawn(move || x.apply(shared)).join().unwrap()));
         }
         if self.catches_panic {
@@ -369,7 +372,8 @@ impl Task for Outer {
 #[test]
 fn nested_trainers_observe_their_own_modules() {
     for is_inner_observed in [false, true] {
-        let (outside, inside) = (Seen::default(), Seen::default());
+        let outside = Seen::default();
+        let inside = Seen::default();
         let inner = if is_inner_observed { builder().hook(Watch(Arc::clone(&inside))) } else { builder() };
         let vs = nn::VarStore::new(Device::Cpu);
         let own = nn::linear(vs.root(), 4, 3, Default::default()).named("outer");
@@ -499,7 +503,8 @@ fn the_summary_counts_each_multiply_add_of_each_product_once() {
     // Keys and values of width 6 and 2, and five of them.
     let attention = |is_causal: bool| {
         move |x: &Tensor| {
-            let (keys, values) = (ones(&[3, 5, 6]), ones(&[3, 5, 2]));
+            let keys = ones(&[3, 5, 6]);
+            let values = ones(&[3, 5, 2]);
             Tensor::scaled_dot_product_attention(
                 x,
                 &keys,

@@ -28,7 +28,7 @@ fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<
             format!("{} {} {}", record.phase(), record.span().name(), record.counters().optimizer_steps);
         let mut lines = lines.lock().unwrap();
         for (name, value) in record.scalars() {
-            let is_measured = ["throughput/", "time/", "system/"].iter().any(|it| name.contains(it));
+            let is_measured = ["throughput/", "time/", "system/"].iter().any(|prefix| name.contains(prefix));
             let bits = if is_measured { "measured".to_owned() } else { format!("{:x}", value.to_bits()) };
             lines.push(format!("{head} {name}={bits}"));
         }
@@ -133,7 +133,8 @@ fn monitored_metrics_contain_the_name_of_each_optimizer() {
 #[test]
 fn norms_measure_the_unclipped_accumulated_gradient_and_the_update() {
     let expected = Arc::new(Mutex::new((Vec::new(), Vec::new())));
-    let (noted, changed) = (Arc::clone(&expected), Arc::clone(&expected));
+    let noted = Arc::clone(&expected);
+    let changed = Arc::clone(&expected);
     let flat = |vars: &trainer::Vars| {
         let all: Vec<_> = vars.parameters().map(|var| var.tensor.detach().reshape([-1])).collect();
         Tensor::cat(&all, 0)
@@ -455,7 +456,8 @@ fn a_resumed_run_has_the_records_of_an_uninterrupted_one() {
             if is_resumed && cancel.is_none() {
                 break;
             }
-            let (token, noted) = (CancelToken::new(), Lines::default());
+            let token = CancelToken::new();
+            let noted = Lines::default();
             let cancelled = token.clone();
             let builder = model::builder()
                 .epochs(3)

@@ -163,7 +163,7 @@ fn hooks_monitor_the_loader_that_their_metric_names() {
         .build()
         .unwrap();
     let summary = trainer.fit(&mut rows(12), Some(&mut two(Some(Every::Epochs(2))))).unwrap();
-    let bad: Vec<u64> = trainer.hooks::<ReduceOnPlateau>().map(|it| it.state().bad).collect();
+    let bad: Vec<u64> = trainer.hooks::<ReduceOnPlateau>().map(|hook| hook.state().bad).collect();
     assert_eq!(bad, [1, 3]);
     let of = |name: &str| summary.history.points(name).map(|(_, value)| value).collect::<Vec<_>>();
     let highest = of("valid/noisy/loss").into_iter().fold(f64::NEG_INFINITY, f64::max);
@@ -341,12 +341,12 @@ fn trained(
         .history
         .columns()
         .map(|(name, values)| {
-            format!("{name} {:x?}", values.iter().map(|it| it.to_bits()).collect::<Vec<_>>())
+            format!("{name} {:x?}", values.iter().map(|value| value.to_bits()).collect::<Vec<_>>())
         })
         .collect();
     let logged = std::fs::read_to_string(csv)?;
     let without_time = |line: &str| {
-        line.split(',').enumerate().filter(|(nth, _)| *nth != 4).map(|it| it.1.to_owned()).collect()
+        line.split(',').enumerate().filter(|(nth, _)| *nth != 4).map(|cell| cell.1.to_owned()).collect()
     };
     let logged: Vec<Vec<String>> = logged.lines().map(without_time).collect();
     Ok(format!("{:?}\n{metrics:?}\n{history:?}\n{logged:?}", exact_state(&trainer)))

@@ -23,7 +23,8 @@ fn trained(
 
 #[test]
 fn accumulated_batches_match_one_large_batch() {
-    let (one, other) = (trained(builder().accumulate(3), 24, 4), trained(builder(), 24, 12));
+    let one = trained(builder().accumulate(3), 24, 4);
+    let other = trained(builder(), 24, 12);
     assert!(distance(&one, &other) < 1e-6);
     assert!(distance(&one, &trained(builder(), 24, 4)) > 1e-3);
 }
@@ -103,7 +104,8 @@ fn counters_do_not_depend_on_accumulation() {
         let mut trainer = builder().epochs(2).accumulate(accumulate).build().unwrap();
         trainer.fit(&mut model::rows(22), Some(&mut model::rows(8))).unwrap().counters
     };
-    let (one, four) = (after(1), after(4));
+    let one = after(1);
+    let four = after(4);
     assert_eq!((one.optimizer_steps, four.optimizer_steps), (12, 4));
     assert_eq!(Counters { optimizer_steps: 0, ..one }, Counters { optimizer_steps: 0, ..four });
     assert_eq!((one.samples_seen, one.batches_seen, one.batch_idx), (44, 12, 6));
@@ -111,7 +113,9 @@ fn counters_do_not_depend_on_accumulation() {
 
 #[test]
 fn gradients_are_clipped_once_for_each_optimizer_step() {
-    let (mut before, mut after, mut largest) = (Vec::new(), Vec::new(), 0.0_f64);
+    let mut before = Vec::new();
+    let mut after = Vec::new();
+    let mut largest = 0.0_f64;
     let small = || Harness::small().epochs(2);
     let clipped = small().configure(|builder| builder.accumulate(2).clip_grad_norm(0.05));
     let clipped = clipped.on::<BeforeOptStep>(|cx| before.push(gradient_norm(cx)));
@@ -138,7 +142,8 @@ fn gradients_of_a_window_are_running_sums_of_those_of_its_batches() {
     let name = |cx: &Cx<AfterBackward>| cx.vars().parameters().next().unwrap().name.clone();
     let own: Arc<Mutex<Vec<Tensor>>> = Arc::default();
     let note = Arc::clone(&own);
-    let (mut sums, mut means) = (Vec::new(), Vec::new());
+    let mut sums = Vec::new();
+    let mut means = Vec::new();
     let harness = Harness::small().configure(|builder| builder.accumulate(3).epochs(1));
     let harness = harness.on::<BeforeFit>(move |cx| {
         let note = Arc::clone(&note);
@@ -170,7 +175,8 @@ fn gradients_are_clipped_by_value_before_they_are_clipped_by_norm() {
         let grads: Vec<_> = grads.map(|(_, grad)| grad.copy().view([-1])).collect();
         Tensor::cat(&grads, 0).to_kind(Kind::Double)
     };
-    let (mut before, mut after) = (Vec::new(), Vec::new());
+    let mut before = Vec::new();
+    let mut after = Vec::new();
     // The order of the two calls makes no difference.
     let both =
         Harness::small().configure(|builder| builder.clip_grad_norm(MAX_NORM).clip_grad_value(MAX_VALUE));
@@ -318,7 +324,8 @@ fn logged_tensors_are_read_once_per_pass_or_when_a_hook_reads_them() {
     let values = Arc::clone(&seen);
     let mut trainer = builder()
         .on::<AfterStep>(HookOptions::named("ask").ord(10), move |cx| {
-            let (loss, logged) = (cx.step_loss().unwrap().double_value(&[]), cx.logged()?["train/loss"]);
+            let loss = cx.step_loss().unwrap().double_value(&[]);
+            let logged = cx.logged()?["train/loss"];
             assert_eq!(loss, logged);
             values.lock().unwrap().push(logged);
             Ok(())

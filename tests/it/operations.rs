@@ -228,7 +228,9 @@ fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
         .accumulate(2)
         .sanity_steps(1);
     let builder = with_hooks(count_points(builder, shared), shared);
-    let (before, after, within) = (Arc::clone(shared), Arc::clone(shared), Arc::clone(shared));
+    let before = Arc::clone(shared);
+    let after = Arc::clone(shared);
+    let within = Arc::clone(shared);
     builder
         .on::<AfterPred>("fail", move |cx| {
             let mut scene = within.lock().unwrap();

@@ -86,7 +86,8 @@ fn trainer_with(optimizer: impl Optimizer + 'static) -> Trainer<Net> {
 pub(crate) fn train_steps(trainer: &mut Trainer<Net>, count: i64) {
     let begun = trainer.task().step;
     let kind = trainer.task().sometimes.kind();
-    let (inputs, labels) = (reference("data.inputs").to_kind(kind), reference("data.labels"));
+    let inputs = reference("data.inputs").to_kind(kind);
+    let labels = reference("data.labels");
     let mut batches =
         from_fn(|_| (begun..begun + count).map(|step| (inputs.get(step % 5), labels.get(step % 5))));
     trainer.fit(&mut batches, None).unwrap();
@@ -270,10 +271,12 @@ fn muon_updates(grads: &[Tensor], iterations: u32, full_precision: bool) -> Vec<
 /// `p`. A factor of 1.5 covers products of errors, and the sums within matrix products, which are
 /// in float.
 fn iterated(singular_values: &[f64], iterations: u32, u: f64) -> (Vec<f64>, f64) {
-    let (a, b, c) = (3.4445, -4.7750, 2.0315);
-    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|it| it * it).sum::<f64>().sqrt();
+    let a = 3.4445;
+    let b = -4.7750;
+    let c = 2.0315;
+    let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let frobenius = norm(&mut singular_values.iter().copied());
-    let mut s: Vec<f64> = singular_values.iter().map(|it| it / frobenius).collect();
+    let mut s: Vec<f64> = singular_values.iter().map(|value| value / frobenius).collect();
     // The update, its norm and the quotient are rounded, by `u` each.
     let mut error = 3.0 * u;
     for _ in 0..iterations {
@@ -312,7 +315,8 @@ fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
             let values = Tensor::arange(rows * least, (Kind::Double, Device::Cpu)) * (seed + nth as f64);
             Tensor::linalg_qr(&values.sin().view([rows, least]), "reduced").0
         };
-        let (left, right) = (wave(sizes[nth][0], 1.3), wave(sizes[nth][1], 2.9));
+        let left = wave(sizes[nth][0], 1.3);
+        let right = wave(sizes[nth][1], 2.9);
         (left * Tensor::from_slice(values)).matmul(&right.tr())
     };
     let values = |nth: usize| -> Vec<f64> {
@@ -322,7 +326,8 @@ fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
     let grads: Vec<_> = (0..sizes.len()).map(|nth| scaled(nth, &values(nth)).to_kind(Kind::Float)).collect();
 
     // Half a unit in the last place: of bf16, and of float with sums of up to 12 products.
-    let (of_bf16, of_float) = (1.0 / 256.0, 12.0 * f64::from(f32::EPSILON));
+    let of_bf16 = 1.0 / 256.0;
+    let of_float = 12.0 * f64::from(f32::EPSILON);
     // For more iterations in bf16, the bound would be too wide to be useful.
     for (iterations, full_precision, u) in
         [(1, false, of_bf16), (2, false, of_bf16), (1, true, of_float), (5, true, of_float)]
@@ -332,7 +337,8 @@ fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
             let (iterated, bound) = iterated(&values(nth), iterations, u);
             let exact = scaled(nth, &iterated);
             let distance = (update.to_kind(Kind::Double) - &exact).norm().double_value(&[]);
-            let (bound, distance) = [bound, distance].map(|it| it / exact.norm().double_value(&[])).into();
+            let (bound, distance) =
+                [bound, distance].map(|norm| norm / exact.norm().double_value(&[])).into();
             let size = sizes[nth];
             let what = format!("{size:?}, {iterations} iterations, full precision {full_precision}");
             println!("{what}: within {distance:.1e} of {bound:.1e}");
@@ -371,11 +377,14 @@ type Seen = Vec<(Vec<Tensor>, Vec<Tensor>)>;
 
 #[test]
 fn a_half_precision_step_matches_the_float_step_rounded_once() {
-    let detached = |tensors: &[Tensor]| tensors.iter().map(|it| it.detach().copy()).collect::<Vec<_>>();
+    let detached =
+        |tensors: &[Tensor]| tensors.iter().map(|tensor| tensor.detach().copy()).collect::<Vec<_>>();
     for kind in [Kind::BFloat16, Kind::Half] {
         for (run, optimizer) in reference_runs() {
-            let (before, after) = (Arc::new(Mutex::new(Seen::new())), Arc::new(Mutex::new(Vec::new())));
-            let (note_before, note_after) = (Arc::clone(&before), Arc::clone(&after));
+            let before = Arc::new(Mutex::new(Seen::new()));
+            let after = Arc::new(Mutex::new(Vec::new()));
+            let note_before = Arc::clone(&before);
+            let note_after = Arc::clone(&after);
             let weights_of = move |vars: &trainer::Vars| {
                 vars.parameters().map(|var| var.tensor.shallow_clone()).collect::<Vec<_>>()
             };
@@ -393,8 +402,10 @@ fn a_half_precision_step_matches_the_float_step_rounded_once() {
 
             // The same steps in float, each from the same weights and gradients.
             let optimizer = reference_runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
-            let (before, after) = (before.lock().unwrap().drain(..).collect::<Vec<_>>().into_iter(), after);
-            let (mut before, mut nth) = (before, 0);
+            let before = before.lock().unwrap().drain(..).collect::<Vec<_>>().into_iter();
+            let after = after;
+            let mut before = before;
+            let mut nth = 0;
             let mut float = builder(Kind::Float, optimizer)
                 .on::<BeforeOptStep>("before", move |cx| {
                     let (weights, grads) = before.next().unwrap();
@@ -411,7 +422,8 @@ fn a_half_precision_step_matches_the_float_step_rounded_once() {
                 .build()
                 .unwrap();
             train_steps(&mut float, 7);
-            let (rounded, float) = (rounded.optimizer().unwrap().state(), float.optimizer().unwrap().state());
+            let rounded = rounded.optimizer().unwrap().state();
+            let float = float.optimizer().unwrap().state();
             assert!(rounded.iter().all(|(_, tensor)| tensor.kind() == Kind::Float), "{run}");
             assert_eq!(differing(&rounded, &float), Vec::<String>::new(), "{run}");
         }
@@ -466,7 +478,10 @@ fn parameters_are_grouped_by_first_matching_pattern_and_var_store_group() {
 #[test]
 fn splitting_parameters_into_equal_groups_changes_nothing() {
     for (run, [one, two]) in [
-        ("adamw", [AdamW::new(1e-2), AdamW::new(1e-2)].map(|it| Box::new(it) as Box<dyn Optimizer>)),
+        (
+            "adamw",
+            [AdamW::new(1e-2), AdamW::new(1e-2)].map(|optimizer| Box::new(optimizer) as Box<dyn Optimizer>),
+        ),
         ("sgd", [Box::new(Sgd::new(0.1)), Box::new(Sgd::new(0.1).group("fc1.*", Group::new()))]),
         (
             "within",
@@ -634,7 +649,8 @@ fn settings_changed_before_the_first_step_match_those_set_at_construction() {
         ),
     ];
     for (expected, optimizer, settings) in cases {
-        let (mut expected, mut trainer) = (trainer_with(expected), trainer_with(optimizer));
+        let mut expected = trainer_with(expected);
+        let mut trainer = trainer_with(optimizer);
         for (name, value) in settings {
             groups_mut(&mut trainer)[0].set(name, *value).unwrap();
         }
@@ -650,7 +666,8 @@ fn restored_optimizer_state_continues_bit_for_bit() {
         let again = || reference_runs().into_iter().find(|(name, _)| *name == run).unwrap().1;
         let mut uninterrupted = trainer_with(optimizer);
         train_steps(&mut uninterrupted, 100);
-        let (saved, state) = (weights(&uninterrupted), uninterrupted.optimizer().unwrap().state());
+        let saved = weights(&uninterrupted);
+        let state = uninterrupted.optimizer().unwrap().state();
         let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
         train_steps(&mut uninterrupted, 100);
 
@@ -680,7 +697,8 @@ fn the_state_of_a_refrozen_group_is_restored() {
     };
     thaw(&mut uninterrupted, true);
     thaw(&mut uninterrupted, false);
-    let (saved, state) = (weights(&uninterrupted), uninterrupted.optimizer().unwrap().state());
+    let saved = weights(&uninterrupted);
+    let state = uninterrupted.optimizer().unwrap().state();
     let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
     thaw(&mut uninterrupted, true);
 
@@ -716,7 +734,8 @@ fn a_tch_optimizer_trains_like_its_native_counterpart() {
     for (lr, weight_decay) in [(1e-2, 0.0), (1e-3, 0.0), (2e-3, 0.1)] {
         for trainer in [&mut theirs, &mut ours] {
             let group = &mut groups_mut(trainer)[0];
-            (group.lr, group.weight_decay) = (lr, weight_decay);
+            group.lr = lr;
+            group.weight_decay = weight_decay;
             train_steps(trainer, 10);
         }
         for (one, other) in theirs.vars().iter().zip(ours.vars().iter()) {

@@ -17,7 +17,8 @@ impl Model {
         tch::set_num_threads(1);
         let vs = nn::VarStore::new(Device::Cpu);
         let root = vs.root();
-        let (_, _) = (root.add("plain", wave(&[4, 3]), true), root.add("odd", wave(&[1]), true));
+        let _ = root.add("plain", wave(&[4, 3]), true);
+        let _ = root.add("odd", wave(&[1]), true);
         // `Path::add` panics on a tensor that cannot have a gradient.
         let odd = odd.f_set_requires_grad(true).unwrap_or(odd);
         let mut variables = vs.variables_.lock().unwrap();
@@ -151,7 +152,7 @@ fn check(case: &str, found: Result<Tensor>, expected: Result<Tensor, &str>) {
                 Kind::Half => 2e-3,
                 _ => 1e-5,
             };
-            let [found, expected] = [found, expected].map(|it| it.to_kind(Kind::Double));
+            let [found, expected] = [found, expected].map(|tensor| tensor.to_kind(Kind::Double));
             assert!(found.allclose(&expected, tolerance, tolerance, true), "{case}: {found} but {expected}");
         }
         (Err(error), Err(text)) => {
@@ -250,7 +251,8 @@ fn memory_around_a_sliced_parameter_is_untouched() {
 fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
     let mistakes = |one: Tensor, other: Tensor| {
         let vs = nn::VarStore::new(Device::Cpu);
-        let (_, _) = (vs.root().add("one", one, true), vs.root().add("other", other, true));
+        let _ = vs.root().add("one", one, true);
+        let _ = vs.root().add("other", other, true);
         let task = Supervised::new(vs, nn::func(|xs| xs.shallow_clone()), |xs: &Tensor, _: &Tensor| {
             xs.shallow_clone()
         });
@@ -262,14 +264,14 @@ fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
     };
     let buffer = wave(&[8, 3]);
     // Each detached: a view of a tensor that has a gradient is not a parameter.
-    let (all, rows) = (|| buffer.detach(), |from, count| buffer.detach().narrow(0, from, count));
+    let rows = |from, count| buffer.detach().narrow(0, from, count);
     assert_eq!(mistakes(rows(0, 4), rows(4, 4)), [""; 0]);
     assert_eq!(mistakes(rows(0, 0), rows(0, 8)), [""; 0]);
     let advice = "so each would also be updated by the other's gradient: register the tensor once, or register a `.copy()`";
     let share = |what: &str| [format!("the parameters `one` and `other` {what}, {advice}")];
     assert_eq!(mistakes(rows(0, 5), rows(4, 4)), share("share memory"));
-    assert_eq!(mistakes(all(), rows(2, 1)), share("share memory"));
-    assert_eq!(mistakes(all(), all().view([3, 8])), share("share memory"));
+    assert_eq!(mistakes(buffer.detach(), rows(2, 1)), share("share memory"));
+    assert_eq!(mistakes(buffer.detach(), buffer.detach().view([3, 8])), share("share memory"));
     assert_eq!(mistakes(buffer.shallow_clone(), buffer.shallow_clone()), share("are the same tensor"));
     let swapped = mistakes(rows(4, 4), rows(0, 5));
     assert_eq!(swapped, [format!("the parameters `other` and `one` share memory, {advice}")]);

@@ -121,7 +121,8 @@ fn each_part_accumulates_only_its_own_gradients() {
 
     // The expected weights, with each gradient computed for its own part only.
     let own = rivals();
-    let (mut of_left, mut of_right) = (own.left.zeros_like(), own.right.zeros_like());
+    let mut of_left = own.left.zeros_like();
+    let mut of_right = own.right.zeros_like();
     for (nth, batch) in batches().iter().enumerate() {
         for (weight, sum, factor, lr) in
             [(&own.left, &mut of_left, 1.0, 1e-3), (&own.right, &mut of_right, -2.0, 1e-2)]
@@ -179,7 +180,8 @@ impl Task for Confused {
     }
     fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         if step.task().twice {
-            let (first, second) = (step.pred()?, step.pred()?);
+            let first = step.pred()?;
+            let second = step.pred()?;
             let _ = step.loss(second)?;
             let stale = step.loss(first)?;
             let stale = step.backward_of("left", stale)?;

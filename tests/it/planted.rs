@@ -38,7 +38,8 @@ fn server(before: impl Fn(&str) + Send + Sync + 'static) -> String {
 /// Answers one request; `None` if the connection was closed.
 fn answer(mut stream: &TcpStream, before: &dyn Fn(&str)) -> Option<()> {
     let mut reader = BufReader::new(stream);
-    let (mut first, mut length) = (String::new(), 0);
+    let mut first = String::new();
+    let mut length = 0;
     reader.read_line(&mut first).ok().filter(|read| *read > 0)?;
     loop {
         let mut line = String::new();
@@ -185,7 +186,8 @@ fn what_the_user_has_at_the_path_of_any_file_of_a_run_stays_as_it_is() {
             }
             plant(&path, what, &outside);
             let (ended, end) = channel();
-            let (of_run, server) = (folder.clone(), address.clone());
+            let of_run = folder.clone();
+            let server = address.clone();
             thread::spawn(move || {
                 let result = run(&of_run, &server, None);
                 let _ = ended.send(result.map(|summary| summary.warnings).map_err(|error| error.to_string()));

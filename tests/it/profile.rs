@@ -96,7 +96,8 @@ fn a_profile_covers_the_last_entry_point_and_changes_no_results() {
         trainer.fit(&mut model::rows(16), Some(&mut model::rows(8))).unwrap();
         trainer
     };
-    let (mut with, without) = (trained(true), trained(false));
+    let mut with = trained(true);
+    let without = trained(false);
     assert!(without.profile().is_none());
     assert_eq!(with.describe_hooks(), without.describe_hooks());
     assert_eq!(parameters(&with), parameters(&without));
@@ -245,7 +246,8 @@ fn check_trace(text: &str) -> Vec<String> {
     for span in spans {
         assert_eq!((&span["ph"], &span["pid"], &span["tid"]), (&"X".into(), &process["pid"], &1.into()));
         assert!(span["cat"].is_string() && span["args"]["phase"].is_string(), "{span}");
-        let (start, end) = (ns(&span["ts"]), ns(&span["ts"]) + ns(&span["dur"]));
+        let start = ns(&span["ts"]);
+        let end = ns(&span["ts"]) + ns(&span["dur"]);
         assert!(start >= last, "in the order of their start");
         last = start;
         while open.last().is_some_and(|outer| *outer <= start && *outer < end) {

@@ -2,7 +2,8 @@
 
 /// Returns a zip archive without compression.
 pub(crate) fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let (mut bytes, mut directory) = (Vec::new(), Vec::new());
+    let mut bytes = Vec::new();
+    let mut directory = Vec::new();
     let le = |number: usize, count: usize| (number as u64).to_le_bytes()[..count].to_vec();
     for (name, data) in entries {
         let start = bytes.len();
@@ -16,7 +17,8 @@ pub(crate) fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
         directory.extend([le(0, 2), le(0, 2), le(0, 2), le(0, 2), le(0, 4), le(start, 4)].concat());
         directory.extend(name.as_bytes());
     }
-    let (start, count) = (bytes.len(), entries.len());
+    let start = bytes.len();
+    let count = entries.len();
     bytes.extend(&directory);
     bytes.extend(b"PK\x05\x06\0\0\0\0");
     bytes.extend([le(count, 2), le(count, 2), le(directory.len(), 4), le(start, 4), le(0, 2)].concat());

@@ -86,7 +86,10 @@ fn mismatched_files_are_reported_with_advice() {
         "{shape}"
     );
     let report = trainer.load_weights(THEIRS, &swap().skip_mismatched(true)).unwrap();
-    assert_eq!(report.mismatched.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["fc1.bias", "fc2.bias"]);
+    assert_eq!(
+        report.mismatched.iter().map(|mismatch| &*mismatch.name).collect::<Vec<_>>(),
+        ["fc1.bias", "fc2.bias"]
+    );
     let other = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/state_dict.safetensors");
     let section = trainer.load_weights(other, &own()).unwrap_err().to_string();
     assert!(section.contains("`.section(\"state_dict\")` is for `torch.save` files"), "{section}");
@@ -134,7 +137,8 @@ fn forged_files_are_refused() {
     let huge = b"\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f";
     let sizes = [b"K\x03".as_slice(), huge, b"\x86"].concat();
     let mut overlapping = of(&valid(), &data);
-    let (first, second) = (find(&overlapping, b"PK\x01\x02", 0), find(&overlapping, b"PK\x01\x02", 1));
+    let first = find(&overlapping, b"PK\x01\x02", 0);
+    let second = find(&overlapping, b"PK\x01\x02", 1);
     // The second entry gets the offset of the first.
     overlapping.copy_within(first + 20..first + 28, second + 20);
     overlapping.copy_within(first + 42..first + 46, second + 42);
@@ -209,7 +213,8 @@ fn a_changed_byte_is_reported_with_the_name_of_the_record() {
         assert_eq!(exact_state(&trainer), expected, "after a change in {name}");
     }
     // Both biases are in one storage.
-    let names = ["data.pkl", "byteorder", "data/0", "data/1", "data/2"].map(|it| format!("checkpoint/{it}"));
+    let names =
+        ["data.pkl", "byteorder", "data/0", "data/1", "data/2"].map(|name| format!("checkpoint/{name}"));
     assert_eq!(refused, names);
     fs::remove_dir_all(&folder).unwrap();
 }
@@ -273,9 +278,9 @@ fn an_entry_that_cannot_be_read_is_an_error_only_if_it_is_wanted() {
     ];
     for (file, entries) in cases {
         for (name, expected) in entries {
-            let wanted = |it: &str| match it.strip_prefix("extra.") {
+            let wanted = |own: &str| match own.strip_prefix("extra.") {
                 Some(extra) => (extra == *name).then(|| "fc1.weight".to_owned()),
-                None => (it != "fc1.weight").then(|| it.to_owned()),
+                None => (own != "fc1.weight").then(|| own.to_owned()),
             };
             let before = exact_state(&trainer);
             let error =

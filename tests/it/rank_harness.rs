@@ -93,7 +93,7 @@ fn the_error_names_each_rank_that_failed_and_why() {
             }
         })
         .unwrap();
-    let errors: Vec<String> = results.into_iter().map(|it| it.unwrap_err().to_string()).collect();
+    let errors: Vec<String> = results.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     // Rank 0 waits in a collective, and reports the error of the first rank that left.
     let of_rank_0 = [
         "another rank ended with an error: rank ",
@@ -118,7 +118,8 @@ fn a_rank_that_does_not_end_is_killed_at_the_timeout_and_cleaned_up() {
         }
         world().barrier("test")
     });
-    let errors: Vec<String> = results.unwrap().into_iter().map(|it| it.unwrap_err().to_string()).collect();
+    let errors: Vec<String> =
+        results.unwrap().into_iter().map(|result| result.unwrap_err().to_string()).collect();
     assert!(
         errors[0].contains(
             "rank 0 lost contact with the other ranks in `barrier(\"test\")`; rank 1 did not respond"

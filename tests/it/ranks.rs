@@ -84,7 +84,8 @@ fn described(rank: u32) -> trainer::HookTable {
 
 #[test]
 fn the_table_marks_the_hooks_of_rank_0_and_counts_them_on_other_ranks() {
-    let (main, other) = (described(0), described(1));
+    let main = described(0);
+    let other = described(1);
     assert_eq!(main.at("after_epoch"), ["it::ranks::after_epoch", "it::ranks::Later"]);
     assert_eq!(other.at("after_epoch"), ["it::ranks::Later"]);
     let of_main: Vec<_> = main.rows().filter(|row| row.main_only).map(|row| row.hook.as_str()).collect();
@@ -173,8 +174,10 @@ fn scene_is(scene: &str) -> bool {
 #[test]
 #[ignore = "run by the other tests in a child process"]
 fn rank() {
-    let (scene, out) = (std::env::var(SCENE).unwrap(), PathBuf::from(std::env::var(OUT).unwrap()));
-    let (saves, since) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
+    let scene = std::env::var(SCENE).unwrap();
+    let out = PathBuf::from(std::env::var(OUT).unwrap());
+    let saves = Arc::new(Mutex::new(Vec::new()));
+    let since = Instant::now();
     let saved = Arc::clone(&saves);
     let builder = model::builder().epochs(1).on::<AfterSaveCheckpoint>("saved", move |cx| {
         let name = cx.checkpoint().file_name().unwrap().to_string_lossy().into_owned();
@@ -221,11 +224,12 @@ fn run_and_keep(scene: &str) -> (Vec<(Report, String)>, Vec<String>, PathBuf) {
     }
     let read = |name: String| fs::read_to_string(out.join(name)).unwrap_or_default();
     let report = |rank: usize| {
-        let (text, log) = (read(format!("{rank}.json")), read(format!("{rank}.log")));
+        let text = read(format!("{rank}.json"));
+        let log = read(format!("{rank}.log"));
         (serde_json::from_str(&text).unwrap_or_else(|_| panic!("rank {rank} of `{scene}`: {log}")), log)
     };
     let reports = [0, 1].map(report).into();
-    let names = fs::read_dir(&out).unwrap().map(|it| it.unwrap().path());
+    let names = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().path());
     let names = names.filter(|path| path.join("manifest.json").is_file());
     let mut names: Vec<String> =
         names.map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect();
@@ -263,7 +267,7 @@ fn a_checkpoint_that_any_rank_requests_is_written_once_by_rank_0() {
         }
         let last = &reports[1].0.saves;
         assert!(last.iter().all(|(batches, _)| *batches == batch), "{scene}: {last:?}");
-        names.sort_by_key(|name| expected.iter().position(|it| it == name));
+        names.sort_by_key(|name| expected.iter().position(|known| known == name));
         assert_eq!(names, expected, "{scene}");
     }
 }

@@ -193,7 +193,8 @@ fn trained(folder: &Path, cancelled_at: u64) -> Result<Vec<(u64, i64)>> {
     let task =
         Supervised::new(vars, net, |pred: &Tensor, target: &Tensor| pred.mse_loss(target, Reduction::Mean));
     let seen: Arc<Mutex<Vec<(u64, i64)>>> = Arc::default();
-    let (own, token) = (Arc::clone(&seen), CancelToken::new());
+    let own = Arc::clone(&seen);
+    let token = CancelToken::new();
     let mut trainer = Trainer::builder(task)
         .optimizer(Sgd::new(1e-6))
         .discover(Discover::None)
@@ -309,12 +310,12 @@ fn trained_with_drops(data_parallel: DataParallel) -> Result<(Vec<f64>, Vec<u64>
 #[test]
 fn branches_dropped_per_batch_on_some_ranks_need_the_search_for_unused_parameters() {
     let results = Ranks::new(2).results(|| trained_with_drops(DataParallel::new())).unwrap();
-    let errors: Vec<String> = results.into_iter().map(|it| it.unwrap_err().to_string()).collect();
+    let errors: Vec<String> = results.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     let advice = "add `.hook(DataParallel::new().find_unused(true))`";
     assert!(errors.iter().any(|error| error.contains(advice)), "{errors:?}");
 
     let ranks = Ranks::new(2).run(|| trained_with_drops(DataParallel::new().find_unused(true))).unwrap();
     assert_ne!(ranks[0].1, ranks[1].1, "the ranks drop different batches");
-    let bits = |rank: usize| ranks[rank].0.iter().map(|it| it.to_bits()).collect::<Vec<_>>();
+    let bits = |rank: usize| ranks[rank].0.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(0), bits(1));
 }

@@ -41,7 +41,7 @@ fn errors<R>(results: Result<Vec<Result<R>>>) -> Vec<String> {
     results
         .unwrap()
         .into_iter()
-        .map(|result| result.err().map_or_else(String::new, |it| it.to_string()))
+        .map(|result| result.err().map_or_else(String::new, |error| error.to_string()))
         .collect()
 }
 
@@ -154,7 +154,7 @@ fn a_checkpoint_folder_that_a_rank_cannot_see_is_refused_when_the_fit_begins() {
             .configure(configure)
             .run()?
             .result
-            .map(|it| it.counters.batches_seen)
+            .map(|summary| summary.counters.batches_seen)
     };
     let texts = errors(Ranks::new(2).results(|| {
         fs::create_dir_all(folder.join(rank().to_string())).unwrap();
@@ -198,7 +198,7 @@ fn a_rank_of_another_job_at_the_same_address_is_refused() {
         Ok(ranks)
     });
     let results: Vec<_> =
-        results.unwrap().into_iter().map(|it| it.map_err(|error| error.to_string())).collect();
+        results.unwrap().into_iter().map(|result| result.map_err(|error| error.to_string())).collect();
     assert_eq!(results[..2], [Ok(vec![0, 1]), Ok(vec![0, 1])]);
     assert!(results[2].as_ref().unwrap_err().contains("no other program uses it"), "{results:?}");
     let text = results[3].as_ref().unwrap_err();

@@ -64,7 +64,9 @@ impl Net {
                 tensor.copy_(&((values + shift).sin() * 0.3).view_as(&tensor));
             }
         });
-        let (by_token, in_turn, is_gan) = (scene.is("tokens"), scene.is("turns"), scene.is("gan"));
+        let by_token = scene.is("tokens");
+        let in_turn = scene.is("turns");
+        let is_gan = scene.is("gan");
         Net { vars, left, right, spare, norms, by_token, in_turn, is_gan }
     }
 
@@ -331,10 +333,12 @@ fn with_hooks(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net
 /// Returns a loader that yields only the rows of this rank.
 fn own_rows() -> Result<impl Loader<Tokens>> {
     let launch = Launch::from_env()?;
-    let share = launch.map_or(Share { rank: 0, of: 1 }, |it| Share { rank: it.rank(), of: it.size() });
+    let share =
+        launch.map_or(Share { rank: 0, of: 1 }, |launch| Share { rank: launch.rank(), of: launch.size() });
     Ok(from_fn(move |_| {
         (0..6).map(move |nth| {
-            let (all, own) = (tokens(nth + 7), share.rows(nth as usize + 7));
+            let all = tokens(nth + 7);
+            let own = share.rows(nth as usize + 7);
             let own = |tensor: &Tensor| tensor.narrow(0, own.start as i64, own.len() as i64);
             (own(&all.0), own(&all.1), own(&all.2))
         })
@@ -530,9 +534,11 @@ pub(crate) fn same_as_one(scenes: &[&str], counts: &[u32]) {
             let what = format!("{count} ranks, {scene}");
             let ranks: Vec<&Outcome> = ranks.iter().map(|scenes| &scenes[nth]).collect();
             equal_on_all(&ranks, &what);
-            let (together, tolerance) = (ranks[0], if scene.contains("bf16") { 0.02 } else { 1e-9 });
+            let together = ranks[0];
+            let tolerance = if scene.contains("bf16") { 0.02 } else { 1e-9 };
             assert!(!alone.losses.is_empty());
-            let (one, other) = (&together.losses, &alone.losses);
+            let one = &together.losses;
+            let other = &alone.losses;
             assert!(close(one, other, tolerance), "{what}: {one:?} {other:?}");
             assert!(close(&together.preds, &alone.preds, tolerance), "{what}");
             assert_eq!(together.counters, alone.counters, "{what}");

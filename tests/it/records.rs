@@ -33,7 +33,9 @@ fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<
             record.images().map(|(name, it)| format!("{name}={}x{} {:?}", it.width, it.height, it.pixels)),
         );
         values.extend(record.texts().map(|(name, text)| format!("{name}={text}")));
-        let (counters, phase, span) = (record.counters(), record.phase(), record.span().name());
+        let counters = record.counters();
+        let phase = record.phase();
+        let span = record.span().name();
         let head = format!("{phase} {span} {} {}", counters.optimizer_steps, counters.batch_idx);
         lines.lock().unwrap().push(format!("{head}: {}", values.join(" ")));
     })
@@ -53,7 +55,7 @@ fn program(record_every: u64) -> TrainerBuilder<impl Task<Batch = (Tensor, Tenso
             cx.log_histogram("start", Tensor::ones([3], (Kind::Float, Device::Cpu)));
         })
         .on::<AfterOptStep>("max", |cx| {
-            let norm = cx.vars().parameters().map(|it| it.tensor.norm()).next().unwrap();
+            let norm = cx.vars().parameters().map(|var| var.tensor.norm()).next().unwrap();
             cx.log_as(Reduce::Max, "max", norm.detach());
             cx.log_histogram("norm", norm);
         })
@@ -78,12 +80,17 @@ fn records(record_every: u64, late: bool, cancel: Option<(u64, Checkpointing)>) 
         if is_resumed && cancel.is_none() {
             break;
         }
-        let (token, noted, kept) = (CancelToken::new(), Lines::default(), Arc::new(Mutex::new(None)));
-        let Checkpointing { in_background, on_cancel } = cancel.map_or(Checkpointing::DEFAULT, |it| it.1);
+        let token = CancelToken::new();
+        let noted = Lines::default();
+        let kept = Arc::new(Mutex::new(None));
+        let Checkpointing { in_background, on_cancel } =
+            cancel.map_or(Checkpointing::DEFAULT, |cancel| cancel.1);
         let checkpoint =
             Checkpoint::new(&folder).every(Every::Steps(2)).in_background(in_background).on_cancel(on_cancel);
-        let mut left = cancel.filter(|_| !is_resumed).map(|it| it.0);
-        let (cancelled, count, saved) = (token.clone(), Arc::clone(&noted), Arc::clone(&kept));
+        let mut left = cancel.filter(|_| !is_resumed).map(|cancel| cancel.0);
+        let cancelled = token.clone();
+        let count = Arc::clone(&noted);
+        let saved = Arc::clone(&kept);
         let restored = Arc::new(Mutex::new(0_usize));
         let loaded = Arc::clone(&restored);
         let mut trainer = noting(program(record_every), &noted)
@@ -222,7 +229,8 @@ fn no_tensor_is_read_between_records() {
 #[test]
 fn a_late_record_arrives_before_validation_and_before_a_checkpoint() {
     let order = |late: bool| {
-        let (lines, folder) = (Lines::default(), scratch("record-order"));
+        let lines = Lines::default();
+        let folder = scratch("record-order");
         let note = |text: &'static str| {
             let lines = Arc::clone(&lines);
             move |phase: Phase| lines.lock().unwrap().push(format!("-- {text} {phase}"))
@@ -366,7 +374,7 @@ fn passes_outside_of_a_fit_have_records() {
     trainer.validate(&mut model::rows(8)).unwrap();
     trainer.test(&mut model::rows(8)).unwrap();
     trainer.predict(&mut model::rows(8)).unwrap();
-    let found: Vec<_> = take(&lines).iter().map(|it| it.split('=').next().unwrap().to_owned()).collect();
+    let found: Vec<_> = take(&lines).iter().map(|line| line.split('=').next().unwrap().to_owned()).collect();
     assert_eq!(
         found,
         ["valid pass 0 2: valid/loss", "test pass 0 2: test/loss", "predict pass 0 2: predict/seen"]
@@ -391,7 +399,8 @@ fn a_hook_around_fit_cannot_also_run_at_after_record() {
 
 #[test]
 fn media_are_computed_only_for_a_record_that_is_due() {
-    let (due, lines) = (Arc::new(Mutex::new(Vec::new())), Lines::default());
+    let due = Arc::new(Mutex::new(Vec::new()));
+    let lines = Lines::default();
     let seen = Arc::clone(&due);
     let watch = move |cx: &mut Cx<AfterStep>| {
         if cx.is_record_due() {
@@ -406,7 +415,7 @@ fn media_are_computed_only_for_a_record_that_is_due() {
     trainer.fit(&mut model::rows(28), None).unwrap();
     assert_eq!(*due.lock().unwrap(), [4, 7]);
     let texts: Vec<_> =
-        take(&lines).iter().filter_map(|it| Some(it.split_once("batch=")?.1.to_owned())).collect();
+        take(&lines).iter().filter_map(|line| Some(line.split_once("batch=")?.1.to_owned())).collect();
     assert_eq!(texts, ["4", "7"]);
 
     // Without a hook at `after_record`, nothing is ever due, and even an invalid tensor costs
@@ -436,7 +445,7 @@ fn media_belong_to_the_batch_in_which_the_record_is_due() {
         .unwrap();
     trainer.fit(&mut model::rows(16), None).unwrap();
     let texts: Vec<_> =
-        take(&lines).iter().filter_map(|it| Some(it.split_once("batch=")?.1.to_owned())).collect();
+        take(&lines).iter().filter_map(|line| Some(line.split_once("batch=")?.1.to_owned())).collect();
     assert_eq!(texts, ["1"]);
 }
 
@@ -500,7 +509,8 @@ fn histograms_count_only_finite_elements() {
     let found = found.lock().unwrap();
     let names: Vec<_> = found.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["train/mixed", "train/integers"]);
-    let (mixed, integers) = (&found[0].1, &found[1].1);
+    let mixed = &found[0].1;
+    let integers = &found[1].1;
     assert_eq!((mixed.min, mixed.max, mixed.count, mixed.sum, mixed.sum_squares), (-2.0, 1.0, 4, 0.0, 6.0));
     assert_eq!(mixed.counts.iter().sum::<u64>(), 4);
     assert_eq!((mixed.counts[0], mixed.limits.len()), (0, mixed.counts.len()));

@@ -311,7 +311,7 @@ fn the_best_checkpoints_are_chosen_after_each_validation() {
     let hook = trainer.hook::<Checkpoint>().unwrap();
     assert_eq!(hook.best(), Some((folder.join("step-00000004"), 0.2)));
     // The checkpoint of the best validation, after 4 of 8 batches, is kept.
-    let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|it| it.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, [".trainer-lock", "step-00000004", "step-00000006", "step-00000008"]);
     fs::remove_dir_all(&folder).unwrap();

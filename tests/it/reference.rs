@@ -44,7 +44,8 @@ fn deviation(name: &str, optimizer: impl Optimizer + 'static) -> (f64, f64) {
         .on::<AfterLoss>("losses", move |cx| log.lock().unwrap().push(cx.loss().double_value(&[])))
         .build()
         .unwrap();
-    let (inputs, labels) = (&reference["data.inputs"], &reference["data.labels"]);
+    let inputs = &reference["data.inputs"];
+    let labels = &reference["data.labels"];
     let mut batches = from_fn(|_| (0..100).map(|step| (inputs.get(step % 5), labels.get(step % 5))));
     trainer.fit(&mut batches, None).unwrap();
 

@@ -43,7 +43,8 @@ fn defect_02_the_table_lists_closures_and_only_the_points_that_a_hook_has() {
 #[test]
 fn defect_03_after_pred_and_after_loss_fire() {
     let fired = Seen::default();
-    let (pred, loss) = (Arc::clone(&fired), Arc::clone(&fired));
+    let pred = Arc::clone(&fired);
+    let loss = Arc::clone(&fired);
     let mut trainer = builder()
         .on::<AfterPred>("pred", move |_| pred.lock().unwrap().push("after_pred"))
         .on::<AfterLoss>("loss", move |_| loss.lock().unwrap().push("after_loss"))
@@ -85,8 +86,10 @@ fn defect_06_repeated_fits_wrap_operations_once() {
 
 #[test]
 fn defect_07_gradients_are_clipped_once_per_accumulation_window() {
-    let (clipped, micro) = (Seen::default(), Seen::default());
-    let (at_step, at_batch) = (Arc::clone(&clipped), Arc::clone(&micro));
+    let clipped = Seen::default();
+    let micro = Seen::default();
+    let at_step = Arc::clone(&clipped);
+    let at_batch = Arc::clone(&micro);
     let norm = |grads: trainer::Grads| {
         grads.map(|(_, grad)| grad.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
     };
@@ -98,7 +101,8 @@ fn defect_07_gradients_are_clipped_once_per_accumulation_window() {
         .build()
         .unwrap();
     let step = trainer.fit(&mut model::rows(32), None).unwrap().counters;
-    let (clipped, micro) = (clipped.lock().unwrap(), micro.lock().unwrap());
+    let clipped = clipped.lock().unwrap();
+    let micro = micro.lock().unwrap();
     assert_eq!((step.batches_seen, step.optimizer_steps, clipped.len(), micro.len()), (8, 4, 4, 8));
     assert!(clipped.iter().all(|norm| (norm - 0.01).abs() < 1e-6), "{clipped:?}");
     assert!(micro.iter().all(|norm| *norm > 0.011), "{micro:?}");
@@ -194,7 +198,8 @@ fn defect_10_a_cancellation_in_validation_saves_the_trained_weights() {
 #[test]
 fn defect_11_an_error_in_a_hook_names_it_and_runs_cleanup() {
     let cleaned = Seen::default();
-    let (error, teardown) = (Arc::clone(&cleaned), Arc::clone(&cleaned));
+    let error = Arc::clone(&cleaned);
+    let teardown = Arc::clone(&cleaned);
     let mut trainer = builder()
         .on::<AfterBackward>("fragile", |cx| match cx.counters().batches_seen {
             2 => Err(Error::msg("boom")),
@@ -214,8 +219,10 @@ fn defect_11_an_error_in_a_hook_names_it_and_runs_cleanup() {
 
 #[test]
 fn defect_12_each_epoch_is_judged_by_its_own_mean() {
-    let (judged, means) = (Seen::default(), Seen::default());
-    let (best, all) = (Arc::clone(&judged), Arc::clone(&means));
+    let judged = Seen::default();
+    let means = Seen::default();
+    let best = Arc::clone(&judged);
+    let all = Arc::clone(&means);
     let mut trainer = builder()
         .epochs(4)
         .on::<AfterLoss>("losses", move |cx| {

@@ -61,7 +61,7 @@ fn run_json_describes_the_run_and_its_end() {
     );
     assert_eq!(file["settings"]["epochs"], "2");
     assert!(
-        file["hooks"].as_array().unwrap().iter().any(|it| it == "trainer::loggers::Csv at after_record"),
+        file["hooks"].as_array().unwrap().iter().any(|hook| hook == "trainer::loggers::Csv at after_record"),
         "{file}"
     );
 

@@ -506,7 +506,8 @@ fn recorded(
     values: Vec<f64>,
     hook: ReduceOnPlateau,
 ) -> (TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>, Rates) {
-    let (mut of_train, mut of_valid) = (values.clone().into_iter(), values.into_iter());
+    let mut of_train = values.clone().into_iter();
+    let mut of_valid = values.into_iter();
     let builder = builder()
         .on::<AfterTrainEpoch>("record", move |cx| cx.log("recorded", of_train.next().unwrap_or(0.0)))
         .on::<AfterValid>("record_valid", move |cx| cx.log("recorded", of_valid.next().unwrap_or(0.0)));

@@ -16,7 +16,8 @@ type Notes = Arc<Mutex<Vec<String>>>;
 /// Returns a trainer that records each training batch and each validation, and its notes.
 fn recording<T: Task>(builder: TrainerBuilder<T>) -> (Trainer<T>, Notes) {
     let notes = Notes::default();
-    let (steps, valid) = (Arc::clone(&notes), Arc::clone(&notes));
+    let steps = Arc::clone(&notes);
+    let valid = Arc::clone(&notes);
     let trainer = builder
         .on::<AfterStep>("note_step", move |cx| {
             if cx.phase() == Phase::Train {
@@ -86,7 +87,8 @@ fn max_time_ends_a_run_on_endless_data() {
         (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::from_slice(&[0_i64, 1, 2, 0]));
     let mut endless = from_fn(move |_| {
         std::iter::repeat_with({
-            let (inputs, labels) = (inputs.shallow_clone(), labels.shallow_clone());
+            let inputs = inputs.shallow_clone();
+            let labels = labels.shallow_clone();
             move || (inputs.shallow_clone(), labels.shallow_clone())
         })
     });

@@ -50,7 +50,7 @@ fn child_with_closed_output() {
     let mut trainer = cancelled_at(None, noisy().epochs(4)).build().unwrap();
     assert!(trainer.describe_requested().unwrap());
     let summary = trainer.fit(&mut rows(8), None).unwrap();
-    let has = |start: &str| summary.warnings.iter().filter(|it| it.starts_with(start)).count() == 1;
+    let has = |start: &str| summary.warnings.iter().filter(|warning| warning.starts_with(start)).count() == 1;
     assert!(has("the mean training loss of epoch ") && has("a warning"), "{:?}", summary.warnings);
     assert!(
         has("`Progress::show(\"absent\")`") && has("`KernelProfiler` recorded none"),

@@ -56,15 +56,16 @@ impl Recorded {
         let before = self.events.clone();
         change(&mut self.events);
         assert_ne!(self.events, before, "`{name}` does not differ");
-        let others =
-            |events: &[Event]| events.iter().filter(|it| it.theirs != name).cloned().collect::<Vec<_>>();
+        let others = |events: &[Event]| {
+            events.iter().filter(|event| event.theirs != name).cloned().collect::<Vec<_>>()
+        };
         assert_eq!(others(&self.events), others(&before), "only `{name}` differs");
         self
     }
 
     fn equals(self, mut ours: Ours) {
         let filtered =
-            |moment: &str| self.events.iter().any(|it| it.moment == moment && !it.filter.is_empty());
+            |moment: &str| self.events.iter().any(|event| event.moment == moment && !event.filter.is_empty());
         let written = |moment: &str, filter: &str| match filter {
             "" => moment.to_owned(),
             _ => format!("{moment}, {filter}"),
@@ -264,8 +265,9 @@ fn a_fit_matches_the_documented_training_loop_of_fastai() {
         .map(|line| line.split([' ', ':']).next().unwrap())
         .collect();
     // "CBs same as train batch"
-    let at = |name: &str| names.iter().position(|it| *it == name).unwrap();
-    let (batch, same) = (at("before_batch")..=at("after_batch"), at("**CBs"));
+    let at = |name: &str| names.iter().position(|known| *known == name).unwrap();
+    let batch = at("before_batch")..=at("after_batch");
+    let same = at("**CBs");
     let batch = names[batch].to_owned();
     names.splice(same..=same, batch);
 
@@ -299,13 +301,16 @@ fn migration_pages_list_all_points_of_mmengine_and_trainer_tools() {
 
     let text = include_str!("../traces/trainer_tools_describe_hooks.txt");
     let table = text.split("\n\n").next().unwrap().lines().skip(3);
-    let points: Vec<_> =
-        table.filter_map(|line| line.split('|').nth(1)).map(str::trim).filter(|it| !it.is_empty()).collect();
+    let points: Vec<_> = table
+        .filter_map(|line| line.split('|').nth(1))
+        .map(str::trim)
+        .filter(|cell| !cell.is_empty())
+        .collect();
     assert_eq!(points.len(), 11);
     let ours: Vec<_> = model::points().map(|point| point.name).collect();
     let places = points.iter().map(|point| {
         assert_eq!(row("trainer_tools", point).moment, *point, "the names are equal");
-        ours.iter().position(|it| it == point)
+        ours.iter().position(|known| known == point)
     });
     assert!(places.is_sorted(), "the order is the same");
 }

@@ -32,7 +32,8 @@ impl Seen {
     /// Panics if the elements of a tensor have changed, but its version has not.
     fn look(&mut self, when: &str, tensors: impl IntoIterator<Item = (String, Tensor)>) {
         for (name, tensor) in tensors.into_iter().filter(|(_, tensor)| tensor.defined()) {
-            let (version, values) = (tensor.internal_version(), tensor.detach().copy());
+            let version = tensor.internal_version();
+            let values = tensor.detach().copy();
             let now = (tensor.shallow_clone(), version, values.shallow_clone());
             let Some((other, before, old)) = self.tensors.insert(name.clone(), now) else { continue };
             // A gradient may be a different tensor.

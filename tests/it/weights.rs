@@ -221,14 +221,14 @@ fn accumulating_uneven_batches_matches_one_large_batch() {
     type Cell = (&'static str, bool, fn(TrainerBuilder<Halves>) -> TrainerBuilder<Halves>);
     // Autocast computes f64 as f64, and its scale is a power of two.
     let cells: [Cell; 8] = [
-        ("plain", false, |it| it),
-        ("clip", false, |it| it.clip_grad_norm(0.05)),
-        ("clip by value", false, |it| it.clip_grad_value(0.01)),
+        ("plain", false, |builder| builder),
+        ("clip", false, |builder| builder.clip_grad_norm(0.05)),
+        ("clip by value", false, |builder| builder.clip_grad_value(0.01)),
         ("scale_loss", false, scaled),
-        ("tokens", true, |it| it),
-        ("tokens, clip, scale_loss", true, |it| scaled(it.clip_grad_norm(0.05))),
-        ("scaler", false, |it| it.hook(Amp::fp16())),
-        ("tokens, clip, scaler", true, |it| it.clip_grad_norm(0.05).hook(Amp::fp16())),
+        ("tokens", true, |builder| builder),
+        ("tokens, clip, scale_loss", true, |builder| scaled(builder.clip_grad_norm(0.05))),
+        ("scaler", false, |builder| builder.hook(Amp::fp16())),
+        ("tokens, clip, scaler", true, |builder| builder.clip_grad_norm(0.05).hook(Amp::fp16())),
     ];
     for by in BOTH {
         for (what, by_token, with) in cells {
@@ -503,17 +503,17 @@ fn results_of(
 fn replaced_operations_match_the_built_in_ones_bit_for_bit() {
     for by in BOTH {
         for in_turn in [false, true] {
-            let expected = results_of(in_turn, by, |it| it);
+            let expected = results_of(in_turn, by, |builder| builder);
             assert_eq!(expected.0.optimizer_steps, 6);
             assert_eq!(expected.2.len(), if in_turn { 12 } else { 6 }, "each step has a rate");
             let mut replacements: Vec<Replacement> = vec![
-                ("backward", |it| it.hook(OwnBackward)),
-                ("opt_step", |it| it.hook(OwnStep)),
-                ("zero_grad", |it| it.hook(OwnZeroGrad)),
-                ("all of them", |it| it.hook(OwnBackward).hook(OwnStep).hook(OwnZeroGrad)),
+                ("backward", |builder| builder.hook(OwnBackward)),
+                ("opt_step", |builder| builder.hook(OwnStep)),
+                ("zero_grad", |builder| builder.hook(OwnZeroGrad)),
+                ("all of them", |builder| builder.hook(OwnBackward).hook(OwnStep).hook(OwnZeroGrad)),
             ];
             if !in_turn {
-                replacements.push(("backward by tch", |it| it.hook(TchBackward)));
+                replacements.push(("backward by tch", |builder| builder.hook(TchBackward)));
             }
             for (what, with) in replacements {
                 assert_eq!(expected, results_of(in_turn, by, with), "{what}, parts: {in_turn}, {by:?}");
@@ -594,7 +594,8 @@ fn gradients_kept_after_a_step_are_averaged_into_the_next_step() {
         trainer.fit(&mut data, None).unwrap();
         trainer.hook::<Norms>().unwrap().before_opt_step.clone()
     };
-    let (kept, one) = (norms(uneven(), true), norms(chosen(&[(0, 64)]), false));
+    let kept = norms(uneven(), true);
+    let one = norms(chosen(&[(0, 64)]), false);
     assert!((kept[1] - one[0]).abs() < 1e-12, "the mean over both");
 }
 
@@ -648,7 +649,8 @@ fn a_run_cancelled_within_a_window_resumes_bit_for_bit() {
                 let expected = trained(builder(), uneven());
                 let folder = scratch(&format!("weights-{by:?}-{in_turn}-{accumulate}-{at}"));
                 let token = trainer::CancelToken::new();
-                let (cancel, path) = (token.clone(), folder.join("cancelled"));
+                let cancel = token.clone();
+                let path = folder.join("cancelled");
                 let mut trainer = builder()
                     .cancel_token(token)
                     .on::<AfterStep>("cancel", move |cx| {

@@ -3,6 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote_spanned;
 use syn::ext::IdentExt;
+use syn::spanned::Spanned;
 
 /// The mistakes found so far, which [`Errors::finish`] converts to the tokens that report them.
 #[derive(Default)]
@@ -11,6 +12,13 @@ pub(crate) struct Errors(Vec<(Span, String)>);
 impl Errors {
     pub(crate) fn push(&mut self, at: Span, message: impl Into<String>) {
         self.0.push((at, message.into()));
+    }
+
+    /// Reports what must not be there, if it is.
+    pub(crate) fn refuse(&mut self, found: &Option<impl Spanned>, message: &str) {
+        if let Some(found) = found {
+            self.push(found.span(), message);
+        }
     }
 
     /// Runs `check` and returns whether it found no mistake.

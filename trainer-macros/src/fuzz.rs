@@ -73,7 +73,8 @@ fn mutate(tokens: &mut Vec<TokenTree>, pools: &[Vec<TokenTree>], random: &mut Ra
     if tokens.is_empty() {
         return;
     }
-    let (one, other) = (random.below(tokens.len()), random.below(tokens.len()));
+    let one = random.below(tokens.len());
+    let other = random.below(tokens.len());
     if let TokenTree::Group(group) = &tokens[one]
         && random.below(4) > 0
     {

@@ -29,8 +29,10 @@ impl Form {
 /// Splits at top-level commas, but not at commas in the generic arguments of a hook's path
 /// (`after = Ema<f32, 2>`). If the argument before a comma is missing, the comma takes its place.
 pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
-    let (mut parts, mut part) = (Vec::<TokenStream>::new(), Vec::<TokenTree>::new());
-    let (mut open, mut last) = (0_u32, ' ');
+    let mut parts = Vec::<TokenStream>::new();
+    let mut part = Vec::<TokenTree>::new();
+    let mut open = 0_u32;
+    let mut last = ' ';
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut next = 0;
     while let Some(token) = tokens.get(next).cloned() {
@@ -38,7 +40,8 @@ pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
             && let Some(end) = end_of_ord(&tokens[next..])
         {
             part.extend(tokens[next..next + end].iter().cloned());
-            (open, last) = (0, ' ');
+            open = 0;
+            last = ' ';
             next += end;
             continue;
         }
@@ -96,9 +99,9 @@ pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,
 ) -> Option<&'a str> {
-    let typo = candidates.clone().into_iter().find(|it| strsim::damerau_levenshtein(name, it) == 1);
-    let scored = candidates.into_iter().map(|it| (strsim::jaro_winkler(name, it), it));
+    let typo = candidates.clone().into_iter().find(|known| strsim::damerau_levenshtein(name, known) == 1);
+    let scored = candidates.into_iter().map(|known| (strsim::jaro_winkler(name, known), known));
     typo.or_else(|| {
-        scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, it)| it)
+        scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
     })
 }

@@ -93,26 +93,28 @@ fn dependency() -> Option<String> {
 /// Returns the same for the package with this manifest.
 fn dependency_of(path: &Path) -> Option<String> {
     // A cargo script has its manifest in its source file.
-    let text = fs::read_to_string(path).ok().filter(|_| path.extension().is_some_and(|it| it == "toml"));
+    let text = fs::read_to_string(path)
+        .ok()
+        .filter(|_| path.extension().is_some_and(|extension| extension == "toml"));
     let manifest = text.as_deref().and_then(|text| DeTable::parse(text).ok());
     let Some(manifest) = manifest else { return Some(PACKAGE.to_owned()) };
     let manifest = manifest.get_ref();
     let package = manifest.get("package").map(Spanned::get_ref);
     let text = |key| package?.get(key)?.get_ref().as_str();
     let folder = path.parent().unwrap_or(Path::new(""));
-    let is_trainer = |key: &str, of: &DeValue<'_>| {
+    let found = dependency_in(manifest, &|key, of| {
         if of.get("workspace").is_some() { inherits(folder, text("workspace"), key) } else { names(key, of) }
-    };
+    });
     // `trainer` itself, its examples, tests and documentation.
-    let itself = || (text("name") == Some(PACKAGE)).then(|| PACKAGE.to_owned());
-    dependency_in(manifest, &is_trainer).or_else(itself)
+    found.or_else(|| (text("name") == Some(PACKAGE)).then(|| PACKAGE.to_owned()))
 }
 
 /// Returns the crate name of the dependency on `trainer` in a manifest, if there is one.
 /// `is_trainer` decides from the key and the value of a dependency.
 fn dependency_in(manifest: &DeTable<'_>, is_trainer: &dyn Fn(&str, &DeValue<'_>) -> bool) -> Option<String> {
-    let targets = manifest.get("target").and_then(|it| it.get_ref().as_table());
-    let of_targets = targets.into_iter().flat_map(DeTable::values).filter_map(|it| it.get_ref().as_table());
+    let targets = manifest.get("target").and_then(|targets| targets.get_ref().as_table());
+    let of_targets =
+        targets.into_iter().flat_map(DeTable::values).filter_map(|target| target.get_ref().as_table());
     let places: Vec<&DeTable<'_>> = [manifest].into_iter().chain(of_targets).collect();
     // The library sees only the first, tests see the first two, and build scripts the last.
     for kind in
@@ -145,8 +147,8 @@ fn inherits(folder: &Path, root: Option<&str>, key: &str) -> bool {
         let Ok(text) = fs::read_to_string(root.join("Cargo.toml")) else { continue };
         let Ok(manifest) = DeTable::parse(&text) else { continue };
         let workspace = manifest.get_ref().get("workspace");
-        let dependencies = workspace.and_then(|it| it.get_ref().get("dependencies"));
-        if let Some(declared) = dependencies.and_then(|it| it.get_ref().get(key)) {
+        let dependencies = workspace.and_then(|workspace| workspace.get_ref().get("dependencies"));
+        if let Some(declared) = dependencies.and_then(|dependencies| dependencies.get_ref().get(key)) {
             return names(key, declared.get_ref());
         }
     }

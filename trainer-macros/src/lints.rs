@@ -16,7 +16,8 @@ pub(crate) fn allowed(attributes: &[Attribute]) -> TokenStream {
 
 /// Returns whether an item has the attribute `deprecated`, perhaps in a `cfg_attr`.
 pub(crate) fn is_deprecated(attributes: &[Attribute]) -> bool {
-    let mut streams: Vec<TokenStream> = attributes.iter().map(|it| it.meta.to_token_stream()).collect();
+    let mut streams: Vec<TokenStream> =
+        attributes.iter().map(|attribute| attribute.meta.to_token_stream()).collect();
     while let Some(stream) = streams.pop() {
         for token in stream {
             match token {

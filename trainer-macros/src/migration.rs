@@ -49,7 +49,7 @@ impl<'a> Here<'a> {
             None => (written, false),
         };
         let (moment, filter) = rest.split_once(", ").unwrap_or((rest, ""));
-        let is_moment = moment.chars().all(|it| it.is_ascii_lowercase() || it == '_');
+        let is_moment = moment.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');
         is_moment.then_some(Here { written, moment, around, filter })
     }
 }
@@ -87,7 +87,7 @@ fn codes(text: &str) -> impl Iterator<Item = &str> {
 /// tables of points.
 pub(crate) fn table(of: &TokenStream) -> TokenStream {
     let rows = points().iter().map(|Row { page, theirs, here, differs, .. }| {
-        let (moment, filter) = here.map(|it| (it.moment, it.filter)).unwrap_or_default();
+        let (moment, filter) = here.map(|here| (here.moment, here.filter)).unwrap_or_default();
         quote!(#of { page: #page, theirs: #theirs, moment: #moment, filter: #filter, differs: #differs })
     });
     quote!(&[#(#rows),*])
@@ -196,7 +196,8 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
 /// Converts our names to links outside of code blocks: all code in the column `here`, and code in
 /// brackets anywhere. rustdoc resolves each link and rejects the page if a name does not exist.
 fn linked(text: &str) -> String {
-    let (mut out, mut is_code) = (String::new(), false);
+    let mut out = String::new();
+    let mut is_code = false;
     for line in text.lines() {
         let fence = line.starts_with("```");
         is_code ^= fence;
@@ -239,7 +240,7 @@ fn target(code: &str) -> Option<String> {
         ("#[hook(", "crate::language::"),
     ] {
         if let Some(rest) = code.strip_prefix(prefix) {
-            let end = rest.find(|it: char| !it.is_ascii_alphanumeric() && it != '_');
+            let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
             return Some(format!("{path}{}", &rest[..end.unwrap_or(rest.len())]));
         }
     }

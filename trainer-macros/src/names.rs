@@ -112,7 +112,9 @@ fn introduced(stream: TokenStream, found: &mut Vec<String>) {
 
 /// Returns the generic parameters that are declared up to the closing `>`.
 fn parameters(tokens: &[TokenTree]) -> Vec<String> {
-    let (mut depth, mut begins, mut names) = (0, true, Vec::new());
+    let mut depth = 0;
+    let mut begins = true;
+    let mut names = Vec::new();
     for token in tokens {
         match token.to_string().as_str() {
             "<" => depth += 1,

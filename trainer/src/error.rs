@@ -249,7 +249,8 @@ impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HookError { hook, file, line, location, source, cleanup } = self;
         // A built-in hook is shown with the name of its type only.
-        let path = ["trainer::hooks::", "trainer::loggers::"].iter().find_map(|it| hook.strip_prefix(it));
+        let path =
+            ["trainer::hooks::", "trainer::loggers::"].iter().find_map(|prefix| hook.strip_prefix(prefix));
         match path.and_then(|path| path.rsplit("::").nth(1)) {
             Some(built_in) => write!(f, "`{built_in}`")?,
             None => write!(f, "hook `{hook}` ({file}:{line})")?,

@@ -27,7 +27,8 @@ struct CharModel {
 
 impl CharModel {
     fn new(vars: nn::VarStore, vocabulary: Vocabulary) -> Self {
-        let (root, size) = (vars.root(), vocabulary.size());
+        let root = vars.root();
+        let size = vocabulary.size();
         CharModel {
             embedding: nn::embedding(&root / "embedding", size, 32, Default::default()),
             gru: nn::gru(&root / "gru", 32, 192, Default::default()),
@@ -41,7 +42,8 @@ impl CharModel {
     /// distribution, sharpened by a temperature below 1.
     fn write(&self, length: usize, temperature: f64) -> String {
         tch::no_grad(|| {
-            let (mut tokens, mut state) = (vec![BOUNDARY], self.gru.zero_state(1));
+            let mut tokens = vec![BOUNDARY];
+            let mut state = self.gru.zero_state(1);
             while tokens.len() <= length {
                 let last = Tensor::from_slice(&tokens[tokens.len() - 1..]).to_device(self.vars.device());
                 state = self.gru.step(&last.apply(&self.embedding), &state);
@@ -75,7 +77,8 @@ impl Task for CharModel {
 
     /// The mean cross-entropy over all positions that are not padding.
     fn loss(&mut self, logits: &Tensor, (_, targets): &Self::Batch) -> Result<Tensor> {
-        let (logits, targets) = (logits.flatten(0, 1), targets.flatten(0, 1));
+        let logits = logits.flatten(0, 1);
+        let targets = targets.flatten(0, 1);
         Ok(logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Mean, PADDING, 0.0))
     }
 

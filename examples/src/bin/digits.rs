@@ -82,7 +82,8 @@ fn main() -> Result<()> {
     if !trainer.is_main() {
         return Ok(()); // only one process prints the results
     }
-    let (accuracy, loss) = (summary.metrics["valid/accuracy"], summary.metrics["valid/loss"]);
+    let accuracy = summary.metrics["valid/accuracy"];
+    let loss = summary.metrics["valid/loss"];
     println!("validation set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     println!("\n{}", per_class::table(&summary.metrics, "valid", &["accuracy", "precision"], 10));
     println!("curves: pip install tensorboard, then tensorboard --logdir runs");

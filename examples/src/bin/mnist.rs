@@ -34,7 +34,8 @@ fn main() -> Result<()> {
     // A twelfth of the training images is held out for validation, so that the test set is used
     // only once, at the end.
     let all = (all.images, all.labels);
-    let (rows, held_out) = (all.rows()?, all.rows()? / 12);
+    let rows = all.rows()?;
+    let held_out = all.rows()? / 12;
     let mut train = InMemory::new(all.slice(0, rows - held_out))?.batch_size(64).shuffle(1);
     let mut valid = InMemory::new(all.slice(rows - held_out, held_out))?.batch_size(500);
     let mut test = InMemory::new((test.images, test.labels))?.batch_size(500);
@@ -60,7 +61,8 @@ fn main() -> Result<()> {
     if !trainer.is_main() {
         return Ok(()); // only one process prints the results
     }
-    let (accuracy, loss) = (summary.metrics["test/accuracy"], summary.metrics["test/loss"]);
+    let accuracy = summary.metrics["test/accuracy"];
+    let loss = summary.metrics["test/loss"];
     println!("test set: accuracy {:.2} %, loss {loss:.4}", 100.0 * accuracy);
     println!("\n{}", per_class::table(&summary.metrics, "test", &["accuracy", "precision"], 10));
     Ok(())

@@ -108,7 +108,8 @@ fn losses_on_two_ranks_match_distributed_data_parallel() {
             serde_json::from_str(&fs::read_to_string(folder.join(name)).unwrap()).unwrap()
         };
         let numbers = |json: &Json| -> Vec<f64> { serde_json::from_value(json.clone()).unwrap() };
-        let (theirs, ours) = (numbers(&read("ddp-0.json")["losses"]), numbers(&read("losses.json")));
+        let theirs = numbers(&read("ddp-0.json")["losses"]);
+        let ours = numbers(&read("losses.json"));
         assert_eq!((theirs.len(), ours.len()), (STEPS, STEPS), "{optimizer}");
         let largest = theirs.iter().zip(&ours).map(|(one, other)| (one - other).abs()).fold(0.0, f64::max);
         println!("{optimizer}: the losses differ by at most {largest:.1e}");

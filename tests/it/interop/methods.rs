@@ -48,7 +48,8 @@ pub(crate) fn trainer(
 /// Returns the data in the folder in eight batches, always in the same order.
 pub(crate) fn batches(folder: &Path) -> InMemory<(Tensor, Tensor)> {
     let mut data = read(&folder.join("data.safetensors"));
-    let (inputs, labels) = (data.remove("inputs").unwrap(), data.remove("labels").unwrap());
+    let inputs = data.remove("inputs").unwrap();
+    let labels = data.remove("labels").unwrap();
     let batch = usize::try_from(inputs.size()[0] / 8).unwrap();
     InMemory::new((inputs, labels)).unwrap().batch_size(batch)
 }
@@ -96,7 +97,8 @@ fn losses_in_bf16_match_pytorch() {
     let folder = scratch("interop-bf16");
     prepare(&folder, 16, 32, 256);
     let losses = Arc::default();
-    let mut own = trainer(&folder, AdamW::new(1e-3), |it| with_losses(it, &losses).hook(Amp::bf16()));
+    let mut own =
+        trainer(&folder, AdamW::new(1e-3), |builder| with_losses(builder, &losses).hook(Amp::bf16()));
     own.fit(&mut batches(&folder), None).unwrap();
     run_script("methods.py", &folder);
     let theirs = read(&folder.join("theirs.safetensors"));
@@ -121,10 +123,13 @@ const OVERFLOWS: [u64; 6] = [0, 1, 9, 10, 40, 41];
 fn loss_scales_match_pytorch() {
     let folder = scratch("interop-fp16");
     prepare(&folder, 16, 32, 256);
-    let (scales, steps) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
-    let (note_scale, note_step) = (scales.clone(), steps.clone());
-    let mut own = trainer(&folder, AdamW::new(1e-3), |it| {
-        it.hook(Amp::fp16().init_scale(1024.0).growth_interval(4))
+    let scales = Arc::new(Mutex::new(Vec::new()));
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    let note_scale = scales.clone();
+    let note_step = steps.clone();
+    let mut own = trainer(&folder, AdamW::new(1e-3), |builder| {
+        builder
+            .hook(Amp::fp16().init_scale(1024.0).growth_interval(4))
             .on::<BeforeOptStep>("overflow", |cx| {
                 if OVERFLOWS.contains(&cx.counters().batches_seen) {
                     cx.grads().for_each(|(_, mut grad)| drop(grad.fill_(f64::INFINITY)));
@@ -155,8 +160,8 @@ fn averages_match_pytorch() {
     let train = |with: &dyn Fn(TrainerBuilder<Classifier>) -> TrainerBuilder<Classifier>, live: &str| {
         let rows = Arc::new(Mutex::new(Vec::new()));
         let note = rows.clone();
-        let mut own = trainer(&folder, Sgd::new(0.05), |it| {
-            with(it.epochs(125)).on::<AfterOptStep>("live", move |cx| {
+        let mut own = trainer(&folder, Sgd::new(0.05), |builder| {
+            with(builder.epochs(125)).on::<AfterOptStep>("live", move |cx| {
                 let flat: Vec<_> = cx.vars().parameters().map(|var| var.tensor.detach().view([-1])).collect();
                 note.lock().unwrap().push(Tensor::cat(&flat, 0));
             })
@@ -168,10 +173,11 @@ fn averages_match_pytorch() {
         own
     };
     let checkpoints = folder.join("checkpoints");
-    let ema = train(&|it| it.hook(Ema::new(0.99)).hook(Checkpoint::new(&checkpoints)), "ema.safetensors");
+    let ema =
+        train(&|builder| builder.hook(Ema::new(0.99)).hook(Checkpoint::new(&checkpoints)), "ema.safetensors");
     let newest = ema.hook::<Checkpoint>().unwrap().newest().unwrap();
     std::fs::copy(newest.join("averages.safetensors"), folder.join("averages.safetensors")).unwrap();
-    let swa = train(&|it| it.hook(Swa::from_epoch(25)), "swa.safetensors");
+    let swa = train(&|builder| builder.hook(Swa::from_epoch(25)), "swa.safetensors");
 
     run_script("methods.py", &folder);
     let theirs = read(&folder.join("theirs.safetensors"));
@@ -180,7 +186,8 @@ fn averages_match_pytorch() {
     };
     let ema_average = flat(ema.hook::<Ema>().unwrap().average().collect());
     let swa_average = flat(swa.hook::<Swa>().unwrap().average().collect());
-    let (of_ema, of_swa) = (distance(&ema_average, &theirs["ema"]), distance(&swa_average, &theirs["swa"]));
+    let of_ema = distance(&ema_average, &theirs["ema"]);
+    let of_swa = distance(&swa_average, &theirs["swa"]);
     println!("1000 steps: EMA within {of_ema:.1e}, SWA within {of_swa:.1e}");
     assert!(of_ema < 1e-6 && of_swa < 1e-6);
     assert_ne!(flat_parameters(&ema), ema_average);
@@ -197,9 +204,9 @@ fn sam_and_mix_up_match_reference_implementations() {
     let folder = scratch("interop-sam");
     prepare(&folder, 16, 32, 256);
     let momentum = || Sgd::new(0.05).momentum(0.9);
-    let mut sam = trainer(&folder, momentum(), |it| it.hook(Sam::new(0.05)));
+    let mut sam = trainer(&folder, momentum(), |builder| builder.hook(Sam::new(0.05)));
     sam.fit(&mut batches(&folder), None).unwrap();
-    let mut adaptive = trainer(&folder, momentum(), |it| it.hook(Sam::new(0.5).adaptive(true)));
+    let mut adaptive = trainer(&folder, momentum(), |builder| builder.hook(Sam::new(0.5).adaptive(true)));
     adaptive.fit(&mut batches(&folder), None).unwrap();
     let child =
         child_process("methods::mix_up_for_pytorch").env("TRAINER_TESTS_FOLDER", &folder).output().unwrap();
@@ -207,7 +214,8 @@ fn sam_and_mix_up_match_reference_implementations() {
 
     run_script("methods.py", &folder);
     let theirs = read(&folder.join("theirs.safetensors"));
-    let (of_sam, of_adaptive) = (difference(&sam, &theirs, "sam/"), difference(&adaptive, &theirs, "asam/"));
+    let of_sam = difference(&sam, &theirs, "sam/");
+    let of_adaptive = difference(&adaptive, &theirs, "asam/");
     let mixed = read(&folder.join("mix_up.safetensors"));
     let of_mix_up =
         mixed.iter().map(|(name, own)| distance(own, &theirs[&format!("mix_up/{name}")])).fold(0.0, f64::max);
@@ -222,7 +230,7 @@ fn sam_and_mix_up_match_reference_implementations() {
 fn a_bf16_step_is_timed_against_pytorch() {
     let folder = scratch("interop-speed");
     prepare(&folder, 256, 512, 8 * 128);
-    let mut own = trainer(&folder, AdamW::new(1e-3), |it| it.epochs(1).hook(Amp::bf16()));
+    let mut own = trainer(&folder, AdamW::new(1e-3), |builder| builder.epochs(1).hook(Amp::bf16()));
     let mut data = batches(&folder);
     let (inputs, labels) = data.batches(0, 0).unwrap().next().unwrap().unwrap();
     let mut loader = from_fn(|_| (0..50).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));

@@ -117,7 +117,8 @@ fn activations_and_output_gradients_of_a_resnet18_match_pytorch() {
     let flops = modules::summary(&vs, &net, &inputs).unwrap().flops();
     type Kept = Arc<Mutex<(Vec<String>, Vec<String>, BTreeMap<String, Tensor>)>>;
     let kept = Kept::default();
-    let (after, backward) = (Arc::clone(&kept), Arc::clone(&kept));
+    let after = Arc::clone(&kept);
+    let backward = Arc::clone(&kept);
     let task =
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
     let mut trainer = Trainer::builder(task)

@@ -67,11 +67,13 @@ fn child() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let folder = PathBuf::from(folder);
     let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
-    let (rank, attempt) = (number("RANK"), number("TORCHELASTIC_RESTART_COUNT"));
+    let rank = number("RANK");
+    let attempt = number("TORCHELASTIC_RESTART_COUNT");
     let mishap = std::env::var(MISHAP).unwrap_or_default();
     let mut random = Random((1 + number(SEED) * 1000 + attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let kills = mishap.strip_prefix("kill=").map_or(0, |kills| kills.parse().unwrap());
-    let (victim, delay) = (random.below(2) as u64, random.below(200) as u64);
+    let victim = random.below(2) as u64;
+    let delay = random.below(200) as u64;
     let mut will_be_killed = attempt < kills && rank == victim;
     let mut will_fail = kills == 0 && attempt == 0 && rank == 1;
     let marker = folder.join(format!("mishap-{attempt}"));
@@ -178,7 +180,9 @@ fn reasons(folder: &Path) -> Vec<(String, f64)> {
 fn ranks_that_are_killed_at_random_moments_end_with_bit_identical_weights() {
     let expected = uninterrupted("kills");
     let kills = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
-    let (mut killed, mut slowest, mut silent) = (0, 0.0_f64, 0);
+    let mut killed = 0;
+    let mut slowest = 0.0_f64;
+    let mut silent = 0;
     for seed in 1.. {
         let folder = scratch("torchrun-kills");
         completed(&folder, &format!("kill={}", (kills - killed).min(10)), seed);
@@ -258,9 +262,11 @@ fn the_examples_print_and_save_once_and_learn_equally_well_in_two_processes() {
             String::from_utf8(output.stdout).unwrap()
         };
         let binary = binaries.join(name);
-        let (one, two) = (run(Command::new(&binary), "one"), run(torchrun(&[], &binary), "two"));
+        let one = run(Command::new(&binary), "one");
+        let two = run(torchrun(&[], &binary), "two");
         assert_eq!(two.matches(table).count(), 1, "{name}: {two}");
-        let (one, two) = (number_after(&one, result), number_after(&two, result));
+        let one = number_after(&one, result);
+        let two = number_after(&two, result);
         println!("{name}: {one} in one process, {two} in two");
         assert!((one - two).abs() <= tolerance, "{name}: {one} in one process, {two} in two");
     }

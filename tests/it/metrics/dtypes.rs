@@ -27,7 +27,8 @@ enum Takes {
 
 impl Takes {
     fn includes(self, kind: Kind) -> bool {
-        let (is_int, is_float) = (INTEGERS.contains(&kind), FLOATS.contains(&kind));
+        let is_int = INTEGERS.contains(&kind);
+        let is_float = FLOATS.contains(&kind);
         match self {
             Takes::Integers => is_int,
             Takes::IntegersAndBool => is_int || kind == Kind::Bool,
@@ -69,7 +70,8 @@ fn check<M: Metric>(
     (target, takes_targets): (&Tensor, Takes),
 ) -> Vec<Kind> {
     let name = make().name();
-    let (pred, target) = (pred.to_kind(Kind::Double), target.to_kind(Kind::Double));
+    let pred = pred.to_kind(Kind::Double);
+    let target = target.to_kind(Kind::Double);
     let expected =
         value(make(), &pred.to_kind(takes_preds.widest()), &target.to_kind(takes_targets.widest())).unwrap();
     let all = || [INTEGERS, FLOATS, &[Kind::Bool], UNSUPPORTED].concat();
@@ -186,8 +188,11 @@ fn check_scores(checked: &mut Checked) {
     use Takes::{Floats, IntegersAndBool};
     for is_logits in [false, true] {
         let rows = scores(&[12, 3], is_logits);
-        let (row, multiple) = (scores(&[12], is_logits), scores(&[12, 2], is_logits));
-        let (of_rows, of_row, of_multiple) = (labels(&[12], 3.0), labels(&[12], 2.0), labels(&[12, 2], 2.0));
+        let row = scores(&[12], is_logits);
+        let multiple = scores(&[12, 2], is_logits);
+        let of_rows = labels(&[12], 3.0);
+        let of_row = labels(&[12], 2.0);
+        let of_multiple = labels(&[12, 2], 2.0);
         macro_rules! of_scores {
             ($($type:ident $(.$setting:ident($value:expr))?)*) => {$(
                 let kinds = checked.add(
@@ -238,7 +243,8 @@ fn check_scores(checked: &mut Checked) {
 }
 
 fn check_tokens(checked: &mut Checked) {
-    let (preds, targets) = (labels(&[3, 7], 6.0), labels(&[3, 7], 6.0).flip([0]));
+    let preds = labels(&[3, 7], 6.0);
+    let targets = labels(&[3, 7], 6.0).flip([0]);
     let preds = Tensor::cat(&[preds.narrow(1, 0, 5), targets.narrow(1, 5, 2)], 1);
     macro_rules! of_tokens {
         ($($metric:expr,)*) => {$(
@@ -266,7 +272,7 @@ fn metrics() -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src/metrics/mod.rs");
     let source = std::fs::read_to_string(path).unwrap();
     let names = source.lines().filter_map(|line| line.strip_prefix("pub use ")?.split_once("::"));
-    let names = names.flat_map(|(_, names)| names.split(|it: char| !it.is_alphanumeric()));
+    let names = names.flat_map(|(_, names)| names.split(|letter: char| !letter.is_alphanumeric()));
     names.filter(|name| !name.is_empty() && !OTHERS.contains(name)).map(str::to_owned).collect()
 }
 

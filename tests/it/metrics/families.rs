@@ -22,7 +22,8 @@ fn check<M: Metric>(make: impl Fn() -> M, pred: &Tensor, target: &Tensor) -> Res
     whole.update(pred, target).unwrap();
     let whole = bits(&whole.compute().unwrap());
 
-    let (no_pred, no_target) = (pred.narrow(0, 0, 0), target.narrow(0, 0, 0));
+    let no_pred = pred.narrow(0, 0, 0);
+    let no_target = target.narrow(0, 0, 0);
     let mut empty = make();
     empty.update(&no_pred, &no_target).unwrap();
     empty.update(&no_pred, &no_target).unwrap();
@@ -43,7 +44,8 @@ fn check<M: Metric>(make: impl Fn() -> M, pred: &Tensor, target: &Tensor) -> Res
         assert_eq!(bits(&empty.compute().unwrap()), whole, "{name}, merged with data");
     }
 
-    let (with_nan, mut metric) = (pred.copy(), make());
+    let with_nan = pred.copy();
+    let mut metric = make();
     let _ = with_nan.view([-1]).get(1).fill_(f64::NAN);
     metric.update(&with_nan, target)?;
     metric.compute()
@@ -63,7 +65,8 @@ macro_rules! classification {
         let scores = Tensor::from_slice2(&[[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]]);
         let labels = Tensor::from_slice(&[0i64, 2, 1, 1]);
         assert_refused(check(|| $type::multiclass(3), &scores, &labels));
-        let (scores, labels) = (Tensor::from_slice(&[0.9, 0.2, 0.6, 0.4]), Tensor::from_slice(&[1i64, 0, 0, 1]));
+        let scores = Tensor::from_slice(&[0.9, 0.2, 0.6, 0.4]);
+        let labels = Tensor::from_slice(&[1i64, 0, 0, 1]);
         assert_refused(check($type::binary, &scores, &labels));
     })*};
 }
@@ -142,7 +145,8 @@ fn text_metrics_ignore_empty_batches() {
 
     macro_rules! texts {
         ($metric:expr, $none:expr, $some:expr) => {{
-            let (mut whole, mut surrounded) = ($metric, $metric);
+            let mut whole = $metric;
+            let mut surrounded = $metric;
             whole.update_texts(&["a b c d e"], &$some).unwrap();
             surrounded.update_texts(&[] as &[&str], &$none).unwrap();
             assert!(surrounded.compute().unwrap_err().to_string().contains("nothing to compute"));

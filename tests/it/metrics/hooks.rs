@@ -294,7 +294,8 @@ fn wrappers_pass_groups_to_the_metric_that_needs_them() {
 fn a_changed_number_of_outputs_is_refused() {
     fn refused<M: Metric>(make: impl Fn() -> M) {
         let rows = |outputs: i64| Tensor::rand([4, outputs], (Kind::Double, Device::Cpu));
-        let (mut metric, mut other) = (make(), make());
+        let mut metric = make();
+        let mut other = make();
         metric.update(&rows(2), &rows(2)).unwrap();
         let error = metric.update(&rows(3), &rows(3)).unwrap_err().to_string();
         assert!(
@@ -469,7 +470,7 @@ fn trained(name: &str, cancel_at: Option<u64>) -> String {
     let bits = |(name, value): (&str, f64)| format!("{name} {:016x}", value.to_bits());
     let history: Vec<String> = ["valid/accuracy", "valid/auroc", "valid/pearson", "train/of_train"]
         .iter()
-        .flat_map(|name| summary.history[name].iter().map(|it| format!("{it:?}")).collect::<Vec<_>>())
+        .flat_map(|name| summary.history[name].iter().map(|value| format!("{value:?}")).collect::<Vec<_>>())
         .collect();
     format!("{:?}\n{history:?}", summary.metrics.iter().map(bits).collect::<Vec<_>>())
 }

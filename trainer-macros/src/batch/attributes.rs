@@ -48,7 +48,8 @@ impl Attributes {
         let Some(TokenTree::Ident(key)) = rest.next() else {
             return errors.push(span, format!("expected {}", on.grammar()));
         };
-        let (name, span) = (key.to_string(), key.span());
+        let name = key.to_string();
+        let span = key.span();
         if self.keys.contains(&key) {
             return errors.push(span, format!("duplicate key `{name}`"));
         }

@@ -13,7 +13,8 @@ use super::parse::Item;
 /// whose type contains a projection (`T::Item`). Other parameters need only `Send + 'static`.
 pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();
-    let parameters: HashSet<String> = generics.type_params().map(|it| it.ident.to_string()).collect();
+    let parameters: HashSet<String> =
+        generics.type_params().map(|parameter| parameter.ident.to_string()).collect();
     let mut held = HashSet::new();
     let mut predicates: Vec<syn::WherePredicate> = Vec::new();
     for field in item.parts() {

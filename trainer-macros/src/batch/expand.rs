@@ -8,7 +8,7 @@ use syn::{Ident, Member};
 
 use super::Derived;
 use super::bounds::bounded;
-use super::parse::{Field, Item};
+use super::parse::Item;
 use crate::krate::Krate;
 
 pub(super) fn expand(item: &Item, derived: Derived) -> TokenStream {
@@ -23,12 +23,13 @@ pub(super) fn expand(item: &Item, derived: Derived) -> TokenStream {
 /// Expands to the impl with the given methods.
 pub(super) fn implement(item: &Item, derived: Derived, methods: &TokenStream) -> TokenStream {
     let krate = Krate::of(item.krate.as_ref());
-    let (trainer, import) = (krate.at(Span::call_site()), krate.import());
+    let trainer = krate.at(Span::call_site());
+    let import = krate.import();
     let derived = Ident::new(derived.name(), Span::call_site());
     let path = quote!(#trainer::data::#derived);
     let generics = bounded(item, &path);
     let (impl_generics, arguments, clause) = generics.split_for_impl();
-    let (name, allowed) = (&item.name, &item.allowed);
+    let Item { name, allowed, .. } = item;
     quote! {
         #allowed
         const _: () = {
@@ -42,7 +43,8 @@ pub(super) fn implement(item: &Item, derived: Derived, methods: &TokenStream) ->
 fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let trainer = krate.at(Span::call_site());
     let call = |method, arguments| calls(item, krate, ("Batch", method), &quote!(&), &arguments);
-    let (samples, describe) = (call("samples", quote!()), call("describe", quote!(__text)));
+    let samples = call("samples", quote!());
+    let describe = call("describe", quote!(__text));
     let move_to = calls(item, krate, ("Batch", "move_to"), &quote!(&mut), &quote!(__device));
     let (begins, end) = layout(item);
     quote! {
@@ -70,7 +72,8 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
 fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let trainer = krate.at(Span::call_site());
     let call = |method, arguments| calls(item, krate, ("Rows", method), &quote!(&), &arguments);
-    let (rows, slice) = (call("rows", quote!()), call("slice", quote!(__start, __count)));
+    let rows = call("rows", quote!());
+    let slice = call("slice", quote!(__start, __count));
     let select = call("select", quote!(__indices));
     let members = item.parts().map(|field| {
         let mut member = field.member.clone();
@@ -104,27 +107,28 @@ fn calls(
     borrow: &TokenStream,
     arguments: &TokenStream,
 ) -> Vec<TokenStream> {
-    let call = |field: &Field| {
+    let calls = item.parts().map(|field| {
         let span = Span::call_site().located_at(field.ty.span());
         let [derived, method] = [derived, method].map(|word| Ident::new(word, span));
-        let (trainer, member) = (krate.at(span), &field.member);
+        let trainer = krate.at(span);
+        let member = &field.member;
         let mut part = quote!(#borrow self.#member).into_iter().collect::<Vec<_>>();
         part.iter_mut().for_each(|token| token.set_span(span));
         quote_spanned!(span=> #trainer::data::#derived::#method(#(#part)*, #arguments))
-    };
-    item.parts().map(call).collect()
+    });
+    calls.collect()
 }
 
 /// Returns the text before each field without `skip`, and the text after the last:
 /// `Sentences { tokens: …, mask: … }`, `Pair(…, …)`.
 fn layout(item: &Item) -> (Vec<String>, &'static str) {
     let name = item.name.unraw();
-    let begin = |(nth, field): (usize, &Field)| match (&field.member, nth) {
+    let begins = item.parts().enumerate().map(|(nth, field)| match (&field.member, nth) {
         (Member::Named(member), 0) => format!("{name} {{ {}: ", member.unraw()),
         (Member::Named(member), _) => format!(", {}: ", member.unraw()),
         (Member::Unnamed(_), 0) => format!("{name}("),
         (Member::Unnamed(_), _) => ", ".to_owned(),
-    };
+    });
     let named = item.fields.iter().any(|field| matches!(field.member, Member::Named(_)));
-    (item.parts().enumerate().map(begin).collect(), if named { " }" } else { ")" })
+    (begins.collect(), if named { " }" } else { ")" })
 }

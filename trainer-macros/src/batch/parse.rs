@@ -47,12 +47,11 @@ impl Item {
             Data::Union(data) => (Kind::Union(data.union_token.span), syn::Fields::Unit),
         };
         let members: Vec<Member> = fields.members().collect();
-        let field = |(field, member): (syn::Field, Member)| {
+        let fields = fields.into_iter().zip(members).map(|(field, member)| {
             let skip = Attributes::parse(&field.attrs, On::Field, errors).skip;
             Field { member, ty: field.ty, skip }
-        };
-        let fields = fields.into_iter().zip(members).map(field).collect();
-        Item { name, generics, kind, fields, krate, allowed: allowed(&attrs) }
+        });
+        Item { name, generics, kind, fields: fields.collect(), krate, allowed: allowed(&attrs) }
     }
 
     /// Returns the fields without `skip`.

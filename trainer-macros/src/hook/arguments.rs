@@ -202,7 +202,8 @@ impl Arguments {
     }
 
     fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
-        let (name, span) = (key.to_string(), key.span());
+        let name = key.to_string();
+        let span = key.span();
         if self.keys.contains(key) {
             return errors.push(span, format!("duplicate key `{name}`"));
         }
@@ -252,6 +253,32 @@ impl Arguments {
 /// words that exist. Returns `None` if there is a value.
 fn placeholder(value: &TokenStream, name: &str) -> Option<Ident> {
     value.is_empty().then(|| Ident::new(name, Span::call_site()))
+}
+
+/// Returns the parts of a list, and reports a list without any.
+fn parts(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<TokenStream> {
+    let span = if list.is_empty() { at } else { list.span() };
+    let parts = split_at_commas(list);
+    if parts.is_empty() {
+        errors.push(span, format!("expected {}", form_of(key)));
+    }
+    parts
+}
+
+/// Returns the tokens within `optional(…)` and true, or else the same tokens and false.
+fn optional(part: TokenStream) -> (TokenStream, bool) {
+    let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
+    match &tokens[..] {
+        [TokenTree::Ident(word), TokenTree::Group(group)] if word == "optional" => (group.stream(), true),
+        _ => (part, false),
+    }
+}
+
+/// Reports a second argument, the comma before which is missing, and then returns `None`.
+fn check_single(argument: &TokenStream, errors: &mut Errors) -> Option<()> {
+    let Some(second) = second_argument(argument) else { return Some(()) };
+    errors.push(second.span(), format!("expected a comma before `{second}`"));
+    None
 }
 
 /// Returns the key of a second argument, if the comma before it is missing.
@@ -315,10 +342,7 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
         errors.push(at, format!("expected {}", form_of(key)));
         return None;
     }
-    if let Some(second) = second_argument(&value) {
-        errors.push(second.span(), format!("expected a comma before `{second}`"));
-        return None;
-    }
+    check_single(&value, errors)?;
     let expression = errors.keep(syn::parse2::<Expr>(value))?;
     let literal = match &expression {
         Expr::Lit(ExprLit { lit, .. }) => Some((lit, false)),
@@ -353,10 +377,7 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
 /// Parses a positive integer literal.
 fn positive(value: &TokenStream, at: Span, errors: &mut Errors) -> Option<(u32, Span)> {
     let span = if value.is_empty() { at } else { value.span() };
-    if let Some(second) = second_argument(value) {
-        errors.push(second.span(), format!("expected a comma before `{second}`"));
-        return None;
-    }
+    check_single(value, errors)?;
     let message = match syn::parse2::<Lit>(value.clone()) {
         Ok(Lit::Int(digits)) => match digits.base10_parse::<u32>() {
             Ok(number) if number > 0 => return Some((number, at)),
@@ -380,26 +401,22 @@ fn phases(
     words: &mut Vec<(&'static [&'static str], Ident)>,
     errors: &mut Errors,
 ) -> Vec<Ident> {
-    let span = if list.is_empty() { at } else { list.span() };
-    if let Some(second) = second_argument(&list) {
-        errors.push(second.span(), format!("expected a comma before `{second}`"));
+    if check_single(&list, errors).is_none() {
         return Vec::new();
     }
-    let parts = split_at_commas(list);
-    if parts.is_empty() {
-        errors.push(span, format!("expected {}", form_of("only")));
-    }
-    let phase = |part: TokenStream| match syn::parse2::<Ident>(part.clone()) {
-        Ok(name) => {
-            words.push((PHASES, name.clone()));
-            crate::phases::check(name, errors)
+    let phases = parts("only", list, at, errors).into_iter().filter_map(|part| {
+        match syn::parse2::<Ident>(part.clone()) {
+            Ok(name) => {
+                words.push((PHASES, name.clone()));
+                crate::phases::check(name, errors)
+            }
+            Err(_) => {
+                errors.push(part.span(), format!("expected {}", form_of("only")));
+                None
+            }
         }
-        Err(_) => {
-            errors.push(part.span(), format!("expected {}", form_of("only")));
-            None
-        }
-    };
-    parts.into_iter().filter_map(phase).collect()
+    });
+    phases.collect()
 }
 
 /// Parses the path of an operation, and reports a string or a point in its place.
@@ -444,26 +461,14 @@ fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<
 /// Parses patterns of module names, each of which may be `optional(…)`, or an expression that
 /// begins with `self`.
 fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
-    let span = if list.is_empty() { at } else { list.span() };
-    if let Some(second) = second_argument(&list) {
-        errors.push(second.span(), format!("expected a comma before `{second}`"));
-        return None;
-    }
+    check_single(&list, errors)?;
     if list.clone().into_iter().next().is_some_and(|first| first.to_string() == "self") {
         return errors.keep(syn::parse2(list)).map(|value| Of::Value(Box::new(value)));
     }
-    let parts = split_at_commas(list);
-    if parts.is_empty() {
-        errors.push(span, format!("expected {}", form_of("of")));
-    }
     let mut patterns = Vec::new();
-    for part in parts {
+    for part in parts("of", list, at, errors) {
         let span = part.span();
-        let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
-        let (inner, optional) = match &tokens[..] {
-            [TokenTree::Ident(word), TokenTree::Group(group)] if word == "optional" => (group.stream(), true),
-            _ => (part, false),
-        };
+        let (inner, optional) = optional(part);
         match syn::parse2::<LitStr>(inner) {
             Ok(text) if text.value().is_empty() => {
                 errors
@@ -480,10 +485,7 @@ fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
 
 /// Parses the field of `state = self.<field>`.
 fn saved_field(value: TokenStream, key: Span, errors: &mut Errors) -> Option<SavedState> {
-    if let Some(second) = second_argument(&value) {
-        errors.push(second.span(), format!("expected a comma before `{second}`"));
-        return None;
-    }
+    check_single(&value, errors)?;
     let at = if value.is_empty() { key } else { value.span() };
     if let Ok(Expr::Field(ExprField { base, member, .. })) = syn::parse2(value)
         && matches!(&*base, Expr::Path(base) if base.path.is_ident("self"))
@@ -497,18 +499,9 @@ fn saved_field(value: TokenStream, key: Span, errors: &mut Errors) -> Option<Sav
 
 /// Parses the paths of hooks, each of which may be `optional(…)`.
 fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Target> {
-    let span = if list.is_empty() { at } else { list.span() };
-    let parts = split_at_commas(list);
-    if parts.is_empty() {
-        errors.push(span, format!("expected {}", form_of(key)));
-    }
-    let target = |part: TokenStream| {
+    let targets = parts(key, list, at, errors).into_iter().filter_map(|part| {
         let span = part.span();
-        let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
-        let (inner, optional) = match &tokens[..] {
-            [TokenTree::Ident(word), TokenTree::Group(group)] if word == "optional" => (group.stream(), true),
-            _ => (part, false),
-        };
+        let (inner, optional) = optional(part);
         match syn::parse2::<syn::TypePath>(inner) {
             Ok(written) if written.qself.is_none() => Some(Target { path: written.path, optional }),
             _ => {
@@ -519,8 +512,8 @@ fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<T
                 None
             }
         }
-    };
-    parts.into_iter().filter_map(target).collect()
+    });
+    targets.collect()
 }
 
 fn kind_of(literal: &Lit) -> &'static str {

@@ -107,46 +107,9 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         }
         _ => {}
     }
-    if let Type::Path(path) = peeled(&block.self_type)
-        && let Some(name) = path.path.get_ident()
-    {
-        errors.reserved(name);
-    }
-    for parameter in &block.generics.params {
-        match parameter {
-            GenericParam::Type(parameter) => errors.reserved(&parameter.ident),
-            GenericParam::Const(parameter) => errors.reserved(&parameter.ident),
-            GenericParam::Lifetime(_) => {}
-        }
-    }
-    if let Some(operation) = &arguments.around {
-        errors.push(
-            operation.span(),
-            "`around` goes on a method, not on the `impl` block: `#[hook(around = …)] fn …`",
-        );
-    }
-    if let Some(auto) = arguments.auto
-        && block.is_generic()
-    {
-        errors.push(
-            auto,
-            "`auto` requires a concrete type, and this block is generic: remove `auto`, and add values with `.hook(…)`",
-        );
-    }
-    if let Some(lifetime) = borrowed(block) {
-        errors.push(
-            lifetime,
-            "a hook type cannot borrow, because its values live as long as the trainer: own the data, or borrow for `'static`",
-        );
-    }
-    itself(&last_word(&block.self_type), arguments, errors);
-    if let Some(point) = &arguments.point {
-        errors.push(
-            point.span(),
-            "a point goes on a method, not on the `impl` block: name the method after the point, or put `#[hook(<point>)]` on it",
-        );
-    }
-    let (mut hooks, mut any) = (Vec::new(), false);
+    header(block, arguments, errors);
+    let mut hooks = Vec::new();
+    let mut any = false;
     for member in &block.members {
         let method = match member {
             Member::Method(method) => method,
@@ -166,10 +129,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         let is_hook = method.hook.is_some() || takes_context(&method.function);
         if let Some(own) = &method.hook {
             only_on_blocks(own, errors);
-            if let Some(path) = &own.krate {
-                errors
-                    .push(path.span(), "`crate` goes on the `impl` block, where it applies to every method");
-            }
+            errors.refuse(&own.krate, "`crate` goes on the `impl` block, where it applies to every method");
         }
         if !is_hook {
             let word = name.to_string();
@@ -197,6 +157,45 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
     hooks
 }
 
+/// Reports mistakes in the header of a block: its type, its generics and the arguments on it.
+fn header(block: &Block, arguments: &Arguments, errors: &mut Errors) {
+    if let Type::Path(path) = peeled(&block.self_type)
+        && let Some(name) = path.path.get_ident()
+    {
+        errors.reserved(name);
+    }
+    for parameter in &block.generics.params {
+        match parameter {
+            GenericParam::Type(parameter) => errors.reserved(&parameter.ident),
+            GenericParam::Const(parameter) => errors.reserved(&parameter.ident),
+            GenericParam::Lifetime(_) => {}
+        }
+    }
+    errors.refuse(
+        &arguments.around,
+        "`around` goes on a method, not on the `impl` block: `#[hook(around = …)] fn …`",
+    );
+    if let Some(auto) = arguments.auto
+        && block.is_generic()
+    {
+        errors.push(
+            auto,
+            "`auto` requires a concrete type, and this block is generic: remove `auto`, and add values with `.hook(…)`",
+        );
+    }
+    if let Some(lifetime) = borrowed(block) {
+        errors.push(
+            lifetime,
+            "a hook type cannot borrow, because its values live as long as the trainer: own the data, or borrow for `'static`",
+        );
+    }
+    itself(&last_word(&block.self_type), arguments, errors);
+    errors.refuse(
+        &arguments.point,
+        "a point goes on a method, not on the `impl` block: name the method after the point, or put `#[hook(<point>)]` on it",
+    );
+}
+
 fn hook<'a>(
     function: &'a Function,
     in_block: bool,
@@ -216,9 +215,8 @@ fn hook<'a>(
     }
     let name = &function.signature.ident;
     let krate = Krate::of(inherited.unwrap_or(arguments).krate.as_ref());
-    let full = |path: &Path| path.leading_colon.is_some() || path.segments.len() > 1;
     let moment = match around.or(arguments.point.as_ref()) {
-        Some(path) if full(path) => path.clone(),
+        Some(path) if path.leading_colon.is_some() || path.segments.len() > 1 => path.clone(),
         Some(path) => {
             let module = if around.is_some() { "around" } else { "at" };
             named(path.segments.last().map_or(name, |segment| &segment.ident), module, &krate, errors)
@@ -245,7 +243,8 @@ fn hook<'a>(
         errors
             .push(point.span(), "a hook is at a point or around an operation, not both: remove one of them");
     }
-    let main_only = [Some(arguments), inherited].into_iter().flatten().any(|it| it.main_only.is_some());
+    let main_only =
+        [Some(arguments), inherited].into_iter().flatten().any(|arguments| arguments.main_only.is_some());
     check_main_only(function, main_only, around, errors);
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
@@ -339,6 +338,7 @@ fn named(name: &Ident, module: &str, krate: &Krate<'_>, errors: &mut Errors) -> 
 /// Returns `::trainer::<module>::<name>`, located on the user's own word.
 fn within(module: &str, name: &Ident, krate: &Krate<'_>) -> Path {
     let span = name.span().resolved_at(Span::mixed_site());
-    let (krate, module) = (krate.at(span), Ident::new(module, span));
+    let krate = krate.at(span);
+    let module = Ident::new(module, span);
     syn::parse2(quote_spanned!(span=> #krate::#module::#name)).expect("a path")
 }

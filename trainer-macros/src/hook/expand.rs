@@ -38,7 +38,9 @@ fn alias(index: usize) -> Ident {
 }
 
 fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
-    let (at, moment, name) = (alias(0), &hook.moment, &hook.function.signature.ident);
+    let at = alias(0);
+    let moment = &hook.moment;
+    let name = &hook.function.signature.ident;
     let trainer = krate.at(Span::call_site());
     let body = body(hook, &at, krate, |arguments| quote!(#name(#arguments)));
     let definition = Definition {
@@ -68,21 +70,15 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
 fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate<'_>) -> TokenStream {
     let trainer = krate.at(Span::call_site());
     let moments = hooks.iter().enumerate().map(|(index, hook)| {
-        let (alias, moment, cfg) = (alias(index), &hook.moment, hook.function.cfg());
+        let alias = alias(index);
+        let moment = &hook.moment;
+        let cfg = hook.function.cfg();
         quote!(#(#cfg)* type #alias = #moment;)
     });
     let self_type = &block.self_type;
     let path = path_of(&last_word(self_type));
     let origin = origin(&path, krate);
     let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
-    let mut calls = Vec::new();
-    let mut around_calls = Vec::new();
-    for (index, hook) in hooks.iter().enumerate() {
-        let (name, cfg) = (&hook.function.signature.ident, hook.function.cfg());
-        let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
-        let calls = if hook.next.is_some() { &mut around_calls } else { &mut calls };
-        calls.push(quote!(#(#cfg)* #index => #body));
-    }
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let single = arguments.single.map(|_| {
@@ -118,16 +114,40 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             quote!({ type __Self = #self_type; #maker(__ORIGIN) })
         }
     };
+    let patterns = patterns(hooks, krate);
+    let calls = calls(hooks, krate);
+    quote! {
+        #(#moments)*
+        const __ORIGIN: #trainer::__private::Origin = #origin;
+        #[diagnostic::do_not_recommend]
+        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
+            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
+            #single
+            #state
+            #settings
+            #patterns
+            #calls
+        }
+        #state_of_field
+        #trainer::__private::inventory::submit! { #linked }
+    }
+}
+
+/// Expands to the function that calls one of the methods with `of = self.<…>`, and returns its
+/// patterns.
+fn patterns(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
+    let trainer = krate.at(Span::call_site());
     let patterns = hooks.iter().enumerate().filter_map(|(index, hook)| {
         let Of::Value(value) = of(hook)? else { return None };
-        let (here, cfg) = (ours(value.span()), hook.function.cfg());
+        let here = ours(value.span());
+        let cfg = hook.function.cfg();
         let trainer = krate.at(here);
         let patterns = quote_spanned!(here=> #trainer::__private::patterns(&(#value)));
         // The user's own `self`, so that it resolves to the receiver.
         Some((value.to_token_stream().into_iter().next(), quote!(#(#cfg)* #index => #patterns,)))
     });
     let (receivers, patterns): (Vec<_>, Vec<_>) = patterns.unzip();
-    let patterns = receivers.first().map(|receiver| {
+    receivers.first().map(|receiver| {
         quote! {
             fn __patterns<const __NTH: ::core::primitive::usize>(&#receiver) -> #trainer::modules::Patterns {
                 match __NTH {
@@ -136,7 +156,22 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
                 }
             }
         }
-    });
+    })
+}
+
+/// Expands to the functions that call one of the methods: those at points, and those around
+/// operations.
+fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    let mut calls = Vec::new();
+    let mut around_calls = Vec::new();
+    for (index, hook) in hooks.iter().enumerate() {
+        let name = &hook.function.signature.ident;
+        let cfg = hook.function.cfg();
+        let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
+        let calls = if hook.next.is_some() { &mut around_calls } else { &mut calls };
+        calls.push(quote!(#(#cfg)* #index => #body));
+    }
     // One function for all methods compiles faster than a closure for each.
     let call = (!calls.is_empty()).then(|| {
         quote! {
@@ -167,22 +202,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             }
         }
     });
-    quote! {
-        #(#moments)*
-        const __ORIGIN: #trainer::__private::Origin = #origin;
-        #[diagnostic::do_not_recommend]
-        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
-            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
-            #single
-            #state
-            #settings
-            #patterns
-            #call
-            #call_around
-        }
-        #state_of_field
-        #trainer::__private::inventory::submit! { #linked }
-    }
+    quote!(#call #call_around)
 }
 
 /// Expands to the state of `state = self.<field>`, which is that of the field.
@@ -237,7 +257,8 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
         shim: quote!(#trainer::__private::#call_nth::<Self, #index>),
         patterns: Some(quote!(#trainer::__private::patterns_of_nth::<Self, #index>)),
     };
-    let (definition, cfg) = (definition.expand(hook), hook.function.cfg());
+    let definition = definition.expand(hook);
+    let cfg = hook.function.cfg();
     quote!(#(#cfg)* #definition)
 }
 
@@ -252,13 +273,15 @@ fn body(
 ) -> TokenStream {
     let run = Ident::new("__run", ours(hook.context));
     let context = {
-        let (at, trainer) = (located(at, hook.context), krate.at(hook.context));
+        let at = located(at, hook.context);
+        let trainer = krate.at(hook.context);
         let context_at = if hook.main_only { "main_context_at" } else { "context_at" };
         let context_at = Ident::new(context_at, hook.context);
         quote_spanned!(hook.context=> #trainer::__private::#context_at::<#at, _>(#run))
     };
     let next = hook.next.map(|span| {
-        let (at, trainer) = (located(at, span), krate.at(span));
+        let at = located(at, span);
+        let trainer = krate.at(span);
         let rest = Ident::new("__rest", ours(span));
         quote_spanned!(span=> #trainer::__private::next_at::<#at, _>(#rest))
     });
@@ -289,17 +312,17 @@ fn body(
     quote!({ if #trainer::__private::due::<#at>(__run, #n) #run else { #otherwise } })
 }
 
-/// Returns the arguments that `has` accepts: the hook's own, or else its block's.
-fn arguments_with<'a>(hook: &Hook<'a>, has: fn(&Arguments) -> bool) -> Option<&'a Arguments> {
-    [Some(hook.arguments), hook.inherited].into_iter().flatten().find(|arguments| has(arguments))
+/// Returns a setting of the hook's own arguments, or else of its block's.
+fn setting<'a, T>(hook: &Hook<'a>, get: impl Fn(&'a Arguments) -> Option<T>) -> Option<T> {
+    [Some(hook.arguments), hook.inherited].into_iter().flatten().find_map(get)
 }
 
 fn of<'a>(hook: &Hook<'a>) -> Option<&'a Of> {
-    arguments_with(hook, |it| it.of.is_some()).and_then(|it| it.of.as_ref())
+    setting(hook, |arguments| arguments.of.as_ref())
 }
 
 fn every(hook: &Hook<'_>) -> Option<(u32, Span)> {
-    arguments_with(hook, |it| it.every.is_some()).and_then(|it| it.every)
+    setting(hook, |arguments| arguments.every)
 }
 
 /// The constant that describes one hook and how to call it.
@@ -320,23 +343,26 @@ impl Definition<'_> {
     fn expand(&self, hook: &Hook<'_>) -> TokenStream {
         let Definition { krate, at, origin, id, shim, patterns } = self;
         let trainer = krate.at(Span::call_site());
-        let ord = arguments_with(hook, |it| it.ord.is_some()).and_then(|it| it.ord.as_ref());
+        let ord = setting(hook, |arguments| arguments.ord.as_ref());
         let ord =
             ord.map_or_else(|| quote!(0), |ord| quote!({ let __ord: ::core::primitive::i32 = #ord; __ord }));
-        let only = arguments_with(hook, |it| !it.only.is_empty()).map_or(&[][..], |it| &it.only);
-        let only = only.iter().map(|phase| {
+        let only = setting(hook, |arguments| Some(&arguments.only).filter(|only| !only.is_empty()));
+        let only = only.into_iter().flatten().map(|phase| {
             let here = ours(phase.span());
-            let (at, trainer) = (located(at, phase.span()), krate.at(here));
+            let at = located(at, phase.span());
+            let trainer = krate.at(here);
             quote_spanned!(here=> .only(#trainer::__private::phase_of::<#at, #trainer::phase::#phase>()))
         });
         let every = every(hook).map(|(n, span)| {
             let here = ours(span);
-            let (at, trainer) = (located(at, span), krate.at(here));
+            let at = located(at, span);
+            let trainer = krate.at(here);
             quote_spanned!(here=> .every(#trainer::__private::every_of::<#at>(#n)))
         });
         let of = of(hook).map(|modules| {
             let here = ours(modules.span());
-            let (at, trainer) = (located(at, modules.span()), krate.at(here));
+            let at = located(at, modules.span());
+            let trainer = krate.at(here);
             match modules {
                 Of::Patterns(listed) => {
                     let listed = listed.iter().map(|(text, optional)| {
@@ -356,7 +382,7 @@ impl Definition<'_> {
         let constraints = self.constraints(hook);
         let docs = hook.function.summary();
         let line = line_of(&hook.function.signature.ident);
-        let word = hook.moment.segments.last().map_or_else(Span::call_site, |it| it.ident.span());
+        let word = hook.moment.segments.last().map_or_else(Span::call_site, |segment| segment.ident.span());
         let at = located(at, word);
         let constructor = if hook.next.is_some() { format_ident!("around") } else { format_ident!("at") };
         quote! {
@@ -373,7 +399,8 @@ impl Definition<'_> {
     fn constraints(&self, hook: &Hook<'_>) -> Option<TokenStream> {
         let mut constraints = Vec::new();
         type Key = (&'static str, fn(&Arguments) -> &Vec<Target>);
-        let keys: [Key; 2] = [("before", |it| &it.before), ("after", |it| &it.after)];
+        let keys: [Key; 2] =
+            [("before", |arguments| &arguments.before), ("after", |arguments| &arguments.after)];
         for (key, targets) in keys {
             let own = targets(hook.arguments);
             let block = hook.inherited.map(targets);
@@ -390,13 +417,14 @@ impl Definition<'_> {
     fn constraint(&self, key: &str, target: &Target, of_block: bool) -> TokenStream {
         let path = &target.path;
         let here = ours(path.segments.last().map_or_else(|| path.span(), |last| last.ident.span()));
-        let (trainer, key) = (self.krate.at(here), Ident::new(key, here));
+        let trainer = self.krate.at(here);
+        let key = Ident::new(key, here);
         let text = text_of(path);
         // A capitalized name is a type, any other a function: the expansion differs.
         let is_type = path
             .segments
             .last()
-            .is_some_and(|it| it.ident.unraw().to_string().starts_with(char::is_uppercase));
+            .is_some_and(|segment| segment.ident.unraw().to_string().starts_with(char::is_uppercase));
         let id = if is_type {
             quote_spanned!(here=> #trainer::__private::id_of_type::<#path>())
         } else {

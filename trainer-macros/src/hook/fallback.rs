@@ -30,7 +30,8 @@ pub(super) fn names(checked: &Checked<'_>, krate: &Krate<'_>) -> TokenStream {
         Checked::Block(block, _) if block.can_be_hooks() => {
             let generics = bounded(block);
             let (generics, _, clause) = generics.split_for_impl();
-            let (trainer, self_type) = (krate.at(Span::call_site()), &block.self_type);
+            let trainer = krate.at(Span::call_site());
+            let self_type = &block.self_type;
             Some(quote! {
                 #[diagnostic::do_not_recommend]
                 impl #generics #trainer::__private::Hooks for #self_type #clause {

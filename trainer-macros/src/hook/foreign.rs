@@ -25,11 +25,12 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
     }
     let Some((first, frameworks)) = meanings.first() else { return synonym(name) };
     // An operation also occurs in the names of the points before and after it.
-    let is_ours = |moment: &str| {
+    let is_ours = rows.iter().filter_map(|row| row.here).any(|here| {
+        let moment = here.moment;
         let operation = moment.strip_prefix("before_").or_else(|| moment.strip_prefix("after_"));
         moment == name || operation == Some(name)
-    };
-    if rows.iter().any(|row| row.here.is_some_and(|here| is_ours(here.moment))) {
+    });
+    if is_ours {
         return None;
     }
     let message = match &meanings[1..] {

@@ -61,12 +61,13 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
 /// the expansion without that word.
 fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     let all = [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
-    let words: Vec<_> = all.flat_map(|it| &it.words).collect();
+    let words: Vec<_> = all.flat_map(|arguments| &arguments.words).collect();
     if words.is_empty() || !in_editor() {
         return TokenStream::new();
     }
     let krate = Krate::of(arguments.krate.as_ref());
-    let (trainer, import) = (krate.at(Span::call_site()), krate.import());
+    let trainer = krate.at(Span::call_site());
+    let import = krate.import();
     let uses = words.iter().map(|(module, word)| {
         let module = module.iter().map(|name| Ident::new(name, Span::call_site()));
         quote!(use #trainer::#(#module::)*#word as _;)
@@ -128,9 +129,10 @@ mod tests {
         ] {
             let item = tokens("fn x(cx: &mut Cx<AfterStep>) {}");
             let expanded = expand(tokens(attribute), &item).to_string();
-            let (import, at) = (format!("use :: trainer :: {path} as _ ;"), expanded.find("fn x"));
+            let import = format!("use :: trainer :: {path} as _ ;");
+            let at = expanded.find("fn x");
             assert!(
-                expanded.find(&import).is_some_and(|it| Some(it) < at),
+                expanded.find(&import).is_some_and(|import| Some(import) < at),
                 "`{attribute}` became `{expanded}`"
             );
         }

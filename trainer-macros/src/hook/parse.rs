@@ -63,7 +63,7 @@ impl Item {
     /// Returns an error if the tokens do not have the outline of an item.
     pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> syn::Result<Self> {
         let unchanged = tokens.clone();
-        let mut parse = |input: ParseStream<'_>| {
+        let parse = |input: ParseStream<'_>| {
             let attributes = input.call(Attribute::parse_outer)?;
             if starts_function(input) {
                 let (hooks, attributes): (Vec<_>, Vec<_>) = attributes.into_iter().partition(is_hook);
@@ -73,17 +73,17 @@ impl Item {
                         "duplicate `#[hook]`: a function is one hook; write a second function for the other",
                     );
                 }
-                return Function::parse(attributes, input).map(|it| Item::Function(Box::new(it)));
+                return Function::parse(attributes, input).map(|function| Item::Function(Box::new(function)));
             }
             if input.peek(Token![impl]) || input.peek(Token![unsafe]) && input.peek2(Token![impl]) {
-                return Block::parse(attributes, input, errors).map(|it| Item::Block(Box::new(it)));
+                return Block::parse(attributes, input, errors).map(|block| Item::Block(Box::new(block)));
             }
             let _: Visibility = input.parse()?;
             let word = input.call(syn::ext::IdentExt::parse_any)?;
             input.parse::<TokenStream>()?;
-            Ok(Item::Other(word, unchanged.clone()))
+            Ok(Item::Other(word, unchanged))
         };
-        Parser::parse2(|input: ParseStream<'_>| parse(input), tokens)
+        parse.parse2(tokens)
     }
 }
 
@@ -115,9 +115,9 @@ impl Function {
         let paragraph = lines.skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty());
         let paragraph = paragraph.collect::<Vec<_>>().join(" ");
         // A period within a sentence, as in "e.g. this", is not followed by a capital letter.
-        let is_end = |(at, _): &(usize, &str)| paragraph[at + 2..].starts_with(char::is_uppercase);
-        let end = paragraph.match_indices(". ").find(is_end).map_or(paragraph.len(), |(at, _)| at + 1);
-        paragraph[..end].to_owned()
+        let mut periods = paragraph.match_indices(". ");
+        let end = periods.find(|(at, _)| paragraph[at + 2..].starts_with(char::is_uppercase));
+        paragraph[..end.map_or(paragraph.len(), |(at, _)| at + 1)].to_owned()
     }
 
     /// Returns what its registration needs to allow.
@@ -163,7 +163,8 @@ impl Block {
             Member::Method(method) if method.function.is_deprecated() => Some(quote!(#[allow(deprecated)])),
             _ => None,
         });
-        let (own, of_methods) = (allowed(&self.attributes), methods.take(1));
+        let own = allowed(&self.attributes);
+        let of_methods = methods.take(1);
         quote!(#own #(#of_methods)*)
     }
 
@@ -216,7 +217,8 @@ impl Member {
         let function = Function::parse(attributes, input)?;
         let mut own = None;
         for attribute in hooks {
-            let span = attribute.path().segments.last().map_or_else(Span::call_site, |it| it.ident.span());
+            let span =
+                attribute.path().segments.last().map_or_else(Span::call_site, |segment| segment.ident.span());
             if own.is_some() {
                 errors.push(
                     span,
@@ -264,19 +266,20 @@ fn hides_hook(attribute: &Attribute) -> bool {
 }
 
 fn starts_function(input: ParseStream<'_>) -> bool {
-    let ahead = input.fork();
-    let begins = |ahead: ParseStream<'_>| -> syn::Result<bool> {
-        ahead.parse::<Visibility>()?;
-        take_default(ahead)?;
-        while ahead.peek(Token![const]) || ahead.peek(Token![async]) || ahead.peek(Token![unsafe]) {
-            ahead.parse::<TokenTree>()?;
-        }
-        if ahead.parse::<Option<Token![extern]>>()?.is_some() {
-            ahead.parse::<Option<syn::LitStr>>()?;
-        }
-        Ok(ahead.peek(Token![fn]))
-    };
-    begins(&ahead).unwrap_or(false)
+    skip_to_fn(&input.fork()).unwrap_or(false)
+}
+
+/// Skips what may stand before `fn`, and returns whether it follows.
+fn skip_to_fn(input: ParseStream<'_>) -> syn::Result<bool> {
+    input.parse::<Visibility>()?;
+    take_default(input)?;
+    while input.peek(Token![const]) || input.peek(Token![async]) || input.peek(Token![unsafe]) {
+        input.parse::<TokenTree>()?;
+    }
+    if input.parse::<Option<Token![extern]>>()?.is_some() {
+        input.parse::<Option<syn::LitStr>>()?;
+    }
+    Ok(input.peek(Token![fn]))
 }
 
 /// Parses the contextual keyword `default` of specialization, which rustc itself rejects.
@@ -350,11 +353,10 @@ pub(super) fn is_foreign(written: &Type) -> bool {
 /// Returns the span of a lifetime other than `'static` in a block's type.
 pub(super) fn borrowed(block: &Block) -> Option<Span> {
     let declared = block.generics.lifetimes().next().map(|parameter| parameter.lifetime.span());
-    let elided = || {
+    declared.or_else(|| {
         let mut tokens = block.self_type.to_token_stream().into_iter().flat_map(flattened);
         tokens.find(|token| token.to_string() == "_").map(|token| token.span())
-    };
-    declared.or_else(elided)
+    })
 }
 
 /// Returns the tokens of a group, recursively, or the token itself.

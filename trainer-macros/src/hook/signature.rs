@@ -12,57 +12,8 @@ use crate::errors::Errors;
 /// Reports the mistakes in the signature of a hook that its tokens reveal.
 pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Path>, errors: &mut Errors) {
     let sig = &function.signature;
-    if let Some(word) = &sig.constness {
-        errors.push(word.span(), "a hook cannot be a `const fn`: remove `const`");
-    }
-    if let Some(word) = &sig.asyncness {
-        errors.push(word.span(), "the training loop is synchronous and cannot await a hook: remove `async`");
-    }
-    if let syn::Safety::Unsafe(word) = &sig.safety {
-        errors.push(
-            word.span(),
-            "the trainer cannot uphold the safety contract of an `unsafe fn`: wrap it in a safe function",
-        );
-    }
-    if let Some(abi) = &sig.abi {
-        errors.push(abi.span(), "the trainer calls hooks with the Rust ABI: remove `extern`");
-    }
-    if let Some(variadic) = &sig.variadic {
-        errors.push(variadic.span(), "a hook cannot be variadic: its arguments are fixed");
-    }
-    if let Some(parameter) =
-        sig.generics.params.iter().find(|it| !matches!(it, syn::GenericParam::Lifetime(_)))
-    {
-        errors.push(
-            parameter.span(),
-            "a hook function is registered once, so it cannot be generic: use methods of a generic type in a `#[hook] impl` block",
-        );
-    }
-
-    let receiver = sig.receiver();
-    match receiver {
-        Some(receiver) if !in_block => {
-            errors.push(receiver.span(), "a method is a hook only inside a `#[hook] impl` block: add `#[hook]` to the block, and on methods write `#[hook]` itself, not an alias");
-        }
-        Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
-            errors.push(
-                receiver.span(),
-                "a hook is called many times and cannot consume `self`: take `&mut self` or `&self`",
-            );
-        }
-        Some(receiver) if matches!(&receiver.kind, ReceiverKind::Typed(_, written) if !is_reference(written)) =>
-        {
-            errors.push(
-                receiver.span(),
-                "the trainer owns the value and passes a reference to its hooks: take `&mut self` or `&self`",
-            );
-        }
-        None if in_block => {
-            errors.push(sig.ident.span(), "a hook in an `impl` block takes `&mut self` or `&self` first");
-        }
-        _ => {}
-    }
-
+    qualifiers(sig, errors);
+    receiver(sig, in_block, errors);
     let arguments: Vec<_> =
         sig.inputs.iter().filter(|argument| matches!(argument, FnArg::Typed(_))).collect();
     let Some(first) = arguments.first() else {
@@ -110,14 +61,65 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
     }
     let known = if around.is_some() { 2 } else { 1 };
     for extra in arguments.iter().skip(known) {
-        let is_next = around.is_none() && matches!(extra, FnArg::Typed(it) if is_named("Next", &it.ty));
+        let is_next = around.is_none() && matches!(extra, FnArg::Typed(extra) if is_named("Next", &extra.ty));
         if !is_next {
             let all = if around.is_some() { "only its context and `next`" } else { "only its context" };
             errors.push(extra.span(), format!("a hook takes {all}: remove this argument"));
         }
     }
-    let FnArg::Typed(first) = first else { return };
-    match peeled(&first.ty) {
+    if let FnArg::Typed(first) = first {
+        context(&first.ty, sig, in_block, errors);
+    }
+}
+
+/// Reports what a function cannot be, such as `async` or generic.
+fn qualifiers(sig: &syn::Signature, errors: &mut Errors) {
+    errors.refuse(&sig.constness, "a hook cannot be a `const fn`: remove `const`");
+    errors.refuse(&sig.asyncness, "the training loop is synchronous and cannot await a hook: remove `async`");
+    if let syn::Safety::Unsafe(word) = &sig.safety {
+        errors.push(
+            word.span(),
+            "the trainer cannot uphold the safety contract of an `unsafe fn`: wrap it in a safe function",
+        );
+    }
+    errors.refuse(&sig.abi, "the trainer calls hooks with the Rust ABI: remove `extern`");
+    errors.refuse(&sig.variadic, "a hook cannot be variadic: its arguments are fixed");
+    let mut parameters = sig.generics.params.iter();
+    errors.refuse(
+        &parameters.find(|parameter| !matches!(parameter, syn::GenericParam::Lifetime(_))),
+        "a hook function is registered once, so it cannot be generic: use methods of a generic type in a `#[hook] impl` block",
+    );
+}
+
+/// Reports a method outside of a block, and a receiver that is not a reference.
+fn receiver(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
+    match sig.receiver() {
+        Some(receiver) if !in_block => {
+            errors.push(receiver.span(), "a method is a hook only inside a `#[hook] impl` block: add `#[hook]` to the block, and on methods write `#[hook]` itself, not an alias");
+        }
+        Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
+            errors.push(
+                receiver.span(),
+                "a hook is called many times and cannot consume `self`: take `&mut self` or `&self`",
+            );
+        }
+        Some(receiver) if matches!(&receiver.kind, ReceiverKind::Typed(_, written) if !is_reference(written)) =>
+        {
+            errors.push(
+                receiver.span(),
+                "the trainer owns the value and passes a reference to its hooks: take `&mut self` or `&self`",
+            );
+        }
+        None if in_block => {
+            errors.push(sig.ident.span(), "a hook in an `impl` block takes `&mut self` or `&self` first");
+        }
+        _ => {}
+    }
+}
+
+/// Reports a first argument that is not `&mut Cx<…>`.
+fn context(context: &Type, sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
+    match peeled(context) {
         Type::Reference(reference) if reference.mutability.is_some() => {
             if let Some(lifetime) = &reference.lifetime
                 && lifetime.ident == "static"
@@ -158,7 +160,8 @@ pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Pat
 
 /// Returns the name of an operation's marker type.
 fn marker(operation: &Path) -> String {
-    let name = operation.segments.last().map(|it| crate::lifecycle::pascal(&it.ident.unraw().to_string()));
+    let name =
+        operation.segments.last().map(|segment| crate::lifecycle::pascal(&segment.ident.unraw().to_string()));
     name.unwrap_or_default()
 }
 
@@ -229,7 +232,7 @@ pub(super) fn marker_of(context: &Type) -> Option<String> {
 
 /// Returns the span of `Main` and the name of the marker in it, for `&mut Cx<Main<AfterStep>>`.
 pub(super) fn main_of(context: &Type) -> Option<(Span, String)> {
-    let main = argument(context).filter(|it| is_named("Main", it))?;
+    let main = argument(context).filter(|argument| is_named("Main", argument))?;
     Some((innermost_path(main), last_word(argument(main)?)))
 }
 
@@ -270,7 +273,9 @@ pub(super) fn innermost(written: &Type) -> Span {
 /// Returns the span of a path's last segment, or of the whole type if it is not a path.
 fn innermost_path(written: &Type) -> Span {
     match peeled(written) {
-        Type::Path(path) => path.path.segments.last().map_or_else(|| written.span(), |it| it.ident.span()),
+        Type::Path(path) => {
+            path.path.segments.last().map_or_else(|| written.span(), |segment| segment.ident.span())
+        }
         _ => written.span(),
     }
 }

@@ -40,9 +40,12 @@ impl<'a> Resolved<'a> {
             return None;
         }
         errors.reserved(&availability.has);
-        let (mut spans, mut excepts, mut backwards) = (Vec::new(), Vec::new(), Vec::new());
+        let mut spans = Vec::new();
+        let mut excepts = Vec::new();
+        let mut backwards = Vec::new();
         for span in &availability.spans {
-            let (first, last) = (find(&span.first, errors)?, find(&span.last, errors)?);
+            let first = find(&span.first, errors)?;
+            let last = find(&span.last, errors)?;
             if first > last {
                 backwards.push(span.last.span());
             }
@@ -64,8 +67,8 @@ impl<'a> Resolved<'a> {
         let scopes = spans
             .iter()
             .map(|&(first, last)| {
-                let (first, last) = (&moments[first].within, &moments[last].within);
-                first.iter().rev().find(|operation| last.contains(operation)).copied()
+                let around_last = &moments[last].within;
+                moments[first].within.iter().rev().find(|operation| around_last.contains(operation)).copied()
             })
             .collect();
         let within = moments.iter().map(|moment| moment.within.clone()).collect();
@@ -197,7 +200,7 @@ impl<'a> Resolved<'a> {
         let mut has_at = false;
         let spans: Vec<_> = (self.availability.spans.iter())
             .map(|span| {
-                let except = span.except.as_ref().map(|it| format!("except in {}", named(it)));
+                let except = span.except.as_ref().map(|operation| format!("except in {}", named(operation)));
                 match (&except, self.is_everywhere()) {
                     (Some(except), true) => return format!("everywhere {except}"),
                     (None, true) => return "everywhere".to_owned(),

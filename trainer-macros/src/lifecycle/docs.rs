@@ -13,7 +13,7 @@ pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolv
     if let Some(unit) = &moment.counts {
         facts += &format!(" `every` counts {unit}.");
     }
-    let exists: Vec<_> = exists.map(|it| it.noted("")).chain(promised(moment)).collect();
+    let exists: Vec<_> = exists.map(|thing| thing.noted("")).chain(promised(moment)).collect();
     if !exists.is_empty() {
         facts += &format!(" Exists or can be called here: {}.", exists.join(", "));
     }
@@ -31,8 +31,8 @@ pub(super) fn table(moments: &[Moment], availabilities: &[Resolved<'_>], path: &
     for (index, moment) in moments.iter().enumerate() {
         let exists: Vec<_> = availabilities
             .iter()
-            .filter(|it| it.holds(index) && !it.is_everywhere())
-            .map(|it| it.noted(path))
+            .filter(|thing| thing.holds(index) && !thing.is_everywhere())
+            .map(|thing| thing.noted(path))
             .collect();
         let exists = exists.into_iter().chain(promised(moment)).collect::<Vec<_>>().join(", ");
         let name = &moment.name;

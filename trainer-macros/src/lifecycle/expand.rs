@@ -23,8 +23,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
             }
         }
     }
-    let availabilities: Vec<_> =
-        declaration.availabilities.iter().filter_map(|it| Resolved::new(it, &moments, errors)).collect();
+    let listed = declaration.availabilities.iter();
+    let availabilities: Vec<_> = listed.filter_map(|thing| Resolved::new(thing, &moments, errors)).collect();
 
     let (types, impls): (Vec<_>, Vec<_>) =
         (0..moments.len()).map(|index| marker(index, &moments, &availabilities, origin, trainer)).unzip();
@@ -48,10 +48,10 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         .map(|name| quote!(const _: ::core::marker::PhantomData<#name> = ::core::marker::PhantomData;));
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
-    let traits = availabilities.iter().map(|it| it.traits(trainer));
+    let traits = availabilities.iter().map(|thing| thing.traits(trainer));
     // What is available everywhere needs no promise.
-    let promised = availabilities.iter().filter(|it| !it.is_everywhere() && !it.is_exception());
-    let by_noun = promised.map(|it| it.by_noun(origin));
+    let promised = availabilities.iter().filter(|thing| !thing.is_everywhere() && !thing.is_exception());
+    let by_noun = promised.map(|thing| thing.by_noun(origin));
     let nouns = (!availabilities.is_empty()).then(|| {
         quote! {
             /// The things that exist at certain moments, by the noun that a custom lifecycle lists
@@ -68,7 +68,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
             let text = docs::table(&moments, &availabilities, "crate::").join("\n");
             let operations = moments
                 .iter()
-                .filter(|it| matches!(it.kind, Kind::Operation { .. }))
+                .filter(|moment| matches!(moment.kind, Kind::Operation { .. }))
                 .map(|moment| alias(moment, &quote!(super::)));
             quote! {
                 /// The names of the operations, as `#[hook(around = …)]` takes them.
@@ -144,7 +144,9 @@ fn alias(moment: &Moment, path: &TokenStream) -> TokenStream {
 /// this declaration has none.
 fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     let word = operation.get_ident()?;
-    moments.iter().position(|it| it.name == *word && matches!(it.kind, Kind::Operation { .. } | Kind::Point))
+    moments.iter().position(|moment| {
+        moment.name == *word && matches!(moment.kind, Kind::Operation { .. } | Kind::Point)
+    })
 }
 
 /// Expands to the type of a moment, and to its impls.
@@ -157,8 +159,8 @@ fn marker(
 ) -> (TokenStream, TokenStream) {
     let moment = &moments[index];
     let Moment { marker, docs, within, outside, .. } = moment;
-    let facts =
-        docs::facts(moment, availabilities.iter().filter(|it| it.holds(index) && !it.is_everywhere()));
+    let things = availabilities.iter().filter(|thing| thing.holds(index) && !thing.is_everywhere());
+    let facts = docs::facts(moment, things);
     let kind = match &moment.kind {
         Kind::Operation { before, after } => {
             quote!(impl #trainer::moment::AtOperation for #marker { type Before = #before; type After = #after; })
@@ -192,16 +194,17 @@ fn marker(
     // Each is located on the phase's name, where rustc reports a mistake.
     let checked = moment.checked.iter().zip(outside.iter().cycle()).map(|(phase, outside)| {
         let here = Span::call_site().located_at(phase.span());
-        let (trainer, outside) = (spanned(trainer, here), spanned(outside, here));
+        let trainer = spanned(trainer, here);
+        let outside = spanned(outside, here);
         quote_spanned! {here=>
             const _: #trainer::Phase = #trainer::__private::phase_of::<#outside, #trainer::phase::#phase>();
         }
     });
     let checked: TokenStream = checked.collect();
     let promised = (origin == Origin::Custom).then(|| promised(index, moments, trainer));
-    let of_spans = availabilities.iter().flat_map(|it| it.impls(index, marker));
+    let of_spans = availabilities.iter().flat_map(|thing| thing.impls(index, marker));
     let impls = [kind, counted].into_iter().chain(reached).chain(inside).chain(of_spans);
-    let impls = impls.filter(|it| !it.is_empty());
+    let impls = impls.filter(|tokens| !tokens.is_empty());
     let row = match origin {
         Origin::Builtin => quote!(#index),
         Origin::Custom => quote!(__LIFECYCLE.base() + #index),
@@ -256,7 +259,8 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     });
     let imports: Vec<_> = imports.collect();
     // `within` includes the operation itself, which is entered from the next operation around it.
-    let around = within.iter().rev().find(|&&operation| operation != index).map(|&it| &moments[it].marker);
+    let around = within.iter().rev().find(|&&operation| operation != index);
+    let around = around.map(|&operation| &moments[operation].marker);
     let place = match (around, outside) {
         (Some(operation), _) => Some(quote!(__P: #trainer::moment::Within<#operation>,)),
         (None, Some(outside)) => Some(quote!(__P: #trainer::moment::Within<#outside>,)),
@@ -322,7 +326,8 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
     let docs = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
     // The operation around it; `within` ends with the operation itself.
     let is_operation = matches!(moment.kind, Kind::Operation { .. });
-    let around = moment.within.iter().rev().nth(usize::from(is_operation)).map(|&it| &moments[it].marker);
+    let around = moment.within.iter().rev().nth(usize::from(is_operation));
+    let around = around.map(|&operation| &moments[operation].marker);
     let within = match (around, outside) {
         (Some(operation), _) => {
             quote!(::core::option::Option::Some(<#operation as #trainer::moment::Moment>::index))
@@ -344,7 +349,7 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
     });
     let by = (!moment.by.is_empty()).then(|| {
         let reachers = moment.by.iter().map(|path| {
-            let name = path.segments.last().map(|it| it.ident.to_string()).unwrap_or_default();
+            let name = path.segments.last().map(|segment| segment.ident.to_string()).unwrap_or_default();
             if name.starts_with(char::is_uppercase) {
                 quote!((::core::any::TypeId::of::<#path>(), #name))
             } else {

@@ -1,6 +1,6 @@
 //! Flattens the declared tree to a list of moments, in the order of a run.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
@@ -118,11 +118,11 @@ pub(super) fn elsewhere(operation: &Path, trainer: &Path) -> Path {
 
 /// Returns the tokens of a path, located at `span`.
 pub(super) fn spanned(path: &Path, span: Span) -> TokenStream {
-    let there = |mut token: TokenTree| {
+    let tokens = path.to_token_stream().into_iter().map(|mut token| {
         token.set_span(span);
         token
-    };
-    path.to_token_stream().into_iter().map(there).collect()
+    });
+    tokens.collect()
 }
 
 /// The properties that a node inherits from its position in the tree.
@@ -167,33 +167,15 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         // Continues with the name in snake_case: the marker and the name must differ.
         let Ok(mut meant) = syn::parse_str::<Ident>(&snake(&bare)) else { return };
         meant.set_span(name.span());
-        (bare, name) = (meant.to_string(), meant);
+        bare = meant.to_string();
+        name = meant;
     }
     let names = match children {
         None => vec![bare.clone()],
         Some(_) => vec![format!("before_{bare}"), bare.clone(), format!("after_{bare}")],
     };
-    for of_moment in &names {
-        let marker = pascal(of_moment);
-        if let Some(other) = moments.iter().find(|moment| moment.marker == marker) {
-            let other = other.name.unraw();
-            return errors.push(
-                name.span(),
-                if other == of_moment {
-                    format!("duplicate declaration of `{of_moment}`")
-                } else {
-                    format!(
-                        "`{of_moment}` has the same marker type as `{other}`, `{marker}`: rename one of them"
-                    )
-                },
-            );
-        }
-        if syn::parse_str::<Ident>(&marker).is_err() {
-            return errors.push(
-                name.span(),
-                format!("expected a name that the marker type's name can be derived from: `{marker}` is not the name of a type"),
-            );
-        }
+    if let Some(mistake) = marker_mistake(&names, moments) {
+        return errors.push(name.span(), mistake);
     }
     let mut here = position.clone();
     let mut checked = Vec::new();
@@ -222,9 +204,9 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
             "expected `in <phase> | …`, the phases that reach it, or `within <operation> { … }` around it",
         );
     }
-    let is_unit =
-        |unit: &&Ident| ["batches", "steps", "epochs", "records"].iter().any(|known| *unit == known);
-    if let Some(unit) = head.counts.as_ref().filter(|unit| !is_unit(unit)) {
+    if let Some(unit) = &head.counts
+        && !["batches", "steps", "epochs", "records"].iter().any(|known| unit == known)
+    {
         errors.push(
             unit.span(),
             "expected `counts batches`, `counts steps`, `counts epochs` or `counts records`",
@@ -276,6 +258,27 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
     moments.push(moment(after, Kind::After, docs_of_point("After"), here));
 }
 
+/// Returns why the marker types of moments with these names cannot be declared.
+fn marker_mistake(names: &[String], moments: &[Moment]) -> Option<String> {
+    for name in names {
+        let marker = pascal(name);
+        if let Some(other) = moments.iter().find(|moment| moment.marker == marker) {
+            let other = other.name.unraw();
+            return Some(if other == name {
+                format!("duplicate declaration of `{name}`")
+            } else {
+                format!("`{name}` has the same marker type as `{other}`, `{marker}`: rename one of them")
+            });
+        }
+        if syn::parse_str::<Ident>(&marker).is_err() {
+            return Some(format!(
+                "expected a name that the marker type's name can be derived from: `{marker}` is not the name of a type"
+            ));
+        }
+    }
+    None
+}
+
 /// Returns the listed phases, and reports unknown and duplicate ones.
 fn phases(listed: &[Ident], errors: &mut Errors) -> Vec<Ident> {
     let mut phases: Vec<Ident> = Vec::new();
@@ -291,23 +294,23 @@ fn phases(listed: &[Ident], errors: &mut Errors) -> Vec<Ident> {
 
 /// Returns the text of `///` lines, each with its leading space.
 fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
-    let text = |attribute: &Attribute| match &attribute.meta {
+    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
             Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) => Some(line.value()),
             _ => None,
         },
         _ => None,
-    };
-    attributes.iter().filter_map(text).collect()
+    });
+    lines.collect()
 }
 
 /// Converts to PascalCase: `AfterStep` for `after_step`. Letters without case stay as they are.
 pub(crate) fn pascal(name: &str) -> String {
-    let word = |word: &str| {
+    let words = name.split('_').filter_map(|word| {
         let mut letters = word.chars();
         letters.next().map(|first| first.to_uppercase().to_string() + letters.as_str())
-    };
-    name.split('_').filter_map(word).collect()
+    });
+    words.collect()
 }
 
 /// Converts to snake_case: `after_step` for `AfterStep`.

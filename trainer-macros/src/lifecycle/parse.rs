@@ -130,7 +130,9 @@ impl Parse for Declaration {
             krate = Some(input.call(Path::parse_mod_style)?);
             input.parse::<Token![;]>()?;
         }
-        let (mut nodes, mut extensions, mut availabilities) = (Vec::new(), Vec::new(), Vec::new());
+        let mut nodes = Vec::new();
+        let mut extensions = Vec::new();
+        let mut availabilities = Vec::new();
         while !input.is_empty() {
             if input.peek(word::within) {
                 input.parse::<word::within>()?;
@@ -202,7 +204,9 @@ fn nodes_in_braces(input: ParseStream<'_>) -> syn::Result<Vec<Node>> {
 impl Head {
     fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.parse()?;
-        let (mut has, mut phases, mut counts) = (Vec::new(), None, None);
+        let mut has = Vec::new();
+        let mut phases = None;
+        let mut counts = None;
         // Each at most once, in any order.
         loop {
             if has.is_empty() && input.parse::<Option<Token![:]>>()?.is_some() {

@@ -251,13 +251,12 @@ pub(crate) fn present(path: &Path) -> PathBuf {
 /// The folders in `folder` that have a manifest, except unfinished ones and those that were
 /// replaced or are being removed.
 pub(crate) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
-    let is_checkpoint = |path: &PathBuf| {
+    let mut found = entries(folder).unwrap_or_default();
+    found.retain(|path| {
         let name = name_of(path);
         let is_replaced = name.strip_suffix(REPLACED).is_some_and(|new| is_folder(&path.with_file_name(new)));
         !name.starts_with('.') && !is_replaced && is_folder(path) && is_file(&path.join(MANIFEST))
-    };
-    let mut found = entries(folder).unwrap_or_default();
-    found.retain(is_checkpoint);
+    });
     found
 }
 

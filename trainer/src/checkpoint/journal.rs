@@ -87,7 +87,8 @@ impl Journal {
         let outcome = outcome.as_ref().map_err(ToString::to_string);
         let (line, outcome) = match outcome {
             Ok(summary) => {
-                let (step, stopped) = (summary.counters, summary.stopped.clone());
+                let step = summary.counters;
+                let stopped = summary.stopped.clone();
                 let summary = Summary::replayed(step, summary.metrics.clone(), stopped.clone());
                 let metrics = floats(summary.metrics.iter());
                 (Line::Finished { entry, step, metrics, stopped }, Ok(summary))
@@ -102,7 +103,7 @@ impl Journal {
 
     /// The result of the `nth` finished entry point of this kind, counted from 0.
     pub(crate) fn finished(&self, entry: Phase, nth: usize) -> Option<&Finished> {
-        self.finished.iter().filter(|it| it.entry == entry).nth(nth)
+        self.finished.iter().filter(|finished| finished.entry == entry).nth(nth)
     }
 
     /// The content that the next checkpoint writes.
@@ -133,7 +134,8 @@ impl Journal {
         }
         let bytes = read_start(&path, &file, digest.bytes)?;
         digest.check(&path, &bytes)?;
-        let (mut journal, mut history) = (Journal::default(), History::default());
+        let mut journal = Journal::default();
+        let mut history = History::default();
         for (nth, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let line: Line = serde_json::from_slice(line).map_err(|error| {
                 in_file(

@@ -203,13 +203,17 @@ impl Saved {
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
         let text = self.values.get(key).ok_or_else(|| none("value", key, self.values.keys()))?;
         from_text(text).map_err(|error| {
-            let (text, name, error) = (shortened(text), type_name::<T>(), error.to_string());
+            let error = error.to_string();
             let help = if error.contains("missing") && error.contains("field") {
                 "; for a field that was renamed or added since, use `#[serde(alias = \"…\")]` or `#[serde(default)]`"
             } else {
                 ""
             };
-            Error::usage(format!("the value `{key}` is `{text}`, which is not a `{name}`: {error}{help}"))
+            Error::usage(format!(
+                "the value `{key}` is `{}`, which is not a `{}`: {error}{help}",
+                shortened(text),
+                type_name::<T>()
+            ))
         })
     }
 

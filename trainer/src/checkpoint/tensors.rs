@@ -60,7 +60,8 @@ const WORTH_A_THREAD: usize = 1 << 20;
 /// not contiguous on the CPU are copied, one at a time.
 pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(file.path(), why))?;
-    let (mut hasher, mut bytes) = (Hasher::new(), 0);
+    let mut hasher = Hasher::new();
+    let mut bytes = 0;
     let mut put = |part: &[u8]| {
         bytes += part.len() as u64;
         if part.len() < WORTH_A_THREAD {

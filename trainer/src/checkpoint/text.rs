@@ -128,7 +128,7 @@ mod tests {
         survives(Tagged::One { rate: 0.1 });
         survives(Flat { own: 1, others: [("two".into(), -2)].into() });
         survives(BTreeMap::from([((1_u64, 'c'), Some(f64::INFINITY)), ((2, 'd'), None)]));
-        survives(HashMap::<i64, String>::from_iter((0..100).map(|it| (it, it.to_string()))));
+        survives(HashMap::<i64, String>::from_iter((0..100).map(|number| (number, number.to_string()))));
         survives(HashSet::<u32>::from_iter(0..100));
         survives((u64::MAX, i64::MIN, 0.1_f32, f64::NEG_INFINITY, -0.0_f64, u128::MAX, String::new(), 'x'));
         survives(serde_json::json!({"a": [1, null, 0.5, "x"], "b": {}}));

@@ -306,8 +306,8 @@ pub(crate) type Copies = Vec<(Tensor, Tensor)>;
 pub(crate) fn fitting(vars: &Vars, saved: &BTreeMap<String, Tensor>) -> Result<Copies> {
     let missing: Vec<String> =
         vars.iter().map(|var| var.name.clone()).filter(|name| !saved.contains_key(name)).collect();
-    let is_own = |name: &&String| vars.iter().any(|var| var.name == **name);
-    let unexpected: Vec<String> = saved.keys().filter(|name| !is_own(name)).cloned().collect();
+    let unexpected: Vec<String> =
+        saved.keys().filter(|name| vars.iter().all(|var| var.name != **name)).cloned().collect();
     if !(missing.is_empty() && unexpected.is_empty()) {
         return Err(Error::usage(format!(
             "{}: build the same model as when the checkpoint was written",
@@ -317,9 +317,8 @@ pub(crate) fn fitting(vars: &Vars, saved: &BTreeMap<String, Tensor>) -> Result<C
     let mut copies = Copies::new();
     for var in vars.iter() {
         let tensor = &saved[&var.name];
-        let (task, file) = (var.tensor.size(), tensor.size());
-        if task != file {
-            let mismatch = Mismatch { name: var.name.clone(), file, task };
+        if var.tensor.size() != tensor.size() {
+            let mismatch = Mismatch { name: var.name.clone(), file: tensor.size(), task: var.tensor.size() };
             return Err(Error::usage(format!(
                 "{mismatch}: build the same model as when the checkpoint was written"
             )));
@@ -339,15 +338,6 @@ pub(crate) fn fitting(vars: &Vars, saved: &BTreeMap<String, Tensor>) -> Result<C
 
 /// Lists the first three missing and unexpected names, and the number of the remaining ones.
 fn differences(missing: &[String], unexpected: &[String]) -> String {
-    let list = |names: &[String], others: &[String]| {
-        let similar = |name: &str| nearest(name, others.iter().map(String::as_str));
-        let first = names.iter().take(3).map(|name| match similar(name) {
-            Some(similar) => format!("`{}` (similar: `{similar}`)", shortened(name)),
-            None => format!("`{}`", shortened(name)),
-        });
-        let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
-        first.collect::<Vec<_>>().join(", ") + &more
-    };
     let mut parts = Vec::new();
     if !missing.is_empty() {
         parts.push(format!("missing: {}", list(missing, unexpected)));
@@ -356,6 +346,16 @@ fn differences(missing: &[String], unexpected: &[String]) -> String {
         parts.push(format!("unexpected: {}", list(unexpected, &[])));
     }
     parts.join("; ")
+}
+
+/// Lists the first names, each with the most similar one of the others.
+fn list(names: &[String], others: &[String]) -> String {
+    let first = names.iter().take(3).map(|name| match nearest(name, others.iter().map(String::as_str)) {
+        Some(similar) => format!("`{}` (similar: `{similar}`)", shortened(name)),
+        None => format!("`{}`", shortened(name)),
+    });
+    let more = if names.len() > 3 { format!(" and {} more", names.len() - 3) } else { String::new() };
+    first.collect::<Vec<_>>().join(", ") + &more
 }
 
 /// Copies the new values into the storage of the tensors.

@@ -151,12 +151,13 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
                 self.workers
             )));
         }
-        let worker = |nth| {
-            let (pass, own) = (Arc::clone(&pass), indices.clone().skip(nth).step_by(workers));
-            move |sender: &BatchSender<D::Batch>| sender.send_all(own.map(|index| pass.batch(index)))
-        };
         let depth = depth_in(self.depth.unwrap_or(workers * PREFETCH_PER_WORKER), Some(indices.len()))?;
-        Ok(Box::new(PrefetchPool::start(depth, (0..workers).map(worker).collect())?))
+        let workers = (0..workers).map(|nth| {
+            let pass = Arc::clone(&pass);
+            let own = indices.clone().skip(nth).step_by(workers);
+            move |sender: &BatchSender<D::Batch>| sender.send_all(own.map(|index| pass.batch(index)))
+        });
+        Ok(Box::new(PrefetchPool::start(depth, workers.collect())?))
     }
 
     fn share(&mut self, share: Share) -> Result<()> {

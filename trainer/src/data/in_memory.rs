@@ -71,7 +71,8 @@ impl<D: Rows> Loader<D> for InMemory<D> {
         let order = order.map(|order| Tensor::f_from_slice(&order)).transpose()?;
         Ok(Box::new(self.sampler.batches_from(start).map(move |index| {
             let rows = self.sampler.rows_of(index);
-            let (first, count) = (rows.start as i64, rows.len() as i64);
+            let first = rows.start as i64;
+            let count = rows.len() as i64;
             Ok(match &order {
                 None => self.data.slice(first, count),
                 Some(order) => self.data.select(&order.narrow(0, first, count)),

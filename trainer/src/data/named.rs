@@ -117,7 +117,8 @@ impl<'l, B: Batch> NamedLoaders<'l, B> {
     }
 
     fn each(mut self, wrap: fn(BoxedLoader<'l, B>) -> BoxedLoader<'l, B>) -> Self {
-        self.loaders = self.loaders.into_iter().map(|it| Owned { loader: wrap(it.loader), ..it }).collect();
+        self.loaders =
+            self.loaders.into_iter().map(|own| Owned { loader: wrap(own.loader), ..own }).collect();
         self
     }
 
@@ -152,12 +153,12 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
     }
 
     fn is_deterministic(&self) -> bool {
-        self.loaders.iter().all(|it| it.loader.is_deterministic())
+        self.loaders.iter().all(|own| own.loader.is_deterministic())
     }
 
     /// Sets the share of each loader.
     fn share(&mut self, share: Share) -> Result<()> {
-        self.loaders.iter_mut().try_for_each(|it| it.loader.share(share))
+        self.loaders.iter_mut().try_for_each(|own| own.loader.share(share))
     }
 
     /// Describes each loader with its name and its interval.
@@ -181,7 +182,7 @@ pub(crate) fn not_one_loader() -> Error {
 
 impl<B: Batch> fmt::Debug for NamedLoaders<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.loaders.iter().map(|it| (&it.name, it.every))).finish()
+        f.debug_map().entries(self.loaders.iter().map(|own| (&own.name, own.every))).finish()
     }
 }
 

@@ -107,24 +107,25 @@ impl Links {
 /// Returns the texts, with the middle of long ones replaced by `…`, so that what differs is shown.
 fn excerpts(texts: &[String]) -> Vec<String> {
     let texts: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();
-    let same = |nth: usize| texts.iter().all(|text| text.get(nth).is_some_and(|own| *own == texts[0][nth]));
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
-    let differs = (0..longest).find(|nth| !same(*nth)).unwrap_or(0);
-    let shown = |text: &Vec<char>| {
-        let part = |range: std::ops::Range<usize>| text[range].iter().collect::<String>();
+    let differs = (0..longest).find(|nth| texts.iter().any(|text| text.get(*nth) != texts[0].get(*nth)));
+    let differs = differs.unwrap_or(0);
+    let excerpts = texts.iter().map(|text| {
         if text.len() <= SHOWN {
-            return part(0..text.len());
+            return String::from_iter(text);
         }
         // The beginning, the surroundings of the first difference, and the end.
         let third = SHOWN / 3;
         let end = text.len() - third;
         let start = differs.saturating_sub(third / 2).clamp(third, end);
         let until = (start + third).min(end);
-        let gap = |from: usize, to: usize| if to > from { "…" } else { "" };
-        [&part(0..third), gap(third, start), &part(start..until), gap(until, end), &part(end..text.len())]
-            .concat()
-    };
-    texts.iter().map(shown).collect()
+        let [first, middle, last] =
+            [0..third, start..until, end..text.len()].map(|part| String::from_iter(&text[part]));
+        let before = if start > third { "…" } else { "" };
+        let after = if end > until { "…" } else { "" };
+        format!("{first}{before}{middle}{after}{last}")
+    });
+    excerpts.collect()
 }
 
 /// Returns the description of a collective as an error message shows it: in backticks, unless it
@@ -135,8 +136,10 @@ pub(super) fn quoted(what: &str) -> String {
 
 /// Returns a hash of a text that is exact as a floating-point number: 52 bits of FNV-1a.
 fn hash(text: &str) -> f64 {
-    let mix = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    (text.bytes().fold(0xcbf2_9ce4_8422_2325, mix) >> 12) as f64
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash >> 12) as f64
 }
 
 #[cfg(test)]

@@ -105,8 +105,8 @@ impl Launch {
     }
 
     fn new(rank: u32, size: u32, store: Store) -> Self {
-        let (job, timeout) = (String::new(), TIMEOUT);
-        Launch { rank, size, local_rank: rank, store, timeout, job, attempt: 0, has_agent: false }
+        let job = String::new();
+        Launch { rank, size, local_rank: rank, store, timeout: TIMEOUT, job, attempt: 0, has_agent: false }
     }
 
     /// Sets the id of the job that the processes belong to, which must be the same in all of them.
@@ -218,7 +218,7 @@ impl Launch {
         };
         let timeout = vars.number::<f64>("TRAINER_RANK_TIMEOUT")?;
         let timeout = timeout.map_or(Ok(TIMEOUT), |seconds| {
-            Duration::try_from_secs_f64(seconds).ok().filter(|it| !it.is_zero()).ok_or_else(|| {
+            Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero()).ok_or_else(|| {
                 Error::usage(format!(
                     "the environment variable `TRAINER_RANK_TIMEOUT` is {seconds}: expected a number of seconds above 0"
                 ))
@@ -288,8 +288,10 @@ mod tests {
     use super::*;
 
     fn read(vars: &[(&str, &str)]) -> Result<Option<Launch>, String> {
-        let var = |name: &str| vars.iter().find(|(own, _)| *own == name).map(|(_, value)| value.into());
-        Launch::from_vars(var).map_err(|error| error.to_string())
+        let launch = Launch::from_vars(|name| {
+            vars.iter().find(|(own, _)| *own == name).map(|(_, value)| value.into())
+        });
+        launch.map_err(|error| error.to_string())
     }
 
     const TORCHRUN: [(&str, &str); 5] = [
@@ -333,7 +335,8 @@ mod tests {
         let keys = |vars: &[(&'static str, &'static str)]| {
             read(&[&TORCHRUN[..], vars].concat()).unwrap().unwrap().prefix()
         };
-        let (run, other) = (("TORCHELASTIC_RUN_ID", "a"), ("TORCHELASTIC_RUN_ID", "b"));
+        let run = ("TORCHELASTIC_RUN_ID", "a");
+        let other = ("TORCHELASTIC_RUN_ID", "b");
         let restarted = ("TORCHELASTIC_RESTART_COUNT", "1");
         let all = [keys(&[]), keys(&[run]), keys(&[other]), keys(&[run, restarted])];
         assert!((0..4).all(|nth| !all[..nth].contains(&all[nth])), "{all:?}");
@@ -360,11 +363,6 @@ mod tests {
 
     #[test]
     fn wrong_and_missing_variables_are_named() {
-        let with = |name: &'static str, value: &'static str| {
-            let vars: Vec<_> =
-                TORCHRUN.into_iter().filter(|(own, _)| *own != name).chain([(name, value)]).collect();
-            read(&vars).unwrap_err()
-        };
         for (name, value, text) in [
             ("WORLD_SIZE", "four", "`WORLD_SIZE` is `four`: expected a number of type `u32`"),
             ("WORLD_SIZE", "0", "`WORLD_SIZE` is 0: expected the number of processes, at least 1"),
@@ -377,7 +375,8 @@ mod tests {
                 "`TRAINER_RANK_TIMEOUT` is -1: expected a number of seconds above 0",
             ),
         ] {
-            let error = with(name, value);
+            let vars = TORCHRUN.into_iter().filter(|(own, _)| *own != name).chain([(name, value)]);
+            let error = read(&vars.collect::<Vec<_>>()).unwrap_err();
             assert_eq!(error, format!("the environment variable {text}"));
         }
         for missing in ["WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"] {

@@ -195,8 +195,7 @@ impl Links {
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
         let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
-        let (input, output) = (tensor.view([-1]), all.view([-1]));
-        self.collective(Kind::Data, what, |group| group.all_gather(&input, &output))?;
+        self.collective(Kind::Data, what, |group| group.all_gather(&tensor.view([-1]), &all.view([-1])))?;
         Ok(all)
     }
 
@@ -238,8 +237,9 @@ impl Links {
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
         let rows: Vec<Vec<i64>> = self.gather(METHOD, name, &rows)?;
         // A rank without a row in any batch has no prediction that shows the shape and the dtype.
-        let without_rows = |pred: &Tensor| if pred.dim() > 0 { pred.narrow(0, 0, 0) } else { pred.copy() };
-        let sample = preds.first().map(|pred| ("pred".to_owned(), without_rows(pred)));
+        let sample =
+            preds.first().map(|pred| if pred.dim() > 0 { pred.narrow(0, 0, 0) } else { pred.copy() });
+        let sample = sample.map(|sample| ("pred".to_owned(), sample));
         let samples = self.gather_tensors(METHOD, name, &sample.into_iter().collect())?;
         let sample = samples.into_iter().find_map(|mut sample| sample.remove("pred"));
         let own = cat_rows(if preds.is_empty() { sample.as_slice() } else { preds })?;
@@ -446,8 +446,9 @@ pub(super) fn leave(group: &Group, why: &str) {
     // The store ends with the process that serves it, so the other ranks must read `why` first.
     if is_cause && group.is_server() {
         let since = Instant::now();
-        let has_read = |rank| matches!(group.get(&read_key(rank)), Ok(Some(_)));
-        while since.elapsed() < 4 * GRACE && !(1..group.size()).all(has_read) {
+        while since.elapsed() < 4 * GRACE
+            && (1..group.size()).any(|rank| !matches!(group.get(&read_key(rank)), Ok(Some(_))))
+        {
             thread::sleep(Duration::from_millis(10));
         }
     }

@@ -46,10 +46,11 @@ impl Share {
     /// ```
     #[must_use]
     pub fn rows(self, rows: usize) -> std::ops::Range<usize> {
-        let (rank, of) = (self.rank as usize, self.of as usize);
         if self.is_borrowed(rows) {
             return 0..rows.min(1);
         }
+        let rank = self.rank as usize;
+        let of = self.of as usize;
         if rows < of { rank..rank + 1 } else { rows * rank / of..rows * (rank + 1) / of }
     }
 

@@ -118,12 +118,13 @@ fn moments(links: &Links, input: &Tensor, features: i64) -> Result<(Tensor, Tens
         rows.get(i64::from(links.rank())).copy_(&Tensor::cat(&[mean, variance * &count, count], 0));
     }
     links.sum_in_layer(&rows, "the statistics of a batch normalization")?;
-    let (means, squares) = (rows.narrow(1, 0, features), rows.narrow(1, features, features));
+    let means = rows.narrow(1, 0, features);
+    let squares = rows.narrow(1, features, features);
     let counts = rows.narrow(1, 2 * features, 1);
     let count = counts.sum(Kind::Double).double_value(&[]);
-    let sum = |rows: Tensor| rows.sum_dim_intlist([0i64].as_slice(), false, kind);
-    let mean = sum(&means * &counts) / count;
-    let variance = sum(squares + (means - &mean).square() * counts) / count;
+    let mean = (&means * &counts).sum_dim_intlist(0i64, false, kind) / count;
+    let deviations = squares + (means - &mean).square() * counts;
+    let variance = deviations.sum_dim_intlist(0i64, false, kind) / count;
     Ok((mean, variance, count))
 }
 

@@ -75,8 +75,10 @@ impl Watch {
     /// Starts the thread that watches the collectives of a group.
     pub(super) fn begin(group: &Group) -> Self {
         let watched = Arc::new(Watched::default());
-        let (own, watcher) = (Arc::clone(&watched), group.watcher());
-        let (rank, size) = (group.rank(), group.size());
+        let own = Arc::clone(&watched);
+        let watcher = group.watcher();
+        let rank = group.rank();
+        let size = group.size();
         // Without the thread, ranks that wait for each other end after the timeout.
         let name = "trainer-ranks".to_owned();
         let _ = thread::Builder::new().name(name).spawn(move || watch(&own, &watcher, rank, size));
@@ -136,7 +138,8 @@ fn watch(watched: &Watched, watcher: &Watcher, rank: u32, size: u32) {
     let mut published = [0; 3];
     let mut state = watched.lock();
     while !state.has_ended {
-        let (begun, waiting) = (state.begun, state.current.clone().or_else(|| state.backward.clone()));
+        let begun = state.begun;
+        let waiting = state.current.clone().or_else(|| state.backward.clone());
         if let Some(waiting) = waiting.filter(|waiting| waiting.since.elapsed() >= PATIENCE) {
             drop(state);
             if published != begun {

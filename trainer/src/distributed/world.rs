@@ -324,8 +324,8 @@ impl World {
     ) -> Result<Vec<BTreeMap<String, Tensor>>> {
         match self.linked("gather_tensors")? {
             None => {
-                let copied = |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.detach().copy());
-                Ok(vec![own.iter().map(copied).collect()])
+                let own = own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy()));
+                Ok(vec![own.collect()])
             }
             Some(links) => links.gather_tensors("gather_tensors", name, own),
         }

@@ -29,8 +29,10 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     // A block's constraint is on each of its hooks, but reported once.
     let mut reported = HashSet::new();
     for Hook { definition, .. } in hooks {
-        for constraint in definition.constraints.iter().filter(|it| !it.optional) {
-            let (placed, written, path) = (definition.origin.placed(), constraint.written(), constraint.path);
+        for constraint in definition.constraints.iter().filter(|constraint| !constraint.optional) {
+            let placed = definition.origin.placed();
+            let written = constraint.written();
+            let path = constraint.path;
             match moments.get(&constraint.target) {
                 None if constraint.inherited && !reported.insert((definition.id, constraint.target)) => {}
                 None => mistakes.push(format!(
@@ -40,7 +42,7 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
                 )),
                 Some(of_target)
                     if !constraint.inherited
-                        && of_target.iter().all(|it| !std::ptr::eq(*it, definition.moment)) =>
+                        && of_target.iter().all(|moment| !std::ptr::eq(*moment, definition.moment)) =>
                 {
                     let listed: Vec<_> =
                         of_target.iter().map(|moment| format!("`{}`", moment.path())).collect();
@@ -63,7 +65,9 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     let reachable = tree::reachable();
     let present: HashSet<TypeId> = hooks.iter().map(|hook| hook.definition.id).chain([task]).collect();
     for Hook { definition, .. } in hooks {
-        let (placed, path, by) = (definition.origin.placed(), definition.moment.path(), definition.moment.by);
+        let placed = definition.origin.placed();
+        let path = definition.moment.path();
+        let by = definition.moment.by;
         if definition.phases().and(reachable[(definition.row)()]) == PhaseSet::NONE {
             let only: Vec<_> = definition.only.iter().map(|phase| format!("`{phase}`")).collect();
             let phases = if only.is_empty() { String::new() } else { format!(" in {}", only.join(" or ")) };
@@ -99,7 +103,7 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
     for (slot, of_value) in by_value {
         let is_task = usize::try_from(slot) == Ok(TASK);
         let borrows_task = [at::before_module::index(), at::module::index(), at::after_module::index()];
-        for own in of_value.iter().filter(|it| is_task && borrows_task.contains(&(it.row)())) {
+        for own in of_value.iter().filter(|hook| is_task && borrows_task.contains(&(hook.row)())) {
             mistakes.push(format!(
                 "{} is a hook of the task at `{}`, which runs while the task computes and is borrowed: move the hook to a separate type, \
                  or to a free function",
@@ -107,10 +111,11 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
                 own.moment.path()
             ));
         }
-        for outer in of_value.iter().filter(|it| it.goes_around() && (is_task || of_value.len() > 1)) {
+        for outer in of_value.iter().filter(|hook| hook.goes_around() && (is_task || of_value.len() > 1)) {
             let row = (outer.row)();
             let inside = tree::inside(row, outer.phases());
-            let (name, path) = (outer.origin.placed(), outer.moment.path());
+            let name = outer.origin.placed();
+            let path = outer.moment.path();
             if is_task && (computes(row) || inside.iter().any(|(moment, _)| computes(*moment))) {
                 mistakes.push(format!(
                     "{name} wraps `{path}` and borrows the task throughout, but the task computes inside it: \
@@ -118,10 +123,10 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
                 ));
             }
             for inner in &of_value {
-                let reaches = |&(moment, phases): &(usize, PhaseSet)| {
-                    moment == (inner.row)() && phases.and(inner.phases()) != PhaseSet::NONE
-                };
-                if inside.iter().any(reaches) {
+                let is_inside = inside.iter().any(|(moment, phases)| {
+                    *moment == (inner.row)() && phases.and(inner.phases()) != PhaseSet::NONE
+                });
+                if is_inside {
                     mistakes.push(format!(
                         "{name} wraps `{path}` and borrows its value throughout, so {} cannot run inside it: \
                          move one of them to a separate type, or limit its phases with `only`",

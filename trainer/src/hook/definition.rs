@@ -90,7 +90,8 @@ impl Origin {
     /// Sets the source line, and the first sentence of the doc comment.
     #[must_use]
     pub const fn written(mut self, line: u32, docs: &'static str) -> Self {
-        (self.line, self.docs) = (line, docs);
+        self.line = line;
+        self.docs = docs;
         self
     }
 
@@ -141,9 +142,8 @@ pub(crate) fn public_path(path: &str) -> Cow<'_, str> {
     let mut public = String::new();
     let mut rest = path;
     while !rest.is_empty() {
-        let is_part = |it: char| it.is_alphanumeric() || it == '_' || it == ':';
-        let length = rest.find(|it: char| !is_part(it)).unwrap_or(rest.len());
-        let (word, after) = rest.split_at(length);
+        let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != ':');
+        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
         match word.split("::").collect::<Vec<_>>()[..] {
             [krate, open, _, .., name] if krate == env!("CARGO_CRATE_NAME") && OPEN.contains(&open) => {
                 public.extend([krate, "::", open, "::", name]);

@@ -54,9 +54,8 @@ impl HookImpl {
     /// Creates the registration of a block with `auto`.
     #[must_use]
     pub const fn auto<H: Auto>(origin: Origin) -> Self {
-        let make = || Instance::with_hooks(H::default());
         let mut block = HookImpl::new::<H>(origin);
-        block.make = Some(make);
+        block.make = Some(|| Instance::with_hooks(H::default()));
         block
     }
 }
@@ -161,14 +160,6 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
         ));
         return;
     }
-    let similar = |name: &str| suggestion(&as_crate(name), crates.iter().map(|linked| linked.name));
-    let versions = |name: &str| {
-        let name = name.split('@').next().unwrap_or_default();
-        let linked = crates.iter().filter(|linked| linked.is_called(name) && !linked.binary);
-        let versions: Vec<_> =
-            linked.filter_map(|it| Some(format!("`{}@{}`", it.name, it.version?))).collect();
-        (!versions.is_empty()).then(|| format!("; linked: {}", versions.join(" and ")))
-    };
     for spec in required {
         // The hooks of the binary do not count: the requirement means a library, which may have the
         // same name.
@@ -177,8 +168,8 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
         }
         let name = as_crate(spec.split('@').next().unwrap_or_default());
         let of_binary = crates.iter().any(|linked| linked.is_called(&name));
-        let (similar, versions) = (similar(&name), versions(spec));
-        let help = match versions {
+        let similar = similar(&name, crates);
+        let help = match versions(spec, crates) {
             Some(versions) => versions,
             None if of_binary => format!(
                 "; only hooks of the binary `{name}` are linked, not those of its library: write `use {name} as _;` in the binary"
@@ -192,7 +183,7 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     let Discover::Crates(names) = selection else { return };
     for spec in names.iter().filter(|spec| !crates.iter().any(|linked| linked.is_called(spec))) {
         let name = as_crate(spec.split('@').next().unwrap_or_default());
-        let help = match versions(spec).unwrap_or_else(|| similar(spec)) {
+        let help = match versions(spec, crates).unwrap_or_else(|| similar(spec, crates)) {
             help if help.is_empty() => not_linked(&name),
             help => help,
         };
@@ -200,6 +191,20 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
             "`.discover(…)` names the crate `{spec}`, but no hook of that crate is linked into this program{help}"
         ));
     }
+}
+
+/// Lists the linked crates with a similar name.
+fn similar(name: &str, crates: &BTreeSet<Linked>) -> String {
+    suggestion(&as_crate(name), crates.iter().map(|linked| linked.name))
+}
+
+/// Lists the linked versions of a library.
+fn versions(spec: &str, crates: &BTreeSet<Linked>) -> Option<String> {
+    let name = spec.split('@').next().unwrap_or_default();
+    let linked = crates.iter().filter(|linked| linked.is_called(name) && !linked.binary);
+    let versions: Vec<_> =
+        linked.filter_map(|linked| Some(format!("`{}@{}`", linked.name, linked.version?))).collect();
+    (!versions.is_empty()).then(|| format!("; linked: {}", versions.join(" and ")))
 }
 
 /// Returns what to do if a crate has no hook in the program. Nothing at run time shows which of these

@@ -93,9 +93,10 @@ impl Graph {
                 String::from("the order constraints of these hooks form a cycle; remove at least one:");
             for &(first, second, ConstraintRef { hook, index }) in &cycle {
                 reported[first] = true;
-                let [before, after] = [first, second].map(|it| hooks[it].definition.origin.placed());
+                let [before, after] = [first, second].map(|nth| hooks[nth].definition.origin.placed());
                 let after = if first == second { "itself".into() } else { after };
-                let (definition, name) = (&hooks[hook].definition, hooks[hook].definition.origin.name());
+                let definition = &hooks[hook].definition;
+                let name = definition.origin.name();
                 let constraint = definition.constraints[index].written();
                 text.push_str(&format!("\n    {before} before {after}: `{name}` has `{constraint}`"));
             }
@@ -118,7 +119,8 @@ impl Graph {
                     queue.push_back(second);
                     continue;
                 }
-                let (mut cycle, mut last) = (Vec::new(), start);
+                let mut cycle = Vec::new();
+                let mut last = start;
                 while cycle.is_empty() || last != start {
                     let (first, constraint) = reached[&last];
                     cycle.push((first, last, constraint));
@@ -194,9 +196,9 @@ mod tests {
         let mut left: Vec<usize> = (0..cases.len()).collect();
         let mut placed = Vec::new();
         while !left.is_empty() {
-            let free = |&&it: &&usize| !left.iter().any(|&other| requires(cases, other, it));
-            let best = *left.iter().filter(free).min_by_key(|&&it| (cases[it].1, it))?;
-            left.retain(|it| *it != best);
+            let free = left.iter().filter(|&&nth| !left.iter().any(|&other| requires(cases, other, nth)));
+            let best = *free.min_by_key(|&&nth| (cases[nth].1, nth))?;
+            left.retain(|nth| *nth != best);
             placed.push(best);
         }
         Some(placed)
@@ -212,7 +214,7 @@ mod tests {
         {
             reach[from][to] |= reach[from][via] && reach[via][to];
         }
-        (0..count).map(|it| reach[it][it]).collect()
+        (0..count).map(|nth| reach[nth][nth]).collect()
     }
 
     fn cases() -> impl Strategy<Value = Vec<Case>> {
@@ -249,7 +251,7 @@ mod tests {
                     }
                     prop_assert!(naive_order(&rest).is_some(), "an unreported cycle: {}", text);
                 }
-                (ordered, expected) => prop_assert!(false, "{:?} but {:?}", ordered.map(|it| it.len()), expected),
+                (ordered, expected) => prop_assert!(false, "{:?} but {:?}", ordered.map(|hooks| hooks.len()), expected),
             }
         }
     }

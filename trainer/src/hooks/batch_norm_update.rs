@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Swa, ord};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
-use crate::{TrainerBuilder, Var, Vars, libtorch};
+use crate::{TrainerBuilder, Vars, libtorch};
 
 /// Computes the running statistics of batch norm for the weights that [`Swa`] averages, like
 /// `torch.optim.swa_utils.update_bn`. The builder's
@@ -76,17 +76,17 @@ struct Statistic {
 impl Statistic {
     /// Returns those of the task, by the names of their variables.
     fn all(vars: &Vars) -> Vec<Self> {
-        let is_statistic =
-            |name: &str| matches!(name.rsplit('.').next(), Some("running_mean" | "running_var"));
-        let buffers = vars.iter().filter(|var| !var.is_parameter && is_statistic(&var.name));
-        let of = |var: &Var| Statistic {
+        let buffers = vars.iter().filter(|var| {
+            !var.is_parameter && matches!(var.name.rsplit('.').next(), Some("running_mean" | "running_var"))
+        });
+        let statistics = buffers.map(|var| Statistic {
             name: var.name.clone(),
             running: var.tensor.detach(),
             live: var.tensor.detach().copy(),
             sum: var.tensor.detach().to_kind(Kind::Double).zeros_like(),
             momentum: 0.0,
-        };
-        buffers.map(of).collect()
+        });
+        statistics.collect()
     }
 
     /// The mean over the batches; the value of the live model if the forward pass does not update
@@ -111,11 +111,11 @@ impl<T: Task> BatchNormUpdate<T> {
     /// Adds up the statistics of all batches, and returns the number of batches.
     fn pass(&mut self, cx: &mut Cx<AfterTrainEpoch>, statistics: &mut [Statistic]) -> Result<f64> {
         let _no_grad = tch::no_grad_guard();
-        let (device, limit) = (cx.device(), if cx.is_fast_dev_run() { 1 } else { usize::MAX });
+        let limit = if cx.is_fast_dev_run() { 1 } else { usize::MAX };
         let mut batches = 0.0;
         for batch in self.loader.batches(cx.counters().epoch, 0)?.take(limit) {
             let mut batch = batch?;
-            batch.move_to(device);
+            batch.move_to(cx.device());
             if batches == 0.0 {
                 // libtorch computes `(1 - momentum) * running + momentum * of_batch`.
                 fill(statistics, PROBE)?;
@@ -180,7 +180,7 @@ impl<T: Task> BatchNormUpdate<T> {
             .collect::<Result<_>>()?;
         // As averages, the statistics are restored together with the weights, even after a panic.
         let averages = &mut cx.hook_mut::<Swa>()?.averages;
-        statistics.iter().for_each(|it| averages.set(&it.name, &it.live));
+        statistics.iter().for_each(|statistic| averages.set(&statistic.name, &statistic.live));
         averages.swap_in(&vars)?;
         let batches = self.pass(cx, &mut statistics);
         let averages = &mut cx.hook_mut::<Swa>()?.averages;
@@ -189,7 +189,7 @@ impl<T: Task> BatchNormUpdate<T> {
             libtorch::set_random_state(device, &state)?;
         }
         let batches = batches?;
-        statistics.iter().for_each(|it| averages.set(&it.name, &it.mean(batches)));
+        statistics.iter().for_each(|statistic| averages.set(&statistic.name, &statistic.mean(batches)));
         Ok(())
     }
 }

@@ -129,20 +129,20 @@ impl Freeze {
             }
         }
         for (nth, event) in self.events.iter().enumerate().skip(self.applied) {
-            let names = || parameters.iter().map(|(name, _)| name.as_str());
+            let names = parameters.iter().map(|(name, _)| name.as_str());
             for pattern in event.patterns.iter().filter(|pattern| !pattern.optional) {
-                if !names().any(|name| pattern.matches(name)) {
+                if !names.clone().any(|name| pattern.matches(name)) {
                     return Err(Error::usage(format!(
                         "{}: no parameter of an optimizer matches `{}`{}",
                         event.call(),
                         pattern.text,
-                        suggestion(&pattern.text, names())
+                        suggestion(&pattern.text, names)
                     )));
                 }
             }
-            let matched = |(name, _): &&mut (String, bool)| event.patterns.matches(name);
-            let (mut has_matched, mut has_frozen) = (false, false);
-            for (_, is_frozen) in parameters.iter_mut().filter(matched) {
+            let mut has_matched = false;
+            let mut has_frozen = false;
+            for (_, is_frozen) in parameters.iter_mut().filter(|(name, _)| event.patterns.matches(name)) {
                 has_matched = true;
                 has_frozen |= std::mem::replace(is_frozen, event.freezes);
             }

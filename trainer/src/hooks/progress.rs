@@ -116,7 +116,8 @@ impl Progress {
     /// Begins a pass: draws an empty bar, if standard error is a terminal.
     fn begin(&mut self, what: String, cx: &Cx<Main<BeforeStep>>) {
         self.clear();
-        (self.pace, self.last_line) = (Pace::start(cx.counters().batch_idx), Instant::now());
+        self.pace = Pace::start(cx.counters().batch_idx);
+        self.last_line = Instant::now();
         if !self.in_terminal {
             return;
         }
@@ -189,11 +190,11 @@ impl Progress {
 
     /// Prints the line of a pass outside of an epoch: the metrics of its loader.
     fn pass_line<P: HasMetrics>(&mut self, cx: &Cx<P>) {
-        let (title, prefix) = (with_loader(cx, ' '), format!("{}/", with_loader(cx, '/')));
+        let prefix = with_loader(cx, '/') + "/";
         let metrics = cx.metrics();
         let own = metrics.iter().filter(|(name, _)| cx.loader().is_none() || name.starts_with(&prefix));
         let own: Metrics = own.map(|(name, value)| (name.to_owned(), value)).collect();
-        self.line(&title, &own);
+        self.line(&with_loader(cx, ' '), &own);
     }
 
     /// Prints a line of metrics, without those of single classes and monitors.
@@ -250,22 +251,20 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
     for name in names {
         let values = epochs.iter().filter_map(|(epoch, metrics)| Some((epoch + 1, metrics.get(name)?)));
         let values: Vec<(u64, f64)> = values.collect();
-        let finite = || values.iter().filter(|(_, value)| !value.is_nan());
-        let cell = |found: Option<&(u64, f64)>| {
-            found.map_or_else(|| "-".to_owned(), |(epoch, value)| format!("{} ({epoch})", readable(*value)))
-        };
-        rows.push([
-            name.to_owned(),
-            values.last().map_or_else(|| "-".to_owned(), |(_, value)| readable(*value)),
-            cell(finite().min_by(|one, other| one.1.total_cmp(&other.1))),
-            cell(finite().max_by(|one, other| one.1.total_cmp(&other.1))),
-        ]);
+        let numbers = values.iter().filter(|(_, value)| !value.is_nan());
+        let lowest = numbers.clone().min_by(|one, other| one.1.total_cmp(&other.1));
+        let highest = numbers.max_by(|one, other| one.1.total_cmp(&other.1));
+        let last = values.last().map_or_else(|| "-".to_owned(), |(_, value)| readable(*value));
+        let [lowest, highest] = [lowest, highest].map(|found| match found {
+            Some((epoch, value)) => format!("{} ({epoch})", readable(*value)),
+            None => "-".to_owned(),
+        });
+        rows.push([name.to_owned(), last, lowest, highest]);
     }
-    let width = |column: usize| {
+    let widths = [0, 1, 2, 3].map(|column| {
         rows.iter().map(|row| unicode_width::UnicodeWidthStr::width(row[column].as_str())).max().unwrap_or(0)
-    };
-    let widths = [0, 1, 2, 3].map(width);
-    let line = |row: &[String; 4]| {
+    });
+    let lines = rows.iter().map(|row| {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let missing = widths[column] - unicode_width::UnicodeWidthStr::width(cell.as_str());
@@ -279,15 +278,17 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
             );
         }
         line
-    };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[hook(ord = ord::PROGRESS, single, main_only, settings)]
 impl Progress {
     /// Starts the clock, and prints the run folder of a `fit`.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) {
-        (self.began, self.in_fit, self.phase) = (Instant::now(), cx.phase() == Phase::Train, None);
+        self.began = Instant::now();
+        self.in_fit = cx.phase() == Phase::Train;
+        self.phase = None;
         self.in_terminal = std::io::stderr().is_terminal();
         self.epochs.clear();
         if let Some(folder) = cx.run_folder().filter(|_| self.in_fit) {
@@ -332,7 +333,8 @@ impl Progress {
             let end = format!("/{name}");
             if !cx.metrics().iter().any(|(known, _)| known.ends_with(&end)) {
                 let metrics = cx.metrics();
-                let names = metrics.iter().map(|(known, _)| known.split_once('/').map_or(known, |it| it.1));
+                let names = metrics.iter();
+                let names = names.map(|(known, _)| known.split_once('/').map_or(known, |(_, name)| name));
                 let similar = suggestion(name, names);
                 cx.warn(format!(
                     "`Progress::show(\"{name}\")` shows nothing, because no such metric was logged{similar}"

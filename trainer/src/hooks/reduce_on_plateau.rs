@@ -113,14 +113,16 @@ impl ReduceOnPlateau {
     /// for a metric above 0.
     #[must_use]
     pub fn threshold(mut self, fraction: f64) -> Self {
-        (self.threshold, self.is_absolute) = (fraction, false);
+        self.threshold = fraction;
+        self.is_absolute = false;
         self
     }
 
     /// The minimum improvement, as a difference from the best value.
     #[must_use]
     pub fn threshold_abs(mut self, difference: f64) -> Self {
-        (self.threshold, self.is_absolute) = (difference, true);
+        self.threshold = difference;
+        self.is_absolute = true;
         self
     }
 

@@ -274,7 +274,8 @@ impl ScheduleCore {
                 "the schedule returned the factor {number:?} at {unit} {step}: expected a finite number of at least 0.0"
             )));
         }
-        let (name, groups) = (&self.name, &self.groups);
+        let name = &self.name;
+        let groups = &self.groups;
         let mut rates = track.rates.iter_mut();
         for group in cx.optimizer()?.groups_mut().iter_mut().filter(|group| selects(groups, group)) {
             let value = match (self.mode, rates.next()) {

@@ -144,7 +144,8 @@ impl StochasticDepth {
         let output = cx.output();
         let keep = 1.0 - self.probability(cx.module());
         let scaled = if self.per_batch {
-            let (input, size) = (cx.input(), output.size());
+            let input = cx.input();
+            let size = output.size();
             if let (Some((rows, sample)), Some((batch, output_sample))) =
                 (input.size().split_first(), size.split_first())
                 && rows == batch

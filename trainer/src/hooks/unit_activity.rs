@@ -156,7 +156,8 @@ impl SaturatedUnits {
     #[hook(of = self.tracker.modules)]
     fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
         let margin = self.margin * (self.upper - self.lower);
-        let (lower, upper) = (self.lower + margin, self.upper - margin);
+        let lower = self.lower + margin;
+        let upper = self.upper - margin;
         self.tracker.observe(cx, |output| output.gt(lower).logical_and(&output.lt(upper)))
     }
 
@@ -216,7 +217,8 @@ impl Tracker {
         is_active: impl FnOnce(&Tensor) -> Tensor,
     ) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
-        let (output, dims) = (cx.output(), cx.output().dim() as i64);
+        let output = cx.output();
+        let dims = output.dim() as i64;
         let dim = if self.dim < 0 { self.dim + dims } else { self.dim };
         if !(0..dims).contains(&dim) {
             return Err(Error::msg(format!(

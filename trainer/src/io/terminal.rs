@@ -36,8 +36,8 @@ pub(crate) fn eprint_line(line: &str) {
 /// Prints a line on standard error in a way that libtest captures. For tests, which draw no bar.
 pub(crate) fn eprint_captured(line: &str) {
     #[expect(clippy::disallowed_macros, reason = "libtest captures nothing else")]
-    let print = || eprintln!("{line}");
-    if let Err(payload) = catch_unwind(print) {
+    let printed = catch_unwind(|| eprintln!("{line}"));
+    if let Err(payload) = printed {
         discard_panic(payload);
     }
 }
@@ -59,6 +59,6 @@ pub(crate) fn set_bar(bar: Option<ProgressBar>) {
 /// Replaces each control character of a text, such as a line break, with a space, so that the text
 /// is one line and changes nothing around it.
 pub(crate) fn one_line(text: &str) -> String {
-    let is_control = |letter: char| letter.is_control() || ['\u{2028}', '\u{2029}'].contains(&letter);
-    text.replace("\r\n", " ").replace(is_control, " ")
+    text.replace("\r\n", " ")
+        .replace(|letter: char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}'), " ")
 }

@@ -110,9 +110,10 @@ impl Group {
 
     /// Opens the store through which the ranks meet.
     pub(crate) fn open(at: &Meeting<'_>) -> Result<Self> {
-        let (host, prefix) = (c_text(at.tcp.0), c_text(at.prefix));
+        let host = c_text(at.tcp.0);
+        let prefix = c_text(at.prefix);
         let [file, interface, own_host] = [at.file, at.interface, at.own_host].map(|text| text.map(c_text));
-        let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |it| it.as_ptr());
+        let pointer = |text: &Option<CString>| text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr());
         let with = WorldOptions {
             host: host.as_ptr(),
             file: pointer(&file),
@@ -212,13 +213,15 @@ impl Group {
     }
 
     pub(crate) fn all_gather(&self, input: &Tensor, output: &Tensor) -> Result<()> {
-        let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
+        let input = input.as_ptr().cast_mut();
+        let output = output.as_ptr().cast_mut();
         // SAFETY: the handles are alive; c10d checks the sizes.
         self.with(|world| unsafe { trainer_world_all_gather(world, input, output) })
     }
 
     pub(crate) fn reduce_scatter(&self, input: &Tensor, output: &Tensor) -> Result<()> {
-        let (input, output) = (input.as_ptr().cast_mut(), output.as_ptr().cast_mut());
+        let input = input.as_ptr().cast_mut();
+        let output = output.as_ptr().cast_mut();
         // SAFETY: the handles are alive; c10d checks the sizes.
         self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
     }
@@ -227,14 +230,14 @@ impl Group {
     /// ranks; `lengths` are their lengths. An [`exchange`](Group::exchange) must follow.
     pub(crate) fn gather(&self, own: &Tensor, lengths: &[i64]) -> Result<TensorList> {
         assert_eq!(lengths.len(), self.size() as usize);
-        let of_rank = |(rank, length): (u32, &i64)| {
+        let all = (0..).zip(lengths).map(|(rank, length)| {
             if rank == self.rank() {
                 own.shallow_clone()
             } else {
                 Tensor::empty([*length], (Kind::Uint8, Device::Cpu))
             }
-        };
-        let all: TensorList = (0..).zip(lengths).map(of_rank).collect();
+        });
+        let all: TensorList = all.collect();
         // SAFETY: the handles are alive, and there is one for each rank.
         self.with(|world| unsafe { trainer_world_gather(world, own.as_ptr(), all.handles.as_ptr()) })?;
         Ok(all)
@@ -279,7 +282,8 @@ impl Group {
 
     /// Reads a key of the store without waiting for it.
     pub(crate) fn get(&self, key: &str) -> Result<Option<String>> {
-        let (key, mut value) = (c_text(key), std::ptr::null_mut());
+        let key = c_text(key);
+        let mut value = std::ptr::null_mut();
         // SAFETY: the handle and the string are alive; the shim writes a string or leaves null.
         self.with(|world| unsafe { trainer_world_get(world, key.as_ptr(), &raw mut value) })?;
         // SAFETY: the shim wrote the string or left null.
@@ -336,7 +340,8 @@ impl Watcher {
 
     /// Reads a key of the store without waiting for it.
     pub(crate) fn get(&self, key: &str) -> Result<Option<String>> {
-        let (key, mut value) = (c_text(key), std::ptr::null_mut());
+        let key = c_text(key);
+        let mut value = std::ptr::null_mut();
         // SAFETY: the handle and the string are alive; the shim writes a string or leaves null.
         outcome(unsafe { trainer_watch_get(self.0, key.as_ptr(), &raw mut value) })?;
         // SAFETY: the shim wrote the string or left null.
@@ -372,13 +377,13 @@ impl RawReducer {
         assert_eq!(params.handles.len(), names.len());
         let names: Vec<_> = names.iter().map(|name| c_text(name)).collect();
         let names: Vec<_> = names.iter().map(|name| name.as_ptr()).collect();
-        let (handles, mut it) = (&params.handles, std::ptr::null_mut());
+        let mut it = std::ptr::null_mut();
         // SAFETY: the handles and the names are alive, and their number is passed; the shim writes
         // a handle if it returns null.
         group.with(|world| unsafe {
             trainer_reducer_new(
                 world,
-                handles.as_ptr(),
+                params.handles.as_ptr(),
                 names.as_ptr(),
                 names.len(),
                 bucket_bytes,

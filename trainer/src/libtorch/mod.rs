@@ -84,7 +84,8 @@ pub(crate) fn identity(tensor: &Tensor) -> usize {
 /// Returns the memory that a parameter occupies, as addresses on its device; `None` if the kernels
 /// cannot update the parameter.
 pub(crate) fn memory(param: &Tensor) -> Option<Range<usize>> {
-    let (mut begin, mut bytes) = (0, 0);
+    let mut begin = 0;
+    let mut bytes = 0;
     // SAFETY: the handle is alive, and the shim only reads it and writes two numbers.
     unsafe { trainer_memory(param.as_ptr(), &raw mut begin, &raw mut bytes) }.then(|| begin..begin + bytes)
 }
@@ -108,7 +109,8 @@ pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
 /// Returns an error if the tensor is not contiguous, not on the CPU, or has no memory for its
 /// elements.
 pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
-    let (mut begin, mut count) = (std::ptr::null(), 0);
+    let mut begin = std::ptr::null();
+    let mut count = 0;
     // SAFETY: the handle is alive; the shim writes a pointer and a number, or returns a message.
     outcome(unsafe { trainer_bytes(tensor.as_ptr(), &raw mut begin, &raw mut count) })?;
     if count == 0 {
@@ -175,11 +177,10 @@ mod tests {
 
     #[test]
     fn a_gradient_of_another_shape_dtype_or_layout_is_not_set() {
-        let on_cpu = |kind| (kind, Device::Cpu);
-        let param = Tensor::zeros([2, 3], on_cpu(Kind::Float)).set_requires_grad(true);
+        let zeros = |size: &[i64], kind| Tensor::zeros(size, (kind, Device::Cpu));
+        let param = zeros(&[2, 3], Kind::Float).set_requires_grad(true);
         let result = |grad: &Tensor| set_grad("w", &param, grad).map_err(|error| error.to_string());
         let refused = |text: &str| Err(format!("the parameter `w` {text}"));
-        let zeros = |size: &[i64], kind| Tensor::zeros(size, on_cpu(kind));
         assert_eq!(
             result(&zeros(&[3, 2], Kind::Float)),
             refused("has the shape [2, 3], but its gradient has [3, 2]")
@@ -196,8 +197,9 @@ mod tests {
         assert_eq!(result(&sparse), refused("has a gradient with the layout Sparse: expected a dense one"));
         assert_eq!(result(&Tensor::new()), refused("is an undefined tensor, or its gradient is one"));
         assert!(!param.grad().defined());
-        result(&Tensor::ones([2, 3], on_cpu(Kind::Float))).unwrap();
-        assert_eq!(param.grad(), Tensor::ones([2, 3], on_cpu(Kind::Float)));
+        let ones = Tensor::ones([2, 3], (Kind::Float, Device::Cpu));
+        result(&ones).unwrap();
+        assert_eq!(param.grad(), ones);
     }
 
     #[test]

@@ -55,10 +55,12 @@ impl Modes {
         }
         let mut flags = requests.before;
         if requests.deterministic > 0 {
-            (flags.deterministic, flags.deterministic_warns_only) = (true, false);
+            flags.deterministic = true;
+            flags.deterministic_warns_only = false;
         }
         if requests.detect_anomaly > 0 {
-            (flags.detects_anomalies, flags.checks_nan) = (true, true);
+            flags.detects_anomalies = true;
+            flags.checks_nan = true;
         }
         // SAFETY: the call only sets flags of libtorch.
         unsafe { trainer_set_modes(flags) };

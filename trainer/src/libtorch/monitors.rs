@@ -37,7 +37,8 @@ pub(crate) fn cuda_memory(cuda: usize) -> Result<CudaMemory> {
 #[cfg(feature = "nvml")]
 pub(crate) fn cuda_bus_id(cuda: usize) -> Option<String> {
     let mut text = [0_u8; 32];
-    let (cuda, size) = (i64::try_from(cuda).ok()?, c_int::try_from(text.len()).ok()?);
+    let cuda = i64::try_from(cuda).ok()?;
+    let size = c_int::try_from(text.len()).ok()?;
     // SAFETY: the shim writes at most `size` bytes, with a null at the end, if it returns true.
     let is_known = unsafe { trainer_cuda_bus_id(cuda, text.as_mut_ptr().cast(), size) };
     let end = text.iter().position(|byte| *byte == 0).filter(|_| is_known)?;

@@ -32,7 +32,8 @@ unsafe fn step<S>(
         assert!(list.is_none_or(|list| list.len() == count), "expected one state tensor per parameter");
         list.map_or(std::ptr::null(), |list| list.handles.as_ptr())
     };
-    let (state, steps) = (state.map(handles), handles(steps));
+    let state = state.map(handles);
+    let steps = handles(steps);
     let mut lists = Lists { params: own.handles.as_ptr(), state, steps, count, current: count };
     // SAFETY: the handles are alive; each list is null or has `count` handles, as was just checked;
     // the shim checks the tensors themselves. The caller guarantees that every list that the kernel

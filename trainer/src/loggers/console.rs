@@ -64,7 +64,8 @@ impl Console {
     /// Prints a record within an epoch, if a line is due.
     #[hook(only = train)]
     fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) {
-        let (record, Counters { optimizer_steps, epoch, .. }) = (cx.record(), cx.counters());
+        let record = cx.record();
+        let Counters { optimizer_steps, epoch, .. } = cx.counters();
         let (last_step, last_time) = self.last;
         let is_due = optimizer_steps >= last_step.saturating_add(self.every_steps)
             && last_time.is_none_or(|time| time.elapsed() >= self.every_time);

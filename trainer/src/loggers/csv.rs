@@ -57,7 +57,9 @@ impl Csv {
     /// Formats the rows of a record.
     fn rows(record: &Record) -> String {
         let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
-        let (time, phase, span) = (seconds(record.time()), record.phase(), record.span().name());
+        let time = seconds(record.time());
+        let phase = record.phase();
+        let span = record.span().name();
         let mut rows = String::new();
         for (name, value) in record.scalars() {
             let name = quoted(name);

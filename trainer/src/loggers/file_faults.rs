@@ -22,8 +22,7 @@ fn builder(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
     for mut tensor in vs.trainable_variables() {
         tch::no_grad(|| drop(tensor.fill_(0.3)));
     }
-    let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
-    Trainer::builder(Supervised::new(vs, net, loss))
+    Trainer::builder(Supervised::new(vs, net, Tensor::cross_entropy_for_logits))
         .optimizer(Sgd::new(0.1))
         .discover(Discover::None)
         .epochs(3)
@@ -71,15 +70,15 @@ fn a_run_killed_at_any_operation_on_a_file_leaves_nothing_behind_after_it_is_res
             let best = best.clone();
             move |cx: &mut Cx<AfterEpoch>| cx.save_checkpoint(&best)
         };
-        let annotate = move |_: &mut Cx<AfterSaveCheckpoint>| {
+        let checkpoints = Checkpoint::in_run_folder().keep_last(1).keep_best(1, "train/loss", Goal::Minimize);
+        let builder = builder(folder).hook(checkpoints).hook(losses());
+        let builder = builder.on::<AfterEpoch>("save", save);
+        let builder = builder.on::<AfterSaveCheckpoint>("annotate", move |_| {
             let notes = best.join("notes");
             if best.is_dir() && !notes.exists() {
                 fs::write(notes, "mine").unwrap();
             }
-        };
-        let checkpoints = Checkpoint::in_run_folder().keep_last(1).keep_best(1, "train/loss", Goal::Minimize);
-        let builder = builder(folder).hook(checkpoints).hook(losses());
-        let builder = builder.on::<AfterEpoch>("save", save).on::<AfterSaveCheckpoint>("annotate", annotate);
+        });
         let mut trainer = builder.build().unwrap();
         trainer.fit(&mut rows(), None)
     };

@@ -117,8 +117,11 @@ impl GrowingFile {
 
     /// Creates a handle to another file in the same folder.
     pub(super) fn beside(&self, name: &str) -> Self {
-        let (place, is_strict, is_off) = (self.place.clone(), self.is_strict, self.is_off);
-        GrowingFile { place, is_strict, is_off, ..GrowingFile::at(self.path.with_file_name(name)) }
+        let mut file = GrowingFile::at(self.path.with_file_name(name));
+        file.place = self.place.clone();
+        file.is_strict = self.is_strict;
+        file.is_off = self.is_off;
+        file
     }
 
     /// Whether a failed write ends the run. Defaults to `false`: a failed write is a
@@ -176,7 +179,8 @@ impl GrowingFile {
                     self.path.display()
                 ))
             })?;
-            (self.place, self.path) = (Place::In(folder.to_owned()), folder.join(&self.path));
+            self.path = folder.join(&self.path);
+            self.place = Place::In(folder.to_owned());
         }
         if self.position.is_some() {
             return Ok(());
@@ -193,7 +197,8 @@ impl GrowingFile {
                  another path",
             ));
         }
-        (self.file, self.position) = (Some(file), Some(0));
+        self.file = Some(file);
+        self.position = Some(0);
         Ok(())
     }
 
@@ -353,8 +358,10 @@ impl GrowingFile {
 /// Returns the CRC-32C of the first `length` bytes of a file.
 fn crc_of(file: &Output, length: u64) -> Result<u32> {
     let mut reader = file.file();
-    let (mut crc, mut left, mut buffer) = (0, length, vec![0; 1 << 16]);
     reader.seek(SeekFrom::Start(0)).map_err(|error| in_file(file.path(), error))?;
+    let mut crc = 0;
+    let mut left = length;
+    let mut buffer = vec![0; 1 << 16];
     while left > 0 {
         let room = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
         let read = reader.read(&mut buffer[..room]).map_err(|error| in_file(file.path(), error))?;
@@ -375,7 +382,8 @@ fn before_resume(name: &str, number: u64) -> String {
 
 /// Moves the content beyond a position to a new file.
 fn move_tail(file: &Output, position: u64) -> Result<()> {
-    let (path, mut reader) = (file.path(), file.file());
+    let path = file.path();
+    let mut reader = file.file();
     reader.seek(SeekFrom::Start(position)).map_err(|error| in_file(path, error))?;
     let mut tail = Vec::new();
     reader.read_to_end(&mut tail).map_err(|error| in_file(path, error))?;
@@ -418,7 +426,8 @@ impl State for GrowingFile {
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.position = Some(saved.get::<Option<u64>>("position")?.unwrap_or(0));
-        (self.crc, self.lost) = (saved.get("crc")?, saved.get("lost")?);
+        self.crc = saved.get("crc")?;
+        self.lost = saved.get("lost")?;
         self.pending = match saved.tensors().find(|(key, _)| *key == "pending") {
             Some((_, pending)) => Vec::try_from(pending)?,
             None => Vec::new(),

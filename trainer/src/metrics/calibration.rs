@@ -3,9 +3,10 @@
 use tch::{Kind, Tensor};
 
 use super::average::safe_divide;
-use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, int, is_any_nan, rows};
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, int, is_any_nan, is_used, rows};
+use super::regression::state_of;
 use super::state::{StateReduction, States};
-use super::{Metric, is_float, scalar, sum_kind};
+use super::{Metric, scalar, sum_kind};
 use crate::error::Result;
 
 /// How [`CalibrationError`] combines the errors of its bins.
@@ -91,21 +92,11 @@ impl Metric for CalibrationError {
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
-        if !is_float(pred) || self.classes.is_multiclass() && pred.dim() == target.dim() {
-            let of_shape = if self.classes.is_multiclass() { " of shape [n, classes, …]" } else { "" };
-            let (shape, kind) = (pred.size(), pred.kind());
-            return Err(self.error(&format!(
-                "the prediction has shape {shape:?} and dtype {kind:?}: expected floating-point scores{of_shape}"
-            )));
-        }
-        if self.classes.check("calibration_error", pred, target)? {
+        if self.classes.check_scores("calibration_error", pred, target)? {
             return Ok(());
         }
         let target = target.to_kind(Kind::Int64).flatten(0, -1);
-        let is_used = match self.classes.ignored {
-            Some(ignored) => target.ne(ignored),
-            None => target.ones_like().to_kind(Kind::Bool),
-        };
+        let is_used = is_used(&target, self.classes.ignored);
         let is_left_out = is_used.logical_not();
         let (confidence, is_right) = match self.classes.kinds {
             Kinds::Multiclass(len) => {
@@ -163,11 +154,5 @@ impl Metric for CalibrationError {
         }))
     }
 
-    fn states(&self) -> &States {
-        &self.states
-    }
-
-    fn states_mut(&mut self) -> &mut States {
-        &mut self.states
-    }
+    state_of!();
 }

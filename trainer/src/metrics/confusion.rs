@@ -6,6 +6,7 @@ use tch::{Kind, Tensor};
 use super::average::safe_divide;
 use super::counts;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
+use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, scalar};
 use crate::error::Result;
@@ -61,8 +62,9 @@ impl Confusion {
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Matrix>>> {
         if !self.classes.is_multiclass() {
             let counts = counts::read(&self.classes, name, &self.states)?;
-            let matrix = |it: &counts::Counts| vec![vec![it.tn, it.fp], vec![it.fn_, it.tp]];
-            return Ok(counts.map(|counts| counts.iter().map(matrix).collect()));
+            return Ok(counts.map(|counts| {
+                counts.iter().map(|class| vec![vec![class.tn, class.fp], vec![class.fn_, class.tp]]).collect()
+            }));
         }
         self.classes.check_limits(name, &self.states)?;
         let pairs = self.states.floats(PAIRS)?;
@@ -80,7 +82,7 @@ pub(super) fn column_sums(matrix: &Matrix) -> Vec<f64> {
 }
 
 macro_rules! confusion_metric {
-    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr) => {
+    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr $(, $per_class:ident)?) => {
         impl $type {
             classes_settings!(confusion.classes);
 
@@ -103,21 +105,16 @@ macro_rules! confusion_metric {
             }
 
             fn compute(&mut self) -> Result<Tensor> {
-                let ($this, $matrices) = (&*self, self.matrices()?);
+                let $matrices = self.matrices()?;
+                let $this = &*self;
                 Ok($value)
             }
 
-            fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
-                self.per_class_value()
-            }
+            $(fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+                self.$per_class()
+            })?
 
-            fn states(&self) -> &States {
-                &self.confusion.states
-            }
-
-            fn states_mut(&mut self) -> &mut States {
-                &mut self.confusion.states
-            }
+            state_of!(confusion.states);
         }
     };
 }
@@ -182,16 +179,16 @@ impl ConfusionMatrix {
         let len = int(matrices[0].len());
         let mut elements = Vec::new();
         for matrix in matrices {
-            let (rows, columns) = (row_sums(matrix), column_sums(matrix));
+            let rows = row_sums(matrix);
+            let columns = column_sums(matrix);
             let all: f64 = rows.iter().sum();
             for (row, row_sum) in matrix.iter().zip(rows) {
-                let divided = |(element, column_sum): (&f64, &f64)| match self.normalize {
+                elements.extend(row.iter().zip(&columns).map(|(element, column_sum)| match self.normalize {
                     Normalize::No => *element,
                     Normalize::Target => safe_divide(*element, row_sum),
                     Normalize::Pred => safe_divide(*element, *column_sum),
                     Normalize::All => safe_divide(*element, all),
-                };
-                elements.extend(row.iter().zip(&columns).map(divided));
+                }));
             }
         }
         let value = Tensor::from_slice(&elements);
@@ -206,7 +203,14 @@ impl ConfusionMatrix {
     }
 }
 
-confusion_metric!(ConfusionMatrix, "confusion_matrix", this, matrices, this.value(&matrices));
+confusion_metric!(
+    ConfusionMatrix,
+    "confusion_matrix",
+    this,
+    matrices,
+    this.value(&matrices),
+    per_class_value
+);
 
 /// The weight that [`CohenKappa`] gives to a confusion of two classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -249,9 +253,11 @@ impl CohenKappa {
     }
 
     fn kappa(&self, matrix: &Matrix) -> f64 {
-        let (rows, columns) = (row_sums(matrix), column_sums(matrix));
+        let rows = row_sums(matrix);
+        let columns = column_sums(matrix);
         let all: f64 = rows.iter().sum();
-        let (mut observed, mut expected) = (0.0, 0.0);
+        let mut observed = 0.0;
+        let mut expected = 0.0;
         for (target, row) in matrix.iter().enumerate() {
             for (pred, count) in row.iter().enumerate() {
                 #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
@@ -266,15 +272,6 @@ impl CohenKappa {
             }
         }
         1.0 - observed / expected
-    }
-
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "other metrics of this file have values per class"
-    )]
-    fn per_class_value(&self) -> Result<Option<Tensor>> {
-        Ok(None)
     }
 }
 
@@ -309,24 +306,19 @@ impl Matthews {
     pub fn multilabel(labels: usize) -> Self {
         Matthews { confusion: Confusion::new(Kinds::Multilabel(labels)) }
     }
-
-    #[expect(
-        clippy::unused_self,
-        clippy::unnecessary_wraps,
-        reason = "other metrics of this file have values per class"
-    )]
-    fn per_class_value(&self) -> Result<Option<Tensor>> {
-        Ok(None)
-    }
 }
 
 confusion_metric!(Matthews, "matthews", _this, matrices, scalar(matthews(&matrices)));
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
 
 fn matthews(matrices: &[Matrix]) -> f64 {
     let len = matrices[0].len();
     let mut matrix = vec![vec![0.0; len]; len];
     for (row, column) in (0..len).flat_map(|row| (0..len).map(move |column| (row, column))) {
-        matrix[row][column] = matrices.iter().map(|it| it[row][column]).sum();
+        matrix[row][column] = matrices.iter().map(|matrix| matrix[row][column]).sum();
     }
     let binary = (len == 2).then(|| (matrix[1][1], matrix[0][1], matrix[0][0], matrix[1][0]));
     match binary {
@@ -334,10 +326,10 @@ fn matthews(matrices: &[Matrix]) -> f64 {
         Some((tp, fp, tn, fn_)) if tp + tn == 0.0 && fp + fn_ != 0.0 => return -1.0,
         _ => {}
     }
-    let (targets, preds) = (row_sums(&matrix), column_sums(&matrix));
+    let targets = row_sums(&matrix);
+    let preds = column_sums(&matrix);
     let right: f64 = (0..len).map(|class| matrix[class][class]).sum();
     let all: f64 = targets.iter().sum();
-    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     let num = right * all - dot(&targets, &preds);
     let denom = (all * all - dot(&preds, &preds)) * (all * all - dot(&targets, &targets));
     if denom != 0.0 {

@@ -54,28 +54,44 @@ struct Moments {
 }
 
 impl Moments {
+    fn new(values: [f64; 10]) -> Self {
+        let [count, mean_x, mean_y, xx, yy, mixed, min_x, min_y, max_x, max_y] = values;
+        Moments {
+            count,
+            mean: [mean_x, mean_y],
+            squares: [xx, yy],
+            mixed,
+            min: [min_x, min_y],
+            max: [max_x, max_y],
+        }
+    }
+
     fn merged(self, other: Moments) -> Moments {
         let count = self.count + other.count;
-        let delta = [0, 1].map(|it| other.mean[it] - self.mean[it]);
+        let delta = [0, 1].map(|axis| other.mean[axis] - self.mean[axis]);
         let weight = self.count * other.count / count;
         Moments {
             count,
-            mean: [0, 1].map(|it| self.mean[it] + delta[it] * other.count / count),
-            squares: [0, 1].map(|it| self.squares[it] + other.squares[it] + delta[it] * delta[it] * weight),
+            mean: [0, 1].map(|axis| self.mean[axis] + delta[axis] * other.count / count),
+            squares: [0, 1]
+                .map(|axis| self.squares[axis] + other.squares[axis] + delta[axis] * delta[axis] * weight),
             mixed: self.mixed + other.mixed + delta[0] * delta[1] * weight,
-            min: [0, 1].map(|it| self.min[it].min(other.min[it])),
-            max: [0, 1].map(|it| self.max[it].max(other.max[it])),
+            min: [0, 1].map(|axis| self.min[axis].min(other.min[axis])),
+            max: [0, 1].map(|axis| self.max[axis].max(other.max[axis])),
         }
     }
 
     /// Returns the correlation, or NaN if a variance is close to 0 by the criterion of
     /// torchmetrics.
     fn correlation(&self) -> f64 {
-        let scale = [0, 1].map(|it| (self.max[it] - self.mean[it]).max(self.mean[it] - self.min[it]));
-        let variance = [0, 1].map(|it| self.squares[it] / (self.count - 1.0) / (scale[it] * scale[it]));
+        let scale =
+            [0, 1].map(|axis| (self.max[axis] - self.mean[axis]).max(self.mean[axis] - self.min[axis]));
+        let variance =
+            [0, 1].map(|axis| self.squares[axis] / (self.count - 1.0) / (scale[axis] * scale[axis]));
         let covariance = self.mixed / (self.count - 1.0) / (scale[0] * scale[1]);
         let bound = f64::EPSILON.sqrt();
-        if variance.iter().any(|it| it.is_nan() || it.is_infinite() || *it < bound) || !covariance.is_finite()
+        if !variance.iter().all(|variance| variance.is_finite() && *variance >= bound)
+            || !covariance.is_finite()
         {
             return f64::NAN;
         }
@@ -100,18 +116,19 @@ impl Metric for Pearson {
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         let Some([x, y]) = columns(self, MOMENTS, pred, target)? else { return Ok(()) };
         let kind = x.kind();
-        let mean = |it: &Tensor| it.mean_dim(0i64, false, kind);
-        let sum = |it: Tensor| it.sum_dim_intlist(0i64, false, kind);
-        let (mean_x, mean_y) = (mean(&x), mean(&y));
-        let (dx, dy) = (&x - &mean_x, &y - &mean_y);
+        let [mean_x, mean_y] = [&x, &y].map(|values| values.mean_dim(0i64, false, kind));
+        let dx = &x - &mean_x;
+        let dy = &y - &mean_y;
+        let [xx, yy, xy] =
+            [dx.square(), dy.square(), dx * dy].map(|products| products.sum_dim_intlist(0i64, false, kind));
         let count = mean_x.full_like(int(usize::try_from(x.size()[0]).unwrap_or(0)));
         let row = [
             count,
             mean_x,
             mean_y,
-            sum(dx.square()),
-            sum(dy.square()),
-            sum(dx * dy),
+            xx,
+            yy,
+            xy,
             x.amin(0i64, false),
             y.amin(0i64, false),
             x.amax(0i64, false),
@@ -123,23 +140,16 @@ impl Metric for Pearson {
 
     fn compute(&mut self) -> Result<Tensor> {
         let moments = self.states.get(MOMENTS).ok_or_else(|| self.no_data())?;
-        let (batches, outputs) = (moments.size()[0], moments.size()[2]);
+        let outputs = usize::try_from(moments.size()[2]).unwrap_or(0);
         let values = self.states.floats(MOMENTS)?;
-        let of = |output: i64| -> f64 {
-            let at = |batch: i64, row: i64| {
-                values[usize::try_from((batch * 10 + row) * outputs + output).unwrap_or(0)]
-            };
-            let row = |batch: i64| Moments {
-                count: at(batch, 0),
-                mean: [at(batch, 1), at(batch, 2)],
-                squares: [at(batch, 3), at(batch, 4)],
-                mixed: at(batch, 5),
-                min: [at(batch, 6), at(batch, 7)],
-                max: [at(batch, 8), at(batch, 9)],
-            };
-            (0..batches).map(row).reduce(Moments::merged).map_or(f64::NAN, |moments| moments.correlation())
-        };
-        let found: Vec<f64> = (0..outputs).map(of).collect();
+        let found: Vec<f64> = (0..outputs)
+            .map(|output| {
+                let batches = values.chunks(10 * outputs);
+                let moments = batches
+                    .map(|batch| Moments::new(std::array::from_fn(|row| batch[row * outputs + output])));
+                moments.reduce(Moments::merged).map_or(f64::NAN, |moments| moments.correlation())
+            })
+            .collect();
         Ok(if let [one] = found[..] { scalar(one) } else { Tensor::from_slice(&found) })
     }
 
@@ -183,30 +193,30 @@ impl Spearman {
         if bins.is_empty() {
             return Err(self.no_data());
         }
-        let rows: Vec<f64> = bins.chunks(n).map(|row| row.iter().sum()).collect();
-        let columns: Vec<f64> = (0..n).map(|column| bins.iter().skip(column).step_by(n).sum()).collect();
-        let mid_ranks = |counts: &[f64]| -> Vec<f64> {
-            let mut before = 0.0;
-            counts
-                .iter()
-                .map(|count| {
-                    before += count;
-                    before - (count - 1.0) / 2.0
-                })
-                .collect()
-        };
-        let (x, y) = (mid_ranks(&rows), mid_ranks(&columns));
+        let x = mid_ranks(bins.chunks(n).map(|row| row.iter().sum()));
+        let y = mid_ranks((0..n).map(|column| bins.iter().skip(column).step_by(n).sum()));
         let pairs = bins.iter().enumerate().map(|(at, count)| (x[at / n], y[at % n], *count));
         Ok(rank_correlation(pairs))
     }
 }
 
+/// Returns the rank that the values of each bin share.
+fn mid_ranks(counts: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut before = 0.0;
+    counts
+        .map(|count| {
+            before += count;
+            before - (count - 1.0) / 2.0
+        })
+        .collect()
+}
+
 /// Returns the correlation of pairs of ranks, each with its number of occurrences, with the epsilon
 /// of torchmetrics.
 fn rank_correlation(pairs: impl Iterator<Item = (f64, f64, f64)> + Clone) -> f64 {
-    let all: f64 = pairs.clone().map(|it| it.2).sum();
+    let all: f64 = pairs.clone().map(|(_, _, count)| count).sum();
     let mean = (all + 1.0) / 2.0;
-    let (mut xx, mut yy, mut xy) = (0.0, 0.0, 0.0);
+    let [mut xx, mut yy, mut xy] = [0.0; 3];
     for (x, y, count) in pairs {
         xx += (x - mean) * (x - mean) * count;
         yy += (y - mean) * (y - mean) * count;
@@ -235,9 +245,10 @@ impl Metric for Spearman {
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
         if !super::is_float(pred) || !super::is_float(target) {
-            let (pred, target) = (pred.kind(), target.kind());
             return Err(self.error(&format!(
-                "the prediction has dtype {pred:?} and the target {target:?}: expected floating-point dtypes"
+                "the prediction has dtype {:?} and the target {:?}: expected floating-point dtypes",
+                pred.kind(),
+                target.kind()
             )));
         }
         let Some([x, y]) = columns(self, "preds", pred, target)? else { return Ok(()) };
@@ -254,14 +265,14 @@ impl Metric for Spearman {
         }
         #[expect(clippy::cast_precision_loss, reason = "a number of steps")]
         let scale = n as f64 / (range.end - range.start);
-        let bin = |it: Tensor| {
-            ((it.nan_to_num(0.0, None, None) - range.start) * scale)
+        let [x, y] = [x, y].map(|values| {
+            ((values.nan_to_num(0.0, None, None) - range.start) * scale)
                 .floor()
                 .clamp(0.0, f64::MAX)
                 .to_kind(Kind::Int64)
                 .clamp(0, int(n) - 1)
-        };
-        let bins = histogram(&(bin(x) * int(n) + bin(y)), n * n);
+        });
+        let bins = histogram(&(x * int(n) + y), n * n);
         self.states.update("bins", bins);
         Ok(())
     }
@@ -272,14 +283,15 @@ impl Metric for Spearman {
         }
         let preds = self.states.get("preds").ok_or_else(|| self.no_data())?;
         let outputs = usize::try_from(preds.size()[1]).unwrap_or(1);
-        let (x, y) = (self.states.floats("preds")?, self.states.floats("targets")?);
-        let of = |output: usize| {
-            let column =
-                |it: &[f64]| ranks(&it.iter().copied().skip(output).step_by(outputs).collect::<Vec<_>>());
-            let (x, y) = (column(&x), column(&y));
-            rank_correlation(x.iter().zip(&y).map(|(x, y)| (*x, *y, 1.0)))
-        };
-        let found: Vec<f64> = (0..outputs).map(of).collect();
+        let both = [self.states.floats("preds")?, self.states.floats("targets")?];
+        let found: Vec<f64> = (0..outputs)
+            .map(|output| {
+                let [x, y] = both.each_ref().map(|values| {
+                    ranks(&values.iter().copied().skip(output).step_by(outputs).collect::<Vec<_>>())
+                });
+                rank_correlation(x.iter().zip(&y).map(|(x, y)| (*x, *y, 1.0)))
+            })
+            .collect();
         Ok(if let [one] = found[..] { scalar(one) } else { Tensor::from_slice(&found) })
     }
 

@@ -51,9 +51,8 @@ pub(super) fn update(
         }
     }
     let labels = classes.labels(pred, target);
-    let (counts, limits) = (of_labels(classes, &labels.pred, &labels.target, &labels.counts), labels.limits);
-    states.update(COUNTS, counts);
-    states.update(LIMITS, limits);
+    states.update(COUNTS, of_labels(classes, &labels.pred, &labels.target, &labels.counts));
+    states.update(LIMITS, labels.limits);
     Ok(())
 }
 
@@ -87,13 +86,12 @@ pub(super) fn read(classes: &Classes, name: &str, states: &States) -> Result<Opt
         return Ok(None);
     }
     let len = classes.len();
-    #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
-    let at = |row: usize, class: usize| counts[row * len + class] as f64;
-    let of = |class| {
-        let (tp, predicted, positive, samples) = (at(0, class), at(1, class), at(2, class), at(3, class));
+    let of_class = (0..len).map(|class| {
+        #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+        let [tp, predicted, positive, samples] = std::array::from_fn(|row| counts[row * len + class] as f64);
         Counts { tp, fp: predicted - tp, fn_: positive - tp, tn: samples - predicted - positive + tp }
-    };
-    Ok(Some((0..len).map(of).collect()))
+    });
+    Ok(Some(of_class.collect()))
 }
 
 impl std::iter::Sum for Counts {

@@ -3,10 +3,11 @@
 use tch::{Kind, Tensor};
 
 use super::average::Average;
-use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int, is_any_nan, rows};
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int, is_any_nan, is_used, rows};
 use super::ranking::Ranking;
+use super::regression::state_of;
 use super::state::{StateReduction, States};
-use super::{Metric, is_float, scalar};
+use super::{Metric, scalar};
 use crate::error::Result;
 
 /// The states without thresholds: all scores and targets.
@@ -64,24 +65,12 @@ impl Curve {
     }
 
     fn update(&mut self, name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
-        let is_multiclass = self.classes.is_multiclass();
-        if !is_float(pred) || is_multiclass && pred.dim() == target.dim() {
-            let of_shape = if is_multiclass { " of shape [n, classes, …]" } else { "" };
-            let (shape, kind) = (pred.size(), pred.kind());
-            let text = format!(
-                "the prediction has shape {shape:?} and dtype {kind:?}: expected floating-point scores{of_shape}"
-            );
-            return Err(super::labels::error(name, &text));
-        }
-        if self.classes.check(name, pred, target)? {
+        if self.classes.check_scores(name, pred, target)? {
             return Ok(());
         }
         let (scores, target) = self.scores(&pred.detach(), &target.to_kind(Kind::Int64));
-        let is_ignored = match self.classes.ignored {
-            Some(ignored) => target.eq(ignored),
-            None => target.zeros_like().to_kind(Kind::Bool),
-        };
-        let used = target.masked_fill(&is_ignored, 0);
+        let is_used = is_used(&target, self.classes.ignored);
+        let used = target.masked_fill(&is_used.logical_not(), 0);
         let zero = Tensor::zeros([], (Kind::Int64, used.device()));
         self.states.update(
             LIMITS,
@@ -93,7 +82,7 @@ impl Curve {
                 self.states.update(TARGETS, target);
             }
             Some(thresholds) => {
-                let bins = self.bins(thresholds, &scores, &target, &is_ignored);
+                let bins = self.bins(thresholds, &scores, &target, &is_used);
                 self.states.update(BINS, bins);
             }
         }
@@ -126,17 +115,18 @@ impl Curve {
 
     /// Counts the scores of a batch by class, target and bin, on their device. Returns integers of
     /// shape `[classes, 2, thresholds + 1]`.
-    fn bins(&self, thresholds: usize, scores: &Tensor, target: &Tensor, is_ignored: &Tensor) -> Tensor {
-        let (len, width) = (int(self.classes.len()), int(thresholds) + 1);
+    fn bins(&self, thresholds: usize, scores: &Tensor, target: &Tensor, is_used: &Tensor) -> Tensor {
+        let len = int(self.classes.len());
+        let width = int(thresholds) + 1;
         let at = Tensor::linspace(0.0, 1.0, int(thresholds), (Kind::Float, scores.device()))
             .to_kind(scores.kind());
         let bin = scores.contiguous().bucketize(&at, false, true).reshape([-1, len]);
         let class = Tensor::arange(len, (Kind::Int64, scores.device()));
         let (is_positive, is_used) = if self.classes.is_multiclass() {
-            let is_used = is_ignored.logical_not().unsqueeze(1).expand([-1, len], false);
+            let is_used = is_used.unsqueeze(1).expand([-1, len], false);
             (target.unsqueeze(1).eq_tensor(&class), is_used)
         } else {
-            (target.eq(1).reshape([-1, len]), is_ignored.logical_not().reshape([-1, len]))
+            (target.eq(1).reshape([-1, len]), is_used.reshape([-1, len]))
         };
         let all = self.classes.len() * 2 * (thresholds + 1);
         let outside = Tensor::full([], int(all), (Kind::Int64, scores.device()));
@@ -176,31 +166,25 @@ impl Curve {
                 each[1..].iter().fold(first, |sum, it| sum.iter().zip(it).map(|(a, b)| a + b).collect()),
             ];
         }
-        // From the largest threshold down: the samples whose score is at or above it.
-        let above = |counts: &[i64]| -> Vec<f64> {
-            let mut sum = 0;
-            counts[1..]
-                .iter()
-                .rev()
-                .map(|count| {
-                    sum += count;
-                    sum as f64
-                })
-                .collect()
-        };
-        let of = |it: &Vec<i64>| OfClass {
-            ranking: Ranking::at_thresholds(above(&it[width..]), above(&it[..width])),
-            positives: it[width..].iter().sum::<i64>() as f64,
-            negatives: it[..width].iter().sum::<i64>() as f64,
-            has_only_zeros: false,
-        };
-        Ok(each.iter().map(of).collect())
+        let classes = each.iter().map(|counts| {
+            let (negatives, positives) = counts.split_at(width);
+            OfClass {
+                ranking: Ranking::at_thresholds(above(positives), above(negatives)),
+                positives: positives.iter().sum::<i64>() as f64,
+                negatives: negatives.iter().sum::<i64>() as f64,
+                has_only_zeros: false,
+            }
+        });
+        Ok(classes.collect())
     }
 
     fn exact(&self, is_micro: bool) -> Result<Vec<OfClass>> {
-        let (scores, targets) = (self.states.floats(SCORES)?, self.states.ints(TARGETS)?);
-        let (len, is_multiclass) = (self.classes.len(), self.classes.is_multiclass());
-        let of = |class: Option<usize>| {
+        let scores = self.states.floats(SCORES)?;
+        let targets = self.states.ints(TARGETS)?;
+        let len = self.classes.len();
+        let is_multiclass = self.classes.is_multiclass();
+        let classes = if is_micro { vec![None] } else { (0..len).map(Some).collect() };
+        let classes = classes.into_iter().map(|class| {
             let samples =
                 scores.iter().enumerate().filter(|(nth, _)| class.is_none_or(|class| nth % len == class));
             let samples: Vec<(f64, bool)> = samples
@@ -215,8 +199,8 @@ impl Curve {
             #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
             let negatives = samples.len() as f64 - positives;
             OfClass { ranking: Ranking::new(samples), positives, negatives, has_only_zeros: positives == 0.0 }
-        };
-        Ok(if is_micro { vec![of(None)] } else { (0..len).map(|class| of(Some(class))).collect() })
+        });
+        Ok(classes.collect())
     }
 
     /// Averages the values of the classes; a class whose value is NaN is left out of a mean.
@@ -225,17 +209,34 @@ impl Curve {
         if self.classes.kinds == Kinds::Binary || average == Average::Micro {
             return scalar(values[0].0);
         }
-        let known = || values.iter().filter(|(value, _)| !value.is_nan());
+        let known = values.iter().filter(|(value, _)| !value.is_nan());
         match average {
-            Average::PerClass => Tensor::from_slice(&values.iter().map(|it| it.0).collect::<Vec<_>>()),
-            Average::Weighted => scalar(super::average::weighted_mean(known().copied())),
+            Average::PerClass => {
+                Tensor::from_slice(&values.iter().map(|(value, _)| *value).collect::<Vec<_>>())
+            }
+            Average::Weighted => scalar(super::average::weighted_mean(known.copied())),
             Average::Macro | Average::Micro => {
                 let (sum, count) =
-                    known().fold((0.0, 0.0), |(sum, count), (value, _)| (sum + value, count + 1.0));
+                    known.fold((0.0, 0.0), |(sum, count), (value, _)| (sum + value, count + 1.0));
                 scalar(sum / count)
             }
         }
     }
+}
+
+/// Returns the number of samples whose score is at or above each threshold, from the largest
+/// threshold down.
+#[expect(clippy::cast_precision_loss, reason = "a count of samples")]
+fn above(counts: &[i64]) -> Vec<f64> {
+    let mut sum = 0;
+    counts[1..]
+        .iter()
+        .rev()
+        .map(|count| {
+            sum += count;
+            sum as f64
+        })
+        .collect()
 }
 
 macro_rules! curve {
@@ -318,13 +319,7 @@ macro_rules! curve {
                 self.value(Average::PerClass).map(Some)
             }
 
-            fn states(&self) -> &States {
-                &self.curve.states
-            }
-
-            fn states_mut(&mut self) -> &mut States {
-                &mut self.curve.states
-            }
+            state_of!(curve.states);
         }
     };
 }

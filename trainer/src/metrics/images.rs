@@ -66,11 +66,11 @@ impl Dice {
     /// is NaN.
     fn scores(&self, sums: &Tensor, average: Average) -> Tensor {
         let [intersection, pred, target] = [0, 1, 2].map(|row| sums.select(1, row));
-        let (num, denom) = (intersection * 2.0, pred + &target);
+        let num = intersection * 2.0;
+        let denom = pred + &target;
         let kind = num.kind();
-        let sum = |it: &Tensor| it.sum_dim_intlist(1i64, false, kind);
         if average == Average::Micro {
-            return sum(&num) / sum(&denom);
+            return num.sum_dim_intlist(1i64, false, kind) / denom.sum_dim_intlist(1i64, false, kind);
         }
         let dice = num / denom;
         match average {
@@ -129,7 +129,8 @@ impl Metric for Dice {
             )));
         }
         let labels = self.classes.labels(pred, target);
-        let (len, images) = (int(self.classes.len()), target.size()[0]);
+        let len = int(self.classes.len());
+        let images = target.size()[0];
         let image = Tensor::arange(images, (Kind::Int64, target.device())).repeat_interleave_self_int(
             numel(target) / images,
             0,
@@ -152,16 +153,9 @@ impl Metric for Dice {
         if self.is_global {
             self.states.update("sums", all.sum_dim_intlist(0i64, false, kind));
         } else {
-            let one = |average| self.scores(&all, average).unsqueeze(1);
-            let scores = Tensor::cat(
-                &[
-                    one(Average::Micro),
-                    one(Average::Macro),
-                    one(Average::Weighted),
-                    self.scores(&all, Average::PerClass),
-                ],
-                1,
-            );
+            let [micro, unweighted, weighted] = [Average::Micro, Average::Macro, Average::Weighted]
+                .map(|average| self.scores(&all, average).unsqueeze(1));
+            let scores = Tensor::cat(&[micro, unweighted, weighted, self.scores(&all, Average::PerClass)], 1);
             self.states.update("sums", scores.nansum(0i64, false, kind));
             self.states.update("images", scores.isnan().logical_not().sum_dim_intlist(0i64, false, kind));
         }
@@ -279,12 +273,14 @@ impl Ssim {
 
     /// Returns the similarity of each image.
     fn similarity(&self, pred: &Tensor, target: &Tensor) -> Tensor {
-        let (options, padding, channels) = ((pred.kind(), pred.device()), self.padding(), pred.size()[1]);
+        let options = (pred.kind(), pred.device());
+        let padding = self.padding();
+        let channels = pred.size()[1];
         let distance = Tensor::arange_start(-padding, padding + 1, options) / self.sigma;
         let line = (distance.square() * -0.5).exp();
         let line = &line / line.sum(options.0);
         let kernel = line.outer(&line).expand([channels, 1, 2 * padding + 1, 2 * padding + 1], false);
-        let padded = [pred, target].map(|it| it.pad([padding; 4], "reflect", None));
+        let padded = [pred, target].map(|images| images.pad([padding; 4], "reflect", None));
         let [x, y] = &padded;
         let inputs = Tensor::cat(&[x.shallow_clone(), y.shallow_clone(), x * x, y * y, x * y], 0);
         let outputs = inputs.conv2d(&kernel, None::<Tensor>, [1, 1], [0, 0], [1, 1], channels);
@@ -292,11 +288,12 @@ impl Ssim {
         let [mean_x, mean_y, square_x, square_y, mixed] = &outputs[..] else {
             unreachable!("split into five")
         };
-        let [c1, c2] = self.constants.map(|it| (it * self.data_range).powi(2));
-        let (mean_xx, mean_yy, mean_xy) = (mean_x.square(), mean_y.square(), mean_x * mean_y);
-        let variance = |square: &Tensor, mean: &Tensor| (square - mean).clamp_min(0.0);
+        let [c1, c2] = self.constants.map(|constant| (constant * self.data_range).powi(2));
+        let mean_xx = mean_x.square();
+        let mean_yy = mean_y.square();
+        let mean_xy = mean_x * mean_y;
         let upper = (mixed - &mean_xy) * 2.0 + c2;
-        let lower = variance(square_x, &mean_xx) + variance(square_y, &mean_yy) + c2;
+        let lower = (square_x - &mean_xx).clamp_min(0.0) + (square_y - &mean_yy).clamp_min(0.0) + c2;
         let full = (mean_xy * 2.0 + c1) * upper / ((mean_xx + mean_yy + c1) * lower);
         full.flatten(1, -1).mean_dim(1i64, false, options.0)
     }
@@ -310,7 +307,7 @@ impl Metric for Ssim {
     fn check(&self) -> Result<()> {
         check_range(self, "Ssim", self.data_range)?;
         let [k1, k2] = self.constants;
-        if ![k1, k2].iter().all(|it| *it >= 0.0 && it.is_finite()) {
+        if ![k1, k2].iter().all(|constant| *constant >= 0.0 && constant.is_finite()) {
             return Err(
                 self.error(&format!("`.constants({k1:?}, {k2:?})`: expected finite numbers of at least 0"))
             );

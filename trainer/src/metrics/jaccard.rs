@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::average::{Average, safe_divide};
 use super::confusion::{Confusion, Matrix, column_sums, confusion_metric, row_sums};
 use super::labels::Kinds;
+use super::regression::state_of;
 use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
@@ -63,34 +64,36 @@ impl Jaccard {
             })
             .collect()
         } else {
-            let of = |it: &Matrix| (it[1][1], it[1][1] + it[0][1] + it[1][0], it[1][1] + it[1][0]);
-            matrices.iter().map(of).collect()
+            (matrices.iter())
+                .map(|matrix| {
+                    let targets = matrix[1][1] + matrix[1][0];
+                    (matrix[1][1], matrix[1][1] + matrix[0][1] + matrix[1][0], targets)
+                })
+                .collect()
         };
-        let value = |(num, denom, _): &(f64, f64, f64)| safe_divide(*num, *denom);
+        let scores: Vec<f64> = each.iter().map(|(num, denom, _)| safe_divide(*num, *denom)).collect();
         if classes.kinds == Kinds::Binary {
-            return scalar(value(&each[0]));
+            return scalar(scores[0]);
         }
         let ignored =
-            classes.ignored.and_then(|it| usize::try_from(it).ok()).filter(|_| classes.is_multiclass());
-        let weight = |(class, (_, union, targets)): (usize, &(f64, f64, f64))| match average {
-            Average::Weighted => *targets,
-            _ if ignored == Some(class) => 0.0,
-            _ if classes.is_multiclass() => f64::from(*union > 0.0),
-            _ => 1.0,
-        };
+            classes.ignored.and_then(|class| usize::try_from(class).ok()).filter(|_| classes.is_multiclass());
         match average {
-            Average::PerClass => Tensor::from_slice(&each.iter().map(value).collect::<Vec<_>>()),
+            Average::PerClass => Tensor::from_slice(&scores),
             Average::Micro => {
-                let num: f64 = each.iter().map(|it| it.0).sum();
-                let unions: f64 = each.iter().map(|it| it.1).sum();
-                scalar(safe_divide(
-                    num,
-                    unions - ignored.and_then(|class| each.get(class)).map_or(0.0, |it| it.1),
-                ))
+                let num: f64 = each.iter().map(|(num, ..)| num).sum();
+                let unions: f64 = each.iter().map(|(_, union, _)| union).sum();
+                let ignored = ignored.and_then(|class| each.get(class)).map_or(0.0, |(_, union, _)| *union);
+                scalar(safe_divide(num, unions - ignored))
             }
             Average::Macro | Average::Weighted => {
-                let weights: Vec<f64> = each.iter().enumerate().map(weight).collect();
-                let sum: f64 = each.iter().zip(&weights).map(|(it, weight)| value(it) * weight).sum();
+                let weights = each.iter().enumerate().map(|(class, (_, union, targets))| match average {
+                    Average::Weighted => *targets,
+                    _ if ignored == Some(class) => 0.0,
+                    _ if classes.is_multiclass() => f64::from(*union > 0.0),
+                    _ => 1.0,
+                });
+                let weights: Vec<f64> = weights.collect();
+                let sum: f64 = scores.iter().zip(&weights).map(|(score, weight)| score * weight).sum();
                 scalar(sum / weights.iter().sum::<f64>())
             }
         }
@@ -104,4 +107,4 @@ impl Jaccard {
     }
 }
 
-confusion_metric!(Jaccard, "jaccard", this, matrices, this.value(&matrices, this.average));
+confusion_metric!(Jaccard, "jaccard", this, matrices, this.value(&matrices, this.average), per_class_value);

@@ -107,7 +107,8 @@ impl Classes {
             return Err(error(name, &mistake));
         }
         super::check_dtypes(name, pred, target)?;
-        let (shape, targets) = (pred.size(), target.size());
+        let shape = pred.size();
+        let targets = target.size();
         let fits = match self.kinds {
             Kinds::Binary => shape == targets,
             Kinds::Multilabel(len) => shape == targets && shape.get(1) == Some(&int(len)),
@@ -122,7 +123,7 @@ impl Classes {
                     && shape[2..] == targets[1..]
             }
         };
-        if !fits {
+        let mistake = if !fits {
             let expected = match self.kinds {
                 Kinds::Binary => "scores or labels and targets of the same shape".to_owned(),
                 Kinds::Multilabel(len) => {
@@ -137,30 +138,35 @@ impl Classes {
                     format!("scores of shape [n, {len}, …] and targets of shape [n, …]")
                 }
             };
-            let (pred, target) = (pred.kind(), target.kind());
-            return Err(error(
-                name,
-                &format!(
-                    "the prediction has shape {shape:?} ({pred:?}) and the target {targets:?} ({target:?}): expected {expected}"
-                ),
-            ));
+            format!(
+                "the prediction has shape {shape:?} ({:?}) and the target {targets:?} ({:?}): expected {expected}",
+                pred.kind(),
+                target.kind()
+            )
+        } else if !is_int(target) {
+            format!("the target has dtype {:?}: expected an integer dtype or `Bool`", target.kind())
+        } else if pred.device() != target.device() {
+            let [pred, target] = [pred, target].map(Tensor::device);
+            format!("the prediction is on {pred:?} and the target on {target:?}: move both to one device")
+        } else {
+            return Ok(pred.numel() == 0);
+        };
+        Err(error(name, &mistake))
+    }
+
+    /// Like [`check`](Classes::check), for a metric that needs floating-point scores.
+    pub(super) fn check_scores(&self, name: &str, pred: &Tensor, target: &Tensor) -> Result<bool> {
+        let is_multiclass = self.is_multiclass();
+        if is_float(pred) && !(is_multiclass && pred.dim() == target.dim()) {
+            return self.check(name, pred, target);
         }
-        if !is_int(target) {
-            return Err(error(
-                name,
-                &format!("the target has dtype {:?}: expected an integer dtype or `Bool`", target.kind()),
-            ));
-        }
-        if pred.device() != target.device() {
-            let (pred, target) = (pred.device(), target.device());
-            return Err(error(
-                name,
-                &format!(
-                    "the prediction is on {pred:?} and the target on {target:?}: move both to one device"
-                ),
-            ));
-        }
-        Ok(pred.numel() == 0)
+        let of_shape = if is_multiclass { " of shape [n, classes, …]" } else { "" };
+        let shape = pred.size();
+        let kind = pred.kind();
+        let text = format!(
+            "the prediction has shape {shape:?} and dtype {kind:?}: expected floating-point scores{of_shape}"
+        );
+        Err(error(name, &text))
     }
 
     /// Calls `each` with the predicted and the true class of each sample that counts. Returns
@@ -184,14 +190,15 @@ impl Classes {
         if !is_plain {
             return None;
         }
-        let (preds, targets) = (libtorch::bytes(pred).ok()?, libtorch::bytes(target).ok()?);
-        let targets = targets.as_chunks::<8>().0.iter().map(|bytes| i64::from_ne_bytes(*bytes));
+        let preds = libtorch::bytes(pred).ok()?;
+        let targets =
+            libtorch::bytes(target).ok()?.as_chunks::<8>().0.iter().map(|bytes| i64::from_ne_bytes(*bytes));
         Some(match pred.kind() {
             Kind::Float => {
                 let scores = preds.as_chunks::<4>().0.chunks_exact(len);
                 self.visit(
                     name,
-                    scores.map(|row| largest(row.iter().map(|it| f32::from_ne_bytes(*it)))),
+                    scores.map(|row| largest(row.iter().map(|bytes| f32::from_ne_bytes(*bytes)))),
                     targets,
                     each,
                 )
@@ -200,7 +207,7 @@ impl Classes {
                 let scores = preds.as_chunks::<8>().0.chunks_exact(len);
                 self.visit(
                     name,
-                    scores.map(|row| largest(row.iter().map(|it| f64::from_ne_bytes(*it)))),
+                    scores.map(|row| largest(row.iter().map(|bytes| f64::from_ne_bytes(*bytes)))),
                     targets,
                     each,
                 )
@@ -249,8 +256,8 @@ impl Classes {
             (Kinds::Multiclass(len), Some(scores)) => {
                 // As in torchmetrics: the target if it is among the k largest, otherwise the
                 // largest.
-                let (rows, target) = (rows(scores, len), target.flatten(0, -1));
-                let (_, largest) = rows.topk(int(self.top_k), 1, true, true);
+                let (_, largest) = rows(scores, len).topk(int(self.top_k), 1, true, true);
+                let target = target.flatten(0, -1);
                 let is_found = largest.eq_tensor(&target.unsqueeze(1)).any_dim(1, false);
                 (target.where_self(&is_found, &largest.select(1, 0)), target)
             }
@@ -260,11 +267,9 @@ impl Classes {
                 (rows(&self.binary(pred, scores.as_ref()), len), rows(&target, len))
             }
         };
-        let is_used = match self.ignored {
-            Some(ignored) => target.ne(ignored),
-            None => target.ones_like().to_kind(Kind::Bool),
-        };
-        let (used_pred, used_target) = (used(&pred, &is_used), used(&target, &is_used));
+        let is_used = is_used(&target, self.ignored);
+        let used_pred = used(&pred, &is_used);
+        let used_target = used(&target, &is_used);
         let nan = scores
             .map_or_else(|| Tensor::zeros([], (Kind::Int64, pred.device())), |scores| is_any_nan(&scores));
         let limits = Tensor::stack(
@@ -310,16 +315,16 @@ impl Classes {
     pub(super) fn check_limits(&self, name: &str, states: &States) -> Result<()> {
         let limits = states.ints(LIMITS)?;
         let [target_min, target_max, pred_min, pred_max, nan] = limits[..] else { return Ok(()) };
-        let out = |min: i64, max: i64| {
-            if -min < 0 { Some(-min) } else { Some(max).filter(|max| *max >= self.limit()) }
-        };
         if nan > 0 {
             return Err(error(name, NAN));
         }
-        if let Some(target) = out(target_min, target_max) {
+        let [target, label] = [(target_min, target_max), (pred_min, pred_max)].map(|(min, max)| {
+            if -min < 0 { Some(-min) } else { Some(max).filter(|max| *max >= self.limit()) }
+        });
+        if let Some(target) = target {
             return Err(self.bad_target(name, target));
         }
-        out(pred_min, pred_max).map_or(Ok(()), |label| Err(self.bad_label(name, label)))
+        label.map_or(Ok(()), |label| Err(self.bad_label(name, label)))
     }
 
     pub(super) fn bad_target(&self, name: &str, target: i64) -> Error {
@@ -367,6 +372,14 @@ fn largest<F: PartialOrd + Copy>(row: impl Iterator<Item = F>) -> Result<i64, ()
 /// Moves the class dimension last and flattens all others: `[n, len, …]` to `[n·…, len]`.
 pub(super) fn rows(tensor: &Tensor, len: usize) -> Tensor {
     tensor.movedim([1i64], [-1i64]).reshape([-1, int(len)])
+}
+
+/// Returns which targets are not left out.
+pub(super) fn is_used(target: &Tensor, ignored: Option<i64>) -> Tensor {
+    match ignored {
+        Some(ignored) => target.ne(ignored),
+        None => target.ones_like().to_kind(Kind::Bool),
+    }
 }
 
 /// Returns the tensor with 0 in place of the elements for which `is_used` is false.

@@ -358,9 +358,10 @@ fn check_pair(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<()
     if pred.size() == target.size() {
         return Ok(());
     }
-    let (pred, target) = (pred.size(), target.size());
     Err(metric.error(&format!(
-        "the prediction has shape {pred:?} and the target {target:?}: expected the same shape"
+        "the prediction has shape {:?} and the target {:?}: expected the same shape",
+        pred.size(),
+        target.size()
     )))
 }
 
@@ -369,12 +370,13 @@ fn check_dtypes(name: &str, pred: &Tensor, target: &Tensor) -> Result<()> {
     if [pred, target].into_iter().all(|tensor| is_float(tensor) || is_int(tensor)) {
         return Ok(());
     }
-    let (pred, target) = (pred.kind(), target.kind());
     Err(labels::error(
         name,
         &format!(
-            "the prediction has dtype {pred:?} and the target {target:?}: expected integers, `Bool`, or numbers of half, single or \
-             double precision"
+            "the prediction has dtype {:?} and the target {:?}: expected integers, `Bool`, or numbers of half, single or double \
+             precision",
+            pred.kind(),
+            target.kind()
         ),
     ))
 }

@@ -1,5 +1,7 @@
 //! Computations on the order of scores: areas under curves, and ranks.
 
+use super::average::safe_divide;
+
 /// The cumulative counts of one class at each distinct score or threshold, from the largest down.
 pub(super) struct Ranking {
     /// For each distinct score or threshold, the number of true positives if the samples with at
@@ -14,7 +16,9 @@ impl Ranking {
     pub(super) fn new(scores: impl IntoIterator<Item = (f64, bool)>) -> Self {
         let mut sorted: Vec<(f64, bool)> = scores.into_iter().collect();
         sorted.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let (mut ranking, mut tp, mut fp) = (Ranking { tps: Vec::new(), fps: Vec::new() }, 0.0, 0.0);
+        let mut ranking = Ranking { tps: Vec::new(), fps: Vec::new() };
+        let mut tp = 0.0;
+        let mut fp = 0.0;
         for (nth, (score, is_positive)) in sorted.iter().enumerate() {
             if *is_positive {
                 tp += 1.0;
@@ -40,9 +44,8 @@ impl Ranking {
     /// With `from_zero`, the curve begins at the point (0, 0); otherwise at the largest threshold,
     /// as torchmetrics does with thresholds.
     pub(super) fn auroc(&self, [positives, negatives]: [f64; 2], from_zero: bool) -> f64 {
-        let rate = |count: f64, all: f64| if all > 0.0 { count / all } else { 0.0 };
-        let points =
-            self.fps.iter().zip(&self.tps).map(|(fp, tp)| (rate(*fp, negatives), rate(*tp, positives)));
+        let counts = self.fps.iter().zip(&self.tps);
+        let points = counts.map(|(fp, tp)| (safe_divide(*fp, negatives), safe_divide(*tp, positives)));
         let points: Vec<(f64, f64)> = from_zero.then_some((0.0, 0.0)).into_iter().chain(points).collect();
         points.windows(2).map(|pair| (pair[1].0 - pair[0].0) * (pair[1].1 + pair[0].1) / 2.0).sum()
     }

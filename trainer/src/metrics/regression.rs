@@ -33,12 +33,15 @@ pub(super) fn difference(pred: &Tensor, target: &Tensor) -> Tensor {
 
 macro_rules! state_of {
     () => {
+        state_of!(states);
+    };
+    ($($field:ident).+) => {
         fn states(&self) -> &States {
-            &self.states
+            &self.$($field).+
         }
 
         fn states_mut(&mut self) -> &mut States {
-            &mut self.states
+            &mut self.$($field).+
         }
     };
 }
@@ -177,8 +180,9 @@ fn read_sums(metric: &impl Metric) -> Result<(f64, Vec<[f64; 4]>)> {
         return Err(metric.no_data());
     }
     let outputs = sums.len() / 4;
-    let of = |output: usize| std::array::from_fn(|row| sums[row * outputs + output]);
-    Ok((count(metric.states())?, (0..outputs).map(of).collect()))
+    let of_outputs =
+        (0..outputs).map(|output| std::array::from_fn(|row| sums[row * outputs + output])).collect();
+    Ok((count(metric.states())?, of_outputs))
 }
 
 /// Implements [`Metric`] for the mean over the outputs of a value that is computed from [`SUMS`].
@@ -235,16 +239,15 @@ impl R2Score {
         if count < 2.0 {
             return Err(self.error("the data has only 1 sample: expected at least 2"));
         }
-        let is_zero = |value: f64| value.abs() <= 1e-4;
-        let of = |[sum, squares, _, residuals]: [f64; 4]| {
+        let scores = sums.into_iter().map(|[sum, squares, _, residuals]| {
             let total = squares - sum * sum / count;
-            match (is_zero(residuals), is_zero(total)) {
+            match (residuals.abs() <= 1e-4, total.abs() <= 1e-4) {
                 (true, _) => 1.0,
                 (false, true) => 0.0,
                 (false, false) => 1.0 - residuals / total,
             }
-        };
-        Ok(sums.into_iter().map(of).collect())
+        });
+        Ok(scores.collect())
     }
 }
 
@@ -269,7 +272,7 @@ impl ExplainedVariance {
 
     fn outputs(&self) -> Result<Vec<f64>> {
         let (count, sums) = read_sums(self)?;
-        let of = |[sum, squares, errors, residuals]: [f64; 4]| {
+        let scores = sums.into_iter().map(|[sum, squares, errors, residuals]| {
             let num = residuals / count - (errors / count).powi(2);
             let denom = squares / count - (sum / count).powi(2);
             match (num == 0.0, denom == 0.0) {
@@ -277,8 +280,8 @@ impl ExplainedVariance {
                 (false, true) => 0.0,
                 (false, false) => 1.0 - num / denom,
             }
-        };
-        Ok(sums.into_iter().map(of).collect())
+        });
+        Ok(scores.collect())
     }
 }
 

@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::average::{Average, safe_divide, weighted_mean};
 use super::counts::{self, Counts};
 use super::labels::{Classes, Kinds};
+use super::regression::state_of;
 use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
@@ -38,17 +39,17 @@ impl Score {
         if self.classes.kinds == Kinds::Binary {
             return scalar(value(&classes[0]));
         }
-        let weight = |counts: &Counts| match self.average {
-            Average::Weighted => counts.tp + counts.fn_,
-            _ if !self.classes.is_multiclass() => 1.0,
-            _ if by_support => f64::from(counts.tp + counts.fn_ > 0.0),
-            _ => f64::from(counts.tp + counts.fp + counts.fn_ > 0.0),
-        };
         match self.average {
             Average::Micro => scalar(value(&classes.iter().copied().sum())),
-            Average::Macro | Average::Weighted => {
-                scalar(weighted_mean(classes.iter().map(|counts| (value(counts), weight(counts)))))
-            }
+            Average::Macro | Average::Weighted => scalar(weighted_mean(classes.iter().map(|counts| {
+                let weight = match self.average {
+                    Average::Weighted => counts.tp + counts.fn_,
+                    _ if !self.classes.is_multiclass() => 1.0,
+                    _ if by_support => f64::from(counts.tp + counts.fn_ > 0.0),
+                    _ => f64::from(counts.tp + counts.fp + counts.fn_ > 0.0),
+                };
+                (value(counts), weight)
+            }))),
             Average::PerClass => Tensor::from_slice(&classes.iter().map(value).collect::<Vec<_>>()),
         }
     }
@@ -148,13 +149,7 @@ macro_rules! score {
                 self.value(Some(Average::PerClass)).map(Some)
             }
 
-            fn states(&self) -> &States {
-                &self.score.states
-            }
-
-            fn states_mut(&mut self) -> &mut States {
-                &mut self.score.states
-            }
+            state_of!(score.states);
         }
     };
 }

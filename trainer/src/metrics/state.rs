@@ -34,7 +34,7 @@ enum Value {
 }
 
 /// One named state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     name: &'static str,
     reduction: StateReduction,
@@ -59,7 +59,7 @@ struct Entry {
 /// assert_eq!(states.floats("largest")?, [5.0]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct States {
     entries: Vec<Entry>,
     /// The states of the metrics that a wrapper contains.
@@ -70,8 +70,13 @@ impl States {
     /// Declares states by name and reduction. They have no value yet.
     #[must_use]
     pub fn new(states: impl IntoIterator<Item = (&'static str, StateReduction)>) -> Self {
-        let entry = |(name, reduction)| Entry { name, reduction, is_kept: false, value: None };
-        States { entries: states.into_iter().map(entry).collect(), children: Vec::new() }
+        let entries = states.into_iter().map(|(name, reduction)| Entry {
+            name,
+            reduction,
+            is_kept: false,
+            value: None,
+        });
+        States { entries: entries.collect(), children: Vec::new() }
     }
 
     /// Excludes a state, such as the best value so far, from [`reset`](States::reset).
@@ -106,9 +111,8 @@ impl States {
     /// Returns the same states without values.
     #[must_use]
     pub fn blank(&self) -> States {
-        let entry = |entry: &Entry| Entry { value: None, ..*entry };
         States {
-            entries: self.entries.iter().map(entry).collect(),
+            entries: self.entries.iter().map(|entry| Entry { value: None, ..*entry }).collect(),
             children: self.children.iter().map(States::blank).collect(),
         }
     }
@@ -373,15 +377,13 @@ impl Entry {
     }
 }
 
-impl Clone for States {
-    /// Copies the states. The tensors share their storage, which no state changes in place.
+impl Clone for Value {
+    /// Copies the value. The tensors share their storage, which no state changes in place.
     fn clone(&self) -> Self {
-        let value = |value: &Value| match value {
+        match self {
             Value::Counts(counts) => Value::Counts(counts.clone()),
             Value::Tensors(tensors) => Value::Tensors(tensors.iter().map(Tensor::shallow_clone).collect()),
-        };
-        let entry = |entry: &Entry| Entry { value: entry.value.as_ref().map(value), ..*entry };
-        States { entries: self.entries.iter().map(entry).collect(), children: self.children.clone() }
+        }
     }
 }
 

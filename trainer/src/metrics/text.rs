@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 use tch::{Kind, Tensor};
 
-use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE};
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, is_used};
 use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, is_float, is_int, precise, scalar, sum_kind, tokens};
@@ -49,12 +49,14 @@ impl Metric for Perplexity {
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-        let (shape, targets) = (pred.size(), target.size());
+        let shape = pred.size();
+        let targets = target.size();
         if shape.len() != 3 || shape[..2] != targets || !is_float(pred) || !is_int(target) {
-            let (pred, target) = (pred.kind(), target.kind());
             return Err(self.error(&format!(
-                "the prediction has shape {shape:?} ({pred:?}) and the target {targets:?} ({target:?}): expected logits of shape \
-                 [n, length, vocabulary] and integers of shape [n, length]"
+                "the prediction has shape {shape:?} ({:?}) and the target {targets:?} ({:?}): expected logits of shape \
+                 [n, length, vocabulary] and integers of shape [n, length]",
+                pred.kind(),
+                target.kind()
             )));
         }
         if pred.numel() == 0 {
@@ -62,10 +64,7 @@ impl Metric for Perplexity {
         }
         let vocabulary = shape[2];
         let target = target.to_kind(Kind::Int64).flatten(0, -1);
-        let is_used = match self.ignored {
-            Some(ignored) => target.ne(ignored),
-            None => target.ones_like().to_kind(Kind::Bool),
-        };
+        let is_used = is_used(&target, self.ignored);
         let used = target.masked_fill(&is_used.logical_not(), 0);
         let index = used.clamp(0, vocabulary - 1).unsqueeze(1);
         let logits = precise(pred).reshape([-1, vocabulary]);
@@ -81,10 +80,11 @@ impl Metric for Perplexity {
     }
 
     fn compute(&mut self) -> Result<Tensor> {
-        let (nll, tokens) = (self.states.floats("nll")?, self.states.floats("tokens")?);
+        let nll = self.states.floats("nll")?;
+        let tokens = self.states.floats("tokens")?;
         let tokens = tokens.first().filter(|tokens| **tokens > 0.0);
         let (Some(nll), Some(tokens)) = (nll.first(), tokens) else { return Err(self.no_data()) };
-        let vocabulary = self.states.ints("vocabulary")?.first().and_then(|it| usize::try_from(*it).ok());
+        let vocabulary = self.states.ints("vocabulary")?.first().and_then(|len| usize::try_from(*len).ok());
         let classes =
             Classes { ignored: self.ignored, ..Classes::new(Kinds::Multiclass(vocabulary.unwrap_or(0))) };
         classes.check_limits("perplexity", &self.states)?;
@@ -92,6 +92,10 @@ impl Metric for Perplexity {
     }
 
     state_of!();
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Adds integers to a state, in main memory if its value is there.
@@ -166,7 +170,8 @@ macro_rules! error_rate {
                 for [pred, target] in tokens::read(&self.states, self.padding)? {
                     all.add(&pred, &target);
                 }
-                let (errors, total) = (all.states.floats("errors")?, all.states.floats("total")?);
+                let errors = all.states.floats("errors")?;
+                let total = all.states.floats("total")?;
                 Ok(scalar(errors.iter().sum::<f64>() / total.iter().sum::<f64>()))
             }
 
@@ -269,8 +274,7 @@ impl Bleu {
         self.check()?;
         check_len(self, preds.len(), references.len(), "lists of references")?;
         for (pred, references) in preds.iter().zip(references) {
-            let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-            let references: Vec<Vec<String>> = references.iter().map(|it| words(it.as_ref())).collect();
+            let references: Vec<_> = references.iter().map(|reference| words(reference.as_ref())).collect();
             if references.is_empty() {
                 return Err(self.error(
                     "a list of references is empty: expected at least 1 reference for each prediction",
@@ -289,7 +293,8 @@ impl Bleu {
                 *largest = count.max(*largest);
             }
         }
-        let (mut matches, mut all) = (vec![0; self.n], vec![0; self.n]);
+        let mut matches = vec![0; self.n];
+        let mut all = vec![0; self.n];
         for (n_gram, count) in tokens::n_grams(pred, self.n) {
             all[n_gram.len() - 1] += count;
             matches[n_gram.len() - 1] += count.min(expected.get(n_gram).copied().unwrap_or(0));
@@ -327,16 +332,17 @@ impl Metric for Bleu {
         for [pred, target] in tokens::read(&self.states, self.padding)? {
             all.add(&pred, &[target]);
         }
-        let (matches, n_grams) = (all.states.floats("matches")?, all.states.floats("n_grams")?);
+        let matches = all.states.floats("matches")?;
+        let n_grams = all.states.floats("n_grams")?;
         let lens = all.states.floats("lens")?;
         if matches.contains(&0.0) || matches.is_empty() {
             return Ok(scalar(0.0));
         }
-        let precision = |(nth, (matches, n_grams)): (usize, (&f64, &f64))| {
+        let precisions = matches.iter().zip(&n_grams).enumerate().map(|(nth, (matches, n_grams))| {
             let added = f64::from(self.is_smooth && nth > 0);
             ((matches + added) / (n_grams + added)).ln()
-        };
-        let logs: f64 = matches.iter().zip(&n_grams).enumerate().map(precision).sum();
+        });
+        let logs: f64 = precisions.sum();
         let penalty = if lens[0] > lens[1] { 1.0 } else { (1.0 - lens[1] / lens[0]).exp() };
         Ok(scalar(penalty * (logs / self.n as f64).exp()))
     }

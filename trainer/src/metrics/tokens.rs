@@ -21,10 +21,12 @@ pub(super) const STATES: [(&str, StateReduction); 4] = [
 
 /// Adds a batch of sequences, `[n, length]` each, without reading it from the device.
 pub(super) fn update(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
-    let (preds, targets) = (pred.size(), target.size());
-    let is_int =
-        |it: &Tensor| matches!(it.kind(), Kind::Int64 | Kind::Int | Kind::Int16 | Kind::Int8 | Kind::Uint8);
-    if preds.len() != 2 || targets.len() != 2 || preds[0] != targets[0] || !is_int(pred) || !is_int(target) {
+    let preds = pred.size();
+    let targets = target.size();
+    let are_ints = [pred, target].into_iter().all(|tokens| {
+        matches!(tokens.kind(), Kind::Int64 | Kind::Int | Kind::Int16 | Kind::Int8 | Kind::Uint8)
+    });
+    if preds.len() != 2 || targets.len() != 2 || preds[0] != targets[0] || !are_ints {
         return Err(metric.error(&format!(
             "the prediction has shape {preds:?} ({:?}) and the target {targets:?} ({:?}): expected integers of shape [n, length], with the same n",
             pred.kind(),
@@ -45,17 +47,18 @@ pub(super) type Pair = [Vec<i64>; 2];
 
 /// Reads all sequences, without padding.
 pub(super) fn read(states: &States, padding: Option<i64>) -> Result<Vec<Pair>> {
-    let of = |name: &str, lens: &str| -> Result<Vec<Vec<i64>>> {
-        let tokens = states.ints(name)?;
-        let mut tokens = tokens.into_iter();
-        let row = |len: i64| {
-            let row = tokens.by_ref().take(usize::try_from(len).unwrap_or(0));
-            row.filter(|token| Some(*token) != padding).collect()
-        };
-        Ok(states.ints(lens)?.into_iter().map(row).collect())
-    };
-    let (preds, targets) = (of("preds", "pred_lens")?, of("targets", "target_lens")?);
-    Ok(preds.into_iter().zip(targets).map(|(pred, target)| [pred, target]).collect())
+    let preds = rows(states, "preds", "pred_lens", padding)?.into_iter();
+    let targets = rows(states, "targets", "target_lens", padding)?;
+    Ok(preds.zip(targets).map(|(pred, target)| [pred, target]).collect())
+}
+
+fn rows(states: &States, name: &str, lens: &str, padding: Option<i64>) -> Result<Vec<Vec<i64>>> {
+    let mut tokens = states.ints(name)?.into_iter();
+    let rows = states.ints(lens)?.into_iter().map(|len| {
+        let row = tokens.by_ref().take(usize::try_from(len).unwrap_or(0));
+        row.filter(|token| Some(*token) != padding).collect()
+    });
+    Ok(rows.collect())
 }
 
 /// Returns the Levenshtein distance.
@@ -77,7 +80,7 @@ pub(super) fn edit_distance<T: PartialEq>(pred: &[T], target: &[T]) -> i64 {
 pub(super) fn n_grams<T: Eq + Hash>(tokens: &[T], n: usize) -> HashMap<&[T], i64> {
     let mut counts = HashMap::new();
     for len in 1..=n {
-        tokens.windows(len).for_each(|it| *counts.entry(it).or_insert(0) += 1);
+        tokens.windows(len).for_each(|n_gram| *counts.entry(n_gram).or_insert(0) += 1);
     }
     counts
 }

@@ -160,10 +160,9 @@ impl<M: Metric> Metric for BestSoFar<M> {
                 value.size()
             )));
         }
-        let (value, best) = (value.double_value(&[]), self.states.floats(BEST)?.first().copied());
-        let is_better = |best: f64| if self.goal == Goal::Minimize { value < best } else { value > best };
-        let best = match best {
-            Some(best) if !best.is_nan() && !is_better(best) => best,
+        let value = value.double_value(&[]);
+        let best = match self.states.floats(BEST)?[..] {
+            [best, ..] if !best.is_nan() && !self.goal.is_better(value, best) => best,
             _ => value,
         };
         self.states.set(BEST, scalar(best));
@@ -230,12 +229,13 @@ impl<M: Metric> Metric for PerGroup<M> {
 
     fn update_groups(&mut self, pred: &Tensor, target: &Tensor, groups: &Tensor) -> Result<()> {
         self.check()?;
-        let rows = |it: &Tensor| it.size().first().copied();
-        if groups.dim() != 1 || rows(groups) != rows(pred) || rows(groups) != rows(target) {
-            let (pred, target, groups) = (pred.size(), target.size(), groups.size());
+        let rows = groups.size();
+        if rows.len() != 1 || [pred, target].iter().any(|tensor| tensor.size().first() != rows.first()) {
             return Err(self.error(&format!(
-                "the prediction has shape {pred:?}, the target {target:?} and the groups {groups:?}: expected groups of shape [n], \
-                 and n rows in the prediction and in the target"
+                "the prediction has shape {:?}, the target {:?} and the groups {rows:?}: expected groups of shape [n], and n rows in \
+                 the prediction and in the target",
+                pred.size(),
+                target.size()
             )));
         }
         if !is_int(groups) {
@@ -255,7 +255,7 @@ impl<M: Metric> Metric for PerGroup<M> {
         let [Some(preds), Some(targets), Some(groups)] = all else { return Err(self.no_data()) };
         let mut values = Vec::new();
         if let Some(other) =
-            self.states.ints("groups")?.into_iter().find(|it| !(0..int(self.groups)).contains(it))
+            self.states.ints("groups")?.into_iter().find(|group| !(0..int(self.groups)).contains(group))
         {
             return Err(self.error(&format!(
                 "a sample is in group {other}: expected a group of at least 0 and below {}",
@@ -269,7 +269,8 @@ impl<M: Metric> Metric for PerGroup<M> {
                 continue;
             }
             let mut states = self.metric.states().blank();
-            let (pred, target) = (preds.index_select(0, &rows), targets.index_select(0, &rows));
+            let pred = preds.index_select(0, &rows);
+            let target = targets.index_select(0, &rows);
             values.push(Some(with(&mut self.metric, &mut states, |metric| {
                 metric.update(&pred, &target)?;
                 metric.compute()
@@ -278,9 +279,10 @@ impl<M: Metric> Metric for PerGroup<M> {
         let Some(shape) = values.iter().flatten().next().map(Tensor::size) else {
             return Err(self.no_data());
         };
-        let nan = || Tensor::full(&shape[..], f64::NAN, (Kind::Double, tch::Device::Cpu));
-        let values: Vec<Tensor> = values.into_iter().map(|value| value.unwrap_or_else(nan)).collect();
-        Ok(Tensor::stack(&values, 0))
+        let values = values.into_iter().map(|value| {
+            value.unwrap_or_else(|| Tensor::full(&shape[..], f64::NAN, (Kind::Double, tch::Device::Cpu)))
+        });
+        Ok(Tensor::stack(&values.collect::<Vec<_>>(), 0))
     }
 
     state_of!();

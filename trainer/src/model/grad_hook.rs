@@ -52,7 +52,7 @@ impl OnGrad for Tensor {
         closure: impl FnMut(&Tensor) -> R + Send + 'static,
     ) -> Result<GradHook> {
         let closure = Mutex::new(closure);
-        let callback = move |gradient: &Tensor| {
+        let callback = Box::new(move |gradient: &Tensor| {
             let mut closure = match closure.try_lock() {
                 Ok(closure) => closure,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -62,8 +62,8 @@ impl OnGrad for Tensor {
                 ),
             };
             closure(gradient).replacement()
-        };
-        let id = libtorch::on_grad(self, Box::new(callback))?;
+        });
+        let id = libtorch::on_grad(self, callback)?;
         Ok(GradHook { tensor: self.shallow_clone(), id })
     }
 }

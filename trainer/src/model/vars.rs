@@ -88,26 +88,25 @@ impl Vars {
 
     /// Returns the variables of a part of the model.
     pub(crate) fn part(&self, part: &str) -> Self {
-        let clone = |var: &Var| Var {
+        let vars = self.iter().filter(|var| var.is_in(part)).map(|var| Var {
             name: var.name.clone(),
             tensor: var.tensor.shallow_clone(),
             is_parameter: var.is_parameter,
             group: var.group,
-        };
-        Vars::new(self.iter().filter(|var| var.is_in(part)).map(clone).collect()).shared_with(self.share)
+        });
+        Vars::new(vars.collect()).shared_with(self.share)
     }
 
     /// Describes parameters that share memory, where updating one would also change the other.
     pub(crate) fn sharing_memory(&self) -> Vec<String> {
-        let device = |var: &Var| match var.tensor.device() {
-            Device::Cuda(nth) => nth + 1,
-            _ => 0,
-        };
         let mut ranges: Vec<_> = self
             .parameters()
             .filter_map(|var| Some((var, memory(&var.tensor)?)))
             .filter(|(_, memory)| !memory.is_empty())
-            .map(|(var, memory)| (device(var), memory.start, memory.end, var))
+            .map(|(var, memory)| {
+                let device = if let Device::Cuda(nth) = var.tensor.device() { nth + 1 } else { 0 };
+                (device, memory.start, memory.end, var)
+            })
             .collect();
         ranges.sort_by_key(|(device, start, end, _)| (*device, *start, *end));
         // Compare each range with the earlier one that ends last.
@@ -287,8 +286,8 @@ macro_rules! compare_as_str {
     ($name:ty) => {
         impl PartialEq for $name {
             fn eq(&self, other: &Self) -> bool {
-                let (name, other): (&str, &str) = (self.as_ref(), other.as_ref());
-                name == other
+                let name: &str = self.as_ref();
+                name == AsRef::<str>::as_ref(other)
             }
         }
 
@@ -299,8 +298,8 @@ macro_rules! compare_as_str {
     (@ $name:ty: $($text:ty),*) => {$(
         impl PartialEq<$text> for $name {
             fn eq(&self, other: &$text) -> bool {
-                let (name, other): (&str, &str) = (self.as_ref(), other.as_ref());
-                name == other
+                let name: &str = self.as_ref();
+                name == AsRef::<str>::as_ref(other)
             }
         }
 

@@ -182,21 +182,23 @@ impl MomentInfo {
         kind: MomentKind,
         docs: &'static str,
     ) -> Self {
-        let (phases, counts) = (PhaseSet::NONE, None);
-        MomentInfo { name, module, kind, phases, counts, docs, within: None, again: &[], by: &[], loss }
+        let phases = PhaseSet::NONE;
+        MomentInfo { name, module, kind, phases, counts: None, docs, within: None, again: &[], by: &[], loss }
     }
 
     #[doc(hidden)]
     #[must_use]
     pub const fn reached(mut self, phases: PhaseSet, counts: Option<Unit>) -> Self {
-        (self.phases, self.counts) = (phases, counts);
+        self.phases = phases;
+        self.counts = counts;
         self
     }
 
     #[doc(hidden)]
     #[must_use]
     pub const fn within(mut self, within: Option<Index>, again: &'static [Index]) -> Self {
-        (self.within, self.again) = (within, again);
+        self.within = within;
+        self.again = again;
         self
     }
 

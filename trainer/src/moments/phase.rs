@@ -53,7 +53,8 @@ impl PhaseSet {
     /// Creates the set of these phases.
     #[must_use]
     pub const fn from_phases(phases: &[Phase]) -> Self {
-        let (mut bits, mut i) = (0, 0);
+        let mut bits = 0;
+        let mut i = 0;
         while i < phases.len() {
             bits |= 1 << phases[i] as u8;
             i += 1;

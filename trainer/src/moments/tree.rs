@@ -64,9 +64,9 @@ pub(crate) fn roots() -> impl Iterator<Item = usize> {
 /// that it lists with `again`, and the point after it.
 pub(crate) fn children(operation: usize) -> Vec<Child> {
     let all = moments();
-    let within = |&moment: &usize| all[moment].within.is_some_and(|within| within() == operation);
-    let mut children: Vec<_> =
-        (0..all.len()).filter(within).map(|moment| Child { moment, again: false }).collect();
+    let within =
+        (0..all.len()).filter(|moment| all[*moment].within.is_some_and(|within| within() == operation));
+    let mut children: Vec<_> = within.map(|moment| Child { moment, again: false }).collect();
     children.extend(all[operation].again.iter().map(|index| Child { moment: index(), again: true }));
     children.sort_by_key(|child| match all[child.moment].kind {
         _ if child.again => 1,

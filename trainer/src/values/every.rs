@@ -18,6 +18,7 @@ pub enum Every {
 /// Whether an interval ends after the first `done` batches of a pass, if each interval is
 /// `fraction` of its `batches` batches.
 pub(crate) fn ends_interval(fraction: f64, batches: u64, done: u64) -> bool {
-    let ended = |done: u64| floor_with_tolerance(done as f64 / (batches as f64 * fraction));
-    ended(done) > ended(done.saturating_sub(1))
+    let [before, now] = [done.saturating_sub(1), done]
+        .map(|done| floor_with_tolerance(done as f64 / (batches as f64 * fraction)));
+    now > before
 }

@@ -187,11 +187,10 @@ impl Facts {
         for moment in moments {
             let [one, other] = [self, other].map(|facts| facts.order.get(moment).unwrap_or(&nothing));
             // Hooks that only one of them has were reported.
-            let common = |own: &[String], others: &[String]| {
+            let [one, other] = [(one, other), (other, one)].map(|(own, others)| {
                 let names: Vec<_> = own.iter().filter(|name| others.contains(name)).cloned().collect();
                 names.join(", ")
-            };
-            let [one, other] = [common(one, other), common(other, one)];
+            });
             if one != other {
                 found.push(Difference { what: format!("the order at `{moment}`"), one, other });
             }

@@ -193,7 +193,7 @@ fn listed(entries: &Entries<'_>) -> String {
 
 #[cold]
 fn not_a_tensor(objects: &Objects<'_>, key: &str, value: Id, may_select: bool) -> Error {
-    let (key, what) = (shortened(key), objects[value].what());
+    let key = shortened(key);
     let help = if may_select && matches!(objects[value], Object::Dict(_)) {
         format!(": if that is the state dict, select it with `LoadWeights::new().section(\"{key}\")`")
     } else if may_select {
@@ -203,7 +203,7 @@ fn not_a_tensor(objects: &Objects<'_>, key: &str, value: Id, may_select: bool) -
         ": select another key, or save a state dict in Python with `torch.save(model.state_dict(), …)`"
             .to_owned()
     };
-    Error::msg(format!("expected a state dict, but `{key}` is {what}, not a tensor{help}"))
+    Error::msg(format!("expected a state dict, but `{key}` is {}, not a tensor{help}", objects[value].what()))
 }
 
 /// The storages of an archive. Each is read when a tensor first needs it, and only once.
@@ -229,7 +229,8 @@ impl<'a> Storages<'a> {
             ));
         }
         let offset = objects.int(view.offset)?;
-        let (size, stride) = (objects.dims(view.size)?, objects.dims(view.stride)?);
+        let size = objects.dims(view.size)?;
+        let stride = objects.dims(view.stride)?;
         let base = self.load(key, kind, elements)?;
         check_view(offset, &size, &stride, elements)?;
         Ok(base.f_as_strided(size, stride, offset)?)
@@ -249,7 +250,8 @@ impl<'a> Storages<'a> {
                 "the archive has no data for its storage: the file is corrupted; save it again in Python",
             ));
         };
-        let bytes = usize::try_from(elements).ok().and_then(|it| it.checked_mul(kind.elt_size_in_bytes()));
+        let bytes =
+            usize::try_from(elements).ok().and_then(|count| count.checked_mul(kind.elt_size_in_bytes()));
         if bytes != Some(data.len()) {
             return Err(Error::msg(format!(
                 "its storage has {} bytes, which does not match {elements} elements of {kind:?}: the file is corrupted; save it \
@@ -265,19 +267,10 @@ impl<'a> Storages<'a> {
 
 /// Returns an error unless every element of a view is within a storage of `elements` elements.
 fn check_view(offset: i64, size: &[i64], stride: &[i64], elements: i64) -> Result<()> {
-    let last = || {
-        let mut count = 1_i64;
-        let mut last = offset;
-        for (&size, &stride) in size.iter().zip(stride) {
-            count = count.checked_mul(size)?;
-            last = last.checked_add(size.checked_sub(1)?.max(0).checked_mul(stride)?)?;
-        }
-        Some(if count == 0 { offset - 1 } else { last })
-    };
     let is_valid = offset >= 0
         && size.len() == stride.len()
-        && size.iter().chain(stride).all(|it| *it >= 0)
-        && last().is_some_and(|last| last < elements);
+        && size.iter().chain(stride).all(|number| *number >= 0)
+        && last_element(offset, size, stride).is_some_and(|last| last < elements);
     if is_valid {
         return Ok(());
     }
@@ -285,6 +278,17 @@ fn check_view(offset: i64, size: &[i64], stride: &[i64], elements: i64) -> Resul
         "its shape {size:?} with strides {stride:?} at offset {offset} exceeds its storage of {elements} elements: the file is \
          corrupted; save it again in Python"
     )))
+}
+
+/// Returns the position of the last element of a view, or `None` if it overflows.
+fn last_element(offset: i64, size: &[i64], stride: &[i64]) -> Option<i64> {
+    let mut count = 1_i64;
+    let mut last = offset;
+    for (&size, &stride) in size.iter().zip(stride) {
+        count = count.checked_mul(size)?;
+        last = last.checked_add(size.checked_sub(1)?.max(0).checked_mul(stride)?)?;
+    }
+    Some(if count == 0 { offset - 1 } else { last })
 }
 
 #[cfg(test)]

@@ -327,8 +327,8 @@ impl<'a> Machine<'a> {
             b'N' => self.push(Object::Other("`None`")), // NONE
             0x88 | 0x89 => self.push(Object::Other("a `bool`")), // NEWTRUE, NEWFALSE
             b'G' => input.take(8).and_then(|_| self.push(Object::Other("a `float`"))), // BINFLOAT
-            b'K' => input.number(1).and_then(|it| self.push(Object::Int(it.cast_signed()))), // BININT1
-            b'M' => input.number(2).and_then(|it| self.push(Object::Int(it.cast_signed()))), // BININT2
+            b'K' => input.number(1).and_then(|value| self.push(Object::Int(value.cast_signed()))), // BININT1
+            b'M' => input.number(2).and_then(|value| self.push(Object::Int(value.cast_signed()))), // BININT2
             b'J' => {
                 // BININT
                 let bits = u32::try_from(input.number(4)?).unwrap_or_default();
@@ -360,7 +360,8 @@ impl<'a> Machine<'a> {
             b'e' => self.pop_marked().map(drop),          // APPENDS
             b's' => {
                 // SETITEM
-                let (value, key) = (self.pop()?, self.pop()?);
+                let value = self.pop()?;
+                let key = self.pop()?;
                 self.set_items(&[key, value])
             }
             b'u' => {
@@ -375,12 +376,12 @@ impl<'a> Machine<'a> {
             b'j' => input.number(4).and_then(|index| self.recall(index)),   // LONG_BINGET
             b'c' => {
                 // GLOBAL
-                let (module, name) = (input.line()?, input.line()?);
-                self.push(Object::Global(Global::find(module, name)?))
+                self.push(Object::Global(Global::find(input.line()?, input.line()?)?))
             }
             0x93 => {
                 // STACK_GLOBAL
-                let (name, module) = (self.pop()?, self.pop()?);
+                let name = self.pop()?;
+                let module = self.pop()?;
                 let global = Global::find(self.objects.text(module)?, self.objects.text(name)?)?;
                 self.push(Object::Global(global))
             }
@@ -411,11 +412,13 @@ impl<'a> Machine<'a> {
     /// Pushes the object that a call of one of the known functions would return, without calling
     /// it.
     fn reduce(&mut self) -> Result<()> {
-        let (mut arguments, mut function) = (self.pop()?, self.pop()?);
+        let mut arguments = self.pop()?;
+        let mut function = self.pop()?;
         if let Object::Global(Global::RebuildFromType) = self.objects[function]
             && let &[inner, _, of_inner, ..] = self.objects.items(arguments)?
         {
-            (function, arguments) = (inner, of_inner);
+            function = inner;
+            arguments = of_inner;
         }
         let Object::Global(function) = self.objects[function] else {
             return Err(malformed("it calls something that is not a function"));

@@ -106,7 +106,8 @@ fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
     let last = bytes.len().checked_sub(END.1).ok_or_else(truncated)?;
     let at = (first..=last).rev().find(|at| bytes[*at..].starts_with(END.0)).ok_or_else(truncated)?;
     let end = record(bytes, at, END)?;
-    let (count, start) = (u64::from(u16_at(end, 10)), u64::from(u32_at(end, 16)));
+    let count = u64::from(u16_at(end, 10));
+    let start = u64::from(u32_at(end, 16));
     let is_64 = count == u64::from(u16::MAX) || start == u64::from(u32::MAX);
     let (count, start) = if is_64 {
         let locator = record(bytes, at.checked_sub(LOCATOR.1).ok_or_else(truncated)?, LOCATOR)?;
@@ -123,13 +124,14 @@ fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
 /// field.
 fn widen(sizes: &mut [u64; 3], mut extra: &[u8]) {
     while let Some((header, rest)) = extra.split_at_checked(4) {
-        let (id, length) = (u16_at(header, 0), usize::from(u16_at(header, 2)));
+        let length = usize::from(u16_at(header, 2));
         let Some((mut field, next)) = rest.split_at_checked(length) else { return };
         extra = next;
-        if id == ZIP_64 {
+        if u16_at(header, 0) == ZIP_64 {
             for size in sizes.iter_mut().filter(|size| **size == u64::from(u32::MAX)) {
                 let Some((value, rest)) = field.split_at_checked(8) else { return };
-                (*size, field) = (u64_at(value, 0), rest);
+                *size = u64_at(value, 0);
+                field = rest;
             }
         }
     }

@@ -4,7 +4,8 @@ use crate::io::terminal::one_line;
 
 /// Returns the text as a cell of a Markdown table. Code in backticks stays code; HTML does not.
 pub(super) fn markdown(text: &str) -> String {
-    let (text, mut cell) = (one_line(text), String::new());
+    let text = one_line(text);
+    let mut cell = String::new();
     let mut rest = &*text;
     while let Some(letter) = rest.chars().next() {
         let ticks = rest.len() - rest.trim_start_matches('`').len();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{HookRow, HookTable, Node, short};
+use super::{Contributor, HookRow, HookTable, Node, short};
 use crate::moment::Unit;
 use crate::phase::Phase;
 
@@ -25,10 +25,12 @@ impl HookTable {
     #[must_use]
     pub fn json(&self) -> String {
         let moments: Vec<_> = self.moments().map(moment).collect();
-        let of_closures = |name: &str| if name.is_empty() { Value::Null } else { json!(name) };
-        let crates: Vec<_> = (self.contributors().into_iter())
-            .map(|it| json!({ "crate": of_closures(it.krate), "version": it.version, "hooks": it.hooks }))
-            .collect();
+        let crates = self.contributors().into_iter().map(|Contributor { krate, version, hooks }| {
+            // Closures have no crate.
+            let krate = Some(krate).filter(|krate| !krate.is_empty());
+            json!({ "crate": krate, "version": version, "hooks": hooks })
+        });
+        let crates: Vec<_> = crates.collect();
         let all = json!({ "version": 1, "rank": self.rank, "moments": moments, "crates": crates });
         format!("{all:#}")
     }

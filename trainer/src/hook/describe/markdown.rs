@@ -4,7 +4,7 @@ use std::fmt;
 
 use unicode_width::UnicodeWidthStr;
 
-use super::{HookTable, escape};
+use super::{Contributor, HookTable, escape};
 
 const COLUMNS: [&str; 6] = ["Lifecycle Point", "Hook", "Order", "Phases", "Source", "About"];
 
@@ -51,20 +51,19 @@ impl HookTable {
     /// Lists the crates that define hooks, with their versions and numbers of hooks, and says how
     /// many hooks are not in the table because they run on rank 0 only.
     pub(super) fn from(&self) -> String {
-        let listed: Vec<_> = (self.contributors().into_iter())
-            .map(|it| {
-                let name = if it.krate.is_empty() { "closures" } else { it.krate };
-                let version = it.version.map(|version| format!(" {version}")).unwrap_or_default();
-                let hooks = if it.hooks == 1 { "hook" } else { "hooks" };
-                format!("{name}{version} ({} {hooks})", it.hooks)
-            })
-            .collect();
+        let listed = self.contributors().into_iter().map(|Contributor { krate, version, hooks }| {
+            let name = if krate.is_empty() { "closures" } else { krate };
+            let version = version.map(|version| format!(" {version}")).unwrap_or_default();
+            let unit = if hooks == 1 { "hook" } else { "hooks" };
+            format!("{name}{version} ({hooks} {unit})")
+        });
+        let listed: Vec<_> = listed.collect();
         let listed = if listed.is_empty() { "no crate".into() } else { listed.join(", ") };
-        let (rank, left_out) = (self.rank, self.left_out);
+        let left_out = self.left_out;
         let hooks = if left_out == 1 { "hook runs" } else { "hooks run" };
         match left_out {
             0 => listed,
-            _ => format!("{listed}\nThis is rank {rank}: {left_out} {hooks} on rank 0 only"),
+            _ => format!("{listed}\nThis is rank {}: {left_out} {hooks} on rank 0 only", self.rank),
         }
     }
 }

@@ -77,8 +77,8 @@ impl HookRow {
     /// Formats the hook's order with constraints: `10`, `10 =` if it is tied, or
     /// `10, after = my_crate::Clip`.
     fn order(&self) -> String {
-        let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
-        self.tied_ord() + &constraints
+        let constraints = self.constraints.iter().map(|constraint| format!(", {constraint}"));
+        self.tied_ord() + &constraints.collect::<String>()
     }
 
     /// Formats the hook's `ord`: `10`, or `10 =` if it is tied.
@@ -89,7 +89,8 @@ impl HookRow {
     /// Formats the hook as one line: `around: 10 my_crate::scaled, after = my_crate::Clip`.
     fn line(&self) -> String {
         let around = if self.around { "around: " } else { "" };
-        let constraints: String = self.constraints.iter().map(|it| format!(", {it}")).collect();
+        let constraints: String =
+            self.constraints.iter().map(|constraint| format!(", {constraint}")).collect();
         format!("{around}{} {}{constraints}", self.tied_ord(), self.hook)
     }
 
@@ -202,7 +203,8 @@ impl HookTable {
     /// Removes the points without hooks, and the operations without hooks around or within them.
     #[must_use]
     pub fn only_used(mut self) -> Self {
-        let used: Vec<String> = self.moments().filter(|it| it.is_used()).map(|it| it.info.path()).collect();
+        let used: Vec<String> =
+            self.moments().filter(|moment| moment.is_used()).map(|moment| moment.info.path()).collect();
         let keep = |node: &Node| used.contains(&node.info.path());
         self.nodes.retain(keep);
         self.nodes.iter_mut().for_each(|node| node.retain(&keep));
@@ -214,8 +216,7 @@ impl HookTable {
         for row in self.rows() {
             *crates.entry((row.krate, row.version)).or_default() += 1;
         }
-        let contributor = |((krate, version), hooks)| Contributor { krate, version, hooks };
-        crates.into_iter().map(contributor).collect()
+        crates.into_iter().map(|((krate, version), hooks)| Contributor { krate, version, hooks }).collect()
     }
 }
 
@@ -232,21 +233,28 @@ fn short(file: &'static str) -> &'static str {
 /// Returns a suffix for each hook of a moment: the number of its value, as ` #2`, if several values
 /// of its type have the hook, otherwise an empty string.
 fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
-    let key = |hook: &Hook| {
+    let keys = hooks.iter().map(|(hook, _)| {
         let origin = &hook.definition.origin;
-        (hook.definition.id, origin.path.clone(), origin.method, hook.label.clone())
-    };
+        (hook.definition.id, &origin.path, origin.method, &hook.label)
+    });
     let mut slots: HashMap<_, Vec<Option<u32>>> = HashMap::new();
-    for (hook, _) in hooks {
-        slots.entry(key(hook)).or_default().push(hook.slot);
+    for (key, (hook, _)) in keys.clone().zip(hooks) {
+        slots.entry(key).or_default().push(hook.slot);
     }
     slots.values_mut().for_each(|slots| slots.sort_unstable());
-    let number = |(hook, _): &(&Hook, Vec<Phase>)| {
-        let slots = &slots[&key(hook)];
+    let numbers = keys.zip(hooks).map(|(key, (hook, _))| {
+        let slots = &slots[&key];
         let before = slots.partition_point(|slot| *slot < hook.slot);
         if slots.len() > 1 { format!(" #{}", before + 1) } else { String::new() }
-    };
-    hooks.iter().map(number).collect()
+    });
+    numbers.collect()
+}
+
+/// Whether only the order of registration decides which of two hooks is called first.
+fn are_tied(one: &HookDef, other: &HookDef) -> bool {
+    one.ord == other.ord
+        && one.constraints.iter().all(|constraint| constraint.target != other.id)
+        && other.constraints.iter().all(|constraint| constraint.target != one.id)
 }
 
 /// Adds the version to the names of hooks from several versions of a crate: `my_crate@1.2.0::clip`.
@@ -269,16 +277,12 @@ fn name_versions(nodes: &mut [Node]) {
 
 fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow> {
     let hooks = table.dispatched(moment);
-    let tied = |one: usize, other: usize| {
-        let (Some((one, _)), Some((other, _))) = (hooks.get(one), hooks.get(other)) else { return false };
-        let (one, other) = (&one.definition, &other.definition);
-        let constrains =
-            |it: &HookDef, target| it.constraints.iter().any(|constraint| constraint.target == target);
-        one.ord == other.ord && !constrains(one, other.id) && !constrains(other, one.id)
-    };
+    let ties: Vec<bool> =
+        hooks.windows(2).map(|pair| are_tied(&pair[0].0.definition, &pair[1].0.definition)).collect();
     let numbers = numbers(&hooks);
-    let row = |(nth, (hook, phases)): (usize, &(&Hook, Vec<Phase>))| {
-        let (definition, origin) = (&hook.definition, &hook.definition.origin);
+    let rows = hooks.iter().enumerate().map(|(nth, (hook, phases))| {
+        let definition = &hook.definition;
+        let origin = &definition.origin;
         let unit = info.counts.unwrap_or(Unit::Batches);
         let label = hook.label.as_ref().map_or_else(String::new, |label| format!("({label})"));
         HookRow {
@@ -301,10 +305,10 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             file: origin.file,
             line: origin.line,
             docs: origin.docs,
-            tied: tied(nth, nth + 1) || nth > 0 && tied(nth - 1, nth),
+            tied: ties.get(nth) == Some(&true) || nth > 0 && ties[nth - 1],
         }
-    };
-    hooks.iter().enumerate().map(row).collect()
+    });
+    rows.collect()
 }
 
 /// The valid values of `TRAINER_DESCRIBE`.

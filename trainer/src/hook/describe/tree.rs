@@ -24,8 +24,8 @@ impl HookTable {
             _ => self.nodes.iter().map(|node| Branch::of(node, &[])).collect(),
         };
         roots.iter().for_each(|root| draw(root, "", "", &mut lines));
-        let width = |column: usize| lines.iter().map(|line| line[column].width()).max().unwrap_or(0);
-        let (name_width, when_width) = (width(0), width(1));
+        let [name_width, when_width] =
+            [0, 1].map(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));
         let mut text = String::new();
         for [name, when, source] in &lines {
             let line = format!("{}  {}  {source}", padded(name, name_width), padded(when, when_width));
@@ -46,13 +46,12 @@ impl Branch {
     fn of(node: &Node, beside: &[Node]) -> Self {
         let again = if node.again { " …" } else { "" };
         let hooks = node.rows.iter().map(Branch::of_hook);
-        let has_hooks = |node: &&Node| {
+        let inside = node.inside.iter().chain(beside).filter(|node| {
             let of_operation = matches!(node.info.kind, MomentKind::Before | MomentKind::After);
             !of_operation || node.is_used()
-        };
-        let inside = node.inside.iter().chain(beside).filter(has_hooks).map(|node| Branch::of(node, &[]));
+        });
         let line = [node.info.path() + again, String::new(), String::new()];
-        Branch { line, below: hooks.chain(inside).collect() }
+        Branch { line, below: hooks.chain(inside.map(|node| Branch::of(node, &[]))).collect() }
     }
 
     fn of_hook(row: &HookRow) -> Self {

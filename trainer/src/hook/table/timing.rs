@@ -29,8 +29,9 @@ impl Table {
                 let range = self.range(moment, phase);
                 let start = as_u32(self.arounds.len());
                 self.arounds.push(measure(shims.operation));
-                let timed = |index: u32| Entry { call: shims.around, ..hooks[index as usize] };
-                self.arounds.extend(range.indices().map(timed));
+                let timed =
+                    range.indices().map(|index| Entry { call: shims.around, ..hooks[index as usize] });
+                self.arounds.extend(timed);
                 if !range.is_empty() {
                     self.arounds.push(measure(shims.body));
                 }

@@ -44,8 +44,8 @@ impl CutMix {
 fn range(size: i64, fraction: f64) -> Result<(i64, i64)> {
     let center = Tensor::f_randint(size, [1], (Kind::Int64, Device::Cpu))?.int64_value(&[0]);
     let half = (size as f64 * fraction) as i64 / 2;
-    let (first, end) = ((center - half).max(0), (center + half).min(size));
-    Ok((first, end - first))
+    let first = (center - half).max(0);
+    Ok((first, (center + half).min(size) - first))
 }
 
 #[hook(ord = ord::MIX, only = train, settings)]
@@ -70,7 +70,8 @@ impl CutMix {
         }
         let fraction = (1.0 - beta(self.alpha)?).sqrt();
         let order = permutation(inputs)?;
-        let ((top, rows), (left, columns)) = (range(height, fraction)?, range(width, fraction)?);
+        let (top, rows) = range(height, fraction)?;
+        let (left, columns) = range(width, fraction)?;
         let cut = |images: &Tensor| images.f_narrow(-2, top, rows)?.f_narrow(-1, left, columns);
         let mixture = inputs.copy(); // the loader may own the batch
         cut(&mixture)?.f_copy_(&cut(inputs)?.f_index_select(0, &order)?)?;

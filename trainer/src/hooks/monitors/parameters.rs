@@ -137,12 +137,12 @@ impl ParameterMonitor {
             ));
         }
         let vars = cx.vars();
-        let names = || vars.parameters().map(|var| var.name.as_str());
+        let names: Vec<&str> = vars.parameters().map(|var| var.name.as_str()).collect();
         for pattern in self.parameters.iter().filter(|pattern| !pattern.is_optional()) {
-            if !names().any(|name| pattern.matches(name)) {
+            if !names.iter().any(|name| pattern.matches(name)) {
                 return Err(Error::msg(format!(
                     "`ParameterMonitor::new(\"{pattern}\")`: no parameter matches{}",
-                    suggestion(&pattern.to_string(), names())
+                    suggestion(&pattern.to_string(), names.iter().copied())
                 )));
             }
         }
@@ -193,8 +193,8 @@ impl ParameterMonitor {
     fn run_observed(&self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         let vars = cx.vars();
         let part = cx.part();
-        let is_chosen = |var: &&Var| var.is_in(part) && self.parameters.matches(&var.name);
-        let chosen: Vec<&Var> = vars.parameters().filter(is_chosen).collect();
+        let own = vars.parameters().filter(|var| var.is_in(part));
+        let chosen: Vec<&Var> = own.filter(|var| self.parameters.matches(&var.name)).collect();
         let (with_grad, grads): (Vec<&Var>, Vec<Tensor>) =
             chosen.iter().map(|var| (*var, var.tensor.grad())).filter(|(_, grad)| grad.defined()).unzip();
         let names_with_grad: Vec<&str> = with_grad.iter().map(|var| var.name.as_str()).collect();
@@ -213,9 +213,11 @@ impl ParameterMonitor {
         }
         let before: Vec<Tensor> = with_grad.iter().map(|var| var.tensor.detach().copy()).collect();
         next.run(cx)?;
-        let change = |(var, before): (&&Var, &Tensor)| Ok(var.tensor.detach().f_sub(before)?);
-        let updates: Vec<Tensor> = with_grad.iter().zip(&before).map(change).collect::<Result<_>>()?;
-        let (of_updates, of_weights) = (norms(&updates)?, norms(&before)?);
+        let updates = with_grad.iter().zip(&before);
+        let updates = updates.map(|(var, before)| Ok(var.tensor.detach().f_sub(before)?));
+        let updates: Vec<Tensor> = updates.collect::<Result<_>>()?;
+        let of_updates = norms(&updates)?;
+        let of_weights = norms(&before)?;
         let ratio = of_updates.f_norm()?.f_div(&of_weights.f_norm()?)?;
         let total = match cx.part() {
             "" => "update_ratio".to_owned(),

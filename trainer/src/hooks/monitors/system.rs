@@ -93,7 +93,8 @@ impl SystemMonitor {
                 "the operating system does not report the memory of this process: remove the monitor on this system",
             ));
         };
-        let (now, cpu) = (Instant::now(), process.accumulated_cpu_time());
+        let now = Instant::now();
+        let cpu = process.accumulated_cpu_time();
         let cores = self.last.map_or(0.0, |(at, before)| {
             let spent = cpu.saturating_sub(before) as f64 / 1e3;
             spent / (now - at).as_secs_f64().max(1e-3)

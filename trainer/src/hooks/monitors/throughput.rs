@@ -122,7 +122,8 @@ impl ThroughputMonitor {
             self.window.waited += now - since;
             self.window.waits += 1;
         }
-        (self.step_began, self.steps) = (Some(now), cx.counters().optimizer_steps);
+        self.step_began = Some(now);
+        self.steps = cx.counters().optimizer_steps;
     }
 
     /// Stops timing a batch, and logs the values if they are due.
@@ -159,7 +160,8 @@ impl ThroughputMonitor {
         let Window { samples_before, batches, steps, waits, waited } =
             std::mem::replace(&mut self.window, next);
         let samples = counters.samples_seen.saturating_sub(samples_before);
-        let (batches, steps) = (f64::from(batches), steps.as_secs_f64());
+        let batches = f64::from(batches);
+        let steps = steps.as_secs_f64();
         let wait = if waits == 0 { 0.0 } else { waited.as_secs_f64() / f64::from(waits) };
         let seconds = (steps + wait * batches).max(1e-9);
         // Weighted so that the value of an epoch is the mean over its batches.

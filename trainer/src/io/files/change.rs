@@ -127,7 +127,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 ///
 /// Existing bytes do not change, so `from` remains valid up to its recorded length.
 pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
-    let is_as_written = fs::symlink_metadata(from).is_ok_and(|it| it.is_file() && it.len() == length);
+    let is_as_written =
+        fs::symlink_metadata(from).is_ok_and(|metadata| metadata.is_file() && metadata.len() == length);
     if !is_as_written || permit(path).and_then(|()| fs::hard_link(from, path)).is_err() {
         return Ok(false);
     }

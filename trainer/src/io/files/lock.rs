@@ -1,7 +1,6 @@
 //! Locks of folders, and of files that are being written.
 
-use std::fs::{self, File, Metadata, TryLockError};
-use std::io;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -86,8 +85,9 @@ fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
-        let identity = |it: io::Result<Metadata>| it.ok().map(|it| (it.dev(), it.ino()));
-        identity(file.metadata()) == identity(fs::symlink_metadata(path))
+        let [own, at_path] = [file.metadata(), fs::symlink_metadata(path)]
+            .map(|metadata| metadata.ok().map(|metadata| (metadata.dev(), metadata.ino())));
+        own == at_path
     }
     #[cfg(not(unix))]
     {

@@ -67,8 +67,10 @@ pub(crate) fn replace_file(
 
 /// Returns an error if a path does not end in a name that can be part of a temporary name.
 fn check_name(path: &Path) -> Result<()> {
-    let error = || in_file(path, "expected a path that ends in a name, in UTF-8");
-    if name_of(path).is_empty() { Err(error()) } else { Ok(()) }
+    if name_of(path).is_empty() {
+        return Err(in_file(path, "expected a path that ends in a name, in UTF-8"));
+    }
+    Ok(())
 }
 
 /// Creates the temporary folder in which the folder `path` is written. It is not a leftover while

@@ -82,7 +82,8 @@ impl Client {
     ) -> Result<Json, Failure> {
         let place = format!("{} ({path})", self.server);
         let mut answer = answer.map_err(|error| Failure::Temporary(format!("{place}: {error}")))?;
-        let (status, body) = (answer.status().as_u16(), answer.body_mut().read_to_string());
+        let status = answer.status().as_u16();
+        let body = answer.body_mut().read_to_string();
         let body = body.map_err(|error| Failure::Temporary(format!("{place}: {error}")))?;
         let json: Option<Json> = serde_json::from_str(&body).ok();
         if status == 200 {
@@ -105,18 +106,17 @@ impl Client {
 
     /// Returns the ID of the experiment with this name. Creates it if it does not exist.
     pub(super) fn experiment(&self, name: &str) -> Result<String, Failure> {
-        let id = |json: &Json, path: &str| json.pointer(path)?.as_str().map(str::to_owned);
         match self.get("experiments/get-by-name", &[("experiment_name", name)]) {
             Ok(json) => {
-                if let Some(id) = id(&json, "/experiment/experiment_id") {
-                    return Ok(id);
+                if let Some(id) = json.pointer("/experiment/experiment_id").and_then(Json::as_str) {
+                    return Ok(id.to_owned());
                 }
             }
             Err(Failure::Refused(text)) if text.contains("RESOURCE_DOES_NOT_EXIST") => {}
             Err(error) => return Err(error),
         }
         let json = self.post("experiments/create", &json!({ "name": name }))?;
-        id(&json, "/experiment_id").ok_or_else(|| {
+        json.pointer("/experiment_id").and_then(Json::as_str).map(str::to_owned).ok_or_else(|| {
             Failure::Refused(format!(
                 "{}: the response has no `experiment_id`: expected the address of an MLflow server",
                 self.server
@@ -174,12 +174,13 @@ impl Client {
     pub(super) fn last_steps(&self, run: &str) -> Result<Vec<(String, u64)>, Failure> {
         let json = self.get("runs/get", &[("run_id", run)])?;
         let metrics = json.pointer("/run/data/metrics").and_then(Json::as_array);
-        let step = |metric: &Json| {
+        let steps = metrics.into_iter().flatten().filter_map(|metric| {
+            let key = metric.get("key")?.as_str()?;
             let step = metric.get("step").unwrap_or(&Json::Null);
-            step.as_u64().or_else(|| step.as_str()?.parse().ok()).unwrap_or(0)
-        };
-        let last = |metric: &Json| Some((metric.get("key")?.as_str()?.to_owned(), step(metric)));
-        Ok(metrics.into_iter().flatten().filter_map(last).collect())
+            let step = step.as_u64().or_else(|| step.as_str()?.parse().ok()).unwrap_or(0);
+            Some((key.to_owned(), step))
+        });
+        Ok(steps.collect())
     }
 }
 
@@ -187,8 +188,7 @@ impl Client {
 /// `.`, `/` and spaces become `_`, and so do empty path components, `.` and `..`. A name of more
 /// than 250 characters is shortened and ends with a hash.
 pub(super) fn name(given: &str) -> String {
-    let is_valid = |letter: char| letter.is_alphanumeric() || "_-./ ".contains(letter);
-    let valid: String = given.chars().map(|letter| if is_valid(letter) { letter } else { '_' }).collect();
+    let valid = given.replace(|letter: char| !letter.is_alphanumeric() && !"_-./ ".contains(letter), "_");
     // MLflow rejects paths that are not normalized.
     let words = valid.split('/').map(|word| if matches!(word, "" | "." | "..") { "_" } else { word });
     let valid = words.collect::<Vec<_>>().join("/");

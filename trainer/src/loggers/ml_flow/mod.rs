@@ -189,7 +189,7 @@ impl MlFlow {
     /// Creates the run on the server, with its hyperparameters.
     fn create(&self, cx: &Cx<Main<Setup>>) -> Result<RunOnServer, Failure> {
         let client = self.client();
-        let folder = cx.run_folder().and_then(|it| it.file_name()).unwrap_or_default().to_string_lossy();
+        let folder = cx.run_folder().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
         let experiment_id = client.experiment(&self.experiment)?;
         let source = std::env::args().next().unwrap_or_default();
         let run_name = self.run_name.as_deref().unwrap_or(&folder);
@@ -204,7 +204,7 @@ impl MlFlow {
         let step = self.axis.position(record.counters(), record.time());
         let prefix =
             if record.phase() == Phase::Train && record.span() == Span::Pass { "epoch/" } else { "" };
-        let row = |(key, value): (&str, f64)| {
+        let rows = record.scalars().map(|(key, value)| {
             let value: Json = match value {
                 value if value.is_nan() => "NaN".into(),
                 f64::INFINITY => "Infinity".into(),
@@ -214,8 +214,8 @@ impl MlFlow {
             let key = name(&format!("{prefix}{key}"));
             let row = json!({ "key": key, "value": value, "timestamp": millis(record.time()), "step": step });
             format!("{row}\n")
-        };
-        record.scalars().map(row).collect()
+        });
+        rows.collect()
     }
 
     /// Starts the sender thread unless it is running.
@@ -271,7 +271,8 @@ impl MlFlow {
         let path = self.spool.path().with_file_name(RUN);
         if cx.is_resuming() {
             if let Some(known) = RunOnServer::load(&path, cx)? {
-                (self.run, self.is_resumed) = (Some(known), true);
+                self.run = Some(known);
+                self.is_resumed = true;
                 return Ok(());
             }
         } else {

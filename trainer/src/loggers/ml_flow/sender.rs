@@ -116,8 +116,9 @@ struct Worker {
 impl Worker {
     /// Sends the rows until the entry point ends. Returns whether everything was sent.
     fn run(&mut self) -> bool {
+        let client = self.job.client.clone();
+        let run = self.job.run.clone();
         if self.job.is_resumed {
-            let (client, run) = (self.job.client.clone(), self.job.run.clone());
             match self.attempt(|| {
                 client.set_status(&run, "RUNNING", None)?;
                 client.last_steps(&run)
@@ -135,7 +136,6 @@ impl Worker {
             }
         }
         let Some(End { status, time, .. }) = self.end else { return true };
-        let (client, run) = (self.job.client.clone(), self.job.run.clone());
         self.attempt(|| client.set_status(&run, status, Some(time))).is_some()
     }
 
@@ -168,7 +168,8 @@ impl Worker {
             return Some(true);
         }
         if !rows.is_empty() {
-            let (client, run) = (self.job.client.clone(), self.job.run.clone());
+            let client = self.job.client.clone();
+            let run = self.job.run.clone();
             self.attempt(|| client.log_metrics(&run, &rows))?;
         }
         self.job.sent += bytes;
@@ -179,14 +180,16 @@ impl Worker {
     /// Reads the next complete rows of the spool file, at most [`MAX_METRICS`], without those that
     /// the server already has. Also returns the number of bytes read.
     fn read(&self) -> error::Result<(Vec<Json>, u64)> {
-        let (mut rows, mut bytes) = (Vec::new(), 0);
+        let mut rows = Vec::new();
+        let mut bytes = 0;
         let path = &self.job.spool;
         if metadata(path)?.is_none() {
             return Ok((rows, 0));
         }
         let (mut file, _) = open(path, Links::Refuse)?;
         file.seek(SeekFrom::Start(self.job.sent)).map_err(|error| in_file(path, error))?;
-        let (mut reader, mut line) = (BufReader::new(file), String::new());
+        let mut reader = BufReader::new(file);
+        let mut line = String::new();
         while rows.len() < MAX_METRICS {
             line.clear();
             let length = reader.read_line(&mut line).map_err(|error| in_file(path, error))?;
@@ -195,7 +198,8 @@ impl Worker {
             }
             bytes += length as u64;
             let Ok(row) = serde_json::from_str::<Json>(&line) else { continue };
-            let (key, step) = (row["key"].as_str().unwrap_or_default(), row["step"].as_u64().unwrap_or(0));
+            let key = row["key"].as_str().unwrap_or_default();
+            let step = row["step"].as_u64().unwrap_or(0);
             if self.last_steps.get(key).is_none_or(|last| step > *last) {
                 rows.push(
                     json!({ "key": key, "value": row["value"], "timestamp": row["timestamp"], "step": step }),

@@ -145,7 +145,8 @@ impl TensorBoard {
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)?;
         self.hyperparameters = cx.hyperparameters();
-        (self.status, self.is_resuming) = (Status::Success, cx.is_resuming());
+        self.status = Status::Success;
+        self.is_resuming = cx.is_resuming();
         Ok(())
     }
 
@@ -185,7 +186,8 @@ impl TensorBoard {
 
     /// Appends the outcome of the run, and writes what could not be written yet.
     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
-        let (step, status) = (self.axis.position(cx.counters(), SystemTime::now()), self.status);
+        let step = self.axis.position(cx.counters(), SystemTime::now());
+        let status = self.status;
         if self.has_version {
             self.append(cx, step, |events| events.end(status))?;
         }

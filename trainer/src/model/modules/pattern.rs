@@ -155,8 +155,9 @@ impl<S: Into<String>> From<Vec<S>> for Patterns {
 
 impl<S: Into<String>> FromIterator<S> for Patterns {
     fn from_iter<I: IntoIterator<Item = S>>(patterns: I) -> Self {
-        let pattern = |text: S| ModulePattern { text: Cow::Owned(text.into()), optional: false };
-        let mut patterns: Vec<_> = patterns.into_iter().map(pattern).collect();
+        let mut patterns: Vec<_> = (patterns.into_iter())
+            .map(|text| ModulePattern { text: Cow::Owned(text.into()), optional: false })
+            .collect();
         if patterns.is_empty() {
             patterns.push(ModulePattern::new("")); // matches no name, so `build` reports it
         }

@@ -70,103 +70,65 @@ pub fn seq_t(name: impl Into<Name>) -> SequentialT {
     SequentialT { name: name.into(), layers: Vec::new() }
 }
 
-impl Sequential {
-    /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer that
-    /// already has a name, such as another sequence, keeps it.
-    #[must_use]
-    #[allow(clippy::should_implement_trait)]
-    pub fn add<M: Module + 'static>(self, layer: M) -> Self {
-        if own_name(&layer).is_some() {
-            return self.add_named(layer);
+macro_rules! sequence {
+    ($sequence:ident, $module:ident, $named:ident) => {
+        impl $sequence {
+            /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer that
+            /// already has a name, such as another sequence, keeps it.
+            #[must_use]
+            #[allow(clippy::should_implement_trait)]
+            pub fn add<M: $module + 'static>(self, layer: M) -> Self {
+                if own_name(&layer).is_some() {
+                    return self.add_named(layer);
+                }
+                let index = self.layers.len();
+                self.add_as(index.to_string(), layer)
+            }
+
+            /// Appends a layer, and names it after the sequence and `name`: `encoder.out`.
+            #[must_use]
+            pub fn add_as<M: $module + 'static>(self, name: impl AsRef<str>, layer: M) -> Self {
+                let name = format!("{}.{}", self.name, name.as_ref());
+                self.add_named(layer.$named(name))
+            }
+
+            /// Appends a layer unchanged. Use it for a layer that needs no name, or that runs a
+            /// [`Name`] itself.
+            #[must_use]
+            pub fn add_named<M: $module + 'static>(mut self, layer: M) -> Self {
+                self.layers.push(Box::new(layer));
+                self
+            }
+
+            /// Appends a closure, named after its index.
+            #[must_use]
+            pub fn add_fn(self, f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Self {
+                self.add(nn::func(f))
+            }
+
+            /// The number of layers.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.layers.len()
+            }
+
+            /// Whether the sequence has no layers.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.layers.is_empty()
+            }
         }
-        let index = self.layers.len();
-        self.add_as(index.to_string(), layer)
-    }
-
-    /// Appends a layer, and names it after the sequence and `name`: `encoder.out`.
-    #[must_use]
-    pub fn add_as<M: Module + 'static>(self, name: impl AsRef<str>, layer: M) -> Self {
-        let name = format!("{}.{}", self.name, name.as_ref());
-        self.add_named(layer.named(name))
-    }
-
-    /// Appends a layer unchanged. Use it for a layer that needs no name, or that runs a
-    /// [`Name`] itself.
-    #[must_use]
-    pub fn add_named<M: Module + 'static>(mut self, layer: M) -> Self {
-        self.layers.push(Box::new(layer));
-        self
-    }
-
-    /// Appends a closure, named after its index.
-    #[must_use]
-    pub fn add_fn(self, f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Self {
-        self.add(nn::func(f))
-    }
-
-    /// The number of layers.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.layers.len()
-    }
-
-    /// Whether the sequence has no layers.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.layers.is_empty()
-    }
+    };
 }
 
+sequence!(Sequential, Module, named);
+sequence!(SequentialT, ModuleT, named_t);
+
 impl SequentialT {
-    /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer that
-    /// already has a name, such as another sequence, keeps it.
-    #[must_use]
-    #[allow(clippy::should_implement_trait)]
-    pub fn add<M: ModuleT + 'static>(self, layer: M) -> Self {
-        if own_name(&layer).is_some() {
-            return self.add_named(layer);
-        }
-        let index = self.layers.len();
-        self.add_as(index.to_string(), layer)
-    }
-
-    /// Appends a layer, and names it after the sequence and `name`: `encoder.out`.
-    #[must_use]
-    pub fn add_as<M: ModuleT + 'static>(self, name: impl AsRef<str>, layer: M) -> Self {
-        let name = format!("{}.{}", self.name, name.as_ref());
-        self.add_named(layer.named_t(name))
-    }
-
-    /// Appends a layer unchanged. Use it for a layer that needs no name, or that runs a
-    /// [`Name`] itself.
-    #[must_use]
-    pub fn add_named<M: ModuleT + 'static>(mut self, layer: M) -> Self {
-        self.layers.push(Box::new(layer));
-        self
-    }
-
-    /// Appends a closure, named after its index.
-    #[must_use]
-    pub fn add_fn(self, f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Self {
-        self.add(nn::func(f))
-    }
-
     /// Appends a closure, named after its index. Its second argument is `true` in training.
     #[must_use]
     pub fn add_fn_t(self, f: impl Fn(&Tensor, bool) -> Tensor + Send + 'static) -> Self {
         self.add(nn::func_t(f))
-    }
-
-    /// The number of layers.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.layers.len()
-    }
-
-    /// Whether the sequence has no layers.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.layers.is_empty()
     }
 }
 

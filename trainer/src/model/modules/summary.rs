@@ -97,8 +97,8 @@ impl fmt::Display for SummaryTable {
                 grouped(row.flops),
             ]);
         }
-        let width = |column: usize| lines.iter().map(|line| line[column].width()).max().unwrap_or(0);
-        let widths: [usize; 6] = std::array::from_fn(width);
+        let widths: [usize; 6] =
+            std::array::from_fn(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));
         for line in &lines {
             let mut text = String::new();
             for (nth, (cell, width)) in line.iter().zip(widths).enumerate() {
@@ -195,15 +195,14 @@ impl SummaryRecorder {
                 "the forward pass called no named module: name the layers with `.named(…)` (see `trainer::modules`)",
             ));
         }
-        let elements = |prefix: &str| -> Option<u64> {
-            let below = |name: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.'));
-            let own = vars.parameters().filter(|var| below(&var.name));
-            own.map(|var| var.tensor.numel() as u64).reduce(|one, other| one + other)
-        };
         let SummaryRecorder { mut rows, flops, .. } = self;
         for row in &mut rows {
-            if let Some(parameters) = elements(&row.name) {
-                row.parameters = parameters;
+            let own = vars
+                .parameters()
+                .filter(|var| var.name.strip_prefix(&*row.name).is_some_and(|rest| rest.starts_with('.')));
+            let elements = own.map(|var| var.tensor.numel() as u64).reduce(|one, other| one + other);
+            if let Some(elements) = elements {
+                row.parameters = elements;
             }
         }
         let trainable = vars.parameters().filter(|var| var.tensor.requires_grad());
@@ -260,7 +259,8 @@ pub fn summary(vs: &nn::VarStore, net: &dyn nn::ModuleT, input: &Tensor) -> Resu
     }
     let recorder = {
         let _restore = Restore(RECORDER.replace(Some(SummaryRecorder::start()?)));
-        let (_guard, _no_grad) = (WatchGuard::summary(), tch::no_grad_guard());
+        let _guard = WatchGuard::summary();
+        let _no_grad = tch::no_grad_guard();
         drop(net.forward_t(input, false));
         RECORDER.take().expect("only an inner call replaces the recorder, and restores it")
     };

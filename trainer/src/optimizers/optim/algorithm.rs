@@ -215,15 +215,15 @@ impl StateSlot {
 
     /// Creates the state of one parameter, filled with `start`.
     pub(super) fn create(&self, parameter: &Tensor, start: f64) -> Result<Tensor> {
-        let steps = |device| Tensor::f_full([0; 0], start, (Kind::Float, device));
-        Ok(match self.kind {
+        let device = match self.kind {
             StateKind::Elements => {
                 let like = parameter.f_detach()?.f_to_kind(computed_in(parameter.kind()))?;
-                like.f_full_like(start)?
+                return Ok(like.f_full_like(start)?);
             }
-            StateKind::Steps => steps(parameter.device())?,
-            StateKind::StepsOnCpu => steps(Device::Cpu)?,
-        })
+            StateKind::Steps => parameter.device(),
+            StateKind::StepsOnCpu => Device::Cpu,
+        };
+        Ok(Tensor::f_full([0; 0], start, (Kind::Float, device))?)
     }
 }
 

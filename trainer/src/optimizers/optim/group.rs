@@ -168,16 +168,15 @@ impl ParamGroup {
         let is_chosen: Vec<bool> = self
             .names()
             .zip(self.parameters())
-            .map(|(name, it)| it.requires_grad() == frozen && accepts(name))
+            .map(|(name, parameter)| parameter.requires_grad() == frozen && accepts(name))
             .collect();
         let count = is_chosen.iter().filter(|is_chosen| **is_chosen).count();
         if count == 0 {
             return Ok(0);
         }
-        let stays_frozen = |(parameter, is_chosen): (&Tensor, &bool)| {
-            if *is_chosen { frozen } else { !parameter.requires_grad() }
-        };
-        let stays_frozen: Vec<bool> = self.parameters().zip(&is_chosen).map(stays_frozen).collect();
+        let stays_frozen: Vec<bool> = (self.parameters().zip(&is_chosen))
+            .map(|(parameter, is_chosen)| if *is_chosen { frozen } else { !parameter.requires_grad() })
+            .collect();
         if self.frozen {
             self.set("frozen", 0.0)?; // this thaws all parameters
         }
@@ -187,7 +186,8 @@ impl ParamGroup {
         if frozen {
             let chosen =
                 self.names().zip(self.parameters()).zip(&is_chosen).filter(|(_, is_chosen)| **is_chosen);
-            let chosen = chosen.map(|((name, it), _)| (name.to_owned(), it.shallow_clone())).collect();
+            let chosen =
+                chosen.map(|((name, parameter), _)| (name.to_owned(), parameter.shallow_clone())).collect();
             libtorch::drop_grads(&chosen)?;
             if stays_frozen.iter().all(|is_frozen| *is_frozen) {
                 self.set("frozen", 1.0)?;
@@ -240,8 +240,8 @@ impl ParamGroup {
         if self.state[nth].is_none() {
             let slot = &self.algorithm.state[nth];
             let start = slot.starts_at.map_or(Ok(0.0), |name| self.get(name))?;
-            let create = |parameter| slot.create(parameter, start);
-            self.state[nth] = Some(self.own.tensors().iter().map(create).collect::<Result<_>>()?);
+            let created = self.own.tensors().iter().map(|parameter| slot.create(parameter, start));
+            self.state[nth] = Some(created.collect::<Result<_>>()?);
         }
         Ok(())
     }
@@ -250,11 +250,11 @@ impl ParamGroup {
     /// not require: a frozen group may have state from before it was frozen.
     pub(super) fn create_state_for(&mut self, state: &[(String, Tensor)]) -> Result<()> {
         for (nth, slot) in self.algorithm.state.iter().enumerate() {
-            let has = |(name, _): &(String, Tensor)| {
+            let is_saved = state.iter().any(|(name, _)| {
                 let parameter = name.strip_prefix(slot.name).and_then(|rest| rest.strip_prefix('/'));
                 parameter.is_some_and(|parameter| self.own.names().any(|known| known == parameter))
-            };
-            if state.iter().any(has) {
+            });
+            if is_saved {
                 self.create_state_slot(nth)?;
             }
         }
@@ -301,12 +301,12 @@ impl ParamGroup {
     pub fn updates(&self) -> impl Iterator<Item = Update<'_>> {
         let own = self.own.names().zip(self.own.tensors().iter()).enumerate();
         own.filter(|(_, (_, parameter))| parameter.grad().defined()).map(|(nth, (name, parameter))| {
-            let state = |list: &TensorList| list.iter().nth(nth).map(Tensor::shallow_clone);
+            let state = self.state.iter().flatten().filter_map(|list| list.iter().nth(nth));
             Update {
                 name,
                 parameter: parameter.detach(),
                 grad: parameter.grad(),
-                state: self.state.iter().flatten().filter_map(state).collect(),
+                state: state.map(Tensor::shallow_clone).collect(),
             }
         })
     }
@@ -483,8 +483,10 @@ pub(super) fn bind(
 
 /// Describes the parameters that the kernels cannot update.
 pub(super) fn unfit(vars: &Vars) -> Vec<String> {
-    let why = |var: &Var| Some(format!("the parameter `{}` {}", var.name, libtorch::unfit(&var.tensor)?));
-    vars.parameters().filter_map(why).collect()
+    let unfit = vars
+        .parameters()
+        .filter_map(|var| Some(format!("the parameter `{}` {}", var.name, libtorch::unfit(&var.tensor)?)));
+    unfit.collect()
 }
 
 /// Returns the prefix of errors about one pattern.

@@ -230,14 +230,10 @@ fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes
         match places.get(name) {
             None => mistakes.push(format!("`{name}` is unexpected")),
             Some(place) if place.size() != tensor.size() => {
-                let (there, here) = (tensor.size(), place.size());
-                mistakes
-                    .push(format!("`{name}`: expected shape {here:?}, found {there:?} in the saved state"));
+                mistakes.push(differs(name, "shape", place.size(), tensor.size()));
             }
             Some(place) if place.kind() != tensor.kind() => {
-                let (there, here) = (tensor.kind(), place.kind());
-                mistakes
-                    .push(format!("`{name}`: expected dtype {here:?}, found {there:?} in the saved state"));
+                mistakes.push(differs(name, "dtype", place.kind(), tensor.kind()));
             }
             Some(place) => copies.push((place.shallow_clone(), tensor)),
         }
@@ -252,4 +248,8 @@ fn copy_state(own: &[(String, Tensor)], saved: &[(String, Tensor)], mut mistakes
         place.f_copy_(&tensor.f_detach()?)?;
     }
     Ok(())
+}
+
+fn differs<T: std::fmt::Debug>(name: &str, what: &str, expected: T, found: T) -> String {
+    format!("`{name}`: expected {what} {expected:?}, found {found:?} in the saved state")
 }

@@ -57,13 +57,12 @@ impl OptimizerCore {
     /// invalid `decay` adds no groups; [`check`](OptimizerCore::check) reports it.
     pub(super) fn add_layers(&mut self, decay: f64, layers: Vec<String>) {
         self.decays.push(decay);
-        let rate = |depth: usize| self.lr * decay.powi(i32::try_from(depth).unwrap_or(i32::MAX));
-        let count = layers.len();
-        let groups: Vec<_> = (layers.into_iter().enumerate())
-            .map(|(nth, pattern)| (pattern, Group::new().lr(rate(count - 1 - nth))))
-            .collect();
         if decay > 0.0 && decay.is_finite() {
-            self.groups_by.extend(groups);
+            let depths = (0..layers.len()).rev();
+            self.groups_by.extend(layers.into_iter().zip(depths).map(|(pattern, depth)| {
+                let lr = self.lr * decay.powi(i32::try_from(depth).unwrap_or(i32::MAX));
+                (pattern, Group::new().lr(lr))
+            }));
         }
     }
 

@@ -50,7 +50,8 @@ impl NamedOptimizer {
 
     /// Resets the accumulated batch weights.
     fn reset_accumulated(&mut self) {
-        (self.accumulated, self.has_current) = (Accumulated::default(), false);
+        self.accumulated = Accumulated::default();
+        self.has_current = false;
     }
 }
 
@@ -371,8 +372,10 @@ impl Optimizers {
     /// count and the accumulated batch weights of a part. Does nothing if the part has no optimizer.
     pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64, accumulated: Accumulated) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
-            (part.used_lrs, part.steps) = (used_lrs, steps);
-            (part.accumulated, part.has_current) = (accumulated, false);
+            part.used_lrs = used_lrs;
+            part.steps = steps;
+            part.accumulated = accumulated;
+            part.has_current = false;
         }
     }
 

@@ -88,11 +88,11 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         self.share = vars.share();
         let owners = assign(vars, &self.owners, self.share.of);
         self.inner.bind_share(vars, &|name| owners.get(name) == Some(&self.share.rank))?;
-        let of_rank = |rank| {
+        let shares = (0..self.share.of).map(|rank| {
             let own = vars.parameters().filter(|var| owners.get(&var.name) == Some(&rank));
             own.map(|var| var.tensor.shallow_clone()).collect()
-        };
-        self.shares = (0..self.share.of).map(of_rank).collect();
+        });
+        self.shares = shares.collect();
         self.owners = owners;
         Ok(())
     }
@@ -142,12 +142,11 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
 
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
         // The inner optimizer returns an error for a name that belongs to no rank.
-        let is_own = |(name, _): &&(String, Tensor)| {
+        let own = state.iter().filter(|(name, _)| {
             let owner = name.split_once('/').and_then(|(_, parameter)| self.owners.get(parameter));
             owner.is_none_or(|owner| *owner == self.share.rank)
-        };
-        let own: Vec<_> =
-            state.iter().filter(is_own).map(|(name, it)| (name.clone(), it.shallow_clone())).collect();
+        });
+        let own: Vec<_> = own.map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
         self.inner.load_state(&own)
     }
 }

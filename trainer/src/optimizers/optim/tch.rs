@@ -86,13 +86,12 @@ impl Optimizer for Tch {
         // tch panics if libtorch fails; the optimizer is still usable afterwards.
         catch_unwind(AssertUnwindSafe(|| self.optimizer.step())).map_err(|panic| {
             let text = panic_text(&*panic);
-            let has_sparse_grad = |(_, parameter): &(&str, &Tensor)| {
+            let named = self.groups.iter().flat_map(|group| group.names().zip(group.parameters()));
+            let sparse = named.filter(|(_, parameter)| {
                 let grad = parameter.grad();
                 grad.defined() && grad.is_sparse()
-            };
-            let named = self.groups.iter().flat_map(|group| group.names().zip(group.parameters()));
-            let sparse: Vec<_> =
-                named.filter(has_sparse_grad).map(|(name, _)| format!("`{name}`")).collect();
+            });
+            let sparse: Vec<_> = sparse.map(|(name, _)| format!("`{name}`")).collect();
             Error::msg(match &sparse[..] {
                 [] => format!("tch's optimizer failed: {text}"),
                 sparse => format!(

@@ -42,9 +42,9 @@ impl CosineRestarts {
 }
 
 impl Schedule for CosineRestarts {
-    fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
+    fn factor(&self, mut step: u64, run: Option<u64>) -> Result<f64> {
         let end = check_factor("the end of `CosineRestarts`", self.end)?;
-        let (mut cycle, mut step) = (self.first.steps_at_least_1(run, "CosineRestarts::every({})")?, step);
+        let mut cycle = self.first.steps_at_least_1(run, "CosineRestarts::every({})")?;
         match self.growth {
             0 => return Err(Error::usage("`CosineRestarts::every(…).growing(0)`: expected at least 1")),
             1 => step %= cycle,

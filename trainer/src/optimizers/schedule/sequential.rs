@@ -43,13 +43,15 @@ impl Sequential {
 
 impl Schedule for Sequential {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
-        let (mut current, mut begun) = (&self.first, 0);
+        let mut current = &self.first;
+        let mut begun = 0;
         for (at, next) in &self.rest {
             let at = at.steps(run, ".then({}, …)")?;
             if step < at {
                 return current.factor(step - begun, Some(at - begun));
             }
-            (current, begun) = (next, at);
+            current = next;
+            begun = at;
         }
         current.factor(step - begun, run.map(|run| run.saturating_sub(begun)))
     }
@@ -58,12 +60,14 @@ impl Schedule for Sequential {
         for pair in self.rest.windows(2) {
             pair[0].0.check_before(pair[1].0, run, ".then({}, …)")?;
         }
-        let (mut current, mut begun) = (&self.first, 0);
+        let mut current = &self.first;
+        let mut begun = 0;
         for (at, next) in &self.rest {
             at.check_fits(run, ".then({}, …)")?;
             let at = at.steps(run, ".then({}, …)")?;
             current.check(Some(at.saturating_sub(begun)))?;
-            (current, begun) = (next, at);
+            current = next;
+            begun = at;
         }
         current.check(run.map(|run| run.saturating_sub(begun)))
     }

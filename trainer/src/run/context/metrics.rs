@@ -18,7 +18,7 @@ impl<P> Cx<P> {
     /// The names of the validation loaders of the current `fit`, if they are
     /// [named](crate::data::NamedLoaders), and whether the validation of each is due before the
     /// planned end. Known from `before_fit` on.
-    pub fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
+    fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
         self.as_run().fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
     }
 

@@ -36,12 +36,15 @@ pub(super) struct Check<'a> {
 
 impl<'a> Check<'a> {
     /// Defines a closure at the point `M`, or around the operation `M`.
-    pub(super) fn new<M: Moment>(place: &'static Location<'static>, closure: Closure<'a>) -> Self {
+    pub(super) fn new<M: Moment>(
+        place: &'static Location<'static>,
+        closure: impl FnMut(&mut Run, Option<Rest<'_>>) -> HookResult + 'a,
+    ) -> Self {
         let call = match M::INFO.kind {
             MomentKind::Operation => Shim::Around(call_around),
             _ => Shim::Point(call_at),
         };
-        Check { moment: M::INFO, row: M::index, place, call, closure }
+        Check { moment: M::INFO, row: M::index, place, call, closure: Box::new(closure) }
     }
 }
 
@@ -72,12 +75,12 @@ impl<'a> Checks<'a> {
     /// given phase or, by default, in all phases.
     pub(super) fn add<T: Task>(
         checks: Vec<Check<'a>>,
-        builder: TrainerBuilder<T>,
+        mut builder: TrainerBuilder<T>,
         phase: Option<Phase>,
     ) -> (Self, TrainerBuilder<T>) {
         static HARNESSES: AtomicU64 = AtomicU64::new(0);
         let harness = HARNESSES.fetch_add(1, Ordering::Relaxed);
-        let (mut running, mut builder) = (Vec::new(), builder);
+        let mut running = Vec::new();
         for (index, Check { moment, row, place, call, closure }) in checks.into_iter().enumerate() {
             let name = if index == 0 { "harness".to_owned() } else { format!("harness #{}", index + 1) };
             let definition = HookDef {

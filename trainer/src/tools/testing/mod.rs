@@ -118,7 +118,8 @@ impl Harness<'_, SmallTask> {
     /// 2; each batch has inputs `[4, 4]` and labels `[4]`. Discovered hooks are excluded.
     pub fn small() -> Self {
         let vars = nn::VarStore::new(Device::Cpu);
-        let (root, config) = (vars.root(), nn::LinearConfig::default());
+        let root = vars.root();
+        let config = nn::LinearConfig::default();
         let net = nn::seq()
             .add(nn::linear(&root / "fc1", 4, 8, config))
             .add_fn(Tensor::relu)
@@ -211,8 +212,9 @@ impl<'a, T: Task> Harness<'a, T> {
     #[track_caller]
     pub fn fail_at<P: AtPoint>(mut self, message: impl Into<String>) -> Self {
         let message = message.into();
-        let fail = move |_: &mut Run, _: Option<Rest<'_>>| Err(RequestedFailure(message.clone()).into());
-        self.checks.push(Check::new::<P>(Location::caller(), Box::new(fail)));
+        self.checks.push(Check::new::<P>(Location::caller(), move |_, _| {
+            Err(RequestedFailure(message.clone()).into())
+        }));
         self
     }
 
@@ -240,8 +242,9 @@ impl<'a, T: Task> Harness<'a, T> {
     /// ```
     #[track_caller]
     pub fn on<P: AtPoint>(mut self, mut closure: impl CheckClosure<P> + 'a) -> Self {
-        let call = move |run: &mut Run, _: Option<Rest<'_>>| Ok(closure(Cx::from_run(run)).outcome()?);
-        self.checks.push(Check::new::<P>(Location::caller(), Box::new(call)));
+        self.checks.push(Check::new::<P>(Location::caller(), move |run, _| {
+            Ok(closure(Cx::from_run(run)).outcome()?)
+        }));
         self
     }
 
@@ -294,10 +297,12 @@ impl<'a, T: Task> Harness<'a, T> {
         place: &'static Location<'static>,
         closure: impl FnOnce(&mut Run, Option<Rest<'_>>) -> Result<R>,
     ) -> Result<R> {
-        let (mut closure, mut value, mut left) = (Some(closure), None, self.nth);
+        let mut closure = Some(closure);
+        let mut value = None;
+        let mut left = self.nth;
         let is_failing = self.cancel_after.is_some();
         let mut harness: Harness<'_, T> = self;
-        let call = |run: &mut Run, rest: Option<Rest<'_>>| {
+        harness.checks.push(Check::new::<M>(place, |run, rest| {
             if left > 0 {
                 left -= 1;
                 return otherwise(run, rest);
@@ -305,8 +310,7 @@ impl<'a, T: Task> Harness<'a, T> {
             let Some(closure) = closure.take() else { return otherwise(run, rest) };
             value = Some(closure(run, rest)?);
             Ok(())
-        };
-        harness.checks.push(Check::new::<M>(place, Box::new(call)));
+        }));
         let outcome = harness.run()?;
         match outcome.result {
             Err(error) if !is_requested(&error, is_failing) => Err(error),
@@ -370,11 +374,11 @@ impl<'a, T: Task> Harness<'a, T> {
             return Ok(phase);
         }
         let fit = PhaseSet::from_phases(&[Phase::Train, Phase::Sanity, Phase::Valid]);
-        let phases = |phase| if phase == Phase::Train { fit } else { PhaseSet::NONE.with(phase) };
-        let reaches = |phase: &Phase| {
-            self.checks.iter().all(|check| check.moment.phases.and(phases(*phase)) != PhaseSet::NONE)
-        };
-        [Phase::Train, Phase::Test, Phase::Predict].into_iter().find(reaches).ok_or_else(|| {
+        let entry = [Phase::Train, Phase::Test, Phase::Predict].into_iter().find(|entry| {
+            let phases = if *entry == Phase::Train { fit } else { PhaseSet::NONE.with(*entry) };
+            self.checks.iter().all(|check| check.moment.phases.and(phases) != PhaseSet::NONE)
+        });
+        entry.ok_or_else(|| {
             let moments: Vec<_> =
                 self.checks.iter().map(|check| format!("`{}`", check.moment.path())).collect();
             Error::usage(format!(
@@ -405,9 +409,9 @@ fn cancelling<'a>(
         Ok(())
     };
     if phase == Phase::Predict {
-        Check::new::<AfterPredictStep>(place, Box::new(call))
+        Check::new::<AfterPredictStep>(place, call)
     } else {
-        Check::new::<AfterStep>(place, Box::new(call))
+        Check::new::<AfterStep>(place, call)
     }
 }
 

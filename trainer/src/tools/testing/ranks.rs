@@ -134,13 +134,13 @@ impl Ranks {
             }
         };
         let outcomes: Vec<Result<String, String>> = from_text(&text)?;
-        let value = |(rank, outcome): (usize, Result<String, String>)| {
+        let values = outcomes.into_iter().enumerate().map(|(rank, outcome)| {
             let value = outcome.map_err(|why| Error::msg(format!("rank {rank}: {why}")))?;
             from_text(&value).map_err(|error| {
                 Error::usage(format!("the value of rank {rank} cannot be deserialized: {error}"))
             })
-        };
-        Ok(outcomes.into_iter().enumerate().map(value).collect())
+        });
+        Ok(values.collect())
     }
 
     /// Returns the name of the running test, or an error if it cannot start ranks.

@@ -108,14 +108,13 @@ impl NamedOptimizer {
 /// Binds an optimizer again, and restores its settings and the state of unchanged parameters.
 fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Result<()> {
     let key = |group: &ParamGroup| (group.pattern().map(str::to_owned), group.group);
-    let settings = |group: &ParamGroup| -> Vec<(String, f64)> {
-        group.settings().map(|(name, value)| (name.to_owned(), value)).collect()
-    };
-    let before: Vec<_> = optimizer.groups().iter().map(|group| (key(group), settings(group))).collect();
-    let is_kept = |(name, _): &(String, Tensor)| {
-        name.split_once('/').is_none_or(|(_, parameter)| !changes.is_new(parameter))
-    };
-    let state: Vec<_> = optimizer.state().into_iter().filter(is_kept).collect();
+    let before = optimizer.groups().iter().map(|group| {
+        let settings = group.settings().map(|(name, value)| (name.to_owned(), value));
+        (key(group), settings.collect::<Vec<_>>())
+    });
+    let before: Vec<_> = before.collect();
+    let mut state = optimizer.state();
+    state.retain(|(name, _)| name.split_once('/').is_none_or(|(_, parameter)| !changes.is_new(parameter)));
     optimizer.bind(own)?;
     for group in optimizer.groups_mut() {
         let own = key(group);
@@ -126,9 +125,8 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
             }
         }
     }
-    let lacks = |state: &[(String, Tensor)], name: &str| !state.iter().any(|(known, _)| known == name);
     let fresh = optimizer.state();
-    if state.iter().any(|(name, _)| lacks(&fresh, name)) {
+    if state.iter().any(|(name, _)| fresh.iter().all(|(known, _)| known != name)) {
         // A group that is frozen now may have had state before it was frozen. This call creates it,
         // even if it then fails because other state is missing; the call below copies everything.
         let _ = optimizer.load_state(&state);
