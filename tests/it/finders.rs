@@ -1,11 +1,15 @@
 //! Finding a learning rate and a batch size, and restoring everything afterwards.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use serde::{Deserialize, Serialize};
 use trainer::data::from_fn;
 use trainer::finders::{BatchSizeLimit, FindBatchSize, FindLr};
-use trainer::hooks::{Amp, Ema, Freeze, Lookahead, LrSchedule, Progress};
+use trainer::hooks::{
+    Amp, EarlyStopping, Ema, Freeze, HyperparameterSchedule, Lookahead, LrSchedule, Progress,
+};
 use trainer::optim::{Group, Tch};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -355,10 +359,85 @@ fn a_finder_freezes_what_the_next_fit_freezes() {
     assert_ne!(frozen, losses(model::builder()));
 }
 
+/// Scales the gradients by a factor that depends on all earlier steps.
+#[derive(Clone, Default, Deserialize, Serialize)]
+struct Growing {
+    steps: u32,
+    #[serde(skip)]
+    calls: Arc<AtomicU32>,
+}
+
+#[hook(state)]
+impl Growing {
+    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+        self.steps += 1;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        cx.unscale_grads(1.0 + f64::from(self.steps)).map(drop)
+    }
+}
+
+/// Counts its calls. It has no state, and says that it runs in trials.
+struct Counted(Arc<AtomicU32>);
+
+#[hook(trial)]
+impl Counted {
+    fn after_backward(&mut self, _: &mut Cx<AfterBackward>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Counts its calls. It has a state, and says that it does not run in trials.
+#[derive(Default, Deserialize, Serialize)]
+struct LeftOut {
+    #[serde(skip)]
+    calls: Arc<AtomicU32>,
+}
+
+#[hook(state, trial = false)]
+impl LeftOut {
+    fn after_backward(&mut self, _: &mut Cx<AfterBackward>) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns a copy of all parameters as one vector.
+fn weights<T: Task>(trainer: &Trainer<T>) -> Tensor {
+    let all: Vec<Tensor> = trainer.vars().parameters().map(|var| var.tensor.reshape([-1])).collect();
+    Tensor::cat(&all, 0)
+}
+
+#[test]
+fn a_finder_runs_hooks_with_a_state_or_with_trial_and_restores_them() {
+    let growing = Growing::default();
+    let grown = Arc::clone(&growing.calls);
+    let counted = Arc::new(AtomicU32::new(0));
+    let left_out = LeftOut::default();
+    let ignored = Arc::clone(&left_out.calls);
+    let mut trainer = model::builder()
+        .hook(growing.clone())
+        .hook(Counted(Arc::clone(&counted)))
+        .hook(left_out)
+        .hook(EarlyStopping::new("valid/loss", Goal::Minimize))
+        .epochs(1)
+        .build()
+        .unwrap();
+    let before = weights(&trainer);
+    let steps = 20;
+    trainer.find_lr(&mut rows(16), &FindLr::new().to(1e-3).steps(steps)).unwrap();
+    assert_eq!([&grown, &counted, &ignored].map(|calls| calls.load(Ordering::Relaxed)), [steps, steps, 0]);
+    assert_eq!(trainer.hook::<Growing>().unwrap().steps, 0);
+    assert_eq!(weights(&trainer), before);
+    let mut loader = rows(16);
+    let warnings = trainer.fit(&mut loader, Some(&mut rows(16))).unwrap().warnings;
+    let listed = "`find_lr` does not run `it::finders::LeftOut`: if one of these hooks changes training";
+    assert!(warnings.len() == 1 && warnings[0].starts_with(listed), "{warnings:?}");
+}
+
 #[test]
 fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
     let mut trainer = model::builder()
         .hook(Lookahead::new(5, 0.5))
+        .hook(HyperparameterSchedule::momentum(Cosine::to(0.0)))
         .hook(LrSchedule::new(Cosine::to(0.0)))
         .hook(Progress::new())
         .on::<BeforeOptStep>("mine", |_| {})
@@ -371,8 +450,7 @@ fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
     }
     let warnings = trainer.fit(&mut rows(16), None).unwrap().warnings;
     assert_eq!(warnings.len(), 1, "{warnings:?}");
-    let listed =
-        "`find_lr` does not run `mine`, `trainer::hooks::Lookahead`: if one of these hooks changes training";
+    let listed = "`find_lr` does not run `mine`, `trainer::hooks::HyperparameterSchedule`: if one of these hooks changes training";
     assert!(warnings[0].starts_with(listed), "{warnings:?}");
     assert_eq!(trainer.fit(&mut rows(16), None).unwrap().warnings, [""; 0]);
 }

@@ -4,13 +4,13 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitStr, Member, Path, UnOp};
+use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitStr, Member, Path, UnOp};
 
 use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "ord",
     "only",
     "every",
@@ -23,6 +23,7 @@ const KEYS: [&str; 13] = [
     "single",
     "state",
     "settings",
+    "trial",
     "crate",
 ];
 
@@ -58,12 +59,16 @@ pub(super) struct Arguments {
     pub(super) main_only: Option<Span>,
     /// The span of the flag `auto`.
     pub(super) auto: Option<Span>,
+    /// Whether it was `auto = ranks`.
+    pub(super) auto_of_ranks: bool,
     /// The span of the flag `single`.
     pub(super) single: Option<Span>,
     /// `state`, `state = self.<field>`.
     pub(super) state: Option<SavedState>,
     /// The span of the flag `settings`.
     pub(super) settings: Option<Span>,
+    /// `trial`, `trial = false`.
+    pub(super) trial: Option<bool>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
     /// Whether `around` was given, but its operation could not be parsed.
@@ -233,10 +238,16 @@ impl Arguments {
             ("crate", Form::Value(value)) => self.krate = path(&name, value, span, errors),
             ("main_only", Form::Nothing) => self.main_only = Some(span),
             ("auto", Form::Nothing) => self.auto = Some(span),
+            ("auto", Form::Value(value)) => {
+                self.auto = word("auto", "ranks", value, span, errors).map(|_| span);
+                self.auto_of_ranks = self.auto.is_some();
+            }
             ("single", Form::Nothing) => self.single = Some(span),
             ("state", Form::Nothing) => self.state = Some(SavedState { span, field: None }),
             ("state", Form::Value(value)) => self.state = saved_field(value, span, errors),
             ("settings", Form::Nothing) => self.settings = Some(span),
+            ("trial", Form::Nothing) => self.trial = Some(true),
+            ("trial", Form::Value(value)) => self.trial = boolean("trial", value, span, errors),
             (known, _) if KEYS.contains(&known) => errors.push(span, format!("expected {}", form_of(known))),
             _ => {
                 let help = match nearest(&name, KEYS) {
@@ -312,7 +323,7 @@ pub(super) fn is_like_a_point(word: &str) -> bool {
 
 /// Returns whether a key takes no value.
 fn is_flag(word: &str) -> bool {
-    matches!(word, "main_only" | "auto" | "single" | "state" | "settings")
+    matches!(word, "main_only" | "auto" | "single" | "state" | "settings" | "trial")
 }
 
 /// Returns the syntax of a key.
@@ -329,9 +340,10 @@ fn form_of(key: &str) -> &'static str {
         "around" => "`around = <operation>`",
         "crate" => "`crate = <path of the trainer crate>`",
         "main_only" => "`main_only` without a value",
-        "auto" => "`auto` without a value",
+        "auto" => "`auto` or `auto = ranks`",
         "state" => "`state` or `state = self.<field>`",
         "settings" => "`settings` without a value",
+        "trial" => "`trial` or `trial = false`",
         _ => "`single` without a value",
     }
 }
@@ -369,6 +381,30 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
         }
         Some((other, _)) => {
             errors.push(expression.span(), format!("expected `{key} = <integer>`, found {}", kind_of(other)));
+            None
+        }
+    }
+}
+
+/// Parses one word, the only value of a key.
+fn word(key: &str, expected: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<Ident> {
+    let span = if value.is_empty() { at } else { value.span() };
+    check_single(&value, errors)?;
+    let word = syn::parse2::<Ident>(value).ok().filter(|word| word == expected);
+    if word.is_none() {
+        errors.push(span, format!("expected {}", form_of(key)));
+    }
+    word
+}
+
+/// Parses `true` or `false`.
+fn boolean(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<bool> {
+    let span = if value.is_empty() { at } else { value.span() };
+    check_single(&value, errors)?;
+    match syn::parse2::<LitBool>(value) {
+        Ok(value) => Some(value.value),
+        Err(_) => {
+            errors.push(span, format!("expected {}", form_of(key)));
             None
         }
     }

@@ -110,7 +110,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         Some(auto) => {
             let here = krate.at(ours(auto));
             // Located on the word `auto`, where rustc reports a type without `Default`.
-            let maker = quote_spanned!(ours(auto)=> #here::__private::HookImpl::auto::<__Self>);
+            let maker = Ident::new(if arguments.auto_of_ranks { "of_ranks" } else { "auto" }, ours(auto));
+            let maker = quote_spanned!(ours(auto)=> #here::__private::HookImpl::#maker::<__Self>);
             quote!({ type __Self = #self_type; #maker(__ORIGIN) })
         }
     };
@@ -379,6 +380,7 @@ impl Definition<'_> {
             }
         });
         let main_only = hook.main_only.then(|| quote!(.main_only()));
+        let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
         let constraints = self.constraints(hook);
         let docs = hook.function.summary();
         let line = line_of(&hook.function.signature.ident);
@@ -391,6 +393,7 @@ impl Definition<'_> {
             #every
             #of
             #main_only
+            #trial
             #constraints
         }
     }

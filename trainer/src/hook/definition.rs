@@ -178,6 +178,8 @@ pub struct HookDef {
     pub(crate) of_value: Option<PatternsOf>,
     /// Whether it runs in the process of rank 0 only.
     pub(crate) main_only: bool,
+    /// Whether it runs in trials. Defaults to whether its value has a state.
+    pub(crate) trial: Option<bool>,
     pub(crate) constraints: &'static [OrderConstraint],
     pub(crate) call: Shim,
 }
@@ -207,6 +209,7 @@ impl HookDef {
             of: &[],
             of_value: None,
             main_only: false,
+            trial: None,
             constraints: &[],
             call,
         }
@@ -246,6 +249,13 @@ impl HookDef {
     #[must_use]
     pub const fn main_only(mut self) -> Self {
         self.main_only = true;
+        self
+    }
+
+    /// Sets whether the hook runs in trials.
+    #[must_use]
+    pub const fn trial(mut self, runs: bool) -> Self {
+        self.trial = Some(runs);
         self
     }
 

@@ -23,6 +23,8 @@ pub struct HookImpl {
     pub(crate) hooks: &'static [HookDef],
     /// For a block with `auto`, creates the value that a trainer uses.
     pub(crate) make: Option<fn() -> Instance>,
+    /// Whether only a trainer with several ranks uses that value, whatever it discovers.
+    of_ranks: bool,
     pub(crate) state: Option<StateOf>,
     pub(crate) settings: Option<SettingsOf>,
 }
@@ -34,7 +36,7 @@ impl HookImpl {
     /// concrete type arguments.
     #[must_use]
     pub const fn generic(origin: Origin) -> Self {
-        HookImpl { origin, id: None, hooks: &[], make: None, state: None, settings: None }
+        HookImpl { origin, id: None, hooks: &[], make: None, of_ranks: false, state: None, settings: None }
     }
 
     /// Creates the registration of the block of a task type, or of a type whose values are added
@@ -46,6 +48,7 @@ impl HookImpl {
             id: Some(TypeId::of::<H>()),
             hooks: H::HOOKS,
             make: None,
+            of_ranks: false,
             state: H::STATE,
             settings: H::SETTINGS,
         }
@@ -56,6 +59,14 @@ impl HookImpl {
     pub const fn auto<H: Auto>(origin: Origin) -> Self {
         let mut block = HookImpl::new::<H>(origin);
         block.make = Some(|| Instance::with_hooks(H::default()));
+        block
+    }
+
+    /// Creates the registration of a block with `auto = ranks`.
+    #[must_use]
+    pub const fn of_ranks<H: Auto>(origin: Origin) -> Self {
+        let mut block = HookImpl::auto::<H>(origin);
+        block.of_ranks = true;
         block
     }
 }
@@ -125,9 +136,14 @@ impl Linked {
     }
 }
 
-/// Returns the linked hooks that a trainer uses, sorted by crate, path and name. Reports names that
-/// match nothing.
-pub(crate) fn discover(selection: &Discover, required: &[String], mistakes: &mut Vec<String>) -> Vec<Found> {
+/// Returns the linked hooks that a trainer with this number of ranks uses, sorted by crate, path and
+/// name. Reports names that match nothing.
+pub(crate) fn discover(
+    selection: &Discover,
+    ranks: u32,
+    required: &[String],
+    mistakes: &mut Vec<String>,
+) -> Vec<Found> {
     let mut linked: Vec<Found> =
         inventory::iter::<Discovered>().map(|discovered| (discovered.0.clone(), None)).collect();
     let blocks: Vec<&'static HookImpl> = inventory::iter::<HookImpl>().collect();
@@ -140,13 +156,15 @@ pub(crate) fn discover(selection: &Discover, required: &[String], mistakes: &mut
     let crates: BTreeSet<Linked> =
         linked.iter().map(|(hook, _)| &hook.origin).chain(of_blocks).map(Linked::of).collect();
     missing(&crates, selection, required, mistakes);
-    match selection {
-        Discover::All => {}
-        Discover::None => linked.clear(),
-        Discover::Crates(names) => {
-            linked.retain(|(hook, _)| names.iter().any(|name| Linked::of(&hook.origin).is_called(name)));
-        }
-    }
+    let is_selected = |hook: &HookDef| match selection {
+        Discover::All => true,
+        Discover::None => false,
+        Discover::Crates(names) => names.iter().any(|name| Linked::of(&hook.origin).is_called(name)),
+    };
+    linked.retain(|(hook, block)| match block {
+        Some(block) if block.of_ranks => ranks > 1,
+        _ => is_selected(hook),
+    });
     linked
 }
 

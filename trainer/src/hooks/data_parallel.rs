@@ -105,7 +105,7 @@ impl DataParallel {
     }
 }
 
-#[hook(ord = ord::DATA_PARALLEL, single, settings)]
+#[hook(ord = ord::DATA_PARALLEL, auto = ranks, single, settings)]
 impl DataParallel {
     /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the size of a bucket is
     /// 0.

@@ -84,7 +84,7 @@ fn check_clipped(has_clipped: &mut bool, hook: &str) -> Result<()> {
     )))
 }
 
-#[hook(ord = ord::GRAD_CLIP, single, settings)]
+#[hook(ord = ord::GRAD_CLIP, single, settings, trial)]
 impl ClipGradNorm {
     /// Clips the norm of the gradients.
     #[hook(around = opt_step)]
@@ -100,7 +100,7 @@ impl ClipGradNorm {
     }
 }
 
-#[hook(ord = ord::GRAD_CLIP - 1, single, settings)]
+#[hook(ord = ord::GRAD_CLIP - 1, single, settings, trial)]
 impl ClipGradValue {
     /// Clips the elements of the gradients.
     #[hook(around = opt_step)]

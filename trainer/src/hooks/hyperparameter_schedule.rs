@@ -69,7 +69,7 @@ fn named(name: String) -> Name {
 
 schedule_options!(HyperparameterSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings)]
+#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings, trial = false)]
 impl HyperparameterSchedule {
     /// Records the initial values, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {

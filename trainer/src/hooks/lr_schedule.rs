@@ -57,7 +57,7 @@ impl LrSchedule {
 
 super::schedule_core::schedule_options!(LrSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings)]
+#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings, trial = false)]
 impl LrSchedule {
     /// Records the initial learning rates, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {

@@ -187,7 +187,7 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
     own.map(|(name, grad)| (name, grad.reshape([-1]).linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)))
 }
 
-#[hook(ord = ord::NAN_GUARD, state, settings)]
+#[hook(ord = ord::NAN_GUARD, state, settings, trial = false)]
 impl NanGuard {
     /// Clears the affected parts and the findings of an earlier fit. Returns an error if a setting
     /// is invalid.

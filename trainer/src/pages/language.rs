@@ -94,7 +94,9 @@ pub const around: () = ();
 pub const main_only: () = ();
 
 /// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,
-/// unless one is added with [`.hook(…)`](crate::TrainerBuilder::hook).
+/// unless one is added with [`.hook(…)`](crate::TrainerBuilder::hook). `auto = ranks`: only if
+/// several processes train together, and then even with [`Discover::None`](crate::Discover::None),
+/// like [`DataParallel`](crate::hooks::DataParallel).
 pub const auto: () = ();
 
 /// `single`, on a block: a trainer accepts at most one value of the type.
@@ -109,12 +111,20 @@ pub const state: () = ();
 /// value with those of the interrupted run, and they must be equal on all ranks.
 pub const settings: () = ();
 
+/// `trial`: [`find_lr`](crate::Trainer::find_lr) and
+/// [`find_batch_size`](crate::Trainer::find_batch_size) run the hook, which is part of what a step
+/// computes and keeps nothing from one step to the next. A hook whose value has a [`state`] needs
+/// no `trial`, because its state is restored afterwards; `trial = false` leaves it out.
+pub const trial: () = ();
+
 #[doc = include_str!("operations.md")]
 pub mod operations {}
 
 /// Every valid first word in `#[hook(…)]`, for editors.
 #[doc(hidden)]
 pub mod first {
-    pub use super::{after, around, auto, before, every, main_only, of, only, ord, settings, single, state};
+    pub use super::{
+        after, around, auto, before, every, main_only, of, only, ord, settings, single, state, trial,
+    };
     pub use crate::lifecycle::at::*;
 }

@@ -178,14 +178,13 @@ impl<T: Task> TrainerBuilder<T> {
         if let Some(add) = self.grad_clip {
             add(&self.settings, &mut self.hooks);
         }
-        let (rank, share) =
-            ranks::rank(self.world.as_ref(), self.rank, &mut self.hooks).unwrap_or_else(|mistake| {
-                mistakes.push(mistake);
-                (0, Share { rank: 0, of: 1 })
-            });
+        let (rank, share) = ranks::rank(self.world.as_ref(), self.rank).unwrap_or_else(|mistake| {
+            mistakes.push(mistake);
+            (0, Share { rank: 0, of: 1 })
+        });
         self.move_task(&mut mistakes);
         let (task_state, task_settings) = (self.hooks.task_state, self.hooks.task_settings);
-        let (hooks, instances) = self.hooks.resolve::<T>(&self.task, &mut mistakes);
+        let (hooks, instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
         let may_grow = may_add_variables(&hooks);
         if !may_grow {

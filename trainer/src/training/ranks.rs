@@ -7,28 +7,21 @@ use tch::Device;
 use super::facts::{self, Audience};
 use crate::distributed::{Launch, Share, World, check_available, current};
 use crate::error::{Error, Result, shortened};
-use crate::hooks::DataParallel;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::phase::Phase;
-use crate::run::dispatch::HookSelection;
 use crate::run::{Ranks, Run};
 use crate::values::facts::{Difference, Facts};
 
 /// Returns the rank of this process and its share of each batch. A process that trains by itself
-/// has the rank that `set` or `RANK` assigns, and the share of rank 0 of 1. Adds the hook
-/// `DataParallel` if several processes train together and the builder does not have it.
+/// has the rank that `set` or `RANK` assigns, and the share of rank 0 of 1.
 ///
 /// # Errors
 ///
 /// Returns a message if the environment variables of the launcher or `RANK` are invalid, if several
 /// processes cannot train together here, or if `set` contradicts the launcher or `.world(…)`.
-pub(super) fn rank(
-    world: Option<&World>,
-    set: Option<u32>,
-    hooks: &mut HookSelection,
-) -> Result<(u32, Share), String> {
+pub(super) fn rank(world: Option<&World>, set: Option<u32>) -> Result<(u32, Share), String> {
     let share = match world {
         Some(world) => world.share(),
         None => {
@@ -47,9 +40,6 @@ pub(super) fn rank(
             "`.rank({set})` contradicts the launcher or `.world(…)`, which set the rank of this process to {rank}: remove \
              `.rank({set})`"
         ));
-    }
-    if !hooks.has::<DataParallel>() {
-        hooks.add(DataParallel::new());
     }
     Ok((rank, share))
 }

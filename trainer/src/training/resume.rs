@@ -213,7 +213,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let (journal, history) = load_journal(&folder, &manifest)?;
     let (ranks, saved) = load_states(&folder, &manifest)?;
     run.fit.data.clone_from(&data.fingerprints);
-    let parts = parts::parts(run, parts::all);
+    let parts = parts::all(run);
 
     // Everything that can be checked is checked before anything changes.
     let states = select(run, &parts, ranks).map_err(|error| in_file(&folder.join(MANIFEST), error))?;

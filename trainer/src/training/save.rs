@@ -174,7 +174,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     replicas::compare(run, "before this checkpoint was written")?;
     run.checkpoints.journal.update(&run.log.history)?;
     let run = &*run;
-    let parts = parts::parts(run, parts::all);
+    let parts = parts::all(run);
     let states = parts::save(run, &parts)?;
     let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device));
     manifest.parts = values_of(&states);

@@ -14,7 +14,7 @@ use crate::checkpoint::{Saved, States};
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::hook::definition::Hook;
-use crate::hook::instance::TASK;
+use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::Table;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
@@ -29,24 +29,25 @@ use crate::run::{Dispatch, Modules, Place, Requests, Run};
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
 /// and everything that the run records, even after an error or a panic.
 ///
-/// Of the hooks, only those that `classify` keeps are called, because the state of others cannot be
-/// restored. They begin like at the start of the next `fit`.
+/// Of the hooks, only those with a state or with `trial` are called, because the changes of others
+/// could not be undone. They begin like at the start of the next `fit`. A warning names those that
+/// are left out and may change training, except those of the types in `replaced`.
 pub(crate) fn trial<R>(
     run: &mut Run,
     name: &str,
-    classify: Classify,
+    replaced: &[TypeId],
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
     check(run, name)?;
-    let table = kept_hooks(run, classify)?;
+    let table = kept_hooks(run)?;
     let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
-    warn_of_missed(run, name, classify);
+    warn_of_missed(run, name, replaced);
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
-    let copies = Copies::of(run, classify)?;
+    let copies = Copies::of(run)?;
     let outer = Surroundings::replace(run, table);
     begin_fit(run);
     run.handles_signals = signals.is_some();
@@ -122,51 +123,47 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
     )))
 }
 
-/// What a trial does with the hooks of a type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hooks {
-    /// Runs them.
-    Kept,
-    /// Leaves them out, and warns that the result may differ from training.
-    Missed,
-    /// Leaves them out. A warning follows if they are not of this crate and run on all ranks, so
-    /// that they may change training.
-    Ignored,
+/// Whether a trial runs a hook: if the hook says so, or else if it may change training and its
+/// state can be restored.
+fn is_kept(run: &Run, hook: &Hook) -> bool {
+    let has_state = || value_of(run, hook).is_some_and(|value| value.state.is_some());
+    hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && has_state())
 }
 
-/// Classifies hooks by the type of their value.
-pub(crate) type Classify = fn(TypeId) -> Hooks;
+/// Whether a trial leaves out a hook that may change training: one of another crate on all ranks,
+/// or one that says that it cannot run. `replaced` are the types of the hooks that the trial does
+/// not need.
+fn is_missed(run: &Run, hook: &Hook, replaced: &[TypeId]) -> bool {
+    let definition = &hook.definition;
+    let is_foreign = definition.origin.krate() != env!("CARGO_CRATE_NAME") && !definition.main_only;
+    !is_kept(run, hook)
+        && (is_foreign || definition.trial == Some(false))
+        && definition.phases().contains(Phase::Train)
+        && value_of(run, hook).is_none_or(|value| !replaced.contains(&value.type_id))
+}
 
-/// Classifies a hook of this run.
-fn class(run: &Run, hook: &Hook, classify: Classify) -> Hooks {
-    let value = hook.slot.and_then(|slot| run.hooks.instances.get(slot as usize));
-    let class = value.map_or(Hooks::Ignored, |value| classify(value.type_id));
-    let (definition, origin) = (&hook.definition, &hook.definition.origin);
-    let is_foreign = origin.krate() != env!("CARGO_CRATE_NAME") && !definition.main_only;
-    if class == Hooks::Ignored && is_foreign && definition.phases().contains(Phase::Train) {
-        Hooks::Missed
-    } else {
-        class
-    }
+/// The value of a hook; `None` for a function or a closure.
+fn value_of<'r>(run: &'r Run, hook: &Hook) -> Option<&'r Instance> {
+    run.hooks.instances.get(hook.slot? as usize)
 }
 
 /// The table of the hooks that run in a trial.
-fn kept_hooks(run: &Run, classify: Classify) -> Result<Table> {
+fn kept_hooks(run: &Run) -> Result<Table> {
     let hooks = run.hooks.table.hooks().iter();
-    let kept = hooks.filter(|hook| class(run, hook, classify) == Hooks::Kept).cloned().collect();
+    let kept = hooks.filter(|hook| is_kept(run, hook)).cloned().collect();
     Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))
 }
 
 /// Warns of the hooks that do not run in a trial, although they may change training.
-fn warn_of_missed(run: &mut Run, name: &str, classify: Classify) {
+fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
     let hooks = run.hooks.table.hooks().iter();
-    let missed = hooks.filter(|hook| class(run, hook, classify) == Hooks::Missed);
+    let missed = hooks.filter(|hook| is_missed(run, hook, replaced));
     let paths: BTreeSet<String> = missed.map(|hook| format!("`{}`", hook.definition.origin.path)).collect();
     if !paths.is_empty() {
         let listed = paths.into_iter().collect::<Vec<_>>().join(", ");
         run.warn(format!(
-            "`{name}` does not run {listed}: if one of these hooks changes training, the result is not that of the `fit`; change \
-             the task instead, or try values with short fits"
+            "`{name}` does not run {listed}: if one of these hooks changes training, the result is not that of the `fit`; give it \
+             `#[hook(state)]`, or `#[hook(trial)]` if it keeps nothing between steps"
         ));
     }
 }
@@ -217,9 +214,10 @@ struct Copies {
 
 impl Copies {
     /// Copies the parts, among them the states of the task and of the hooks that run.
-    fn of(run: &Run, classify: Classify) -> Result<Self> {
-        let parts =
-            parts::parts(run, |index, instance| index == TASK || classify(instance.type_id) == Hooks::Kept);
+    fn of(run: &Run) -> Result<Self> {
+        let kept = run.hooks.table.hooks().iter().filter(|hook| is_kept(run, hook));
+        let kept: BTreeSet<usize> = kept.filter_map(|hook| Some(hook.slot? as usize)).collect();
+        let parts = parts::with_values(run, |index| index == TASK || kept.contains(&index));
         let mut states = parts::save(run, &parts)?;
         states.values_mut().try_for_each(Saved::own_its_memory)?;
         Ok(Copies { parts, states })

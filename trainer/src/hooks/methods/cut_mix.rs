@@ -48,7 +48,7 @@ fn range(size: i64, fraction: f64) -> Result<(i64, i64)> {
     Ok((first, (center + half).min(size) - first))
 }
 
-#[hook(ord = ord::MIX, only = train, settings)]
+#[hook(ord = ord::MIX, only = train, settings, trial)]
 impl CutMix {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {

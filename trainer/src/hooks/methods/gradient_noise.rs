@@ -38,7 +38,7 @@ impl GradientNoise {
     }
 }
 
-#[hook(ord = ord::GRADIENT_NOISE, only = train, settings)]
+#[hook(ord = ord::GRADIENT_NOISE, only = train, settings, trial)]
 impl GradientNoise {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {

@@ -33,7 +33,7 @@ impl LabelSmoothing {
     samples_settings!();
 }
 
-#[hook(ord = ord::MIX, only = train, settings)]
+#[hook(ord = ord::MIX, only = train, settings, trial)]
 impl LabelSmoothing {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {

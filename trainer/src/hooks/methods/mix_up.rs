@@ -51,7 +51,7 @@ impl MixUp {
     samples_settings!();
 }
 
-#[hook(ord = ord::MIX, only = train, settings)]
+#[hook(ord = ord::MIX, only = train, settings, trial)]
 impl MixUp {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {

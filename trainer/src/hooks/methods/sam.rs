@@ -86,7 +86,7 @@ impl Drop for Perturbed {
     }
 }
 
-#[hook(ord = ord::SAM, only = train, single, settings)]
+#[hook(ord = ord::SAM, only = train, single, settings, trial)]
 impl Sam {
     /// Returns an error if a setting is invalid, if the trainer has several optimizers, or if
     /// several processes train together.

@@ -31,6 +31,9 @@ impl<P> Cx<P> {
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
     /// watches, such as `valid/loss` or `valid/clean/accuracy`.
     ///
+    /// In a trial run of [`find_lr`](crate::Trainer::find_lr), which measures none of them, every such
+    /// name is accepted.
+    ///
     /// Names of metrics are only known for certain once they are logged. A name is therefore
     /// considered misspelled only if it is similar to the name of the loss or of a metric that is
     /// [expected](Cx::expect_metric), and neither a closure nor a hook of another crate runs in
@@ -51,6 +54,9 @@ impl<P> Cx<P> {
                     "`{name}` is not the name of a metric in training or validation: expected `train/…` or `valid/…`"
                 )));
             }
+        }
+        if !self.as_run().fit.is_running {
+            return Ok(()); // a trial run of a finder
         }
         if !self.validates() {
             return Err(Error::msg(format!(

@@ -50,11 +50,6 @@ impl HookSelection {
         }
     }
 
-    /// Whether a value of this type was added.
-    pub(crate) fn has<H: 'static>(&self) -> bool {
-        self.instances.iter().any(|instance| instance.type_id == TypeId::of::<H>())
-    }
-
     /// Adds a value and the hooks of its type.
     pub(crate) fn add<H: Hooks>(&mut self, value: H) {
         if H::SINGLE {
@@ -91,11 +86,13 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
-    /// Returns the added, the discovered and the task's hooks, except excluded ones, and the values
-    /// of all but the task's. Reports the mistakes in the selection.
+    /// Returns the added, the discovered and the task's hooks of a trainer with this number of ranks,
+    /// except excluded ones, and the values of all but the task's. Reports the mistakes in the
+    /// selection.
     pub(crate) fn resolve<T: Send + 'static>(
         self,
         task_value: &T,
+        ranks: u32,
         mistakes: &mut Vec<String>,
     ) -> (Vec<Hook>, Vec<Instance>) {
         let HookSelection { mut hooks, mut instances, single, .. } = self;
@@ -111,7 +108,7 @@ impl HookSelection {
         let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
         let task = TypeId::of::<T>();
         let mut automatic: Vec<Automatic> = Vec::new();
-        for (definition, block) in discover(&self.discover, &self.required, mistakes) {
+        for (definition, block) in discover(&self.discover, ranks, &self.required, mistakes) {
             let slot = match block.and_then(|block: &HookImpl| Some((block.id?, block.make?))) {
                 None => None,
                 Some((id, _)) if explicit.contains(&id) || id == task => continue,

@@ -126,12 +126,14 @@ impl<T: Task> Trainer<T> {
     ///
     /// Afterwards, the variables, their gradients, the optimizers, the random numbers and the
     /// counters are as before, bit for bit, even after an error, a panic or a cancellation. Nothing
-    /// is recorded. Of the hooks, only gradient clipping and [`Amp`](crate::hooks::Amp),
-    /// [`Freeze`](crate::hooks::Freeze), [`MixUp`](crate::hooks::MixUp),
-    /// [`CutMix`](crate::hooks::CutMix), [`LabelSmoothing`](crate::hooks::LabelSmoothing),
-    /// [`GradientNoise`](crate::hooks::GradientNoise) and [`Sam`](crate::hooks::Sam) run, because the
-    /// state of others could not be restored; a warning names those that may change training.
-    /// `Freeze` freezes what it does at the start of the next fit. For the same reason, a task that
+    /// is recorded.
+    ///
+    /// Of the hooks, those run whose value has a [state](crate::language::state), which is restored,
+    /// and those with [`trial`](crate::language::trial), such as gradient clipping,
+    /// [`MixUp`](crate::hooks::MixUp) and [`Sam`](crate::hooks::Sam). Hooks on rank 0 only and
+    /// schedules of the learning rate do not run. A warning names others that do not run and may
+    /// change training. A hook that runs begins as at the start of the next fit: `before_fit` and
+    /// `before_epoch` fire, and then the moments within a step. For the same reason, a task that
     /// changes its own fields in training must save them with `#[hook(state)]`.
     ///
     /// With several processes, call it before the first `fit`: each process then runs the test by
@@ -154,7 +156,7 @@ impl<T: Task> Trainer<T> {
                 "`find_lr` supports only one optimizer, but this trainer has several: build a trainer for a single part of the model",
             ));
         }
-        trial(&mut self.run, "find_lr", super::hooks, |run| range_test::<T>(run, train, with))
+        trial(&mut self.run, "find_lr", &super::replaced(), |run| range_test::<T>(run, train, with))
     }
 }
 

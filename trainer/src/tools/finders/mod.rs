@@ -11,31 +11,10 @@ pub use batch_size::{BatchSizeFound, BatchSizeLimit, FindBatchSize};
 pub use curve::{LrCurve, LrPoint};
 pub use learning_rate::FindLr;
 
-use crate::hooks::{
-    Amp, ClipGradNorm, ClipGradValue, CutMix, Freeze, GradientNoise, HyperparameterSchedule, LabelSmoothing,
-    Lookahead, MixUp, Sam, StochasticDepth,
-};
-use crate::training::trial::Hooks;
+use crate::hooks::{LrSchedule, NanGuard};
 
-/// Classifies a hook by the type of its value. A finder runs what is part of the computation of a
-/// step, or decides which parameters are trained, if its entire state can be restored.
-fn hooks(hook: TypeId) -> Hooks {
-    let kept = [
-        TypeId::of::<Amp>(),
-        TypeId::of::<ClipGradNorm>(),
-        TypeId::of::<ClipGradValue>(),
-        TypeId::of::<CutMix>(),
-        TypeId::of::<Freeze>(),
-        TypeId::of::<GradientNoise>(),
-        TypeId::of::<LabelSmoothing>(),
-        TypeId::of::<MixUp>(),
-        TypeId::of::<Sam>(),
-    ];
-    let missed =
-        [TypeId::of::<HyperparameterSchedule>(), TypeId::of::<Lookahead>(), TypeId::of::<StochasticDepth>()];
-    match hook {
-        hook if kept.contains(&hook) => Hooks::Kept,
-        hook if missed.contains(&hook) => Hooks::Missed,
-        _ => Hooks::Ignored,
-    }
+/// The hooks that a finder leaves out without a warning, because it sets the learning rates and
+/// looks at the loss itself.
+fn replaced() -> [TypeId; 2] {
+    [TypeId::of::<LrSchedule>(), TypeId::of::<NanGuard>()]
 }

@@ -13,7 +13,6 @@ mod tests;
 use crate::checkpoint::{Saved, States};
 use crate::error::{Error, Result, shortened};
 use crate::hook::definition::public_path;
-use crate::hook::instance::Instance;
 use crate::run::Run;
 use hooks::HookState;
 pub(super) use hooks::type_of;
@@ -24,12 +23,17 @@ pub(crate) use part::{Part, Scope};
 pub(super) use position::predictions;
 use position::{Entries, PendingRequests, Position};
 
-/// Returns all parts of a run, in the order in which they are loaded. Of the task and the hook
-/// values, these are the ones that `is_used` accepts.
-pub(crate) fn parts(run: &Run, is_used: impl Fn(usize, &Instance) -> bool) -> Vec<Box<dyn Part>> {
+/// Returns all parts of a run, in the order in which they are loaded.
+pub(crate) fn all(run: &Run) -> Vec<Box<dyn Part>> {
+    with_values(run, |_| true)
+}
+
+/// Returns the parts of a run, with the states of those of the task and the hook values whose index
+/// `is_used` accepts.
+pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box<dyn Part>> {
     let mut parts: Vec<Box<dyn Part>> = Vec::new();
     for state in HookState::all(&run.hooks.instances) {
-        if is_used(state.index, &run.hooks.instances[state.index]) {
+        if is_used(state.index) {
             parts.push(Box::new(state));
         }
     }
@@ -47,11 +51,6 @@ pub(crate) fn parts(run: &Run, is_used: impl Fn(usize, &Instance) -> bool) -> Ve
     parts.extend(tests::added());
     parts.push(Box::new(RandomState));
     parts
-}
-
-/// Accepts the task and every hook value.
-pub(crate) fn all(_: usize, _: &Instance) -> bool {
-    true
 }
 
 /// Returns the states of parts.
