@@ -1,8 +1,9 @@
 //! The values that hook methods are called on.
 
 use std::any::{TypeId, type_name};
+use std::path::{Path, PathBuf};
 
-use super::definition::Hooks;
+use super::definition::{Hooks, public_path};
 use crate::checkpoint::{Slot, StateOf};
 use crate::values::facts::{SettingList, SettingsOf};
 
@@ -45,10 +46,21 @@ impl Instance {
             return SettingList::new();
         };
         match (self.settings, fields) {
-            (Some(SettingsOf(settings)), _) => settings(&**value),
+            (Some(of), _) => (of.settings)(&**value),
             (None, Some(fields)) => fields(value),
             (None, None) => SettingList::new(),
         }
+    }
+
+    /// Returns what is wrong with the settings of the value, if anything is.
+    pub(crate) fn mistake(&self) -> Option<String> {
+        let why = (self.settings?.check)(&**self.value.as_ref()?).err()?;
+        Some(format!("hook `{}`: {why}", public_path(self.type_name)))
+    }
+
+    /// Returns the folder into which the value writes checkpoints, if it does.
+    pub(crate) fn checkpoints(&self, run_folder: Option<&Path>) -> Option<PathBuf> {
+        (self.settings?.checkpoints)(&**self.value.as_ref()?, run_folder)
     }
 
     /// Whether a resume does not compare the value.

@@ -7,12 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::ord;
 use super::watched_metric::{is_of_pass, of_epoch};
-use crate::TrainerBuilder;
-use crate::checkpoint::{CheckpointFolder, Resume};
+use crate::checkpoint::{CheckpointFolder, SettingList, Settings};
 use crate::io::files::create_folders_below;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
-use crate::run::{ResumeFrom, Run};
 use crate::values::every::ends_interval;
 
 /// Writes [checkpoints](crate::checkpoint) into a folder. Each is a subfolder that is named after
@@ -306,25 +304,15 @@ impl Checkpoint {
     }
 }
 
-impl<T: Task> TrainerBuilder<T> {
-    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
-    /// folder of checkpoints, whose newest undamaged one is used. [`Resume::Auto`] is the folder of
-    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
-    /// starts from the beginning.
-    ///
-    /// If the fit cannot resume exactly, it returns an error with the reasons, unless
-    /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
-    pub fn resume(mut self, from: impl Into<Resume>) -> Self {
-        self.resume = Some(ResumeFrom { what: from.into(), folder });
-        self
+#[diagnostic::do_not_recommend]
+impl Settings for Checkpoint {
+    fn settings(&self) -> SettingList {
+        SettingList::left_out()
     }
-}
 
-/// Returns the folder in which [`Resume::Auto`] looks for a checkpoint; `None` if there is no
-/// [`Checkpoint`] hook, or if it needs a run folder and there is none.
-fn folder(run: &Run) -> Option<PathBuf> {
-    let hook = run.values::<Checkpoint>().next()?;
-    if hook.is_in_run_folder { Some(run.folder()?.join(IN_RUN_FOLDER)) } else { Some(hook.path.clone()) }
+    fn checkpoints(&self, run_folder: Option<&Path>) -> Option<PathBuf> {
+        if self.is_in_run_folder { Some(run_folder?.join(IN_RUN_FOLDER)) } else { Some(self.path.clone()) }
+    }
 }
 
 #[hook(ord = ord::CHECKPOINT, single, main_only, settings)]

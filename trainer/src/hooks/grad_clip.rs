@@ -4,8 +4,6 @@ use super::ord;
 use crate::TrainerBuilder;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
-use crate::run::dispatch::HookSelection;
-use crate::run::settings::Settings as LoopSettings;
 
 /// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.
@@ -43,10 +41,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// With [`clip_grad_value`](TrainerBuilder::clip_grad_value), the elements are clipped first, so
     /// that one large element does not scale down all others. Both limits then hold.
     #[doc(alias = "gradient_clip_val")]
-    pub fn clip_grad_norm(mut self, max_norm: f64) -> Self {
-        self.settings.clip_norm = Some(max_norm);
-        self.grad_clip = Some(add);
-        self
+    pub fn clip_grad_norm(self, max_norm: f64) -> Self {
+        self.hook(ClipGradNorm::new(max_norm))
     }
 
     /// Clips each element of the gradients to the range from `-max_value` to `max_value` before
@@ -55,21 +51,8 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// With [`clip_grad_norm`](TrainerBuilder::clip_grad_norm), the elements are clipped before the
     /// norm.
-    pub fn clip_grad_value(mut self, max_value: f64) -> Self {
-        self.settings.clip_value = Some(max_value);
-        self.grad_clip = Some(add);
-        self
-    }
-}
-
-/// Adds the hooks that the settings describe. Called by `build`, so that a later call of a setting
-/// replaces an earlier one.
-fn add(settings: &LoopSettings, hooks: &mut HookSelection) {
-    if let Some(max_value) = settings.clip_value {
-        hooks.add(ClipGradValue { max_value, has_clipped: false });
-    }
-    if let Some(max_norm) = settings.clip_norm {
-        hooks.add(ClipGradNorm { max_norm, has_clipped: false });
+    pub fn clip_grad_value(self, max_value: f64) -> Self {
+        self.hook(ClipGradValue::new(max_value))
     }
 }
 
@@ -82,6 +65,31 @@ fn check_clipped(has_clipped: &mut bool, hook: &str) -> Result<()> {
         "a hook replaced `opt_step` without clipping the gradients: give that hook \
          `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `{hook}`"
     )))
+}
+
+impl ClipGradNorm {
+    /// Clips the global norm to `max_norm`, which is finite and above 0.
+    #[must_use]
+    pub fn new(max_norm: f64) -> Self {
+        ClipGradNorm { max_norm, has_clipped: false }
+    }
+}
+
+impl ClipGradValue {
+    /// Clips each element to the range from `-max_value` to `max_value`, which is finite and above
+    /// 0.
+    #[must_use]
+    pub fn new(max_value: f64) -> Self {
+        ClipGradValue { max_value, has_clipped: false }
+    }
+}
+
+/// Returns an error unless a limit is finite and above 0.
+fn check_limit(setting: &str, limit: f64) -> Result<(), String> {
+    if limit > 0.0 && limit.is_finite() {
+        return Ok(());
+    }
+    Err(format!("`{setting}` is {limit:?}: expected a finite number above 0"))
 }
 
 #[hook(ord = ord::GRAD_CLIP, single, settings, trial)]
@@ -119,13 +127,23 @@ impl ClipGradValue {
 #[diagnostic::do_not_recommend]
 impl Settings for ClipGradNorm {
     fn settings(&self) -> SettingList {
-        SettingList::left_out() // `clip_grad_norm` is a setting of the loop
+        let ClipGradNorm { max_norm, has_clipped: _ } = self;
+        SettingList::new().with("max_norm", max_norm)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_limit("max_norm", self.max_norm)
     }
 }
 
 #[diagnostic::do_not_recommend]
 impl Settings for ClipGradValue {
     fn settings(&self) -> SettingList {
-        SettingList::left_out() // `clip_grad_value` is a setting of the loop
+        let ClipGradValue { max_value, has_clipped: _ } = self;
+        SettingList::new().with("max_value", max_value)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        check_limit("max_value", self.max_value)
     }
 }

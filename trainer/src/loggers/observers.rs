@@ -4,7 +4,7 @@
 //! The list stands until a hook can declare in `#[hook]` that it observes.
 
 use crate::hooks::{
-    ActivationStats, Checkpoint, CudaMemoryMonitor, HyperparameterMonitor, KernelProfiler, ModelSummary,
+    ActivationStats, CudaMemoryMonitor, HyperparameterMonitor, KernelProfiler, ModelSummary,
     ParameterMonitor, Progress, ThroughputMonitor,
 };
 use crate::loggers::{Console, Csv, JsonLines, TensorBoard, ToFile};
@@ -23,7 +23,6 @@ macro_rules! observers {
 
 observers! {
     ActivationStats,
-    Checkpoint,
     Console,
     Csv,
     CudaMemoryMonitor,

@@ -15,7 +15,7 @@ use crate::values::facts::Facts;
 #[derive(Default)]
 pub(crate) struct CheckpointState {
     /// The checkpoint or folder that the next fit resumes from, if one is requested.
-    pub(crate) resume: Option<ResumeFrom>,
+    pub(crate) resume: Option<Resume>,
     /// The checkpoint that is being written or read.
     pub(crate) active: Option<ActiveCheckpoint>,
     /// The checkpoint that a thread is writing.
@@ -32,17 +32,9 @@ pub(crate) struct CheckpointState {
 }
 
 impl CheckpointState {
-    pub(crate) fn new(resume: Option<ResumeFrom>) -> Self {
+    pub(crate) fn new(resume: Option<Resume>) -> Self {
         CheckpointState { resume, ..CheckpointState::default() }
     }
-}
-
-/// The checkpoint or folder that a fit resumes from.
-#[derive(Clone)]
-pub(crate) struct ResumeFrom {
-    pub(crate) what: Resume,
-    /// Returns the folder of the `Checkpoint` hook, if there is one.
-    pub(crate) folder: fn(&Run) -> Option<PathBuf>,
 }
 
 /// A checkpoint that a hook has requested.

@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::Run;
+use crate::hook::definition::public_path;
+use crate::hook::instance::{Instance, TASK};
 use crate::io::files::Lock;
 use crate::optim::{Optimizers, ParamGroup};
 use crate::run::run_folder::{RunFile, RunFolder};
 use crate::run::settings::Settings;
+use crate::values::facts::{NOT_SET, SettingList};
 use crate::values::hyperparameter::Hyperparameter;
 
 /// The state of a run that concerns its folder.
@@ -30,16 +33,22 @@ impl Run {
         self.folder.path.as_deref()
     }
 
-    /// The hyperparameters of the program, then those of the optimizers, then the settings.
+    /// The hyperparameters of the program, then those of the optimizers, the settings of the trainer,
+    /// and those of its hooks.
     pub(crate) fn all_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
         let own = self.hyperparameters.iter().cloned();
-        own.chain(recorded(&self.model.optimizers, &self.settings)).collect()
+        own.chain(recorded(&self.model.optimizers, &self.settings, &self.hooks.instances[TASK + 1..]))
+            .collect()
     }
 }
 
-/// The hyperparameters that the trainer adds to those of the program: those of the optimizers, then
-/// the settings.
-pub(crate) fn recorded(optimizers: &Optimizers, settings: &Settings) -> Vec<(String, Hyperparameter)> {
+/// The hyperparameters that the trainer adds to those of the program: those of the optimizers, the
+/// settings, and the settings of the hooks that a resume compares, as `MixUp.alpha`.
+pub(crate) fn recorded(
+    optimizers: &Optimizers,
+    settings: &Settings,
+    hooks: &[Instance],
+) -> Vec<(String, Hyperparameter)> {
     let mut all = Vec::new();
     for (part, optimizer, ..) in optimizers.parts() {
         for (nth, group) in optimizer.groups().iter().enumerate() {
@@ -52,13 +61,29 @@ pub(crate) fn recorded(optimizers: &Optimizers, settings: &Settings) -> Vec<(Str
     }
     let length = settings.length().map(|(name, value)| (name.to_owned(), value));
     let settings = settings.fingerprint().into_iter().chain(length);
-    for (name, value) in settings.filter(|(_, value)| value != "not set") {
+    let settings =
+        settings.chain(hooks.iter().enumerate().flat_map(|(nth, hook)| of_hook(hook, &hooks[..nth])));
+    for (name, value) in settings.filter(|(_, value)| value != NOT_SET) {
         let value = match (value.parse::<f64>(), value.as_str()) {
             (Ok(number), _) => number.into(),
             (_, "true") => true.into(),
-            _ => Hyperparameter::from(value),
+            (_, "false") => false.into(),
+            (_, text) => text.trim_matches('"').into(),
         };
         all.push((name, value));
     }
     all
+}
+
+/// The settings of a hook that a resume compares, under the name of its type, and a number after the
+/// first of that type among all hooks.
+fn of_hook<'i>(hook: &'i Instance, before: &[Instance]) -> impl Iterator<Item = (String, String)> + use<'i> {
+    let path = public_path(hook.type_name);
+    let path = path.split('<').next().unwrap_or_default();
+    let name = path.rsplit("::").next().unwrap_or_default().to_owned();
+    let earlier = before.iter().filter(|other| other.type_id == hook.type_id).count();
+    let name = if earlier == 0 { name } else { format!("{name}{}", earlier + 1) };
+    let settings = hook.settings.is_some().then(|| hook.settings()).filter(|settings| !settings.is_left_out);
+    let values = settings.map(SettingList::into_values).unwrap_or_default();
+    values.into_iter().map(move |(key, value)| (format!("{name}.{key}"), value))
 }

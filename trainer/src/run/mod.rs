@@ -33,7 +33,7 @@ use crate::optim::Optimizers;
 use crate::run::recorder::Recorder;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Hyperparameter;
-pub(crate) use checkpoints::{BackgroundSave, CheckpointState, ResumeFrom, SaveRequest};
+pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveRequest};
 pub(crate) use folder::{FolderState, recorded};
 pub use frame::Rest;
 pub(crate) use frame::{Done, Frame};

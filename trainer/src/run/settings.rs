@@ -30,8 +30,6 @@ pub(crate) struct Settings {
     pub(crate) record_every: Option<Every>,
     /// Pairs of a first epoch and the number of batches per optimizer step from that epoch on.
     pub(crate) accumulate: Vec<(u64, u64)>,
-    pub(crate) clip_norm: Option<f64>,
-    pub(crate) clip_value: Option<f64>,
     pub(crate) deterministic: bool,
     pub(crate) detect_anomaly: bool,
     pub(crate) seed: Option<u64>,
@@ -62,8 +60,6 @@ impl Settings {
         let limit = |limit: Option<Amount>| limit.map(|limit| limit.to_string());
         let settings = [
             ("accumulate", (!self.accumulate.is_empty()).then(|| format!("{:?}", self.accumulate))),
-            ("clip_grad_norm", self.clip_norm.map(|max| format!("{max:?}"))),
-            ("clip_grad_value", self.clip_value.map(|max| format!("{max:?}"))),
             ("limit_train_batches", limit(self.limit_train)),
             ("limit_valid_batches", limit(self.limit_valid)),
             ("overfit_batches", limit(self.overfit)),
@@ -275,11 +271,6 @@ impl Settings {
         self.accumulate.sort_by_key(|(from, _)| *from);
         if self.accumulate.iter().any(|(_, batches)| *batches == 0) {
             mistakes.push("`.accumulate(0)` never updates the model: expected at least 1".into());
-        }
-        for (setting, max) in [("clip_grad_norm", self.clip_norm), ("clip_grad_value", self.clip_value)] {
-            if let Some(max) = max.filter(|max| !(*max > 0.0 && max.is_finite())) {
-                mistakes.push(format!("`.{setting}({max:?})`: expected a finite number above 0"));
-            }
         }
     }
 }

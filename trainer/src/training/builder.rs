@@ -13,6 +13,7 @@ use super::ranks;
 use super::run_folder::check_hyperparameters;
 use super::task::Task;
 use super::trainer::Trainer;
+use crate::checkpoint::Resume;
 use crate::checkpoint::progress::{FitState, LoopState};
 use crate::distributed::Share;
 use crate::distributed::World;
@@ -33,8 +34,8 @@ use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::{
-    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Names, Place, Ranks, Requests,
-    ResumeFrom, Run, StepData, recorded,
+    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Names, Place, Ranks, Requests, Run,
+    StepData, recorded,
 };
 use crate::values::hyperparameter::Hyperparameter;
 
@@ -46,9 +47,8 @@ pub struct TrainerBuilder<T> {
     pub(crate) settings: Settings,
     rank: Option<u32>,
     pub(super) world: Option<World>,
-    pub(crate) resume: Option<ResumeFrom>,
+    pub(crate) resume: Option<Resume>,
     /// The function that adds the hook that clips gradients, if one was requested.
-    pub(crate) grad_clip: Option<fn(&Settings, &mut HookSelection)>,
     pub(super) profile: ProfileSettings,
     pub(super) hooks: HookSelection,
     pub(super) folder: FolderState,
@@ -64,7 +64,6 @@ impl<T: Task> TrainerBuilder<T> {
             rank: None,
             world: None,
             resume: None,
-            grad_clip: None,
             profile: ProfileSettings::default(),
             hooks: HookSelection::for_task::<T>(),
             folder: FolderState::default(),
@@ -175,9 +174,6 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         self.settings.check(&mut mistakes);
-        if let Some(add) = self.grad_clip {
-            add(&self.settings, &mut self.hooks);
-        }
         let (rank, share) = ranks::rank(self.world.as_ref(), self.rank).unwrap_or_else(|mistake| {
             mistakes.push(mistake);
             (0, Share { rank: 0, of: 1 })
@@ -186,6 +182,7 @@ impl<T: Task> TrainerBuilder<T> {
         let (task_state, task_settings) = (self.hooks.task_state, self.hooks.task_settings);
         let (hooks, instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
+        mistakes.extend(instances.iter().filter_map(Instance::mistake));
         let may_grow = may_add_variables(&hooks);
         if !may_grow {
             modules::unmatched(hooks.iter(), &mut mistakes);
@@ -194,7 +191,7 @@ impl<T: Task> TrainerBuilder<T> {
         let store = self.task.vars();
         let (vars, device) = (Vars::from_store(store).shared_with(share), store.device());
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
-        let recorded = recorded(&self.optimizers, &self.settings);
+        let recorded = recorded(&self.optimizers, &self.settings, &instances);
         check_hyperparameters(&self.hyperparameters, &recorded, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));

@@ -6,6 +6,7 @@ use tch::{Cuda, Device};
 
 use super::builder::TrainerBuilder;
 use super::task::Task;
+use crate::checkpoint::Resume;
 use crate::distributed::World;
 use crate::run::cancel::{CancelToken, OnSignal};
 use crate::run::run_folder::RunFolder;
@@ -211,6 +212,18 @@ impl<T: Task> TrainerBuilder<T> {
     /// thread.
     pub fn cancel_token(mut self, token: CancelToken) -> Self {
         self.settings.cancel_token = token;
+        self
+    }
+
+    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
+    /// folder of checkpoints, whose newest undamaged one is used. [`Resume::Auto`] is the folder of
+    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
+    /// starts from the beginning.
+    ///
+    /// If the fit cannot resume exactly, it returns an error with the reasons, unless
+    /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
+    pub fn resume(mut self, from: impl Into<Resume>) -> Self {
+        self.resume = Some(from.into());
         self
     }
 

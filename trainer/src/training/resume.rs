@@ -18,7 +18,7 @@ use crate::libtorch;
 use crate::lifecycle::at;
 use crate::log::history::Summary;
 use crate::phase::Phase;
-use crate::run::{ResumeFrom, Run};
+use crate::run::Run;
 use crate::values::facts::{Difference, Facts};
 
 /// The identity of the data of a fit, which is compared on a resume.
@@ -83,7 +83,7 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
 /// whether the run was restored.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
-    check_shared(run, &resume)?;
+    check_shared(run)?;
     let skipped = RefCell::new(Vec::new());
     let found = find(run, &resume, |error| skipped.borrow_mut().push(error.to_string()));
     for error in skipped.into_inner() {
@@ -106,14 +106,20 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     Ok(is_read)
 }
 
+/// Returns the folder in which [`Resume::Auto`] looks for a checkpoint: that of the first hook that
+/// writes some.
+fn auto_folder(run: &Run) -> Option<PathBuf> {
+    run.hooks.instances.iter().find_map(|instance| instance.checkpoints(run.folder()))
+}
+
 /// Returns an error if another rank does not see the folder in which the `Checkpoint` hook of rank
 /// 0 will write, and therefore could not resume.
-fn check_shared(run: &Run, resume: &ResumeFrom) -> Result<()> {
+fn check_shared(run: &Run) -> Result<()> {
     let world = &run.ranks.world;
     if world.is_solo() {
         return Ok(());
     }
-    let own = (resume.folder)(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
+    let own = auto_folder(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
     let all = world.gather_named(&own, "the comparison of the folders of checkpoints")?;
     let Some((of_main, Some(lock))) = &all[0] else { return Ok(()) };
     let sees = |other: &Option<(String, Option<String>)>| {
@@ -157,10 +163,10 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
 
 /// Returns the checkpoint to resume from; `None` if `Resume::Auto` finds none. Passes the errors of
 /// newer, damaged ones to `report`.
-fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
-    let path = match &resume.what {
+fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
+    let path = match resume {
         Resume::From(path) => path.clone(),
-        Resume::Auto => (resume.folder)(run).ok_or_else(|| {
+        Resume::Auto => auto_folder(run).ok_or_else(|| {
             Error::usage(
                 "`.resume(Resume::Auto)` has no folder to search: add `.hook(Checkpoint::new(\"runs/first\"))`, or \
                      `.run_folder(…)` for `Checkpoint::in_run_folder()`",
@@ -181,7 +187,7 @@ fn find(run: &Run, resume: &ResumeFrom, report: impl Fn(&Error)) -> Result<Optio
             Err(error) => damaged.push(error),
         }
     }
-    match (&resume.what, damaged.is_empty()) {
+    match (resume, damaged.is_empty()) {
         (Resume::Auto, true) => Ok(None),
         (Resume::From(given), true) if given.as_os_str().eq_ignore_ascii_case("auto") => Err(in_file(
             &path,

@@ -41,7 +41,7 @@ pub(super) fn resolve(run: &mut Run) -> Result<()> {
     {
         if run.settings.is_fast_dev_run() {
             // There is no folder to find a checkpoint in.
-            run.checkpoints.resume.take_if(|resume| resume.what == Resume::Auto);
+            run.checkpoints.resume.take_if(|resume| *resume == Resume::Auto);
             return Ok(());
         }
         let is_resuming = run.checkpoints.resume.is_some();

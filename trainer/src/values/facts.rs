@@ -5,13 +5,14 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::shortened;
 
 /// The text of a setting that has no value.
-const NOT_SET: &str = "not set";
+pub(crate) const NOT_SET: &str = "not set";
 
 /// The settings of a hook, which a resume compares with those of the interrupted run, and which
 /// must be equal on all ranks. Enabled by `#[hook(settings)] impl MyHook { … }`.
@@ -56,6 +57,23 @@ const NOT_SET: &str = "not set";
 pub trait Settings {
     /// Returns the settings by name.
     fn settings(&self) -> SettingList;
+
+    /// Checks the settings. [`build`](crate::TrainerBuilder::build) returns an error that lists what
+    /// is wrong, with the name of the hook.
+    ///
+    /// # Errors
+    ///
+    /// Returns a message that says which setting is wrong, and what is expected.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Returns the folder into which the hook writes checkpoints, in which
+    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) looks for one; `None` if it writes none, or
+    /// if it needs the folder of the run and there is none.
+    fn checkpoints(&self, _run_folder: Option<&Path>) -> Option<PathBuf> {
+        None
+    }
 }
 
 /// Settings by name, as text.
@@ -120,13 +138,21 @@ impl SettingList {
 
 /// Type-erased access to the settings of a hook value.
 #[derive(Clone, Copy, Debug)]
-pub struct SettingsOf(pub(crate) fn(&(dyn Any + Send)) -> SettingList);
+pub struct SettingsOf {
+    pub(crate) settings: fn(&(dyn Any + Send)) -> SettingList,
+    pub(crate) check: fn(&(dyn Any + Send)) -> Result<(), String>,
+    pub(crate) checkpoints: fn(&(dyn Any + Send), Option<&Path>) -> Option<PathBuf>,
+}
 
 impl SettingsOf {
     /// Creates the access to the settings of values of type `H`.
     #[must_use]
     pub const fn of<H: Settings + 'static>() -> Self {
-        SettingsOf(|value| value.downcast_ref::<H>().map(H::settings).unwrap_or_default())
+        SettingsOf {
+            settings: |value| value.downcast_ref::<H>().map(H::settings).unwrap_or_default(),
+            check: |value| value.downcast_ref::<H>().map_or(Ok(()), H::check),
+            checkpoints: |value, run_folder| value.downcast_ref::<H>()?.checkpoints(run_folder),
+        }
     }
 }
 
