@@ -76,8 +76,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         quote!(#(#cfg)* type #alias = #moment;)
     });
     let self_type = &block.self_type;
-    let path = path_of(&last_word(self_type));
-    let origin = origin(&path, krate);
+    let origin = origin(&path_of(&last_word(self_type)), krate);
     let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();

@@ -195,8 +195,7 @@ fn nodes_in_braces(input: ParseStream<'_>) -> syn::Result<Vec<Node>> {
     braced!(inner in input);
     let mut nodes = Vec::new();
     while !inner.is_empty() {
-        let docs = inner.call(Attribute::parse_outer)?;
-        nodes.push(Node::parse(docs, &inner)?);
+        nodes.push(Node::parse(inner.call(Attribute::parse_outer)?, &inner)?);
     }
     Ok(nodes)
 }

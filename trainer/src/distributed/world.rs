@@ -324,8 +324,7 @@ impl World {
     ) -> Result<Vec<BTreeMap<String, Tensor>>> {
         match self.linked("gather_tensors")? {
             None => {
-                let own = own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy()));
-                Ok(vec![own.collect()])
+                Ok(vec![own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy())).collect()])
             }
             Some(links) => links.gather_tensors("gather_tensors", name, own),
         }

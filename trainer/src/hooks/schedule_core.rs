@@ -118,8 +118,7 @@ struct Scaled {
 
 impl Scaled {
     fn begin(group: &ParamGroup, value: f64) -> Self {
-        let pattern = group.pattern().map(str::to_owned);
-        Scaled { group: (pattern, group.group), base: value, last_set: value }
+        Scaled { group: (group.pattern().map(str::to_owned), group.group), base: value, last_set: value }
     }
 
     fn is_of(&self, group: &ParamGroup) -> bool {
