@@ -253,10 +253,7 @@ impl Availability {
                 let first = input.parse()?;
                 input.parse::<word::to>()?;
                 let last = input.parse()?;
-                let except = match input.parse::<Option<word::except>>()? {
-                    Some(_) => Some(input.parse()?),
-                    None => None,
-                };
+                let except = input.parse::<Option<word::except>>()?.map(|_| input.parse()).transpose()?;
                 spans.push(Span { first, last, except });
             }
             if input.parse::<Option<Token![,]>>()?.is_none() {

@@ -39,10 +39,8 @@ pub(super) fn join(launch: &Launch) -> Result<Group> {
         ))
     };
     let group = open(launch).map_err(|error| failed(&error.to_string()))?;
-    check_job(&group, launch, &address, since).map_err(|why| match why {
-        Some(error) => error,
-        None => failed("the store is empty"),
-    })?;
+    check_job(&group, launch, &address, since)
+        .map_err(|why| why.unwrap_or_else(|| failed("the store is empty")))?;
     if let Err(error) = check_files(size) {
         leave(&group, &error.to_string());
         return Err(error);
