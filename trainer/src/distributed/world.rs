@@ -308,12 +308,12 @@ impl World {
         name: &str,
         own: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        match self.linked("gather_tensors")? {
-            None => {
-                Ok(vec![own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy())).collect()])
-            }
-            Some(links) => links.gather_tensors("gather_tensors", name, own),
-        }
+        let Some(links) = self.linked("gather_tensors")? else {
+            return Ok(vec![
+                own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy())).collect(),
+            ]);
+        };
+        links.gather_tensors("gather_tensors", name, own)
     }
 
     /// Returns whether `flag` is true on any rank.
