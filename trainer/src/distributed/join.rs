@@ -111,10 +111,6 @@ fn check_job(
     if job == own {
         return Ok(());
     }
-    let named = |job: &str| match job.trim_start_matches("job ") {
-        "" => "a job without an id".to_owned(),
-        id => format!("the job `{id}`"),
-    };
     Err(Some(Error::usage(format!(
         "rank {} of {} cannot connect to the other ranks at {address}: this process belongs to {}, but the store at this address \
          to {}; give each job its own address, for example with `MASTER_PORT`, and a file that does not exist yet",
@@ -123,6 +119,13 @@ fn check_job(
         named(&own),
         named(&job)
     ))))
+}
+
+fn named(job: &str) -> String {
+    match job.trim_start_matches("job ") {
+        "" => "a job without an id".to_owned(),
+        id => format!("the job `{id}`"),
+    }
 }
 
 /// Raises the limit on the open files of this process if necessary. Returns an error if it is too
