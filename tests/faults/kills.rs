@@ -162,7 +162,7 @@ fn child_process() {
     let summary = trainer.fit(&mut train, Some(&mut valid)).unwrap();
 
     let averages: BTreeMap<&str, String> =
-        trainer.hook::<Ema>().unwrap().average().map(|(name, it)| (name, bits(it))).collect();
+        trainer.hook::<Ema>().unwrap().average().map(|(name, tensor)| (name, bits(tensor))).collect();
     let end = serde_json::json!({
         "state": exact_state(&trainer),
         "averages": averages,

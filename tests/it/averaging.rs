@@ -106,7 +106,10 @@ fn averages_are_used_only_in_evaluation() {
     plain.fit(&mut rows(16), Some(&mut rows(8))).unwrap();
     let in_training = |log: &Log| -> Vec<Tensor> {
         let log = log.lock().unwrap();
-        log.iter().filter(|(phase, _)| *phase == Phase::Train).map(|(_, it)| it.shallow_clone()).collect()
+        log.iter()
+            .filter(|(phase, _)| *phase == Phase::Train)
+            .map(|(_, tensor)| tensor.shallow_clone())
+            .collect()
     };
     assert_eq!(in_training(&used), in_training(&without));
 }

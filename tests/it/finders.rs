@@ -252,8 +252,12 @@ fn child_between_two_fits() {
             assert_eq!(found.unwrap().limit, BatchSizeLimit::Max);
         }
         let summary = trainer.fit(&mut train, Some(&mut valid)).unwrap();
-        let averages: Vec<_> =
-            trainer.hook::<Ema>().unwrap().average().map(|(_, it)| format!("{it:?} {it}")).collect();
+        let averages: Vec<_> = trainer
+            .hook::<Ema>()
+            .unwrap()
+            .average()
+            .map(|(_, tensor)| format!("{tensor:?} {tensor}"))
+            .collect();
         let random: Vec<f64> = Vec::try_from(Tensor::randn([8], (Kind::Double, Device::Cpu))).unwrap();
         let records = std::mem::take(&mut *records.lock().unwrap());
         assert!(!records.is_empty());

@@ -52,7 +52,9 @@ impl Guard {
 fn value_paths(value: &Value, at: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
     let children: Vec<(String, &Value)> = match value {
         Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), value)).collect(),
-        Value::Array(values) => values.iter().enumerate().map(|(nth, it)| (nth.to_string(), it)).collect(),
+        Value::Array(values) => {
+            values.iter().enumerate().map(|(nth, value)| (nth.to_string(), value)).collect()
+        }
         _ => Vec::new(),
     };
     for (key, child) in children {

@@ -32,7 +32,7 @@ fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<
             let bits = if is_measured { "measured".to_owned() } else { format!("{:x}", value.to_bits()) };
             lines.push(format!("{head} {name}={bits}"));
         }
-        lines.extend(record.histograms().map(|(name, it)| format!("{head} {name}={it:?}")));
+        lines.extend(record.histograms().map(|(name, histogram)| format!("{head} {name}={histogram:?}")));
         lines.extend(record.texts().map(|(name, text)| format!("{head} {name}={text}")));
     })
 }

@@ -411,7 +411,7 @@ fn a_half_precision_step_matches_the_float_step_rounded_once() {
                     let (weights, grads) = before.next().unwrap();
                     let own = weights_of(&cx.vars()).into_iter().chain(cx.grads().map(|(_, grad)| grad));
                     let _guard = tch::no_grad_guard();
-                    own.zip(weights.iter().chain(&grads)).for_each(|(mut own, it)| own.copy_(it));
+                    own.zip(weights.iter().chain(&grads)).for_each(|(mut own, tensor)| own.copy_(tensor));
                 })
                 .on::<AfterOptStep>("after", move |cx| {
                     for (own, it) in weights_of(&cx.vars()).iter().zip(&after.lock().unwrap()[nth]) {
@@ -668,13 +668,15 @@ fn restored_optimizer_state_continues_bit_for_bit() {
         train_steps(&mut uninterrupted, 100);
         let saved = weights(&uninterrupted);
         let state = uninterrupted.optimizer().unwrap().state();
-        let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
+        let state: Vec<_> = state.into_iter().map(|(name, tensor)| (name, tensor.copy())).collect();
         train_steps(&mut uninterrupted, 100);
 
         let mut restored = trainer_with(again());
         restored.task_mut().step = 100;
         let _guard = tch::no_grad_guard();
-        saved.iter().for_each(|(name, it)| restored.vars().get(name).unwrap().shallow_clone().copy_(it));
+        saved
+            .iter()
+            .for_each(|(name, tensor)| restored.vars().get(name).unwrap().shallow_clone().copy_(tensor));
         // These tensors share their storage with the optimizer's state.
         for ((name, mut own), (saved, it)) in restored.optimizer().unwrap().state().into_iter().zip(&state) {
             assert_eq!(name, *saved);
@@ -699,13 +701,15 @@ fn the_state_of_a_refrozen_group_is_restored() {
     thaw(&mut uninterrupted, false);
     let saved = weights(&uninterrupted);
     let state = uninterrupted.optimizer().unwrap().state();
-    let state: Vec<_> = state.into_iter().map(|(name, it)| (name, it.copy())).collect();
+    let state: Vec<_> = state.into_iter().map(|(name, tensor)| (name, tensor.copy())).collect();
     thaw(&mut uninterrupted, true);
 
     let mut restored = trainer_with(adamw());
     restored.task_mut().step = 20;
     tch::no_grad(|| {
-        saved.iter().for_each(|(name, it)| restored.vars().get(name).unwrap().shallow_clone().copy_(it));
+        saved
+            .iter()
+            .for_each(|(name, tensor)| restored.vars().get(name).unwrap().shallow_clone().copy_(tensor));
     });
     optimizer(&mut restored).load_state(&state).unwrap();
     thaw(&mut restored, true);

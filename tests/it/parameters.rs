@@ -521,7 +521,7 @@ fn state_of_another_dtype_or_with_impossible_counts_is_refused() {
     let mut trainer = build(Box::new(AdamW::new(1e-2)));
     let own = |trainer: &Trainer<Model>| {
         let state = trainer.optimizer().unwrap().state();
-        state.into_iter().map(|(name, it)| (name, it.copy())).collect::<Vec<_>>()
+        state.into_iter().map(|(name, tensor)| (name, tensor.copy())).collect::<Vec<_>>()
     };
     let before = own(&trainer);
     let message = |trainer: &mut Trainer<Model>, changes: &[(&str, Tensor)]| {

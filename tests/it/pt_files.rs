@@ -349,7 +349,13 @@ fn memory_is_proportional_to_the_length_of_a_forged_pickle() {
 
 /// Returns the position of the nth occurrence.
 fn find(bytes: &[u8], text: &[u8], nth: usize) -> usize {
-    bytes.windows(text.len()).enumerate().filter(|(_, it)| *it == text).map(|(at, _)| at).nth(nth).unwrap()
+    bytes
+        .windows(text.len())
+        .enumerate()
+        .filter(|(_, part)| *part == text)
+        .map(|(at, _)| at)
+        .nth(nth)
+        .unwrap()
 }
 
 #[test]

@@ -28,9 +28,15 @@ fn noting<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilder<
         let record = cx.record();
         assert_eq!((cx.counters(), cx.phase()), (record.counters(), record.phase()));
         let mut values: Vec<_> = record.scalars().map(|(name, value)| format!("{name}={value}")).collect();
-        values.extend(record.histograms().map(|(name, it)| format!("{name}={} of {}", it.sum, it.count)));
         values.extend(
-            record.images().map(|(name, it)| format!("{name}={}x{} {:?}", it.width, it.height, it.pixels)),
+            record
+                .histograms()
+                .map(|(name, histogram)| format!("{name}={} of {}", histogram.sum, histogram.count)),
+        );
+        values.extend(
+            record
+                .images()
+                .map(|(name, image)| format!("{name}={}x{} {:?}", image.width, image.height, image.pixels)),
         );
         values.extend(record.texts().map(|(name, text)| format!("{name}={text}")));
         let counters = record.counters();
@@ -500,7 +506,8 @@ fn histograms_count_only_finite_elements() {
             cx.log_histogram("integers", Tensor::from_slice(&[3_i64, 3, 3]));
         })
         .on::<AfterRecord>("keep", move |cx| {
-            let histograms = cx.record().histograms().map(|(name, it)| (name.to_owned(), it.clone()));
+            let histograms =
+                cx.record().histograms().map(|(name, histogram)| (name.to_owned(), histogram.clone()));
             kept.lock().unwrap().extend(histograms);
         })
         .build()

@@ -86,8 +86,7 @@ fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
                 input.parse::<Expr>()?;
                 Ok(input.parse::<TokenStream>()?.into_iter().count())
             };
-            let left = left.parse2(value.iter().cloned().collect()).ok()?;
-            Some(tokens.len() - left)
+            Some(tokens.len() - left.parse2(value.iter().cloned().collect()).ok()?)
         }
         _ => None,
     }

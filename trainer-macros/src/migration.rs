@@ -65,8 +65,10 @@ pub(crate) fn points() -> &'static [Row] {
 fn rows(page: &'static str, text: &'static str) -> Vec<Row> {
     let framework = text.lines().find_map(|line| line.strip_prefix("# ")).unwrap_or(page);
     let section = text.split("\n## ").find(|section| section.starts_with("Points\n")).unwrap_or_default();
-    let lines = section.lines().filter(|line| line.starts_with('|')).skip(2);
-    lines
+    section
+        .lines()
+        .filter(|line| line.starts_with('|'))
+        .skip(2)
         .filter_map(|line| {
             let mut cells = line.split('|').skip(1).map(str::trim);
             Some((cells.next()?, cells.next()?, cells.next()?))

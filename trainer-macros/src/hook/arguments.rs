@@ -95,7 +95,7 @@ impl Of {
     /// Returns the span at which its mistakes are reported.
     pub(super) fn span(&self) -> Span {
         match self {
-            Of::Patterns(patterns) => patterns.first().map_or_else(Span::call_site, |(it, _)| it.span()),
+            Of::Patterns(patterns) => patterns.first().map_or_else(Span::call_site, |(text, _)| text.span()),
             Of::Value(value) => value.span(),
         }
     }

@@ -326,13 +326,9 @@ fn itself(name: &str, arguments: &Arguments, errors: &mut Errors) {
 /// Returns the path for a bare name. A name of another framework is reported with its counterpart,
 /// which then replaces it.
 fn named(name: &Ident, module: &str, krate: &Krate<'_>, errors: &mut Errors) -> Path {
-    match foreign::translate(&name.to_string()) {
-        None => within(module, name, krate),
-        Some(ours) => {
-            errors.push(name.span(), ours.message);
-            within("at", &Ident::new(ours.moment, name.span()), krate)
-        }
-    }
+    let Some(ours) = foreign::translate(&name.to_string()) else { return within(module, name, krate) };
+    errors.push(name.span(), ours.message);
+    within("at", &Ident::new(ours.moment, name.span()), krate)
 }
 
 /// Returns `::trainer::<module>::<name>`, located on the user's own word.

@@ -76,8 +76,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         quote!(#(#cfg)* type #alias = #moment;)
     });
     let self_type = &block.self_type;
-    let path = path_of(&last_word(self_type));
-    let origin = origin(&path, krate);
+    let origin = origin(&path_of(&last_word(self_type)), krate);
     let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();
@@ -139,7 +138,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
 fn patterns(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
     let trainer = krate.at(Span::call_site());
     let patterns = hooks.iter().enumerate().filter_map(|(index, hook)| {
-        let Of::Value(value) = of(hook)? else { return None };
+        let Of::Value(value) = setting(hook, |arguments| arguments.of.as_ref())? else { return None };
         let here = ours(value.span());
         let cfg = hook.function.cfg();
         let trainer = krate.at(here);
@@ -304,7 +303,7 @@ fn body(
         let #returned = #call;
         #outcome
     });
-    let Some((n, _)) = every(hook) else { return run };
+    let Some((n, _)) = setting(hook, |arguments| arguments.every) else { return run };
     let trainer = krate.at(Span::call_site());
     let otherwise = match hook.next {
         None => quote!(::core::result::Result::Ok(())),
@@ -316,14 +315,6 @@ fn body(
 /// Returns a setting of the hook's own arguments, or else of its block's.
 fn setting<'a, T>(hook: &Hook<'a>, get: impl Fn(&'a Arguments) -> Option<T>) -> Option<T> {
     [Some(hook.arguments), hook.inherited].into_iter().flatten().find_map(get)
-}
-
-fn of<'a>(hook: &Hook<'a>) -> Option<&'a Of> {
-    setting(hook, |arguments| arguments.of.as_ref())
-}
-
-fn every(hook: &Hook<'_>) -> Option<(u32, Span)> {
-    setting(hook, |arguments| arguments.every)
 }
 
 /// The constant that describes one hook and how to call it.
@@ -354,13 +345,13 @@ impl Definition<'_> {
             let trainer = krate.at(here);
             quote_spanned!(here=> .only(#trainer::__private::phase_of::<#at, #trainer::phase::#phase>()))
         });
-        let every = every(hook).map(|(n, span)| {
+        let every = setting(hook, |arguments| arguments.every).map(|(n, span)| {
             let here = ours(span);
             let at = located(at, span);
             let trainer = krate.at(here);
             quote_spanned!(here=> .every(#trainer::__private::every_of::<#at>(#n)))
         });
-        let of = of(hook).map(|modules| {
+        let of = setting(hook, |arguments| arguments.of.as_ref()).map(|modules| {
             let here = ours(modules.span());
             let at = located(at, modules.span());
             let trainer = krate.at(here);

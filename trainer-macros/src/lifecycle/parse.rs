@@ -195,8 +195,7 @@ fn nodes_in_braces(input: ParseStream<'_>) -> syn::Result<Vec<Node>> {
     braced!(inner in input);
     let mut nodes = Vec::new();
     while !inner.is_empty() {
-        let docs = inner.call(Attribute::parse_outer)?;
-        nodes.push(Node::parse(docs, &inner)?);
+        nodes.push(Node::parse(inner.call(Attribute::parse_outer)?, &inner)?);
     }
     Ok(nodes)
 }
@@ -254,10 +253,7 @@ impl Availability {
                 let first = input.parse()?;
                 input.parse::<word::to>()?;
                 let last = input.parse()?;
-                let except = match input.parse::<Option<word::except>>()? {
-                    Some(_) => Some(input.parse()?),
-                    None => None,
-                };
+                let except = input.parse::<Option<word::except>>()?.map(|_| input.parse()).transpose()?;
                 spans.push(Span { first, last, except });
             }
             if input.parse::<Option<Token![,]>>()?.is_none() {

@@ -103,8 +103,7 @@ pub(crate) fn remove_step(folder: &Path, step: u64) -> Result<()> {
         return Ok(());
     }
     // A kill while its files are removed must not leave a damaged checkpoint.
-    let aside = move_aside(&path, removing)?;
-    finish_removal(&aside, &path)
+    finish_removal(&move_aside(&path, removing)?, &path)
 }
 
 /// Removes the checkpoint `path`, which was renamed to `aside`. If other files remain, the folder

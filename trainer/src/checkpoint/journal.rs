@@ -75,8 +75,7 @@ impl Journal {
     /// values, so it is appended again.
     pub(crate) fn update(&mut self, history: &History) -> Result<()> {
         for row in self.rows.saturating_sub(1)..history.len() {
-            let step = history.steps()[row];
-            self.push(&Line::Row { step, values: floats(history.row(row)) })?;
+            self.push(&Line::Row { step: history.steps()[row], values: floats(history.row(row)) })?;
         }
         self.rows = history.len();
         Ok(())
@@ -90,8 +89,10 @@ impl Journal {
                 let step = summary.counters;
                 let stopped = summary.stopped.clone();
                 let summary = Summary::replayed(step, summary.metrics.clone(), stopped.clone());
-                let metrics = floats(summary.metrics.iter());
-                (Line::Finished { entry, step, metrics, stopped }, Ok(summary))
+                (
+                    Line::Finished { entry, step, metrics: floats(summary.metrics.iter()), stopped },
+                    Ok(summary),
+                )
             }
             Err(error) => (Line::Failed { entry, error: error.clone() }, Err(error)),
         };

@@ -171,14 +171,9 @@ impl Saved {
 
     /// Returns the same values and tensors, which share their storage.
     pub(crate) fn shallow_clone(&self) -> Self {
-        let tensors = |all: &BTreeMap<String, Tensor>| {
-            all.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
-        };
-        Saved {
-            values: self.values.clone(),
-            tensors: tensors(&self.tensors),
-            averages: tensors(&self.averages),
-        }
+        let [tensors, averages] = [&self.tensors, &self.averages]
+            .map(|all| all.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect());
+        Saved { values: self.values.clone(), tensors, averages }
     }
 
     /// Copies the tensors to the CPU, because training continues to change the originals.

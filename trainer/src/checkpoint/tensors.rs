@@ -82,8 +82,7 @@ pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<F
     };
     put(&header)?;
     for (_, tensor) in order {
-        let tensor = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
-        put(libtorch::bytes(&tensor)?)?;
+        put(libtorch::bytes(&tensor.f_to_device(Device::Cpu)?.f_contiguous()?)?)?;
     }
     file.sync()?;
     Ok(FileDigest::new(bytes, &hasher))

@@ -174,8 +174,7 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
     }
 
     fn fingerprint(&self) -> Option<String> {
-        let seed = self.seed.map(|seed| format!(", seed {seed}")).unwrap_or_default();
-        Some(self.sampler.fingerprint() + &seed)
+        Some(self.sampler.fingerprint() + &self.seed.map(|seed| format!(", seed {seed}")).unwrap_or_default())
     }
 }
 

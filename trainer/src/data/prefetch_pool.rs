@@ -76,9 +76,8 @@ impl<B: Send + 'static> PrefetchPool<B> {
         let count = producers.len();
         let mut pool = PrefetchPool { workers: Vec::with_capacity(count), turn: 0 };
         for (nth, produce) in producers.into_iter().enumerate() {
-            let share = depth.saturating_sub(nth).div_ceil(count);
             // A waiting thread holds one batch, so the channel needs one slot fewer.
-            let (sender, batches) = sync_channel(share.saturating_sub(1));
+            let (sender, batches) = sync_channel(depth.saturating_sub(nth).div_ceil(count).saturating_sub(1));
             let thread =
                 spawn(nth, Box::new(move || run(produce, &BatchSender(sender)))).map_err(|error| {
                     Error::msg(format!(

@@ -43,8 +43,9 @@ impl World {
     /// network. Outside of an entry point, this process is alone. Not a collective.
     #[must_use]
     pub fn current() -> World {
-        let links = CURRENT.with_borrow(|current| current.world.as_ref().map(|running| running.0.clone()));
-        World { links }
+        World {
+            links: CURRENT.with_borrow(|current| current.world.as_ref().map(|running| running.0.clone())),
+        }
     }
 }
 

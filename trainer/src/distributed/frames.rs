@@ -61,8 +61,7 @@ impl Links {
 
     /// Returns the bytes of all ranks.
     pub(super) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
-        let lengths = self.table([bytes.len() as f64], what)?;
-        self.gather_of_lengths(bytes, &lengths, what)
+        self.gather_of_lengths(bytes, &self.table([bytes.len() as f64], what)?, what)
     }
 
     /// Returns the bytes of all ranks, whose lengths are known.

@@ -39,10 +39,8 @@ pub(super) fn join(launch: &Launch) -> Result<Group> {
         ))
     };
     let group = open(launch).map_err(|error| failed(&error.to_string()))?;
-    check_job(&group, launch, &address, since).map_err(|why| match why {
-        Some(error) => error,
-        None => failed("the store is empty"),
-    })?;
+    check_job(&group, launch, &address, since)
+        .map_err(|why| why.unwrap_or_else(|| failed("the store is empty")))?;
     if let Err(error) = check_files(size) {
         leave(&group, &error.to_string());
         return Err(error);
@@ -113,10 +111,6 @@ fn check_job(
     if job == own {
         return Ok(());
     }
-    let named = |job: &str| match job.trim_start_matches("job ") {
-        "" => "a job without an id".to_owned(),
-        id => format!("the job `{id}`"),
-    };
     Err(Some(Error::usage(format!(
         "rank {} of {} cannot connect to the other ranks at {address}: this process belongs to {}, but the store at this address \
          to {}; give each job its own address, for example with `MASTER_PORT`, and a file that does not exist yet",
@@ -125,6 +119,13 @@ fn check_job(
         named(&own),
         named(&job)
     ))))
+}
+
+fn named(job: &str) -> String {
+    match job.trim_start_matches("job ") {
+        "" => "a job without an id".to_owned(),
+        id => format!("the job `{id}`"),
+    }
 }
 
 /// Raises the limit on the open files of this process if necessary. Returns an error if it is too

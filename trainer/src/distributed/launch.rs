@@ -230,8 +230,7 @@ impl Launch {
         for name in launcher.job {
             job.extend(vars.text(name)?);
         }
-        let job = job.join(".");
-        Ok(Some(Launch { rank, size, local_rank, store, timeout, job, attempt, has_agent }))
+        Ok(Some(Launch { rank, size, local_rank, store, timeout, job: job.join("."), attempt, has_agent }))
     }
 }
 

@@ -187,8 +187,7 @@ impl Links {
     pub(super) fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
         let call = self.call("all_gather", name, &format!(" of {}", described(tensor)))?;
         self.compare([], &call)?;
-        let all = self.gathered(&on_cpu(tensor), &call.what)?;
-        Ok(all.to_device(tensor.device()))
+        Ok(self.gathered(&on_cpu(tensor), &call.what)?.to_device(tensor.device()))
     }
 
     fn gathered(&self, tensor: &Tensor, what: &str) -> Result<Tensor> {
@@ -219,8 +218,7 @@ impl Links {
         let mut size = tensor.size();
         let rows = size[0];
         let others = &size[1..];
-        let details = format!(" of rows of {:?} {others:?}", tensor.kind());
-        let call = self.call(method, name, &details)?;
+        let call = self.call(method, name, &format!(" of rows of {:?} {others:?}", tensor.kind()))?;
         let counts = self.compare([rows as f64], &call)?;
         let counts: Vec<i64> = counts.iter().map(|[count]| *count as i64).collect();
         size[0] = counts.iter().copied().max().unwrap_or(0);
@@ -299,8 +297,7 @@ impl Links {
         let invalid = |why: String| Error::usage(format!("`{method}`: {why}"));
         let bytes = tensor_format::to_bytes(&list).map_err(invalid)?;
         let call = self.call(method, name, "")?;
-        let lengths = self.compare([bytes.len() as f64], &call)?;
-        let all = self.gather_of_lengths(&bytes, &lengths, &call.what)?;
+        let all = self.gather_of_lengths(&bytes, &self.compare([bytes.len() as f64], &call)?, &call.what)?;
         all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
     }
 
@@ -335,8 +332,7 @@ impl Links {
 
     #[track_caller]
     pub(super) fn average<N: AsRef<str>, T: Borrow<Tensor>>(&self, list: &[(N, T)]) -> Result<()> {
-        let first = list.first().map_or("", |(name, _)| name.as_ref());
-        let call = self.call("average", first, &listed(list))?;
+        let call = self.call("average", list.first().map_or("", |(name, _)| name.as_ref()), &listed(list))?;
         self.compare([], &call)?;
         let _no_grad = tch::no_grad_guard();
         let all = list.iter().map(|(_, tensor)| tensor.borrow());

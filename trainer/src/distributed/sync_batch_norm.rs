@@ -96,8 +96,7 @@ impl SyncBatchNorm {
         let unbiased = variance * (count / (count - 1.0).max(1.0));
         for (running, new) in [(&self.norm.running_mean, mean), (&self.norm.running_var, &unbiased)] {
             let mut running = running.shallow_clone();
-            let updated = &running * (1.0 - momentum) + new * momentum;
-            running.copy_(&updated);
+            running.copy_(&(&running * (1.0 - momentum) + new * momentum));
         }
     }
 }
@@ -119,11 +118,10 @@ fn moments(links: &Links, input: &Tensor, features: i64) -> Result<(Tensor, Tens
     }
     links.sum_in_layer(&rows, "the statistics of a batch normalization")?;
     let means = rows.narrow(1, 0, features);
-    let squares = rows.narrow(1, features, features);
     let counts = rows.narrow(1, 2 * features, 1);
     let count = counts.sum(Kind::Double).double_value(&[]);
     let mean = (&means * &counts).sum_dim_intlist(0i64, false, kind) / count;
-    let deviations = squares + (means - &mean).square() * counts;
+    let deviations = rows.narrow(1, features, features) + (means - &mean).square() * counts;
     let variance = deviations.sum_dim_intlist(0i64, false, kind) / count;
     Ok((mean, variance, count))
 }

@@ -185,8 +185,7 @@ fn publish(watcher: &Watcher, rank: u32, position: &Position) {
 }
 
 fn position_of(watcher: &Watcher, rank: u32) -> Option<Position> {
-    let text = watcher.get(&key(rank)).ok()??;
-    serde_json::from_str(&text).ok()
+    serde_json::from_str(&watcher.get(&key(rank)).ok()??).ok()
 }
 
 #[cold]

@@ -158,10 +158,8 @@ impl World {
     /// rank 0 only, or on another thread than that of the running entry point.
     #[track_caller]
     pub fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
-        match self.linked("all_reduce")? {
-            None => Ok(()),
-            Some(links) => links.all_reduce(name, tensor, op),
-        }
+        let Some(links) = self.linked("all_reduce")? else { return Ok(()) };
+        links.all_reduce(name, tensor, op)
     }
 
     /// Replaces the elements of named tensors with those of the rank `root`. The names, and the
@@ -193,10 +191,8 @@ impl World {
                 self.size()
             )));
         }
-        match self.linked("broadcast")? {
-            None => Ok(()),
-            Some(links) => links.broadcast(&list, root),
-        }
+        let Some(links) = self.linked("broadcast")? else { return Ok(()) };
+        links.broadcast(&list, root)
     }
 
     /// Returns the tensors of all ranks, stacked along a new first dimension in the order of the
@@ -207,10 +203,8 @@ impl World {
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
-        match self.linked("all_gather")? {
-            None => Ok(tensor.detach().copy().unsqueeze(0)),
-            Some(links) => links.all_gather(name, tensor),
-        }
+        let Some(links) = self.linked("all_gather")? else { return Ok(tensor.detach().copy().unsqueeze(0)) };
+        links.all_gather(name, tensor)
     }
 
     /// Adds the tensors of all ranks, and returns this rank's part of the sum. The size of the
@@ -231,10 +225,8 @@ impl World {
                  that is a multiple of {ranks}"
             )));
         }
-        match self.linked("reduce_scatter")? {
-            None => Ok(tensor.detach().copy()),
-            Some(links) => links.reduce_scatter(name, tensor),
-        }
+        let Some(links) = self.linked("reduce_scatter")? else { return Ok(tensor.detach().copy()) };
+        links.reduce_scatter(name, tensor)
     }
 
     /// Returns the rows of all ranks, concatenated in the order of the ranks. The ranks may have
@@ -251,10 +243,8 @@ impl World {
                 "`gather_rows` cannot gather a tensor without dimensions: expected at least one dimension",
             ));
         }
-        match self.linked("gather_rows")? {
-            None => Ok(tensor.detach().copy()),
-            Some(links) => links.gather_rows("gather_rows", name, tensor),
-        }
+        let Some(links) = self.linked("gather_rows")? else { return Ok(tensor.detach().copy()) };
+        links.gather_rows("gather_rows", name, tensor)
     }
 
     /// Returns the predictions of all ranks for the same batches, as one tensor in the order of the
@@ -267,10 +257,8 @@ impl World {
     /// unsupported dtype, and in the same cases as [`gather_rows`](World::gather_rows).
     #[track_caller]
     pub fn gather_predictions(&self, name: &str, preds: &[Tensor]) -> Result<Tensor> {
-        match self.linked("gather_predictions")? {
-            None => cat_rows(preds),
-            Some(links) => links.gather_predictions(name, preds),
-        }
+        let Some(links) = self.linked("gather_predictions")? else { return cat_rows(preds) };
+        links.gather_predictions(name, preds)
     }
 
     /// Waits until all ranks have called this.
@@ -280,10 +268,8 @@ impl World {
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn barrier(&self, name: &str) -> Result<()> {
-        match self.linked("barrier")? {
-            None => Ok(()),
-            Some(links) => links.barrier(name),
-        }
+        let Some(links) = self.linked("barrier")? else { return Ok(()) };
+        links.barrier(name)
     }
 
     /// Returns the values of all ranks, in the order of the ranks.
@@ -322,13 +308,12 @@ impl World {
         name: &str,
         own: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        match self.linked("gather_tensors")? {
-            None => {
-                let own = own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy()));
-                Ok(vec![own.collect()])
-            }
-            Some(links) => links.gather_tensors("gather_tensors", name, own),
-        }
+        let Some(links) = self.linked("gather_tensors")? else {
+            return Ok(vec![
+                own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy())).collect(),
+            ]);
+        };
+        links.gather_tensors("gather_tensors", name, own)
     }
 
     /// Returns whether `flag` is true on any rank.
@@ -338,10 +323,8 @@ impl World {
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn any(&self, name: &str, flag: bool) -> Result<bool> {
-        match self.linked("any")? {
-            None => Ok(flag),
-            Some(links) => links.any(name, flag),
-        }
+        let Some(links) = self.linked("any")? else { return Ok(flag) };
+        links.any(name, flag)
     }
 
     /// Replaces the elements of named floating-point tensors with their means over all ranks. Skips
@@ -369,10 +352,8 @@ impl World {
         tensors: impl IntoIterator<Item = (N, T)>,
     ) -> Result<()> {
         let list = sorted("average", tensors)?;
-        match self.linked("average")? {
-            None => Ok(()),
-            Some(links) => links.average(&list),
-        }
+        let Some(links) = self.linked("average")? else { return Ok(()) };
+        links.average(&list)
     }
 
     /// Calls `body` on rank 0 first, while the other ranks wait, and then on the other ranks, for
@@ -412,18 +393,14 @@ impl World {
 
     /// Returns the numbers of all ranks, in the order of the ranks.
     pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
-        match &self.links {
-            None => Ok(vec![own]),
-            Some(links) => links.table(own, what),
-        }
+        let Some(links) = &self.links else { return Ok(vec![own]) };
+        links.table(own, what)
     }
 
     /// Returns the sums of numbers over all ranks.
     pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
-        match &self.links {
-            None => Ok(own),
-            Some(links) => links.sums(own, what),
-        }
+        let Some(links) = &self.links else { return Ok(own) };
+        links.sums(own, what)
     }
 
     /// Returns the values of all ranks.
@@ -432,10 +409,8 @@ impl World {
         value: &V,
         what: &str,
     ) -> Result<Vec<V>> {
-        match &self.links {
-            None => from_json(&[json(value, what)?], what),
-            Some(links) => links.gather_named(value, what),
-        }
+        let Some(links) = &self.links else { return from_json(&[json(value, what)?], what) };
+        links.gather_named(value, what)
     }
 
     /// Broadcasts tensors that the trainer itself knows to be the same ones on all ranks.
@@ -445,20 +420,16 @@ impl World {
         root: u32,
         what: &str,
     ) -> Result<()> {
-        match &self.links {
-            None => Ok(()),
-            Some(links) => links.send(tensors, root, what),
-        }
+        let Some(links) = &self.links else { return Ok(()) };
+        links.send(tensors, root, what)
     }
 
     /// Collects the named tensors of ranks 1, 2, … on rank 0. Returns an empty vector on the other
     /// ranks. The ranks broadcast one after the other, so that the others need memory for the
     /// tensors of one rank only.
     pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        match &self.links {
-            None => Ok(Vec::new()),
-            Some(links) => links.collect_tensors(own),
-        }
+        let Some(links) = &self.links else { return Ok(Vec::new()) };
+        links.collect_tensors(own)
     }
 
     /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait

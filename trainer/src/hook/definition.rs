@@ -102,10 +102,8 @@ impl Origin {
 
     /// Returns the hook's full name: `my_crate::clip`, `my_crate::GradientMonitor::after_step`.
     pub(crate) fn name(&self) -> String {
-        match self.method {
-            None => self.path.to_string(),
-            Some(method) => format!("{}::{method}", self.path),
-        }
+        let Some(method) = self.method else { return self.path.to_string() };
+        format!("{}::{method}", self.path)
     }
 
     /// Returns whether a path names the hook: the path of a function, a type or a method

@@ -61,8 +61,7 @@ impl KernelProfiler {
     /// Ends the recording, if there is one, and writes it.
     fn finish(&mut self) -> Result<()> {
         let Some(trace) = self.trace.take() else { return Ok(()) };
-        let file = create_numbered(&self.path)?;
-        trace.save(file.path())
+        trace.save(create_numbered(&self.path)?.path())
     }
 }
 

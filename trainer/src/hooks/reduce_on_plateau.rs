@@ -221,10 +221,8 @@ impl ReduceOnPlateau {
     /// Reduces the learning rates of the optimizer of [`of`](ReduceOnPlateau::of), or of all
     /// optimizers. Leaves a rate unchanged if the reduction would be at most `eps`.
     fn reduce<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
-        let parts: Vec<String> = match &self.of {
-            Some(part) => vec![part.clone()],
-            None => cx.parts().map(str::to_owned).collect(),
-        };
+        let parts: Vec<String> =
+            self.of.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part]);
         for part in parts {
             for group in cx.optimizer_of(&part)?.groups_mut() {
                 let reduced = (group.lr * self.factor).max(self.min_lr);

@@ -118,8 +118,7 @@ struct Scaled {
 
 impl Scaled {
     fn begin(group: &ParamGroup, value: f64) -> Self {
-        let pattern = group.pattern().map(str::to_owned);
-        Scaled { group: (pattern, group.group), base: value, last_set: value }
+        Scaled { group: (group.pattern().map(str::to_owned), group.group), base: value, last_set: value }
     }
 
     fn is_of(&self, group: &ParamGroup) -> bool {
@@ -164,10 +163,7 @@ impl ScheduleCore {
 
     /// Returns the names of the scheduled parts.
     fn parts<P>(&self, cx: &Cx<P>) -> Vec<String> {
-        match &self.of {
-            Some(part) => vec![part.clone()],
-            None => cx.parts().map(str::to_owned).collect(),
-        }
+        self.of.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part])
     }
 
     /// Repeats the checks of `begin_all` for a resumed fit, whose values come from the checkpoint.
@@ -275,9 +271,8 @@ impl ScheduleCore {
             )));
         }
         let name = &self.name;
-        let groups = &self.groups;
         let mut rates = track.rates.iter_mut();
-        for group in cx.optimizer()?.groups_mut().iter_mut().filter(|group| selects(groups, group)) {
+        for group in cx.optimizer()?.groups_mut().iter_mut().filter(|group| selects(&self.groups, group)) {
             let value = match (self.mode, rates.next()) {
                 (Mode::Factor, Some(rate)) => {
                     rate.follow(name.get(group)?);

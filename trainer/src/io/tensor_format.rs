@@ -102,10 +102,9 @@ pub(crate) struct Encoded<'a>(SafeTensors<'a>);
 
 impl<'a> Encoded<'a> {
     pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, String> {
-        match SafeTensors::deserialize(bytes) {
-            Ok(file) => Ok(Encoded(file)),
-            Err(error) => Err(format!("this is not a valid safetensors file: {error}; save it again")),
-        }
+        let file = SafeTensors::deserialize(bytes);
+        file.map(Encoded)
+            .map_err(|error| format!("this is not a valid safetensors file: {error}; save it again"))
     }
 
     pub(crate) fn names(&self) -> Vec<&str> {

@@ -64,8 +64,7 @@ impl Parameters {
     pub(super) fn call(&self, function: impl FnOnce(&mut Params) -> *mut c_char) -> Result<()> {
         let handles = &self.tensors.handles;
         let mut list = Params { params: handles.as_ptr(), count: handles.len(), current: handles.len() };
-        let message = function(&mut list);
-        self.outcome(message, list.current)
+        self.outcome(function(&mut list), list.current)
     }
 
     /// Converts the shim's message, if there is one, to an error. The error names the parameter

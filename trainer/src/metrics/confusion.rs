@@ -330,10 +330,9 @@ fn matthews(matrices: &[Matrix]) -> f64 {
     let preds = column_sums(&matrix);
     let right: f64 = (0..len).map(|class| matrix[class][class]).sum();
     let all: f64 = targets.iter().sum();
-    let num = right * all - dot(&targets, &preds);
     let denom = (all * all - dot(&preds, &preds)) * (all * all - dot(&targets, &targets));
     if denom != 0.0 {
-        return num / denom.sqrt();
+        return (right * all - dot(&targets, &preds)) / denom.sqrt();
     }
     // The limits that torchmetrics uses, with the epsilon of single precision.
     let Some((tp, fp, tn, fn_)) = binary else { return 0.0 };

@@ -68,26 +68,23 @@ impl Moments {
 
     fn merged(self, other: Moments) -> Moments {
         let count = self.count + other.count;
-        let delta = [0, 1].map(|axis| other.mean[axis] - self.mean[axis]);
+        let delta = [0, 1].map(|i| other.mean[i] - self.mean[i]);
         let weight = self.count * other.count / count;
         Moments {
             count,
-            mean: [0, 1].map(|axis| self.mean[axis] + delta[axis] * other.count / count),
-            squares: [0, 1]
-                .map(|axis| self.squares[axis] + other.squares[axis] + delta[axis] * delta[axis] * weight),
+            mean: [0, 1].map(|i| self.mean[i] + delta[i] * other.count / count),
+            squares: [0, 1].map(|i| self.squares[i] + other.squares[i] + delta[i] * delta[i] * weight),
             mixed: self.mixed + other.mixed + delta[0] * delta[1] * weight,
-            min: [0, 1].map(|axis| self.min[axis].min(other.min[axis])),
-            max: [0, 1].map(|axis| self.max[axis].max(other.max[axis])),
+            min: [0, 1].map(|i| self.min[i].min(other.min[i])),
+            max: [0, 1].map(|i| self.max[i].max(other.max[i])),
         }
     }
 
     /// Returns the correlation, or NaN if a variance is close to 0 by the criterion of
     /// torchmetrics.
     fn correlation(&self) -> f64 {
-        let scale =
-            [0, 1].map(|axis| (self.max[axis] - self.mean[axis]).max(self.mean[axis] - self.min[axis]));
-        let variance =
-            [0, 1].map(|axis| self.squares[axis] / (self.count - 1.0) / (scale[axis] * scale[axis]));
+        let scale = [0, 1].map(|i| (self.max[i] - self.mean[i]).max(self.mean[i] - self.min[i]));
+        let variance = [0, 1].map(|i| self.squares[i] / (self.count - 1.0) / (scale[i] * scale[i]));
         let covariance = self.mixed / (self.count - 1.0) / (scale[0] * scale[1]);
         let bound = f64::EPSILON.sqrt();
         if !variance.iter().all(|variance| variance.is_finite() && *variance >= bound)
@@ -195,8 +192,7 @@ impl Spearman {
         }
         let x = mid_ranks(bins.chunks(n).map(|row| row.iter().sum()));
         let y = mid_ranks((0..n).map(|column| bins.iter().skip(column).step_by(n).sum()));
-        let pairs = bins.iter().enumerate().map(|(at, count)| (x[at / n], y[at % n], *count));
-        Ok(rank_correlation(pairs))
+        Ok(rank_correlation(bins.iter().enumerate().map(|(at, count)| (x[at / n], y[at % n], *count))))
     }
 }
 
@@ -272,8 +268,7 @@ impl Metric for Spearman {
                 .to_kind(Kind::Int64)
                 .clamp(0, int(n) - 1)
         });
-        let bins = histogram(&(x * int(n) + y), n * n);
-        self.states.update("bins", bins);
+        self.states.update("bins", histogram(&(x * int(n) + y), n * n));
         Ok(())
     }
 

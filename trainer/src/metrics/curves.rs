@@ -163,7 +163,7 @@ impl Curve {
         let mut each: Vec<Vec<i64>> = bins.chunks(2 * width).map(<[i64]>::to_vec).collect();
         if is_micro && let Some(first) = each.first().cloned() {
             each = vec![
-                each[1..].iter().fold(first, |sum, it| sum.iter().zip(it).map(|(a, b)| a + b).collect()),
+                each[1..].iter().fold(first, |sum, row| sum.iter().zip(row).map(|(a, b)| a + b).collect()),
             ];
         }
         let classes = each.iter().map(|counts| {

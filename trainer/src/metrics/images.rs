@@ -88,8 +88,7 @@ impl Dice {
         self.classes.check_limits("dice", &self.states)?;
         let sums = self.states.get("sums").ok_or_else(|| self.no_data())?.to_device(tch::Device::Cpu);
         if self.is_global {
-            let value = self.scores(&sums.unsqueeze(0), average);
-            return Ok(value.squeeze_dim(0));
+            return Ok(self.scores(&sums.unsqueeze(0), average).squeeze_dim(0));
         }
         // Rows: micro, macro, weighted, and a value for each class.
         let images = self.states.get("images").ok_or_else(|| self.no_data())?.to_device(tch::Device::Cpu);

@@ -196,21 +196,13 @@ impl Classes {
         Some(match pred.kind() {
             Kind::Float => {
                 let scores = preds.as_chunks::<4>().0.chunks_exact(len);
-                self.visit(
-                    name,
-                    scores.map(|row| largest(row.iter().map(|bytes| f32::from_ne_bytes(*bytes)))),
-                    targets,
-                    each,
-                )
+                let labels = scores.map(|row| largest(row.iter().map(|bytes| f32::from_ne_bytes(*bytes))));
+                self.visit(name, labels, targets, each)
             }
             Kind::Double => {
                 let scores = preds.as_chunks::<8>().0.chunks_exact(len);
-                self.visit(
-                    name,
-                    scores.map(|row| largest(row.iter().map(|bytes| f64::from_ne_bytes(*bytes)))),
-                    targets,
-                    each,
-                )
+                let labels = scores.map(|row| largest(row.iter().map(|bytes| f64::from_ne_bytes(*bytes))));
+                self.visit(name, labels, targets, each)
             }
             Kind::Int64 => {
                 let labels = preds.as_chunks::<8>().0.iter();

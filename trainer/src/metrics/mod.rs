@@ -334,8 +334,7 @@ fn is_float(tensor: &Tensor) -> bool {
 
 /// Whether the dtype of a tensor is an integer type or `Bool`.
 fn is_int(tensor: &Tensor) -> bool {
-    let kind = tensor.kind();
-    matches!(kind, Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int | Kind::Int64 | Kind::Bool)
+    matches!(tensor.kind(), Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int | Kind::Int64 | Kind::Bool)
 }
 
 /// Converts a tensor to the dtype of sums, in which no difference of integers wraps around and no

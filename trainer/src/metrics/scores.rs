@@ -114,8 +114,7 @@ macro_rules! score {
                 score.average = average.unwrap_or(score.average);
                 let counts = counts::read(&score.classes, &self.name(), &score.states)?.ok_or_else(|| self.no_data())?;
                 let $it = self;
-                let by_support = $by_support && score.classes.top_k > 1;
-                Ok(score.averaged(&counts, by_support, |$counts| $quotient))
+                Ok(score.averaged(&counts, $by_support && score.classes.top_k > 1, |$counts| $quotient))
             }
         }
 

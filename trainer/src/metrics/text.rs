@@ -69,8 +69,7 @@ impl Metric for Perplexity {
         let index = used.clamp(0, vocabulary - 1).unsqueeze(1);
         let logits = precise(pred).reshape([-1, vocabulary]);
         let likelihood = logits.log_softmax(1, logits.kind()).gather(1, &index, false).squeeze_dim(1);
-        let nll = -likelihood.masked_fill(&is_used.logical_not(), 0.0).sum(sum_kind(pred));
-        self.states.update("nll", nll);
+        self.states.update("nll", -likelihood.masked_fill(&is_used.logical_not(), 0.0).sum(sum_kind(pred)));
         self.states.update("tokens", is_used.sum(Kind::Int64));
         self.states.update("vocabulary", Tensor::from_slice(&[vocabulary]));
         let zero = Tensor::zeros([], (Kind::Int64, pred.device()));

@@ -269,10 +269,8 @@ impl<M: Metric> Metric for PerGroup<M> {
                 continue;
             }
             let mut states = self.metric.states().blank();
-            let pred = preds.index_select(0, &rows);
-            let target = targets.index_select(0, &rows);
             values.push(Some(with(&mut self.metric, &mut states, |metric| {
-                metric.update(&pred, &target)?;
+                metric.update(&preds.index_select(0, &rows), &targets.index_select(0, &rows))?;
                 metric.compute()
             })?));
         }

@@ -63,8 +63,7 @@ impl OnGrad for Tensor {
             };
             closure(gradient).replacement()
         });
-        let id = libtorch::on_grad(self, callback)?;
-        Ok(GradHook { tensor: self.shallow_clone(), id })
+        Ok(GradHook { tensor: self.shallow_clone(), id: libtorch::on_grad(self, callback)? })
     }
 }
 

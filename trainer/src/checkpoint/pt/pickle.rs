@@ -348,8 +348,7 @@ impl<'a> Machine<'a> {
                 // BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
                 let length =
                     input.length(if opcode == b'X' { 4 } else { usize::from(opcode - 0x8c) * 7 + 1 })?;
-                let text = input.text(length)?;
-                self.push(Object::Text(text))
+                self.push(Object::Text(input.text(length)?))
             }
             b')' => self.push(Object::Tuple(Vec::new())), // EMPTY_TUPLE
             0x85..=0x87 => self.tuple(usize::from(opcode - 0x84)), // TUPLE1, TUPLE2, TUPLE3
@@ -382,8 +381,7 @@ impl<'a> Machine<'a> {
                 // STACK_GLOBAL
                 let name = self.pop()?;
                 let module = self.pop()?;
-                let global = Global::find(self.objects.text(module)?, self.objects.text(name)?)?;
-                self.push(Object::Global(global))
+                self.push(Object::Global(Global::find(self.objects.text(module)?, self.objects.text(name)?)?))
             }
             b'Q' => self.pop().and_then(|id| self.push(Object::Storage(id))), // BINPERSID
             b'R' => self.reduce(),                                            // REDUCE

@@ -111,8 +111,7 @@ fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
     let is_64 = count == u64::from(u16::MAX) || start == u64::from(u32::MAX);
     let (count, start) = if is_64 {
         let locator = record(bytes, at.checked_sub(LOCATOR.1).ok_or_else(truncated)?, LOCATOR)?;
-        let at = usize::try_from(u64_at(locator, 8)).unwrap_or(usize::MAX);
-        let end = record(bytes, at, END_64)?;
+        let end = record(bytes, usize::try_from(u64_at(locator, 8)).unwrap_or(usize::MAX), END_64)?;
         (u64_at(end, 32), u64_at(end, 48))
     } else {
         (count, start)
@@ -124,8 +123,7 @@ fn directory(bytes: &[u8]) -> Result<(u64, usize)> {
 /// field.
 fn widen(sizes: &mut [u64; 3], mut extra: &[u8]) {
     while let Some((header, rest)) = extra.split_at_checked(4) {
-        let length = usize::from(u16_at(header, 2));
-        let Some((mut field, next)) = rest.split_at_checked(length) else { return };
+        let Some((mut field, next)) = rest.split_at_checked(usize::from(u16_at(header, 2))) else { return };
         extra = next;
         if u16_at(header, 0) == ZIP_64 {
             for size in sizes.iter_mut().filter(|size| **size == u64::from(u32::MAX)) {

@@ -47,16 +47,14 @@ impl Branch {
         let again = if node.again { " …" } else { "" };
         let hooks = node.rows.iter().map(Branch::of_hook);
         let inside = node.inside.iter().chain(beside).filter(|node| {
-            let of_operation = matches!(node.info.kind, MomentKind::Before | MomentKind::After);
-            !of_operation || node.is_used()
+            !matches!(node.info.kind, MomentKind::Before | MomentKind::After) || node.is_used()
         });
         let line = [node.info.path() + again, String::new(), String::new()];
         Branch { line, below: hooks.chain(inside.map(|node| Branch::of(node, &[]))).collect() }
     }
 
     fn of_hook(row: &HookRow) -> Self {
-        let line = [row.line(), row.when(), row.source()].map(|text| one_line(&text));
-        Branch { line, below: Vec::new() }
+        Branch { line: [row.line(), row.when(), row.source()].map(|text| one_line(&text)), below: Vec::new() }
     }
 }
 
@@ -64,8 +62,8 @@ fn draw(branch: &Branch, lead: &str, below: &str, lines: &mut Vec<Line>) {
     let [name, when, source] = &branch.line;
     lines.push([format!("{lead}{name}"), when.clone(), source.clone()]);
     for (nth, child) in branch.below.iter().enumerate() {
-        let last = nth + 1 == branch.below.len();
-        let (corner, further) = if last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        let (corner, further) =
+            if nth + 1 == branch.below.len() { ("└─ ", "   ") } else { ("├─ ", "│  ") };
         draw(child, &format!("{below}{corner}"), &format!("{below}{further}"), lines);
     }
 }

@@ -76,8 +76,7 @@ impl CutMix {
         let mixture = inputs.copy(); // the loader may own the batch
         cut(&mixture)?.f_copy_(&cut(inputs)?.f_index_select(0, &order)?)?;
         *inputs = mixture;
-        let area = (rows * columns) as f64 / (height * width) as f64;
-        *targets = mixed(targets, &order, 1.0 - area)?;
+        *targets = mixed(targets, &order, 1.0 - (rows * columns) as f64 / (height * width) as f64)?;
         Ok(())
     }
 }

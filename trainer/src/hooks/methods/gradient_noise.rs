@@ -56,8 +56,7 @@ impl GradientNoise {
     #[hook(around = opt_step)]
     fn add_noise(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
         let part = cx.part().to_owned();
-        let steps = cx.steps_of(&part)? as f64;
-        let deviation = (self.eta / (1.0 + steps).powf(self.gamma)).sqrt();
+        let deviation = (self.eta / (1.0 + cx.steps_of(&part)? as f64).powf(self.gamma)).sqrt();
         let grads: Vec<(crate::VarName, Tensor)> = cx.grads().filter(|(name, _)| name.is_in(&part)).collect();
         let mut noise = Vec::with_capacity(grads.len());
         for (_, grad) in &grads {

@@ -116,8 +116,9 @@ impl Samples {
 
 /// Draws the weight of a mixture from a Beta distribution with both parameters `alpha`.
 pub(super) fn beta(alpha: f64) -> Result<f64> {
-    let concentration = Tensor::from_slice(&[alpha as f32, alpha as f32]);
-    Ok(concentration.f_internal_sample_dirichlet()?.f_double_value(&[0])?)
+    Ok(Tensor::from_slice(&[alpha as f32, alpha as f32])
+        .f_internal_sample_dirichlet()?
+        .f_double_value(&[0])?)
 }
 
 /// Returns a random permutation of the indices of the samples.

@@ -37,20 +37,16 @@ impl Interval {
 
     /// Whether the monitor logs in the step that the current optimizer is about to take.
     fn is_due_before_step<P>(self, cx: &Cx<P>) -> Result<bool> {
-        match self.0 {
-            None => Ok(cx.is_record_due()),
-            Some(n) => Ok((cx.steps_of(cx.part())? + 1).is_multiple_of(n)),
-        }
+        let Some(n) = self.0 else { return Ok(cx.is_record_due()) };
+        Ok((cx.steps_of(cx.part())? + 1).is_multiple_of(n))
     }
 
     /// Whether the monitor logs after the current batch. `before` is the number of optimizer steps
     /// before the batch.
     fn is_due_after_step(self, before: u64, cx: &Cx<AfterStep>) -> bool {
         let steps = cx.counters().optimizer_steps;
-        match self.0 {
-            None => cx.is_record_due(),
-            Some(n) => steps > before && steps.is_multiple_of(n),
-        }
+        let Some(n) = self.0 else { return cx.is_record_due() };
+        steps > before && steps.is_multiple_of(n)
     }
 }
 

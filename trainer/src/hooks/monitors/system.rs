@@ -96,8 +96,7 @@ impl SystemMonitor {
         let now = Instant::now();
         let cpu = process.accumulated_cpu_time();
         let cores = self.last.map_or(0.0, |(at, before)| {
-            let spent = cpu.saturating_sub(before) as f64 / 1e3;
-            spent / (now - at).as_secs_f64().max(1e-3)
+            cpu.saturating_sub(before) as f64 / 1e3 / (now - at).as_secs_f64().max(1e-3)
         });
         let values = (process.memory(), system.used_memory(), cores);
         self.last = Some((now, cpu));

@@ -61,8 +61,7 @@ impl Output {
 
     /// Waits until the content is on disk.
     pub(crate) fn sync(&self) -> Result<()> {
-        let synced = permit(&self.path).and_then(|()| sync_file(&self.file));
-        synced.map_err(|error| in_file(&self.path, error))
+        permit(&self.path).and_then(|()| sync_file(&self.file)).map_err(|error| in_file(&self.path, error))
     }
 }
 

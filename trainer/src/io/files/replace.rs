@@ -56,8 +56,7 @@ pub(crate) fn replace_file(
         let file = created.file().try_clone()?;
         Ok((created, file))
     })?;
-    let written = fill(&mut aside).and_then(|()| aside.sync());
-    let replaced = written.and_then(|()| rename(aside.path(), path));
+    let replaced = fill(&mut aside).and_then(|()| aside.sync()).and_then(|()| rename(aside.path(), path));
     if replaced.is_err() {
         let _ = remove_file(aside.path());
     }

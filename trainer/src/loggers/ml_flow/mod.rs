@@ -303,8 +303,7 @@ impl MlFlow {
         let rows = self.rows(cx.record());
         self.spool.append(cx, rows.as_bytes())?;
         self.start()?;
-        let problems = self.sending.as_ref().map(Sending::problems).unwrap_or_default();
-        warn(cx, problems);
+        warn(cx, self.sending.as_ref().map(Sending::problems).unwrap_or_default());
         Ok(())
     }
 

@@ -78,8 +78,7 @@ impl Sending {
             is_away: false,
         };
         std::thread::Builder::new().name("mlflow".into()).spawn(move || {
-            let has_ended = worker.run();
-            let _ = when_done.send(has_ended);
+            let _ = when_done.send(worker.run());
         })?;
         Ok(Sending { end, done, sent, problems })
     }

@@ -70,8 +70,7 @@ impl TensorBoard {
 
     /// Creates a logger that writes into this folder.
     pub fn at(folder: impl Into<PathBuf>) -> Self {
-        let file = GrowingFile::at(folder.into().join(file_name(0)));
-        TensorBoard { file, ..TensorBoard::default() }
+        TensorBoard { file: GrowingFile::at(folder.into().join(file_name(0))), ..TensorBoard::default() }
     }
 
     /// Sets the horizontal axis, which TensorBoard calls "step". Defaults to

@@ -280,11 +280,8 @@ impl ParamGroup {
     /// Returns the state tensors by name, such as `exp_avg/fc1.weight`.
     pub(super) fn state(&self) -> impl Iterator<Item = (String, Tensor)> {
         self.algorithm.state.iter().zip(&self.state).flat_map(|(slot, state)| {
-            let tensors = state.iter().flat_map(TensorList::iter);
-            self.own
-                .names()
-                .zip(tensors)
-                .map(|(name, it)| (format!("{}/{name}", slot.name), it.shallow_clone()))
+            let own = self.own.names().zip(state.iter().flat_map(TensorList::iter));
+            own.map(|(name, tensor)| (format!("{}/{name}", slot.name), tensor.shallow_clone()))
         })
     }
 

@@ -96,10 +96,10 @@ impl Muon {
 }
 
 fn refuses(group: &ParamGroup) -> Option<String> {
-    let others: Vec<_> = group.names().zip(group.parameters()).filter(|(_, it)| it.dim() != 2).collect();
+    let others: Vec<_> = group.names().zip(group.parameters()).filter(|(_, var)| var.dim() != 2).collect();
     let (first, _) = others.first()?;
     let pattern = first.rsplit_once('.').map_or((*first).to_owned(), |(_, last)| format!("*.{last}"));
-    let listed: Vec<_> = others.iter().map(|(name, it)| format!("`{name}` {:?}", it.size())).collect();
+    let listed: Vec<_> = others.iter().map(|(name, var)| format!("`{name}` {:?}", var.size())).collect();
     Some(format!(
         "Muon only updates 2-D parameters, but these are not: {}; assign them to another optimizer, \
          `.group(\"{pattern}\", AdamW::new(1e-3))`",

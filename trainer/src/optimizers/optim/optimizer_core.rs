@@ -60,8 +60,7 @@ impl OptimizerCore {
         if decay > 0.0 && decay.is_finite() {
             let depths = (0..layers.len()).rev();
             self.groups_by.extend(layers.into_iter().zip(depths).map(|(pattern, depth)| {
-                let lr = self.lr * decay.powi(i32::try_from(depth).unwrap_or(i32::MAX));
-                (pattern, Group::new().lr(lr))
+                (pattern, Group::new().lr(self.lr * decay.powi(i32::try_from(depth).unwrap_or(i32::MAX))))
             }));
         }
     }

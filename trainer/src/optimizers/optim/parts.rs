@@ -82,10 +82,8 @@ impl Optimizers {
     /// Returns an error if there is none.
     #[inline]
     pub(crate) fn current(&mut self) -> Result<&mut dyn Optimizer> {
-        match self.parts.get_mut(self.current) {
-            Some(part) => Ok(part.optimizer.as_mut()),
-            None => Err(no_optimizer()),
-        }
+        let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
+        Ok(part.optimizer.as_mut())
     }
 
     /// Returns the optimizer of a part of the model.

@@ -135,8 +135,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
 
     fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
         let mut state = self.inner.state();
-        let others = self.world()?.collect_tensors(&state)?;
-        state.extend(others.into_iter().flatten());
+        state.extend(self.world()?.collect_tensors(&state)?.into_iter().flatten());
         Ok(state)
     }
 

@@ -26,8 +26,7 @@ impl StepDecay {
 impl Schedule for StepDecay {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let gamma = check_factor("the gamma of `StepDecay`", self.gamma)?;
-        let every = self.every.steps_at_least_1(run, "StepDecay::new({}, …)")?;
-        Ok(gamma.powf((step / every) as f64))
+        Ok(gamma.powf((step / self.every.steps_at_least_1(run, "StepDecay::new({}, …)")?) as f64))
     }
 
     fn settings(&self) -> SettingList {

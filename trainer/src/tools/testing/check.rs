@@ -137,10 +137,7 @@ impl<'a> Checks<'a> {
 
 /// Does what the hook of a closure does when the closure is not called.
 pub(super) fn otherwise(run: &mut Run, rest: Option<Rest<'_>>) -> HookResult {
-    match rest {
-        Some(rest) => pass_on(run, rest),
-        None => Ok(()),
-    }
+    rest.map_or(Ok(()), |rest| pass_on(run, rest))
 }
 
 /// The function that the dispatch table calls for the hook of a closure at a point.

@@ -40,8 +40,7 @@ impl Processes {
         ranks: &Ranks,
     ) -> Result<Vec<std::result::Result<String, String>>> {
         for rank in 0..ranks.count {
-            let child = self.command(test, ranks, rank)?.spawn()?;
-            self.running.push(child);
+            self.running.push(self.command(test, ranks, rank)?.spawn()?);
         }
         let since = Instant::now();
         while !self.have_ended()? && since.elapsed() < ranks.timeout {

@@ -135,8 +135,7 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
     let merged: Vec<_> = (optimizer.state().into_iter())
         .map(|(name, fresh)| {
             let kept = state.get(&name).filter(|kept| kept.size() == fresh.size());
-            let tensor = kept.map_or(fresh, Tensor::shallow_clone);
-            (name, tensor)
+            (name, kept.map_or(fresh, Tensor::shallow_clone))
         })
         .collect();
     optimizer.load_state(&merged)
@@ -158,7 +157,6 @@ fn no_parameter() -> String {
 
 /// Describes the mistake of a part without parameters.
 fn nothing_for(part: &str, vars: &Vars) -> String {
-    let tops = vars.parameters().filter_map(|var| var.name.split('.').next());
-    let similar = suggestion(part, tops);
+    let similar = suggestion(part, vars.parameters().filter_map(|var| var.name.split('.').next()));
     format!("`.optimizer_of(\"{part}\", …)`: no parameter name starts with this{similar}")
 }
