@@ -85,6 +85,7 @@ mod support;
 #[cfg(target_os = "linux")]
 mod sync_batch_norm;
 mod terminal;
+mod third_party;
 mod traces;
 mod variables;
 mod version_counters;

@@ -254,9 +254,9 @@ fn invalid_and_contradictory_settings_are_all_reported_at_build() {
     - `.overfit_batches(…)` and `.limit_valid_batches(…)` both limit the batches: set only one of them
     - `.validate_every(Every::Steps(6))` exceeds `.max_steps(5)`: a fit takes no more steps than that
     - `.accumulate(0)` never updates the model: expected at least 1
-    - `.clip_grad_norm(NaN)`: expected a finite number above 0
-    - `.clip_grad_value(0.0)`: expected a finite number above 0
     - `.device(Vulkan)`: this libtorch was built without support for it
+    - hook `trainer::hooks::ClipGradNorm`: `max_norm` is NaN: expected a finite number above 0
+    - hook `trainer::hooks::ClipGradValue`: `max_value` is 0.0: expected a finite number above 0
     "#);
     let more = builder()
         .epochs(0)

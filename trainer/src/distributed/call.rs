@@ -2,13 +2,10 @@
 
 use std::borrow::Borrow;
 use std::fmt::Write;
-use std::panic::Location;
 
 use tch::Tensor;
 
-use super::links::Links;
 use crate::error::{Error, Result};
-use crate::moment::MomentInfo;
 
 /// A collective that the program calls, as the ranks compare it before they exchange data.
 #[derive(Debug)]
@@ -19,43 +16,6 @@ pub(super) struct Call {
     pub(super) compared: String,
     /// The description for error messages: `compared`, and where the call is in the source.
     pub(super) text: String,
-}
-
-impl Links {
-    /// Describes the next collective that the program calls. `details` is what must be the same on
-    /// all ranks, apart from the place of the call.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if collectives are not allowed here, without counting the call.
-    #[track_caller]
-    pub(super) fn call(&self, method: &str, name: &str, details: &str) -> Result<Call> {
-        let what = format!("`{method}({name:?})`");
-        self.check_allowed(&what)?;
-        let nth = self.shared.count_call();
-        let mut compared = format!("{what}{details}");
-        if let Some(place) = &self.place {
-            let _ = write!(compared, " in {place}");
-        }
-        let number = format!(", collective {nth} of this batch");
-        let text = format!("{compared}{number} ({})", Location::caller());
-        compared.push_str(&number);
-        Ok(Call { what, compared, text })
-    }
-
-    /// Returns this world for a hook, whose collectives then name it.
-    pub(super) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> Links {
-        let place = match hook {
-            Some(hook) => format!("`{hook}` at `{}`", moment.path()),
-            None => format!("`{}`", moment.path()),
-        };
-        Links { place: Some(place.into()), ..self.clone() }
-    }
-
-    /// Begins the count of the collectives that the program calls in a batch.
-    pub(super) fn begin_batch(&self) {
-        self.shared.reset_calls();
-    }
 }
 
 /// Describes a tensor whose dtype and shape must be the same on all ranks.
@@ -92,4 +52,10 @@ pub(super) fn listed<N: AsRef<str>, T: Borrow<Tensor>>(list: &[(N, T)]) -> Strin
         let _ = write!(text, "{separator}`{}` {}", name.as_ref(), described(tensor.borrow()));
     }
     text
+}
+
+/// Returns the description of a collective as an error message shows it: in backticks, unless it
+/// has some.
+pub(super) fn quoted(what: &str) -> String {
+    if what.starts_with('`') { what.to_owned() } else { format!("`{what}`") }
 }

@@ -2,13 +2,16 @@
 //! that they belong to, so that ranks at different collectives return an error at once.
 
 use std::array;
+use std::fmt::Write;
+use std::panic::Location;
 
 use tch::Tensor;
 
-use super::call::Call;
+use super::call::{Call, quoted};
 use super::links::Links;
 use super::watch::Kind;
 use crate::error::{Error, Result};
+use crate::moment::MomentInfo;
 
 /// The length of a message, the same in all collectives: gloo aborts the process if a message is
 /// longer than its receiver expects.
@@ -21,6 +24,41 @@ const DESCRIPTION: usize = 4096;
 const SHOWN: usize = 240;
 
 impl Links {
+    /// Describes the next collective that the program calls. `details` is what must be the same on
+    /// all ranks, apart from the place of the call.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if collectives are not allowed here, without counting the call.
+    #[track_caller]
+    pub(super) fn call(&self, method: &str, name: &str, details: &str) -> Result<Call> {
+        let what = format!("`{method}({name:?})`");
+        self.check_allowed(&what)?;
+        let nth = self.shared.count_call();
+        let mut compared = format!("{what}{details}");
+        if let Some(place) = &self.place {
+            let _ = write!(compared, " in {place}");
+        }
+        let number = format!(", collective {nth} of this batch");
+        let text = format!("{compared}{number} ({})", Location::caller());
+        compared.push_str(&number);
+        Ok(Call { what, compared, text })
+    }
+
+    /// Returns this world for a hook, whose collectives then name it.
+    pub(super) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> Links {
+        let place = match hook {
+            Some(hook) => format!("`{hook}` at `{}`", moment.path()),
+            None => format!("`{}`", moment.path()),
+        };
+        Links { place: Some(place.into()), ..self.clone() }
+    }
+
+    /// Begins the count of the collectives that the program calls in a batch.
+    pub(super) fn begin_batch(&self) {
+        self.shared.reset_calls();
+    }
+
     /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
     /// messages.
     pub(super) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
@@ -125,12 +163,6 @@ fn excerpts(texts: &[String]) -> Vec<String> {
         format!("{first}{before}{middle}{after}{last}")
     });
     excerpts.collect()
-}
-
-/// Returns the description of a collective as an error message shows it: in backticks, unless it
-/// has some.
-pub(super) fn quoted(what: &str) -> String {
-    if what.starts_with('`') { what.to_owned() } else { format!("`{what}`") }
 }
 
 /// Returns a hash of a text that is exact as a floating-point number: 52 bits of FNV-1a.

@@ -1,11 +1,13 @@
 //! Joining the other processes of a launch.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::launch::{Launch, Store};
-use super::links::{cause, leave};
+use super::links::{Links, Shared, cause, check_available, leave};
+use super::main_only;
 use crate::error::{Error, Result};
 use crate::io::files;
 use crate::libtorch::dist::{Group, Meeting};
@@ -23,9 +25,24 @@ const OTHER_FILES: u64 = 48;
 /// The time between two looks at the store.
 const PERIOD: Duration = Duration::from_millis(10);
 
+/// Joins the other processes of a launch.
+pub(super) fn join(launch: &Launch) -> Result<Links> {
+    let Launch { rank, size, .. } = *launch;
+    if size < 2 || rank >= size {
+        return Err(Error::usage(format!(
+            "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
+        )));
+    }
+    check_available()?;
+    main_only::check("World::join")?;
+    let group = connect(launch)?;
+    let shared = Arc::new(Shared::new(&group));
+    Ok(Links { group, shared, place: None })
+}
+
 /// Meets the other processes of a launch, checks that they belong to the same job and can open
 /// enough files, and connects to them.
-pub(super) fn join(launch: &Launch) -> Result<Group> {
+fn connect(launch: &Launch) -> Result<Group> {
     let Launch { rank, size, timeout, .. } = *launch;
     let since = Instant::now();
     let address = match &launch.store {

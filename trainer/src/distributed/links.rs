@@ -11,16 +11,27 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Tensor};
 
-use super::call::{described, listed};
-use super::frames::quoted;
-use super::join;
-use super::launch::Launch;
+use super::call::{described, listed, quoted};
+use super::main_only;
 use super::watch::{Kind, Watch};
-use super::{Op, main_only};
 use crate::error::{Error, Result};
 use crate::io::tensor_format;
 use crate::libtorch::dist::{Group, ProcessGroup};
 use crate::libtorch::{self, TensorList};
+
+/// The operation with which [`World::all_reduce`](super::World::all_reduce) reduces the tensors of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Op {
+    /// Adds the tensors elementwise.
+    Sum = 0,
+    /// Multiplies the tensors elementwise.
+    Product = 2,
+    /// Takes the elementwise minimum.
+    Min = 3,
+    /// Takes the elementwise maximum.
+    Max = 4,
+}
 
 /// The connections of this process to the other ranks of a [`World`](super::World), which
 /// documents the collectives. Without the feature `distributed`, no value of this type exists.
@@ -44,7 +55,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    fn new(group: &Group) -> Self {
+    pub(super) fn new(group: &Group) -> Self {
         Shared { calls: AtomicU64::new(0), running: Mutex::default(), watch: Watch::begin(group) }
     }
 
@@ -102,20 +113,6 @@ const LEFT: &str = "trainer/left";
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Links {
-    pub(super) fn join(launch: &Launch) -> Result<Self> {
-        let Launch { rank, size, .. } = *launch;
-        if size < 2 || rank >= size {
-            return Err(Error::usage(format!(
-                "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
-            )));
-        }
-        check_available()?;
-        main_only::check("World::join")?;
-        let group = join::join(launch)?;
-        let shared = Arc::new(Shared::new(&group));
-        Ok(Links { group, shared, place: None })
-    }
-
     pub(super) fn rank(&self) -> u32 {
         self.group.rank()
     }

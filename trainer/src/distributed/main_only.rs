@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use super::frames::quoted;
+use super::call::quoted;
 use crate::error::{Error, Result};
 
 thread_local! {

@@ -17,10 +17,11 @@ mod watch;
 mod world;
 
 pub use launch::Launch;
+pub use links::Op;
 pub(crate) use links::check_available;
 pub use reducer::Reducer;
 pub use sync_batch_norm::{SyncBatchNorm, sync_batch_norm};
-pub use world::{Op, World, main_first};
+pub use world::{World, main_first};
 
 /// The share of each batch that one rank processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

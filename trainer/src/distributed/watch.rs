@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::frames::quoted;
+use super::call::quoted;
 use crate::libtorch::dist::{Group, Watcher};
 
 /// The time for which a rank waits before it publishes where it is.

@@ -10,24 +10,10 @@ use tch::Tensor;
 
 use super::call::sorted;
 use super::launch::Launch;
-use super::links::{Links, cat_rows, from_json, json};
-use super::{Share, main_only};
+use super::links::{Links, Op, cat_rows, from_json, json};
+use super::{Share, join, main_only};
 use crate::error::{Error, Result};
 use crate::moment::MomentInfo;
-
-/// The operation with which [`World::all_reduce`] reduces the tensors of all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub enum Op {
-    /// Adds the tensors elementwise.
-    Sum = 0,
-    /// Multiplies the tensors elementwise.
-    Product = 2,
-    /// Takes the elementwise minimum.
-    Min = 3,
-    /// Takes the elementwise maximum.
-    Max = 4,
-}
 
 /// The processes that train together, seen from one of them.
 ///
@@ -110,7 +96,7 @@ impl World {
     /// [job](Launch::job), if this process may not open enough files, if this crate was built
     /// without the feature `distributed`, or in a hook that runs on rank 0 only.
     pub fn join(launch: &Launch) -> Result<Self> {
-        Links::join(launch).map(|links| World { links: Some(links) })
+        join::join(launch).map(|links| World { links: Some(links) })
     }
 
     /// The rank of this process, from 0. Not a collective.

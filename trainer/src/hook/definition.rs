@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::num::NonZeroU32;
 
 use super::constraint::OrderConstraint;
-use super::discovery::crate_of;
 use crate::checkpoint::StateOf;
 use crate::error::BoxError;
 use crate::modules::{ModulePattern, Patterns, PatternsOf};
@@ -29,6 +28,11 @@ pub(crate) type AroundShim = fn(&mut Run, u32, Rest<'_>) -> HookResult;
 pub(crate) enum Shim {
     Point(PointShim),
     Around(AroundShim),
+}
+
+/// Returns the crate that a module path begins with.
+pub(crate) fn crate_of(module: &str) -> &str {
+    module.split("::").next().unwrap_or_default()
 }
 
 /// The name and source location of a hook.

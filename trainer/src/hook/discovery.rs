@@ -3,7 +3,7 @@
 use std::any::TypeId;
 use std::collections::BTreeSet;
 
-use super::definition::{HookDef, Hooks, Origin};
+use super::definition::{HookDef, Hooks, Origin, crate_of};
 use super::instance::Instance;
 use crate::checkpoint::StateOf;
 use crate::error::suggestion;
@@ -99,11 +99,6 @@ impl Discover {
     pub fn crates(names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Discover::Crates(names.into_iter().map(Into::into).collect())
     }
-}
-
-/// Returns the crate that a module path begins with.
-pub(crate) fn crate_of(module: &str) -> &str {
-    module.split("::").next().unwrap_or_default()
 }
 
 /// Converts a package name to the name of its crate.

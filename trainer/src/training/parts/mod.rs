@@ -7,6 +7,7 @@ mod model;
 mod optimizers;
 mod part;
 mod position;
+mod random;
 #[cfg(test)]
 mod tests;
 
@@ -17,11 +18,12 @@ use crate::run::Run;
 use hooks::HookState;
 pub(super) use hooks::type_of;
 use log::Logged;
-use model::{Gradients, RandomState, Variables};
+use model::{Gradients, Variables};
 use optimizers::OptimizerState;
 pub(crate) use part::{Part, Scope};
 pub(super) use position::predictions;
 use position::{Entries, PendingRequests, Position};
+use random::RandomState;
 
 /// Returns all parts of a run, in the order in which they are loaded.
 pub(crate) fn all(run: &Run) -> Vec<Box<dyn Part>> {

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use tch::{Device, Tensor};
-
 use super::part::{Part, Scope, value};
 use crate::checkpoint::files::{MODEL, STATE};
 use crate::checkpoint::{Saved, weights};
@@ -119,64 +117,5 @@ impl Part for Gradients {
             }
         }
         Ok(joined)
-    }
-}
-
-/// The random state of libtorch.
-pub(super) struct RandomState;
-
-impl Part for RandomState {
-    fn name(&self) -> Cow<'static, str> {
-        "random".into()
-    }
-
-    fn scope(&self) -> Scope {
-        Scope::Rank
-    }
-
-    fn file(&self) -> Option<&'static str> {
-        Some(STATE)
-    }
-
-    fn save(&self, run: &Run) -> Result<Saved> {
-        let before_draw = run.ranks.random_before_draw.as_ref().map(Tensor::shallow_clone);
-        let cpu = before_draw.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
-        let mut saved = Saved::new();
-        saved.tensor("cpu", &cpu)?;
-        if let Device::Cuda(_) = run.model.device {
-            saved.tensor("cuda", &libtorch::random_state(run.model.device)?)?;
-        }
-        Ok(saved)
-    }
-
-    fn why_inexact(&self, run: &Run) -> Option<String> {
-        let device = run.model.device;
-        let is_saved = matches!(device, Device::Cpu | Device::Cuda(_));
-        (!is_saved).then(|| format!("the random state of {device:?} cannot be saved"))
-    }
-
-    fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
-        if !saved.tensors.contains_key("cpu") {
-            why.push("it does not contain the random state of the CPU".to_owned());
-        }
-        if matches!(run.model.device, Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
-            why.push("it does not contain the random state of the GPU".to_owned());
-        }
-        Ok(())
-    }
-
-    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        if let Some(state) = saved.tensors.get("cpu") {
-            libtorch::set_random_state(Device::Cpu, state)?;
-        }
-        if let (Device::Cuda(_), Some(state)) = (run.model.device, saved.tensors.get("cuda")) {
-            libtorch::set_random_state(run.model.device, state)?;
-        }
-        Ok(())
-    }
-
-    /// The ranks draw different numbers: each except rank 0 keeps its own state.
-    fn join(&self, rank: u32, states: Vec<Saved>) -> Result<Saved> {
-        Ok(states.into_iter().next().filter(|_| rank == 0).unwrap_or_default())
     }
 }
