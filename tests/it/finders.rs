@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use trainer::data::from_fn;
 use trainer::finders::{BatchSizeLimit, FindBatchSize, FindLr};
 use trainer::hooks::{
-    Amp, EarlyStopping, Ema, Freeze, HyperparameterSchedule, Lookahead, LrSchedule, Progress,
+    Amp, EarlyStopping, Ema, Freeze, HyperparameterSchedule, Lookahead, LrSchedule, Progress, StochasticDepth,
 };
 use trainer::optim::{Group, Tch};
 use trainer::prelude::*;
@@ -417,10 +417,15 @@ fn a_finder_runs_hooks_with_a_state_or_with_trial_and_restores_them() {
     let counted = Arc::new(AtomicU32::new(0));
     let left_out = LeftOut::default();
     let ignored = Arc::clone(&left_out.calls);
+    let closure = Arc::new(AtomicU32::new(0));
+    let by_closure = Arc::clone(&closure);
     let mut trainer = model::builder()
         .hook(growing.clone())
         .hook(Counted(Arc::clone(&counted)))
         .hook(left_out)
+        .on::<AfterBackward>(HookOptions::named("closure").trial(true), move |_| {
+            by_closure.fetch_add(1, Ordering::Relaxed);
+        })
         .hook(EarlyStopping::new("valid/loss", Goal::Minimize))
         .epochs(1)
         .build()
@@ -428,7 +433,8 @@ fn a_finder_runs_hooks_with_a_state_or_with_trial_and_restores_them() {
     let before = weights(&trainer);
     let steps = 20;
     trainer.find_lr(&mut rows(16), &FindLr::new().to(1e-3).steps(steps)).unwrap();
-    assert_eq!([&grown, &counted, &ignored].map(|calls| calls.load(Ordering::Relaxed)), [steps, steps, 0]);
+    let calls = [&grown, &counted, &closure, &ignored].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(calls, [steps, steps, steps, 0]);
     assert_eq!(trainer.hook::<Growing>().unwrap().steps, 0);
     assert_eq!(weights(&trainer), before);
     let mut loader = rows(16);
@@ -457,4 +463,22 @@ fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
     let listed = "`find_lr` does not run `mine`, `trainer::hooks::HyperparameterSchedule`: if one of these hooks changes training";
     assert!(warnings[0].starts_with(listed), "{warnings:?}");
     assert_eq!(trainer.fit(&mut rows(16), None).unwrap().warnings, [""; 0]);
+}
+
+#[test]
+fn lookahead_and_stochastic_depth_run_in_a_finder() {
+    let losses = |add: fn(TrainerBuilder<_>) -> TrainerBuilder<_>| {
+        let builder = Trainer::builder(model::named_task()).optimizer(Sgd::new(0.1)).discover(Discover::None);
+        let mut trainer: Trainer<_> = add(builder.epochs(1)).build().unwrap();
+        trainer.fit(&mut rows(16), None).unwrap();
+        let before = exact_state(&trainer);
+        let with = FindLr::new().from(1e-2).to(1.0).steps(20);
+        let curve = trainer.find_lr(&mut rows(16), &with).unwrap();
+        assert_eq!(exact_state(&trainer), before);
+        assert_eq!(trainer.fit(&mut rows(16), None).unwrap().warnings, [""; 0]);
+        curve.points().iter().map(|point| point.loss).collect::<Vec<_>>()
+    };
+    let bare = losses(|builder| builder);
+    assert_ne!(losses(|builder| builder.hook(Lookahead::new(2, 0.5))), bare);
+    assert_ne!(losses(|builder| builder.hook(StochasticDepth::new("fc1", 0.5))), bare);
 }

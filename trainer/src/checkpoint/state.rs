@@ -184,6 +184,20 @@ impl Saved {
         Ok(())
     }
 
+    /// Returns the device of each tensor.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        self.tensors.values().chain(self.averages.values()).map(Tensor::device).collect()
+    }
+
+    /// Moves each tensor to the device that [`devices`](Saved::devices) returned.
+    pub(crate) fn move_to(&mut self, devices: &[Device]) -> Result<()> {
+        let tensors = self.tensors.values_mut().chain(self.averages.values_mut());
+        for (tensor, device) in tensors.zip(devices) {
+            *tensor = tensor.f_to_device(*device)?;
+        }
+        Ok(())
+    }
+
     /// Whether a value is saved under this key.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {

@@ -254,7 +254,8 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Adds a value that the results depend on, such as the width of the network, for loggers and
     /// the [run folder](TrainerBuilder::run_folder) to record. The hyperparameters of the optimizer
-    /// and the settings of the trainer are added automatically; `build` refuses their names here.
+    /// and the settings of the trainer and of its hooks are added automatically; `build` refuses
+    /// their names here.
     pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
         self.hyperparameters.push((name.into(), value.into()));
         self

@@ -1,8 +1,10 @@
 //! Trial runs: training whose effects are undone afterwards.
 
 use std::any::TypeId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use tch::Device;
 
 use super::active::ActiveEntry;
 use super::parts::{self, Part};
@@ -47,7 +49,7 @@ pub(crate) fn trial<R>(
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     let modes =
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
-    let copies = Copies::of(run)?;
+    let copies = Copies::of(run, &table)?;
     let outer = Surroundings::replace(run, table);
     begin_fit(run);
     run.handles_signals = signals.is_some();
@@ -210,25 +212,33 @@ impl Surroundings {
 struct Copies {
     parts: Vec<Box<dyn Part>>,
     states: States,
+    /// The devices of the tensors of the task and the hooks, by part. Every other part copies the
+    /// tensors into its own.
+    devices: BTreeMap<String, Vec<Device>>,
 }
 
 impl Copies {
     /// Copies the parts, among them the states of the task and of the hooks that run.
-    fn of(run: &Run) -> Result<Self> {
-        let kept = run.hooks.table.hooks().iter().filter(|hook| is_kept(run, hook));
-        let kept: BTreeSet<usize> = kept.filter_map(|hook| Some(hook.slot? as usize)).collect();
-        let parts = parts::with_values(run, |index| index == TASK || kept.contains(&index));
+    fn of(run: &Run, table: &Table) -> Result<Self> {
+        let called = table.hooks().iter().filter_map(|hook| Some(hook.slot? as usize));
+        let called: BTreeSet<usize> = called.chain([TASK]).collect();
+        let parts = parts::with_values(run, |index| called.contains(&index));
         let mut states = parts::save(run, &parts)?;
+        let of_hooks = states.iter().filter(|(name, _)| parts::type_of(name).is_some());
+        let devices = of_hooks.map(|(name, saved)| (name.clone(), saved.devices())).collect();
         states.values_mut().try_for_each(Saved::own_its_memory)?;
-        Ok(Copies { parts, states })
+        Ok(Copies { parts, states, devices })
     }
 
     /// Restores the parts. Continues after an error, and returns the first one.
-    fn restore(self, run: &mut Run) -> Result<()> {
+    fn restore(mut self, run: &mut Run) -> Result<()> {
         let mut restored = Ok(());
         for part in self.parts {
-            if let Some(saved) = self.states.get(&*part.name()) {
-                restored = restored.and(part.load(run, saved));
+            let name = part.name();
+            if let Some(mut saved) = self.states.remove(&*name) {
+                let devices = self.devices.get(&*name).map_or(&[][..], Vec::as_slice);
+                let loaded = saved.move_to(devices).and_then(|()| part.load(run, &saved));
+                restored = restored.and(loaded);
             }
         }
         restored

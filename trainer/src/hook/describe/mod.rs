@@ -43,6 +43,8 @@ pub struct HookRow {
     pub of: Vec<String>,
     /// Whether it runs in the process of rank 0 only.
     pub main_only: bool,
+    /// Whether it runs in the [trials](crate::language::trial) of finders, if it says so.
+    pub trial: Option<bool>,
     /// The crate that defines it; empty for a closure.
     pub krate: &'static str,
     /// The version of that crate's package.
@@ -300,6 +302,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             every: definition.every.map(|n| (n.get(), unit)),
             of: hook.modules.iter().map(ToString::to_string).collect(),
             main_only: definition.main_only,
+            trial: definition.trial,
             krate: origin.krate(),
             version: origin.version,
             file: origin.file,

@@ -83,7 +83,8 @@ impl<P> Cx<P> {
 
     /// The hyperparameters by name: those that the program has
     /// [set](crate::TrainerBuilder::hyperparameter), then the current ones of the optimizers, then
-    /// the settings of the trainer.
+    /// the settings of the trainer, then the [settings](crate::checkpoint::Settings) of its hooks
+    /// that a resume compares, such as `MixUp.alpha`.
     #[must_use]
     pub fn hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
         self.as_run().all_hyperparameters()

@@ -37,6 +37,7 @@ pub struct HookOptions {
     ord: i32,
     only: PhaseSet,
     every: Option<u32>,
+    trial: Option<bool>,
     modules: Patterns,
 }
 
@@ -44,7 +45,7 @@ impl HookOptions {
     /// Returns options with this name and the defaults of `#[hook]`.
     pub fn named(name: impl Into<String>) -> Self {
         let (only, modules) = (PhaseSet::NONE, Patterns::all());
-        HookOptions { name: name.into(), ord: 0, only, every: None, modules }
+        HookOptions { name: name.into(), ord: 0, only, every: None, trial: None, modules }
     }
 
     /// Sets the order: lower runs first. Defaults to 0.
@@ -66,6 +67,13 @@ impl HookOptions {
         self
     }
 
+    /// Sets whether the hook runs in the [trials](crate::language::trial) of finders. By default, it
+    /// does not, and a warning says so.
+    pub fn trial(mut self, runs: bool) -> Self {
+        self.trial = Some(runs);
+        self
+    }
+
     /// Limits the hook to the [modules](crate::modules) whose names match: one pattern, several, or
     /// [`Patterns`], which can include optional ones. Defaults to all modules.
     pub fn of(mut self, modules: impl Into<Patterns>) -> Self {
@@ -84,7 +92,7 @@ impl HookOptions {
         place: &'static Location<'static>,
         mistakes: &mut Vec<String>,
     ) -> HookDef {
-        let HookOptions { name, ord, only, every, modules } = self;
+        let HookOptions { name, ord, only, every, trial, modules } = self;
         let path = P::INFO.path();
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
@@ -117,7 +125,7 @@ impl HookOptions {
         let every = every.and_then(NonZeroU32::new);
         let call = if every.is_some() { call_if_due::<P, F> } else { call::<P, F> };
         let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, call);
-        HookDef { only, every, main_only: P::IS_MAIN_ONLY, ..definition }
+        HookDef { only, every, trial, main_only: P::IS_MAIN_ONLY, ..definition }
     }
 }
 
