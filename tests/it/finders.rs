@@ -465,6 +465,31 @@ fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
     assert_eq!(trainer.fit(&mut rows(16), None).unwrap().warnings, [""; 0]);
 }
 
+/// Sets the learning rate in every step.
+#[derive(Default, Deserialize, Serialize)]
+struct OwnRate {
+    steps: u32,
+}
+
+#[hook(state)]
+impl OwnRate {
+    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+        self.steps += 1;
+        cx.optimizer()?.groups_mut()[0].lr = 0.5;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_hook_that_sets_the_learning_rate_ends_the_search() {
+    let mut trainer = model::builder().hook(OwnRate::default()).epochs(1).build().unwrap();
+    let error = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e-3)).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`find_lr`: a hook set a learning rate to 0.5, where the search had set 0.001: give the hook `#[hook(trial = false)]`"
+    );
+}
+
 #[test]
 fn lookahead_and_stochastic_depth_run_in_a_finder() {
     let losses = |add: fn(TrainerBuilder<_>) -> TrainerBuilder<_>| {

@@ -145,7 +145,8 @@ impl<T: Task> Trainer<T> {
     /// [deterministic](Loader::is_deterministic) or yields no batch, if no batch of an epoch logs a
     /// loss, if the trainer has no optimizer, several, or one whose state cannot be read, if it
     /// resumes from a checkpoint, if several processes already train together, if layers were added
-    /// after the trainer was built or hooks at `setup` may still add some, if the first loss is not
+    /// after the trainer was built or hooks at `setup` may still add some, if a hook that runs sets
+    /// a learning rate, if the first loss is not
     /// finite, if the loss diverges too soon for a suggestion, and for the same reasons as
     /// [`fit`](Trainer::fit).
     pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
@@ -167,6 +168,19 @@ fn ratios(run: &mut Run) -> Result<Vec<f64>> {
     Ok(lrs.iter().map(|lr| if highest > 0.0 { lr / highest } else { 1.0 }).collect())
 }
 
+/// Returns an error if a hook changed the learning rates, so that the curve would show others.
+fn check_rates(run: &mut Run, lr: f64, ratios: &[f64]) -> Result<()> {
+    let groups = run.model.optimizers.current()?.groups().iter();
+    match groups.zip(ratios).find(|(group, ratio)| group.lr != lr * *ratio) {
+        None => Ok(()),
+        Some((group, ratio)) => Err(Error::usage(format!(
+            "`find_lr`: a hook set a learning rate to {}, where the search had set {}: give the hook `#[hook(trial = false)]`",
+            group.lr,
+            lr * ratio
+        ))),
+    }
+}
+
 fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
     let ratios = ratios(run)?;
     let mut curve = Vec::new();
@@ -183,7 +197,9 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
                     group.lr = lr * ratio;
                 }
             }
-            let Some(loss) = trial::try_step::<T>(run, batch?)? else { continue };
+            let loss = trial::try_step::<T>(run, batch?)?;
+            check_rates(run, with.lr(step), &ratios)?;
+            let Some(loss) = loss else { continue };
             let Some(loss) = loss else { continue };
             has_loss = true;
             let lr = with.lr(step);
