@@ -1,5 +1,6 @@
 //! Hooks around operations.
 
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
@@ -26,11 +27,11 @@ struct Outer(Recorder);
 #[hook]
 impl Outer {
     #[hook(around = backward, ord = -1)]
-    fn outer(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn outer(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         self.0.record("enters");
-        next.run(cx)?;
+        let done = next.run(cx)?;
         self.0.record("leaves");
-        Ok(())
+        Ok(done)
     }
 }
 
@@ -40,7 +41,7 @@ struct Inner(Recorder);
 #[hook]
 impl Inner {
     #[hook(around = backward, every = 2)]
-    fn inner(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn inner(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         self.0.record("enters");
         cx.scale_loss(2.0);
         next.run(cx)
@@ -78,8 +79,8 @@ struct Accumulate(u64);
 #[hook]
 impl Accumulate {
     #[hook(around = opt_step)]
-    fn at_the_boundary(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if (cx.counters().batch_idx + 1).is_multiple_of(self.0) { next.run(cx) } else { Ok(()) }
+    fn at_the_boundary(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        if (cx.counters().batch_idx + 1).is_multiple_of(self.0) { next.run(cx) } else { Ok(next.skip()) }
     }
 }
 
@@ -130,12 +131,12 @@ struct LossScaling {
 #[hook]
 impl LossScaling {
     #[hook(around = backward, ord = -10)]
-    fn scaled(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn scaled(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         cx.scale_loss(self.scale);
         next.run(cx)
     }
     #[hook(around = opt_step, ord = -10)]
-    fn unscaled(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn unscaled(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let mut finite = true;
         for (_, mut grad) in cx.grads() {
             let _ = grad.g_mul_scalar_(1.0 / self.scale);
@@ -146,7 +147,8 @@ impl LossScaling {
         }
         self.scale /= 2.0_f64.powi(64);
         self.skipped += 1;
-        cx.drop_grads()
+        cx.drop_grads()?;
+        Ok(next.skip())
     }
 }
 
@@ -168,12 +170,12 @@ fn loss_scaling_preserves_training_and_skips_overflowed_steps() {
 }
 
 /// Calls the given function around the forward pass.
-struct AroundPred(fn(&mut Cx<Pred>, Next<Pred>) -> Result<()>);
+struct AroundPred(fn(&mut Cx<Pred>, Next<Pred>) -> Result<Done>);
 
 #[hook]
 impl AroundPred {
     #[hook(around = pred)]
-    fn around(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         (self.0)(cx, next)
     }
 }
@@ -184,7 +186,7 @@ struct FailingPred;
 #[hook]
 impl FailingPred {
     #[hook(around = pred, ord = 10)]
-    fn fail(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
+    fn fail(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         next.replace(cx, |_| Err("on purpose"))
     }
 }
@@ -197,7 +199,7 @@ fn even_guess(cx: &mut Cx<Pred>) -> Result<()> {
 
 #[test]
 fn skipping_a_producing_operation_requires_setting_its_output() {
-    type Around = fn(&mut Cx<Pred>, Next<Pred>) -> Result<()>;
+    type Around = fn(&mut Cx<Pred>, Next<Pred>) -> Result<Done>;
     let run = |around: Around, fails: bool| {
         let builder = model::builder().hook(AroundPred(around));
         let builder = if fails { builder.hook(FailingPred) } else { builder };
@@ -210,31 +212,31 @@ fn skipping_a_producing_operation_requires_setting_its_output() {
         );
     };
     is_even(run(|cx, next| next.replace(cx, even_guess), false));
-    is_even(run(|cx, next| next.run(cx).or_else(|_| even_guess(cx)), true));
+    is_even(run(|cx, next| next.run_or(cx, |cx, _| even_guess(cx)), true));
 
     let error = |around, fails| message(&run(around, fails).unwrap_err());
-    insta::assert_snapshot!(error(|_, _| Ok(()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which must produce a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
-    insta::assert_snapshot!(error(|cx, _| even_guess(cx), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which must produce a prediction: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
+    insta::assert_snapshot!(error(|_, next| Ok(next.skip()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which must produce a prediction: call `next.run(cx)`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
+    insta::assert_snapshot!(error(|cx, next| even_guess(cx).map(|()| next.skip()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook skipped `pred`, which must produce a prediction: call `next.run(cx)`, or `next.replace(cx, |cx| …)` with `cx.set_pred(…)` in it");
     insta::assert_snapshot!(error(|cx, next| next.replace(cx, |_| ()), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook replaced `pred` without setting a prediction: call `cx.set_pred(…)` in the replacement");
     insta::assert_snapshot!(error(|cx, next| next.replace(cx, |cx| cx.set_pred(3_u8)), false), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the task's prediction is a `tch::wrappers::tensor::Tensor`, not a `u8`: use `tch::wrappers::tensor::Tensor`");
-    insta::assert_snapshot!(error(|cx, next| next.run(cx).or(Ok(())), true), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook handled the error of `pred` without setting a prediction: return the error, or call `cx.set_pred(…)`");
+    insta::assert_snapshot!(error(|cx, next| next.run_or(cx, |_, _| ()), true), @"hook `it::around::AroundPred::around` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: the hook handled the error of `pred` without setting a prediction: return the error, or call `cx.set_pred(…)`");
     insta::assert_snapshot!(error(|cx, next| next.run(cx), true), @"hook `it::around::FailingPred::fail` (tests/it/around.rs:_) failed at pred (valid), epoch 0, batch 0: on purpose");
 }
 
 /// Calls the given function around the backward pass.
-struct AroundBackward(fn(&mut Cx<Backward>, Next<Backward>) -> Result<()>);
+struct AroundBackward(fn(&mut Cx<Backward>, Next<Backward>) -> Result<Done>);
 
 #[hook]
 impl AroundBackward {
     #[hook(around = backward)]
-    fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         (self.0)(cx, next)
     }
 }
 
 #[test]
 fn a_replaced_backward_pass_must_compute_gradients_through_the_trainer() {
-    type Around = fn(&mut Cx<Backward>, Next<Backward>) -> Result<()>;
+    type Around = fn(&mut Cx<Backward>, Next<Backward>) -> Result<Done>;
     let run = |around: Around| {
         let mut trainer = model::builder().hook(AroundBackward(around)).build().unwrap();
         let result = trainer.fit(&mut model::rows(8), None);
@@ -243,7 +245,7 @@ fn a_replaced_backward_pass_must_compute_gradients_through_the_trainer() {
     };
     insta::assert_snapshot!(run(|cx, next| next.replace(cx, |_| ())), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook replaced `backward` without computing a gradient: in the replacement, call `cx.backward(&cx.scaled_loss())`, or skip the operation");
     // Otherwise, gradients computed without the trainer would be added to the next batch's.
-    insta::assert_snapshot!(run(|cx, _| { cx.loss().backward(); Ok(()) }), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook computed gradients without running `backward`, so they would not count: call `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`");
+    insta::assert_snapshot!(run(|cx, next| { cx.loss().backward(); Ok(next.skip()) }), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: the hook computed gradients without running `backward`, so they would not count: call `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`");
     // A second backward pass through the same graph, which libtorch frees in the first.
     insta::assert_snapshot!(
         run(|cx, next| next.replace(cx, |cx| {
@@ -267,7 +269,7 @@ struct AroundOptStep(fn(&mut Cx<OptStep>) -> Result<()>);
 #[hook]
 impl AroundOptStep {
     #[hook(around = opt_step)]
-    fn around(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.replace(cx, self.0)
     }
 }
@@ -309,7 +311,7 @@ fn a_replaced_step_has_neither_loss_nor_prediction() {
     #[hook]
     impl NoStep {
         #[hook(around = step)]
-        fn replace(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+        fn replace(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
             if cx.counters().batch_idx == 1 { next.replace(cx, |_| ()) } else { next.run(cx) }
         }
         fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
@@ -331,7 +333,7 @@ struct Swap(Calls);
 #[hook]
 impl Swap {
     #[hook(around = valid)]
-    fn swapped(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<()> {
+    fn swapped(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<Done> {
         let calls = Arc::clone(&self.0);
         calls.lock().unwrap().push("in".into());
         next.run_then(cx, |_| calls.lock().unwrap().push("out".into()))
@@ -368,7 +370,7 @@ struct Both;
 #[hook]
 impl Both {
     #[hook(around = valid)]
-    fn around(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<Done> {
         next.run(cx)
     }
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
@@ -399,4 +401,50 @@ fn every_counts_skipped_batches() {
     let mut trainer = model::builder().epochs(2).hook(Sparse).build().unwrap();
     let summary = trainer.fit(&mut model::rows(16), None).unwrap();
     assert_eq!(summary.counters.batches_seen, 8 - 2, "the third and the sixth of eight");
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<Done>> = const { RefCell::new(None) };
+}
+
+/// Returns the proof of the backward pass for the optimizer step.
+struct Cheats;
+
+#[hook]
+impl Cheats {
+    #[hook(around = zero_grad)]
+    fn keep(&mut self, _: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
+        KEPT.set(Some(next.skip()));
+        Err(Error::msg("the run goes on, because `Tolerates` handles this"))
+    }
+
+    #[hook(around = opt_step)]
+    fn cheat(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        match KEPT.take() {
+            None => next.run(cx),
+            Some(kept) => Ok(kept),
+        }
+    }
+}
+
+/// Handles every error of `zero_grad`.
+struct Tolerates;
+
+#[hook(ord = -1)]
+impl Tolerates {
+    #[hook(around = zero_grad)]
+    fn tolerate(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
+        next.run_or(cx, |_, _| ())
+    }
+}
+
+#[test]
+fn the_proof_of_another_operation_is_an_error() {
+    let mut trainer = model::builder().hook(Cheats).hook(Tolerates).build().unwrap();
+    let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
+    assert_eq!(
+        error,
+        "hook `it::around::Cheats::cheat` (tests/it/around.rs:_) failed at opt_step, epoch 0, batch 1: the hook returned a \
+         `Done` of another operation: return the one that its own `next` has made"
+    );
 }

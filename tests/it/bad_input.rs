@@ -304,7 +304,7 @@ struct Through;
 #[hook]
 impl Through {
     #[hook(around = backward)]
-    fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.run_then(cx, |_| {})
     }
 }
@@ -315,7 +315,7 @@ struct ThroughFit;
 #[hook]
 impl ThroughFit {
     #[hook(around = fit)]
-    fn around(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<Done> {
         next.run(cx)
     }
 }

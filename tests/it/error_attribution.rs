@@ -17,7 +17,7 @@ struct Fails;
 #[hook]
 impl Fails {
     #[hook(around = pred, ord = 1)]
-    fn fail(&mut self, _: &mut Cx<Pred>, _: Next<Pred>) -> Result<()> {
+    fn fail(&mut self, _: &mut Cx<Pred>, _: Next<Pred>) -> Result<Done> {
         Err(Error::msg("inner"))
     }
 }
@@ -28,10 +28,8 @@ struct Tolerant(Vec<String>);
 #[hook]
 impl Tolerant {
     #[hook(around = step)]
-    fn tolerate(&mut self, cx: &mut Cx<Step>, next: Next<Step>) {
-        if let Err(error) = next.run(cx) {
-            self.0.push(error.to_string());
-        }
+    fn tolerate(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+        next.run_or(cx, |_, error| self.0.push(error.to_string()))
     }
 }
 
@@ -68,9 +66,8 @@ struct PassesOn;
 #[hook]
 impl PassesOn {
     #[hook(around = step)]
-    fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
-        next.run(cx)?;
-        Ok(())
+    fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+        next.run(cx)
     }
 }
 
@@ -80,7 +77,7 @@ struct PassesOnInFit;
 #[hook]
 impl PassesOnInFit {
     #[hook(around = fit)]
-    fn fit(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
+    fn fit(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<Done> {
         next.run(cx)
     }
 }
@@ -138,7 +135,7 @@ struct Bystander(Calls);
 #[hook]
 impl Bystander {
     #[hook(around = loss)]
-    fn around(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
         next.run(cx)
     }
     fn after_error(&mut self, cx: &mut Cx<AfterError>) {
@@ -159,14 +156,14 @@ fn a_panic_in_the_task_is_not_attributed_to_the_hook_around_it() {
     assert!(error.starts_with("failed at loss, epoch 0, batch 0 on a batch of "), "{error}");
 }
 
-/// Ignores the result of `next`.
+/// Ignores the error of `next`.
 struct Swallows;
 
 #[hook]
 impl Swallows {
     #[hook(around = pred)]
-    fn swallow(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) {
-        let _ = next.run(cx);
+    fn swallow(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
+        next.run_or(cx, |_, _| ())
     }
 }
 
@@ -176,7 +173,7 @@ struct LogsSimply;
 #[hook]
 impl LogsSimply {
     #[hook(around = step)]
-    fn log(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+    fn log(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
         next.run(cx)
     }
@@ -202,8 +199,8 @@ struct HandlesErrors(u64);
 #[hook]
 impl HandlesErrors {
     #[hook(around = step)]
-    fn handle(&mut self, cx: &mut Cx<Step>, next: Next<Step>) {
-        self.0 += u64::from(next.run(cx).is_err());
+    fn handle(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+        next.run_or(cx, |_, _| self.0 += 1)
     }
 }
 

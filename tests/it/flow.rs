@@ -248,8 +248,8 @@ struct SkipsSecond;
 #[hook]
 impl SkipsSecond {
     #[hook(around = predict_step)]
-    fn skip(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
-        if cx.counters().batch_idx == 1 { Ok(()) } else { next.run(cx) }
+    fn skip(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<Done> {
+        if cx.counters().batch_idx == 1 { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 
@@ -355,10 +355,10 @@ struct Fallback;
 #[hook]
 impl Fallback {
     #[hook(around = loss, only = test)]
-    fn fall_back(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<()> {
-        next.run(cx)?;
+    fn fall_back(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
+        let done = next.run(cx)?;
         cx.set_loss(Tensor::from(7.0));
-        Ok(())
+        Ok(done)
     }
 }
 
@@ -419,7 +419,7 @@ struct OwnPrediction;
 #[hook]
 impl OwnPrediction {
     #[hook(around = predict_step)]
-    fn predict(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<()> {
+    fn predict(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<Done> {
         if cx.counters().batch_idx != 1 {
             return next.run(cx);
         }

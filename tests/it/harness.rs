@@ -69,19 +69,15 @@ fn a_closure_can_wrap_an_operation() {
         Harness::small()
             .around(|cx: &mut Cx<OptStep>, next| {
                 let before = weight(cx);
-                if replaces {
-                    next.replace(cx, |_| ())?;
-                } else {
-                    next.run(cx)?;
-                }
-                Ok(weight(cx) != before)
+                let done = if replaces { next.replace(cx, |_| ())? } else { next.run(cx)? };
+                Ok((weight(cx) != before, done))
             })
             .unwrap()
     };
     assert!(moved(false) && !moved(true));
     let mut taken = 0;
     let skipping = Harness::small().on::<AfterOptStep>(|_| taken += 1);
-    skipping.around(|_: &mut Cx<OptStep>, _| Ok(())).unwrap(); // skips only the first step
+    skipping.around(|_: &mut Cx<OptStep>, next| Ok(((), next.skip()))).unwrap(); // skips only the first step
     assert_eq!(taken, 3);
 }
 

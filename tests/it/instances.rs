@@ -141,7 +141,7 @@ impl Plain {
         assert!(!cx.has_metric_inputs() && cx.metric_inputs().is_err(), "the hook holds the task");
     }
     #[hook(around = opt_step)]
-    fn stepping(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn stepping(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.run(cx)
     }
 }
@@ -235,7 +235,7 @@ impl Task for Computes {
 #[hook]
 impl Computes {
     #[hook(around = step)]
-    fn around_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
+    fn around_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         next.run(cx)
     }
 }

@@ -38,8 +38,8 @@ struct Skips;
 #[hook]
 impl Skips {
     #[hook(around = plugin::rounds::at::second_look, ord = -1)]
-    fn skip(&mut self, cx: &mut Cx<SecondLook>, next: Next<SecondLook>) -> Result<()> {
-        if cx.counters().batch_idx == 0 { Ok(()) } else { next.run(cx) }
+    fn skip(&mut self, cx: &mut Cx<SecondLook>, next: Next<SecondLook>) -> Result<Done> {
+        if cx.counters().batch_idx == 0 { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 

@@ -25,16 +25,17 @@ struct AroundEnc(Does);
 #[hook]
 impl AroundEnc {
     #[hook(around = module, of = "enc")]
-    fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         let ones = Tensor::ones([cx.input().size()[0], 8], (Kind::Float, Device::Cpu));
         match self.0 {
-            Does::Skips => Ok(()),
-            Does::SkipsAndSets => cx.set_output(ones),
+            Does::Skips => Ok(next.skip()),
+            Does::SkipsAndSets => cx.set_output(ones).map(|()| next.skip()),
             Does::ReplacesWithoutOutput => next.replace(cx, |_| {}),
             Does::Replaces => next.replace(cx, |cx| cx.set_output(ones)),
             Does::ReplacesAfter => {
-                next.run(cx)?;
-                cx.set_output(ones)
+                let done = next.run(cx)?;
+                cx.set_output(ones)?;
+                Ok(done)
             }
         }
     }
@@ -56,7 +57,7 @@ fn hooks_around_a_module_can_replace_but_not_skip_it() {
 
     let failed = |does| run(does).0.unwrap_err();
     let start = "hook `it::module_errors::AroundEnc::around` (tests/it/module_errors.rs:_) failed at module of `enc` (predict), epoch 0, batch 0: ";
-    let text = "the hook skipped `module`, which must produce an output: call `next.run(cx)?`, or `next.replace(cx, |cx| …)` with \
+    let text = "the hook skipped `module`, which must produce an output: call `next.run(cx)`, or `next.replace(cx, |cx| …)` with \
                 `cx.set_output(…)` in it";
     assert_eq!(failed(Does::Skips), format!("{start}{text}"));
     assert_eq!(failed(Does::SkipsAndSets), format!("{start}{text}"));
@@ -107,15 +108,15 @@ fn a_hook_around_an_outer_module_can_handle_an_error_within_it() {
     #[hook]
     impl Handles {
         #[hook(around = module, of = "enc")]
-        fn handle(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
-            if let Err(error) = next.run(cx) {
+        fn handle(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+            next.run_or(cx, |cx, error| {
                 self.0.lock().unwrap().push(message(&error));
                 if self.1 {
                     let zeros = Tensor::zeros([cx.input().size()[0], 8], (Kind::Float, Device::Cpu));
                     cx.set_output(zeros)?;
                 }
-            }
-            Ok(())
+                Ok::<_, Error>(())
+            })
         }
     }
     let run = |sets| {

@@ -105,7 +105,7 @@ fn after_module_backward_fires_in_a_replaced_backward_pass() {
     #[hook]
     impl Own {
         #[hook(around = backward)]
-        fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+        fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
             next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
         }
     }

@@ -109,7 +109,7 @@ fn results_are_bit_identical_with_and_without_names_and_hooks() {
     #[hook]
     impl Around {
         #[hook(around = module, of("enc.*", "head"))]
-        fn around(&self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+        fn around(&self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
             next.run(cx)
         }
     }
@@ -313,7 +313,7 @@ fn a_method_around_nested_modules_is_an_error_with_advice() {
     #[hook]
     impl Timer {
         #[hook(around = module, of = "own.scaled")]
-        fn time(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+        fn time(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
             next.run(cx)
         }
     }

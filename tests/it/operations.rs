@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -48,6 +49,8 @@ struct Scene {
     fault: Option<Fault>,
     /// Whether the next forward pass of a second batch, or of the sanity check, fails.
     fails_within: bool,
+    /// Whether the operation that runs next fails.
+    fails_next: bool,
     /// The number of times that each point has fired.
     fired: BTreeMap<&'static str, u64>,
     /// The counters before the batch of the fault, and before the next one.
@@ -84,6 +87,9 @@ fn take_fault(shared: &Shared, operation: &str, phase: Phase, at: Counters) -> O
     })
 }
 
+/// Lets the operation `O` fail, inside of the other hooks around it.
+struct Fails<O>(Shared, PhantomData<fn() -> O>);
+
 macro_rules! operations {
     ($($Hook:ident $Op:ident $op:ident |$cx:ident| $replacement:expr;)*) => {
         const OPERATIONS: &[&str] = &[$(stringify!($op)),*];
@@ -94,36 +100,55 @@ macro_rules! operations {
             #[hook]
             impl $Hook {
                 #[hook(around = $op)]
-                fn around(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<()> {
+                fn around(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<Done> {
                     fn replacement($cx: &mut Cx<$Op>) -> Result<()> {
                         $replacement
                     }
                     let name = stringify!($op);
-                    let fail = |cx: &mut Cx<$Op>, next: Next<$Op>| {
-                        if COMPOSED.contains(&name) {
-                            self.0.lock().unwrap().fails_within = true;
-                            next.run(cx)
-                        } else {
-                            next.replace(cx, |_| Err("on purpose"))
-                        }
-                    };
                     match take_fault(&self.0, name, cx.phase(), cx.counters()) {
                         None => next.run(cx),
-                        Some(Skipped) => Ok(()),
+                        Some(Skipped) => Ok(next.skip()),
                         Some(Replaced) => next.replace(cx, replacement),
-                        Some(Failed) => fail(cx, next),
-                        // The hook sets the output that the operation requires.
-                        Some(Handled) => fail(cx, next).or_else(|_| match name {
-                            "transfer" | "pred" | "module" | "loss" => replacement(cx),
-                            _ => Ok(()),
-                        }),
+                        Some(fault) => {
+                            let mut scene = self.0.lock().unwrap();
+                            if COMPOSED.contains(&name) {
+                                scene.fails_within = true;
+                            } else {
+                                scene.fails_next = true;
+                            }
+                            drop(scene);
+                            if fault == Failed {
+                                return next.run(cx);
+                            }
+                            // The hook sets the output that the operation requires.
+                            next.run_or(cx, |cx, _| match name {
+                                "transfer" | "pred" | "module" | "loss" => replacement(cx),
+                                _ => Ok(()),
+                            })
+                        }
+                    }
+                }
+            }
+
+            #[hook(ord = 1)]
+            impl Fails<$Op> {
+                #[hook(around = $op)]
+                fn fail(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<Done> {
+                    if std::mem::take(&mut self.0.lock().unwrap().fails_next) {
+                        next.replace(cx, |_| Err("on purpose"))
+                    } else {
+                        next.run(cx)
                     }
                 }
             }
         )*
 
         fn with_hooks<T: Task>(builder: TrainerBuilder<T>, shared: &Shared) -> TrainerBuilder<T> {
-            $(let builder = builder.hook($Hook(Arc::clone(shared)));)*
+            $(
+                let builder = builder
+                    .hook($Hook(Arc::clone(shared)))
+                    .hook(Fails::<$Op>(Arc::clone(shared), PhantomData));
+            )*
             builder
         }
     };

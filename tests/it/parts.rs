@@ -80,10 +80,10 @@ struct EachSecond {
 #[hook]
 impl EachSecond {
     #[hook(around = opt_step)]
-    fn accumulate(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn accumulate(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         assert_ne!(cx.is_within::<LeftTurn>(), cx.is_within::<RightTurn>());
         if cx.counters().batch_idx.is_multiple_of(2) {
-            return Ok(());
+            return Ok(next.skip());
         }
         *(if cx.is_within::<LeftTurn>() { &mut self.left } else { &mut self.right }) += 1;
         next.run(cx)
@@ -237,9 +237,9 @@ struct SkipsFrozen;
 #[hook]
 impl SkipsFrozen {
     #[hook(around = backward)]
-    fn skip(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn skip(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         let part = format!("{}.weight", cx.part());
-        if cx.vars().get(&part)?.requires_grad() { next.run(cx) } else { Ok(()) }
+        if cx.vars().get(&part)?.requires_grad() { next.run(cx) } else { Ok(next.skip()) }
     }
 }
 
@@ -280,9 +280,9 @@ macro_rules! skip {
         impl Skips {
             $(
                 #[hook(around = $op)]
-                fn $name(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<()> {
+                fn $name(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<Done> {
                     let is_meant = self.operation == stringify!($op);
-                    if is_meant && !(self.left_only && cx.part() == "right") { Ok(()) } else { next.run(cx) }
+                    if is_meant && !(self.left_only && cx.part() == "right") { Ok(next.skip()) } else { next.run(cx) }
                 }
             )*
         }
@@ -304,8 +304,8 @@ struct SkipsStep(&'static str);
 #[hook]
 impl SkipsStep {
     #[hook(around = step)]
-    fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
-        if self.0 == "step" { Ok(()) } else { next.run(cx) }
+    fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+        if self.0 == "step" { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 
@@ -315,8 +315,8 @@ struct SkipsTurn(&'static str);
 #[hook]
 impl SkipsTurn {
     #[hook(around = turns::at::left_turn)]
-    fn left_turn(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<()> {
-        if self.0 == "left_turn" { Ok(()) } else { next.run(cx) }
+    fn left_turn(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<Done> {
+        if self.0 == "left_turn" { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 
@@ -382,8 +382,8 @@ struct Handles;
 #[hook]
 impl Handles {
     #[hook(around = turns::at::left_turn)]
-    fn handle(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<()> {
-        next.run(cx).or(Ok(()))
+    fn handle(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<Done> {
+        next.run_or(cx, |_, _| ())
     }
 }
 
@@ -425,7 +425,7 @@ struct FailsBackward;
 #[hook]
 impl FailsBackward {
     #[hook(around = backward)]
-    fn fail(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn fail(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         if cx.part() == "left" && cx.counters().batch_idx == 2 {
             return next.replace(cx, |_| Err("on purpose"));
         }

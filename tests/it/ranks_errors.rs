@@ -20,8 +20,8 @@ struct Lazy;
 #[hook]
 impl Lazy {
     #[hook(around = opt_step)]
-    fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if cx.rank() == 1 && cx.counters().batch_idx == 1 { Ok(()) } else { next.run(cx) }
+    fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        if cx.rank() == 1 && cx.counters().batch_idx == 1 { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 
@@ -31,7 +31,7 @@ struct Partial;
 #[hook]
 impl Partial {
     #[hook(around = backward)]
-    fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| {
             if cx.rank() == 0 {
                 return cx.backward(&cx.scaled_loss());
@@ -50,8 +50,8 @@ struct OddStep;
 #[hook(only = train)]
 impl OddStep {
     #[hook(around = step)]
-    fn skip_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<()> {
-        if Odd::SkipsStep.is_here(Odd::SkipsStep, cx) { Ok(()) } else { next.run(cx) }
+    fn skip_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+        if Odd::SkipsStep.is_here(Odd::SkipsStep, cx) { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 
@@ -89,9 +89,9 @@ impl Odd {
     }
 
     #[hook(around = backward)]
-    fn skip_backward(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn skip_backward(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         if self.is_here(Odd::SkipsBackward, cx) {
-            return Ok(());
+            return Ok(next.skip());
         }
         if self.is_here(Odd::ReplacesBackward, cx) {
             return next.replace(cx, |cx| cx.backward(&cx.scaled_loss()));
@@ -100,8 +100,8 @@ impl Odd {
     }
 
     #[hook(around = opt_step)]
-    fn skip_opt_step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if self.is_here(Odd::SkipsOptStep, cx) { Ok(()) } else { next.run(cx) }
+    fn skip_opt_step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        if self.is_here(Odd::SkipsOptStep, cx) { Ok(next.skip()) } else { next.run(cx) }
     }
 
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {

@@ -286,7 +286,7 @@ struct Replaced;
 #[hook]
 impl Replaced {
     #[hook(around = backward)]
-    fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
     }
 }
@@ -297,13 +297,14 @@ struct Penalty;
 #[hook]
 impl Penalty {
     #[hook(around = backward)]
-    fn add(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn add(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         let factor = (cx.scaled_loss() / cx.loss()).detach();
-        next.run(cx)?;
+        let done = next.run(cx)?;
         let vars = cx.vars();
         let squares: Vec<Tensor> =
             vars.parameters().map(|var| var.tensor.square().sum(Kind::Double)).collect();
-        cx.backward(&(Tensor::stack(&squares, 0).sum(Kind::Double) * factor * 0.01))
+        cx.backward(&(Tensor::stack(&squares, 0).sum(Kind::Double) * factor * 0.01))?;
+        Ok(done)
     }
 }
 

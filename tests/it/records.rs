@@ -394,7 +394,7 @@ fn a_hook_around_fit_cannot_also_run_at_after_record() {
     #[hook]
     impl Both {
         #[hook(around = fit)]
-        fn timed(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<()> {
+        fn timed(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<Done> {
             next.run(cx)
         }
         fn after_record(&mut self, _: &mut Cx<AfterRecord>) {}

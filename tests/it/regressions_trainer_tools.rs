@@ -60,7 +60,7 @@ struct Around(Seen<f64>);
 #[hook]
 impl Around {
     #[hook(around = backward)]
-    fn halve(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn halve(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         cx.scale_loss(0.5);
         next.run(cx)
     }
@@ -139,7 +139,7 @@ impl Average {
         cx.save_tensor("average", &self.0)
     }
     #[hook(around = valid)]
-    fn averaged(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<()> {
+    fn averaged(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<Done> {
         let _guard = tch::no_grad_guard();
         let mut weight = cx.vars().get("fc1.weight")?.shallow_clone();
         let live = weight.copy();
@@ -334,8 +334,12 @@ struct Overflow;
 #[hook]
 impl Overflow {
     #[hook(around = opt_step)]
-    fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if cx.counters().batches_seen == 1 { cx.optimizer()?.zero_grad() } else { next.run(cx) }
+    fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        if cx.counters().batches_seen != 1 {
+            return next.run(cx);
+        }
+        cx.optimizer()?.zero_grad()?;
+        Ok(next.skip())
     }
 }
 

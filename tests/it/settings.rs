@@ -303,7 +303,9 @@ fn max_steps_without_any_optimizer_step_is_an_error() {
     #[hook]
     impl Never {
         #[hook(around = opt_step)]
-        fn never(&mut self, _: &mut Cx<OptStep>, _: Next<OptStep>) {}
+        fn never(&mut self, _: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+            Ok(next.skip())
+        }
     }
 
     let mut trainer = builder().max_steps(3).hook(Never).build().unwrap();
@@ -393,7 +395,9 @@ struct Nothing;
 #[hook]
 impl Nothing {
     #[hook(around = train_epoch)]
-    fn nothing(&mut self, _: &mut Cx<TrainEpoch>, _: Next<TrainEpoch>) {}
+    fn nothing(&mut self, _: &mut Cx<TrainEpoch>, next: Next<TrainEpoch>) -> Result<Done> {
+        Ok(next.skip())
+    }
 }
 
 #[test]

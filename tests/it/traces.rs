@@ -123,7 +123,7 @@ macro_rules! recording_hooks {
                         &mut self,
                         cx: &mut Cx<trainer::at::$operation>,
                         next: Next<trainer::at::$operation>,
-                    ) -> Result<()> {
+                    ) -> Result<Done> {
                         self.0.lock().unwrap().push((stringify!($operation), cx.phase()));
                         next.run(cx)
                     }

@@ -268,8 +268,8 @@ struct Without(Vec<u64>);
 #[hook]
 impl Without {
     #[hook(around = backward)]
-    fn without(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        if self.0.contains(&cx.counters().batch_idx) { Ok(()) } else { next.run(cx) }
+    fn without(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
+        if self.0.contains(&cx.counters().batch_idx) { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 
@@ -317,8 +317,8 @@ struct OnlyRight;
 #[hook]
 impl OnlyRight {
     #[hook(around = backward)]
-    fn only_right(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-        if cx.counters().batch_idx == 1 && cx.part() == "left" { Ok(()) } else { next.run(cx) }
+    fn only_right(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
+        if cx.counters().batch_idx == 1 && cx.part() == "left" { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 
@@ -348,8 +348,8 @@ struct EachFourth;
 #[hook]
 impl EachFourth {
     #[hook(around = opt_step)]
-    fn each_fourth(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-        if (cx.counters().batch_idx + 1).is_multiple_of(4) { next.run(cx) } else { Ok(()) }
+    fn each_fourth(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        if (cx.counters().batch_idx + 1).is_multiple_of(4) { next.run(cx) } else { Ok(next.skip()) }
     }
 }
 
@@ -398,19 +398,17 @@ type Predicate = Box<dyn FnMut(&mut Cx<OptStep>) -> bool + Send>;
 #[hook]
 impl Unless {
     #[hook(around = opt_step)]
-    fn unless(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn unless(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if !(self.0)(cx) {
             return next.run(cx);
         }
         match self.1 {
-            Then::Keeps => Ok(()),
-            Then::Drops => cx.drop_grads(),
-            Then::DropsThroughOptimizer => cx.optimizer()?.zero_grad(),
-            Then::Zeroes => {
-                cx.grads().for_each(|(_, mut grad)| drop(grad.zero_()));
-                Ok(())
-            }
+            Then::Keeps => {}
+            Then::Drops => cx.drop_grads()?,
+            Then::DropsThroughOptimizer => cx.optimizer()?.zero_grad()?,
+            Then::Zeroes => cx.grads().for_each(|(_, mut grad)| drop(grad.zero_())),
         }
+        Ok(next.skip())
     }
 }
 
@@ -437,7 +435,7 @@ struct OwnBackward;
 #[hook]
 impl OwnBackward {
     #[hook(around = backward)]
-    fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
     }
 }
@@ -448,7 +446,7 @@ struct TchBackward;
 #[hook]
 impl TchBackward {
     #[hook(around = backward)]
-    fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| cx.scaled_loss().backward())
     }
 }
@@ -459,7 +457,7 @@ struct OwnStep;
 #[hook]
 impl OwnStep {
     #[hook(around = opt_step, ord = trainer::ord::GRAD_CLIP + 1)]
-    fn own(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn own(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.replace(cx, |cx| cx.optimizer()?.step())
     }
 }
@@ -470,7 +468,7 @@ struct OwnZeroGrad;
 #[hook]
 impl OwnZeroGrad {
     #[hook(around = zero_grad)]
-    fn own(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
+    fn own(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
         next.replace(cx, |cx| cx.optimizer()?.zero_grad())
     }
 }
@@ -530,7 +528,7 @@ struct Descent;
 #[hook]
 impl Descent {
     #[hook(around = opt_step)]
-    fn descend(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn descend(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.replace(cx, |cx| {
             tch::no_grad(|| {
                 for var in cx.vars().parameters().filter(|var| var.name.starts_with(cx.part())) {
@@ -579,8 +577,8 @@ struct KeepsFirst;
 #[hook]
 impl KeepsFirst {
     #[hook(around = zero_grad)]
-    fn keep(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
-        if cx.counters().batch_idx == 0 { Ok(()) } else { next.run(cx) }
+    fn keep(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
+        if cx.counters().batch_idx == 0 { Ok(next.skip()) } else { next.run(cx) }
     }
 }
 

@@ -13,7 +13,7 @@ const ROUNDS: usize = 100_000;
 const ITEMS: &[&str] = &[
     "fn after_step(cx: &mut Cx<AfterStep>) -> Result<()> { cx. }",
     "#[hook(ord = 3)] pub(crate) async unsafe extern \"C\" fn x<T: A, 'a>(self, a: impl B, ...) where T: C;",
-    "fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> { next.run(cx) }",
+    "fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> { next.run(cx) }",
     "impl<T: A> X<T> where T: B { const C: u8 = 3; #[hook(after_step, only(train))] fn y(&mut self, cx: Cx<Z>) {} }",
     "impl X { #[hook(around = loss, after = Y)] fn z(&self, cx: &mut Cx<Loss>, next: Next<Loss>) {} fn new() -> Self { X } }",
     "impl A for B { fn after_step(&self, cx: &mut trainer::Cx<AfterStep>) {} type C = D; e!(); }",

@@ -52,7 +52,7 @@ impl Stateful {
 
 /// A hook around an operation.
 #[hook(around = zero_grad)]
-fn around(cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<()> {
+fn around(cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
     next.run(cx)
 }
 

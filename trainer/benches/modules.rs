@@ -111,7 +111,7 @@ struct Around;
 #[hook]
 impl Around {
     #[hook(around = module, of = "hooked")]
-    fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+    fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         next.run(cx)
     }
 }

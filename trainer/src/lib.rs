@@ -135,7 +135,7 @@ pub use moments::moment::{Main, OnAllRanks};
 pub use moments::phase::{Phase, PhaseSet};
 pub use run::cancel::{CancelToken, OnSignal};
 pub use run::context::Cx;
-pub use run::dispatch::{ClosureHook, HookOptions, Next};
+pub use run::dispatch::{ClosureHook, Done, HookOptions, Next};
 pub use run::run_folder::RunFolder;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
@@ -237,7 +237,8 @@ pub mod __private {
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
     pub use crate::run::dispatch::shim::id_of_fn;
     pub use crate::run::dispatch::shim::{
-        call_around_nth, call_nth, context_at, main_context_at, next_at, outcome, pass_on, patterns_of_nth,
+        around_outcome, call_around_nth, call_nth, context_at, main_context_at, next_at, outcome, pass_on,
+        patterns_of_nth,
     };
     pub use crate::run::{Rest, Run};
     pub use crate::values::facts::SettingsOf;

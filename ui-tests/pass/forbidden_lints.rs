@@ -254,7 +254,7 @@ fn named(cx: &mut Cx<BeforeStep>) -> trainer::Result<()> {
 fn by_path(_: &mut Cx<Main<AfterStep>>) {}
 
 #[hook(around = backward, every = 2)]
-fn around(cx: &mut Cx<Backward>, next: Next<'_, Backward>) -> trainer::Result<()> {
+fn around(cx: &mut Cx<Backward>, next: Next<'_, Backward>) -> trainer::Result<trainer::Done> {
     next.run(cx)
 }
 
@@ -282,7 +282,7 @@ impl Made {
     }
 
     #[hook(around = module, of = self.modules)]
-    fn inside(&self, cx: &mut Cx<Module>, next: Next<'_, Module>) -> trainer::Result<()> {
+    fn inside(&self, cx: &mut Cx<Module>, next: Next<'_, Module>) -> trainer::Result<trainer::Done> {
         assert!(self.steps < u64::MAX);
         next.run(cx)
     }

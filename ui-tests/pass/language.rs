@@ -103,7 +103,7 @@ impl Selected {
         &mut self,
         cx: &mut Cx<trainer::Module>,
         next: Next<'_, trainer::Module>,
-    ) -> trainer::Result<()> {
+    ) -> trainer::Result<trainer::Done> {
         next.run(cx)
     }
 
@@ -132,13 +132,20 @@ impl Made {
 
     /// A hook around every second run of an operation.
     #[hook(around = backward, every = 2, before = optional(around_by_path))]
-    fn around(&self, cx: &mut Cx<Backward>, next: Next<'_, Backward>) -> Result<(), trainer::Error> {
+    fn around(
+        &self,
+        cx: &mut Cx<Backward>,
+        next: Next<'_, Backward>,
+    ) -> Result<trainer::Done, trainer::Error> {
         next.run(cx)
     }
 }
 
 #[hook(around = trainer::at::backward)]
-fn around_by_path(cx: &mut Cx<trainer::Backward>, next: trainer::Next<'_, Backward>) -> trainer::Result<()> {
+fn around_by_path(
+    cx: &mut Cx<trainer::Backward>,
+    next: trainer::Next<'_, Backward>,
+) -> trainer::Result<trainer::Done> {
     next.run_then(cx, |cx| cx.log("done", 1.0))
 }
 

@@ -563,7 +563,10 @@ mod hooks {
     fn r#type(_: &mut Cx<keywords::BeforeType>) {}
 
     #[hook(around = keywords::at::r#type, after = optional(r#type))]
-    fn r#match(cx: &mut Cx<keywords::Type>, next: Next<'_, keywords::Type>) -> trainer::Result<()> {
+    fn r#match(
+        cx: &mut Cx<keywords::Type>,
+        next: Next<'_, keywords::Type>,
+    ) -> trainer::Result<trainer::Done> {
         next.run(cx)
     }
 
@@ -575,8 +578,9 @@ mod hooks {
 
     #[hook(around = other_letters::at::学习)]
     fn 学习(
-        cx: &mut Cx<other_letters::学习>, next: Next<'_, other_letters::学习>
-    ) -> trainer::Result<()> {
+        cx: &mut Cx<other_letters::学习>,
+        next: Next<'_, other_letters::学习>,
+    ) -> trainer::Result<trainer::Done> {
         next.run(cx)
     }
 

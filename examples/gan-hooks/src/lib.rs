@@ -12,10 +12,10 @@ const TOO_STRONG: f64 = 0.9;
 /// Skips the discriminator's training while it is too strong: the generator learns little from a
 /// discriminator that is never wrong.
 #[hook(around = gan::at::discriminator_step)]
-pub fn pause_discriminator(cx: &mut Cx<DiscriminatorStep>, next: Next<DiscriminatorStep>) -> Result<()> {
+pub fn pause_discriminator(cx: &mut Cx<DiscriminatorStep>, next: Next<DiscriminatorStep>) -> Result<Done> {
     let pauses = cx.hook::<Watch>()?.fake_accuracy > TOO_STRONG;
     cx.log("discriminator_pauses", f64::from(pauses));
-    if pauses { Ok(()) } else { next.run(cx) }
+    if pauses { Ok(next.skip()) } else { next.run(cx) }
 }
 
 /// Logs the fraction of the fakes that the discriminator recognizes.

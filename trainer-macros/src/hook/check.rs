@@ -210,6 +210,13 @@ fn hook<'a>(
         return None; // the required signature is unknown
     }
     let sound = errors.none_in(|errors| signature(function, in_block, around, errors));
+    if sound && around.is_some() && matches!(function.signature.output, syn::ReturnType::Default) {
+        errors.push(
+            function.signature.ident.span(),
+            "a hook around an operation says how it ended: return `Result<Done>`, from `next.run(cx)`, \
+             `next.replace(cx, …)` or `Ok(next.skip())`",
+        );
+    }
     if around.is_none() && typed(function).nth(1).is_some_and(|second| is_named("Next", second)) {
         return None; // it is around an operation, so its name need not be a point
     }

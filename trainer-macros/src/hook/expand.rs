@@ -291,7 +291,9 @@ fn body(
     let returned = Ident::new("__returned", hook.output);
     let outcome = {
         let trainer = krate.at(hook.output);
-        quote_spanned!(hook.output=> #trainer::__private::outcome(#returned))
+        let outcome = if hook.next.is_some() { "around_outcome" } else { "outcome" };
+        let outcome = Ident::new(outcome, hook.output);
+        quote_spanned!(hook.output=> #trainer::__private::#outcome(#returned))
     };
     let guard = hook.main_only.then(|| {
         let trainer = krate.at(Span::call_site());

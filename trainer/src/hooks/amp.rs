@@ -184,14 +184,14 @@ impl Amp {
 
     /// Computes the prediction under autocast.
     #[hook(around = pred)]
-    fn pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
+    fn pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         let _autocast = self.enabled(cx);
         next.run(cx)
     }
 
     /// Computes the loss under autocast.
     #[hook(around = loss)]
-    fn loss(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<()> {
+    fn loss(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
         let _autocast = self.enabled(cx);
         next.run(cx)
     }
@@ -206,21 +206,22 @@ impl Amp {
     /// For fp16, divides the gradients by the scale; if one is not finite, drops them and skips the
     /// step.
     #[hook(around = opt_step)]
-    fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let Some(scaler) = &self.scaler else { return next.run(cx) };
         let scale = scaler.scale;
         if !cx.unscale_grads(scale.recip())? {
             self.overflowed = Some(true);
-            return cx.drop_grads();
+            cx.drop_grads()?;
+            return Ok(next.skip());
         }
         self.overflowed.get_or_insert(false);
         let part = cx.part().to_owned();
         let steps = cx.steps_of(&part)?;
-        next.run(cx)?;
+        let done = next.run(cx)?;
         if cx.steps_of(&part)? == steps {
             cx.unscale_grads(scale)?; // a hook kept the gradients for a later step
         }
-        Ok(())
+        Ok(done)
     }
 
     /// Updates the scale after a batch in which `opt_step` ran: reduces it if the gradients were

@@ -125,7 +125,7 @@ impl DataParallel {
 
     /// Averages the gradients in the last backward pass of an accumulation window.
     #[hook(around = backward)]
-    fn reduce(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn reduce(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         let world = cx.world();
         let part = cx.part().to_owned();
         if !part.is_empty() {
@@ -156,7 +156,7 @@ impl DataParallel {
             return next.run(cx).map_err(|error| reducer.explained(error));
         }
         reducer.prepare(&cx.loss())?;
-        next.run(cx).map_err(|error| reducer.explained(error))?;
+        let done = next.run(cx).map_err(|error| reducer.explained(error))?;
         reducer.check().map_err(|error| {
             let error = error.to_string();
             Error::msg(format!(
@@ -166,7 +166,7 @@ impl DataParallel {
             ))
         })?;
         cx.set_grads_averaged();
-        Ok(())
+        Ok(done)
     }
 
     /// Averages gradients that a hook computed by replacing the operation `backward` or by running

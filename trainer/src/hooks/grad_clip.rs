@@ -96,7 +96,7 @@ fn check_limit(setting: &str, limit: f64) -> Result<(), String> {
 impl ClipGradNorm {
     /// Clips the norm of the gradients.
     #[hook(around = opt_step)]
-    fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         cx.clip_grad_norm(self.max_norm).map(drop)?;
         self.has_clipped = true;
         next.run(cx)
@@ -112,7 +112,7 @@ impl ClipGradNorm {
 impl ClipGradValue {
     /// Clips the elements of the gradients.
     #[hook(around = opt_step)]
-    fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         cx.clip_grad_value(self.max_value)?;
         self.has_clipped = true;
         next.run(cx)

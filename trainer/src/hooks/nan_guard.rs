@@ -200,7 +200,7 @@ impl NanGuard {
 
     /// Checks the loss, and skips the backward pass if the loss is NaN or infinite on any rank.
     #[hook(around = backward)]
-    fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         self.steps = cx.counters().optimizer_steps;
         if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
             let loss = cx.loss().double_value(&[]);
@@ -211,7 +211,8 @@ impl NanGuard {
                 }
                 let elsewhere =
                     if loss.is_finite() { " here, and NaN or infinite on another rank" } else { "" };
-                return self.act(&format!("the loss is {loss}{elsewhere}"), cx);
+                self.act(&format!("the loss is {loss}{elsewhere}"), cx)?;
+                return Ok(next.skip());
             }
         }
         next.run(cx)
@@ -220,7 +221,7 @@ impl NanGuard {
     /// Checks the gradients, and skips the optimizer step if the accumulation window contains a NaN
     /// or infinite value.
     #[hook(around = opt_step)]
-    fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if !self.is_affected(cx) {
             if !(self.checks_grads && cx.counters().optimizer_steps.is_multiple_of(self.every)) {
                 return next.run(cx);
@@ -233,7 +234,8 @@ impl NanGuard {
             let names: Vec<_> = names.map(|(name, _)| format!("`{name}`")).collect();
             self.act(&format!("the gradients of {} are NaN or infinite", names.join(", ")), cx)?;
         }
-        cx.optimizer()?.zero_grad()
+        cx.optimizer()?.zero_grad()?;
+        Ok(next.skip())
     }
 
     /// Clears the affected parts at the end of an accumulation window, and logs the findings after

@@ -117,7 +117,7 @@ impl StochasticDepth {
 
     /// Skips a module that is dropped for the entire batch.
     #[hook(around = module, of = self.modules)]
-    fn leave_out(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<()> {
+    fn leave_out(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         self.drops = false;
         if !self.per_batch {
             return next.run(cx);

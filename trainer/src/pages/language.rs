@@ -7,14 +7,15 @@
 //! | `#[hook] fn after_step(cx: &mut Cx<AfterStep>)` | a free function at the point that it is named after; **discovered**: active in every trainer of a program that links its crate |
 //! | `#[hook(after_step)] fn any_name(…)` | a free function with any name, at the given point |
 //! | `#[hook(my_crate::at::my_point)] fn …` | a free function at a point of a [custom lifecycle](macro@crate::lifecycle), by its path |
-//! | `#[hook(around = backward)] fn any_name(cx: &mut Cx<Backward>, next: Next<Backward>)` | around an operation: [`Next`](crate::Next) runs it |
+//! | `#[hook(around = backward)] fn any_name(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done>` | around an operation: [`Next`](crate::Next) runs it |
 //! | `#[hook] impl Monitor { … }` | stateful hooks: every method whose first argument after `self` is a [`Cx`](crate::Cx) is a hook; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
 //! | `#[hook(auto)] impl Monitor { … }` | discovered stateful hooks: each trainer creates a value with `Default`, unless one is added |
 //! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after all other hooks of equal `ord` |
 //! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). [`HookOptions`](crate::HookOptions) in place of the name set the other keys |
 //!
 //! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends
-//! the run and is returned with the name of the hook.
+//! the run and is returned with the name of the hook. A hook around an operation returns
+//! `Result<Done, E>`: the [`Done`](crate::Done), which only `next` makes, says how the operation ended.
 //!
 //! A hook type can be generic. A hook function cannot, because it is registered once. A closure
 //! cannot have `before`, `after` or `around`; its other keys are methods of

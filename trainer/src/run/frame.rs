@@ -5,9 +5,11 @@ use crate::error::Result;
 use crate::hook::table::{HookId, Range};
 use crate::moment::MomentInfo;
 
-/// The outcome of an operation.
+/// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
+pub(crate) enum Ending {
+    /// No hook has said yet how the operation ends.
+    Open,
     /// The body did not start: a hook skipped it, or failed before it.
     Skipped,
     /// The body or its replacement failed.
@@ -18,11 +20,11 @@ pub(crate) enum Done {
     Ran,
 }
 
-impl Done {
+impl Ending {
     /// Whether the operation counts as done, so that the point after it fires and counters advance.
     #[inline]
     pub(crate) fn took_place(self) -> bool {
-        matches!(self, Done::Replaced | Done::Ran)
+        matches!(self, Ending::Replaced | Ending::Ran)
     }
 }
 
@@ -31,8 +33,8 @@ pub struct Frame<B: ?Sized> {
     pub(crate) operation: &'static MomentInfo,
     /// The `around` hooks inside the one that is being called.
     pub(crate) remaining_hooks: Range,
-    /// The outcome of the operation so far.
-    pub(crate) done: Done,
+    /// How the operation ended, as far as it has.
+    pub(crate) ending: Ending,
     /// The innermost hook that skipped the operation, replaced it or handled its error.
     pub(crate) responsible: Option<HookId>,
     /// The body of the operation, which runs inside all of its `around` hooks, at most once.

@@ -36,7 +36,7 @@ use crate::values::hyperparameter::Hyperparameter;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveRequest};
 pub(crate) use folder::{FolderState, recorded};
 pub use frame::Rest;
-pub(crate) use frame::{Done, Frame};
+pub(crate) use frame::{Ending, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks};

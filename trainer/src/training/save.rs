@@ -18,7 +18,7 @@ use crate::error::{Error, Result, panic_text};
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
 use crate::lifecycle::at;
-use crate::run::{BackgroundSave, Done, Run, SaveRequest};
+use crate::run::{BackgroundSave, Ending, Run, SaveRequest};
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.
@@ -129,7 +129,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
         Ok(())
     })?;
     // If a hook replaced the operation, there is no thread to wait for.
-    if done == Done::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
+    if done == Ending::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
 }
 
 /// Waits for a background save, if there is one, and fires `after_save_checkpoint`.

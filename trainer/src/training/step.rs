@@ -14,7 +14,7 @@ use crate::moment::Moment;
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::dispatch::OperationOutput;
-use crate::run::{Done, Run};
+use crate::run::{Ending, Run};
 
 /// Runs the operation `step` for one batch. The batch, its prediction and its loss are dropped at
 /// the end.
@@ -76,7 +76,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
         run.progress.counters.batch_idx += 1;
         Ok(())
     })?;
-    if done != Done::Ran {
+    if done != Ending::Ran {
         // A skipped or replaced batch counts in the pass as well.
         run.progress.counters.batch_idx += 1;
     }
@@ -281,15 +281,15 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
         }
     };
     match done {
-        Done::Ran => {}
-        Done::Replaced => {
+        Ending::Ran => {}
+        Ending::Replaced => {
             if !run.model.optimizers.has_grads() {
                 let text = "the hook replaced `backward` without computing a gradient: in the replacement, call \
                             `cx.backward(&cx.scaled_loss())`, or skip the operation";
                 return Err(run.blame_responsible(at::backward::INFO, text.into()));
             }
         }
-        Done::Skipped => {
+        Ending::Open | Ending::Skipped => {
             if run.model.optimizers.has_uncounted_grads()? {
                 run.model.optimizers.drop_grads()?;
                 let text = "the hook computed gradients without running `backward`, so they would not count: call \
@@ -297,7 +297,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
                 return Err(run.blame_responsible(at::backward::INFO, text.into()));
             }
         }
-        Done::Failed => run.model.optimizers.drop_grads()?,
+        Ending::Failed => run.model.optimizers.drop_grads()?,
     }
     if done.took_place() {
         run.model.optimizers.accumulate(run.step.total.weight)?;
@@ -355,7 +355,7 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
         }
         Ok(())
     })?;
-    if done == Done::Replaced {
+    if done == Ending::Replaced {
         run.model.optimizers.count_step();
         count_step(run);
     }
@@ -366,7 +366,7 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     run.fire::<at::after_opt_step>()?;
     run.fire::<at::before_zero_grad>()?;
     let done = run.inside::<at::zero_grad>(|run| run.model.optimizers.drop_grads())?;
-    if done == Done::Replaced {
+    if done == Ending::Replaced {
         run.model.optimizers.reset_accumulated();
     }
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }

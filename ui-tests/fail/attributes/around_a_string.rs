@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook(around = "backward")]
-fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
     next.run(cx)
 }
 

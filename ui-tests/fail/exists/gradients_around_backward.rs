@@ -1,10 +1,10 @@
 use trainer::prelude::*;
 
 #[hook(around = backward)]
-fn clipped(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
-    next.run(cx)?;
+fn clipped(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
+    let done = next.run(cx)?;
     let _ = cx.grads().count();
-    Ok(())
+    Ok(done)
 }
 
 fn main() {}

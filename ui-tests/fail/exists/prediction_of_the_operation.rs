@@ -1,10 +1,11 @@
 use trainer::prelude::*;
 
 #[hook(around = pred)]
-fn halved(cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<()> {
-    next.run(cx)?;
+fn halved(cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
+    let done = next.run(cx)?;
     let half = cx.pred::<Tensor>()? / 2.0;
-    cx.set_pred(half)
+    cx.set_pred(half)?;
+    Ok(done)
 }
 
 fn main() {}

@@ -7,8 +7,9 @@ thread_local! {
 }
 
 #[hook(around = backward)]
-fn keep(_: &mut Cx<Backward>, next: Next<Backward>) {
+fn keep(_: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
     KEPT.set(Some(next));
+    Err(Error::msg("kept"))
 }
 
 fn main() {}

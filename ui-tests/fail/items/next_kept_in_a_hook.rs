@@ -8,8 +8,9 @@ enum Keeps {
 #[hook]
 impl Keeps {
     #[hook(around = backward)]
-    fn keep(&mut self, _: &mut Cx<Backward>, next: Next<Backward>) {
+    fn keep(&mut self, _: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         *self = Keeps::This(next);
+        Err(Error::msg("kept"))
     }
 }
 

@@ -4,7 +4,7 @@ struct Scaled;
 
 #[hook]
 impl Scaled {
-    fn scaled(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn scaled(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.run(cx)
     }
 }

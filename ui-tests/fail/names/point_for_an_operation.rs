@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook(around = after_backward)]
-fn scaled(cx: &mut Cx<AfterBackward>, next: Next<AfterBackward>) -> Result<()> {
+fn scaled(cx: &mut Cx<AfterBackward>, next: Next<AfterBackward>) -> Result<Done> {
     next.run(cx)
 }
 

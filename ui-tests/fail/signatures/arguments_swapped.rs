@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook(around = backward)]
-fn scaled(next: Next<Backward>, cx: &mut Cx<Backward>) -> Result<()> {
+fn scaled(next: Next<Backward>, cx: &mut Cx<Backward>) -> Result<Done> {
     next.run(cx)
 }
 

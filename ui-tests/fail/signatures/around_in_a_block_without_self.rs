@@ -5,7 +5,7 @@ struct Scaled;
 #[hook]
 impl Scaled {
     #[hook(around = backward)]
-    fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.run(cx)
     }
 }

@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook(around = backward)]
-fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>, _factor: f64) -> Result<()> {
+fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>, _factor: f64) -> Result<Done> {
     next.run(cx)
 }
 

@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
 #[hook]
-fn after_backward(cx: &mut Cx<AfterBackward>, next: Next<AfterBackward>) -> Result<()> {
+fn after_backward(cx: &mut Cx<AfterBackward>, next: Next<AfterBackward>) -> Result<Done> {
     next.run(cx)
 }
 

@@ -190,7 +190,7 @@ impl ParameterMonitor {
 
     /// Logs the values of a step, and runs it.
     #[cold]
-    fn run_observed(&self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn run_observed(&self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let vars = cx.vars();
         let part = cx.part();
         let own = vars.parameters().filter(|var| var.is_in(part));
@@ -212,7 +212,7 @@ impl ParameterMonitor {
             return next.run(cx);
         }
         let before: Vec<Tensor> = with_grad.iter().map(|var| var.tensor.detach().copy()).collect();
-        next.run(cx)?;
+        let done = next.run(cx)?;
         let updates = with_grad.iter().zip(&before);
         let updates = updates.map(|(var, before)| Ok(var.tensor.detach().f_sub(before)?));
         let updates: Vec<Tensor> = updates.collect::<Result<_>>()?;
@@ -227,7 +227,7 @@ impl ParameterMonitor {
         self.log_each("update_ratio", &names_with_grad, &of_updates.f_div(&of_weights)?, cx)?;
         self.log_norms("update_norm", &names_with_grad, &of_updates, cx)?;
         self.log_histograms("updates", &names_with_grad, &updates, cx);
-        Ok(())
+        Ok(done)
     }
 }
 
@@ -245,7 +245,7 @@ impl ParameterMonitor {
 
     /// Logs the values of a step that is due.
     #[hook(around = opt_step)]
-    fn observe(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    fn observe(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if self.interval.is_due_before_step(cx)? { self.run_observed(cx, next) } else { next.run(cx) }
     }
 }

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use closure::{ClosureHook, HookOptions};
 pub(crate) use custom::enter_custom;
-pub use next::Next;
+pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;
 pub(crate) use selection::HookSelection;
 

@@ -22,7 +22,7 @@ use crate::modules::watcher::{NOTHING, SUMMARY, WATCHER, WatchGuard};
 use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::modules::{Call, Gradient, Known, Modules};
-use crate::run::{Done, Run};
+use crate::run::{Ending, Run};
 
 // Set while `WATCHER` identifies a run.
 scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
@@ -130,7 +130,7 @@ impl Run {
         self.call(before, BeforeModule::INFO)?;
         let done = self
             .inside_range::<Module>(around, |run| run.compute_module(depth, noted, xs, forward, computed))?;
-        if self.modules.call().output.is_none() || done == Done::Skipped {
+        if self.modules.call().output.is_none() || done == Ending::Skipped {
             return Err(self.missing_output(done, OUTPUT, Module::INFO));
         }
         self.call(after, AfterModule::INFO)

@@ -1,4 +1,5 @@
-//! [`Next`]: the second argument of an `around` hook, which runs or replaces the operation.
+//! [`Next`]: the second argument of an `around` hook, which runs, replaces or skips the operation, and
+//! [`Done`]: what the hook returns.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,21 +9,22 @@ use super::shim::Outcome;
 use crate::error::{Error, Result};
 use crate::moment::Moment;
 use crate::run::context::Cx;
-use crate::run::{Done, Rest};
+use crate::run::{Ending, Rest};
 
 /// The remaining hooks around an operation, and the operation itself. An `around` hook receives it
 /// as its second argument, for the duration of the call.
 ///
-/// An `around` hook does one of three things with it:
+/// An `around` hook returns how the operation ended, `Result<Done>`. It gets the [`Done`] from one of
+/// these methods:
 ///
-/// - [`run`](Next::run) runs the hooks further inside and the operation.
+/// - [`run`](Next::run) runs the hooks further inside and the operation, [`run_then`](Next::run_then)
+///   also something afterwards, and [`run_or`](Next::run_or) handles an error.
 /// - [`replace`](Next::replace) runs a closure instead. The operation counts as done: the point
 ///   after it fires, and the counters and schedules that depend on it advance.
-/// - If the hook calls neither, the operation is skipped: the point after it does not fire, and the
-///   counters and schedules that depend on it do not advance, except that a skipped `epoch` counts
-///   as an epoch, and a skipped `step` or `predict_step` advances
-///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module` and `loss` cannot be
-///   skipped, because the step needs their output.
+/// - [`skip`](Next::skip) skips the operation: the point after it does not fire, and the counters and
+///   schedules that depend on it do not advance, except that a skipped `epoch` counts as an epoch,
+///   and a skipped `step` or `predict_step` advances [`batch_idx`](crate::Counters::batch_idx).
+///   `transfer`, `pred`, `module` and `loss` cannot be skipped, because the step needs their output.
 ///
 /// The table in [`language::operations`](crate::language::operations) shows what each of these
 /// means for each operation.
@@ -35,11 +37,12 @@ use crate::run::{Done, Rest};
 ///
 /// /// Updates the parameters at every fourth batch, with the mean gradient of the four batches.
 /// #[hook(around = opt_step)]
-/// fn each_fourth(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
-///     if (cx.counters().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(()) }
+/// fn each_fourth(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+///     if (cx.counters().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(next.skip()) }
 /// }
 /// # fn main() {}
 /// ```
+#[must_use = "run, replace or skip the operation"]
 pub struct Next<'a, O> {
     rest: Rest<'a>,
     operation: PhantomData<fn() -> O>,
@@ -56,11 +59,50 @@ impl<'a, O: Moment> Next<'a, O> {
     ///
     /// # Errors
     ///
-    /// Returns the error of a hook further inside or of the operation. A hook that does not return
-    /// this error has handled it: the operation did not take place, and the run continues.
+    /// Returns the error of a hook further inside or of the operation.
     #[inline]
-    pub fn run(self, cx: &mut Cx<O>) -> Result<()> {
-        cx.run_mut().run_next(self.rest)
+    pub fn run(self, cx: &mut Cx<O>) -> Result<Done> {
+        cx.run_mut().run_next(self.rest).map(|()| Done::new())
+    }
+
+    /// Skips the hooks further inside and the operation itself.
+    #[inline]
+    pub fn skip(self) -> Done {
+        self.rest.ending = Ending::Skipped;
+        Done::new()
+    }
+
+    /// Runs the operation like [`run`](Next::run), and calls `handle` with its error if it fails.
+    /// Unless `handle` returns an error itself, the run then continues: the operation did not take
+    /// place, as if it had been [skipped](Next::skip).
+    ///
+    /// ```standalone_crate
+    /// use trainer::prelude::*;
+    ///
+    /// /// Skips the batches for which the forward pass or the loss fails.
+    /// #[hook(around = step)]
+    /// fn tolerant(cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+    ///     next.run_or(cx, |cx, error| cx.warn(format!("skipped a batch: {error}")))
+    /// }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `handle`.
+    pub fn run_or<R: Outcome>(
+        self,
+        cx: &mut Cx<O>,
+        handle: impl FnOnce(&mut Cx<O>, Error) -> R,
+    ) -> Result<Done> {
+        let Next { rest, .. } = self;
+        if let Err(error) = cx.run_mut().run_next(&mut *rest) {
+            if rest.ending == Ending::Open {
+                rest.ending = Ending::Skipped; // a hook further inside failed before the body
+            }
+            handle(cx, error).outcome()?;
+        }
+        Ok(Done::new())
     }
 
     /// Runs `body` instead of the hooks further inside and the operation itself. The operation
@@ -76,13 +118,13 @@ impl<'a, O: Moment> Next<'a, O> {
     ///
     /// /// The built-in backward pass, written as a hook.
     /// #[hook(around = backward)]
-    /// fn own_backward(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    /// fn own_backward(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
     ///     next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
     /// }
     ///
     /// /// The built-in optimizer step, written as a hook.
     /// #[hook(around = opt_step)]
-    /// fn own_step(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<()> {
+    /// fn own_step(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
     ///     next.replace(cx, |cx| cx.optimizer()?.step())
     /// }
     /// # fn main() {}
@@ -92,14 +134,14 @@ impl<'a, O: Moment> Next<'a, O> {
     ///
     /// Returns the error of `body`; the operation then counts as failed.
     #[inline]
-    pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
+    pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<Done> {
         cx.run_mut().check_logged()?;
         // Set before `body` runs, so that a panic in `body` leaves the operation as failed.
-        self.rest.done = Done::Failed;
+        self.rest.ending = Ending::Failed;
         body(cx).outcome()?;
         cx.run_mut().check_logged()?;
-        self.rest.done = Done::Replaced;
-        Ok(())
+        self.rest.ending = Ending::Replaced;
+        Ok(Done::new())
     }
 
     /// Runs the operation like [`run`](Next::run), and then calls `then`, even if the operation
@@ -112,13 +154,13 @@ impl<'a, O: Moment> Next<'a, O> {
     /// # Errors
     ///
     /// Returns the error of the operation, or if it succeeded, the error of `then`.
-    pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<()> {
+    pub fn run_then<R: Outcome>(self, cx: &mut Cx<O>, then: impl FnOnce(&mut Cx<O>) -> R) -> Result<Done> {
         let this_hook = cx.run_mut().place.hook;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run(cx)));
         let panicking_hook = std::mem::replace(&mut cx.run_mut().place.hook, this_hook);
         let second = then(cx).outcome().map_err(Error::from);
         match outcome {
-            Ok(first) => first.and(second),
+            Ok(first) => first.and_then(|done| second.map(|()| done)),
             Err(panic) => {
                 cx.run_mut().place.hook = panicking_hook;
                 resume_unwind(panic)
@@ -130,5 +172,37 @@ impl<'a, O: Moment> Next<'a, O> {
 impl<O: Moment> fmt::Debug for Next<'_, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Next({})", O::INFO.name)
+    }
+}
+
+/// The proof that a hook around an operation said how the operation ends, which the hook returns: made
+/// by the methods of [`Next`].
+///
+/// It belongs to one call of the hook, so the value of a hook cannot keep it:
+///
+/// ```compile_fail,E0277
+/// use trainer::prelude::*;
+///
+/// struct Keeps(Option<Done>);
+///
+/// #[hook]
+/// impl Keeps {
+///     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
+/// }
+/// # fn main() {}
+/// ```
+#[must_use = "return it from the hook"]
+pub struct Done(PhantomData<*const ()>); // not `Send`: it cannot be kept in the value of a hook
+
+impl Done {
+    #[inline]
+    fn new() -> Self {
+        Done(PhantomData)
+    }
+}
+
+impl fmt::Debug for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Done")
     }
 }

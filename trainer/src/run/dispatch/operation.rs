@@ -3,7 +3,11 @@
 use crate::error::{BoxError, Error, Result};
 use crate::hook::table::{Entry, Range};
 use crate::moment::{AtOperation, MomentInfo};
-use crate::run::{Done, Frame, Rest, Run};
+use crate::run::{Ending, Frame, Rest, Run};
+
+/// The error of a hook that returned a `Done` without using its own `next`.
+const OTHER_DONE: &str =
+    "the hook returned a `Done` of another operation: return the one that its own `next` has made";
 
 /// The output of an operation, and the method of `Cx` with which a hook sets it.
 #[derive(Clone, Copy)]
@@ -35,7 +39,7 @@ impl Run {
     pub(crate) fn inside<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<Done> {
+    ) -> Result<Ending> {
         let around = self.hooks.table.range(O::index(), self.place.phase);
         self.inside_range::<O>(around, body)
     }
@@ -46,10 +50,10 @@ impl Run {
         &mut self,
         mut around: Range,
         body: impl FnOnce(&mut Run) -> Result<()>,
-    ) -> Result<Done> {
+    ) -> Result<Ending> {
         let Some(first) = around.take_first() else {
             let outer = std::mem::replace(&mut self.place.operation, O::INFO);
-            let result = body(self).map(|()| Done::Ran).map_err(|error| self.locate(error));
+            let result = body(self).map(|()| Ending::Ran).map_err(|error| self.locate(error));
             self.place.operation = outer;
             return result;
         };
@@ -57,14 +61,14 @@ impl Run {
         let frame = &mut Frame {
             operation: O::INFO,
             remaining_hooks: around,
-            done: Done::Skipped,
+            ending: Ending::Open,
             responsible: None,
             body: |run: &mut Run| {
                 body.take().expect("`Next::run` consumes the `Next`, so the body runs once")(run)
             },
         };
         self.around(first, frame)?;
-        Ok(frame.done)
+        Ok(frame.ending)
     }
 
     /// Runs an operation that has `around` hooks, the outermost of which is `first`.
@@ -91,7 +95,10 @@ impl Run {
         self.place.hook = Some(hook);
         let result = call(self, slot, rest);
         let result = self.called(hook, rest.operation, result);
-        if rest.done != Done::Ran && result.is_ok() {
+        if rest.ending != Ending::Ran && result.is_ok() {
+            if rest.ending == Ending::Open {
+                return Err(self.hook_failed(hook, rest.operation, OTHER_DONE.into()));
+            }
             rest.responsible.get_or_insert(hook);
         }
         result
@@ -101,9 +108,9 @@ impl Run {
     #[inline]
     fn run_body(&mut self, rest: Rest<'_>) -> Result<()> {
         self.place.hook = None;
-        rest.done = Done::Failed;
+        rest.ending = Ending::Failed;
         (rest.body)(self).map_err(|error| self.locate(error))?;
-        rest.done = Done::Ran;
+        rest.ending = Ending::Ran;
         Ok(())
     }
 
@@ -152,10 +159,14 @@ impl Run {
 
     /// Returns an error if neither the operation nor a hook produced the output.
     #[inline]
-    pub(crate) fn check_output<O: AtOperation>(&mut self, done: Done, output: OperationOutput) -> Result<()> {
+    pub(crate) fn check_output<O: AtOperation>(
+        &mut self,
+        done: Ending,
+        output: OperationOutput,
+    ) -> Result<()> {
         match done {
-            Done::Ran => Ok(()),
-            Done::Replaced | Done::Failed if self.dispatch.output_overridden => Ok(()),
+            Ending::Ran => Ok(()),
+            Ending::Replaced | Ending::Failed if self.dispatch.output_overridden => Ok(()),
             _ => Err(self.missing_output(done, output, O::INFO)),
         }
     }
@@ -163,7 +174,7 @@ impl Run {
     #[cold]
     pub(crate) fn missing_output(
         &mut self,
-        done: Done,
+        done: Ending,
         OperationOutput { name: output, setter }: OperationOutput,
         operation: &'static MomentInfo,
     ) -> Error {
@@ -173,16 +184,16 @@ impl Run {
             _ => format!("a {output}"),
         };
         let text = match done {
-            Done::Replaced => {
+            Ending::Replaced => {
                 format!(
                     "the hook replaced `{name}` without setting {output}: call `cx.{setter}(…)` in the replacement"
                 )
             }
-            Done::Failed => format!(
+            Ending::Failed => format!(
                 "the hook handled the error of `{name}` without setting {output}: return the error, or call `cx.{setter}(…)`"
             ),
             _ => format!(
-                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)?`, or \
+                "the hook skipped `{name}`, which must produce {output}: call `next.run(cx)`, or \
                  `next.replace(cx, |cx| …)` with `cx.{setter}(…)` in it"
             ),
         };

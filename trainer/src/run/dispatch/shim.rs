@@ -3,7 +3,7 @@
 
 use std::any::{Any, TypeId};
 
-use super::Next;
+use super::{Done, Next};
 use crate::checkpoint::Slot;
 use crate::error::BoxError;
 use crate::hook::definition::{HookResult, Hooks};
@@ -115,6 +115,25 @@ impl<E: HookFailure> Outcome for Result<(), E> {
     }
 }
 
+/// A type that a hook around an operation can return.
+#[diagnostic::on_unimplemented(
+    message = "a hook around an operation returns how it ended, `Result<Done>`, not `{Self}`",
+    label = "expected `Result<Done>`",
+    note = "a `Done` comes from `next.run(cx)`, `next.run_then(cx, …)`, `next.run_or(cx, …)`, `next.replace(cx, …)` or `next.skip()`"
+)]
+pub trait AroundOutcome {
+    /// Converts the value to the result that the dispatch table expects.
+    fn outcome(self) -> HookResult;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: HookFailure> AroundOutcome for Result<Done, E> {
+    #[inline]
+    fn outcome(self) -> HookResult {
+        self.map(drop).map_err(HookFailure::boxed)
+    }
+}
+
 /// An error type that a hook can return.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an error that a hook can return",
@@ -137,6 +156,12 @@ impl<E: Into<BoxError>> HookFailure for E {
 /// Converts the return value of the user's function.
 #[inline]
 pub fn outcome<R: Outcome>(returned: R) -> HookResult {
+    returned.outcome()
+}
+
+/// Converts the return value of the user's function around an operation.
+#[inline]
+pub fn around_outcome<R: AroundOutcome>(returned: R) -> HookResult {
     returned.outcome()
 }
 
@@ -236,7 +261,7 @@ pub trait HookFn<M>: 'static {}
 impl<F, P: Moment, R: Outcome> HookFn<(P, R)> for F where F: Fn(&mut Cx<P>) -> R + 'static {}
 
 #[diagnostic::do_not_recommend]
-impl<F, P: Moment, R: Outcome> HookFn<(P, Next<'static, P>, R)> for F where
+impl<F, P: Moment, R: AroundOutcome> HookFn<(P, Next<'static, P>, R)> for F where
     F: Fn(&mut Cx<P>, Next<'_, P>) -> R + 'static
 {
 }

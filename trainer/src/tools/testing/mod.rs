@@ -24,8 +24,8 @@ use crate::moment::{AtOperation, AtPoint, Moment, MomentInfo};
 use crate::optim::Sgd;
 use crate::phase::{Phase, PhaseSet};
 use crate::run::cancel::CancelToken;
-use crate::run::dispatch::Next;
 use crate::run::dispatch::closure::ClosureOutcome;
+use crate::run::dispatch::{Done, Next};
 use crate::run::{Rest, Run};
 use crate::training::task::{Supervised, Task};
 use crate::training::{Trainer, TrainerBuilder};
@@ -283,11 +283,11 @@ impl<'a, T: Task> Harness<'a, T> {
     #[track_caller]
     pub fn around<O: AtOperation, R>(
         self,
-        closure: impl FnOnce(&mut Cx<O>, Next<O>) -> Result<R>,
+        closure: impl FnOnce(&mut Cx<O>, Next<O>) -> Result<(R, Done)>,
     ) -> Result<R> {
         self.once::<O, R>(Location::caller(), |run, rest| {
             let rest = rest.expect("dispatch passes the rest of the operation to a hook around it");
-            closure(Cx::from_run(run), Next::new(rest))
+            closure(Cx::from_run(run), Next::new(rest)).map(|(value, _)| value)
         })
     }
 

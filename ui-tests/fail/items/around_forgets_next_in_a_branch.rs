@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+#[hook(around = opt_step)]
+fn guarded(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+    if cx.grads().count() > 0 { next.run(cx) } else { cx.drop_grads() }
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+use trainer::prelude::*;
+
+#[hook(around = backward)]
+fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<()> {
+    next.run(cx)?;
+    Ok(())
+}
+
+fn main() {}
