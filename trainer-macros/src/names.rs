@@ -62,14 +62,14 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
             &["late"],
         ),
         (
-            hook("around = backward, of(\"x\"), every = 2", "fn scaled(cx: &mut Cx<A>, next: Next<A>) { next.run(cx) }"),
+            hook("around = backward, of(\"x\"), every = 2", "fn scaled(cx: &mut Cx<A>, next: Next<A>) -> R { next.run(cx) }"),
             &["scaled"],
         ),
         (
             hook(
                 "single, state, crate = d::e",
                 "impl<T: A, const N: usize> X<T, N> { fn after_step(&mut self, cx: &mut Cx<AfterStep>) {}
-                 #[hook(around = module, of = self.a, every = 3)] fn z(&self, cx: &mut Cx<M>, next: Next<M>) {} }",
+                 #[hook(around = module, of = self.a, every = 3)] fn z(&self, cx: &mut Cx<M>, next: Next<M>) -> R { next.run(cx) } }",
             ),
             // And the items of the trait.
             &["after_step", "z", "T", "N", "HOOKS", "SINGLE", "STATE", "__call"],

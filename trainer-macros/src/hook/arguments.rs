@@ -6,8 +6,10 @@ use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitStr, Member, Path, UnOp};
 
+use super::foreign;
 use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
+use crate::lifecycle::snake;
 
 /// The keys, for suggestions.
 const KEYS: [&str; 14] = [
@@ -26,6 +28,29 @@ const KEYS: [&str; 14] = [
     "trial",
     "crate",
 ];
+
+/// The keys that need no value.
+const FLAGS: [&str; 6] = ["main_only", "auto", "single", "state", "settings", "trial"];
+
+/// Words of other libraries for a key.
+const SYNONYMS: [(&str, &[&str]); 10] = [
+    ("ord", &["order", "priority", "rank", "level"]),
+    ("only", &["phase", "phases", "stage", "mode", "in"]),
+    ("every", &["freq", "frequency", "interval", "period", "each"]),
+    ("of", &["layer", "layers", "module", "modules", "target"]),
+    ("around", &["wrap", "wraps", "wrapping", "surround", "replace"]),
+    ("main_only", &["main", "rank0", "rank_0", "rank_zero_only", "main_process", "master_only"]),
+    ("auto", &["default", "automatic", "auto_register", "register"]),
+    ("single", &["singleton", "unique", "once"]),
+    ("state", &["stateful", "save", "saves", "saved", "state_dict", "checkpoint", "resume"]),
+    ("settings", &["config", "options", "parameters"]),
+];
+
+/// Returns the key that is probably meant by a word, one of `keys`.
+fn meant(word: &str, keys: &[&'static str]) -> Option<&'static str> {
+    let synonym = SYNONYMS.iter().find(|(_, words)| words.contains(&word)).map(|(key, _)| *key);
+    synonym.filter(|key| keys.contains(key)).or_else(|| nearest(word, keys.iter().copied()))
+}
 
 /// The module of `trainer` whose names editors suggest for the first argument.
 const FIRST: &[&str] = &["language", "first"];
@@ -149,7 +174,7 @@ impl Arguments {
                 _ => match Path::parse_mod_style.parse2(argument) {
                     Ok(path) if index == 0 => {
                         self.word(FIRST, path.get_ident());
-                        self.point = Some(path);
+                        self.point(path, errors);
                     }
                     Ok(path) => {
                         self.word(LATER, path.get_ident());
@@ -157,6 +182,12 @@ impl Arguments {
                         path.span(),
                         match path.get_ident().map(ToString::to_string) {
                             Some(word) if KEYS.contains(&&*word) => format!("expected {}", form_of(&word)),
+                            Some(word) if crate::phases::PHASES.contains(&&*word) => {
+                                format!("a phase is a value of the key `only`: write `only = {word}`")
+                            }
+                            Some(word) if meant(&word, &FLAGS).is_some() => {
+                                format!("`#[hook]` has no key `{word}`; did you mean `{}`?", meant(&word, &FLAGS).unwrap_or_default())
+                            }
                             _ => format!(
                                 "expected `<key> = <value>` with one of the keys {}; only the first argument can be a point",
                                 listed()
@@ -201,6 +232,40 @@ impl Arguments {
         true
     }
 
+    /// Reports the first word on a block if it is not the name of a point: a flag that is misspelled,
+    /// or has another name here.
+    pub(super) fn check_flag(&mut self, errors: &mut Errors) {
+        let Some(word) = self.point.as_ref().and_then(Path::get_ident) else { return };
+        let name = word.to_string();
+        if is_like_a_point(&name) || foreign::translate(&name).is_some() {
+            return;
+        }
+        let help = match meant(&name, &FLAGS) {
+            Some(flag) => format!("did you mean `{flag}`?"),
+            None => format!("expected one of {}", FLAGS.map(|flag| format!("`{flag}`")).join(", ")),
+        };
+        errors.push(word.span(), format!("`#[hook]` on a block has no flag `{name}`; {help}"));
+        self.point = None;
+    }
+
+    /// Uses the point that a marker type is named after, which is written in lower case.
+    fn point(&mut self, mut path: Path, errors: &mut Errors) {
+        if let Some(last) = path.segments.last_mut()
+            && last.ident.to_string().starts_with(char::is_uppercase)
+        {
+            let snake = snake(&last.ident.to_string());
+            errors.push(
+                last.ident.span(),
+                format!(
+                    "a point is written in lower case here: `{snake}`; `{}` is for `Cx<{0}>`",
+                    last.ident
+                ),
+            );
+            last.ident = Ident::new(&snake, last.ident.span());
+        }
+        self.point = Some(path);
+    }
+
     /// Records a word, with the module whose names editors suggest for it.
     fn word(&mut self, module: &'static [&'static str], word: Option<&Ident>) {
         self.words.extend(word.map(|word| (module, word.clone())));
@@ -210,7 +275,13 @@ impl Arguments {
         let name = key.to_string();
         let span = key.span();
         if self.keys.contains(key) {
-            return errors.push(span, format!("duplicate key `{name}`"));
+            let help = match name.as_str() {
+                "of" => ": write `of(\"encoder.*\", \"head\")`",
+                "only" => ": name all phases in one list",
+                "before" | "after" => ": name all hooks in one list",
+                _ => "",
+            };
+            return errors.push(span, format!("duplicate key `{name}`{help}"));
         }
         self.keys.push(key.clone());
         self.word(LATER, Some(key).filter(|key| *key != "crate"));
@@ -248,10 +319,19 @@ impl Arguments {
             ("settings", Form::Nothing) => self.settings = Some(span),
             ("trial", Form::Nothing) => self.trial = Some(true),
             ("trial", Form::Value(value)) => self.trial = boolean("trial", value, span, errors),
-            (known, _) if KEYS.contains(&known) => errors.push(span, format!("expected {}", form_of(known))),
+            (known, _) if KEYS.contains(&known) => {
+                errors.push(span, format!("expected {}", form_of(known)));
+                self.around_failed |= known == "around";
+                if known == "main_only" {
+                    self.main_only = Some(span); // with a value, such as `true`
+                }
+            }
             _ => {
-                let help = match nearest(&name, KEYS) {
-                    Some(nearest) => format!("did you mean `{nearest}`?"),
+                let help = match meant(&name, &KEYS) {
+                    Some(nearest) => {
+                        self.around_failed |= nearest == "around";
+                        format!("did you mean `{nearest}`?")
+                    }
                     None => format!("expected one of {}", listed()),
                 };
                 errors.push(span, format!("`#[hook]` has no key `{name}`; {help}"));
@@ -323,7 +403,7 @@ pub(super) fn is_like_a_point(word: &str) -> bool {
 
 /// Returns whether a key takes no value.
 fn is_flag(word: &str) -> bool {
-    matches!(word, "main_only" | "auto" | "single" | "state" | "settings" | "trial")
+    FLAGS.contains(&word)
 }
 
 /// Returns the syntax of a key.
@@ -447,7 +527,10 @@ fn phases(
                 crate::phases::check(name, errors)
             }
             Err(_) => {
-                errors.push(part.span(), format!("expected {}", form_of("only")));
+                let path = Path::parse_mod_style.parse2(part.clone()).ok();
+                let help = path.and_then(|path| Some(path.segments.last()?.ident.to_string().to_lowercase()));
+                let help = help.map_or_else(String::new, |phase| format!(": write `only = {phase}`"));
+                errors.push(part.span(), format!("expected {}{help}", form_of("only")));
                 None
             }
         }

@@ -48,7 +48,14 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
 /// Returns the moment for a common term that is not the name of an operation here: `before_pred`
 /// for `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
-    const MOMENTS: [(&str, &str); 6] = [
+    const MOMENTS: [(&str, &str); 13] = [
+        ("register_forward_pre_hook", "before_module"),
+        ("forward_pre_hook", "before_module"),
+        ("register_forward_hook", "after_module"),
+        ("forward_hook", "after_module"),
+        ("register_full_backward_hook", "after_module_backward"),
+        ("full_backward_hook", "after_module_backward"),
+        ("register_backward_hook", "after_module_backward"),
         ("forward", "pred"),
         ("before_forward", "before_pred"),
         ("after_forward", "after_pred"),

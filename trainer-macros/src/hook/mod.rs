@@ -21,7 +21,7 @@ use parse::Item;
 
 pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
-    let arguments = Arguments::parse(attribute, &mut errors);
+    let mut arguments = Arguments::parse(attribute, &mut errors);
     let parsed = Item::parse(tokens.clone(), &mut errors);
     let Some(item) = errors.keep(parsed) else {
         return fallback::outline(tokens, errors);
@@ -29,6 +29,9 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
     if !Krate::check(arguments.krate.as_ref(), "#[hook(crate = my_framework::trainer)]", &mut errors) {
         let report = errors.finish().err();
         return quote!(#item #report);
+    }
+    if let Item::Block(_) = item {
+        arguments.check_flag(&mut errors);
     }
     let checked = check::check(&item, &arguments, &mut errors);
     match errors.finish() {

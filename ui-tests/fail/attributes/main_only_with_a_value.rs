@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+#[hook(after_step, main_only(true))]
+fn log(cx: &mut Cx<Main<AfterStep>>) {
+    cx.log("one", 1.0);
+}
+
+fn main() {}

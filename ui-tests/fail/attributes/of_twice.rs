@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+#[hook(after_module, of = "a", of = "b")]
+fn log(cx: &mut Cx<AfterModule>) {
+    cx.log("one", 1.0);
+}
+
+fn main() {}

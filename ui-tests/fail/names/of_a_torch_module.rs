@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+#[hook(register_forward_hook)]
+fn log(cx: &mut Cx<AfterModule>) {
+    cx.log("one", 1.0);
+}
+
+fn main() {}
