@@ -143,8 +143,10 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
         return None;
     }
     let hooked = |attribute: &str, arguments: &str| {
+        let is_around = arguments.contains("next:");
+        let (returned, body) = if is_around { ("Done", "next.run(cx)") } else { ("()", "Ok(())") };
         format!(
-            "struct Hook; #[hook] impl Hook {{ #[hook({attribute})] fn hook(&mut self, {arguments}) -> Result<()> {{ Ok(()) }} }}"
+            "struct Hook; #[hook] impl Hook {{ #[hook({attribute})] fn hook(&mut self, {arguments}) -> Result<{returned}> {{ {body} }} }}"
         )
     };
     if let Some(call) = code.strip_prefix('.') {

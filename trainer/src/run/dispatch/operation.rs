@@ -1,7 +1,7 @@
 //! Running operations, with the hooks around them.
 
 use crate::error::{BoxError, Error, Result};
-use crate::hook::table::{Entry, Range};
+use crate::hook::table::{Entry, HookId, Range};
 use crate::moment::{AtOperation, MomentInfo};
 use crate::run::{Ending, Frame, Rest, Run};
 
@@ -76,16 +76,19 @@ impl Run {
         let mut place = self.place;
         place.hook = None;
         self.place.operation = frame.operation;
-        let mut result = self.call_around(first, frame);
+        let result = self.call_around(first, frame);
         // A hook may have caught a panic that left the run in another place.
-        let operation = std::mem::replace(&mut place.operation, frame.operation);
         self.place = place;
-        if let Err(error) = result {
-            result = Err(self.locate(error));
-        }
-        self.place.operation = operation;
-        self.dispatch.responsible = frame.responsible;
-        result
+        result.map_err(|error| self.locate_in(frame.operation, error))
+    }
+
+    /// Adds this operation and the batch to an error that has no location.
+    #[cold]
+    fn locate_in(&mut self, operation: &'static MomentInfo, error: Error) -> Error {
+        let outer = std::mem::replace(&mut self.place.operation, operation);
+        let error = self.locate(error);
+        self.place.operation = outer;
+        error
     }
 
     /// Calls the hook around an operation at one index of the table.
@@ -95,13 +98,17 @@ impl Run {
         self.place.hook = Some(hook);
         let result = call(self, slot, rest);
         let result = self.called(hook, rest.operation, result);
-        if rest.ending != Ending::Ran && result.is_ok() {
-            if rest.ending == Ending::Open {
-                return Err(self.hook_failed(hook, rest.operation, OTHER_DONE.into()));
-            }
-            rest.responsible.get_or_insert(hook);
+        if rest.ending != Ending::Ran && result.is_ok() { self.not_run(hook, rest) } else { result }
+    }
+
+    /// Notes the innermost hook that skipped or replaced an operation, or handled its error.
+    #[cold]
+    fn not_run(&mut self, hook: HookId, rest: Rest<'_>) -> Result<()> {
+        if rest.ending == Ending::Open {
+            return Err(self.hook_failed(hook, rest.operation, OTHER_DONE.into()));
         }
-        result
+        self.dispatch.responsible = Some(*rest.responsible.get_or_insert(hook));
+        Ok(())
     }
 
     /// Runs the body of an operation.
