@@ -161,7 +161,8 @@ impl Run {
         if source.location().is_some() {
             return source;
         }
-        let (location, batch) = (self.location(self.place.operation), self.describe_batch());
+        let location = self.location(self.place.operation);
+        let batch = self.describe_batch();
         Error::Operation(Box::new(OperationError { location, batch, source, cleanup: Vec::new() }))
     }
 

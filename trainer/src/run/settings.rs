@@ -137,8 +137,12 @@ impl Settings {
                 );
             }
             self.epochs = Some(1);
-            (self.min_epochs, self.max_steps, self.min_steps, self.max_time) = (0, None, 0, None);
-            (self.sanity_steps, self.validate_every) = (0, None);
+            self.min_epochs = 0;
+            self.max_steps = None;
+            self.min_steps = 0;
+            self.max_time = None;
+            self.sanity_steps = 0;
+            self.validate_every = None;
         }
     }
 
@@ -157,7 +161,8 @@ impl Settings {
         }
         let epochs = self.planned_epochs();
         if let Some(epochs) = epochs.filter(|epochs| *epochs > 0 && self.min_epochs > *epochs) {
-            let (min, limit) = (self.min_epochs, self.epoch_limit(epochs));
+            let min = self.min_epochs;
+            let limit = self.epoch_limit(epochs);
             mistakes.push(format!("`.min_epochs({min})` exceeds {limit}"));
         }
         if self.epochs.is_none() && epochs.is_some() && self.min_steps > 0 {

@@ -179,7 +179,8 @@ impl<T: Task> TrainerBuilder<T> {
             (0, Share { rank: 0, of: 1 })
         });
         self.move_task(&mut mistakes);
-        let (task_state, task_settings) = (self.hooks.task_state, self.hooks.task_settings);
+        let task_state = self.hooks.task_state;
+        let task_settings = self.hooks.task_settings;
         let (hooks, instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
         mistakes.extend(instances.iter().filter_map(Instance::mistake));
@@ -189,7 +190,8 @@ impl<T: Task> TrainerBuilder<T> {
         }
 
         let store = self.task.vars();
-        let (vars, device) = (Vars::from_store(store).shared_with(share), store.device());
+        let vars = Vars::from_store(store).shared_with(share);
+        let device = store.device();
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
         let recorded = recorded(&self.optimizers, &self.settings, &instances);
         check_hyperparameters(&self.hyperparameters, &recorded, &mut mistakes);
@@ -257,7 +259,8 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     ///
     /// Only a generic type needs this: the hooks of any other task are discovered.
     pub fn task_hooks(mut self) -> Self {
-        (self.hooks.task_hooks, self.hooks.task_state) = (T::HOOKS, T::STATE);
+        self.hooks.task_hooks = T::HOOKS;
+        self.hooks.task_state = T::STATE;
         self.hooks.task_settings = T::SETTINGS;
         self
     }

@@ -197,23 +197,24 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     let any = |flag: fn(&Report) -> bool| all.iter().any(flag);
     let agreed = &mut run.ranks.agreed;
     agreed.cancelled = match () {
-        () if any(|it| it.sigterm) => Some(CancelledBy::Sigterm),
-        () if any(|it| it.sigint) => Some(CancelledBy::Sigint),
-        () if any(|it| it.sighup) => Some(CancelledBy::Sighup),
-        () if any(|it| it.token) => Some(CancelledBy::Token),
+        () if any(|report| report.sigterm) => Some(CancelledBy::Sigterm),
+        () if any(|report| report.sigint) => Some(CancelledBy::Sigint),
+        () if any(|report| report.sighup) => Some(CancelledBy::Sighup),
+        () if any(|report| report.token) => Some(CancelledBy::Token),
         () => None,
     };
-    agreed.saves = any(|it| it.saves);
-    agreed.end_epoch = any(|it| it.end_epoch);
+    agreed.saves = any(|report| report.saves);
+    agreed.end_epoch = any(|report| report.end_epoch);
     run.requests.end_epoch = agreed.end_epoch;
-    if any(|it| it.stop) && !agreed.stop {
+    if any(|report| report.stop) && !agreed.stop {
         agreed.stop = true;
         let reasons: Vec<Option<(String, bool)>> = world.gather_named(
             &run.requests.stop.clone().map(|why| (why, run.requests.is_of_clock)),
             "the agreement on a stop",
         )?;
         if let Some((why, is_of_clock)) = reasons.into_iter().flatten().next() {
-            (run.requests.stop, run.requests.is_of_clock) = (Some(why), is_of_clock);
+            run.requests.stop = Some(why);
+            run.requests.is_of_clock = is_of_clock;
         }
     }
     if next.is_some() {

@@ -98,7 +98,8 @@ fn run_guarded(
     run.checkpoints.requests.clear();
     run.log.clear();
     run.incomplete_logs.clear();
-    (run.fit.is_running, run.fit.failed_mid_step) = (false, false);
+    run.fit.is_running = false;
+    run.fit.failed_mid_step = false;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         ranks::compare(run, phase_entry(phase))?;
         seed(run);

@@ -47,7 +47,8 @@ impl<T: Task> AnyTask for Erased<T> {
     }
 
     fn clear(&mut self) {
-        (self.batch, self.pred) = (None, None);
+        self.batch = None;
+        self.pred = None;
     }
 
     fn describe_batch(&self) -> String {

@@ -53,7 +53,8 @@ fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BT
     };
     let rows: Vec<&Hook> = run.hooks.table.hooks().iter().filter(is_compared).collect();
     let names = names_of(&rows, &run.hooks.instances);
-    let (mut hooks, mut order) = (BTreeMap::<_, HookFacts>::new(), BTreeMap::<_, Vec<_>>::new());
+    let mut hooks = BTreeMap::<_, HookFacts>::new();
+    let mut order = BTreeMap::<_, Vec<_>>::new();
     for (hook, name) in rows.into_iter().zip(names) {
         let origin = &hook.definition.origin;
         let moment = hook.definition.moment.path();
@@ -107,7 +108,8 @@ fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
     let mut known: HashMap<String, Vec<(Option<u32>, usize)>> = HashMap::new();
     let mut names = vec![String::new(); rows.len()];
     for index in order {
-        let (hook, name) = (rows[index], base(rows[index]));
+        let hook = rows[index];
+        let name = base(rows[index]);
         // A function has one row.
         let id = (hook.slot, hook.slot.map_or(index, |_| 0));
         let ids = known.entry(name.clone()).or_default();

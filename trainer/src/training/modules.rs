@@ -19,7 +19,8 @@ pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mu
 }
 
 fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
-    let (placed, text) = (hook.definition.origin.placed(), &pattern.text);
+    let placed = hook.definition.origin.placed();
+    let text = &pattern.text;
     if text.is_empty() {
         return format!(
             "{placed} selects modules by an empty name or list: expected at least one name, or `Patterns::all()`"

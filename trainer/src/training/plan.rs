@@ -31,11 +31,12 @@ pub(super) fn plan<B: Batch>(run: &Run, batches: Option<u64>, valid: &[NamedLoad
         // `Settings::check_interval` refuses an `n` above the planned number of epochs.
         Some(Every::Epochs(_) | Every::Fraction(_)) | None => true,
     };
-    let named = valid.iter().filter_map(|it| Some((Arc::clone(it.name.as_ref()?), comes_due(it.every))));
+    let named =
+        valid.iter().filter_map(|loader| Some((Arc::clone(loader.name.as_ref()?), comes_due(loader.every))));
     Plan {
         epochs,
         max_steps,
-        validates: valid.iter().any(|it| comes_due(it.every)),
+        validates: valid.iter().any(|loader| comes_due(loader.every)),
         loaders: named.collect(),
         planned_steps,
         deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),

@@ -167,7 +167,8 @@ fn compare_lists(all: &[Lists]) -> Result<()> {
     let Some((first, others)) = all.split_first() else { return Ok(()) };
     for (rank, lists) in (1..).zip(others) {
         for name in first.keys().chain(lists.keys()) {
-            let (one, other) = (list(first, name), list(lists, name));
+            let one = list(first, name);
+            let other = list(lists, name);
             if one != other {
                 // All ranks compare the same lists, so each of them returns this error.
                 return Err(Error::usage(format!(

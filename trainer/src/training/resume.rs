@@ -58,14 +58,15 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
     let outcome = if entry == Phase::Predict {
         ((nth as u64) < parts::predictions(&manifest)?).then(|| Ok(Summary::default()))
     } else {
-        journal.finished(entry, nth).map(|it| it.outcome.clone().map_err(Error::usage))
+        journal.finished(entry, nth).map(|ended| ended.outcome.clone().map_err(Error::usage))
     };
     let name = if entry == Phase::Train { "fit" } else { entry.name() };
     match outcome {
         Some(outcome) => {
             run.checkpoints.replayed[entry as usize] += 1;
             run.progress.fits_begun += u64::from(entry == Phase::Train);
-            let (nth, folder) = (nth + 1, folder.display());
+            let nth = nth + 1;
+            let folder = folder.display();
             run.notice(&format!(
                 "skipped `{name}` number {nth}: it had ended when {folder} was written; a later `fit` resumes"
             ));
@@ -357,7 +358,8 @@ fn warn_of_versions(run: &mut Run, there: &Facts) {
 /// Prints a line about the resumed checkpoint, one for each difference, and one if a stop was
 /// requested.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
-    let (folder, step) = (folder.display(), run.progress.counters);
+    let folder = folder.display();
+    let step = run.progress.counters;
     let batches = run.progress.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
     run.notice(&format!(
         "resumed from {folder}: epoch {}, batch {}{batches}, {} optimizer steps",
@@ -375,7 +377,8 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
 /// the parts.
 fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<String> {
     let mut why = manifest.inexact.clone();
-    let (threads, device) = (tch::get_num_threads(), format!("{:?}", run.model.device));
+    let threads = tch::get_num_threads();
+    let device = format!("{:?}", run.model.device);
     if manifest.threads != threads {
         why.push(format!(
             "the number of libtorch threads was {} when it was written, and is {threads} now, so results differ in their last \

@@ -99,10 +99,14 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
             }
         },
     };
-    (file.status, file.entry) = (Status::Running, entry.to_owned());
-    (file.ended, file.error, file.stopped) = (None, None, None);
+    file.status = Status::Running;
+    file.entry = entry.to_owned();
+    file.ended = None;
+    file.error = None;
+    file.stopped = None;
     file.write(&path)?;
-    (run.folder.file, run.folder.lock) = (Some(file), Some(lock));
+    run.folder.file = Some(file);
+    run.folder.lock = Some(lock);
     Ok(())
 }
 
@@ -116,7 +120,8 @@ pub(super) fn end(run: &mut Run, result: &Result<()>) {
         Err(error) if error.is_cancelled() => (Status::Cancelled, Some(error.to_string())),
         Err(error) => (Status::Failed, Some(error.to_string())),
     };
-    (file.ended, file.stopped) = (Some(now()), stopped);
+    file.ended = Some(now());
+    file.stopped = stopped;
     let written = file.write(path);
     *lock = None;
     if let Err(error) = written {

@@ -111,7 +111,8 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
                 if run.rank > 0 {
                     return Ok(()); // rank 0 writes it
                 }
-                let (folder, history) = (snapshot.folder.clone(), snapshot.journal.digest.bytes);
+                let folder = snapshot.folder.clone();
+                let history = snapshot.journal.digest.bytes;
                 snapshot.write()?;
                 run.checkpoints.journal.written(&folder, history);
                 Ok(())

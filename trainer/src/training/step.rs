@@ -143,7 +143,8 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     // Hooks may have replaced the batch.
     if run.place.phase == Phase::Predict {
         let samples = data::<T>(&run.step).batch.as_ref().and_then(Batch::samples).unwrap_or(1);
-        (run.step.batch_len, run.step.weight) = (Some(samples), samples as f64);
+        run.step.batch_len = Some(samples);
+        run.step.weight = samples as f64;
     }
     weigh_again::<T>(run)
 }

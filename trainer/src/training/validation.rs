@@ -152,7 +152,8 @@ pub(super) fn validate<T: Task>(
             if !is_due(run, loader.every, stage, steps_before)? {
                 continue;
             }
-            (run.fit.position.loader, run.fit.position.valid) = (nth as u64, 0);
+            run.fit.position.loader = nth as u64;
+            run.fit.position.valid = 0;
         }
         in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, loader, begun))?;
     }

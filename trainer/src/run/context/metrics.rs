@@ -74,7 +74,8 @@ impl<P> Cx<P> {
         let names = || self.valid_loaders().map(|(own, _)| own);
         let listed = || names().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ");
         let Some((loader, own)) = rest.split_once('/') else {
-            let (first, listed) = (names().next().unwrap_or_default(), listed());
+            let first = names().next().unwrap_or_default();
+            let listed = listed();
             return Err(Error::msg(format!(
                 "`{name}` does not name a validation loader: write `valid/{first}/{rest}`, for example; the loaders are {listed}"
             )));
@@ -86,7 +87,8 @@ impl<P> Cx<P> {
                  choose a shorter interval for it"
             ))),
             None => {
-                let (listed, similar) = (listed(), suggestion(loader, names()));
+                let listed = listed();
+                let similar = suggestion(loader, names());
                 Err(Error::msg(format!(
                     "`{name}` will never be measured, because no validation loader is named `{loader}`; the loaders are {listed}{similar}"
                 )))
@@ -104,8 +106,9 @@ impl<P> Cx<P> {
                 && definition.origin.krate() != env!("CARGO_CRATE_NAME")
         };
         let known = || run.log.expected.iter().map(String::as_str).chain([LOSS]);
-        let is_known =
-            |known: &str| own.strip_prefix(known).is_some_and(|it| it.is_empty() || it.starts_with('/'));
+        let is_known = |known: &str| {
+            own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         if known().any(is_known) || run.hooks.table.hooks().iter().any(is_other) {
             return Ok(());
         }
@@ -114,7 +117,8 @@ impl<P> Cx<P> {
         if own_name.is_empty() {
             return Ok(());
         }
-        let (name, listed) = (format!("{prefix}{own}"), full.iter().map(|it| format!("`{it}`")));
+        let name = format!("{prefix}{own}");
+        let listed = full.iter().map(|name| format!("`{name}`"));
         let listed: Vec<String> = listed.collect();
         let similar = suggestion(&name, full.iter().map(String::as_str));
         let listed = listed.join(", ");

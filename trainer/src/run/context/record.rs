@@ -105,7 +105,8 @@ impl<P> Cx<P> {
     ///
     /// [`Summary::incomplete_logs`]: crate::Summary::incomplete_logs
     pub fn warn_incomplete(&mut self, log: impl Into<String>, text: impl Into<String>) {
-        let (run, log) = (self.run_mut(), log.into());
+        let run = self.run_mut();
+        let log = log.into();
         if !run.incomplete_logs.contains(&log) {
             run.incomplete_logs.push(log);
         }

@@ -44,7 +44,8 @@ pub struct HookOptions {
 impl HookOptions {
     /// Returns options with this name and the defaults of `#[hook]`.
     pub fn named(name: impl Into<String>) -> Self {
-        let (only, modules) = (PhaseSet::NONE, Patterns::all());
+        let only = PhaseSet::NONE;
+        let modules = Patterns::all();
         HookOptions { name: name.into(), ord: 0, only, every: None, trial: None, modules }
     }
 

@@ -77,7 +77,8 @@ impl Run {
     ///
     /// Returns all errors, and the payload of the first panic.
     pub(crate) fn fire_all<P: AtPoint>(&mut self) -> (Vec<Error>, Option<Panic>) {
-        let (mut errors, mut panic) = (Vec::new(), None);
+        let mut errors = Vec::new();
+        let mut panic = None;
         for index in self.hooks.table.range(P::index(), self.place.phase).indices() {
             let hook = self.hooks.table.point(index).hook;
             let result = match catch_unwind(AssertUnwindSafe(|| self.call_one(index, P::INFO))) {
@@ -111,7 +112,9 @@ impl Run {
             Err(other) => other,
         };
         let origin = &self.hooks.table.hook(hook).definition.origin;
-        let (hook, file, line) = (origin.name(), origin.file, origin.line);
+        let hook = origin.name();
+        let file = origin.file;
+        let line = origin.line;
         Error::Hook(Box::new(HookError {
             hook,
             file,

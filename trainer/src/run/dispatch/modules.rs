@@ -126,7 +126,9 @@ impl Run {
     ) -> Result<()> {
         let phase = self.place.phase as usize;
         let Known { before, around, after, .. } = &self.modules.known[known as usize];
-        let (before, around, after) = (before[phase], around[phase], after[phase]);
+        let before = before[phase];
+        let around = around[phase];
+        let after = after[phase];
         self.call(before, BeforeModule::INFO)?;
         let done = self
             .inside_range::<Module>(around, |run| run.compute_module(depth, noted, xs, forward, computed))?;
@@ -199,7 +201,8 @@ impl Run {
             *last_output = Some(output.shallow_clone());
             *outputs += 1;
         }
-        let (gradients, output_number) = (Arc::clone(gradients), *outputs);
+        let gradients = Arc::clone(gradients);
+        let output_number = *outputs;
         let noted = output.on_grad(move |gradient| {
             let value = gradient.shallow_clone();
             lock(&gradients).push(Gradient { known, call, output: output_number, value });

@@ -130,7 +130,7 @@ impl HookSelection {
                 "the hooks of the task's generic type `{path}` are not found automatically: call `.task_hooks()`"
             ));
         }
-        hooks.extend(self.task_hooks.iter().map(|it| Hook::new(it.clone(), Some(TASK_SLOT))));
+        hooks.extend(self.task_hooks.iter().map(|hook| Hook::new(hook.clone(), Some(TASK_SLOT))));
         leave_out(&mut hooks, &self.without, mistakes);
         for Automatic { slot, make, .. } in automatic {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
@@ -229,7 +229,8 @@ fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
         if !origin.module.is_empty() {
             continue;
         }
-        let (path, place) = (moment.path(), format!("{}:{}", origin.file, origin.line));
+        let path = moment.path();
+        let place = format!("{}:{}", origin.file, origin.line);
         if origin.path.is_empty() {
             mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: choose one, which `describe_hooks` and error messages show"));
         } else if let Some(other) = first.insert((*row, &origin.path), origin) {

@@ -78,7 +78,8 @@ impl Profile {
 
 /// Formats the fields of a trace that are the same for every span of a row.
 fn head(row: &ProfileRow) -> String {
-    let (name, category) = (json!(row.label()), json!(row.kind.name()));
+    let name = json!(row.label());
+    let category = json!(row.kind.name());
     let args = json!({ "phase": row.phase.name() });
     format!("\"ph\":\"X\",\"name\":{name},\"cat\":{category},\"args\":{args}")
 }

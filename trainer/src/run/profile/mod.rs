@@ -131,7 +131,8 @@ impl Profile {
     pub(crate) fn of(run: &Run) -> Option<Self> {
         let recorder = run.recorder.as_ref().filter(|recorder| !recorder.entry.is_empty())?;
         let names = hook_names(&run.hooks.table);
-        let (mut rows, mut row_of) = (Vec::new(), HashMap::new());
+        let mut rows = Vec::new();
+        let mut row_of = HashMap::new();
         for (slot, stats) in recorder.stats.iter().enumerate().filter(|(_, stats)| stats.calls > 0) {
             let (key, phase) = key_of(slot);
             row_of.insert(slot, rows.len());

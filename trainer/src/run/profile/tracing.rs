@@ -11,7 +11,8 @@ use crate::run::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 /// Enters the span of this key, if the trainer has `.tracing(true)`.
 pub(super) fn enter(run: &Run, key: Key, phase: Phase) -> Option<EnteredSpan> {
     let recorder = run.recorder.as_ref().filter(|recorder| recorder.settings.traces)?;
-    let (phase, hooks) = (phase.name(), KEYS_BEFORE_MOMENTS + tree::moments().len());
+    let phase = phase.name();
+    let hooks = KEYS_BEFORE_MOMENTS + tree::moments().len();
     let span = match key {
         ENTRY => info_span!(target: "trainer", "entry", name = recorder.entry, phase),
         DATA => debug_span!(target: "trainer", "data", phase),

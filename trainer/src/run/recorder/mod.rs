@@ -129,7 +129,8 @@ impl Recorder {
     /// Begins a span. Returns its depth, for [`end`](Recorder::end).
     #[inline]
     pub(crate) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) -> usize {
-        let (slot, start) = (slot(key, phase), self.now());
+        let slot = slot(key, phase);
+        let start = self.now();
         if slot >= self.stats.len() {
             self.stats.resize(slot + PHASES, Stats::default()); // a module's first call
         }
@@ -199,7 +200,8 @@ mod tests {
         }
         recorder.end(outer);
         let of = |key, phase| recorder.stats[slot(key, phase)];
-        let (entry, operation) = (of(ENTRY, Phase::Train), of(KEYS_BEFORE_MOMENTS, Phase::Train));
+        let entry = of(ENTRY, Phase::Train);
+        let operation = of(KEYS_BEFORE_MOMENTS, Phase::Train);
         assert_eq!(recorder.stats.iter().map(|stats| stats.own).sum::<u64>(), entry.total);
         assert_eq!((entry.calls, operation.calls, of(DATA, Phase::Valid).calls), (1, 200, 100));
         assert!(operation.total <= entry.total, "the inner spans are within the outer ones");

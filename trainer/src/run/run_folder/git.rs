@@ -28,7 +28,7 @@ fn commit_of(folder: &Path) -> Option<String> {
     // Branches of a linked work tree are in the folder of the repository.
     let common = read_text(&folder.join("commondir")).ok();
     let common = common.map_or_else(|| folder.to_owned(), |path| folder.join(path.trim()));
-    let loose = [folder, &common].into_iter().find_map(|it| read_text(&it.join(reference)).ok());
+    let loose = [folder, &common].into_iter().find_map(|parent| read_text(&parent.join(reference)).ok());
     if let Some(text) = loose {
         return hash(&text);
     }
@@ -55,7 +55,8 @@ mod tests {
         let root = std::env::temp_dir().join(format!("trainer-git-{}", std::process::id()));
         let git = root.join(".git");
         fs::create_dir_all(git.join("refs/heads")).unwrap();
-        let (one, other) = ("1".repeat(40), "a".repeat(40));
+        let one = "1".repeat(40);
+        let other = "a".repeat(40);
         fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
         assert_eq!(commit_of(&git), None);
         fs::write(git.join("packed-refs"), format!("# pack-refs\n{other} refs/heads/main\n")).unwrap();

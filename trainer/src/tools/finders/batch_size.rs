@@ -145,7 +145,8 @@ enum Attempt {
 /// bisects the interval between the last two sizes for the largest one that fits.
 fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>) -> Result<BatchSizeFound> {
     let FindBatchSize { from, max, .. } = *with;
-    let (mut fits, mut size) = (0, from);
+    let mut fits = 0;
+    let mut size = from;
     let too_large = loop {
         match attempt(size)? {
             Attempt::Fits if size >= max => {

@@ -184,11 +184,13 @@ fn check_rates(run: &mut Run, lr: f64, ratios: &[f64]) -> Result<()> {
 fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
     let ratios = ratios(run)?;
     let mut curve = Vec::new();
-    let (mut average, mut lowest) = (0.0, f64::INFINITY);
+    let mut average = 0.0;
+    let mut lowest = f64::INFINITY;
     let mut step = 0;
     let mut diverged = false;
     'epochs: loop {
-        let (mut is_empty, mut has_loss) = (true, false);
+        let mut is_empty = true;
+        let mut has_loss = false;
         for batch in train.batches(run.progress.counters.epoch, 0)? {
             is_empty = false;
             if run.fit.window.filled == 0 {

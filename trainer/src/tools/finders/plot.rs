@@ -15,20 +15,27 @@ const BOTTOM: f64 = 44.0;
 /// and marks the suggestion.
 pub(super) fn svg(points: &[LrPoint], suggestion: Option<f64>) -> String {
     let (width, height) = SIZE;
-    let (first, last) = (points.first().map_or(1e-7, |it| it.lr), points.last().map_or(1.0, |it| it.lr));
-    let (from, to) = (first.log10(), last.log10().max(first.log10() + 1e-9));
-    let lowest = points.iter().map(|it| it.smoothed.min(it.loss)).fold(f64::INFINITY, f64::min);
+    let first = points.first().map_or(1e-7, |point| point.lr);
+    let last = points.last().map_or(1.0, |point| point.lr);
+    let from = first.log10();
+    let to = last.log10().max(first.log10() + 1e-9);
+    let lowest = points.iter().map(|point| point.smoothed.min(point.loss)).fold(f64::INFINITY, f64::min);
     // Individual losses at the end may be huge, so the smoothed ones determine the range.
-    let highest = points.iter().map(|it| it.smoothed).fold(f64::NEG_INFINITY, f64::max);
+    let highest = points.iter().map(|point| point.smoothed).fold(f64::NEG_INFINITY, f64::max);
     let range = (highest - lowest).max(1e-12);
-    let (low, high) = (lowest - 0.05 * range, highest + 0.05 * range);
+    let low = lowest - 0.05 * range;
+    let high = highest + 0.05 * range;
     let x = |lr: f64| LEFT + (lr.log10() - from) / (to - from) * (width - LEFT - RIGHT);
     let y = |loss: f64| {
         let fraction = ((loss - low) / (high - low)).clamp(0.0, 1.0);
         height - BOTTOM - fraction * (height - TOP - BOTTOM)
     };
     let line = |loss: fn(&LrPoint) -> f64| {
-        points.iter().map(|it| format!("{:.1},{:.1}", x(it.lr), y(loss(it)))).collect::<Vec<_>>().join(" ")
+        points
+            .iter()
+            .map(|point| format!("{:.1},{:.1}", x(point.lr), y(loss(point))))
+            .collect::<Vec<_>>()
+            .join(" ")
     };
 
     let mut out = format!(
@@ -61,8 +68,8 @@ pub(super) fn svg(points: &[LrPoint], suggestion: Option<f64>) -> String {
         out,
         "<polyline points=\"{}\" fill=\"none\" stroke=\"#bbb\"/>\n\
          <polyline points=\"{}\" fill=\"none\" stroke=\"#1f77b4\" stroke-width=\"2\"/>",
-        line(|it| it.loss),
-        line(|it| it.smoothed)
+        line(|point| point.loss),
+        line(|point| point.smoothed)
     );
     if let Some(lr) = suggestion {
         let at = x(lr);

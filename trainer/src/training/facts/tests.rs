@@ -574,7 +574,8 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 /// Returns the public methods that create or change a value, each with its type or macro.
 fn methods(source: &str) -> Vec<String> {
-    let (mut owner, mut found) = (String::new(), Vec::new());
+    let mut owner = String::new();
+    let mut found = Vec::new();
     for (start, line) in source.match_indices('\n').map(|(at, _)| (at + 1, source[at + 1..].lines().next())) {
         let line = line.unwrap_or_default().trim();
         let words = |text: &str| text.split([' ', '<', ':', '{']).next().unwrap_or_default().to_owned();

@@ -60,11 +60,14 @@ impl Part for OptimizerState {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let optimizers = &run.model.optimizers;
-        let (optimizer, groups) = (self.optimizer(run)?, self.optimizer(run)?.groups());
+        let optimizer = self.optimizer(run)?;
+        let groups = self.optimizer(run)?.groups();
         let mut saved = Saved::new();
         saved.value("algorithms", &groups.iter().map(ParamGroup::algorithm).collect::<Vec<_>>())?;
         saved.value("settings", &groups.iter().map(settings).collect::<Vec<_>>())?;
-        for (part, _, used_lrs, steps, accumulated) in optimizers.parts().filter(|it| it.0 == self.part) {
+        for (part, _, used_lrs, steps, accumulated) in
+            optimizers.parts().filter(|optimizer| optimizer.0 == self.part)
+        {
             saved.value("used_lrs", used_lrs)?;
             saved.value("steps", &steps)?;
             saved.value("accumulated", &accumulated)?;
@@ -106,7 +109,8 @@ impl Part for OptimizerState {
     }
 
     fn check(&self, run: &Run, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
-        let (name, named) = (self.name(), self.named());
+        let name = self.name();
+        let named = self.named();
         let algorithms: Vec<String> = value(&name, "algorithms", saved)?;
         let own = self.optimizer(run)?.groups();
         if own.len() != algorithms.len() {
