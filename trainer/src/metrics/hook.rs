@@ -368,7 +368,9 @@ impl<M: Metric> State for MetricHook<M> {
         for (key, tensor) in saved.tensors() {
             let Some((pass, rest)) = key.split_once('/') else { continue };
             let (phase, loader) = pass.split_once('@').unwrap_or((pass, ""));
-            let Some(phase) = MEASURED.into_iter().find(|it| it.name() == phase) else { continue };
+            let Some(phase) = MEASURED.into_iter().find(|measured| measured.name() == phase) else {
+                continue;
+            };
             let pass = self.find_or_add(phase, loader);
             if let Some(name) = rest.strip_prefix("state/") {
                 states.entry(pass).or_default().insert(name.to_owned(), tensor.shallow_clone());
