@@ -1,6 +1,7 @@
 //! The manifest: the JSON file that describes a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -86,7 +87,9 @@ impl Manifest {
         if let Some(fields) = json.as_object_mut() {
             fields.insert(HASH.to_owned(), hash.into());
         }
-        let text = serde_json::to_string_pretty(&json).map_err(|error| in_file(&path, error))?;
+        let mut text = Growing(Vec::new());
+        serde_json::to_writer_pretty(&mut text, &json).map_err(|error| in_file(&path, error))?;
+        let Growing(text) = text;
         if text.len() as u64 > MAX_MANIFEST_BYTES {
             let text = format!(
                 "the states of hooks make the manifest {} bytes long, over the limit of {MAX_MANIFEST_BYTES}: save large state as tensors",
@@ -94,7 +97,7 @@ impl Manifest {
             );
             return Err(in_file(&path, text));
         }
-        write(&path, text.as_bytes())
+        write(&path, &text)
     }
 
     pub(crate) fn load(folder: &Path) -> Result<Self> {
@@ -211,6 +214,24 @@ fn now() -> u64 {
 /// The field that holds the hash of all other fields.
 const HASH: &str = "blake3";
 
+/// Returns the hash of the compact text, without storing the text.
 fn hash(json: &Json) -> String {
-    blake3::hash(json.to_string().as_bytes()).to_hex().to_string()
+    let mut hasher = blake3::Hasher::new();
+    serde_json::to_writer(&mut hasher, json).expect("a hasher accepts every byte");
+    hasher.finalize().to_hex().to_string()
+}
+
+/// Bytes in memory, whose growth can fail.
+struct Growing(Vec<u8>);
+
+impl io::Write for Growing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_reserve(bytes.len())?;
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -349,7 +349,7 @@ impl SumState {
 
 /// A [`Meter`] in a checkpoint.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct MeterState {
+pub(crate) struct MeterState {
     phase: Phase,
     name: String,
     reduce: Reduce,

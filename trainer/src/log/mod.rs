@@ -55,7 +55,7 @@ pub(crate) struct Logged<'a> {
 
 /// The result of a meter over a pass, or a value that was logged between batches.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Closed {
+pub(crate) struct Closed {
     phase: Phase,
     /// The name with its phase.
     name: String,
@@ -206,18 +206,21 @@ impl Log {
 
     /// Discards the results of an earlier entry point.
     pub(crate) fn clear(&mut self) {
-        self.closed.retain(|metric| metric.is_new_to_record);
-        self.begin_epoch();
         self.closed.iter_mut().for_each(|metric| metric.is_new_to_history = false);
+        self.begin_epoch();
         self.history = History::default();
         self.records.media.forget_names();
         self.failed = None;
         self.expected.clear();
     }
 
-    /// Discards the metrics of the previous epoch.
+    /// Discards the metrics of the previous epoch, except for those that the history or a record
+    /// still needs.
     pub(crate) fn begin_epoch(&mut self) {
-        self.closed.iter_mut().for_each(|metric| metric.is_current = false);
+        self.closed.retain_mut(|metric| {
+            metric.is_current = false;
+            metric.is_new_to_history || metric.is_new_to_record
+        });
     }
 
     /// Discards what an interrupted pass logged.
@@ -330,11 +333,11 @@ impl Log {
 }
 
 /// The state of a [`Log`] in a checkpoint. Tensors and the history are saved separately.
-#[derive(Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default)]
 pub(crate) struct LogState {
-    meters: Vec<MeterState>,
-    closed: Vec<Closed>,
-    records: RecordsState,
+    pub(crate) meters: Vec<MeterState>,
+    pub(crate) closed: Vec<Closed>,
+    pub(crate) records: RecordsState,
 }
 
 impl LogState {

@@ -184,7 +184,7 @@ impl Records {
 
 /// The state of [`Records`] in a checkpoint.
 #[derive(Debug, Default, Deserialize, Serialize)]
-pub(super) struct RecordsState {
+pub(crate) struct RecordsState {
     counts: Counts,
     media: Vec<MediaState>,
 }

@@ -24,43 +24,56 @@ impl Part for Logged {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let (state, tensors) = LogState::of(&run.log)?;
-        let mut saved = Saved::new();
-        saved.value("value", &state)?;
+        let mut saved = saved(&state)?;
         saved.tensors.extend(tensors);
         Ok(saved)
     }
 
     fn validate(&self, saved: &Saved) -> Result<()> {
-        let state: LogState = value(LOG, "value", saved)?;
-        require(LOG, &[("value", state.is_sound(is_count))])
+        require(LOG, &[("meters", state(saved)?.is_sound(is_count))])
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let device = run.model.device;
-        let state: LogState = value(LOG, "value", saved)?;
-        state.restore(&mut run.log, |name| Some(saved.tensors.get(name)?.to_device(device)));
+        state(saved)?.restore(&mut run.log, |name| Some(saved.tensors.get(name)?.to_device(device)));
         Ok(())
     }
 
     /// Rank 0 gets the running reductions of all ranks, so that they are counted once, and what its
     /// next record contains.
     fn join(&self, rank: u32, states: Vec<Saved>) -> Result<Saved> {
-        let mut saved = Saved::new();
         let mut logs = Vec::new();
-        for state in &states {
-            let mut log: LogState = value(LOG, "value", state)?;
-            log.read(&state.tensors)?;
+        for saved in &states {
+            let mut log = state(saved)?;
+            log.read(&saved.tensors)?;
             logs.push(log);
         }
         let mut logs = logs.into_iter();
         let first = logs.next().unwrap_or_default();
         if rank > 0 {
-            saved.value("value", &first.of_another_rank())?;
-            return Ok(saved);
+            return saved(&first.of_another_rank());
         }
-        saved.value("value", &logs.fold(first, LogState::join))?;
+        let mut saved = saved(&logs.fold(first, LogState::join))?;
         let tensors = states.into_iter().next().unwrap_or_default().tensors;
         saved.tensors.extend(tensors.into_iter().filter(|(name, _)| LogState::is_of_media(name)));
         Ok(saved)
     }
+}
+
+/// Saves a state as several values, because one text would be long.
+fn saved(state: &LogState) -> Result<Saved> {
+    let LogState { meters, closed, records } = state;
+    let mut saved = Saved::new();
+    saved.value("meters", meters)?;
+    saved.value("closed", closed)?;
+    saved.value("records", records)?;
+    Ok(saved)
+}
+
+fn state(saved: &Saved) -> Result<LogState> {
+    Ok(LogState {
+        meters: value(LOG, "meters", saved)?,
+        closed: value(LOG, "closed", saved)?,
+        records: value(LOG, "records", saved)?,
+    })
 }
