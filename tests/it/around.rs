@@ -26,7 +26,7 @@ struct Outer(Recorder);
 
 #[hook]
 impl Outer {
-    #[hook(around = backward, ord = -1)]
+    #[hook(ord = -1)]
     fn outer(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         self.0.record("enters");
         let done = next.run(cx)?;
@@ -40,7 +40,7 @@ struct Inner(Recorder);
 
 #[hook]
 impl Inner {
-    #[hook(around = backward, every = 2)]
+    #[hook(every = 2)]
     fn inner(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         self.0.record("enters");
         cx.scale_loss(2.0);
@@ -78,7 +78,6 @@ struct Accumulate(u64);
 
 #[hook]
 impl Accumulate {
-    #[hook(around = opt_step)]
     fn at_the_boundary(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if (cx.counters().batch_idx + 1).is_multiple_of(self.0) { next.run(cx) } else { Ok(next.skip()) }
     }
@@ -130,12 +129,12 @@ struct LossScaling {
 
 #[hook]
 impl LossScaling {
-    #[hook(around = backward, ord = -10)]
+    #[hook(ord = -10)]
     fn scaled(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         cx.scale_loss(self.scale);
         next.run(cx)
     }
-    #[hook(around = opt_step, ord = -10)]
+    #[hook(ord = -10)]
     fn unscaled(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let mut finite = true;
         for (_, mut grad) in cx.grads() {
@@ -174,7 +173,6 @@ struct AroundPred(fn(&mut Cx<Pred>, Next<Pred>) -> Result<Done>);
 
 #[hook]
 impl AroundPred {
-    #[hook(around = pred)]
     fn around(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         (self.0)(cx, next)
     }
@@ -185,7 +183,7 @@ struct FailingPred;
 
 #[hook]
 impl FailingPred {
-    #[hook(around = pred, ord = 10)]
+    #[hook(ord = 10)]
     fn fail(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         next.replace(cx, |_| Err("on purpose"))
     }
@@ -228,7 +226,6 @@ struct AroundBackward(fn(&mut Cx<Backward>, Next<Backward>) -> Result<Done>);
 
 #[hook]
 impl AroundBackward {
-    #[hook(around = backward)]
     fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         (self.0)(cx, next)
     }
@@ -268,7 +265,6 @@ struct AroundOptStep(fn(&mut Cx<OptStep>) -> Result<()>);
 
 #[hook]
 impl AroundOptStep {
-    #[hook(around = opt_step)]
     fn around(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.replace(cx, self.0)
     }
@@ -310,7 +306,6 @@ fn a_replaced_step_has_neither_loss_nor_prediction() {
     struct NoStep;
     #[hook]
     impl NoStep {
-        #[hook(around = step)]
         fn replace(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
             if cx.counters().batch_idx == 1 { next.replace(cx, |_| ()) } else { next.run(cx) }
         }
@@ -332,7 +327,6 @@ struct Swap(Calls);
 
 #[hook]
 impl Swap {
-    #[hook(around = valid)]
     fn swapped(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<Done> {
         let calls = Arc::clone(&self.0);
         calls.lock().unwrap().push("in".into());
@@ -369,12 +363,11 @@ struct Both;
 
 #[hook]
 impl Both {
-    #[hook(around = valid)]
     fn around(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<Done> {
         next.run(cx)
     }
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
-    #[hook(after_step, only = train)]
+    #[hook(only = train)]
     fn elsewhere(&mut self, _: &mut Cx<AfterStep>) {}
     fn after_valid(&mut self, _: &mut Cx<AfterValid>) {}
 }
@@ -390,7 +383,7 @@ struct Sparse;
 
 #[hook]
 impl Sparse {
-    #[hook(before_step, every = 3, only = train)]
+    #[hook(every = 3, only = train)]
     fn skip(&mut self, cx: &mut Cx<BeforeStep>) {
         cx.skip_step();
     }
@@ -412,13 +405,11 @@ struct Cheats;
 
 #[hook]
 impl Cheats {
-    #[hook(around = zero_grad)]
     fn keep(&mut self, _: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
         KEPT.set(Some(next.skip()));
         Err(Error::msg("the run goes on, because `Tolerates` handles this"))
     }
 
-    #[hook(around = opt_step)]
     fn cheat(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         match KEPT.take() {
             None => next.run(cx),
@@ -432,7 +423,6 @@ struct Tolerates;
 
 #[hook(ord = -1)]
 impl Tolerates {
-    #[hook(around = zero_grad)]
     fn tolerate(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
         next.run_or(cx, |_, _| ())
     }

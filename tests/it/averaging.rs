@@ -129,7 +129,6 @@ struct Handles;
 
 #[hook]
 impl Handles {
-    #[hook(around = valid)]
     fn handle(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<Done> {
         let mut has_failed = false;
         let done = next.run_or(cx, |_, _| has_failed = true);

@@ -303,7 +303,6 @@ struct Through;
 
 #[hook]
 impl Through {
-    #[hook(around = backward)]
     fn around(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.run_then(cx, |_| {})
     }
@@ -314,7 +313,6 @@ struct ThroughFit;
 
 #[hook]
 impl ThroughFit {
-    #[hook(around = fit)]
     fn around(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<Done> {
         next.run(cx)
     }

@@ -363,7 +363,6 @@ struct EveryOther;
 
 #[hook]
 impl EveryOther {
-    #[hook(around = opt_step)]
     fn every_other(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if cx.counters().batches_seen.is_multiple_of(2) { Ok(next.skip()) } else { next.run(cx) }
     }

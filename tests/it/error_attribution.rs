@@ -16,7 +16,7 @@ struct Fails;
 
 #[hook]
 impl Fails {
-    #[hook(around = pred, ord = 1)]
+    #[hook(ord = 1)]
     fn fail(&mut self, _: &mut Cx<Pred>, _: Next<Pred>) -> Result<Done> {
         Err(Error::msg("inner"))
     }
@@ -27,7 +27,6 @@ struct Tolerant(Vec<String>);
 
 #[hook]
 impl Tolerant {
-    #[hook(around = step)]
     fn tolerate(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         next.run_or(cx, |_, error| self.0.push(error.to_string()))
     }
@@ -65,7 +64,6 @@ struct PassesOn;
 
 #[hook]
 impl PassesOn {
-    #[hook(around = step)]
     fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         next.run(cx)
     }
@@ -76,7 +74,6 @@ struct PassesOnInFit;
 
 #[hook]
 impl PassesOnInFit {
-    #[hook(around = fit)]
     fn fit(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<Done> {
         next.run(cx)
     }
@@ -134,7 +131,6 @@ struct Bystander(Calls);
 
 #[hook]
 impl Bystander {
-    #[hook(around = loss)]
     fn around(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
         next.run(cx)
     }
@@ -161,7 +157,6 @@ struct Swallows;
 
 #[hook]
 impl Swallows {
-    #[hook(around = pred)]
     fn swallow(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         next.run_or(cx, |_, _| ())
     }
@@ -172,7 +167,6 @@ struct LogsSimply;
 
 #[hook]
 impl LogsSimply {
-    #[hook(around = step)]
     fn log(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
         next.run(cx)
@@ -198,7 +192,6 @@ struct HandlesErrors(u64);
 
 #[hook]
 impl HandlesErrors {
-    #[hook(around = step)]
     fn handle(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         next.run_or(cx, |_, _| self.0 += 1)
     }

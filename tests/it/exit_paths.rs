@@ -102,7 +102,6 @@ macro_rules! moments {
 
             #[hook]
             impl $Hook {
-                #[hook(around = $op)]
                 fn around(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<Done> {
                     let stop_requested = self.0.reach(stringify!($op), cx.phase())?;
                     request_stop!(cx, $op_stops, stop_requested);

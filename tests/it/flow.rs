@@ -247,7 +247,6 @@ struct SkipsSecond;
 
 #[hook]
 impl SkipsSecond {
-    #[hook(around = predict_step)]
     fn skip(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<Done> {
         if cx.counters().batch_idx == 1 { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -354,7 +353,7 @@ struct Fallback;
 
 #[hook]
 impl Fallback {
-    #[hook(around = loss, only = test)]
+    #[hook(only = test)]
     fn fall_back(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
         let done = next.run(cx)?;
         cx.set_loss(Tensor::from(7.0));
@@ -418,7 +417,6 @@ struct OwnPrediction;
 
 #[hook]
 impl OwnPrediction {
-    #[hook(around = predict_step)]
     fn predict(&mut self, cx: &mut Cx<PredictStep>, next: Next<PredictStep>) -> Result<Done> {
         if cx.counters().batch_idx != 1 {
             return next.run(cx);

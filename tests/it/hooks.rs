@@ -22,12 +22,12 @@ impl Calls {
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {
         self.train += 1;
     }
-    #[hook(after_step, only(valid, test))]
+    #[hook(only(valid, test))]
     fn evaluated(&mut self, cx: &mut Cx<AfterStep>) {
         assert!(matches!(cx.phase(), Phase::Valid | Phase::Test));
         self.valid += 1;
     }
-    #[hook(before_step, every = 3, only = train)]
+    #[hook(every = 3, only = train)]
     fn each_third(&mut self, cx: &mut Cx<BeforeStep>) {
         assert_eq!((cx.counters().batches_seen + 1) % 3, 0);
         self.every += 1;
@@ -56,7 +56,7 @@ impl Reader {
     }
 }
 
-#[hook(before_fit)]
+#[hook]
 pub(crate) fn counted(_: &mut Cx<BeforeFit>) {}
 
 #[test]

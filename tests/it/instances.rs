@@ -140,7 +140,6 @@ impl Plain {
         assert!(cx.hook::<Plain>().is_err(), "the task is not an added hook");
         assert!(!cx.has_metric_inputs() && cx.metric_inputs().is_err(), "the hook holds the task");
     }
-    #[hook(around = opt_step)]
     fn stepping(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.run(cx)
     }
@@ -234,7 +233,6 @@ impl Task for Computes {
 
 #[hook]
 impl Computes {
-    #[hook(around = step)]
     fn around_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         next.run(cx)
     }

@@ -17,16 +17,15 @@ struct Witness {
 
 #[hook]
 impl Witness {
-    #[hook(plugin::rounds::at::at_sight)]
     fn sight(&mut self, cx: &mut Cx<AtSight>) {
         self.seen += cx.seen();
     }
-    #[hook(plugin::rounds::at::after_second_look, every = 2)]
+    #[hook(every = 2)]
     fn after(&mut self, cx: &mut Cx<AfterSecondLook>) {
         assert!(cx.loss().double_value(&[]) > 0.0 && cx.seen() == 4);
         self.after += 1;
     }
-    #[hook(plugin::rounds::at::at_praise, every = 3)]
+    #[hook(every = 3)]
     fn praise(&mut self, _: &mut Cx<AtPraise>) {
         self.praised += 1;
     }
@@ -37,7 +36,7 @@ struct Skips;
 
 #[hook]
 impl Skips {
-    #[hook(around = plugin::rounds::at::second_look, ord = -1)]
+    #[hook(ord = -1)]
     fn skip(&mut self, cx: &mut Cx<SecondLook>, next: Next<SecondLook>) -> Result<Done> {
         if cx.counters().batch_idx == 0 { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -84,7 +83,6 @@ struct Circular(Arc<Mutex<u64>>);
 
 #[hook]
 impl Circular {
-    #[hook(plugin::rounds::at::at_praise)]
     fn again(&self, cx: &mut Cx<AtPraise>) -> Result<()> {
         *self.0.lock().unwrap() += 1;
         cx.fire::<AtPraise>()
@@ -103,7 +101,6 @@ struct Reentrant;
 
 #[hook]
 impl Reentrant {
-    #[hook(plugin::rounds::at::at_praise)]
     fn praise(&mut self, _: &mut Cx<AtPraise>) {}
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         cx.fire::<AtPraise>()

@@ -412,7 +412,6 @@ struct EachSecond;
 
 #[hook]
 impl EachSecond {
-    #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if cx.counters().batch_idx % 2 == 1 { next.run(cx) } else { Ok(next.skip()) }
     }

@@ -24,7 +24,7 @@ struct AroundEnc(Does);
 
 #[hook]
 impl AroundEnc {
-    #[hook(around = module, of = "enc")]
+    #[hook(of = "enc")]
     fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         let ones = Tensor::ones([cx.input().size()[0], 8], (Kind::Float, Device::Cpu));
         match self.0 {
@@ -107,7 +107,7 @@ fn a_hook_around_an_outer_module_can_handle_an_error_within_it() {
     struct Handles(Seen, bool);
     #[hook]
     impl Handles {
-        #[hook(around = module, of = "enc")]
+        #[hook(of = "enc")]
         fn handle(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
             next.run_or(cx, |cx, error| {
                 self.0.lock().unwrap().push(message(&error));

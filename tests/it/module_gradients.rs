@@ -104,7 +104,6 @@ fn after_module_backward_fires_in_a_replaced_backward_pass() {
     struct Own;
     #[hook]
     impl Own {
-        #[hook(around = backward)]
         fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
             next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
         }

@@ -108,7 +108,7 @@ fn results_are_bit_identical_with_and_without_names_and_hooks() {
     struct Around;
     #[hook]
     impl Around {
-        #[hook(around = module, of("enc.*", "head"))]
+        #[hook(of("enc.*", "head"))]
         fn around(&self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
             next.run(cx)
         }
@@ -124,15 +124,15 @@ struct Selected {
 
 #[hook]
 impl Selected {
-    #[hook(before_module, of = "enc.fc?")]
+    #[hook(of = "enc.fc?")]
     fn pattern(&mut self, cx: &mut Cx<BeforeModule>) {
         self.seen.lock().unwrap().push(format!("pattern {}", cx.module()));
     }
-    #[hook(before_module, of("enc", optional("nowhere.*")))]
+    #[hook(of("enc", optional("nowhere.*")))]
     fn list(&mut self, cx: &mut Cx<BeforeModule>) {
         self.seen.lock().unwrap().push(format!("list {}", cx.module()));
     }
-    #[hook(before_module, of = self.modules)]
+    #[hook(of = self.modules)]
     fn value(&mut self, cx: &mut Cx<BeforeModule>) {
         self.seen.lock().unwrap().push(format!("value {}", cx.module()));
     }
@@ -312,7 +312,7 @@ fn a_method_around_nested_modules_is_an_error_with_advice() {
     struct Timer;
     #[hook]
     impl Timer {
-        #[hook(around = module, of = "own.scaled")]
+        #[hook(of = "own.scaled")]
         fn time(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
             next.run(cx)
         }

@@ -269,7 +269,7 @@ struct Skip;
 
 #[hook]
 impl Skip {
-    #[hook(around = opt_step, ord = trainer::ord::GRAD_CLIP)]
+    #[hook(ord = trainer::ord::GRAD_CLIP)]
     fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         assert!(cx.grad("rows")?.is_sparse());
         Ok(next.skip())

@@ -99,7 +99,6 @@ macro_rules! operations {
 
             #[hook]
             impl $Hook {
-                #[hook(around = $op)]
                 fn around(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<Done> {
                     fn replacement($cx: &mut Cx<$Op>) -> Result<()> {
                         $replacement
@@ -132,7 +131,6 @@ macro_rules! operations {
 
             #[hook(ord = 1)]
             impl Fails<$Op> {
-                #[hook(around = $op)]
                 fn fail(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<Done> {
                     if std::mem::take(&mut self.0.lock().unwrap().fails_next) {
                         next.replace(cx, |_| Err("on purpose"))

@@ -22,7 +22,7 @@ impl Second {
         self.0.lock().unwrap().push("second");
     }
     /// Another method at the same moment.
-    #[hook(before_fit, ord = -7)]
+    #[hook(ord = -7)]
     fn early(&mut self, _: &mut Cx<BeforeFit>) {
         self.0.lock().unwrap().push("early");
     }
@@ -65,7 +65,7 @@ fn ties_run_in_the_order_added_with_discovered_hooks_last() {
     assert_eq!(*calls.lock().unwrap(), ["early", "b", "a", "second", "last"], "dispatched as described");
 }
 
-#[hook(before_fit)]
+#[hook]
 fn discovered(_: &mut Cx<BeforeFit>) {}
 
 /// The target of the constraints below.
@@ -84,7 +84,7 @@ struct Reads;
 impl Reads {
     fn before_opt_step(&mut self, _: &mut Cx<BeforeOptStep>) {}
     fn after_fit(&mut self, _: &mut Cx<AfterFit>) {}
-    #[hook(before_opt_step, before = crate::order::Clip, after = optional(First))]
+    #[hook(before = crate::order::Clip, after = optional(First))]
     fn first(&mut self, _: &mut Cx<BeforeOptStep>) {}
 }
 
@@ -132,7 +132,7 @@ macro_rules! cyclic_hooks {
         struct $name;
         #[hook]
         impl $name {
-            #[hook($at, $($key = $target),*)]
+            #[hook($($key = $target), *)]
             fn at(&mut self, _: &mut Cx<$marker>) {}
         }
     )*};

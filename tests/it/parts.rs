@@ -79,7 +79,6 @@ struct EachSecond {
 
 #[hook]
 impl EachSecond {
-    #[hook(around = opt_step)]
     fn accumulate(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         assert_ne!(cx.is_within::<LeftTurn>(), cx.is_within::<RightTurn>());
         if cx.counters().batch_idx.is_multiple_of(2) {
@@ -88,7 +87,6 @@ impl EachSecond {
         *(if cx.is_within::<LeftTurn>() { &mut self.left } else { &mut self.right }) += 1;
         next.run(cx)
     }
-    #[hook(turns::at::at_crossing)]
     fn crossing(&mut self, cx: &mut Cx<AtCrossing>) -> Result<()> {
         assert_eq!(cx.task::<Rivals>()?.left.size(), [3]);
         cx.task_mut::<Rivals>()?.right.requires_grad();
@@ -236,7 +234,6 @@ struct SkipsFrozen;
 
 #[hook]
 impl SkipsFrozen {
-    #[hook(around = backward)]
     fn skip(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         let part = format!("{}.weight", cx.part());
         if cx.vars().get(&part)?.requires_grad() { next.run(cx) } else { Ok(next.skip()) }
@@ -279,7 +276,7 @@ macro_rules! skip {
         #[hook]
         impl Skips {
             $(
-                #[hook(around = $op)]
+                #[hook]
                 fn $name(&mut self, cx: &mut Cx<$Op>, next: Next<$Op>) -> Result<Done> {
                     let is_meant = self.operation == stringify!($op);
                     if is_meant && !(self.left_only && cx.part() == "right") { Ok(next.skip()) } else { next.run(cx) }
@@ -303,7 +300,6 @@ struct SkipsStep(&'static str);
 
 #[hook]
 impl SkipsStep {
-    #[hook(around = step)]
     fn step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         if self.0 == "step" { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -314,7 +310,6 @@ struct SkipsTurn(&'static str);
 
 #[hook]
 impl SkipsTurn {
-    #[hook(around = turns::at::left_turn)]
     fn left_turn(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<Done> {
         if self.0 == "left_turn" { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -381,7 +376,6 @@ struct Handles;
 
 #[hook]
 impl Handles {
-    #[hook(around = turns::at::left_turn)]
     fn handle(&mut self, cx: &mut Cx<LeftTurn>, next: Next<LeftTurn>) -> Result<Done> {
         next.run_or(cx, |_, _| ())
     }
@@ -424,7 +418,6 @@ struct FailsBackward;
 
 #[hook]
 impl FailsBackward {
-    #[hook(around = backward)]
     fn fail(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         if cx.part() == "left" && cx.counters().batch_idx == 2 {
             return next.replace(cx, |_| Err("on purpose"));

@@ -23,7 +23,6 @@ struct Around;
 
 #[hook]
 impl Around {
-    #[hook(around = pred)]
     fn around_pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         next.run(cx)
     }
@@ -169,7 +168,6 @@ struct Recover;
 
 #[hook]
 impl Recover {
-    #[hook(around = step)]
     fn recover(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         next.run_or(cx, |_, _| ())
     }
@@ -195,7 +193,6 @@ struct SkipPred;
 
 #[hook]
 impl SkipPred {
-    #[hook(around = pred)]
     fn skip(&mut self, _: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         Ok(next.skip())
     }
@@ -352,7 +349,7 @@ struct AroundOne;
 
 #[hook]
 impl AroundOne {
-    #[hook(around = module, of = "net.1")]
+    #[hook(of = "net.1")]
     fn around_one(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         next.run(cx)
     }

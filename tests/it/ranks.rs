@@ -32,7 +32,7 @@ struct Reader {
     seen: i64,
 }
 
-#[hook(main_only, only = train)]
+#[hook(only = train)]
 impl Reader {
     fn after_loss(&mut self, cx: &mut Cx<Main<AfterLoss>>) -> Result<()> {
         self.losses += usize::from(loss_of(cx)?.is_finite());
@@ -40,7 +40,6 @@ impl Reader {
         Ok(())
     }
 
-    #[hook(plugin::rounds::at::at_sight)]
     fn sees(&mut self, cx: &mut Cx<Main<AtSight>>) {
         self.seen += seen_by(cx);
     }
@@ -65,7 +64,7 @@ fn main_only_hooks_read_and_log_the_values_of_their_moment() {
 }
 
 /// A hook that `Later` is ordered after.
-#[hook(main_only)]
+#[hook]
 fn after_epoch(_: &mut Cx<Main<AfterEpoch>>) {}
 
 struct Later;

@@ -19,7 +19,6 @@ struct Lazy;
 
 #[hook]
 impl Lazy {
-    #[hook(around = opt_step)]
     fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if cx.rank() == 1 && cx.counters().batch_idx == 1 { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -30,7 +29,6 @@ struct Partial;
 
 #[hook]
 impl Partial {
-    #[hook(around = backward)]
     fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| {
             if cx.rank() == 0 {
@@ -49,7 +47,6 @@ struct OddStep;
 
 #[hook(only = train)]
 impl OddStep {
-    #[hook(around = step)]
     fn skip_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         if Odd::SkipsStep.is_here(Odd::SkipsStep, cx) { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -88,7 +85,6 @@ impl Odd {
         if self.is_here(Odd::Calls, cx) { cx.world().barrier("lonely") } else { Ok(()) }
     }
 
-    #[hook(around = backward)]
     fn skip_backward(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         if self.is_here(Odd::SkipsBackward, cx) {
             return Ok(next.skip());
@@ -99,7 +95,6 @@ impl Odd {
         next.run(cx)
     }
 
-    #[hook(around = opt_step)]
     fn skip_opt_step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if self.is_here(Odd::SkipsOptStep, cx) { Ok(next.skip()) } else { next.run(cx) }
     }

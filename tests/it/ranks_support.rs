@@ -285,7 +285,6 @@ struct Replaced;
 
 #[hook]
 impl Replaced {
-    #[hook(around = backward)]
     fn replace(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
     }
@@ -296,7 +295,6 @@ struct Penalty;
 
 #[hook]
 impl Penalty {
-    #[hook(around = backward)]
     fn add(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         let factor = (cx.scaled_loss() / cx.loss()).detach();
         let done = next.run(cx)?;

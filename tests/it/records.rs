@@ -264,7 +264,7 @@ fn a_late_record_arrives_before_validation_and_before_a_checkpoint() {
 
 struct Silent;
 
-#[hook(main_only)]
+#[hook]
 impl Silent {
     fn after_record(&mut self, _: &mut Cx<Main<AfterRecord>>) {}
 }
@@ -393,7 +393,6 @@ fn a_hook_around_fit_cannot_also_run_at_after_record() {
     struct Both;
     #[hook]
     impl Both {
-        #[hook(around = fit)]
         fn timed(&mut self, cx: &mut Cx<Fit>, next: Next<Fit>) -> Result<Done> {
             next.run(cx)
         }

@@ -59,7 +59,6 @@ struct Around(Seen<f64>);
 
 #[hook]
 impl Around {
-    #[hook(around = backward)]
     fn halve(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         cx.scale_loss(0.5);
         next.run(cx)
@@ -138,7 +137,6 @@ impl Average {
     fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
         cx.save_tensor("average", &self.0)
     }
-    #[hook(around = valid)]
     fn averaged(&mut self, cx: &mut Cx<Valid>, next: Next<Valid>) -> Result<Done> {
         let _guard = tch::no_grad_guard();
         let mut weight = cx.vars().get("fc1.weight")?.shallow_clone();
@@ -333,7 +331,6 @@ struct Overflow;
 
 #[hook]
 impl Overflow {
-    #[hook(around = opt_step)]
     fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if cx.counters().batches_seen != 1 {
             return next.run(cx);

@@ -302,7 +302,6 @@ fn max_steps_without_any_optimizer_step_is_an_error() {
 
     #[hook]
     impl Never {
-        #[hook(around = opt_step)]
         fn never(&mut self, _: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
             Ok(next.skip())
         }
@@ -394,7 +393,6 @@ struct Nothing;
 
 #[hook]
 impl Nothing {
-    #[hook(around = train_epoch)]
     fn nothing(&mut self, _: &mut Cx<TrainEpoch>, next: Next<TrainEpoch>) -> Result<Done> {
         Ok(next.skip())
     }

@@ -118,7 +118,7 @@ macro_rules! recording_hooks {
 
                 #[hook]
                 impl $operation {
-                    #[hook(around = $operation)]
+                    #[hook]
                     fn record(
                         &mut self,
                         cx: &mut Cx<trainer::at::$operation>,

@@ -267,7 +267,6 @@ struct Without(Vec<u64>);
 
 #[hook]
 impl Without {
-    #[hook(around = backward)]
     fn without(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         if self.0.contains(&cx.counters().batch_idx) { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -316,7 +315,6 @@ struct OnlyRight;
 
 #[hook]
 impl OnlyRight {
-    #[hook(around = backward)]
     fn only_right(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         if cx.counters().batch_idx == 1 && cx.part() == "left" { Ok(next.skip()) } else { next.run(cx) }
     }
@@ -347,7 +345,6 @@ struct EachFourth;
 
 #[hook]
 impl EachFourth {
-    #[hook(around = opt_step)]
     fn each_fourth(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if (cx.counters().batch_idx + 1).is_multiple_of(4) { next.run(cx) } else { Ok(next.skip()) }
     }
@@ -397,7 +394,6 @@ type Predicate = Box<dyn FnMut(&mut Cx<OptStep>) -> bool + Send>;
 
 #[hook]
 impl Unless {
-    #[hook(around = opt_step)]
     fn unless(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if !(self.0)(cx) {
             return next.run(cx);
@@ -434,7 +430,6 @@ struct OwnBackward;
 
 #[hook]
 impl OwnBackward {
-    #[hook(around = backward)]
     fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
     }
@@ -445,7 +440,6 @@ struct TchBackward;
 
 #[hook]
 impl TchBackward {
-    #[hook(around = backward)]
     fn own(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.replace(cx, |cx| cx.scaled_loss().backward())
     }
@@ -456,7 +450,7 @@ struct OwnStep;
 
 #[hook]
 impl OwnStep {
-    #[hook(around = opt_step, ord = trainer::ord::GRAD_CLIP + 1)]
+    #[hook(ord = trainer::ord::GRAD_CLIP + 1)]
     fn own(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.replace(cx, |cx| cx.optimizer()?.step())
     }
@@ -467,7 +461,6 @@ struct OwnZeroGrad;
 
 #[hook]
 impl OwnZeroGrad {
-    #[hook(around = zero_grad)]
     fn own(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
         next.replace(cx, |cx| cx.optimizer()?.zero_grad())
     }
@@ -527,7 +520,6 @@ struct Descent;
 
 #[hook]
 impl Descent {
-    #[hook(around = opt_step)]
     fn descend(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.replace(cx, |cx| {
             tch::no_grad(|| {
@@ -576,7 +568,6 @@ struct KeepsFirst;
 
 #[hook]
 impl KeepsFirst {
-    #[hook(around = zero_grad)]
     fn keep(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
         if cx.counters().batch_idx == 0 { Ok(next.skip()) } else { next.run(cx) }
     }

@@ -15,7 +15,8 @@ const ITEMS: &[&str] = &[
     "#[hook(ord = 3)] pub(crate) async unsafe extern \"C\" fn x<T: A, 'a>(self, a: impl B, ...) where T: C;",
     "fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> { next.run(cx) }",
     "impl<T: A> X<T> where T: B { const C: u8 = 3; #[hook(after_step, only(train))] fn y(&mut self, cx: Cx<Z>) {} }",
-    "impl X { #[hook(around = loss, after = Y)] fn z(&self, cx: &mut Cx<Loss>, next: Next<Loss>) {} fn new() -> Self { X } }",
+    "impl X { #[hook(after = Y)] fn z(&self, cx: &mut Cx<Loss>, next: Next<Loss>) {} fn new() -> Self { X } }",
+    "impl X { fn f(&self, cx: &Cx<OnTrainEnd>) { self.f(cx); Self::g(); } fn g(&mut self, cx: &mut Cx<Main<Step>>, n: Next<Step>) {} }",
     "impl A for B { fn after_step(&self, cx: &mut trainer::Cx<AfterStep>) {} type C = D; e!(); }",
     "pub struct X { a: u8 }",
 ];
@@ -25,7 +26,7 @@ const ATTRIBUTES: &[&str] = &[
     "after_step, ord = -3 * 2, only(train, valid), every = 10",
     "ord = \"10\", order, = 3,, every()",
     "a::b::c, main_only, before = optional(d::E<f>), after(g, h::I)",
-    "around = backward, ord = trainer::ord::PROGRESS + 1, crate = a::b",
+    "around = backward, on_epoch_end, ord = trainer::ord::PROGRESS + 1, crate = a::b",
     "auto, single, every = 0, only = predict",
 ];
 

@@ -14,6 +14,7 @@ mod krate;
 mod lifecycle;
 mod lints;
 mod migration;
+mod moments;
 #[cfg(test)]
 mod names;
 mod phases;

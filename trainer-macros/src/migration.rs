@@ -6,6 +6,9 @@ use std::sync::LazyLock;
 use proc_macro2::TokenStream;
 use quote::quote;
 
+use crate::lifecycle::snake;
+use crate::moments::is_marker;
+
 /// Every page, with the name of its module in `trainer::migration`.
 const PAGES: [(&str, &str); 6] = [
     ("lightning", include_str!("../migration/lightning.md")),
@@ -29,28 +32,23 @@ pub(crate) struct Row {
     differs: &'static str,
 }
 
-/// A counterpart in this crate, as a page writes it: `after_step, only = valid`, `around =
-/// backward`.
+/// A counterpart in this crate, as a page writes it: `AfterStep, only = valid`, `Next<Backward>`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Here<'a> {
-    pub(crate) written: &'a str,
-    /// The point or operation.
-    pub(crate) moment: &'a str,
+    /// The marker type of the point or operation.
+    pub(crate) marker: &'a str,
     pub(crate) around: bool,
-    /// The other keys: `only = valid`.
+    /// The keys: `only = valid`.
     pub(crate) filter: &'a str,
 }
 
 impl<'a> Here<'a> {
     /// Parses a counterpart. Returns `None` if it is not a moment: `.optimizer(…)`, `Task::pred`.
     fn parse(written: &'a str) -> Option<Self> {
-        let (rest, around) = match written.strip_prefix("around = ") {
-            Some(rest) => (rest, true),
-            None => (written, false),
-        };
-        let (moment, filter) = rest.split_once(", ").unwrap_or((rest, ""));
-        let is_moment = moment.chars().all(|letter| letter.is_ascii_lowercase() || letter == '_');
-        is_moment.then_some(Here { written, moment, around, filter })
+        let (moment, filter) = written.split_once(", ").unwrap_or((written, ""));
+        let operation = moment.strip_prefix("Next<").and_then(|rest| rest.strip_suffix('>'));
+        let marker = operation.unwrap_or(moment);
+        is_marker(marker).then_some(Here { marker, around: operation.is_some(), filter })
     }
 }
 
@@ -89,7 +87,7 @@ fn codes(text: &str) -> impl Iterator<Item = &str> {
 /// tables of points.
 pub(crate) fn table(of: &TokenStream) -> TokenStream {
     let rows = points().iter().map(|Row { page, theirs, here, differs, .. }| {
-        let (moment, filter) = here.map(|here| (here.moment, here.filter)).unwrap_or_default();
+        let (moment, filter) = here.map(|here| (snake(here.marker), here.filter)).unwrap_or_default();
         quote!(#of { page: #page, theirs: #theirs, moment: #moment, filter: #filter, differs: #differs })
     });
     quote!(&[#(#rows),*])
@@ -174,27 +172,25 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
         return Some(format!("fn cell(summary: Summary) {{ let _ = &summary.{field}; }}"));
     }
     if let Some(attribute) = code.strip_prefix("#[hook(") {
-        let at = if attribute.contains("main_only") { "Main<AfterStep>" } else { "AfterStep" };
         return Some(format!(
             "struct X; #[hook] impl X {{ fn after_step(&mut self, _: &mut Cx<AfterStep>) {{}} }}\n    struct Hook; #[hook({attribute} impl Hook {{ fn after_step(&mut \
-             self, _: &mut Cx<{at}>) {{}} }}\n    impl State for Hook {{ fn save(&self) -> Result<Saved> {{ Ok(Saved::new()) }} \
+             self, _: &mut Cx<AfterStep>) {{}} }}\n    impl State for Hook {{ fn save(&self) -> Result<Saved> {{ Ok(Saved::new()) }} \
              fn load(&mut self, _: &Saved) -> Result<()> {{ Ok(()) }} }}"
         ));
     }
     if code.starts_with("only") {
-        return Some(hooked(&format!("after_step, {code}"), "_: &mut Cx<AfterStep>"));
+        return Some(hooked(code, "_: &mut Cx<AfterStep>"));
+    }
+    if code.starts_with("Cx<") {
+        return Some(hooked("", &format!("_: &mut {code}")));
     }
     let is_expression = code.contains('(') && code.contains("::");
     if is_expression {
         return Some(format!("fn cell(n: u64, x: f64) {{ let _ = {code}; }}"));
     }
-    match Here::parse(code).filter(|_| is_here)? {
-        Here { moment, around: true, .. } => Some(hooked(
-            code,
-            &format!("cx: &mut Cx<trainer::at::{moment}>, next: Next<trainer::at::{moment}>"),
-        )),
-        Here { moment, .. } => Some(hooked(code, &format!("_: &mut Cx<trainer::at::{moment}>"))),
-    }
+    let Here { marker, around, filter } = Here::parse(code).filter(|_| is_here)?;
+    let next = if around { format!(", next: Next<{marker}>") } else { String::new() };
+    Some(hooked(filter, &format!("cx: &mut Cx<{marker}>{next}")))
 }
 
 /// Converts our names to links outside of code blocks: all code in the column `here`, and code in
@@ -248,7 +244,10 @@ fn target(code: &str) -> Option<String> {
             return Some(format!("{path}{}", &rest[..end.unwrap_or(rest.len())]));
         }
     }
-    Here::parse(code).map(|here| format!("type@crate::at::{}", here.moment))
+    if code.starts_with("Cx<Main") {
+        return Some("crate::Main".into());
+    }
+    Here::parse(code).map(|here| format!("enum@crate::{}", here.marker))
 }
 
 #[cfg(test)]
@@ -261,19 +260,14 @@ mod tests {
     fn pages_are_parsed_row_by_row() {
         let text = "# Them\n\n| no | points | here |\n|---|---|---|\n| `x` | `y` | |\n\n## Points\n\n\
                     | theirs | here | what differs |\n|---|---|---|\n\
-                    | `one`, `two` | `after_step, only = valid` | Much, as [`teardown`]. |\n\
-                    | `three` | `around = backward` | |\n| `four` | `.optimizer(…)` | No moment. |\n\
+                    | `one`, `two` | `AfterStep, only = valid` | Much, as [`teardown`]. |\n\
+                    | `three` | `Next<Backward>` | |\n| `four` | `.optimizer(…)` | No moment. |\n\
                     \n## Flags\n\n| theirs | here | what differs |\n|---|---|---|\n| `x` | `.epochs` | |\n";
         let rows = rows("them", text);
         let read: Vec<_> =
             rows.iter().map(|row| (row.framework, row.theirs, row.here, row.differs)).collect();
-        let valid = Here {
-            written: "after_step, only = valid",
-            moment: "after_step",
-            around: false,
-            filter: "only = valid",
-        };
-        let backward = Here { written: "around = backward", moment: "backward", around: true, filter: "" };
+        let valid = Here { marker: "AfterStep", around: false, filter: "only = valid" };
+        let backward = Here { marker: "Backward", around: true, filter: "" };
         assert_eq!(
             read,
             [
@@ -293,12 +287,11 @@ mod tests {
             ("cx.skip_step()", Some("fn cell<H: Send + 'static>(cx: &mut Cx<BeforeStep>, ")),
             ("summary.history[\"train/loss\"]", Some("let _ = &summary.history[\"train/loss\"];")),
             (
-                "after_step, only = valid",
-                Some(
-                    "#[hook(after_step, only = valid)] fn hook(&mut self, _: &mut Cx<trainer::at::after_step>)",
-                ),
+                "AfterStep, only = valid",
+                Some("#[hook(only = valid)] fn hook(&mut self, cx: &mut Cx<AfterStep>)"),
             ),
-            ("around = pred", Some("next: Next<trainer::at::pred>")),
+            ("Next<Pred>", Some("next: Next<Pred>")),
+            ("Cx<Main<AfterStep>>", Some("fn hook(&mut self, _: &mut Cx<Main<AfterStep>>)")),
             ("#[hook(every = 5)]", Some("#[hook(every = 5)] impl Hook")),
             ("AdamW::new(x)", Some("let _ = AdamW::new(x);")),
             ("Task::pred", None),
@@ -315,11 +308,11 @@ mod tests {
     fn our_names_become_links() {
         let cases = [
             (
-                "| `x` | `after_step, only = valid` | `y` |",
-                "[`after_step, only = valid`](type@crate::at::after_step)",
+                "| `x` | `AfterStep, only = valid` | `y` |",
+                "[`AfterStep, only = valid`](enum@crate::AfterStep)",
             ),
             (
-                "| `x` | `around = loss`, or `.on::<AfterLoss>` | |",
+                "| `x` | `Next<Loss>`, or `.on::<AfterLoss>` | |",
                 "[`.on::<AfterLoss>`](crate::TrainerBuilder::on)",
             ),
             ("| `x` | `#[hook(every = 5)]` | |", "[`#[hook(every = 5)]`](crate::language::every)"),

@@ -22,7 +22,7 @@ macro_rules! hooks {
     ($at:ident $marker:ident: $($name:ident)*) => {$(
         mod $name {
             use trainer::prelude::*;
-            #[hook($at)]
+            #[hook]
             fn hook(cx: &mut Cx<$marker>) {
                 std::hint::black_box(cx.counters().epoch);
             }
@@ -51,7 +51,7 @@ impl Stateful {
 }
 
 /// A hook around an operation.
-#[hook(around = zero_grad)]
+#[hook]
 fn around(cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
     next.run(cx)
 }

@@ -110,7 +110,7 @@ struct Around;
 
 #[hook]
 impl Around {
-    #[hook(around = module, of = "hooked")]
+    #[hook(of = "hooked")]
     fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         next.run(cx)
     }

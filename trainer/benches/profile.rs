@@ -34,7 +34,6 @@ struct Around;
 
 #[hook]
 impl Around {
-    #[hook(around = zero_grad)]
     fn around(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
         next.run(cx)
     }

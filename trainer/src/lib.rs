@@ -1,8 +1,8 @@
 //! A training loop for `tch` in which everything around the loop is a hook.
 //!
-//! Annotate a function, and it is part of training: the linker collects it, across crates; the
-//! compiler checks that the point it names exists, and that the values it reads exist at that
-//! point; [`Trainer::describe_hooks`] shows exactly what will run.
+//! Annotate a function, and it is part of training: the linker collects it, across crates; the type
+//! of its context says when it runs, and the compiler checks that what it reads exists then;
+//! [`Trainer::describe_hooks`] shows exactly what will run.
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -52,8 +52,8 @@
 //!
 //! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point
 //!    before and after it, and hooks can wrap it. [`lifecycle!`](macro@lifecycle) declares more.
-//! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to a point or
-//!    an operation. [`language`] is the reference.
+//! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to the point or
+//!    operation in the type of its context. [`language`] is the reference.
 //! 3. [`Cx`] is the run as a hook sees it. A value that does not exist at a point cannot be read
 //!    there.
 //! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with
@@ -156,7 +156,7 @@ pub use hook::definition::{AsHook, Hooks, IntoHook};
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// #[hook(after_loss, ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
+/// #[hook(ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
 /// fn print_loss(cx: &mut Cx<AfterLoss>) {
 ///     println!("{} {:.4}", cx.counters().batches_seen, cx.loss().double_value(&[]));
 /// }
@@ -180,14 +180,14 @@ pub use trainer_macros::hook;
 /// }
 ///
 /// /// Runs the operation and fires the point.
-/// #[hook(after_transfer)]
+/// #[hook]
 /// fn halves(cx: &mut Cx<AfterTransfer>) -> Result<()> {
 ///     cx.run::<HalfStep>(|cx| cx.fire::<AtHalf>())?;
 ///     Ok(())
 /// }
 ///
-/// /// A hook at `before_half_step`. In another crate: `#[hook(that_crate::at::before_half_step)]`.
-/// #[hook(at::before_half_step)]
+/// /// A hook at `before_half_step`. In another crate: `#[hook]`.
+/// #[hook]
 /// fn print_size(cx: &mut Cx<BeforeHalfStep>) -> Result<()> {
 ///     println!("{:?}", cx.batch::<(Tensor, Tensor)>()?.0.size());
 ///     Ok(())
@@ -207,7 +207,7 @@ pub use trainer_macros::hook;
 /// - **`: batch + loss`** declares what exists at a moment and at every moment within it, using the
 ///   nouns of [`has`]. The moment can then only be reached from moments where these exist.
 /// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`**
-///   declares `Y`. The names for attributes are in a module `at` next to the declaration. **`again
+///   declares `Y`. Other declarations name them by the module `at` next to this one. **`again
 ///   pred;`** states that a moment declared elsewhere also runs at this position in the tree.
 /// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
 ///   the moments. `HasFake` is the trait that bounds the methods that read the value. The compiler
@@ -229,16 +229,15 @@ pub mod __private {
 
     pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::common_row_count as same_rows;
-    pub use crate::distributed::main_only::MainOnlyGuard;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
-    pub use crate::hook::definition::{HookDef, HookResult, Hooks, Origin, due, every_of, phase_of};
+    pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
-    pub use crate::modules::{ModulePattern, of_modules, of_value, patterns};
+    pub use crate::modules::{ModulePattern, patterns};
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
     pub use crate::run::dispatch::shim::id_of_fn;
     pub use crate::run::dispatch::shim::{
-        around_outcome, call_around_nth, call_nth, context_at, main_context_at, next_at, outcome, pass_on,
-        patterns_of_nth,
+        around_outcome, call_around_nth, call_nth, lent, main_only_guard, next_of, observed, outcome,
+        pass_on, patterns_of_nth,
     };
     pub use crate::run::{Rest, Run};
     pub use crate::values::facts::SettingsOf;

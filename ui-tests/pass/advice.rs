@@ -277,13 +277,12 @@ impl trainer::checkpoint::State for Clips {
 
 #[hook(ord = trainer::ord::GRAD_CLIP + 1, state)]
 impl Clips {
-    #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> trainer::Result<Done> {
         let _ = cx.grads();
         next.replace(cx, |cx| cx.optimizer()?.step())
     }
 
-    #[hook(around = backward)]
+    #[hook]
     fn own(
         &mut self,
         cx: &mut Cx<Backward>,
@@ -300,14 +299,12 @@ impl Clips {
         Ok(done)
     }
 
-    #[hook(around = module)]
     fn module(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         let done = Next::run(next, cx)?;
         cx.force_output(cx.input().copy());
         Ok(done)
     }
 
-    #[hook(around = loss)]
     fn loss(&mut self, cx: &mut Cx<trainer::at::loss>, next: Next<trainer::at::loss>) -> Result<Done> {
         match cx.counters().epoch {
             0 => next.run(cx),
@@ -319,7 +316,6 @@ impl Clips {
         }
     }
 
-    #[hook(around = pred)]
     fn pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         next.run_or(cx, |cx, _| cx.set_pred(Tensor::zeros([1], (Kind::Float, Device::Cpu))))
     }

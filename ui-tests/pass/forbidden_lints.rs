@@ -242,7 +242,7 @@ use trainer::{AfterModule, AfterStep, Backward, BeforeStep, Cx, Main, Module};
 #[hook]
 fn after_step(_: &mut Cx<AfterStep>) {}
 
-#[hook(before_step, ord = -3, only(train, valid), every = 10, before = optional(after_step))]
+#[hook(ord = -3, only(train, valid), every = 10, before = optional(after_step))]
 fn named(cx: &mut Cx<BeforeStep>) -> trainer::Result<()> {
     if cx.counters().epoch > 9 {
         return Err(trainer::Error::msg("more epochs than expected"));
@@ -250,10 +250,10 @@ fn named(cx: &mut Cx<BeforeStep>) -> trainer::Result<()> {
     Ok(())
 }
 
-#[hook(trainer::at::after_step, main_only, after(named))]
+#[hook(after(named))]
 fn by_path(_: &mut Cx<Main<AfterStep>>) {}
 
-#[hook(around = backward, every = 2)]
+#[hook(every = 2)]
 fn around(cx: &mut Cx<Backward>, next: Next<'_, Backward>) -> trainer::Result<trainer::Done> {
     next.run(cx)
 }
@@ -265,7 +265,7 @@ mod reexported {
     pub(crate) use ::trainer as training;
 }
 
-#[hook(after_step, crate = reexported::training)]
+#[hook(crate = reexported::training)]
 fn from_elsewhere(_: &mut Cx<AfterStep>) {}
 
 /// A hook type whose value the trainer creates.
@@ -281,13 +281,13 @@ impl Made {
         self.steps += 1;
     }
 
-    #[hook(around = module, of = self.modules)]
+    #[hook(of = self.modules)]
     fn inside(&self, cx: &mut Cx<Module>, next: Next<'_, Module>) -> trainer::Result<trainer::Done> {
         assert!(self.steps < u64::MAX);
         next.run(cx)
     }
 
-    #[hook(after_step, every = 2, only = train)]
+    #[hook(every = 2, only = train)]
     fn second(&self, _: &mut Cx<AfterStep>) {
         assert!(self.steps < u64::MAX);
     }
@@ -338,7 +338,7 @@ mod own {
     }
 }
 
-#[hook(own::at::at_bottom)]
+#[hook]
 fn bottom(_: &mut Cx<own::AtBottom>) {}
 
 /// Named fields.

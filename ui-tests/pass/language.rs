@@ -9,19 +9,19 @@ use trainer::prelude::{Next, hook};
 #[hook]
 fn after_step(_: &mut Cx<AfterStep>) {}
 
-#[hook(before_step, ord = -3 * 2, only(train, valid), every = 10)]
+#[hook(ord = -3 * 2, only(train, valid), every = 10)]
 pub(crate) fn named(_: &mut Cx<BeforeStep>) -> Result<(), String> {
     Ok(())
 }
 
-#[hook(trainer::at::after_step, ord = i32::MIN)]
+#[hook(ord = i32::MIN)]
 fn by_path(_: &mut trainer::Cx<trainer::AfterStep>) -> trainer::Result<()> {
     Ok(())
 }
 
 macro_rules! many {
     ($($name:ident)*) => {$(
-        #[hook(after_step)]
+        #[hook]
         fn $name(_: &mut Cx<AfterStep>) {}
     )*};
 }
@@ -30,19 +30,19 @@ many! { one two three }
 
 macro_rules! typed {
     ($name:ident, $context:ty) => {
-        #[hook(after_step)]
+        #[hook]
         fn $name(_: $context) {}
     };
 }
 
 typed!(by_type, &mut Cx<AfterStep>);
 
-#[hook(after_step)]
+#[hook]
 fn r#match(_: &mut Cx<AfterStep>) {}
 
 /** A block comment
  * of two lines. */
-#[hook(after_step)]
+#[hook]
 #[cfg(any())]
 fn never(_: &mut Cx<Missing>) {}
 
@@ -77,11 +77,11 @@ impl<T: Copy + Send + 'static, const N: usize> Monitor<'static, T, N> {
 
     /// An attribute whose arguments contain the word "hook".
     #[cfg_attr(all(), doc = "webhook")]
-    #[trainer::hook(before_step)]
+    #[trainer::hook]
     fn by_path(&mut self, _: &mut Cx<BeforeStep>) {}
 
     /// A hook with a name that is not a point.
-    #[hook(after_step, ord = 90)]
+    #[hook(ord = 90)]
     fn late(&mut self, _: &mut Cx<AfterStep>) -> Result<(), std::fmt::Error> {
         Ok(())
     }
@@ -98,7 +98,7 @@ impl Selected {
     #[hook(of("encoder.*", optional("head")), every = 2)]
     fn after_module(&mut self, _: &mut Cx<trainer::AfterModule>) {}
 
-    #[hook(around = module, of = self.modules)]
+    #[hook(of = self.modules)]
     fn around(
         &mut self,
         cx: &mut Cx<trainer::Module>,
@@ -107,7 +107,7 @@ impl Selected {
         next.run(cx)
     }
 
-    #[hook(before_module, of(self.name))]
+    #[hook(of(self.name))]
     fn own_name(&mut self, _: &mut Cx<trainer::BeforeModule>) {}
 }
 
@@ -118,7 +118,7 @@ mod reexported {
     pub(crate) use ::trainer as training;
 }
 
-#[hook(after_step, crate = reexported::training, ord = 1, only = train, every = 2, main_only)]
+#[hook(crate = reexported::training, ord = 1, only = train, every = 2)]
 fn from_elsewhere(_: &mut Cx<trainer::Main<AfterStep>>) {}
 
 /// A hook type whose value the trainer creates.
@@ -131,7 +131,7 @@ impl Made {
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 
     /// A hook around every second run of an operation.
-    #[hook(around = backward, every = 2, before = optional(around_by_path))]
+    #[hook(every = 2, before = optional(around_by_path))]
     fn around(
         &self,
         cx: &mut Cx<Backward>,
@@ -141,7 +141,7 @@ impl Made {
     }
 }
 
-#[hook(around = trainer::at::backward)]
+#[hook]
 fn around_by_path(
     cx: &mut Cx<trainer::Backward>,
     next: trainer::Next<'_, Backward>,
@@ -198,20 +198,20 @@ pub mod elsewhere {
     }
 }
 
-#[hook(elsewhere::at::at_moment, crate = reexported::training)]
+#[hook(crate = reexported::training)]
 fn moment(_: &mut Cx<elsewhere::AtMoment>) {}
 
-#[hook(after_epoch, only = train)]
+#[hook(only = train)]
 fn reaches(cx: &mut Cx<trainer::AfterEpoch>) -> trainer::Result<()> {
     cx.fire::<further::Anywhere>()
 }
 
-#[hook(own::at::after_deeper)]
+#[hook]
 fn reaches_the_end(cx: &mut Cx<own::AfterDeeper>) -> trainer::Result<()> {
     cx.fire::<further::AtEnd>()
 }
 
-#[hook(own::at::at_bottom, every = 3, only = train)]
+#[hook(every = 3, only = train)]
 fn bottom(cx: &mut Cx<own::AtBottom>) -> Result<(), trainer::Error> {
     cx.stop("seen");
     let _ = (cx.loss(), cx.grad("a")?, cx.batch::<u8>()?);
@@ -220,7 +220,7 @@ fn bottom(cx: &mut Cx<own::AtBottom>) -> Result<(), trainer::Error> {
 
 fn main() {
     fn inner() {
-        #[hook(before_step)]
+        #[hook]
         fn within_a_function(_: &mut Cx<BeforeStep>) {}
     }
     inner();

@@ -553,16 +553,16 @@ mod hooks {
 
     use super::{keywords, letters, other_letters, points, things, words};
 
-    #[hook(letters::at::before_p)]
+    #[hook]
     fn at_p(_: &mut Cx<letters::BeforeP>) {}
 
-    #[hook(points::at::p)]
+    #[hook]
     fn p(_: &mut Cx<points::P>) {}
 
-    #[hook(keywords::at::before_type)]
+    #[hook]
     fn r#type(_: &mut Cx<keywords::BeforeType>) {}
 
-    #[hook(around = keywords::at::r#type, after = optional(r#type))]
+    #[hook(after = optional(r#type))]
     fn r#match(
         cx: &mut Cx<keywords::Type>,
         next: Next<'_, keywords::Type>,
@@ -570,13 +570,13 @@ mod hooks {
         next.run(cx)
     }
 
-    #[hook(other_letters::at::ähnlich)]
+    #[hook]
     fn größe(_: &mut Cx<other_letters::Ähnlich>) {}
 
-    #[hook(other_letters::at::点, before = größe)]
+    #[hook(before = größe)]
     fn 点(_: &mut Cx<other_letters::点>) {}
 
-    #[hook(around = other_letters::at::学习)]
+    #[hook]
     fn 学习(
         cx: &mut Cx<other_letters::学习>,
         next: Next<'_, other_letters::学习>,
@@ -588,13 +588,11 @@ mod hooks {
 
     #[hook]
     impl<Ä: Sync> Größe<'static, Ä> {
-        #[hook(other_letters::at::after_λάμδα)]
         fn 終(&mut self, _: &mut Cx<other_letters::AfterΛάμδα>) {}
 
-        #[hook(words::at::after_core)]
+        #[hook]
         fn r#fn(&mut self, _: &mut Cx<words::AfterCore>) {}
 
-        #[hook(things::at::at_look)]
         fn at(&mut self, _: &mut Cx<things::AtLook>) {}
 
         fn after_step(&mut self, _: &mut Cx<AfterStep>) {}

@@ -9,14 +9,14 @@ use trainer::prelude::*;
 const A: i32 = 3;
 
 /// Comparison and shift operators in `ord`, with another key after them.
-#[hook(after_step, ord = if A < 4 { 1 } else { 2 }, only = train)]
+#[hook(ord = if A < 4 { 1 } else { 2 }, only = train)]
 fn less(_: &mut Cx<AfterStep>) {}
 
-#[hook(after_step, ord = A << 4, only(train, valid))]
+#[hook(ord = A << 4, only(train, valid))]
 fn shifted(_: &mut Cx<AfterStep>) {}
 
 /// A comma between generic arguments.
-#[hook(after_step, ord = second::<u8, u16>(), after = optional(Mean<f32, 2>), every = 2)]
+#[hook(ord = second::<u8, u16>(), after = optional(Mean<f32, 2>), every = 2)]
 fn generic_arguments(_: &mut Cx<AfterStep>) {}
 
 const fn second<T, U>() -> i32 {
@@ -25,10 +25,10 @@ const fn second<T, U>() -> i32 {
 
 /// A deprecated hook, and a hook that refers to it.
 #[deprecated]
-#[hook(before_step)]
+#[hook]
 fn old(_: &mut Cx<BeforeStep>) {}
 
-#[hook(before_step, before = old)]
+#[hook(before = old)]
 #[allow(deprecated)]
 fn before_the_old_one(_: &mut Cx<BeforeStep>) {}
 
@@ -59,7 +59,7 @@ pub struct Renamed;
 
 #[renamed::hook]
 impl Renamed {
-    #[renamed::hook(after_step, ord = 3)]
+    #[renamed::hook(ord = 3)]
     fn late(&mut self, _: &mut Cx<AfterStep>) {}
 
     /// Excluded by a nested condition.
@@ -94,7 +94,7 @@ pub mod shadowed {
         exists sight: HasSight from before_look to at_look;
     }
 
-    #[trainer::hook(at::at_look, ord = 3, every = 2)]
+    #[trainer::hook(ord = 3, every = 2)]
     fn seen(_: &mut trainer::Cx<AtLook>) {}
 }
 

@@ -3,7 +3,7 @@
 use trainer::prelude::*;
 
 /// Logs the L2 norm of all parameters after each training epoch, as `train/weight_norm`.
-#[hook(after_train_epoch)]
+#[hook]
 pub fn weight_norm(cx: &mut Cx<AfterTrainEpoch>) {
     let squares =
         cx.vars().parameters().map(|var| var.tensor.square().sum(Kind::Float).double_value(&[])).sum::<f64>();

@@ -11,7 +11,7 @@ const TOO_STRONG: f64 = 0.9;
 
 /// Skips the discriminator's training while it is too strong: the generator learns little from a
 /// discriminator that is never wrong.
-#[hook(around = gan::at::discriminator_step)]
+#[hook]
 pub fn pause_discriminator(cx: &mut Cx<DiscriminatorStep>, next: Next<DiscriminatorStep>) -> Result<Done> {
     let pauses = cx.hook::<Watch>()?.fake_accuracy > TOO_STRONG;
     cx.log("discriminator_pauses", f64::from(pauses));
@@ -19,7 +19,7 @@ pub fn pause_discriminator(cx: &mut Cx<DiscriminatorStep>, next: Next<Discrimina
 }
 
 /// Logs the fraction of the fakes that the discriminator recognizes.
-#[hook(gan::at::after_generator_step)]
+#[hook]
 pub fn log_fake_accuracy(cx: &mut Cx<AfterGeneratorStep>) -> Result<()> {
     let accuracy = cx.hook::<Watch>()?.fake_accuracy;
     cx.log("fake_accuracy", accuracy);

@@ -92,14 +92,14 @@ impl Task for CharModel {
 
 /// Logs the perplexity of the held-out texts, `valid/perplexity`: the number of equally likely
 /// characters among which the model would be as uncertain as it is on average.
-#[hook(after_valid, only = valid)]
+#[hook(only = valid)]
 fn perplexity(cx: &mut Cx<AfterValid>) {
     let perplexity = cx.metrics()["valid/loss"].exp();
     cx.log("perplexity", perplexity);
 }
 
 /// Logs a text that the model writes with its averaged weights, before `Ema` removes them.
-#[hook(after_valid, before = Ema, only = valid)]
+#[hook(before = Ema, only = valid)]
 fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
     let text = cx.task::<CharModel>()?.write(100, 0.6);
     cx.log_text("sample", text);
@@ -107,7 +107,7 @@ fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
 }
 
 /// Prints the texts of a record.
-#[hook(after_record, main_only)]
+#[hook]
 fn print_sample(cx: &mut Cx<Main<AfterRecord>>) {
     for (_, text) in cx.record().texts() {
         println!("    {}", text.replace('\n', "\n    "));

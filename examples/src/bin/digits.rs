@@ -31,7 +31,7 @@ impl GradientMonitor {
     }
 
     /// Prints the first and the last recorded value.
-    #[hook(ord = 90, main_only)]
+    #[hook(ord = 90)]
     fn after_fit(&mut self, _: &mut Cx<Main<AfterFit>>) {
         if let [first, .., last] = self.history[..] {
             println!(

@@ -7,7 +7,7 @@ use gan_hooks as _; // links the crate, which makes its hooks active
 use trainer::prelude::*;
 
 /// Prints the metrics of every 25th epoch.
-#[hook(after_epoch, every = 25, main_only)]
+#[hook(every = 25)]
 fn print_metrics(cx: &mut Cx<Main<AfterEpoch>>) {
     println!("epoch {:>3}  {}", cx.counters().epoch + 1, cx.metrics());
 }

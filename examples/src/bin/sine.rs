@@ -4,7 +4,7 @@ use trainer::hooks::Progress;
 use trainer::prelude::*;
 
 /// Logs the largest error of each pass over the validation set, as `valid/largest_error`.
-#[hook(after_step, only = valid)]
+#[hook(only = valid)]
 fn largest_error(cx: &mut Cx<AfterStep>) -> Result<()> {
     let (_, targets) = cx.batch::<(Tensor, Tensor)>()?;
     let error = (cx.pred::<Tensor>()? - targets).abs().max();

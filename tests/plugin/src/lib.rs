@@ -16,7 +16,7 @@ pub mod nested {
     use trainer::prelude::*;
 
     /// Logs `early` before every second training batch.
-    #[hook(before_step, ord = -5, only = train, every = 2)]
+    #[hook(ord = -5, only = train, every = 2)]
     pub fn early(cx: &mut Cx<BeforeStep>) {
         cx.log("early", cx.counters().batches_seen);
     }
@@ -75,7 +75,7 @@ pub mod rounds {
 
     #[hook(ord = 3)]
     impl Looks {
-        #[hook(after_loss, only = train)]
+        #[hook(only = train)]
         fn look(&mut self, cx: &mut Cx<AfterLoss>) -> Result<()> {
             let took_place = cx.run::<SecondLook>(|cx| cx.fire::<AtSight>())?;
             if took_place {

@@ -15,7 +15,7 @@ pub struct Counter(u64);
 #[hook(auto)]
 impl Counter {
     /// A hook that never runs.
-    #[training::hook(at::at_half, ord = 3, only = train)]
+    #[training::hook(ord = 3, only = train)]
     fn count(&mut self, _: &mut Cx<AtHalf>) {
         self.0 += 1;
     }

@@ -9,42 +9,40 @@ use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitStr, Member, Pat
 use super::foreign;
 use crate::errors::Errors;
 use crate::keys::{Form, nearest, split_at_commas};
-use crate::lifecycle::snake;
+use crate::lifecycle::pascal;
+use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 14] = [
-    "ord",
-    "only",
-    "every",
-    "of",
-    "before",
-    "after",
-    "around",
-    "main_only",
-    "auto",
-    "single",
-    "state",
-    "settings",
-    "trial",
-    "crate",
+const KEYS: [&str; 12] = [
+    "ord", "only", "every", "of", "before", "after", "auto", "single", "state", "settings", "trial", "crate",
 ];
 
 /// The keys that need no value.
-const FLAGS: [&str; 6] = ["main_only", "auto", "single", "state", "settings", "trial"];
+const FLAGS: [&str; 5] = ["auto", "single", "state", "settings", "trial"];
 
 /// Words of other libraries for a key.
-const SYNONYMS: [(&str, &[&str]); 10] = [
+const SYNONYMS: [(&str, &[&str]); 8] = [
     ("ord", &["order", "priority", "rank", "level"]),
     ("only", &["phase", "phases", "stage", "mode", "in"]),
     ("every", &["freq", "frequency", "interval", "period", "each"]),
     ("of", &["layer", "layers", "module", "modules", "target"]),
-    ("around", &["wrap", "wraps", "wrapping", "surround", "replace"]),
-    ("main_only", &["main", "rank0", "rank_0", "rank_zero_only", "main_process", "master_only"]),
     ("auto", &["default", "automatic", "auto_register", "register"]),
     ("single", &["singleton", "unique", "once"]),
     ("state", &["stateful", "save", "saves", "saved", "state_dict", "checkpoint", "resume"]),
     ("settings", &["config", "options", "parameters"]),
 ];
+
+/// Words for a hook around an operation, which the type of its second argument replaces.
+const AROUND: [&str; 6] = ["around", "wrap", "wraps", "wrapping", "surround", "replace"];
+/// Words for the moment of a hook, which the type of its context replaces.
+const MOMENT: [&str; 5] = ["at", "on", "point", "moment", "event"];
+/// Words for a hook on rank 0 only, which the type of its context replaces.
+const MAIN: [&str; 6] = ["main", "rank0", "rank_0", "rank_zero_only", "main_process_only", "master_only"];
+
+/// Returns whether a word means a hook on rank 0 only.
+fn is_main_only(word: &str) -> bool {
+    MAIN.contains(&word) || strsim::damerau_levenshtein(word, "main_only") <= 2
+}
 
 /// Returns the key that is probably meant by a word, one of `keys`.
 fn meant(word: &str, keys: &[&'static str]) -> Option<&'static str> {
@@ -52,22 +50,14 @@ fn meant(word: &str, keys: &[&'static str]) -> Option<&'static str> {
     synonym.filter(|key| keys.contains(key)).or_else(|| nearest(word, keys.iter().copied()))
 }
 
-/// The module of `trainer` whose names editors suggest for the first argument.
-const FIRST: &[&str] = &["language", "first"];
 /// The module of `trainer` whose names editors suggest for a key.
 const LATER: &[&str] = &["language"];
-/// The module of `trainer` whose names editors suggest after `around =`.
-const OPERATIONS: &[&str] = &["around"];
 /// The module of `trainer` whose names editors suggest for a phase.
 const PHASES: &[&str] = &["phase"];
 
 /// The arguments of one `#[hook(…)]`.
 #[derive(Default)]
 pub(super) struct Arguments {
-    /// The point: a path, as the first argument.
-    pub(super) point: Option<Path>,
-    /// `around = operation`.
-    pub(super) around: Option<Path>,
     /// `ord = <expression of type i32>`.
     pub(super) ord: Option<Expr>,
     /// `only = phase`, `only(phase, …)`: names in `trainer::phase`.
@@ -80,8 +70,6 @@ pub(super) struct Arguments {
     pub(super) before: Vec<Target>,
     /// `after = hook`, `after(hook, …)`.
     pub(super) after: Vec<Target>,
-    /// The span of the flag `main_only`.
-    pub(super) main_only: Option<Span>,
     /// The span of the flag `auto`.
     pub(super) auto: Option<Span>,
     /// Whether it was `auto = ranks`.
@@ -96,16 +84,23 @@ pub(super) struct Arguments {
     pub(super) trial: Option<bool>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
-    /// Whether `around` was given, but its operation could not be parsed.
-    pub(super) around_failed: bool,
-    /// Whether an argument is wrong and neither a point nor an operation was found, so that the
-    /// wrong argument may have been one.
-    pub(super) unclear: bool,
+    /// Words that the types in the signature replace.
+    pub(super) moved: Vec<(Span, Moved)>,
     /// Every key that was given, to detect duplicates.
     keys: Vec<Ident>,
     /// Every word that is or may become a name, with the module of `trainer` whose names editors
     /// suggest for it.
     pub(super) words: Vec<(&'static [&'static str], Ident)>,
+}
+
+/// A word that a type in the signature of a hook replaces.
+pub(super) enum Moved {
+    /// The point of a hook, as written, and the name of its marker type if it is known.
+    Point(String, Option<String>),
+    /// The operation that a hook goes around, as written, and its marker type if it is known.
+    Around(String, Option<String>),
+    /// `main_only`, or a similar word.
+    MainOnly(String),
 }
 
 /// The value of the key `of`.
@@ -146,129 +141,101 @@ impl Arguments {
     /// Parses each argument separately, so that one mistake does not hide the next.
     pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut arguments = Arguments::default();
-        let sound = errors.none_in(|errors| arguments.parse_each(tokens, errors));
-        arguments.unclear = !sound && arguments.point.is_none() && arguments.around.is_none();
+        for argument in split_at_commas(tokens) {
+            arguments.parse_one(argument, errors);
+        }
         arguments
     }
 
-    fn parse_each(&mut self, tokens: TokenStream, errors: &mut Errors) {
-        for (index, argument) in split_at_commas(tokens).into_iter().enumerate() {
-            let span = argument.span();
-            let mut rest = argument.clone().into_iter();
-            let first = rest.next();
-            let rest: TokenStream = rest.collect();
-            match (first, Form::of(&rest)) {
-                (None, _) => errors.push(span, "expected an argument before this comma"),
-                (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_)))
-                    if !KEYS.contains(&&*key.to_string()) && self.is_for_a_point(&key, &form, index, errors) => {}
-                (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_))) => {
+    fn parse_one(&mut self, argument: TokenStream, errors: &mut Errors) {
+        let span = argument.span();
+        let mut rest = argument.clone().into_iter();
+        let first = rest.next();
+        let rest: TokenStream = rest.collect();
+        match (first, Form::of(&rest)) {
+            (None, _) => errors.push(span, "expected an argument before this comma"),
+            (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_))) => {
+                if !self.moved_key(&key, &form) {
                     self.set(&key, form, errors);
                 }
-                (Some(TokenTree::Ident(key)), form @ Form::Nothing) if is_flag(&key.to_string()) => {
-                    self.set(&key, form, errors);
-                }
-                (Some(TokenTree::Ident(first)), Form::Other) if second_argument(&rest).is_some() => {
-                    let second = second_argument(&rest).unwrap_or(first);
-                    errors.push(second.span(), format!("expected a comma before `{second}`"));
-                }
-                _ => match Path::parse_mod_style.parse2(argument) {
-                    Ok(path) if index == 0 => {
-                        self.word(FIRST, path.get_ident());
-                        self.point(path, errors);
-                    }
-                    Ok(path) => {
-                        self.word(LATER, path.get_ident());
-                        errors.push(
-                        path.span(),
-                        match path.get_ident().map(ToString::to_string) {
-                            Some(word) if KEYS.contains(&&*word) => format!("expected {}", form_of(&word)),
-                            Some(word) if crate::phases::PHASES.contains(&&*word) => {
-                                format!("a phase is a value of the key `only`: write `only = {word}`")
-                            }
-                            Some(word) if meant(&word, &FLAGS).is_some() => {
-                                format!("`#[hook]` has no key `{word}`; did you mean `{}`?", meant(&word, &FLAGS).unwrap_or_default())
-                            }
-                            _ => format!(
-                                "expected `<key> = <value>` with one of the keys {}; only the first argument can be a point",
-                                listed()
-                            ),
-                        },
-                    );
-                    }
-                    Err(_) => errors.push(
-                        span,
-                        "expected a point, as in `#[hook(after_step)]`, or `<key> = <value>`, as in `#[hook(ord = 10)]`",
-                    ),
-                },
             }
+            (Some(TokenTree::Ident(key)), form @ Form::Nothing) if is_flag(&key.to_string()) => {
+                self.set(&key, form, errors);
+            }
+            (Some(TokenTree::Ident(first)), Form::Other) if second_argument(&rest).is_some() => {
+                let second = second_argument(&rest).unwrap_or(first);
+                errors.push(second.span(), format!("expected a comma before `{second}`"));
+            }
+            _ => match Path::parse_mod_style.parse2(argument) {
+                Ok(path) => self.word(&path, errors),
+                Err(_) => errors.push(
+                    span,
+                    "expected a key, as in `#[hook(auto)]`, or `<key> = <value>`, as in `#[hook(ord = 10)]`",
+                ),
+            },
         }
     }
 
-    /// Reports a point that is written like a key, `after_step()` or `at = after_step`, and uses it
-    /// as the point if it is the first argument. Returns whether the argument is such a point.
-    fn is_for_a_point(&mut self, key: &Ident, form: &Form, index: usize, errors: &mut Errors) -> bool {
+    /// Notes a key that a type in the signature replaces, such as `around = backward`. Returns
+    /// whether it is one.
+    fn moved_key(&mut self, key: &Ident, form: &Form) -> bool {
         let name = key.to_string();
-        let (message, point) = match form {
-            Form::Value(value) if ["at", "on", "point", "moment"].contains(&&*name) => {
-                let Ok(point) = Path::parse_mod_style.parse2(value.clone()) else { return false };
-                let written = text_of(&point);
-                let message =
-                    format!("a point is the first argument and has no key: write `#[hook({written})]`");
-                (message, point)
+        if KEYS.contains(&&*name) {
+            return false;
+        }
+        let (Form::Value(value) | Form::List(value)) = form else { return false };
+        let moment = Path::parse_mod_style.parse2(value.clone()).ok();
+        let text = moment.as_ref().map_or_else(|| "…".into(), text_of);
+        let marker = moment.as_ref().and_then(marker_meant);
+        let moved = match &*name {
+            around if AROUND.contains(&around) => {
+                let marker = marker.filter(|marker| !is_point_marker(marker));
+                Moved::Around(format!("{name} = {text}"), marker)
             }
-            _ if is_like_a_point(&name) => {
-                let what = match form {
-                    Form::Value(_) => "value",
-                    _ => "arguments",
-                };
-                (format!("a point takes no {what}: write `#[hook({name})]`"), key.clone().into())
-            }
+            word if MOMENT.contains(&word) => Moved::Point(format!("{name} = {text}"), marker),
+            main if is_main_only(main) => Moved::MainOnly(name),
+            point if is_nearly_a_point(point) => Moved::Point(name.clone(), known_marker(&name)),
             _ => return false,
         };
-        errors.push(key.span(), message);
-        if index == 0 {
-            self.point = Some(point);
-        }
+        self.moved.push((key.span(), moved));
         true
     }
 
-    /// Reports the first word on a block if it is not the name of a point: a flag that is misspelled,
-    /// or has another name here.
-    pub(super) fn check_flag(&mut self, errors: &mut Errors) {
-        let Some(word) = self.point.as_ref().and_then(Path::get_ident) else { return };
-        let name = word.to_string();
-        if is_like_a_point(&name) || foreign::translate(&name).is_some() {
+    /// Reports a word that is not a key. A moment, which a type in the signature replaces, is only
+    /// noted.
+    fn word(&mut self, path: &Path, errors: &mut Errors) {
+        let Some(word) = path.get_ident() else {
+            let span = path.segments.last().map_or_else(|| path.span(), |last| last.ident.span());
+            self.moved.push((span, Moved::Point(text_of(path), marker_meant(path))));
             return;
-        }
-        let help = match meant(&name, &FLAGS) {
-            Some(flag) => format!("did you mean `{flag}`?"),
-            None => format!("expected one of {}", FLAGS.map(|flag| format!("`{flag}`")).join(", ")),
         };
-        errors.push(word.span(), format!("`#[hook]` on a block has no flag `{name}`; {help}"));
-        self.point = None;
-    }
-
-    /// Uses the point that a marker type is named after, which is written in lower case.
-    fn point(&mut self, mut path: Path, errors: &mut Errors) {
-        if let Some(last) = path.segments.last_mut()
-            && last.ident.to_string().starts_with(char::is_uppercase)
-        {
-            let snake = snake(&last.ident.to_string());
-            errors.push(
-                last.ident.span(),
-                format!(
-                    "a point is written in lower case here: `{snake}`; `{}` is for `Cx<{0}>`",
-                    last.ident
-                ),
-            );
-            last.ident = Ident::new(&snake, last.ident.span());
-        }
-        self.point = Some(path);
-    }
-
-    /// Records a word, with the module whose names editors suggest for it.
-    fn word(&mut self, module: &'static [&'static str], word: Option<&Ident>) {
-        self.words.extend(word.map(|word| (module, word.clone())));
+        self.words.push((LATER, word.clone()));
+        let name = word.to_string();
+        let help = match &*name {
+            key if KEYS.contains(&key) => format!("expected {}", form_of(key)),
+            main if is_main_only(main) => {
+                return self.moved.push((word.span(), Moved::MainOnly(name)));
+            }
+            moment if is_point(moment) || is_marker(moment) || is_operation(moment) => {
+                let marker = marker_meant(path);
+                return self.moved.push((word.span(), Moved::Point(name, marker)));
+            }
+            phase if crate::phases::PHASES.contains(&phase) => {
+                format!("a phase is a value of the key `only`: write `only = {phase}`")
+            }
+            _ => match (foreign::translate(&name), meant(&name, &FLAGS)) {
+                (Some(ours), _) => ours.message(&name),
+                (None, Some(flag)) => format!("`#[hook]` has no key `{name}`; did you mean `{flag}`?"),
+                (None, None) if is_like_a_point(&name) => {
+                    return self.moved.push((word.span(), Moved::Point(name, None)));
+                }
+                (None, None) => match meant(&name, &KEYS) {
+                    Some(key) => format!("`#[hook]` has no key `{name}`; did you mean {}?", form_of(key)),
+                    None => format!("`#[hook]` has no key `{name}`; expected one of {}", listed()),
+                },
+            },
+        };
+        errors.push(word.span(), help);
     }
 
     fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
@@ -284,12 +251,12 @@ impl Arguments {
             return errors.push(span, format!("duplicate key `{name}`{help}"));
         }
         self.keys.push(key.clone());
-        self.word(LATER, Some(key).filter(|key| *key != "crate"));
+        self.words.extend((key != "crate").then(|| (LATER, key.clone())));
         match (name.as_str(), form) {
             ("ord", Form::Value(value)) => self.ord = integer("ord", value, span, errors),
             ("every", Form::Value(value)) => self.every = positive(&value, span, errors),
             ("only", Form::Value(list) | Form::List(list)) => {
-                self.word(PHASES, placeholder(&list, "train").as_ref());
+                self.words.extend(placeholder(&list, "train").map(|phase| (PHASES, phase)));
                 self.only = phases(list, span, &mut self.words, errors);
             }
             ("of", Form::Value(list) | Form::List(list)) => self.of = modules(list, span, errors),
@@ -299,15 +266,7 @@ impl Arguments {
             ("after", Form::Value(list) | Form::List(list)) => {
                 self.after = targets(&name, list, span, errors);
             }
-            ("around", Form::Value(value)) => {
-                let path = Path::parse_mod_style.parse2(value.clone());
-                let typed = path.as_ref().ok().and_then(Path::get_ident).cloned();
-                self.word(OPERATIONS, typed.or_else(|| placeholder(&value, "step")).as_ref());
-                self.around = operation(value, span, errors);
-                self.around_failed = self.around.is_none();
-            }
             ("crate", Form::Value(value)) => self.krate = path(&name, value, span, errors),
-            ("main_only", Form::Nothing) => self.main_only = Some(span),
             ("auto", Form::Nothing) => self.auto = Some(span),
             ("auto", Form::Value(value)) => {
                 self.auto = word("auto", "ranks", value, span, errors).map(|_| span);
@@ -321,17 +280,10 @@ impl Arguments {
             ("trial", Form::Value(value)) => self.trial = boolean("trial", value, span, errors),
             (known, _) if KEYS.contains(&known) => {
                 errors.push(span, format!("expected {}", form_of(known)));
-                self.around_failed |= known == "around";
-                if known == "main_only" {
-                    self.main_only = Some(span); // with a value, such as `true`
-                }
             }
             _ => {
                 let help = match meant(&name, &KEYS) {
-                    Some(nearest) => {
-                        self.around_failed |= nearest == "around";
-                        format!("did you mean `{nearest}`?")
-                    }
+                    Some(nearest) => format!("did you mean `{nearest}`?"),
                     None => format!("expected one of {}", listed()),
                 };
                 errors.push(span, format!("`#[hook]` has no key `{name}`; {help}"));
@@ -401,6 +353,27 @@ pub(super) fn is_like_a_point(word: &str) -> bool {
     word.starts_with("before_") || word.starts_with("after_") || ["setup", "teardown"].contains(&word)
 }
 
+/// Returns the name of the marker type for the moment that a path names: `AfterStep` for
+/// `after_step`, `AfterStep` and `trainer::at::after_step`.
+fn marker_meant(path: &Path) -> Option<String> {
+    let last = path.segments.last()?.ident.to_string();
+    if path.segments.len() > 1 && !path.segments.iter().any(|segment| segment.ident == "trainer") {
+        return None;
+    }
+    known_marker(&last)
+}
+
+/// Returns the name of the marker type with this name, or of the moment with this name.
+fn known_marker(name: &str) -> Option<String> {
+    let marker = if name.starts_with(char::is_uppercase) { name.to_owned() } else { pascal(name) };
+    is_marker(&marker).then_some(marker)
+}
+
+/// Returns whether a marker type is that of a point.
+fn is_point_marker(marker: &str) -> bool {
+    is_point(&crate::lifecycle::snake(marker))
+}
+
 /// Returns whether a key takes no value.
 fn is_flag(word: &str) -> bool {
     FLAGS.contains(&word)
@@ -417,9 +390,7 @@ fn form_of(key: &str) -> &'static str {
         }
         "before" => "`before = <hook>`, `before(<hook>, …)` or `before = optional(<hook>)`",
         "after" => "`after = <hook>`, `after(<hook>, …)` or `after = optional(<hook>)`",
-        "around" => "`around = <operation>`",
         "crate" => "`crate = <path of the trainer crate>`",
-        "main_only" => "`main_only` without a value",
         "auto" => "`auto` or `auto = ranks`",
         "state" => "`state` or `state = self.<field>`",
         "settings" => "`settings` without a value",
@@ -536,33 +507,6 @@ fn phases(
         }
     });
     phases.collect()
-}
-
-/// Parses the path of an operation, and reports a string or a point in its place.
-fn operation(value: TokenStream, at: Span, errors: &mut Errors) -> Option<Path> {
-    if let Ok(text) = syn::parse2::<syn::LitStr>(value.clone()) {
-        let name = text.value();
-        let example = if name.is_empty() { "backward" } else { &name };
-        let message = format!(
-            "expected `around = <operation>`, found a string: write `around = {example}` without quotes"
-        );
-        errors.push(text.span(), message);
-        return None;
-    }
-    let path = path("around", value, at, errors)?;
-    let name = path.get_ident().map(ToString::to_string).unwrap_or_default();
-    if !is_like_a_point(&name) {
-        return Some(path);
-    }
-    let operation = name.strip_prefix("before_").or_else(|| name.strip_prefix("after_"));
-    let operation = operation.map(|operation| format!("`around = {operation}`, or ")).unwrap_or_default();
-    errors.push(
-        path.span(),
-        format!(
-            "expected `around = <operation>`, found the point `{name}`: write {operation}`#[hook({name})]` for a hook at the point"
-        ),
-    );
-    None
 }
 
 /// Formats a path with the usual spacing.

@@ -1,21 +1,21 @@
 //! Checks a parsed item together with its arguments. Mistakes within the arguments are reported
 //! while they are parsed; rustc checks names and types.
 
-use proc_macro2::{Ident, Span};
-use quote::quote_spanned;
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{GenericParam, Path, ReturnType, Type};
+use syn::{GenericParam, ReturnType, Type};
 
-use super::arguments::{Arguments, Of, is_like_a_point, text_of};
+use super::arguments::{Arguments, Moved, Of};
 use super::foreign;
-use super::parse::{Block, Function, Item, Member, borrowed, is_foreign, peeled};
+use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
-    context_of, innermost, is_named, last_word, main_of, marker_of, signature, takes_context, typed,
+    context_of, innermost, is_named, last_word, main_of, marker_ident, marker_of, next_of, signature,
+    takes_context,
 };
 use crate::errors::Errors;
-use crate::krate::Krate;
-use crate::lifecycle::snake;
+use crate::lifecycle::{pascal, snake};
+use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The checked hooks of an item.
 pub(super) enum Checked<'a> {
@@ -26,32 +26,20 @@ pub(super) enum Checked<'a> {
 /// A function or method that is a hook.
 pub(super) struct Hook<'a> {
     pub(super) function: &'a Function,
-    /// The path of the marker type of its point, or of the operation that it is around.
-    pub(super) moment: Path,
+    /// The type of its context, without the reference: its moment is a part of this type.
+    pub(super) context: &'a Type,
+    /// Whether it takes `&Cx`, so that it only observes.
+    pub(super) observes: bool,
     /// For a hook around an operation, the span at which a wrong `next` is reported.
     pub(super) next: Option<Span>,
     pub(super) arguments: &'a Arguments,
     /// The arguments of its block, if the method also has its own.
     pub(super) inherited: Option<&'a Arguments>,
     pub(super) in_block: bool,
-    /// Whether it runs in the process of rank 0 only.
-    pub(super) main_only: bool,
-    /// Whether its signature is valid.
-    sound: bool,
     /// The span at which a wrong context is reported: `AfterStep` in `&mut Cx<AfterStep>`.
-    pub(super) context: Span,
+    pub(super) at: Span,
     /// The span at which a wrong return type is reported.
     pub(super) output: Span,
-}
-
-impl Hook<'_> {
-    /// Returns whether the hook's moment was probably meant as written, despite the mistakes. rustc
-    /// then resolves its path too.
-    pub(super) fn is_clear(&self) -> bool {
-        let name = self.function.signature.ident.to_string();
-        let like_a_point = name.starts_with("before_") || name.starts_with("after_");
-        like_a_point || !self.arguments.unclear && self.sound
-    }
 }
 
 impl Checked<'_> {
@@ -125,23 +113,12 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             }
             Member::Other(_) => continue,
         };
-        let name = &method.function.signature.ident;
-        let is_hook = method.hook.is_some() || takes_context(&method.function);
         if let Some(own) = &method.hook {
             only_on_blocks(own, errors);
             errors.refuse(&own.krate, "`crate` goes on the `impl` block, where it applies to every method");
         }
-        if !is_hook {
-            let word = name.to_string();
-            if is_like_a_point(&word) {
-                errors.push(
-                    name.span(),
-                    format!(
-                        "`{word}` is named like a hook but takes no `&mut Cx<…>` after `self`: \
-                         add the context, or move the method to an `impl` block without `#[hook]`"
-                    ),
-                );
-            }
+        if !is_hook(method) {
+            no_hook(&method.function, errors);
             continue;
         }
         let (first, inherited) = method.hook.as_ref().map_or((arguments, None), |own| (own, Some(arguments)));
@@ -154,7 +131,68 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             "no method of this block is a hook: add one, as in `fn after_step(&mut self, cx: &mut Cx<AfterStep>)`",
         );
     }
+    called(block, errors);
     hooks
+}
+
+/// Returns whether a method of a block is a hook.
+fn is_hook(method: &Method) -> bool {
+    method.hook.is_some() || takes_context(&method.function)
+}
+
+/// Reports a method that is named like a point but is not a hook.
+fn no_hook(function: &Function, errors: &mut Errors) {
+    let name = &function.signature.ident;
+    let word = name.unraw().to_string();
+    if is_nearly_a_point(&word) {
+        errors.push(
+            name.span(),
+            format!(
+                "`{word}` is named like a hook but takes no `&mut Cx<…>` after `self`: \
+                 add the context, or move the method to an `impl` block without `#[hook]`"
+            ),
+        );
+    }
+}
+
+/// Reports the calls of a hook by other methods of its block: a helper that takes a context has
+/// become a hook.
+fn called(block: &Block, errors: &mut Errors) {
+    let methods = || {
+        block.members.iter().filter_map(|member| match member {
+            Member::Method(method) => Some(&**method),
+            _ => None,
+        })
+    };
+    let hooks: Vec<_> = methods().filter(|method| is_hook(method)).collect();
+    let hooks: Vec<_> = hooks.iter().map(|method| &method.function.signature.ident).collect();
+    for method in methods() {
+        calls(method.function.body.clone(), &hooks, errors);
+    }
+}
+
+/// Reports `self.name(…)` and `Self::name(…)` of a hook in these tokens.
+fn calls(tokens: TokenStream, hooks: &[&Ident], errors: &mut Errors) {
+    let tokens: Vec<_> = tokens.into_iter().collect();
+    for (nth, token) in tokens.iter().enumerate() {
+        if let TokenTree::Group(group) = token {
+            calls(group.stream(), hooks, errors);
+        }
+        let TokenTree::Ident(name) = token else { continue };
+        let before: Vec<String> = tokens[..nth].iter().rev().take(3).map(ToString::to_string).collect();
+        let before: Vec<&str> = before.iter().map(String::as_str).collect();
+        let is_method = before.starts_with(&[".", "self"]) || before == [":", ":", "Self"];
+        let is_called = tokens.get(nth + 1).is_some_and(|next| next.to_string().starts_with(['(', ':']));
+        if is_method && is_called && hooks.contains(&name) {
+            errors.push(
+                name.span(),
+                format!(
+                    "`{name}` takes a context, so it is a hook, which the trainer calls: move a helper, or what both \
+                     need, to an `impl` block without `#[hook]`"
+                ),
+            );
+        }
+    }
 }
 
 /// Reports mistakes in the header of a block: its type, its generics and the arguments on it.
@@ -171,10 +209,9 @@ fn header(block: &Block, arguments: &Arguments, errors: &mut Errors) {
             GenericParam::Lifetime(_) => {}
         }
     }
-    errors.refuse(
-        &arguments.around,
-        "`around` goes on a method, not on the `impl` block: `#[hook(around = …)] fn …`",
-    );
+    for (span, moved) in &arguments.moved {
+        errors.push(*span, message_of_moved(moved, None));
+    }
     if let Some(auto) = arguments.auto
         && block.is_generic()
     {
@@ -190,10 +227,6 @@ fn header(block: &Block, arguments: &Arguments, errors: &mut Errors) {
         );
     }
     itself(&last_word(&block.self_type), arguments, errors);
-    errors.refuse(
-        &arguments.point,
-        "a point goes on a method, not on the `impl` block: name the method after the point, or put `#[hook(<point>)]` on it",
-    );
 }
 
 fn hook<'a>(
@@ -203,97 +236,156 @@ fn hook<'a>(
     inherited: Option<&'a Arguments>,
     errors: &mut Errors,
 ) -> Option<Hook<'a>> {
-    // `around` on a block is reported once, on the block.
-    let of_block = in_block && inherited.is_none();
-    let around = arguments.around.as_ref().filter(|_| !of_block);
-    if arguments.around_failed && !of_block {
-        return None; // the required signature is unknown
+    let written = context_of(function);
+    // The words of a block are reported once, on the block.
+    if !in_block || inherited.is_some() {
+        for (span, moved) in &arguments.moved {
+            errors.push(*span, message_of_moved(moved, Some(function)));
+        }
     }
-    let sound = errors.none_in(|errors| signature(function, in_block, around, errors));
-    if sound && around.is_some() && matches!(function.signature.output, syn::ReturnType::Default) {
+    let is_sound = errors.none_in(|errors| {
+        signature(function, in_block, errors);
+        moment(function, errors);
+    });
+    let name = &function.signature.ident;
+    let next = next_of(function).map(innermost);
+    if is_sound && next.is_some() && matches!(function.signature.output, ReturnType::Default) {
         errors.push(
-            function.signature.ident.span(),
+            name.span(),
             "a hook around an operation says how it ended: return `Result<Done>`, from `next.run(cx)`, \
              `next.replace(cx, …)` or `Ok(next.skip())`",
         );
     }
-    if around.is_none() && typed(function).nth(1).is_some_and(|second| is_named("Next", second)) {
-        return None; // it is around an operation, so its name need not be a point
-    }
-    let name = &function.signature.ident;
-    let krate = Krate::of(inherited.unwrap_or(arguments).krate.as_ref());
-    let moment = match around.or(arguments.point.as_ref()) {
-        Some(path) if path.leading_colon.is_some() || path.segments.len() > 1 => path.clone(),
-        Some(path) => {
-            let module = if around.is_some() { "around" } else { "at" };
-            named(path.segments.last().map_or(name, |segment| &segment.ident), module, &krate, errors)
-        }
-        None => {
-            if let Some(point) = point_meant(function) {
-                let helper =
-                    if in_block { ", or move a helper to an `impl` block without `#[hook]`" } else { "" };
-                // After another mistake, the meaning of the name is uncertain.
-                if sound && !arguments.unclear {
-                    errors.push(
-                        name.span(),
-                        format!(
-                            "`{name}` is not a point in `trainer::at`: write the point, `#[hook({point})]`{helper}"
-                        ),
-                    );
-                }
-                return None;
-            }
-            named(name, "at", &krate, errors)
-        }
-    };
-    if let (Some(_), Some(point)) = (around, &arguments.point) {
-        errors
-            .push(point.span(), "a hook is at a point or around an operation, not both: remove one of them");
-    }
-    let main_only =
-        [Some(arguments), inherited].into_iter().flatten().any(|arguments| arguments.main_only.is_some());
-    check_main_only(function, main_only, around, errors);
+    let Some(Type::Reference(reference)) = written.map(peeled) else { return None };
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
         ReturnType::Type(_, returned) => innermost(returned),
     };
-    let context = context_of(function).map_or(name.span(), innermost);
-    let next = around.map(|_| typed(function).nth(1).map_or(name.span(), innermost));
-    Some(Hook { function, moment, next, arguments, inherited, in_block, main_only, sound, context, output })
+    Some(Hook {
+        function,
+        context: &reference.elem,
+        observes: reference.mutability.is_none(),
+        next,
+        arguments,
+        inherited,
+        in_block,
+        at: innermost(&reference.elem),
+        output,
+    })
 }
 
-/// Reports `main_only` on a hook around an operation, and `Cx<Main<…>>` on a hook that runs on all
-/// ranks. rustc reports a `main_only` hook without `Main`.
-fn check_main_only(function: &Function, main_only: bool, around: Option<&Path>, errors: &mut Errors) {
-    if main_only && let Some(operation) = around {
-        let name = text_of(operation);
-        errors.push(
-            operation.span(),
+/// Returns the message about a word that a type in the signature of a hook replaces. `function` is
+/// the hook, unless the word is on a block.
+fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
+    let context = function.and_then(context_of).filter(|context| is_named("Cx", context));
+    let marker = context.and_then(marker_of);
+    let with =
+        |wanted: String, is_there: bool| if is_there { String::new() } else { format!(", and {wanted}") };
+    match moved {
+        Moved::Point(written, wanted) => {
+            let is_there = wanted.is_some() && *wanted == marker;
+            let help = match wanted {
+                Some(wanted) => format!("take `&mut Cx<{wanted}>`"),
+                None => "write the moment in that type, as in `&mut Cx<AfterStep>`".into(),
+            };
+            let is_there = is_there || wanted.is_none() && marker.is_some();
             format!(
-                "a hook around `{name}` decides whether `{name}` runs, so it cannot run on rank 0 only: remove `main_only`, or \
+                "the type of the context says when a hook runs: remove `{written}`{}",
+                with(help, is_there)
+            )
+        }
+        Moved::Around(written, wanted) => {
+            let is_there = function.and_then(next_of).is_some() && (wanted.is_none() || *wanted == marker);
+            let operation = wanted.as_deref().unwrap_or("…");
+            let help = format!("take `cx: &mut Cx<{operation}>, next: Next<{operation}>`");
+            format!(
+                "the types of the arguments say when a hook runs: remove `{written}`{}",
+                with(help, is_there)
+            )
+        }
+        Moved::MainOnly(written) => {
+            let is_there = context.and_then(main_of).is_some();
+            let point = marker.as_deref().unwrap_or("…");
+            let help = format!("take `&Cx<Main<{point}>>`");
+            format!(
+                "the type of the context says where a hook runs: remove `{written}`{}",
+                with(help, is_there)
+            )
+        }
+    }
+}
+
+/// Reports a moment that another framework has, a function that is named like another point, and
+/// `Main` around an operation. rustc resolves the names.
+fn moment(function: &Function, errors: &mut Errors) {
+    let Some(context) = context_of(function).filter(|context| is_named("Cx", context)) else { return };
+    let Some(marker) = marker_of(context) else { return };
+    if let Some((word, _)) = main_of(context)
+        && next_of(function).is_some()
+    {
+        let name = snake(&marker);
+        errors.push(
+            word,
+            format!(
+                "a hook around `{name}` decides whether `{name}` runs, so it cannot run on rank 0 only: remove `Main`, or \
                  use the points before and after `{name}`"
             ),
         );
     }
-    if !main_only && let Some((word, marker)) = context_of(function).and_then(main_of) {
+    if let Some((word, ours)) = theirs(context) {
+        let message = ours.message(&word.to_string());
         errors.push(
-            word,
+            word.span(),
+            format!("{message}; a moment of your own with this name needs its path, from `self` or `crate`"),
+        );
+        return;
+    }
+    kind(context, &marker, next_of(function).is_some(), errors);
+    let name = &function.signature.ident;
+    let word = name.unraw().to_string();
+    if is_point(&word) && is_marker(&marker) && pascal(&word) != marker {
+        errors.push(
+            name.span(),
             format!(
-                "`Main` is for a hook that runs on rank 0 only: add `main_only` to `#[hook]`, or take `&mut Cx<{marker}>`"
+                "`{word}` is the name of a point, but this hook is at `{marker}`: rename it, or take `&mut Cx<{}>`",
+                pascal(&word)
             ),
         );
     }
 }
 
-/// Returns the point in a function's context type, if the function's name neither resembles a point
-/// nor is a name of another framework.
-fn point_meant(function: &Function) -> Option<String> {
-    let name = function.signature.ident.unraw().to_string();
-    let context = context_of(function).filter(|context| is_named("Cx", context)).map(marker_of)??;
-    let point = snake(&context);
-    let alike = strsim::jaro_winkler(&name, &point) > 0.8;
-    let like_a_point = name.starts_with("before_") || name.starts_with("after_") || alike;
-    (!like_a_point && foreign::translate(&name).is_none()).then_some(point)
+/// Reports an operation of the trainer at which a hook takes no `next`, and a point at which it does.
+fn kind(context: &Type, marker: &str, is_around: bool, errors: &mut Errors) {
+    let Some(word) = marker_ident(context) else { return };
+    let name = snake(marker);
+    if is_operation(&name) && !is_around {
+        errors.push(
+            word.span(),
+            format!(
+                "`{word}` is an operation, not a point: use `Before{word}` or `After{word}`, or take `next: Next<{word}>`, \
+                 which makes the hook one around it"
+            ),
+        );
+    }
+    if is_point(&name) && is_around {
+        errors.push(
+            word.span(),
+            format!(
+                "`{word}` is a point, not an operation, so its hooks take no `next`: remove the argument"
+            ),
+        );
+    }
+}
+
+/// Returns the marker in a context that is a name of another framework, `OnTrainEnd`, and its
+/// counterpart.
+pub(super) fn theirs(context: &Type) -> Option<(Ident, foreign::Ours)> {
+    let word = marker_ident(context)?;
+    if is_marker(&word.to_string()) {
+        return None;
+    }
+    let ours = foreign::translate(&snake(&word.to_string()))?;
+    Some((word, ours))
 }
 
 /// Reports keys that are only valid on a block, because they apply to a value.
@@ -328,20 +420,4 @@ fn itself(name: &str, arguments: &Arguments, errors: &mut Errors) {
             errors.push(target.path.span(), "a hook cannot run before or after itself");
         }
     }
-}
-
-/// Returns the path for a bare name. A name of another framework is reported with its counterpart,
-/// which then replaces it.
-fn named(name: &Ident, module: &str, krate: &Krate<'_>, errors: &mut Errors) -> Path {
-    let Some(ours) = foreign::translate(&name.to_string()) else { return within(module, name, krate) };
-    errors.push(name.span(), ours.message);
-    within("at", &Ident::new(ours.moment, name.span()), krate)
-}
-
-/// Returns `::trainer::<module>::<name>`, located on the user's own word.
-fn within(module: &str, name: &Ident, krate: &Krate<'_>) -> Path {
-    let span = name.span().resolved_at(Span::mixed_site());
-    let krate = krate.at(span);
-    let module = Ident::new(module, span);
-    syn::parse2(quote_spanned!(span=> #krate::#module::#name)).expect("a path")
 }

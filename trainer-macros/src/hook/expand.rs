@@ -2,15 +2,16 @@
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
-use syn::Generics;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
+use syn::{Generics, Type};
 
 use super::arguments::{Arguments, Of, SavedState, Target, text_of};
 use super::check::{Checked, Hook};
 use super::parse::Block;
-use super::signature::last_word;
+use super::signature::{last_word, main_of, marker_of};
 use crate::krate::Krate;
+use crate::moments::is_marker;
 
 /// Expands to the registrations. `arguments` are those of the item's attribute, not of a method in
 /// a block.
@@ -31,21 +32,12 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
     }
 }
 
-/// The alias of a moment in the expansion, so that the user's path occurs only once: rustc then
-/// reports it only once.
-fn alias(index: usize) -> Ident {
-    format_ident!("__At{index}")
-}
-
 fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
-    let at = alias(0);
-    let moment = &hook.moment;
     let name = &hook.function.signature.ident;
     let trainer = krate.at(Span::call_site());
-    let body = body(hook, &at, krate, |arguments| quote!(#name(#arguments)));
+    let body = body(hook, krate, |arguments| quote!(#name(#arguments)));
     let definition = Definition {
         krate,
-        at: &at,
         origin: origin(&path_of(&name.unraw().to_string()), krate),
         id: quote!(#trainer::__private::id_of_own(&#name)),
         shim: quote!(__shim),
@@ -53,9 +45,11 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     };
     let definition = definition.expand(hook);
     let rest = hook.next.map(|_| quote!(__rest: #trainer::__private::Rest<'_>,));
+    // The definition repeats the type of the context. rustc drops the second of two equal errors, and
+    // those about a type in two functions are equal if their names have the same location.
+    let define = Ident::new("__definition", name.span());
     // A function compiles faster than a closure.
     quote! {
-        type #at = #moment;
         fn __shim(
             __run: &mut #trainer::__private::Run,
             _: ::core::primitive::u32,
@@ -63,18 +57,13 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
         ) -> #trainer::__private::HookResult {
             #body
         }
-        #trainer::__private::inventory::submit! { #trainer::__private::Discovered(#definition) }
+        fn #define() -> #trainer::__private::HookDef { #definition }
+        #trainer::__private::inventory::submit! { #trainer::__private::Discovered(#define) }
     }
 }
 
 fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate<'_>) -> TokenStream {
     let trainer = krate.at(Span::call_site());
-    let moments = hooks.iter().enumerate().map(|(index, hook)| {
-        let alias = alias(index);
-        let moment = &hook.moment;
-        let cfg = hook.function.cfg();
-        quote!(#(#cfg)* type #alias = #moment;)
-    });
     let self_type = &block.self_type;
     let origin = origin(&path_of(&last_word(self_type)), krate);
     let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
@@ -116,12 +105,15 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     };
     let patterns = patterns(hooks, krate);
     let calls = calls(hooks, krate);
+    // As in the definition of a function, located where errors about the types are equal.
+    let impl_token = block.impl_token;
     quote! {
-        #(#moments)*
         const __ORIGIN: #trainer::__private::Origin = #origin;
         #[diagnostic::do_not_recommend]
-        impl #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
-            const HOOKS: &'static [#trainer::__private::HookDef] = &[#(#definitions),*];
+        #impl_token #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
+            fn __hooks() -> #trainer::__private::Definitions {
+                #trainer::__private::Definitions::from([#(#definitions),*])
+            }
             #single
             #state
             #settings
@@ -168,7 +160,7 @@ fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
     for (index, hook) in hooks.iter().enumerate() {
         let name = &hook.function.signature.ident;
         let cfg = hook.function.cfg();
-        let body = body(hook, &alias(index), krate, |arguments| quote!(Self::#name(self, #arguments)));
+        let body = body(hook, krate, |arguments| quote!(Self::#name(self, #arguments)));
         let calls = if hook.next.is_some() { &mut around_calls } else { &mut calls };
         calls.push(quote!(#(#cfg)* #index => #body));
     }
@@ -251,7 +243,6 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
     let call_nth = format_ident!("{}", if hook.next.is_some() { "call_around_nth" } else { "call_nth" });
     let definition = Definition {
         krate,
-        at: &alias(index),
         origin: quote!(__ORIGIN.method(#word)),
         id: quote!(::core::any::TypeId::of::<Self>()),
         shim: quote!(#trainer::__private::#call_nth::<Self, #index>),
@@ -265,28 +256,26 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
 /// Expands to a call of the user's function, with its arguments and a conversion of its result.
 /// With `every`, the call is made only if it is due. `call` receives the arguments and returns the
 /// call expression.
-fn body(
-    hook: &Hook<'_>,
-    at: &Ident,
-    krate: &Krate<'_>,
-    call: impl FnOnce(TokenStream) -> TokenStream,
-) -> TokenStream {
-    let run = Ident::new("__run", ours(hook.context));
-    let context = {
-        let at = located(at, hook.context);
-        let trainer = krate.at(hook.context);
-        let context_at = if hook.main_only { "main_context_at" } else { "context_at" };
-        let context_at = Ident::new(context_at, hook.context);
-        quote_spanned!(hook.context=> #trainer::__private::#context_at::<#at, _>(#run))
-    };
-    let next = hook.next.map(|span| {
-        let at = located(at, span);
-        let trainer = krate.at(span);
-        let rest = Ident::new("__rest", ours(span));
-        quote_spanned!(span=> #trainer::__private::next_at::<#at, _>(#rest))
+fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> TokenStream) -> TokenStream {
+    let here = ours(hook.at);
+    let at_context = krate.at(here);
+    let context = Ident::new("__context", here);
+    let lent = Ident::new(if hook.observes { "observed" } else { "lent" }, here);
+    let run = Ident::new("__run", here);
+    let bind_context = quote_spanned!(here=> let #context = #at_context::__private::#lent(#run););
+    let bind_next = hook.next.map(|span| {
+        let here = ours(span);
+        let trainer = krate.at(here);
+        let rest = Ident::new("__rest", here);
+        let context = Ident::new("__context", here);
+        let next = quote_spanned!(here=> #trainer::__private::next_of(&*#context, #rest));
+        quote!(let __next = #next;)
     });
-    let bind_next = next.map(|next| quote!(let __next = #next;));
-    let call = call(if bind_next.is_some() { quote!(#context, __next) } else { context });
+    let guard = may_be_main_only(hook.context).then(|| {
+        let trainer = krate.at(Span::call_site());
+        quote!(let __guard = #trainer::__private::main_only_guard(__run);)
+    });
+    let call = call(if bind_next.is_some() { quote!(#context, __next) } else { quote!(#context) });
     // In a variable, so that a wrong return type is reported where the user wrote it.
     let returned = Ident::new("__returned", hook.output);
     let outcome = {
@@ -295,23 +284,28 @@ fn body(
         let outcome = Ident::new(outcome, hook.output);
         quote_spanned!(hook.output=> #trainer::__private::#outcome(#returned))
     };
-    let guard = hook.main_only.then(|| {
+    let due = setting(hook, |arguments| arguments.every).map(|_| {
         let trainer = krate.at(Span::call_site());
-        quote!(let __guard = #trainer::__private::MainOnlyGuard::begin();)
+        let otherwise = match hook.next {
+            None => quote!(::core::result::Result::Ok(())),
+            Some(_) => quote!(#trainer::__private::pass_on(__run, __rest)),
+        };
+        quote!(if !#trainer::__private::is_due(__run) { return #otherwise; })
     });
-    let run = quote!({
+    quote!({
+        #due
         #guard
+        #bind_context
         #bind_next
         let #returned = #call;
         #outcome
-    });
-    let Some((n, _)) = setting(hook, |arguments| arguments.every) else { return run };
-    let trainer = krate.at(Span::call_site());
-    let otherwise = match hook.next {
-        None => quote!(::core::result::Result::Ok(())),
-        Some(_) => quote!(#trainer::__private::pass_on(__run, __rest)),
-    };
-    quote!({ if #trainer::__private::due::<#at>(__run, #n) #run else { #otherwise } })
+    })
+}
+
+/// Returns whether the context of a hook may be that of a hook on rank 0 only, as far as its tokens
+/// reveal it.
+fn may_be_main_only(context: &Type) -> bool {
+    main_of(context).is_some() || !marker_of(context).is_some_and(|marker| is_marker(&marker))
 }
 
 /// Returns a setting of the hook's own arguments, or else of its block's.
@@ -322,7 +316,6 @@ fn setting<'a, T>(hook: &Hook<'a>, get: impl Fn(&'a Arguments) -> Option<T>) -> 
 /// The constant that describes one hook and how to call it.
 struct Definition<'a> {
     krate: &'a Krate<'a>,
-    at: &'a Ident,
     /// Its `Origin`, without the line and the docs.
     origin: TokenStream,
     /// Its `TypeId`, which order constraints refer to.
@@ -335,27 +328,23 @@ struct Definition<'a> {
 
 impl Definition<'_> {
     fn expand(&self, hook: &Hook<'_>) -> TokenStream {
-        let Definition { krate, at, origin, id, shim, patterns } = self;
+        let Definition { krate, origin, id, shim, patterns } = self;
         let trainer = krate.at(Span::call_site());
         let ord = setting(hook, |arguments| arguments.ord.as_ref());
-        let ord =
-            ord.map_or_else(|| quote!(0), |ord| quote!({ let __ord: ::core::primitive::i32 = #ord; __ord }));
+        let ord = ord.map_or_else(
+            || quote!(0),
+            |ord| quote!(const { let __ord: ::core::primitive::i32 = #ord; __ord }),
+        );
         let only = setting(hook, |arguments| Some(&arguments.only).filter(|only| !only.is_empty()));
         let only = only.into_iter().flatten().map(|phase| {
             let here = ours(phase.span());
-            let at = located(at, phase.span());
             let trainer = krate.at(here);
-            quote_spanned!(here=> .only(#trainer::__private::phase_of::<#at, #trainer::phase::#phase>()))
+            quote_spanned!(here=> .only::<#trainer::phase::#phase>())
         });
-        let every = setting(hook, |arguments| arguments.every).map(|(n, span)| {
-            let here = ours(span);
-            let at = located(at, span);
-            let trainer = krate.at(here);
-            quote_spanned!(here=> .every(#trainer::__private::every_of::<#at>(#n)))
-        });
+        let every = setting(hook, |arguments| arguments.every)
+            .map(|(n, span)| quote_spanned!(ours(span)=> .every(#n)));
         let of = setting(hook, |arguments| arguments.of.as_ref()).map(|modules| {
             let here = ours(modules.span());
-            let at = located(at, modules.span());
             let trainer = krate.at(here);
             match modules {
                 Of::Patterns(listed) => {
@@ -363,31 +352,27 @@ impl Definition<'_> {
                         let optional = optional.then(|| quote!(.optional()));
                         quote!(#trainer::__private::ModulePattern::new(#text)#optional)
                     });
-                    quote_spanned! {here=>
-                        .of(#trainer::__private::of_modules::<#at>(const { &[#(#listed),*] }))
-                    }
+                    quote_spanned!(here=> .of(const { &[#(#listed),*] }))
                 }
-                Of::Value(_) => quote_spanned! {here=>
-                    .of_value(#trainer::__private::of_value::<#at>(#patterns))
-                },
+                Of::Value(_) => quote_spanned!(here=> .of_value(#patterns)),
             }
         });
-        let main_only = hook.main_only.then(|| quote!(.main_only()));
+        let observes = hook.observes.then(|| quote!(.observes()));
         let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
         let constraints = self.constraints(hook);
         let docs = hook.function.summary();
         let line = line_of(&hook.function.signature.ident);
-        let word = hook.moment.segments.last().map_or_else(Span::call_site, |segment| segment.ident.span());
-        let at = located(at, word);
         let constructor = if hook.next.is_some() { format_ident!("around") } else { format_ident!("at") };
+        let context = hook.context;
         quote! {
-            #trainer::__private::HookDef::#constructor::<#at>(#origin.written(#line, #docs), #id, #ord, #shim)
+            #trainer::__private::HookDef::#constructor::<#context>(#origin.written(#line, #docs), #id, #ord, #shim)
             #(#only)*
             #every
             #of
-            #main_only
+            #observes
             #trial
             #constraints
+            .done()
         }
     }
 
@@ -430,11 +415,6 @@ impl Definition<'_> {
         let inherited = of_block.then(|| quote!(.inherited()));
         quote_spanned!(here=> #trainer::__private::OrderConstraint::#key(#id, #text)#optional #inherited)
     }
-}
-
-/// Returns the same name, located at `span`.
-fn located(name: &Ident, span: Span) -> Ident {
-    Ident::new(&name.to_string(), ours(span))
 }
 
 /// Returns a span that is located at `span` and resolves names like the macro's own tokens. rustc

@@ -1,10 +1,13 @@
 //! The expansion after a mistake: the user's item, so that code that uses it still compiles.
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
+use syn::{FnArg, GenericArgument, PathArguments, Type};
 
-use super::check::Checked;
+use super::check::{Checked, theirs};
 use super::expand::bounded;
+use super::parse::{Function, Item, Member};
+use super::signature::{context_of, is_named, next_of, takes_context};
 use crate::errors::Errors;
 use crate::krate::Krate;
 
@@ -19,28 +22,88 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     quote!(#tokens #report)
 }
 
-/// Expands to uses of the moments that were probably meant as written, so that rustc resolves their
-/// paths although nothing is registered.
-///
-/// The type of a block with a mistake still implements `Hooks`, so that code that uses it as a hook
-/// compiles.
-pub(super) fn names(checked: &Checked<'_>, krate: &Krate<'_>) -> TokenStream {
-    let names = checked.hooks().iter().filter(|hook| hook.is_clear()).map(|hook| &hook.moment);
-    let hooks = match checked {
-        Checked::Block(block, _) if block.can_be_hooks() => {
-            let generics = bounded(block);
-            let (generics, _, clause) = generics.split_for_impl();
-            let trainer = krate.at(Span::call_site());
-            let self_type = &block.self_type;
-            Some(quote! {
-                #[diagnostic::do_not_recommend]
-                impl #generics #trainer::__private::Hooks for #self_type #clause {
-                    const HOOKS: &'static [#trainer::__private::HookDef] = &[];
-                }
-            })
-        }
-        _ => None,
-    };
+/// Expands to an impl of `Hooks` for the type of a block with a mistake, so that code that uses it
+/// as a hook compiles.
+pub(super) fn hooks(checked: &Checked<'_>, krate: &Krate<'_>) -> Option<TokenStream> {
+    let Checked::Block(block, _) = checked else { return None };
+    if !block.can_be_hooks() {
+        return None;
+    }
+    let generics = bounded(block);
+    let (generics, _, clause) = generics.split_for_impl();
+    let trainer = krate.at(Span::call_site());
     let import = krate.import();
-    quote!(const _: () = { #import #(const _: ::core::marker::PhantomData<#names> = ::core::marker::PhantomData;)* #hooks };)
+    let self_type = &block.self_type;
+    Some(quote! {
+        const _: () = {
+            #import
+            #[diagnostic::do_not_recommend]
+            impl #generics #trainer::__private::Hooks for #self_type #clause {
+                fn __hooks() -> #trainer::__private::Definitions { ::core::default::Default::default() }
+            }
+        };
+    })
+}
+
+/// Changes the types in the signatures of an item's hooks to those that the messages name, so that
+/// rustc does not report the same mistake: a marker of ours for a name of another framework, and
+/// around an operation `&mut Cx<Backward>` for `&Cx<Backward>` and `&mut Cx<Main<Backward>>`.
+pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
+    let functions: Vec<&mut Function> = match item {
+        Item::Function(function) => vec![&mut **function],
+        Item::Block(block) => {
+            let methods = block.members.iter_mut().filter_map(|member| match member {
+                Member::Method(method) => Some(&mut method.function),
+                _ => None,
+            });
+            methods.collect()
+        }
+        Item::Other(..) => Vec::new(),
+    };
+    for function in functions.into_iter().filter(|function| takes_context(function)) {
+        let is_around = next_of(function).is_some();
+        let ours = context_of(function).and_then(theirs);
+        let ours = ours.map(|(word, ours)| {
+            let marker = Ident::new(&ours.marker, word.span());
+            let trainer = krate.at(word.span());
+            syn::parse_quote!(#trainer::#marker)
+        });
+        let arguments = function.signature.inputs.iter_mut().filter_map(|argument| match argument {
+            FnArg::Typed(argument) => Some(&mut *argument.ty),
+            FnArg::Receiver(_) => None,
+        });
+        for written in arguments.take(2) {
+            if let Type::Reference(reference) = &mut *written
+                && is_around
+            {
+                reference.mutability.get_or_insert_with(Default::default);
+            }
+            let Some(marker) = argument_mut(written) else { continue };
+            if is_around
+                && is_named("Main", marker)
+                && let Some(inner) = argument_mut(marker).cloned()
+            {
+                *marker = inner;
+            }
+            let marker = if is_named("Main", marker) { argument_mut(marker) } else { Some(marker) };
+            if let (Some(marker), Some(ours)) = (marker, &ours) {
+                *marker = Type::clone(ours);
+            }
+        }
+    }
+}
+
+/// Returns the last generic argument of a type, or of the type behind a reference.
+fn argument_mut(written: &mut Type) -> Option<&mut Type> {
+    match written {
+        Type::Reference(reference) => argument_mut(&mut reference.elem),
+        Type::Path(path) => match &mut path.path.segments.last_mut()?.arguments {
+            PathArguments::AngleBracketed(arguments) => match arguments.args.last_mut()? {
+                GenericArgument::Type(inner) => Some(inner),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
 }

@@ -1,22 +1,32 @@
 //! Suggestions for names of other frameworks. They are advice only: rustc resolves names.
 
 use crate::migration;
+use crate::moments::{is_operation, is_point};
 
 /// The counterpart of another framework's name.
 pub(super) struct Ours {
-    /// The point or operation.
-    pub(super) moment: &'static str,
-    /// The message for the user.
-    pub(super) message: String,
+    /// The marker type of the moment.
+    pub(super) marker: String,
+    /// The end of the message for the user, after the name.
+    text: String,
+}
+
+impl Ours {
+    /// Returns the message for the user, who wrote `name`.
+    pub(super) fn message(&self, name: &str) -> String {
+        format!("`{name}` {}", self.text)
+    }
 }
 
 /// Returns the counterpart of `name`, or `None` if it is unknown, has no counterpart, or is also a
 /// name of ours, whatever it means elsewhere.
 pub(super) fn translate(name: &str) -> Option<Ours> {
-    let rows = migration::points();
+    if is_point(name) || is_operation(name) {
+        return None;
+    }
     // Each counterpart, with the frameworks in which the name has that meaning.
     let mut meanings: Vec<(migration::Here<'_>, Vec<&str>)> = Vec::new();
-    for row in rows.iter().filter(|row| row.theirs == name) {
+    for row in migration::points().iter().filter(|row| row.theirs == name) {
         let Some(here) = row.here else { continue };
         match meanings.iter_mut().find(|(known, _)| *known == here) {
             Some((_, frameworks)) => frameworks.push(row.framework),
@@ -24,54 +34,46 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
         }
     }
     let Some((first, frameworks)) = meanings.first() else { return synonym(name) };
-    // An operation also occurs in the names of the points before and after it.
-    let is_ours = rows.iter().filter_map(|row| row.here).any(|here| {
-        let moment = here.moment;
-        let operation = moment.strip_prefix("before_").or_else(|| moment.strip_prefix("after_"));
-        moment == name || operation == Some(name)
-    });
-    if is_ours {
-        return None;
-    }
-    let message = match &meanings[1..] {
-        [] => format!("`{name}` is a name of {}; here it is {}", listed(frameworks), written(*first)),
+    let text = match &meanings[1..] {
+        [] => format!("is a name of {}; here it is {}", listed(frameworks), written(*first)),
         _ => {
             let each = meanings
                 .iter()
                 .map(|(here, frameworks)| format!("of {}, here {}", listed(frameworks), written(*here)));
-            format!("`{name}` is a name {}", each.collect::<Vec<_>>().join(", and "))
+            format!("is a name {}", each.collect::<Vec<_>>().join(", and "))
         }
     };
-    Some(Ours { moment: first.moment, message })
+    Some(Ours { marker: first.marker.to_owned(), text })
 }
 
-/// Returns the moment for a common term that is not the name of an operation here: `before_pred`
-/// for `before_forward`.
+/// Returns the moment for a common term that is not the name of a moment here: `BeforePred` for
+/// `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
     const MOMENTS: [(&str, &str); 13] = [
-        ("register_forward_pre_hook", "before_module"),
-        ("forward_pre_hook", "before_module"),
-        ("register_forward_hook", "after_module"),
-        ("forward_hook", "after_module"),
-        ("register_full_backward_hook", "after_module_backward"),
-        ("full_backward_hook", "after_module_backward"),
-        ("register_backward_hook", "after_module_backward"),
-        ("forward", "pred"),
-        ("before_forward", "before_pred"),
-        ("after_forward", "after_pred"),
-        ("optimizer_step", "opt_step"),
-        ("before_optimizer_step", "before_opt_step"),
-        ("after_optimizer_step", "after_opt_step"),
+        ("register_forward_pre_hook", "BeforeModule"),
+        ("forward_pre_hook", "BeforeModule"),
+        ("register_forward_hook", "AfterModule"),
+        ("forward_hook", "AfterModule"),
+        ("register_full_backward_hook", "AfterModuleBackward"),
+        ("full_backward_hook", "AfterModuleBackward"),
+        ("register_backward_hook", "AfterModuleBackward"),
+        ("forward", "Pred"),
+        ("before_forward", "BeforePred"),
+        ("after_forward", "AfterPred"),
+        ("optimizer_step", "OptStep"),
+        ("before_optimizer_step", "BeforeOptStep"),
+        ("after_optimizer_step", "AfterOptStep"),
     ];
-    let (_, moment) = MOMENTS.into_iter().find(|(term, _)| *term == name)?;
-    let kind = if moment == "pred" || moment == "opt_step" { "operation" } else { "point" };
-    Some(Ours { moment, message: format!("there is no {kind} `{name}`; it is called `{moment}` here") })
+    let (_, marker) = MOMENTS.into_iter().find(|(term, _)| *term == name)?;
+    Some(Ours { marker: marker.into(), text: format!("is not a moment here: it is called `{marker}`") })
 }
 
 /// Formats a counterpart as the user writes it.
 fn written(here: migration::Here<'_>) -> String {
-    let migration::Here { written, around, filter, .. } = here;
-    if around || !filter.is_empty() { format!("`#[hook({written})]`") } else { format!("`{written}`") }
+    let migration::Here { marker, around, filter } = here;
+    let next = if around { format!(", with `next: Next<{marker}>`") } else { String::new() };
+    let filter = if filter.is_empty() { String::new() } else { format!(", with `#[hook({filter})]`") };
+    format!("`Cx<{marker}>`{next}{filter}")
 }
 
 fn listed(names: &[&str]) -> String {
@@ -88,33 +90,28 @@ mod tests {
     #[test]
     fn every_meaning_of_a_name_is_listed() {
         let cases = [
-            ("on_fit_start", "`on_fit_start` is a name of PyTorch Lightning; here it is `before_fit`"),
+            ("on_fit_start", "`on_fit_start` is a name of PyTorch Lightning; here it is `Cx<BeforeFit>`"),
             (
                 "do_backward",
-                "`do_backward` is a name of trainer-tools; here it is `#[hook(around = backward)]`",
+                "`do_backward` is a name of trainer-tools; here it is `Cx<Backward>`, with `next: Next<Backward>`",
             ),
             (
                 "on_train_end",
-                "`on_train_end` is a name of PyTorch Lightning, Keras and Hugging Face; here it is `after_fit`",
+                "`on_train_end` is a name of PyTorch Lightning, Keras and Hugging Face; here it is `Cx<AfterFit>`",
             ),
             (
                 "before_train",
-                "`before_train` is a name of MMEngine, here `before_fit`, and of fastai, here `before_train_epoch`",
+                "`before_train` is a name of MMEngine, here `Cx<BeforeFit>`, and of fastai, here `Cx<BeforeTrainEpoch>`",
             ),
+            (
+                "before_val_iter",
+                "`before_val_iter` is a name of MMEngine; here it is `Cx<BeforeStep>`, with `#[hook(only = valid)]`",
+            ),
+            ("before_forward", "`before_forward` is not a moment here: it is called `BeforePred`"),
+            ("forward", "`forward` is not a moment here: it is called `Pred`"),
         ];
         for (name, message) in cases {
-            assert_eq!(translate(name).unwrap().message, message);
-        }
-    }
-
-    #[test]
-    fn common_terms_are_translated() {
-        let cases = [
-            ("before_forward", "there is no point `before_forward`; it is called `before_pred` here"),
-            ("forward", "there is no operation `forward`; it is called `pred` here"),
-        ];
-        for (name, message) in cases {
-            assert_eq!(translate(name).unwrap().message, message);
+            assert_eq!(translate(name).unwrap().message(name), message);
         }
     }
 

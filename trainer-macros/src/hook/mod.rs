@@ -21,17 +21,14 @@ use parse::Item;
 
 pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
-    let mut arguments = Arguments::parse(attribute, &mut errors);
+    let arguments = Arguments::parse(attribute, &mut errors);
     let parsed = Item::parse(tokens.clone(), &mut errors);
-    let Some(item) = errors.keep(parsed) else {
+    let Some(mut item) = errors.keep(parsed) else {
         return fallback::outline(tokens, errors);
     };
     if !Krate::check(arguments.krate.as_ref(), "#[hook(crate = my_framework::trainer)]", &mut errors) {
         let report = errors.finish().err();
         return quote!(#item #report);
-    }
-    if let Item::Block(_) = item {
-        arguments.check_flag(&mut errors);
     }
     let checked = check::check(&item, &arguments, &mut errors);
     match errors.finish() {
@@ -47,9 +44,11 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
             // rustc would report the block a second time.
             Item::Block(block) if block.of_trait.is_none() && block.is_of_foreign_type() => report,
             _ => {
-                let names = fallback::names(&checked, &Krate::of(arguments.krate.as_ref()));
+                let krate = Krate::of(arguments.krate.as_ref());
+                let hooks = fallback::hooks(&checked, &krate);
                 let words = words(&checked, &arguments);
-                quote!(#words #item #names #report)
+                fallback::repair(&mut item, &krate);
+                quote!(#words #item #hooks #report)
             }
         },
     }
@@ -122,13 +121,11 @@ mod tests {
     #[test]
     fn half_typed_words_become_paths_for_editors() {
         for (attribute, path) in [
-            ("af", "language :: first :: af"),
-            ("after_step, ev", "language :: ev"),
-            ("after_step, every = 3", "language :: every"),
-            ("after_step, only = va", "phase :: va"),
-            ("after_step, only = ", "phase :: train"),
-            ("around = ba", "around :: ba"),
-            ("around = ", "around :: step"),
+            ("o", "language :: o"),
+            ("ord = 3, ev", "language :: ev"),
+            ("every = 3", "language :: every"),
+            ("only = va", "phase :: va"),
+            ("only = ", "phase :: train"),
         ] {
             let item = tokens("fn x(cx: &mut Cx<AfterStep>) {}");
             let expanded = expand(tokens(attribute), &item).to_string();

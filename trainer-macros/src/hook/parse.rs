@@ -26,7 +26,7 @@ pub(super) struct Function {
     visibility: Visibility,
     default: Option<Ident>,
     pub(super) signature: Signature,
-    body: TokenStream,
+    pub(super) body: TokenStream,
 }
 
 /// An impl block.

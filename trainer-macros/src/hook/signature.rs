@@ -4,76 +4,58 @@ use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{FnArg, GenericArgument, Path, PathArguments, ReceiverKind, Type};
+use syn::{FnArg, GenericArgument, PathArguments, ReceiverKind, Type};
 
-use super::parse::{Function, peeled};
+use super::parse::{Function, is_foreign, peeled};
 use crate::errors::Errors;
+use crate::lifecycle::pascal;
+use crate::moments::is_point;
 
 /// Reports the mistakes in the signature of a hook that its tokens reveal.
-pub(super) fn signature(function: &Function, in_block: bool, around: Option<&Path>, errors: &mut Errors) {
+pub(super) fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
     let sig = &function.signature;
-    qualifiers(sig, errors);
+    qualifiers(sig, in_block, errors);
     receiver(sig, in_block, errors);
     let arguments: Vec<_> =
         sig.inputs.iter().filter(|argument| matches!(argument, FnArg::Typed(_))).collect();
-    let Some(first) = arguments.first() else {
+    let Some(FnArg::Typed(first)) = arguments.first() else {
         errors.push(
             sig.ident.span(),
             format!("a hook takes its context: `cx: &mut Cx<{}>`", example(&sig.ident)),
         );
         return;
     };
-    if let (Some(operation), [FnArg::Typed(next), FnArg::Typed(context)]) = (around, &arguments[..])
-        && is_named("Next", &next.ty)
+    if let [_, FnArg::Typed(context)] = &arguments[..]
+        && is_named("Next", &first.ty)
         && is_context(&context.ty)
     {
-        let operation = marker(operation);
+        let operation = marker_of(&context.ty).unwrap_or_default();
         errors.push(
-            next.span(),
+            first.span(),
             format!("a hook takes its context first: `cx: &mut Cx<{operation}>, next: Next<{operation}>`"),
         );
         return;
     }
-    let further = &arguments[1..];
-    match (around, further.first()) {
-        (Some(operation), None) => {
-            let operation = marker(operation);
-            errors.push(
-                sig.ident.span(),
-                format!(
-                    "a hook around an operation takes a second argument: `next: Next<{operation}>`"
-                ),
-            );
-        }
-        (Some(_), Some(FnArg::Typed(next))) => {
-            if let Type::Reference(reference) = peeled(&next.ty) {
-                errors.push(
-                    reference.and_token.span(),
-                    "a hook takes `next` by value, because it can run at most once: remove `&`",
-                );
-            }
-        }
-        (None, Some(FnArg::Typed(next))) if is_named("Next", &next.ty) => errors.push(
-            next.span(),
-            "only a hook around an operation takes `next`: name the operation, as in `#[hook(around = backward)]`",
-        ),
-        _ => {}
+    let around = next_of(function);
+    if let Some(Type::Reference(reference)) = around.map(peeled) {
+        errors.push(
+            reference.and_token.span(),
+            "a hook takes `next` by value, because it can run at most once: remove `&`",
+        );
     }
-    let known = if around.is_some() { 2 } else { 1 };
-    for extra in arguments.iter().skip(known) {
-        let is_next = around.is_none() && matches!(extra, FnArg::Typed(extra) if is_named("Next", &extra.ty));
-        if !is_next {
-            let all = if around.is_some() { "only its context and `next`" } else { "only its context" };
-            errors.push(extra.span(), format!("a hook takes {all}: remove this argument"));
-        }
+    for extra in arguments.iter().skip(if around.is_some() { 2 } else { 1 }) {
+        let all = if around.is_some() {
+            "a hook takes only its context and `next`: remove this argument"
+        } else {
+            "a hook takes only its context, and around an operation `next: Next<…>`: remove this argument"
+        };
+        errors.push(extra.span(), all);
     }
-    if let FnArg::Typed(first) = first {
-        context(&first.ty, sig, in_block, errors);
-    }
+    context(&first.ty, sig, around.is_some(), errors);
 }
 
 /// Reports what a function cannot be, such as `async` or generic.
-fn qualifiers(sig: &syn::Signature, errors: &mut Errors) {
+fn qualifiers(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     errors.refuse(&sig.constness, "a hook cannot be a `const fn`: remove `const`");
     errors.refuse(&sig.asyncness, "the training loop is synchronous and cannot await a hook: remove `async`");
     if let syn::Safety::Unsafe(word) = &sig.safety {
@@ -87,7 +69,13 @@ fn qualifiers(sig: &syn::Signature, errors: &mut Errors) {
     let mut parameters = sig.generics.params.iter();
     errors.refuse(
         &parameters.find(|parameter| !matches!(parameter, syn::GenericParam::Lifetime(_))),
-        "a hook function is registered once, so it cannot be generic: use methods of a generic type in a `#[hook] impl` block",
+        if in_block {
+            "a hook is registered once, so a method that is one cannot be generic: make the type generic instead, or move a \
+             helper to an `impl` block without `#[hook]`"
+        } else {
+            "a hook is registered once, so a function that is one cannot be generic: make it a method of a generic type, in a \
+             `#[hook] impl` block"
+        },
     );
 }
 
@@ -117,52 +105,66 @@ fn receiver(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     }
 }
 
-/// Reports a first argument that is not `&mut Cx<…>`.
-fn context(context: &Type, sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
+/// Reports a first argument that is not `&mut Cx<…>` or `&Cx<…>`.
+fn context(context: &Type, sig: &syn::Signature, is_around: bool, errors: &mut Errors) {
     match peeled(context) {
-        Type::Reference(reference) if reference.mutability.is_some() => {
+        Type::Reference(reference) => {
             if let Some(lifetime) = &reference.lifetime
                 && lifetime.ident == "static"
             {
                 errors
                     .push(lifetime.span(), "a hook borrows its context for one call only: remove `'static`");
             }
+            if is_around && reference.mutability.is_none() {
+                errors.push(
+                    reference.and_token.span(),
+                    format!(
+                        "a hook around an operation decides whether it runs: take `&mut Cx<{}>`",
+                        marker_of(context).unwrap_or_default()
+                    ),
+                );
+            }
+            match peeled(&reference.elem) {
+                Type::ImplTrait(written) => impl_trait(written, errors),
+                // Any other type may be an alias of the context.
+                other if !is_context(other) && !may_be_an_alias(other) => no_context(other, sig, errors),
+                _ => {}
+            }
         }
-        Type::Reference(reference) => {
-            let helper = if in_block {
-                "; move a helper that takes `&Cx` to an `impl` block without `#[hook]`"
-            } else {
-                ""
-            };
-            errors.push(
-                reference.and_token.span(),
-                format!("a hook takes its context by mutable reference: write `&mut Cx<…>`{helper}"),
-            );
-        }
-        Type::ImplTrait(written) => {
-            errors.push(
-                written.impl_token.span(),
-                "expected the concrete context type `&mut Cx<…>`, found `impl …`",
-            );
-        }
-        other if is_context(other) => {
-            errors.push(
-                innermost_path(other),
-                "a hook takes its context by mutable reference: write `&mut Cx<…>`",
-            );
-        }
-        other => errors.push(
+        Type::ImplTrait(written) => impl_trait(written, errors),
+        other if is_context(other) => errors.push(
             innermost_path(other),
-            format!("a hook takes its context: `cx: &mut Cx<{}>`", example(&sig.ident)),
+            "a hook takes its context by reference: write `&Cx<…>` if it only observes, or `&mut Cx<…>`",
         ),
+        other => no_context(other, sig, errors),
     }
 }
 
-/// Returns the name of an operation's marker type.
-fn marker(operation: &Path) -> String {
-    let name =
-        operation.segments.last().map(|segment| crate::lifecycle::pascal(&segment.ident.unraw().to_string()));
-    name.unwrap_or_default()
+fn no_context(written: &Type, sig: &syn::Signature, errors: &mut Errors) {
+    errors.push(
+        innermost_path(written),
+        format!("a hook takes its context: `cx: &mut Cx<{}>`", example(&sig.ident)),
+    );
+}
+
+/// Returns whether a type that is not written `Cx<…>` may be an alias of it.
+fn may_be_an_alias(written: &Type) -> bool {
+    const OTHERS: [&str; 8] = ["Trainer", "Run", "Tensor", "Task", "Model", "Module", "VarStore", "Record"];
+    match written {
+        Type::Path(path) => path
+            .path
+            .segments
+            .last()
+            .is_some_and(|last| !OTHERS.iter().any(|other| last.ident == other) && !is_foreign(written)),
+        _ => false,
+    }
+}
+
+fn impl_trait(written: &syn::TypeImplTrait, errors: &mut Errors) {
+    errors.push(
+        written.impl_token.span(),
+        "expected the concrete context type `&mut Cx<…>`, found `impl …`: a hook runs at the moment in this type",
+    );
 }
 
 /// Returns whether a type is a reference, also within an invisible group or parentheses.
@@ -170,14 +172,11 @@ fn is_reference(written: &Type) -> bool {
     matches!(peeled(written), Type::Reference(_))
 }
 
-/// Returns the marker type for a message: `AfterStep` for `after_step`, and `…` for a name that
-/// does not resemble a point.
+/// Returns the marker type for a message: `AfterStep` for `after_step`, and `…` for a name that is
+/// not a point.
 fn example(name: &Ident) -> String {
     let name = name.unraw().to_string();
-    if !name.starts_with("before_") && !name.starts_with("after_") {
-        return "…".into();
-    }
-    crate::lifecycle::pascal(&name)
+    if is_point(&name) { pascal(&name) } else { "…".into() }
 }
 
 /// Returns whether the first argument after `self` is a `Cx`.
@@ -196,6 +195,11 @@ pub(super) fn typed(function: &Function) -> impl Iterator<Item = &Type> {
         FnArg::Typed(argument) => Some(&*argument.ty),
         FnArg::Receiver(_) => None,
     })
+}
+
+/// Returns the type of the second argument after `self`, if it is a `Next`.
+pub(super) fn next_of(function: &Function) -> Option<&Type> {
+    typed(function).nth(1).filter(|second| is_named("Next", second))
 }
 
 fn is_context(written: &Type) -> bool {
@@ -227,6 +231,16 @@ pub(super) fn marker_of(context: &Type) -> Option<String> {
     match main_of(context) {
         Some((_, marker)) => Some(marker),
         None => argument(context).map(last_word),
+    }
+}
+
+/// Returns the marker in a context type, if it is one word.
+pub(super) fn marker_ident(context: &Type) -> Option<Ident> {
+    let marker = argument(context)?;
+    let marker = if is_named("Main", marker) { argument(marker)? } else { marker };
+    match peeled(marker) {
+        Type::Path(path) => path.path.get_ident().cloned(),
+        _ => None,
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
 
     let (types, impls): (Vec<_>, Vec<_>) =
         (0..moments.len()).map(|index| marker(index, &moments, &availabilities, origin, trainer)).unzip();
-    let aliases = moments.iter().map(|moment| alias(moment, &TokenStream::new()));
+    let aliases = moments.iter().map(alias);
     // A function has no path, so `super` cannot reach markers that are declared in one. A single
     // import then fails with a single error, and the first name in it is advice for the user.
     let first = moments.first().filter(|_| origin == Origin::Custom);
@@ -66,13 +66,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let registered = match origin {
         Origin::Builtin => {
             let text = docs::table(&moments, &availabilities, "crate::").join("\n");
-            let operations = moments
-                .iter()
-                .filter(|moment| matches!(moment.kind, Kind::Operation { .. }))
-                .map(|moment| alias(moment, &quote!(super::)));
             quote! {
-                /// The names of the operations, as `#[hook(around = …)]` takes them.
-                pub mod around { #(#operations)* }
                 /// The names in `trainer::prelude`: not `at` and `has`, because every lifecycle has
                 /// these.
                 #[doc(hidden)]
@@ -109,7 +103,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         #(#marker_of_module)*
         #(#types)*
 
-        /// The names of the points and operations, as `#[hook]` takes them.
+        /// The names of the points and operations, as `lifecycle!` takes them after `within` and
+        /// `again`.
         ///
         #(#[doc = #table])*
         pub mod at { #imports #(#uses)* #(#aliases)* }
@@ -130,14 +125,14 @@ fn ours(name: &Ident) -> Ident {
     name
 }
 
-/// Expands to the name of a moment, as an alias of its marker type, which is in the module `path`.
-fn alias(moment: &Moment, path: &TokenStream) -> TokenStream {
+/// Expands to the name of a moment, as an alias of its marker type.
+fn alias(moment: &Moment) -> TokenStream {
     let Moment { marker, docs, .. } = moment;
     let name = ours(&moment.name);
     if moment.is_marker() {
         return quote_spanned!(name.span()=> pub use super::#name;);
     }
-    quote_spanned! { name.span()=> #(#[doc = #docs])* pub type #name = #path #marker; }
+    quote_spanned! { name.span()=> #(#[doc = #docs])* pub type #name = #marker; }
 }
 
 /// Returns the index in `moments` of the operation or standalone point with this name; `None` if

@@ -6,11 +6,11 @@ use super::call::quoted;
 use crate::error::{Error, Result};
 
 thread_local! {
-    /// Whether this thread runs a hook with `main_only`.
+    /// Whether this thread runs a hook on rank 0 only.
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the current thread as running a hook with `main_only`, until the guard is dropped.
+/// Marks the current thread as running a hook on rank 0 only, until the guard is dropped.
 /// Collectives on this thread then return an error at once instead of waiting for ranks that never
 /// call them.
 #[derive(Debug)]
@@ -34,14 +34,14 @@ impl Drop for MainOnlyGuard {
     }
 }
 
-/// Returns an error if this thread runs a hook with `main_only`. `what` is the collective.
+/// Returns an error if this thread runs a hook on rank 0 only. `what` is the collective.
 pub(super) fn check(what: &str) -> Result<()> {
     if !IS_RUNNING.get() {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "{} is a collective, which all ranks must call, but this hook is `main_only` and runs on rank 0 only: remove \
-         `main_only`, and limit what only rank 0 does with `if cx.is_main()`",
+        "{} is a collective, which all ranks must call, but this hook has `Main` in its context and runs on rank 0 only: \
+         remove `Main`, and limit what only rank 0 does with `if cx.is_main()`",
         quoted(what)
     )))
 }

@@ -32,7 +32,7 @@ use crate::moment::MomentInfo;
 /// [`broadcast`](World::broadcast) take several named tensors and match them by name, in any order.
 ///
 /// If one rank is in a collective and another goes past it, they return an error after a second or
-/// two that says where each of them is. A call in a hook with [`main_only`](crate::language::main_only), or on another thread than that of the
+/// two that says where each of them is. A call in a hook with [`Main`](crate::Main) in its context, or on another thread than that of the
 /// running entry point, returns one at once.
 ///
 /// ```no_run

@@ -2,14 +2,17 @@
 
 use std::any::TypeId;
 use std::borrow::Cow;
+use std::marker::PhantomData;
 use std::num::NonZeroU32;
 
 use super::constraint::OrderConstraint;
 use crate::checkpoint::StateOf;
 use crate::error::BoxError;
+use crate::lifecycle::HasModule;
 use crate::modules::{ModulePattern, Patterns, PatternsOf};
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
+use crate::run::dispatch::shim::HookContext;
 use crate::run::{Rest, Run};
 use crate::values::facts::SettingsOf;
 
@@ -180,27 +183,27 @@ pub struct HookDef {
     pub(crate) of_value: Option<PatternsOf>,
     /// Whether it runs in the process of rank 0 only.
     pub(crate) main_only: bool,
+    /// Whether it takes `&Cx`, so that it only observes.
+    pub(crate) observes: bool,
     /// Whether it runs in trials. Defaults to whether its value has a state.
     pub(crate) trial: Option<bool>,
     pub(crate) constraints: &'static [OrderConstraint],
     pub(crate) call: Shim,
 }
 
-impl HookDef {
-    /// Defines a hook at the point `At`.
-    #[must_use]
-    pub const fn at<At: AtPoint>(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Self {
-        Self::new::<At>(origin, id, ord, Shim::Point(call))
-    }
+/// The definitions of the hooks of a type, in source order.
+pub type Definitions = Vec<HookDef>;
 
-    /// Defines a hook around the operation `At`.
-    #[must_use]
-    pub const fn around<At: AtOperation>(origin: Origin, id: TypeId, ord: i32, call: AroundShim) -> Self {
-        Self::new::<At>(origin, id, ord, Shim::Around(call))
-    }
+/// The definition of a hook whose moment is `At`, before its last key.
+#[must_use]
+pub struct Definition<At> {
+    hook: HookDef,
+    at: PhantomData<fn() -> At>,
+}
 
-    const fn new<At: Moment>(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
-        HookDef {
+impl<At: Moment> Definition<At> {
+    fn new(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
+        let hook = HookDef {
             origin,
             id,
             ord,
@@ -210,62 +213,94 @@ impl HookDef {
             every: None,
             of: &[],
             of_value: None,
-            main_only: false,
+            main_only: At::IS_MAIN_ONLY,
+            observes: false,
             trial: None,
             constraints: &[],
             call,
-        }
+        };
+        Definition { hook, at: PhantomData }
     }
+}
 
-    /// Limits the hook to this phase; each further call adds a phase. The argument comes from
-    /// [`phase_of`], which checks that the phase reaches the hook's moment.
-    #[must_use]
-    pub const fn only(mut self, phase: Phase) -> Self {
-        self.only = self.only.with(phase);
+// Without bounds on the moment, so that a mistake in it is reported once.
+impl<At> Definition<At> {
+    /// Limits the hook to this phase, which must reach its moment; each further call adds a phase.
+    pub fn only<Ph: PhaseMarker>(mut self) -> Self
+    where
+        At: ReachedIn<Ph>,
+    {
+        self.hook.only = self.hook.only.with(Ph::PHASE);
         self
     }
 
-    /// Records `every`, for `describe_hooks`; the shim itself checks [`due`]. The argument comes
-    /// from [`every_of`], which checks that the hook's moment is counted.
-    #[must_use]
-    pub const fn every(mut self, n: u32) -> Self {
-        self.every = NonZeroU32::new(n);
+    /// Runs the hook each `n`-th time only, which the shim checks with [`is_due`].
+    pub fn every(mut self, n: u32) -> Self
+    where
+        At: Counted,
+    {
+        self.hook.every = NonZeroU32::new(n);
         self
     }
 
     /// Limits the hook to the modules whose names match.
-    #[must_use]
-    pub const fn of(mut self, patterns: &'static [ModulePattern]) -> Self {
-        self.of = patterns;
+    pub fn of(mut self, patterns: &'static [ModulePattern]) -> Self
+    where
+        At: HasModule,
+    {
+        self.hook.of = patterns;
         self
     }
 
     /// Limits the hook to the modules that its value selects.
-    #[must_use]
-    pub const fn of_value(mut self, patterns: PatternsOf) -> Self {
-        self.of_value = Some(patterns);
+    pub fn of_value(mut self, patterns: PatternsOf) -> Self
+    where
+        At: HasModule,
+    {
+        self.hook.of_value = Some(patterns);
         self
     }
 
-    /// Limits the hook to the process of rank 0.
-    #[must_use]
-    pub const fn main_only(mut self) -> Self {
-        self.main_only = true;
+    /// States that the hook takes `&Cx`.
+    pub fn observes(mut self) -> Self {
+        self.hook.observes = true;
         self
     }
 
     /// Sets whether the hook runs in trials.
-    #[must_use]
-    pub const fn trial(mut self, runs: bool) -> Self {
-        self.trial = Some(runs);
+    pub fn trial(mut self, runs: bool) -> Self {
+        self.hook.trial = Some(runs);
         self
     }
 
     /// Sets the order constraints.
-    #[must_use]
-    pub const fn constraints(mut self, constraints: &'static [OrderConstraint]) -> Self {
-        self.constraints = constraints;
+    pub fn constraints(mut self, constraints: &'static [OrderConstraint]) -> Self {
+        self.hook.constraints = constraints;
         self
+    }
+
+    /// Returns the definition.
+    #[must_use]
+    pub fn done(self) -> HookDef {
+        self.hook
+    }
+}
+
+impl HookDef {
+    /// Begins the definition of a hook with the context `C`, at a point.
+    pub fn at<C: HookContext>(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Definition<C::At>
+    where
+        C::At: AtPoint,
+    {
+        Definition::new(origin, id, ord, Shim::Point(call))
+    }
+
+    /// Begins the definition of a hook with the context `C`, around an operation.
+    pub fn around<C: HookContext>(origin: Origin, id: TypeId, ord: i32, call: AroundShim) -> Definition<C::At>
+    where
+        C::At: AtOperation,
+    {
+        Definition::new(origin, id, ord, Shim::Around(call))
     }
 
     /// Returns whether the hook runs around an operation rather than at a point.
@@ -307,22 +342,19 @@ pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
     Ph::PHASE
 }
 
-/// Returns `n`, if `every` is valid at `At`; otherwise the call does not compile.
-#[must_use]
-pub const fn every_of<At: Counted>(n: u32) -> u32 {
-    n
-}
-
-/// Returns whether a hook that runs every `n` batches, optimizer steps, epochs or records is due.
+/// Returns whether the hook that is being called, which runs every few batches, optimizer steps,
+/// epochs or records, is due.
 #[inline]
-pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
-    let count = match At::INFO.counts {
+pub fn is_due(run: &Run) -> bool {
+    let Some(hook) = run.place.hook.map(|hook| &run.hooks.table.hook(hook).definition) else { return true };
+    let Some(every) = hook.every else { return true };
+    let count = match hook.moment.counts {
         Some(Unit::Epochs) => run.progress.counters.epoch + 1,
         Some(Unit::Steps) => run.step.step_number,
         Some(Unit::Records) => run.log.records.number,
         Some(Unit::Batches) | None => run.progress.batch_number,
     };
-    count.is_multiple_of(u64::from(n))
+    count.is_multiple_of(u64::from(every.get()))
 }
 
 /// A type with hooks. `#[hook] impl MyType { … }` implements it.
@@ -334,9 +366,9 @@ pub fn due<At: Moment>(run: &Run, n: u32) -> bool {
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]
 pub trait Hooks: Send + 'static {
-    /// The hooks of the type, in source order.
+    /// Returns the hooks of the type, in source order.
     #[doc(hidden)]
-    const HOOKS: &'static [HookDef];
+    fn __hooks() -> Definitions;
     /// Whether a trainer accepts at most one value of the type: `#[hook(single)]`.
     #[doc(hidden)]
     const SINGLE: bool = false;

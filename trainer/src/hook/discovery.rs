@@ -3,14 +3,14 @@
 use std::any::TypeId;
 use std::collections::BTreeSet;
 
-use super::definition::{HookDef, Hooks, Origin, crate_of};
+use super::definition::{Definitions, HookDef, Hooks, Origin, crate_of};
 use super::instance::Instance;
 use crate::checkpoint::StateOf;
 use crate::error::suggestion;
 use crate::values::facts::SettingsOf;
 
 /// The registration of a free function with `#[hook]`.
-pub struct Discovered(pub HookDef);
+pub struct Discovered(pub fn() -> HookDef);
 
 inventory::collect!(Discovered);
 
@@ -20,7 +20,7 @@ pub struct HookImpl {
     pub(crate) origin: Origin,
     /// The type, unless it is generic.
     pub(crate) id: Option<TypeId>,
-    pub(crate) hooks: &'static [HookDef],
+    pub(crate) hooks: fn() -> Definitions,
     /// For a block with `auto`, creates the value that a trainer uses.
     pub(crate) make: Option<fn() -> Instance>,
     /// Whether only a trainer with several ranks uses that value, whatever it discovers.
@@ -36,7 +36,15 @@ impl HookImpl {
     /// concrete type arguments.
     #[must_use]
     pub const fn generic(origin: Origin) -> Self {
-        HookImpl { origin, id: None, hooks: &[], make: None, of_ranks: false, state: None, settings: None }
+        HookImpl {
+            origin,
+            id: None,
+            hooks: Definitions::new,
+            make: None,
+            of_ranks: false,
+            state: None,
+            settings: None,
+        }
     }
 
     /// Creates the registration of the block of a task type, or of a type whose values are added
@@ -46,7 +54,7 @@ impl HookImpl {
         HookImpl {
             origin,
             id: Some(TypeId::of::<H>()),
-            hooks: H::HOOKS,
+            hooks: H::__hooks,
             make: None,
             of_ranks: false,
             state: H::STATE,
@@ -140,10 +148,10 @@ pub(crate) fn discover(
     mistakes: &mut Vec<String>,
 ) -> Vec<Found> {
     let mut linked: Vec<Found> =
-        inventory::iter::<Discovered>().map(|discovered| (discovered.0.clone(), None)).collect();
+        inventory::iter::<Discovered>().map(|discovered| (discovered.0(), None)).collect();
     let blocks: Vec<&'static HookImpl> = inventory::iter::<HookImpl>().collect();
     for block in blocks.iter().filter(|block| block.make.is_some()) {
-        linked.extend(block.hooks.iter().map(|hook| (hook.clone(), Some(*block))));
+        linked.extend((block.hooks)().into_iter().map(|hook| (hook, Some(*block))));
     }
     // `inventory` has no defined order.
     linked.sort_by(|(one, _), (other, _)| one.origin.rank().cmp(&other.origin.rank()));

@@ -181,8 +181,8 @@ mod tests {
             line: 1,
             docs: "",
         };
-        let definition = HookDef::at::<BeforeFit>(origin, id(*own), *ord, |_, _| Ok(()));
-        Hook::new(definition.constraints(constraints.leak()), None)
+        let definition = HookDef::at::<crate::Cx<BeforeFit>>(origin, id(*own), *ord, |_, _| Ok(()));
+        Hook::new(definition.constraints(constraints.leak()).done(), None)
     }
 
     /// Returns whether a constraint requires `first` to run before `second`.

@@ -183,14 +183,12 @@ impl Amp {
     }
 
     /// Computes the prediction under autocast.
-    #[hook(around = pred)]
     fn pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
         let _autocast = self.enabled(cx);
         next.run(cx)
     }
 
     /// Computes the loss under autocast.
-    #[hook(around = loss)]
     fn loss(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
         let _autocast = self.enabled(cx);
         next.run(cx)
@@ -205,7 +203,6 @@ impl Amp {
 
     /// For fp16, divides the gradients by the scale; if one is not finite, drops them and skips the
     /// step.
-    #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let Some(scaler) = &self.scaler else { return next.run(cx) };
         let scale = scaler.scale;

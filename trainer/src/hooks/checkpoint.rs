@@ -315,7 +315,7 @@ impl Settings for Checkpoint {
     }
 }
 
-#[hook(ord = ord::CHECKPOINT, single, main_only, settings)]
+#[hook(ord = ord::CHECKPOINT, single, settings)]
 impl Checkpoint {
     /// Locks the folder for this trainer, except in a smoke test. Returns an error if a setting is
     /// invalid, if the folder belongs in a run folder and there is none, if another trainer has

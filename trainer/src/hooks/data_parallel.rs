@@ -124,7 +124,6 @@ impl DataParallel {
     }
 
     /// Averages the gradients in the last backward pass of an accumulation window.
-    #[hook(around = backward)]
     fn reduce(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         let world = cx.world();
         let part = cx.part().to_owned();

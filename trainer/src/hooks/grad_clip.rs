@@ -95,7 +95,6 @@ fn check_limit(setting: &str, limit: f64) -> Result<(), String> {
 #[hook(ord = ord::GRAD_CLIP, single, settings, trial)]
 impl ClipGradNorm {
     /// Clips the norm of the gradients.
-    #[hook(around = opt_step)]
     fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         cx.clip_grad_norm(self.max_norm).map(drop)?;
         self.has_clipped = true;
@@ -111,7 +110,6 @@ impl ClipGradNorm {
 #[hook(ord = ord::GRAD_CLIP - 1, single, settings, trial)]
 impl ClipGradValue {
     /// Clips the elements of the gradients.
-    #[hook(around = opt_step)]
     fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         cx.clip_grad_value(self.max_value)?;
         self.has_clipped = true;

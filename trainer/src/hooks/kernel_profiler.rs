@@ -65,7 +65,7 @@ impl KernelProfiler {
     }
 }
 
-#[hook(ord = ord::KERNEL_PROFILER, main_only, settings)]
+#[hook(ord = ord::KERNEL_PROFILER, settings)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
     #[hook(only = train)]

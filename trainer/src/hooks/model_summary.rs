@@ -63,7 +63,7 @@ impl ModelSummary {
     }
 }
 
-#[hook(ord = i32::MAX, single, main_only, settings)]
+#[hook(ord = i32::MAX, single, settings)]
 impl ModelSummary {
     /// Starts to record. Discards the records of a forward pass that did not finish.
     fn before_pred(&mut self, _: &mut Cx<Main<BeforePred>>) -> Result<()> {

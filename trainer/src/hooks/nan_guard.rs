@@ -199,7 +199,6 @@ impl NanGuard {
     }
 
     /// Checks the loss, and skips the backward pass if the loss is NaN or infinite on any rank.
-    #[hook(around = backward)]
     fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         self.steps = cx.counters().optimizer_steps;
         if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
@@ -220,7 +219,6 @@ impl NanGuard {
 
     /// Checks the gradients, and skips the optimizer step if the accumulation window contains a NaN
     /// or infinite value.
-    #[hook(around = opt_step)]
     fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if !self.is_affected(cx) {
             if !(self.checks_grads && cx.counters().optimizer_steps.is_multiple_of(self.every)) {

@@ -282,7 +282,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-#[hook(ord = ord::PROGRESS, single, main_only, settings)]
+#[hook(ord = ord::PROGRESS, single, settings)]
 impl Progress {
     /// Starts the clock, and prints the run folder of a `fit`.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) {

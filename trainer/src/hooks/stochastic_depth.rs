@@ -116,7 +116,7 @@ impl StochasticDepth {
     }
 
     /// Skips a module that is dropped for the entire batch.
-    #[hook(around = module, of = self.modules)]
+    #[hook(of = self.modules)]
     fn leave_out(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
         self.drops = false;
         if !self.per_batch {

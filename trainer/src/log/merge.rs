@@ -99,7 +99,7 @@ fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
                     None => {
                         return Err(Error::usage(format!(
                             "rank {rank} has logged `{phase}/{name}` in this pass, and rank {other} has not: log each name on \
-                             every rank, or in a hook with `main_only`"
+                             every rank, or in a hook with `Cx<Main<…>>`"
                         )));
                     }
                     Some(theirs) if theirs.reduce != term.reduce => {

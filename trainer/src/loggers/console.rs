@@ -59,7 +59,7 @@ impl Console {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, settings)]
+#[hook(ord = ord::LOGGER, settings)]
 impl Console {
     /// Prints a record within an epoch, if a line is due.
     #[hook(only = train)]

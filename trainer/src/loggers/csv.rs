@@ -83,7 +83,7 @@ fn quoted(field: &str) -> Cow<'_, str> {
 
 const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n";
 
-#[hook(ord = ord::LOGGER, main_only, state = self.file, settings)]
+#[hook(ord = ord::LOGGER, state = self.file, settings)]
 impl Csv {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {

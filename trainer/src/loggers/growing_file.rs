@@ -30,7 +30,7 @@ const MAX_PENDING: usize = 16 << 20;
 /// /// A line for each epoch.
 /// struct Epochs(GrowingFile);
 ///
-/// #[hook(main_only, state = self.0)]
+/// #[hook(state = self.0)]
 /// impl Epochs {
 ///     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
 ///         self.0.begin(cx)

@@ -87,7 +87,7 @@ fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state = self.file, settings)]
+#[hook(ord = ord::LOGGER, state = self.file, settings)]
 impl JsonLines {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {

@@ -67,7 +67,7 @@ impl fmt::Debug for ToFile {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state = self.file, settings)]
+#[hook(ord = ord::LOGGER, state = self.file, settings)]
 impl ToFile {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {

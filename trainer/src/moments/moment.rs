@@ -26,8 +26,8 @@ pub trait Moment: Sized + 'static {
     fn index() -> usize;
 }
 
-/// The moment `P` of a hook with [`main_only`](crate::language::main_only), which runs in the
-/// process of rank 0 only: `Cx<Main<AfterStep>>`.
+/// The moment `P` of a hook that runs in the process of [rank](crate::TrainerBuilder::rank) 0 only:
+/// `Cx<Main<AfterStep>>`.
 ///
 /// All values that can be read at `P` can be read at `Main<P>` too. Methods that must be called on
 /// all [ranks](crate::distributed) ([`OnAllRanks`]) are not available: collectives, custom points
@@ -37,8 +37,8 @@ pub trait Moment: Sized + 'static {
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// #[hook(main_only)]
-/// fn after_epoch(cx: &mut Cx<Main<AfterEpoch>>) {
+/// #[hook]
+/// fn after_epoch(cx: &Cx<Main<AfterEpoch>>) {
 ///     trainer::print_line(format!("epoch {}: {}", cx.counters().epoch, cx.metrics()["train/loss"]));
 /// }
 /// # fn main() {}
@@ -64,6 +64,12 @@ impl<P: Moment> Moment for Main<P> {
 impl<P: AtPoint> AtPoint for Main<P> {}
 
 #[diagnostic::do_not_recommend]
+impl<P: Counted> Counted for Main<P> {}
+
+#[diagnostic::do_not_recommend]
+impl<P: ReachedIn<Ph>, Ph> ReachedIn<Ph> for Main<P> {}
+
+#[diagnostic::do_not_recommend]
 impl<P: Within<O>, O> Within<O> for Main<P> {}
 
 /// A moment of hooks that run on all [ranks](crate::distributed): every moment except
@@ -81,23 +87,29 @@ impl<P: Within<O>, O> Within<O> for Main<P> {}
 /// }
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not `OnAllRanks`: a hook with `main_only` runs on rank 0 only, so it cannot take part in a \
-               collective, fire or run a moment, or change the batch, the model or the gradients",
+    message = "`{Self}` is not `OnAllRanks`: a hook with `Main` in its context runs on rank 0 only, so it cannot take part \
+               in a collective, fire or run a moment, or change the batch, the model or the gradients",
     label = "needs a hook that runs on all ranks",
-    note = "remove `main_only`, and limit what only rank 0 does with `if cx.is_main()`"
+    note = "remove `Main`, and limit what only rank 0 does with `if cx.is_main()`"
 )]
 pub trait OnAllRanks: Moment {}
 
 /// A moment that is a point.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is an operation, not a point",
-    label = "an operation",
-    note = "use the point before or after it: `before_…`, `after_…`"
+    message = "`{Self}` is not a point",
+    label = "not a point",
+    note = "for an operation, use the point before or after it, such as `BeforeBackward`, or make the hook one around it: `cx: \
+            &mut Cx<Backward>, next: Next<Backward>`",
+    note = "`trainer::at` lists the points and operations of the trainer"
 )]
 pub trait AtPoint: Moment {}
 
 /// A moment that is an operation.
-#[diagnostic::on_unimplemented(message = "`{Self}` is a point, not an operation", label = "a point")]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an operation",
+    label = "not an operation",
+    note = "a hook at a point takes no `next`: remove the argument"
+)]
 pub trait AtOperation: Moment {
     /// The point before the operation, such as `before_pred`.
     type Before: AtPoint;

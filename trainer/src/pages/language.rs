@@ -1,26 +1,34 @@
 //! The hook language: every form of a hook, every key of `#[hook(…)]`, every point and operation.
 //!
+//! The type of a hook's context says when it runs: `Cx<AfterStep>`. Nothing else does: its name is
+//! free, except that a name of one point at another is an error.
+//!
 //! # Forms
 //!
 //! | form | what it is |
 //! |---|---|
-//! | `#[hook] fn after_step(cx: &mut Cx<AfterStep>)` | a free function at the point that it is named after; **discovered**: active in every trainer of a program that links its crate |
-//! | `#[hook(after_step)] fn any_name(…)` | a free function with any name, at the given point |
-//! | `#[hook(my_crate::at::my_point)] fn …` | a free function at a point of a [custom lifecycle](macro@crate::lifecycle), by its path |
-//! | `#[hook(around = backward)] fn any_name(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done>` | around an operation: [`Next`](crate::Next) runs it |
+//! | `#[hook] fn any_name(cx: &Cx<AfterStep>)` | a free function at a point; **discovered**: active in every trainer of a program that links its crate |
+//! | `cx: &mut Cx<AfterStep>` | a hook that may change training; with `&Cx`, it [observes](crate::Cx#observers) |
+//! | `cx: &Cx<Main<AfterStep>>` | a hook that runs in the process of rank 0 only: [`Main`](crate::Main) |
+//! | `cx: &mut Cx<Backward>, next: Next<Backward>`, with the result `Result<Done>` | around an operation: [`Next`](crate::Next) runs it |
+//! | `cx: &Cx<my_crate::AtSpike>` | at a moment of a [custom lifecycle](macro@crate::lifecycle) |
 //! | `#[hook] impl Monitor { … }` | stateful hooks: every method whose first argument after `self` is a [`Cx`](crate::Cx) is a hook; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
 //! | `#[hook(auto)] impl Monitor { … }` | discovered stateful hooks: each trainer creates a value with `Default`, unless one is added |
 //! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after all other hooks of equal `ord` |
-//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). [`HookOptions`](crate::HookOptions) in place of the name set the other keys |
+//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). [`HookOptions`](crate::HookOptions) in place of the name set the keys |
 //!
 //! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends
 //! the run and is returned with the name of the hook. A hook around an operation returns
 //! `Result<Done, E>`: the [`Done`](crate::Done), which only `next` makes, says how the operation ended.
 //!
-//! A hook type can be generic. A hook function cannot, because it is registered once. A closure
-//! cannot have `before`, `after` or `around`; its other keys are methods of
-//! [`HookOptions`](crate::HookOptions), except `main_only`, which is
-//! [`.on::<Main<AfterStep>>`](crate::Main).
+//! A hook type can be generic, also over the moment: `impl<P: AtPoint> Timer<P>`, with
+//! [`AtPoint`](crate::moment::AtPoint). A hook function cannot, because it is registered once. A
+//! closure is a hook at a point, not around an operation, and cannot have `before` or `after`; its
+//! other keys are methods of [`HookOptions`](crate::HookOptions).
+//!
+//! The type of the context can be an alias of a `Cx`. In a block, a method with an alias needs its
+//! own `#[hook]`, because only a first argument that is written `Cx<…>` makes a method a hook. A hook
+//! of a block cannot be called by other methods of the block: helpers go into a second `impl` block.
 //!
 //! `#[hook]` sees a block before the macro calls in it are expanded, so a macro call in it is an
 //! error. Blocks and [`lifecycle!`](macro@crate::lifecycle) do not work in a module with
@@ -44,8 +52,9 @@
 //!
 //! # Points and operations
 //!
-//! Every operation `x` has the points `before_x` and `after_x`, and can have hooks `around = x`. A
-//! point fires in every phase that reaches it.
+//! Every operation `X` has the points `BeforeX` and `AfterX`, and can have hooks around it. A point
+//! fires in every phase that reaches it. Tables and messages show moments in lower case: `after_step`
+//! is `AfterStep`.
 //!
 #![doc = crate::lifecycle::moments_table!()]
 #![allow(non_upper_case_globals)]
@@ -61,8 +70,8 @@ pub const ord: () = ();
 pub const only: () = ();
 
 /// `every = 100`: runs the hook on every 100th batch, optimizer step, epoch or record, whichever
-/// its [point](crate::language#points-and-operations) counts. At other times, the operation of a
-/// hook with `around` runs without the hook. Defaults to 1.
+/// its [moment](crate::language#points-and-operations) counts. At other times, the operation of a
+/// hook around it runs without the hook. Defaults to 1.
 pub const every: () = ();
 
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
@@ -83,16 +92,6 @@ pub const before: () = ();
 /// `after = my_crate::Clip`, `after(a, B)`: runs the hook after these hooks, with the same rules as
 /// [`before`].
 pub const after: () = ();
-
-/// `around = backward`: the hook runs around this operation, and takes [`next`](crate::Next) as its
-/// second argument.
-pub const around: () = ();
-
-/// `main_only`: runs the hook in the process of [rank](crate::TrainerBuilder::rank) 0 only. Its
-/// context is [`Cx<Main<AfterStep>>`](crate::Main), which has no collectives. It is not available
-/// for hooks around an operation, because they decide whether the operation runs, which must not
-/// differ between ranks.
-pub const main_only: () = ();
 
 /// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,
 /// unless one is added with [`.hook(…)`](crate::TrainerBuilder::hook). `auto = ranks`: only if
@@ -120,12 +119,3 @@ pub const trial: () = ();
 
 #[doc = include_str!("operations.md")]
 pub mod operations {}
-
-/// Every valid first word in `#[hook(…)]`, for editors.
-#[doc(hidden)]
-pub mod first {
-    pub use super::{
-        after, around, auto, before, every, main_only, of, only, ord, settings, single, state, trial,
-    };
-    pub use crate::lifecycle::at::*;
-}

@@ -89,7 +89,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Sets the rank of this process among the processes that train together, from 0. Defaults to
     /// the rank that [`world`](TrainerBuilder::world) or the
     /// [launcher](crate::distributed::Launch::from_env) assigned, which it must not contradict,
-    /// then to the environment variable `RANK`, then to 0. Hooks with `main_only` run in the
+    /// then to the environment variable `RANK`, then to 0. Hooks with [`Main`](crate::Main) in their context run in the
     /// process of rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
@@ -259,7 +259,7 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     ///
     /// Only a generic type needs this: the hooks of any other task are discovered.
     pub fn task_hooks(mut self) -> Self {
-        self.hooks.task_hooks = T::HOOKS;
+        self.hooks.task_hooks = T::__hooks();
         self.hooks.task_state = T::STATE;
         self.hooks.task_settings = T::SETTINGS;
         self

@@ -2,7 +2,7 @@ use trainer::prelude::*;
 
 fn helper(_: f64) {}
 
-#[hook(after_step, after = helper)]
+#[hook(after = helper)]
 fn late(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

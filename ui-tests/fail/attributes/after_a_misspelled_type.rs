@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, after = trainer::hooks::Progres)]
+#[hook(after = trainer::hooks::Progres)]
 fn late(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

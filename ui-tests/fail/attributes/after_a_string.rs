@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, after = "progress", before)]
+#[hook(after = "progress", before)]
 fn late(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

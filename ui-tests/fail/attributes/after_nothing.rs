@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, after = missing)]
+#[hook(after = missing)]
 fn late(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

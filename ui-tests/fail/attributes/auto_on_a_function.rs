@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, auto)]
+#[hook(auto)]
 fn log(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

@@ -2,7 +2,7 @@ use trainer::prelude::*;
 
 struct Plain;
 
-#[hook(after_step, before = Plain)]
+#[hook(before = Plain)]
 fn early(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, main_only = true)]
+#[hook(main_only = true)]
 fn log(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

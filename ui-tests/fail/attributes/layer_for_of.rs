@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_module, layer = "fc")]
+#[hook(layer = "fc")]
 fn log(cx: &mut Cx<AfterModule>) {
     cx.log("one", 1.0);
 }

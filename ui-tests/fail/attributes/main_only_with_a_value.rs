@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, main_only(true))]
+#[hook(main_only(true))]
 fn log(cx: &mut Cx<Main<AfterStep>>) {
     cx.log("one", 1.0);
 }

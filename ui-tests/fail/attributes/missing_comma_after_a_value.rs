@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, ord = 1 only = train)]
+#[hook(ord = 1 only = train)]
 fn report(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

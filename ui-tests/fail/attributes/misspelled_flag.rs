@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, main_onyl)]
+#[hook(main_onyl)]
 fn log(cx: &mut Cx<AfterStep>) {
     cx.log("one", 1.0);
 }

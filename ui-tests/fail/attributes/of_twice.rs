@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_module, of = "a", of = "b")]
+#[hook(of = "a", of = "b")]
 fn log(cx: &mut Cx<AfterModule>) {
     cx.log("one", 1.0);
 }

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, only = Phase::Train)]
+#[hook(only = Phase::Train)]
 fn log(cx: &mut Cx<AfterStep>) {
     cx.log("one", 1.0);
 }

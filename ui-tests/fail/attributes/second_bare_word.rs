@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, train)]
+#[hook(train)]
 fn log(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

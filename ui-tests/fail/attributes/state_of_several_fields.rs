@@ -13,7 +13,7 @@ impl Best {
     }
 }
 
-#[hook(after_step, state = self.loss)]
+#[hook(state = self.loss)]
 fn free(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

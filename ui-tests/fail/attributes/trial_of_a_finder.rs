@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, trial = find_lr)]
+#[hook(trial = find_lr)]
 fn on_a_function(cx: &mut Cx<AfterStep>) {
     cx.log("one", 1.0);
 }

@@ -6,8 +6,8 @@ struct Monitor;
 
 #[hook]
 impl Monitor {
-    fn after_setp(&mut self, _: &mut Cx<AfterStep>) {}
-    fn begin_fit(&mut self, _: &mut Cx<BeforeFit>) {}
+    fn log(&mut self, _: &mut Cx<AfterSetp>) {}
+    fn begin(&mut self, _: &mut Cx<BeginFit>) {}
 }
 
 fn main() {}

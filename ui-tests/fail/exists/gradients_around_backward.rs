@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = backward)]
+#[hook]
 fn clipped(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
     let done = next.run(cx)?;
     let _ = cx.grads().count();

@@ -7,7 +7,7 @@ trainer::lifecycle! {
     }
 }
 
-#[hook(at::at_moment)]
+#[hook]
 fn look(cx: &mut Cx<AtMoment>) {
     cx.loss();
 }

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = pred)]
+#[hook]
 fn halved(cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
     let done = next.run(cx)?;
     let half = cx.pred::<Tensor>()? / 2.0;

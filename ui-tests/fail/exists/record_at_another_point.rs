@@ -10,7 +10,7 @@ fn after_record(cx: &mut Cx<AfterRecord>) {
     cx.log("records", 1);
 }
 
-#[hook(after_record)]
+#[hook]
 fn ends(cx: &mut Cx<AfterRecord>) {
     cx.stop("enough");
 }

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = opt_step)]
+#[hook]
 fn guarded(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
     if cx.grads().count() > 0 { next.run(cx) } else { cx.drop_grads() }
 }

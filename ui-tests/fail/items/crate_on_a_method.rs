@@ -4,7 +4,7 @@ struct Monitor;
 
 #[hook]
 impl Monitor {
-    #[hook(after_step, crate = nowhere::trainer)]
+    #[hook(crate = nowhere::trainer)]
     fn report(&mut self, _: &mut Cx<AfterStep>) {}
 }
 

@@ -7,7 +7,11 @@ impl Monitor {
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         self.note(cx);
     }
-    fn note(&mut self, _: &mut Cx<AfterStep>) {}
+    fn note(&mut self, cx: &mut Cx<AfterStep>) {
+        drop(vec![Self::other(self, cx)]);
+    }
+    #[hook(ord = 1)]
+    fn other(&self, _: &mut Cx<AfterStep>) {}
 }
 
 fn main() {}

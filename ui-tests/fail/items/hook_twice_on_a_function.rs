@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
-#[hook(after_step)]
-#[hook(after_fit)]
+#[hook]
+#[hook]
 fn log(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

@@ -7,7 +7,7 @@ impl Watch {
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 }
 
-#[hook(after_step, after = Watch)]
+#[hook(after = Watch)]
 fn late(_: &mut Cx<AfterStep>) {}
 
 fn add(builder: trainer::TrainerBuilder<impl Task>) {

@@ -7,7 +7,7 @@ enum Keeps {
 
 #[hook]
 impl Keeps {
-    #[hook(around = backward)]
+    #[hook]
     fn keep(&mut self, _: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         *self = Keeps::This(next);
         Err(Error::msg("kept"))

@@ -11,7 +11,7 @@ impl Clip {
     }
 }
 
-#[hook(after_step, settings)]
+#[hook(settings)]
 fn free(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

@@ -11,7 +11,7 @@ impl Counter {
     }
 }
 
-#[hook(after_step, state)]
+#[hook(state)]
 fn free(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

@@ -6,7 +6,7 @@ trainer::lifecycle! {
     }
 }
 
-#[hook(at::before_look)]
+#[hook]
 fn see(cx: &mut Cx<BeforeLook>) -> Result<()> {
     cx.batch::<Tensor>().map(drop)
 }

@@ -7,7 +7,7 @@ trainer::lifecycle! {
     }
 }
 
-#[trainer::hook(at::after_step)]
+#[trainer::hook]
 fn report(_: &mut trainer::Cx<trainer::AfterStep>) {}
 
 fn main() {}

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
 #[hook]
-fn after_bakward(_: &mut Cx<AfterBackward>) {}
+fn report(_: &mut Cx<AfterBakward>) {}
 
 fn main() {}

@@ -4,7 +4,7 @@ struct Monitor;
 
 #[hook]
 impl Monitor {
-    fn before_ste(&mut self, _: &mut Cx<BeforeStep>) {}
+    fn note(&mut self, _: &mut Cx<BeforeSte>) {}
 }
 
 fn main() {}

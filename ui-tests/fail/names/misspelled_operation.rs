@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
-#[hook(around = bakward)]
-fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
+#[hook]
+fn scaled(cx: &mut Cx<Bakward>, next: Next<Bakward>) -> Result<Done> {
     next.run(cx)
 }
 

@@ -9,7 +9,7 @@ mod rounds {
     }
 }
 
-#[hook(rounds::at::at_sigt)]
-fn look(_: &mut Cx<rounds::AtSight>) {}
+#[hook]
+fn look(_: &mut Cx<rounds::AtSigt>) {}
 
 fn main() {}

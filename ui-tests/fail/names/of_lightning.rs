@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
 #[hook]
-fn on_train_batch_end(_: &mut Cx<AfterStep>) {}
+fn on_train_batch_end(_: &mut Cx<OnTrainBatchEnd>) {}
 
 fn main() {}

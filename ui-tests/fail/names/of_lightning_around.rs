@@ -1,7 +1,7 @@
 use trainer::prelude::*;
 
-#[hook(around = optimizer_step)]
-fn stepping(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+#[hook]
+fn timed(cx: &mut Cx<OptimizerStep>, next: Next<OptimizerStep>) -> Result<Done> {
     next.run(cx)
 }
 

@@ -4,7 +4,7 @@ struct Monitor;
 
 #[hook]
 impl Monitor {
-    fn after_val_epoch(&mut self, _: &mut Cx<AfterValid>) {}
+    fn note(&mut self, _: &Cx<Main<AfterValEpoch>>) {}
 }
 
 fn main() {}

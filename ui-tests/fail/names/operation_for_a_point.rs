@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(backward)]
-fn scaled(_: &mut Cx<Backward>) {}
+#[hook]
+fn note(_: &mut Cx<Backward>) {}
 
 fn main() {}

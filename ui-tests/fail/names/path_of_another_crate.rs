@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(trainer::at::after_stepp)]
-fn log(_: &mut Cx<AfterStep>) {}
+#[hook]
+fn note(_: &trainer::Cx<trainer::AfterStepp>) {}
 
 fn main() {}

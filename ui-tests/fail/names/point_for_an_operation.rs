@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = after_backward)]
+#[hook]
 fn scaled(cx: &mut Cx<AfterBackward>, next: Next<AfterBackward>) -> Result<Done> {
     next.run(cx)
 }

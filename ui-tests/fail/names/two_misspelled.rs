@@ -1,9 +1,9 @@
 use trainer::prelude::*;
 
 #[hook]
-fn after_bakward(_: &mut Cx<AfterBackward>) {}
+fn one(_: &mut Cx<AfterBakward>) {}
 
 #[hook]
-fn befor_fit(_: &mut Cx<BeforeFit>) {}
+fn other(_: &Cx<Main<BeforFit>>) {}
 
 fn main() {}

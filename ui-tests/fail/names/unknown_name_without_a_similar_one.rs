@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
 #[hook]
-fn when_the_moon_is_full(_: &mut Cx<AfterStep>) {}
+fn howl(_: &mut Cx<WhenTheMoonIsFull>) {}
 
 fn main() {}

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, only = training)]
+#[hook(only = training)]
 fn log(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(after_step, only(train, vaild))]
+#[hook(only(train, vaild))]
 fn log(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

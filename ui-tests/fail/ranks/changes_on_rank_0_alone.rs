@@ -2,7 +2,7 @@ use trainer::prelude::*;
 
 struct Changes;
 
-#[hook(main_only)]
+#[hook]
 impl Changes {
     fn before_step(&mut self, cx: &mut Cx<Main<BeforeStep>>) {
         cx.skip_step();

@@ -7,7 +7,7 @@ trainer::lifecycle! {
     }
 }
 
-#[hook(main_only)]
+#[hook]
 fn after_loss(cx: &mut Cx<Main<AfterLoss>>) -> Result<()> {
     cx.fire::<AtSpike>()
 }

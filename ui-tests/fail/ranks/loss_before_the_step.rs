@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(main_only)]
+#[hook]
 fn before_step(cx: &mut Cx<Main<BeforeStep>>) {
     cx.loss();
 }

@@ -1,16 +1,16 @@
 use trainer::prelude::*;
 
-#[hook(around = backward, main_only)]
-fn time(cx: &mut Cx<Main<Backward>>, next: Next<Main<Backward>>) -> Result<Done> {
+#[hook]
+fn time(cx: &mut Cx<Main<Backward>>, next: Next<Backward>) -> Result<Done> {
     next.run(cx)
 }
 
 struct Timer;
 
-#[hook(main_only)]
+#[hook]
 impl Timer {
-    #[hook(around = opt_step)]
-    fn time(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+    #[hook(ord = 1)]
+    fn time(&mut self, cx: &mut Cx<Main<OptStep>>, next: Next<Main<OptStep>>) -> Result<Done> {
         next.run(cx)
     }
 }

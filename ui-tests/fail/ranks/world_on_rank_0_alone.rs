@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(main_only)]
+#[hook]
 fn after_step(cx: &mut Cx<Main<AfterStep>>) {
     cx.world();
 }

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = backward)]
+#[hook]
 fn scaled(next: Next<Backward>, cx: &mut Cx<Backward>) -> Result<Done> {
     next.run(cx)
 }

@@ -4,7 +4,7 @@ struct Scaled;
 
 #[hook]
 impl Scaled {
-    #[hook(around = backward)]
+    #[hook]
     fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         next.run(cx)
     }

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = backward)]
+#[hook]
 fn scaled(cx: &mut Cx<Backward>, next: Next<Backward>, _factor: f64) -> Result<Done> {
     next.run(cx)
 }

@@ -4,7 +4,7 @@ struct Scaled;
 
 #[hook]
 impl Scaled {
-    #[hook(around = backward)]
+    #[hook]
     fn scaled(&mut self, cx: &mut Cx<Loss>, next: Next<Backward>) -> Result<Done> {
         Ok(next.skip())
     }

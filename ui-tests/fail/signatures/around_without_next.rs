@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = backward)]
+#[hook]
 fn scaled(cx: &mut Cx<Backward>) {
     cx.scale_loss(2.0);
 }

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = backward)]
+#[hook]
 fn scaled(_: &mut Cx<Backward>, _: f64) -> Result<Done> {
     Err(Error::msg("no next"))
 }

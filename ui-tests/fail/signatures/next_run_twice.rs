@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(around = backward)]
+#[hook]
 fn twice(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
     next.run(cx)?;
     next.run(cx)

@@ -12,7 +12,7 @@ impl HookTable {
     ///
     /// - `version`: 1
     /// - `rank`: the rank of the process that the table describes; on ranks other than 0, hooks
-    ///   with `main_only` are not listed
+    ///   that run on rank 0 only are not listed
     /// - `moments`: the points and operations in the order of the tree, each with
     ///   - `name`: its name in an attribute; `kind`: `point` or `operation`; `about`: its
     ///     documentation; `phases`: the phases that reach it

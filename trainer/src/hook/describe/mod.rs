@@ -105,8 +105,8 @@ impl HookRow {
 /// terminal; other formats are [`tree`](HookTable::tree), [`json`](HookTable::json) and
 /// [`mermaid`](HookTable::mermaid).
 ///
-/// A hook with [`main_only`](crate::language::main_only) is marked `rank 0`; all others run on
-/// every rank. In the process of another rank, hooks with `main_only` are not in the table, and the
+/// A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all others run on
+/// every rank. In the process of another rank, these are not in the table, and the
 /// last line has their number.
 #[derive(Clone, Debug)]
 pub struct HookTable {

@@ -53,7 +53,6 @@ impl GradientNoise {
     }
 
     /// Adds the noise.
-    #[hook(around = opt_step)]
     fn add_noise(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let part = cx.part().to_owned();
         let deviation = (self.eta / (1.0 + cx.steps_of(&part)? as f64).powf(self.gamma)).sqrt();

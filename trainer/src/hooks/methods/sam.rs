@@ -119,7 +119,6 @@ impl Sam {
     }
 
     /// Runs the optimizer step with the gradients at the perturbed weights.
-    #[hook(around = opt_step)]
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if cx.grads().next().is_none() {
             return next.run(cx);

@@ -244,7 +244,6 @@ impl ParameterMonitor {
     }
 
     /// Logs the values of a step that is due.
-    #[hook(around = opt_step)]
     fn observe(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if self.interval.is_due_before_step(cx)? { self.run_observed(cx, next) } else { next.run(cx) }
     }

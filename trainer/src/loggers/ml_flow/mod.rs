@@ -258,7 +258,7 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state = self.spool, settings)]
+#[hook(ord = ord::LOGGER, state = self.spool, settings)]
 impl MlFlow {
     /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
     /// IDs.

@@ -138,7 +138,7 @@ impl TensorBoard {
     }
 }
 
-#[hook(ord = ord::LOGGER, main_only, state, settings)]
+#[hook(ord = ord::LOGGER, state, settings)]
 impl TensorBoard {
     /// Creates the first file of a new run, and collects the hyperparameters.
     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {

@@ -8,7 +8,7 @@
 //! use trainer::prelude::*;
 //!
 //! /// Logs the standard deviation of the output of each layer of the encoder.
-//! #[hook(after_module, of = "encoder.*", only = train, every = 20)]
+//! #[hook(of = "encoder.*", only = train, every = 20)]
 //! fn activations(cx: &mut Cx<AfterModule>) {
 //!     let name = format!("std/{}", cx.module());
 //!     let std = cx.output().detach().std(false);
@@ -29,7 +29,7 @@
 //!   [`.named_t(…)`](Naming::named_t) a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds
 //!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
 //!   [`Name::run`] turns any part of a forward pass into a module.
-//! - `before_module`, `around = module` and `after_module` are the moments of a call, and at
+//! - [`BeforeModule`](crate::BeforeModule), [`Module`](crate::Module) and [`AfterModule`](crate::AfterModule) are the moments of a call, and at
 //!   `after_module_backward` the gradients of the output and of the input exist.
 //!   [`of`](constant@crate::language::of) selects modules by name.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
@@ -79,7 +79,7 @@ pub use named::{Named, NamedT, Naming, named, named_t};
 pub(crate) use pattern::is_for;
 pub use pattern::{AsPatterns, ModulePattern, Patterns};
 #[doc(hidden)]
-pub use pattern::{PatternsOf, of_modules, of_value, patterns};
+pub use pattern::{PatternsOf, patterns};
 pub use sequential::{Sequential, SequentialT, seq, seq_t};
 pub use summary::{ModuleRow, SummaryRecorder, SummaryTable, summary};
 pub(crate) use watcher::WatchGuard;

@@ -5,8 +5,6 @@ use std::fmt;
 
 use wildmatch::WildMatch;
 
-use crate::lifecycle::HasModule;
-
 /// A pattern of module names, such as `encoder.*`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ModulePattern {
@@ -186,18 +184,6 @@ impl<T: Clone + Into<Patterns>> AsPatterns for T {
 /// Returns the patterns of a field.
 pub fn patterns<T: AsPatterns>(field: &T) -> Patterns {
     field.patterns()
-}
-
-/// Returns the patterns, if `At` is a moment of a module; otherwise the call does not compile.
-#[must_use]
-pub const fn of_modules<At: HasModule>(patterns: &'static [ModulePattern]) -> &'static [ModulePattern] {
-    patterns
-}
-
-/// Returns the function, if `At` is a moment of a module; otherwise the call does not compile.
-#[must_use]
-pub const fn of_value<At: HasModule>(patterns: PatternsOf) -> PatternsOf {
-    patterns
 }
 
 /// A function that returns the patterns of a hook from its value.

@@ -53,6 +53,9 @@ impl<P> Cx<P> {
     #[ref_cast_custom]
     pub(crate) fn from_run(run: &mut Run) -> &mut Self;
 
+    #[ref_cast_custom]
+    pub(crate) fn from_shared(run: &Run) -> &Self;
+
     pub(crate) fn as_run(&self) -> &Run {
         &self.run
     }

@@ -7,7 +7,7 @@ use std::panic::Location;
 use super::shim::lend;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
-use crate::hook::definition::{HookDef, HookResult, Origin, due};
+use crate::hook::definition::{HookDef, HookResult, Origin, is_due};
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
@@ -125,8 +125,8 @@ impl HookOptions {
         };
         let every = every.and_then(NonZeroU32::new);
         let call = if every.is_some() { call_if_due::<P, F> } else { call::<P, F> };
-        let definition = HookDef::at::<P>(origin, TypeId::of::<F>(), ord, call);
-        HookDef { only, every, trial, main_only: P::IS_MAIN_ONLY, ..definition }
+        let definition = HookDef::at::<Cx<P>>(origin, TypeId::of::<F>(), ord, call).done();
+        HookDef { only, every, trial, ..definition }
     }
 }
 
@@ -148,11 +148,7 @@ fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
 }
 
 fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
-    let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook).definition.every);
-    match hook.flatten() {
-        Some(n) if !due::<P>(run, n.get()) => Ok(()),
-        _ => call::<P, F>(run, slot),
-    }
+    if is_due(run) { call::<P, F>(run, slot) } else { Ok(()) }
 }
 
 /// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>` and returns `()` or

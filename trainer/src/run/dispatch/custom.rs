@@ -40,7 +40,7 @@ impl<P> Cx<P> {
     /// }
     ///
     /// /// Prints the spikes; this hook can be in any crate.
-    /// #[hook(at::at_spike)]
+    /// #[hook]
     /// fn print_spike(cx: &mut Cx<AtSpike>) {
     ///     println!("{} at batch {}", cx.loss(), cx.counters().batches_seen);
     /// }

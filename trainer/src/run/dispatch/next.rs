@@ -36,7 +36,7 @@ use crate::run::{Ending, Rest};
 /// use trainer::prelude::*;
 ///
 /// /// Updates the parameters at every fourth batch, with the mean gradient of the four batches.
-/// #[hook(around = opt_step)]
+/// #[hook]
 /// fn each_fourth(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
 ///     if (cx.counters().batch_idx + 1) % 4 == 0 { next.run(cx) } else { Ok(next.skip()) }
 /// }
@@ -80,7 +80,7 @@ impl<'a, O: Moment> Next<'a, O> {
     /// use trainer::prelude::*;
     ///
     /// /// Skips the batches for which the forward pass or the loss fails.
-    /// #[hook(around = step)]
+    /// #[hook]
     /// fn tolerant(cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
     ///     next.run_or(cx, |cx, error| cx.warn(format!("skipped a batch: {error}")))
     /// }
@@ -117,13 +117,13 @@ impl<'a, O: Moment> Next<'a, O> {
     /// use trainer::prelude::*;
     ///
     /// /// The built-in backward pass, written as a hook.
-    /// #[hook(around = backward)]
+    /// #[hook]
     /// fn own_backward(cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
     ///     next.replace(cx, |cx| cx.backward(&cx.scaled_loss()))
     /// }
     ///
     /// /// The built-in optimizer step, written as a hook.
-    /// #[hook(around = opt_step)]
+    /// #[hook]
     /// fn own_step(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
     ///     next.replace(cx, |cx| cx.optimizer()?.step())
     /// }

@@ -7,7 +7,7 @@ use std::panic::Location;
 use super::closure::{ClosureHook, HookOptions};
 use crate::checkpoint::StateOf;
 use crate::error::{nearest, suggestion};
-use crate::hook::definition::{Hook, HookDef, Hooks, Origin, public_path};
+use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, public_path};
 use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
 use crate::hook::instance::{Instance, TASK};
 use crate::moment::{AtPoint, Index};
@@ -21,7 +21,7 @@ pub(crate) struct HookSelection {
     instances: Vec<Instance>,
     /// The types with `#[hook(single)]`, with one entry for each added value.
     single: Vec<(TypeId, &'static str)>,
-    pub(crate) task_hooks: &'static [HookDef],
+    pub(crate) task_hooks: Definitions,
     /// The functions that save and load the task's state in checkpoints.
     pub(crate) task_state: Option<StateOf>,
     pub(crate) task_settings: Option<SettingsOf>,
@@ -40,7 +40,7 @@ impl HookSelection {
             hooks: Vec::new(),
             instances: Vec::new(),
             single: Vec::new(),
-            task_hooks: block.map_or(&[], |block| block.hooks),
+            task_hooks: block.map_or_else(Definitions::new, |block| (block.hooks)()),
             task_state: block.and_then(|block| block.state),
             task_settings: block.and_then(|block| block.settings),
             discover: Discover::All,
@@ -55,7 +55,7 @@ impl HookSelection {
         if H::SINGLE {
             self.single.push((TypeId::of::<H>(), type_name::<H>()));
         }
-        self.add_instance(Instance::with_hooks(value), H::HOOKS.iter().cloned());
+        self.add_instance(Instance::with_hooks(value), H::__hooks());
     }
 
     /// Adds a closure, with the location of the call that adds it.
@@ -130,7 +130,7 @@ impl HookSelection {
                 "the hooks of the task's generic type `{path}` are not found automatically: call `.task_hooks()`"
             ));
         }
-        hooks.extend(self.task_hooks.iter().map(|hook| Hook::new(hook.clone(), Some(TASK_SLOT))));
+        hooks.extend(self.task_hooks.into_iter().map(|hook| Hook::new(hook, Some(TASK_SLOT))));
         leave_out(&mut hooks, &self.without, mistakes);
         for Automatic { slot, make, .. } in automatic {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
@@ -252,7 +252,8 @@ mod tests {
 
     fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook {
         let origin = Origin::new("plugin", path, Some(version), "src/lib.rs");
-        let definition = HookDef::at::<AfterStep>(origin, TypeId::of::<T>(), 0, |_, _| Ok(()));
+        let definition =
+            HookDef::at::<crate::Cx<AfterStep>>(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
         Hook::new(definition, None)
     }
 

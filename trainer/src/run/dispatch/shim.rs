@@ -5,63 +5,69 @@ use std::any::{Any, TypeId};
 
 use super::{Done, Next};
 use crate::checkpoint::Slot;
+use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::BoxError;
 use crate::hook::definition::{HookResult, Hooks};
 use crate::modules::Patterns;
-use crate::moment::{Main, Moment};
+use crate::moment::Moment;
 use crate::run::context::Cx;
 use crate::run::{Rest, Run};
 
-/// Returns the context of a hook at `At`, as the type that the user's function takes.
-pub fn context_at<At, C: ContextOf<At>>(run: &mut Run) -> &mut C {
-    C::of_run(run)
-}
-
-/// Implemented by the context type of a hook at `At`.
+/// The type of a hook's context: `Cx<AfterStep>`, or an alias of it.
 #[diagnostic::on_unimplemented(
-    message = "a hook at `{At}` takes `&mut Cx<{At}>`, not `&mut {Self}`",
-    label = "expected `{At}`"
+    message = "a hook takes its context, `&mut Cx<…>` or `&Cx<…>`, not `{Self}`",
+    label = "expected `Cx<…>`"
 )]
-pub trait ContextOf<At> {
+pub trait HookContext {
+    /// The moment of the hook.
+    type At;
+
     /// Returns the context that borrows the run.
     fn of_run(run: &mut Run) -> &mut Self;
+
+    /// Returns the context that only observes the run.
+    fn of_shared(run: &Run) -> &Self;
 }
 
+// Without a bound, so that what is not a moment is reported once, by the definition of the hook.
 #[diagnostic::do_not_recommend]
-impl<At: Moment> ContextOf<At> for Cx<At> {
+impl<P> HookContext for Cx<P> {
+    type At = P;
+
     #[inline]
     fn of_run(run: &mut Run) -> &mut Self {
         Cx::from_run(run)
     }
-}
 
-/// Returns the context of a hook at `At` that runs on rank 0 only, as the type that the user's
-/// function takes.
-pub fn main_context_at<At, C: MainContextOf<At>>(run: &mut Run) -> &mut C {
-    C::of_run(run)
-}
-
-/// Implemented by the context type of a hook at `At` with `main_only`.
-#[diagnostic::on_unimplemented(
-    message = "a `main_only` hook at `{At}` runs on rank 0 only, so it takes `&mut Cx<Main<{At}>>`, not `&mut {Self}`",
-    label = "write `Main<{At}>`"
-)]
-pub trait MainContextOf<At> {
-    /// Returns the context that borrows the run.
-    fn of_run(run: &mut Run) -> &mut Self;
-}
-
-#[diagnostic::do_not_recommend]
-impl<At: Moment> MainContextOf<At> for Cx<Main<At>> {
     #[inline]
-    fn of_run(run: &mut Run) -> &mut Self {
-        Cx::from_run(run)
+    fn of_shared(run: &Run) -> &Self {
+        Cx::from_shared(run)
     }
 }
 
-/// Returns the `next` of a hook around `At`, as the type that the user's function takes.
+/// Returns the context of a hook that may change training, as the type that the user's function
+/// takes.
 #[inline]
-pub fn next_at<'a, At, N: NextOf<'a, At>>(rest: Rest<'a>) -> N {
+pub fn lent<C: HookContext>(run: &mut Run) -> &mut C {
+    C::of_run(run)
+}
+
+/// Returns the context of a hook that only observes, as the type that the user's function takes.
+#[inline]
+pub fn observed<C: HookContext>(run: &mut Run) -> &C {
+    C::of_shared(run)
+}
+
+/// Marks the thread as running a hook on rank 0 only, if the hook that is being called is one.
+#[must_use]
+pub fn main_only_guard(run: &Run) -> Option<MainOnlyGuard> {
+    let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook));
+    hook.filter(|hook| hook.definition.main_only).map(|_| MainOnlyGuard::begin())
+}
+
+/// Returns the `next` of a hook with this context, as the type that the user's function takes.
+#[inline]
+pub fn next_of<'a, C: HookContext, N: NextOf<'a, C::At>>(_: &C, rest: Rest<'a>) -> N {
     N::of_rest(rest)
 }
 
@@ -259,6 +265,9 @@ pub trait HookFn<M>: 'static {}
 
 #[diagnostic::do_not_recommend]
 impl<F, P: Moment, R: Outcome> HookFn<(P, R)> for F where F: Fn(&mut Cx<P>) -> R + 'static {}
+
+#[diagnostic::do_not_recommend]
+impl<F, P: Moment, R: Outcome> HookFn<(P, &'static P, R)> for F where F: Fn(&Cx<P>) -> R + 'static {}
 
 #[diagnostic::do_not_recommend]
 impl<F, P: Moment, R: AroundOutcome> HookFn<(P, Next<'static, P>, R)> for F where

@@ -103,6 +103,7 @@ impl<'a> Checks<'a> {
                 of: &[],
                 of_value: None,
                 main_only: false,
+                observes: false,
                 trial: None,
                 constraints: &[],
                 call,

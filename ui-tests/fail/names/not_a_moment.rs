@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
 #[hook]
-fn after_step(_: &Cx<AfterStep>) {}
+fn note(_: &mut Cx<f32>) {}
 
 fn main() {}

@@ -1,0 +1,6 @@
+use trainer::prelude::*;
+
+#[hook]
+fn note(_: &mut Trainer<()>) {}
+
+fn main() {}
