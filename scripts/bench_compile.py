@@ -27,10 +27,10 @@ POINTS = WITH_LOSS + [
 # Keys of the attribute, and the hand-written equivalents: a method, or the start of the body.
 KEYS = [
     ("", "", ""),
-    (", ord = 10", "fn ord(&self) -> i32 { 10 }", ""),
+    ("ord = 10", "fn ord(&self) -> i32 { 10 }", ""),
     ("", "", ""),
-    (", only = train", "", "if run.phase() != Phase::Train { return Ok(()); }"),
-    (", every = 100", "", "if !run.counters().batches_seen.is_multiple_of(100) { return Ok(()); }"),
+    ("only = train", "", "if run.phase() != Phase::Train { return Ok(()); }"),
+    ("every = 100", "", "if !run.counters().batches_seen.is_multiple_of(100) { return Ok(()); }"),
 ]
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -85,7 +85,7 @@ def function(nth):
     docs = f"/// Logs the number {nth}."
     with_macro = f"""
     {docs}
-    #[hook({point}{keys})]
+    #[hook({keys})]
     pub fn hook_{nth}(run: &mut Cx<{camel(point)}>) -> Result<()> {{{body}
     }}
 """

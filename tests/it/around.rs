@@ -275,8 +275,8 @@ fn a_replaced_optimizer_step_is_counted_once() {
     let initial = parameters(&model::builder().build().unwrap());
     for (replacement, moves) in [
         ((|_| Ok(())) as fn(&mut Cx<OptStep>) -> Result<()>, false),
-        (|cx| cx.optimizer()?.step(), true),
-        (|cx| cx.optimizer()?.step().and_then(|()| cx.optimizer()?.step()), true),
+        (|cx| cx.optimizer_mut()?.step(), true),
+        (|cx| cx.optimizer_mut()?.step().and_then(|()| cx.optimizer_mut()?.step()), true),
     ] {
         let calls = Calls::default();
         let note = Arc::clone(&calls);
@@ -297,7 +297,7 @@ fn a_replaced_optimizer_step_is_counted_once() {
 #[test]
 fn replacing_opt_step_outside_of_gradient_clipping_is_an_error() {
     let clipped = Harness::small().configure(|builder| builder.clip_grad_norm(1.0));
-    let outcome = clipped.hook(AroundOptStep(|cx| cx.optimizer()?.step())).run().unwrap();
+    let outcome = clipped.hook(AroundOptStep(|cx| cx.optimizer_mut()?.step())).run().unwrap();
     insta::assert_snapshot!(message(outcome.error()), @"`ClipGradNorm` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `ClipGradNorm`");
 }
 

@@ -114,6 +114,7 @@ fn a_batch_whose_description_panics_does_not_hide_the_original_error() {
         fn describe(&self, _: &mut String) {
             panic!("cannot be described");
         }
+        fn tensors(&self, _: &mut dyn FnMut(&Tensor)) {}
     }
 
     impl Task for Failing {

@@ -153,7 +153,7 @@ fn a_resume_with_other_observers_is_exact() {
 #[test]
 fn a_hook_that_loads_a_checkpoint_changes_the_resumed_run_on_purpose() {
     let slower = model::builder().on::<AfterLoadCheckpoint>("slower", |cx| {
-        for group in cx.optimizer()?.groups_mut() {
+        for group in cx.optimizer_mut()?.groups_mut() {
             group.lr = 0.01;
         }
         Ok(())

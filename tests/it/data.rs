@@ -468,6 +468,7 @@ impl Batch for Movable {
     fn describe(&self, text: &mut String) {
         text.push_str("movable");
     }
+    fn tensors(&self, _: &mut dyn FnMut(&Tensor)) {}
 }
 
 /// A type that does not implement `Batch`, for skipped fields.

@@ -125,7 +125,7 @@ fn texts_of_users_do_not_break_any_format() {
             );
         }
         for line in table.to_string().lines().take_while(|line| !line.is_empty()) {
-            assert_eq!(cells(line), 6, "{text:?}: {line}");
+            assert_eq!(cells(line), 7, "{text:?}: {line}");
         }
         for line in table.mermaid().lines().filter(|line| line.contains('"')) {
             let (head, label) = line.split_once("[\"").unwrap();

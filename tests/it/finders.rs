@@ -475,7 +475,7 @@ struct OwnRate {
 impl OwnRate {
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
         self.steps += 1;
-        cx.optimizer()?.groups_mut()[0].lr = 0.5;
+        cx.optimizer_mut()?.groups_mut()[0].lr = 0.5;
         Ok(())
     }
 }

@@ -50,6 +50,7 @@ mod monitors;
 mod named_loaders;
 mod nan_guard;
 mod numbers;
+mod observers;
 mod old_checkpoints;
 mod operations;
 mod optimizers;

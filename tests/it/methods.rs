@@ -294,7 +294,7 @@ fn sam_has_no_second_pass_without_gradients() {
     let kept = [0, 2, 3].map(|nth: usize| (batches[nth].0.copy(), batches[nth].1.copy()));
     let expected = sam_by_hand(&kept, 0.5, 0.1, false);
     let builder = model::builder().hook(Sam::new(0.5)).on::<BeforeOptStep>("drop", |cx| {
-        if cx.counters().batches_seen == 1 { cx.optimizer()?.zero_grad() } else { Ok(()) }
+        if cx.counters().batches_seen == 1 { cx.optimizer_mut()?.zero_grad() } else { Ok(()) }
     });
     let mut trainer = builder.build().unwrap();
     let summary = trainer.fit(&mut rows(16), None).unwrap();

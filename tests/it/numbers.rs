@@ -202,7 +202,7 @@ fn gradients_are_clipped_by_value_before_they_are_clipped_by_norm() {
 fn lrs_returns_the_rate_that_the_step_used() {
     // A schedule that sets the rate of the next step before the rate of this step is logged.
     let schedule = |cx: &mut Cx<AfterOptStep>| {
-        for group in cx.optimizer().unwrap().groups_mut() {
+        for group in cx.optimizer_mut().unwrap().groups_mut() {
             group.lr *= 0.5;
         }
     };

@@ -180,8 +180,8 @@ operations! {
         Ok(())
     };
     AroundBackward Backward backward |cx| cx.backward(&cx.scaled_loss());
-    AroundOptStep OptStep opt_step |cx| cx.optimizer()?.step();
-    AroundZeroGrad ZeroGrad zero_grad |cx| cx.optimizer()?.zero_grad();
+    AroundOptStep OptStep opt_step |cx| cx.optimizer_mut()?.step();
+    AroundZeroGrad ZeroGrad zero_grad |cx| cx.optimizer_mut()?.zero_grad();
     AroundValid Valid valid |_cx| Ok(());
     AroundTest Test test |_cx| Ok(());
     AroundPredict Predict predict |_cx| Ok(());

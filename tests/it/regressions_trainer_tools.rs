@@ -260,9 +260,9 @@ fn defect_14_the_logged_learning_rate_belongs_to_the_current_step() {
     let mut trainer = builder()
         .on::<BeforeOptStep>("schedule", |cx| {
             let lr = 1.0 / (cx.counters().optimizer_steps + 1) as f64;
-            cx.optimizer().unwrap().groups_mut()[0].lr = lr;
+            cx.optimizer_mut().unwrap().groups_mut()[0].lr = lr;
         })
-        .on::<AfterOptStep>("next", |cx| cx.optimizer().unwrap().groups_mut()[0].lr = 99.0)
+        .on::<AfterOptStep>("next", |cx| cx.optimizer_mut().unwrap().groups_mut()[0].lr = 99.0)
         .on::<AfterStep>("log", move |cx| log.lock().unwrap().push(cx.lrs()[0]))
         .build()
         .unwrap();
@@ -335,7 +335,7 @@ impl Overflow {
         if cx.counters().batches_seen != 1 {
             return next.run(cx);
         }
-        cx.optimizer()?.zero_grad()?;
+        cx.optimizer_mut()?.zero_grad()?;
         Ok(next.skip())
     }
 }

@@ -322,7 +322,7 @@ fn rate_changes_by_other_hooks_are_kept() {
     let at = |step: u64, change: fn(&mut f64)| {
         move |cx: &mut Cx<AfterStep>| -> Result<()> {
             if cx.counters().optimizer_steps == step {
-                change(&mut cx.optimizer()?.groups_mut()[0].lr);
+                change(&mut cx.optimizer_mut()?.groups_mut()[0].lr);
             }
             Ok(())
         }

@@ -37,7 +37,7 @@ pub(crate) fn with_optimizer_hooks(scene: &Scene, mut builder: TrainerBuilder<Ne
     if scene.is("frozen") {
         builder = builder.on::<BeforeEpoch>("thaw", |cx| {
             if cx.counters().epoch == 1 {
-                for group in cx.optimizer()?.groups_mut() {
+                for group in cx.optimizer_mut()?.groups_mut() {
                     group.set_frozen(false)?;
                 }
             }

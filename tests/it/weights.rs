@@ -401,7 +401,7 @@ impl Unless {
         match self.1 {
             Then::Keeps => {}
             Then::Drops => cx.drop_grads()?,
-            Then::DropsThroughOptimizer => cx.optimizer()?.zero_grad()?,
+            Then::DropsThroughOptimizer => cx.optimizer_mut()?.zero_grad()?,
             Then::Zeroes => cx.grads().for_each(|(_, mut grad)| drop(grad.zero_())),
         }
         Ok(next.skip())
@@ -452,7 +452,7 @@ struct OwnStep;
 impl OwnStep {
     #[hook(ord = trainer::ord::GRAD_CLIP + 1)]
     fn own(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
-        next.replace(cx, |cx| cx.optimizer()?.step())
+        next.replace(cx, |cx| cx.optimizer_mut()?.step())
     }
 }
 
@@ -462,7 +462,7 @@ struct OwnZeroGrad;
 #[hook]
 impl OwnZeroGrad {
     fn own(&mut self, cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
-        next.replace(cx, |cx| cx.optimizer()?.zero_grad())
+        next.replace(cx, |cx| cx.optimizer_mut()?.zero_grad())
     }
 }
 

@@ -7,7 +7,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 
 use crate::lifecycle::snake;
-use crate::moments::is_marker;
+use crate::moments::{is_marker, is_operation, is_point};
 
 /// Every page, with the name of its module in `trainer::migration`.
 const PAGES: [(&str, &str); 6] = [
@@ -243,6 +243,9 @@ fn target(code: &str) -> Option<String> {
             let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
             return Some(format!("{path}{}", &rest[..end.unwrap_or(rest.len())]));
         }
+    }
+    if is_point(code) || is_operation(code) {
+        return Some(format!("type@crate::at::{code}"));
     }
     if code.starts_with("Cx<Main") {
         return Some("crate::Main".into());

@@ -23,7 +23,7 @@ macro_rules! hooks {
         mod $name {
             use trainer::prelude::*;
             #[hook]
-            fn hook(cx: &mut Cx<$marker>) {
+            fn hook(cx: &Cx<$marker>) {
                 std::hint::black_box(cx.counters().epoch);
             }
         }
@@ -45,7 +45,7 @@ struct Stateful(u64);
 
 #[hook]
 impl Stateful {
-    fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) {
+    fn before_backward(&mut self, cx: &Cx<BeforeBackward>) {
         self.0 = self.0.wrapping_add(black_box(cx.counters().epoch));
     }
 }
@@ -61,7 +61,7 @@ struct Anchor;
 
 #[hook(ord = 9)]
 impl Anchor {
-    fn setup(&mut self, _: &mut Cx<Setup>) {}
+    fn setup(&mut self, _: &Cx<Setup>) {}
 }
 
 /// One of many hooks with an order constraint.
@@ -69,7 +69,7 @@ struct Late;
 
 #[hook(after = Anchor)]
 impl Late {
-    fn setup(&mut self, _: &mut Cx<Setup>) {}
+    fn setup(&mut self, _: &Cx<Setup>) {}
 }
 
 /// One of many hooks without an order constraint.
@@ -77,7 +77,7 @@ struct Plain;
 
 #[hook]
 impl Plain {
-    fn setup(&mut self, _: &mut Cx<Setup>) {}
+    fn setup(&mut self, _: &Cx<Setup>) {}
 }
 
 /// The state of the hand-written loop.

@@ -18,7 +18,7 @@ macro_rules! hooks {
         mod $name {
             use trainer::prelude::*;
             #[hook]
-            fn hook(cx: &mut Cx<$marker>) {
+            fn hook(cx: &Cx<$marker>) {
                 std::hint::black_box(cx.counters().epoch);
             }
         }
@@ -33,7 +33,7 @@ struct Stateful(u64);
 
 #[hook]
 impl Stateful {
-    fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) {
+    fn before_backward(&mut self, cx: &Cx<BeforeBackward>) {
         self.0 = self.0.wrapping_add(black_box(cx.counters().epoch));
     }
 }

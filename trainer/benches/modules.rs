@@ -100,7 +100,7 @@ struct After(u64);
 #[hook]
 impl After {
     #[hook(of = "hooked")]
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+    fn after_module(&mut self, cx: &Cx<AfterModule>) {
         self.0 = self.0.wrapping_add(black_box(cx.counters().epoch));
     }
 }

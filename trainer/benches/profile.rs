@@ -24,7 +24,7 @@ struct Counter(u64);
 
 #[hook]
 impl Counter {
-    fn after_loss(&mut self, cx: &mut Cx<AfterLoss>) {
+    fn after_loss(&mut self, cx: &Cx<AfterLoss>) {
         self.0 = self.0.wrapping_add(black_box(cx.counters().epoch));
     }
 }

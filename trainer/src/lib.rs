@@ -9,7 +9,7 @@
 //!
 //! /// Logs the mean gradient of the first layer.
 //! #[hook(ord = 10)]
-//! fn after_backward(cx: &mut Cx<AfterBackward>) -> Result<()> {
+//! fn after_backward(cx: &Cx<AfterBackward>) -> Result<()> {
 //!     let grad = cx.grad("fc1.weight")?.abs().mean(Kind::Float);
 //!     cx.log("grad/fc1", grad);
 //!     Ok(())
@@ -20,7 +20,7 @@
 //!
 //! #[hook]
 //! impl Lowest {
-//!     fn after_loss(&mut self, cx: &mut Cx<AfterLoss>) {
+//!     fn after_loss(&mut self, cx: &Cx<AfterLoss>) {
 //!         self.0 = self.0.min(cx.loss().double_value(&[]));
 //!     }
 //! }
@@ -135,7 +135,7 @@ pub use moments::moment::{Main, OnAllRanks};
 pub use moments::phase::{Phase, PhaseSet};
 pub use run::cancel::{CancelToken, OnSignal};
 pub use run::context::Cx;
-pub use run::dispatch::{ClosureHook, Done, HookOptions, Next};
+pub use run::dispatch::{ClosureHook, Done, HookOptions, Next, ObserverClosure};
 pub use run::run_folder::RunFolder;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
@@ -157,7 +157,7 @@ pub use hook::definition::{AsHook, Hooks, IntoHook};
 /// use trainer::prelude::*;
 ///
 /// #[hook(ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
-/// fn print_loss(cx: &mut Cx<AfterLoss>) {
+/// fn print_loss(cx: &Cx<AfterLoss>) {
 ///     println!("{} {:.4}", cx.counters().batches_seen, cx.loss().double_value(&[]));
 /// }
 /// # fn main() {}
@@ -188,7 +188,7 @@ pub use trainer_macros::hook;
 ///
 /// /// A hook at `before_half_step`. In another crate: `#[hook]`.
 /// #[hook]
-/// fn print_size(cx: &mut Cx<BeforeHalfStep>) -> Result<()> {
+/// fn print_size(cx: &Cx<BeforeHalfStep>) -> Result<()> {
 ///     println!("{:?}", cx.batch::<(Tensor, Tensor)>()?.0.size());
 ///     Ok(())
 /// }
@@ -269,13 +269,13 @@ pub mod __private {
 
     /// Makes the trainer read logged CPU tensors as late as GPU tensors. Used by tests.
     pub fn leave_unread<T>(trainer: &mut crate::Trainer<T>) {
-        trainer.run.log.leave_unread();
+        trainer.run.log.get_mut().leave_unread();
     }
 
     /// The number of logged tensors that the trainer has read. Used by tests.
     #[must_use]
     pub fn reads<T>(trainer: &crate::Trainer<T>) -> u64 {
-        trainer.run.log.reads()
+        trainer.run.log.borrow().reads()
     }
 
     /// Runs an operation with the hooks around it, and returns whether it took place. Used by

@@ -279,7 +279,7 @@ impl trainer::checkpoint::State for Clips {
 impl Clips {
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> trainer::Result<Done> {
         let _ = cx.grads();
-        next.replace(cx, |cx| cx.optimizer()?.step())
+        next.replace(cx, |cx| cx.optimizer_mut()?.step())
     }
 
     #[hook]

@@ -20,7 +20,7 @@ pub fn pause_discriminator(cx: &mut Cx<DiscriminatorStep>, next: Next<Discrimina
 
 /// Logs the fraction of the fakes that the discriminator recognizes.
 #[hook]
-pub fn log_fake_accuracy(cx: &mut Cx<AfterGeneratorStep>) -> Result<()> {
+pub fn log_fake_accuracy(cx: &Cx<AfterGeneratorStep>) -> Result<()> {
     let accuracy = cx.hook::<Watch>()?.fake_accuracy;
     cx.log("fake_accuracy", accuracy);
     Ok(())
@@ -38,7 +38,7 @@ pub struct Watch {
 #[hook(auto, state, only = train)]
 impl Watch {
     /// Keeps the newest fakes, and the fraction of them that the discriminator recognizes.
-    fn after_pred(&mut self, cx: &mut Cx<AfterPred>) -> Result<()> {
+    fn after_pred(&mut self, cx: &Cx<AfterPred>) -> Result<()> {
         let Fakes { samples, logits } = cx.pred()?;
         let accuracy = logits.lt(0.0).to_kind(Kind::Float).mean(Kind::Float);
         self.samples = Some(samples.detach());
@@ -49,7 +49,7 @@ impl Watch {
 
     /// Logs the mean distance between the newest fakes: 0 if the generator always makes the same
     /// sample.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         if let Some(own) = &self.samples {
             let samples = cx.world().gather_rows("samples", own)?;
             cx.log("diversity", gan::mean_distance(&samples, &samples));

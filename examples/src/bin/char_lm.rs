@@ -93,7 +93,7 @@ impl Task for CharModel {
 /// Logs the perplexity of the held-out texts, `valid/perplexity`: the number of equally likely
 /// characters among which the model would be as uncertain as it is on average.
 #[hook(only = valid)]
-fn perplexity(cx: &mut Cx<AfterValid>) {
+fn perplexity(cx: &Cx<AfterValid>) {
     let perplexity = cx.metrics()["valid/loss"].exp();
     cx.log("perplexity", perplexity);
 }
@@ -108,7 +108,7 @@ fn sample(cx: &mut Cx<AfterValid>) -> Result<()> {
 
 /// Prints the texts of a record.
 #[hook]
-fn print_sample(cx: &mut Cx<Main<AfterRecord>>) {
+fn print_sample(cx: &Cx<Main<AfterRecord>>) {
     for (_, text) in cx.record().texts() {
         println!("    {}", text.replace('\n', "\n    "));
     }

@@ -23,7 +23,7 @@ impl GradientMonitor {
     }
 
     /// Records the mean magnitude of the gradient, and logs its distribution.
-    fn after_backward(&mut self, cx: &mut Cx<AfterBackward>) -> Result<()> {
+    fn after_backward(&mut self, cx: &Cx<AfterBackward>) -> Result<()> {
         let grad = cx.grad(&self.parameter)?;
         self.history.push(grad.abs().mean(Kind::Float).double_value(&[]));
         cx.log_histogram(format!("gradient/{}", self.parameter), grad);
@@ -32,7 +32,7 @@ impl GradientMonitor {
 
     /// Prints the first and the last recorded value.
     #[hook(ord = 90)]
-    fn after_fit(&mut self, _: &mut Cx<Main<AfterFit>>) {
+    fn after_fit(&mut self, _: &Cx<Main<AfterFit>>) {
         if let [first, .., last] = self.history[..] {
             println!(
                 "mean gradient of {}: {first:.1e} in the first batch, {last:.1e} in the last",

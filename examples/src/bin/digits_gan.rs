@@ -8,7 +8,7 @@ use trainer::prelude::*;
 
 /// Prints the metrics of every 25th epoch.
 #[hook(every = 25)]
-fn print_metrics(cx: &mut Cx<Main<AfterEpoch>>) {
+fn print_metrics(cx: &Cx<Main<AfterEpoch>>) {
     println!("epoch {:>3}  {}", cx.counters().epoch + 1, cx.metrics());
 }
 

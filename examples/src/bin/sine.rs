@@ -5,7 +5,7 @@ use trainer::prelude::*;
 
 /// Logs the largest error of each pass over the validation set, as `valid/largest_error`.
 #[hook(only = valid)]
-fn largest_error(cx: &mut Cx<AfterStep>) -> Result<()> {
+fn largest_error(cx: &Cx<AfterStep>) -> Result<()> {
     let (_, targets) = cx.batch::<(Tensor, Tensor)>()?;
     let error = (cx.pred::<Tensor>()? - targets).abs().max();
     cx.log_as(Reduce::Max, "largest_error", error);

@@ -46,6 +46,7 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let samples = call("samples", quote!());
     let describe = call("describe", quote!(__text));
     let move_to = calls(item, krate, ("Batch", "move_to"), &quote!(&mut), &quote!(__device));
+    let tensors = call("tensors", quote!(__visit));
     let (begins, end) = layout(item);
     quote! {
         fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
@@ -65,6 +66,9 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
                 #describe;
             )*
             ::std::string::String::push_str(__text, #end);
+        }
+        fn tensors(&self, __visit: &mut dyn ::core::ops::FnMut(&#trainer::tch::Tensor)) {
+            #(#tensors;)*
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn expand(item: &Item, derived: Derived, report: &TokenStream) -> Tok
             }
             fn move_to(&mut self, _: #trainer::tch::Device) {}
             fn describe(&self, _: &mut ::std::string::String) {}
+            fn tensors(&self, _: &mut dyn ::core::ops::FnMut(&#trainer::tch::Tensor)) {}
         },
         Derived::Rows => quote! {
             fn rows(&self) -> #trainer::Result<::core::primitive::i64> {

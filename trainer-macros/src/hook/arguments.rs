@@ -13,12 +13,13 @@ use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 12] = [
-    "ord", "only", "every", "of", "before", "after", "auto", "single", "state", "settings", "trial", "crate",
+const KEYS: [&str; 13] = [
+    "ord", "only", "every", "of", "before", "after", "auto", "single", "state", "settings", "trial",
+    "observes", "crate",
 ];
 
 /// The keys that need no value.
-const FLAGS: [&str; 5] = ["auto", "single", "state", "settings", "trial"];
+const FLAGS: [&str; 6] = ["auto", "single", "state", "settings", "trial", "observes"];
 
 /// Words of other libraries for a key.
 const SYNONYMS: [(&str, &[&str]); 8] = [
@@ -80,6 +81,8 @@ pub(super) struct Arguments {
     pub(super) state: Option<SavedState>,
     /// The span of the flag `settings`.
     pub(super) settings: Option<Span>,
+    /// The span of the flag `observes`.
+    pub(super) observes: Option<Span>,
     /// `trial`, `trial = false`.
     pub(super) trial: Option<bool>,
     /// `crate = path`: the path of the `trainer` crate.
@@ -276,6 +279,7 @@ impl Arguments {
             ("state", Form::Nothing) => self.state = Some(SavedState { span, field: None }),
             ("state", Form::Value(value)) => self.state = saved_field(value, span, errors),
             ("settings", Form::Nothing) => self.settings = Some(span),
+            ("observes", Form::Nothing) => self.observes = Some(span),
             ("trial", Form::Nothing) => self.trial = Some(true),
             ("trial", Form::Value(value)) => self.trial = boolean("trial", value, span, errors),
             (known, _) if KEYS.contains(&known) => {
@@ -394,6 +398,7 @@ fn form_of(key: &str) -> &'static str {
         "auto" => "`auto` or `auto = ranks`",
         "state" => "`state` or `state = self.<field>`",
         "settings" => "`settings` without a value",
+        "observes" => "`observes` without a value",
         "trial" => "`trial` or `trial = false`",
         _ => "`single` without a value",
     }

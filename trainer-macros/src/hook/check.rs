@@ -28,8 +28,10 @@ pub(super) struct Hook<'a> {
     pub(super) function: &'a Function,
     /// The type of its context, without the reference: its moment is a part of this type.
     pub(super) context: &'a Type,
-    /// Whether it takes `&Cx`, so that it only observes.
+    /// Whether it takes `&Cx`, or says that it only observes.
     pub(super) observes: bool,
+    /// Whether it takes `&Cx`.
+    pub(super) is_shared: bool,
     /// For a hook around an operation, the span at which a wrong `next` is reported.
     pub(super) next: Option<Span>,
     pub(super) arguments: &'a Arguments,
@@ -257,6 +259,16 @@ fn hook<'a>(
         );
     }
     let Some(Type::Reference(reference)) = written.map(peeled) else { return None };
+    if next.is_none()
+        && let Some(word) = arguments.observes
+        && (!in_block || inherited.is_some())
+    {
+        errors.push(
+            word,
+            "`observes` is for a hook around an operation: a hook at a point that only observes takes `&Cx<…>`",
+        );
+    }
+    let flagged = [Some(arguments), inherited].into_iter().flatten().any(|all| all.observes.is_some());
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
         ReturnType::Type(_, returned) => innermost(returned),
@@ -264,7 +276,8 @@ fn hook<'a>(
     Some(Hook {
         function,
         context: &reference.elem,
-        observes: reference.mutability.is_none(),
+        observes: reference.mutability.is_none() || next.is_some() && flagged,
+        is_shared: reference.mutability.is_none(),
         next,
         arguments,
         inherited,

@@ -260,7 +260,7 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
     let here = ours(hook.at);
     let at_context = krate.at(here);
     let context = Ident::new("__context", here);
-    let lent = Ident::new(if hook.observes { "observed" } else { "lent" }, here);
+    let lent = Ident::new(if hook.is_shared { "observed" } else { "lent" }, here);
     let run = Ident::new("__run", here);
     let bind_context = quote_spanned!(here=> let #context = #at_context::__private::#lent(#run););
     let bind_next = hook.next.map(|span| {

@@ -90,12 +90,13 @@ pub(crate) mod progress;
 mod pt;
 pub(crate) mod read;
 mod rename;
-mod state;
+pub(crate) mod state;
 pub(crate) mod states;
 pub(crate) mod tensors;
 pub(crate) mod text;
 pub(crate) mod weights;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use tch::Tensor;
@@ -152,8 +153,10 @@ impl From<&Path> for Resume {
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCheckpoint {
     pub(crate) folder: PathBuf,
-    /// The values and tensors that hooks add to it.
+    /// The values and tensors in one that is read.
     pub(crate) saved: Saved,
+    /// The values and tensors that hooks add to one that is written.
+    pub(crate) added: RefCell<Saved>,
 }
 
 /// Tensors by name.

@@ -124,11 +124,14 @@ impl Saved {
     ///
     /// Returns an error if the value cannot be serialized, or if the key is taken.
     pub fn value<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
+        self.add_text(key, text_of(key, value)?)
+    }
+
+    /// Adds a value that [`text_of`] has serialized.
+    pub(crate) fn add_text(&mut self, key: &str, text: String) -> Result<()> {
         if self.values.contains_key(key) {
             return Err(Error::usage(format!("a value is already saved under `{key}`: choose another key")));
         }
-        let text = to_text(value)
-            .map_err(|error| Error::usage(format!("the value `{key}` cannot be serialized: {error}")))?;
         self.values.insert(key.to_owned(), text);
         Ok(())
     }
@@ -240,6 +243,11 @@ impl Saved {
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.tensors.iter().map(|(key, tensor)| (key.as_str(), tensor))
     }
+}
+
+/// Serializes a value that is saved under this key.
+pub(crate) fn text_of<T: Serialize + ?Sized>(key: &str, value: &T) -> Result<String> {
+    to_text(value).map_err(|error| Error::usage(format!("the value `{key}` cannot be serialized: {error}")))
 }
 
 fn none<'a>(what: &str, key: &str, keys: impl Iterator<Item = &'a String>) -> Error {

@@ -51,6 +51,12 @@ use tch::{Device, Tensor};
 ///         let (Images::Labelled(images, _) | Images::Bare(images)) = self;
 ///         images.describe(text);
 ///     }
+///     fn tensors(&self, visit: &mut dyn FnMut(&Tensor)) {
+///         match self {
+///             Images::Labelled(images, labels) => [images, labels].into_iter().for_each(visit),
+///             Images::Bare(images) => visit(images),
+///         }
+///     }
 /// }
 /// # fn main() {}
 /// ```
@@ -71,6 +77,9 @@ pub trait Batch: Send + 'static {
     /// Appends a description to `text`, for messages: the dtypes and shapes of tensors, and the
     /// types of other values.
     fn describe(&self, text: &mut String);
+
+    /// Calls `visit` with every tensor, in an order that is always the same.
+    fn tensors(&self, visit: &mut dyn FnMut(&Tensor));
 }
 
 impl Batch for Tensor {
@@ -90,10 +99,14 @@ impl Batch for Tensor {
             false => write!(text, "an undefined tensor"),
         };
     }
+
+    fn tensors(&self, visit: &mut dyn FnMut(&Tensor)) {
+        visit(self);
+    }
 }
 
-/// Implements [`Batch::move_to`] and [`Batch::describe`] for a collection by calling them on each
-/// element.
+/// Implements [`Batch::move_to`], [`Batch::describe`] and [`Batch::tensors`] for a collection by
+/// calling them on each element.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
         fn move_to(&mut $self, device: Device) {
@@ -109,6 +122,10 @@ macro_rules! of_parts {
                 part.describe(text);
             }
             text.push(']');
+        }
+
+        fn tensors(&$self, visit: &mut dyn FnMut(&Tensor)) {
+            $parts.for_each(|part| part.tensors(visit));
         }
     };
 }
@@ -193,6 +210,11 @@ macro_rules! tuples {
                 let _ = between;
                 text.push(')');
             }
+
+            fn tensors(&self, visit: &mut dyn FnMut(&Tensor)) {
+                let ($($part,)+) = self;
+                $($part.tensors(visit);)+
+            }
         }
     )+};
 }
@@ -211,6 +233,8 @@ macro_rules! without_tensors {
             fn describe(&self, text: &mut String) {
                 text.push_str(stringify!($kind));
             }
+
+            fn tensors(&self, _: &mut dyn FnMut(&Tensor)) {}
         }
     )+};
 }

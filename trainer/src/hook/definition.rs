@@ -324,6 +324,8 @@ pub(crate) struct Hook {
     pub(crate) modules: Vec<ModulePattern>,
     /// The label that distinguishes its value from others of its type.
     pub(crate) label: Option<String>,
+    /// Its own function, if a check of observers has taken the place of it.
+    pub(crate) unchecked: Option<Shim>,
 }
 
 impl Hook {
@@ -332,7 +334,7 @@ impl Hook {
             definition.origin.path = Cow::Owned(public);
         }
         let modules = definition.of.to_vec();
-        Hook { definition, slot, modules, label: None }
+        Hook { definition, slot, modules, label: None, unchecked: None }
     }
 }
 
@@ -351,7 +353,7 @@ pub fn is_due(run: &Run) -> bool {
     let count = match hook.moment.counts {
         Some(Unit::Epochs) => run.progress.counters.epoch + 1,
         Some(Unit::Steps) => run.step.step_number,
-        Some(Unit::Records) => run.log.records.number,
+        Some(Unit::Records) => run.log.borrow().records.number,
         Some(Unit::Batches) | None => run.progress.batch_number,
     };
     count.is_multiple_of(u64::from(every.get()))

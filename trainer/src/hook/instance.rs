@@ -17,6 +17,8 @@ pub(crate) struct Instance {
     pub(crate) state: Option<StateOf>,
     /// The function that returns its settings, if it lists them.
     pub(crate) settings: Option<SettingsOf>,
+    /// Whether all of its hooks only observe.
+    pub(crate) observes: bool,
 }
 
 impl Instance {
@@ -27,6 +29,7 @@ impl Instance {
             value: Some(Box::new(value)),
             state: None,
             settings: None,
+            observes: false,
         }
     }
 
@@ -63,9 +66,9 @@ impl Instance {
         (self.settings?.checkpoints)(&**self.value.as_ref()?, run_folder)
     }
 
-    /// Whether a resume does not compare the value.
+    /// Whether a resume does not compare the value: it only observes, and lists no settings.
     pub(crate) fn is_left_out(&self) -> bool {
-        self.settings.is_some() && self.settings().is_left_out
+        self.observes && (self.settings.is_none() || self.settings().is_empty())
     }
 
     /// A placeholder for a discovered value whose hooks are all excluded.
@@ -76,6 +79,7 @@ impl Instance {
             value: None,
             state: None,
             settings: None,
+            observes: false,
         }
     }
 }

@@ -56,16 +56,16 @@ impl ActivationStats {
     }
 }
 
-#[hook(only = train, settings)]
+#[hook(only = train)]
 impl ActivationStats {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         if self.every == 0 { Err(Error::msg("`.every(0)`: expected at least 1")) } else { Ok(()) }
     }
 
     /// Logs the statistics of one output.
     #[hook(of = self.modules)]
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+    fn after_module(&mut self, cx: &Cx<AfterModule>) {
         if !cx.counters().batches_seen.is_multiple_of(self.every) {
             return;
         }

@@ -146,7 +146,7 @@ impl Amp {
 }
 
 /// Rescales gradients that a hook kept for a later step, so that they match the new scale.
-fn rescale_kept<P>(cx: &Cx<P>, factor: f64) {
+fn rescale_kept<P>(cx: &mut Cx<P>, factor: f64) {
     let _no_grad = tch::no_grad_guard();
     for var in cx.vars().parameters() {
         let mut grad = var.tensor.grad();
@@ -160,7 +160,7 @@ fn rescale_kept<P>(cx: &Cx<P>, factor: f64) {
 impl Amp {
     /// Returns an error if the device does not support autocast, a parameter is bf16 or fp16, or a
     /// setting is invalid.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         self.check()?;
         self.overflowed = None;
         if !matches!(cx.device(), Device::Cpu | Device::Cuda(_)) {

@@ -46,7 +46,7 @@ macro_rules! averaging {
             }
 
             /// Moves the loaded averages to the task's device.
-            fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
+            fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) {
                 self.averages.to_device(cx.device());
             }
 
@@ -166,7 +166,7 @@ impl Ema {
 averaging! {
 impl Ema {
     /// Returns an error if a setting is invalid, or if the trainer has `Swa` too.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if cx.hook::<Swa>().is_ok() {
             return Err(Error::msg(
                 "`Ema` and `Swa` both replace the weights in validation: remove one of them",
@@ -176,13 +176,13 @@ impl Ema {
     }
 
     /// Records the number of optimizer steps at the start of the fit.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) {
         self.steps = cx.counters().optimizer_steps;
     }
 
     /// Updates the averages once [`every`](Ema::every) optimizer steps followed the last update.
     #[hook(only = train)]
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         let steps = cx.counters().optimizer_steps;
         if steps - self.steps >= self.every {
             self.averages.update(&cx.vars(), self.weight(), self.buffers)?;
@@ -256,7 +256,7 @@ impl Swa {
 averaging! {
 impl Swa {
     /// Updates the averages with the live weights at the end of each epoch from `from_epoch` on.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         if cx.counters().epoch < self.from_epoch {
             return Ok(());
         }

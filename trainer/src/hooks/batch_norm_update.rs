@@ -153,7 +153,7 @@ impl<T: Task> Settings for BatchNormUpdate<T> {
 impl<T: Task> BatchNormUpdate<T> {
     /// Returns an error if there is no `Swa` whose weights need statistics.
     #[hook(only = train)]
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if cx.hook::<Swa>().is_ok() {
             return Ok(());
         }

@@ -233,7 +233,7 @@ impl Checkpoint {
 
     /// Requests a checkpoint at the current step. Does nothing before the fit has begun, or in a
     /// smoke test.
-    fn request<P: CanSaveCheckpoint>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn request<P: CanSaveCheckpoint>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(folder) = self.folder.as_mut().filter(|_| self.has_begun) else { return Ok(()) };
         folder.relock()?;
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
@@ -249,7 +249,7 @@ impl Checkpoint {
 
     /// Requests a checkpoint if it would be one of the best. Returns an error if the metric is
     /// unknown.
-    fn judge<P: CanSaveCheckpoint + HasMetrics>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn judge<P: CanSaveCheckpoint + HasMetrics>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(Best { count, metric, goal }) = &self.best else { return Ok(()) };
         let Some(value) = of_epoch(&cx.metrics(), metric)?.filter(|value| !value.is_nan()) else {
             return Ok(());
@@ -307,7 +307,7 @@ impl Checkpoint {
 #[diagnostic::do_not_recommend]
 impl Settings for Checkpoint {
     fn settings(&self) -> SettingList {
-        SettingList::left_out()
+        SettingList::new()
     }
 
     fn checkpoints(&self, run_folder: Option<&Path>) -> Option<PathBuf> {
@@ -321,7 +321,7 @@ impl Checkpoint {
     /// invalid, if the folder belongs in a run folder and there is none, if another trainer has
     /// locked it, or if it has checkpoints of an earlier run that this fit does not resume.
     #[hook(only = train)]
-    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.check()?;
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
@@ -347,20 +347,20 @@ impl Checkpoint {
 
     /// Records that there is something to save. Returns an error if this fit never measures the
     /// metric of [`keep_best`](Checkpoint::keep_best).
-    fn before_fit(&mut self, cx: &mut Cx<Main<BeforeFit>>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<Main<BeforeFit>>) -> Result<()> {
         self.has_begun = true;
         self.check_best(cx)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit, in which `before_fit` does not fire
     /// again.
-    fn after_train_epoch(&mut self, cx: &mut Cx<Main<AfterTrainEpoch>>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &Cx<Main<AfterTrainEpoch>>) -> Result<()> {
         self.check_best(cx)
     }
 
     /// Requests a checkpoint when one is due.
     #[hook(only = train)]
-    fn after_step(&mut self, cx: &mut Cx<Main<AfterStep>>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         let step = cx.counters();
         let is_due = match self.every {
             // With gradient accumulation, several batches have the same number of steps.
@@ -379,7 +379,7 @@ impl Checkpoint {
     /// Checks the metric of [`keep_best`](Checkpoint::keep_best) if it is a validation metric. Runs
     /// after the hooks that log metrics.
     #[hook(only = valid, ord = ord::EARLY_STOPPING)]
-    fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) -> Result<()> {
+    fn after_valid(&mut self, cx: &Cx<Main<AfterValid>>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
             self.judge(cx)?;
         }
@@ -390,7 +390,7 @@ impl Checkpoint {
     /// [`keep_best`](Checkpoint::keep_best) unless it is a validation metric, which `after_valid`
     /// checks. Runs after the hooks that log metrics.
     #[hook(ord = ord::EARLY_STOPPING)]
-    fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
+    fn after_epoch(&mut self, cx: &Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),
             Some(Every::Epochs(n)) => (cx.counters().epoch + 1).is_multiple_of(n),
@@ -409,7 +409,7 @@ impl Checkpoint {
 
     /// Requests a checkpoint at the end of a fit, unless the end of the last epoch requested one
     /// and no optimizer step followed.
-    fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) -> Result<()> {
+    fn after_fit(&mut self, cx: &Cx<Main<AfterFit>>) -> Result<()> {
         if self.is_of_epoch && self.requested.1 == cx.counters().optimizer_steps {
             Ok(())
         } else {
@@ -420,18 +420,18 @@ impl Checkpoint {
     /// Requests a checkpoint after a cancellation, unless [`on_cancel`](Checkpoint::on_cancel) is
     /// `false`.
     #[hook(only(train, valid))]
-    fn after_cancel(&mut self, cx: &mut Cx<Main<AfterCancel>>) -> Result<()> {
+    fn after_cancel(&mut self, cx: &Cx<Main<AfterCancel>>) -> Result<()> {
         if self.on_cancel { self.request(cx) } else { Ok(()) }
     }
 
     /// Requests a checkpoint after an error, if [`on_error`](Checkpoint::on_error) is set.
     #[hook(only(train, valid))]
-    fn after_error(&mut self, cx: &mut Cx<Main<AfterError>>) -> Result<()> {
+    fn after_error(&mut self, cx: &Cx<Main<AfterError>>) -> Result<()> {
         if self.on_error { self.request(cx) } else { Ok(()) }
     }
 
     /// Adds the list of checkpoints in the folder to the checkpoint, including the new one.
-    fn before_save_checkpoint(&mut self, cx: &mut Cx<Main<BeforeSaveCheckpoint>>) -> Result<()> {
+    fn before_save_checkpoint(&mut self, cx: &Cx<Main<BeforeSaveCheckpoint>>) -> Result<()> {
         let kept = self.step_of(cx.checkpoint()).map_or_else(|| self.kept.clone(), |step| self.with(step));
         cx.save(KEPT, &kept)
     }
@@ -440,7 +440,7 @@ impl Checkpoint {
     /// process was killed before it did. Those that no longer exist are dropped from the list.
     /// Those that are not in it, because they were written after the loaded one, become its oldest,
     /// so that the next checkpoint replaces them.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
@@ -461,7 +461,7 @@ impl Checkpoint {
     }
 
     /// Adds the new checkpoint to the list, and removes those that are no longer kept.
-    fn after_save_checkpoint(&mut self, cx: &mut Cx<Main<AfterSaveCheckpoint>>) -> Result<()> {
+    fn after_save_checkpoint(&mut self, cx: &Cx<Main<AfterSaveCheckpoint>>) -> Result<()> {
         let Some(step) = self.step_of(cx.checkpoint()) else { return Ok(()) };
         self.kept = self.with(step);
         self.best_requested.retain(|(own, _)| *own != step);
@@ -469,7 +469,7 @@ impl Checkpoint {
     }
 
     /// Unlocks the folder.
-    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) {
+    fn teardown(&mut self, _: &Cx<Main<Teardown>>) {
         (self.folder, self.has_begun) = (None, false);
     }
 }

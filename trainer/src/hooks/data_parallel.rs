@@ -92,13 +92,13 @@ impl DataParallel {
     }
 
     /// Broadcasts the variables of rank 0 to all ranks.
-    fn broadcast<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
+    fn broadcast<P: OnAllRanks>(cx: &mut Cx<P>) -> Result<()> {
         let vars = cx.vars();
         cx.world().broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
     }
 
     /// Averages the floating-point buffers over all ranks.
-    fn average_buffers<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
+    fn average_buffers<P: OnAllRanks>(cx: &mut Cx<P>) -> Result<()> {
         let vars = cx.vars();
         let buffers = vars.iter().filter(|var| !var.is_parameter && var.tensor.is_floating_point());
         cx.world().average(buffers.map(|var| (&var.name, &var.tensor)))
@@ -203,7 +203,7 @@ impl DataParallel {
 
     /// Drops the reducers.
     #[hook(only = train)]
-    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+    fn teardown(&mut self, _: &Cx<Teardown>) {
         self.reducers.clear();
         self.trained.clear();
     }

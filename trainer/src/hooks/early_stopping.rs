@@ -158,18 +158,18 @@ impl EarlyStopping {
 #[hook(ord = ord::EARLY_STOPPING, state = self.progress, settings)]
 impl EarlyStopping {
     /// Records whether a fit is running.
-    fn setup(&mut self, cx: &mut Cx<Setup>) {
+    fn setup(&mut self, cx: &Cx<Setup>) {
         self.in_fit = cx.phase() == Phase::Train;
     }
 
     /// Returns an error if this fit never measures the metric.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         cx.check_metric(&self.metric)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit, in which `before_fit` does not fire
     /// again.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         cx.check_metric(&self.metric)
     }
 

@@ -129,7 +129,7 @@ impl FeatureRecorder {
 impl FeatureRecorder {
     /// Records one output.
     #[hook(of = self.modules)]
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) {
+    fn after_module(&mut self, cx: &Cx<AfterModule>) {
         if !self.records(cx.phase()) {
             return;
         }
@@ -142,31 +142,31 @@ impl FeatureRecorder {
         }
     }
 
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+    fn before_step(&mut self, cx: &Cx<BeforeStep>) {
         if !self.keeps_all {
             self.begin(cx.phase());
         }
     }
 
-    fn before_predict_step(&mut self, cx: &mut Cx<BeforePredictStep>) {
+    fn before_predict_step(&mut self, cx: &Cx<BeforePredictStep>) {
         if !self.keeps_all {
             self.begin(cx.phase());
         }
     }
 
-    fn before_train_epoch(&mut self, cx: &mut Cx<BeforeTrainEpoch>) {
+    fn before_train_epoch(&mut self, cx: &Cx<BeforeTrainEpoch>) {
         self.begin(cx.phase());
     }
 
-    fn before_valid(&mut self, cx: &mut Cx<BeforeValid>) {
+    fn before_valid(&mut self, cx: &Cx<BeforeValid>) {
         self.begin(cx.phase());
     }
 
-    fn before_test(&mut self, cx: &mut Cx<BeforeTest>) {
+    fn before_test(&mut self, cx: &Cx<BeforeTest>) {
         self.begin(cx.phase());
     }
 
-    fn before_predict(&mut self, cx: &mut Cx<BeforePredict>) {
+    fn before_predict(&mut self, cx: &Cx<BeforePredict>) {
         self.begin(cx.phase());
     }
 }

@@ -94,13 +94,13 @@ impl<H: Send + 'static> FieldSchedule<H> {
 impl<H: Send + 'static> FieldSchedule<H> {
     /// Returns an error if there is no hook of type `H`.
     #[hook(only = train)]
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         self.is_checked = false;
         cx.hook::<H>().map(drop)
     }
 
     /// Returns an error if the schedule is invalid.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.check(cx)
     }
 

@@ -120,7 +120,7 @@ impl Freeze {
     }
 
     /// Returns an error if a future event matches nothing, thaws nothing, or freezes everything.
-    fn check<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
+    fn check<P: OnAllRanks>(&self, cx: &Cx<P>) -> Result<()> {
         let mut parameters: Vec<(String, bool)> = Vec::new();
         for part in cx.parts().map(str::to_owned).collect::<Vec<_>>() {
             for group in cx.optimizer_of(&part)?.groups() {
@@ -171,7 +171,7 @@ impl Freeze {
         while self.events.get(self.applied).is_some_and(|event| event.at <= now) {
             let Event { patterns, freezes, .. } = &self.events[self.applied];
             for part in cx.parts().map(str::to_owned).collect::<Vec<_>>() {
-                for group in cx.optimizer_of(&part)?.groups_mut() {
+                for group in cx.optimizer_of_mut(&part)?.groups_mut() {
                     group.set_frozen_where(*freezes, |name| patterns.matches(name))?;
                 }
             }
@@ -184,7 +184,7 @@ impl Freeze {
 #[hook(ord = ord::FREEZE, state, settings)]
 impl Freeze {
     /// Returns an error if a future event is invalid.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.check(cx)
     }
 
@@ -201,7 +201,7 @@ impl Freeze {
     }
 
     /// Repeats the check of `before_fit` for a resumed fit.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }
 }

@@ -102,7 +102,7 @@ impl ClipGradNorm {
     }
 
     /// Returns an error if a hook replaced the optimizer step, and the clipping with it.
-    fn after_opt_step(&mut self, _: &mut Cx<AfterOptStep>) -> Result<()> {
+    fn after_opt_step(&mut self, _: &Cx<AfterOptStep>) -> Result<()> {
         check_clipped(&mut self.has_clipped, "ClipGradNorm")
     }
 }
@@ -117,7 +117,7 @@ impl ClipGradValue {
     }
 
     /// Returns an error if a hook replaced the optimizer step, and the clipping with it.
-    fn after_opt_step(&mut self, _: &mut Cx<AfterOptStep>) -> Result<()> {
+    fn after_opt_step(&mut self, _: &Cx<AfterOptStep>) -> Result<()> {
         check_clipped(&mut self.has_clipped, "ClipGradValue")
     }
 }

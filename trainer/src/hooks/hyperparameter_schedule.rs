@@ -72,7 +72,7 @@ schedule_options!(HyperparameterSchedule);
 #[hook(ord = ord::LR_SCHEDULE, state = self.0, settings, trial = false)]
 impl HyperparameterSchedule {
     /// Records the initial values, and returns an error if the schedule is invalid.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.0.begin_all(cx)
     }
 
@@ -83,7 +83,7 @@ impl HyperparameterSchedule {
 
     /// Adopts changes that other hooks made to the hyperparameter since the last step.
     #[hook(only = train)]
-    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+    fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
         self.0.follow(cx)
     }
 }

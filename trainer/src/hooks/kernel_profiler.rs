@@ -65,11 +65,11 @@ impl KernelProfiler {
     }
 }
 
-#[hook(ord = ord::KERNEL_PROFILER, settings)]
+#[hook(ord = ord::KERNEL_PROFILER)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
     #[hook(only = train)]
-    fn setup(&mut self, _: &mut Cx<Main<Setup>>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Main<Setup>>) -> Result<()> {
         self.is_reached = false;
         if self.batches.is_empty() {
             return Err(Error::msg(format!(
@@ -88,7 +88,7 @@ impl KernelProfiler {
 
     /// Begins the recording.
     #[hook(only = train)]
-    fn before_step(&mut self, cx: &mut Cx<Main<BeforeStep>>) -> Result<()> {
+    fn before_step(&mut self, cx: &Cx<Main<BeforeStep>>) -> Result<()> {
         if self.trace.is_none() && self.batches.contains(&cx.counters().batches_seen) {
             self.is_reached = true;
             self.trace = Some(KernelTrace::start(cx.device(), self.shapes)?);
@@ -98,7 +98,7 @@ impl KernelProfiler {
 
     /// Ends the recording after the last batch.
     #[hook(only = train, ord = -ord::KERNEL_PROFILER)]
-    fn after_step(&mut self, cx: &mut Cx<Main<AfterStep>>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         if self.trace.is_some() && cx.counters().batches_seen >= self.batches.end {
             self.finish()
         } else {
@@ -107,7 +107,7 @@ impl KernelProfiler {
     }
 
     /// Warns if the fit did not reach the range.
-    fn after_fit(&mut self, cx: &mut Cx<Main<AfterFit>>) {
+    fn after_fit(&mut self, cx: &Cx<Main<AfterFit>>) {
         let seen = cx.counters().batches_seen;
         if !self.is_reached && seen <= self.batches.start {
             cx.warn(format!(
@@ -118,7 +118,7 @@ impl KernelProfiler {
     }
 
     /// Ends the recording if the run ended within the range.
-    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) -> Result<()> {
+    fn teardown(&mut self, _: &Cx<Main<Teardown>>) -> Result<()> {
         self.finish()
     }
 }

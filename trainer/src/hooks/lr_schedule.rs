@@ -60,7 +60,7 @@ super::schedule_core::schedule_options!(LrSchedule);
 #[hook(ord = ord::LR_SCHEDULE, state = self.0, settings, trial = false)]
 impl LrSchedule {
     /// Records the initial learning rates, and returns an error if the schedule is invalid.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.0.begin_all(cx)
     }
 
@@ -71,7 +71,7 @@ impl LrSchedule {
 
     /// Adopts changes that other hooks made to the rates since the last step.
     #[hook(only = train)]
-    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+    fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
         self.0.follow(cx)
     }
 }

@@ -63,10 +63,10 @@ impl ModelSummary {
     }
 }
 
-#[hook(ord = i32::MAX, single, settings)]
+#[hook(ord = i32::MAX, single)]
 impl ModelSummary {
     /// Starts to record. Discards the records of a forward pass that did not finish.
-    fn before_pred(&mut self, _: &mut Cx<Main<BeforePred>>) -> Result<()> {
+    fn before_pred(&mut self, _: &Cx<Main<BeforePred>>) -> Result<()> {
         if self.table.is_none() {
             self.recorder = Some(SummaryRecorder::start()?);
         }
@@ -74,14 +74,14 @@ impl ModelSummary {
     }
 
     /// Records the beginning of a module's call.
-    fn before_module(&mut self, cx: &mut Cx<Main<BeforeModule>>) {
+    fn before_module(&mut self, cx: &Cx<Main<BeforeModule>>) {
         if let Some(recorder) = &mut self.recorder {
             recorder.begin(cx.module(), cx.layer(), cx.input());
         }
     }
 
     /// Records the end of a module's call.
-    fn after_module(&mut self, cx: &mut Cx<Main<AfterModule>>) {
+    fn after_module(&mut self, cx: &Cx<Main<AfterModule>>) {
         if let Some(recorder) = &mut self.recorder {
             recorder.end(cx.output());
         }
@@ -89,7 +89,7 @@ impl ModelSummary {
 
     /// Builds the summary of the first forward pass, and prints it unless `quiet` is set. Returns
     /// an error if the pass called no named module.
-    fn after_pred(&mut self, cx: &mut Cx<Main<AfterPred>>) -> Result<()> {
+    fn after_pred(&mut self, cx: &Cx<Main<AfterPred>>) -> Result<()> {
         let Some(recorder) = self.recorder.take() else { return Ok(()) };
         let table = recorder.finish(&cx.vars())?;
         if !self.is_quiet {
@@ -100,7 +100,7 @@ impl ModelSummary {
     }
 
     /// Stops recording a forward pass that did not finish.
-    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) {
+    fn teardown(&mut self, _: &Cx<Main<Teardown>>) {
         self.recorder = None;
     }
 }

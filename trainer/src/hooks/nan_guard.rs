@@ -167,7 +167,7 @@ impl NanGuard {
     }
 
     /// Logs the findings, if there are any and a record is due.
-    fn log_findings<P: CanLog>(&self, cx: &mut Cx<P>) {
+    fn log_findings<P: CanLog>(&self, cx: &Cx<P>) {
         if !self.findings.is_empty() && cx.is_record_due() {
             cx.log_text("nan_guard/findings", self.findings.join("\n"));
         }
@@ -192,7 +192,7 @@ impl NanGuard {
     /// Clears the affected parts and the findings of an earlier fit. Returns an error if a setting
     /// is invalid.
     #[hook(only = train)]
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         self.affected_parts.clear();
         self.findings.clear();
         self.check()
@@ -232,14 +232,14 @@ impl NanGuard {
             let names: Vec<_> = names.map(|(name, _)| format!("`{name}`")).collect();
             self.act(&format!("the gradients of {} are NaN or infinite", names.join(", ")), cx)?;
         }
-        cx.optimizer()?.zero_grad()?;
+        cx.optimizer_mut()?.zero_grad()?;
         Ok(next.skip())
     }
 
     /// Clears the affected parts at the end of an accumulation window, and logs the findings after
     /// an optimizer step.
     #[hook(only = train)]
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+    fn after_step(&mut self, cx: &Cx<AfterStep>) {
         if cx.is_boundary() {
             self.affected_parts.clear();
         }
@@ -251,20 +251,20 @@ impl NanGuard {
     }
 
     /// Logs the findings that are not part of a record yet, or drops them if no record is due.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) {
+    fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) {
         self.log_findings(cx);
         self.findings.clear(); // no record is due without a logger
     }
 
     /// Logs all findings that are not part of a record yet, after an error ended the run.
     #[hook(only = train)]
-    fn after_error(&mut self, cx: &mut Cx<AfterError>) {
+    fn after_error(&mut self, cx: &Cx<AfterError>) {
         self.log_findings(cx); // keeps them, because a checkpoint may be written afterwards
     }
 
     /// Logs all findings that are not part of a record yet, after the run was cancelled.
     #[hook(only = train)]
-    fn after_cancel(&mut self, cx: &mut Cx<AfterCancel>) {
+    fn after_cancel(&mut self, cx: &Cx<AfterCancel>) {
         self.log_findings(cx); // keeps them, because a checkpoint may be written afterwards
     }
 }

@@ -282,10 +282,10 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-#[hook(ord = ord::PROGRESS, single, settings)]
+#[hook(ord = ord::PROGRESS, single)]
 impl Progress {
     /// Starts the clock, and prints the run folder of a `fit`.
-    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) {
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) {
         self.began = Instant::now();
         self.in_fit = cx.phase() == Phase::Train;
         self.phase = None;
@@ -297,12 +297,12 @@ impl Progress {
     }
 
     /// Starts the clock of the epoch.
-    fn before_epoch(&mut self, _: &mut Cx<Main<BeforeEpoch>>) {
+    fn before_epoch(&mut self, _: &Cx<Main<BeforeEpoch>>) {
         self.began = Instant::now();
     }
 
     /// Draws an empty bar when a pass begins.
-    fn before_step(&mut self, cx: &mut Cx<Main<BeforeStep>>) {
+    fn before_step(&mut self, cx: &Cx<Main<BeforeStep>>) {
         // A validation in the middle of an epoch replaces the bar of training.
         if cx.counters().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
@@ -311,7 +311,7 @@ impl Progress {
     }
 
     /// Moves the bar, or prints a line if one is due.
-    fn after_step(&mut self, cx: &mut Cx<Main<AfterStep>>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         if !self.in_terminal {
             if self.last_line.elapsed() >= self.line_every {
                 self.last_line = Instant::now();
@@ -328,7 +328,7 @@ impl Progress {
     }
 
     /// Prints the metrics of the epoch, and records them for the table.
-    fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) {
+    fn after_epoch(&mut self, cx: &Cx<Main<AfterEpoch>>) {
         for name in &self.shown {
             let end = format!("/{name}");
             if !cx.metrics().iter().any(|(known, _)| known.ends_with(&end)) {
@@ -348,24 +348,24 @@ impl Progress {
     }
 
     /// Prints the metrics of a validation outside of an epoch, such as the sanity check.
-    fn after_valid(&mut self, cx: &mut Cx<Main<AfterValid>>) {
+    fn after_valid(&mut self, cx: &Cx<Main<AfterValid>>) {
         if !self.is_of_epoch(cx.phase()) {
             self.pass_line(cx);
         }
     }
 
     /// Prints the metrics of the test.
-    fn after_test(&mut self, cx: &mut Cx<Main<AfterTest>>) {
+    fn after_test(&mut self, cx: &Cx<Main<AfterTest>>) {
         self.pass_line(cx);
     }
 
     /// Adds the metrics of the epochs to the checkpoint.
-    fn before_save_checkpoint(&mut self, cx: &mut Cx<Main<BeforeSaveCheckpoint>>) -> Result<()> {
+    fn before_save_checkpoint(&mut self, cx: &Cx<Main<BeforeSaveCheckpoint>>) -> Result<()> {
         if self.epochs.is_empty() { Ok(()) } else { cx.save(EPOCHS, &self.epochs) }
     }
 
     /// Restores the metrics of the epochs before the checkpoint.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         if self.has_table && cx.has_saved(EPOCHS) {
             self.epochs = cx.load(EPOCHS)?;
         }
@@ -373,14 +373,14 @@ impl Progress {
     }
 
     /// Prints the table of the fit.
-    fn after_fit(&mut self, _: &mut Cx<Main<AfterFit>>) {
+    fn after_fit(&mut self, _: &Cx<Main<AfterFit>>) {
         if self.epochs.len() > 1 {
             print_line(format!("\n{}", table(&self.epochs)));
         }
     }
 
     /// Removes the bar.
-    fn teardown(&mut self, _: &mut Cx<Main<Teardown>>) {
+    fn teardown(&mut self, _: &Cx<Main<Teardown>>) {
         self.clear();
     }
 }

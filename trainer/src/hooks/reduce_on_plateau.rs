@@ -224,7 +224,7 @@ impl ReduceOnPlateau {
         let parts: Vec<String> =
             self.of.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part]);
         for part in parts {
-            for group in cx.optimizer_of(&part)?.groups_mut() {
+            for group in cx.optimizer_of_mut(&part)?.groups_mut() {
                 let reduced = (group.lr * self.factor).max(self.min_lr);
                 if group.lr - reduced > self.eps {
                     group.lr = reduced;
@@ -238,13 +238,13 @@ impl ReduceOnPlateau {
 #[hook(ord = ord::REDUCE_ON_PLATEAU, state = self.state, settings)]
 impl ReduceOnPlateau {
     /// Records whether a fit is running. In a fit, returns an error if a setting is invalid.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         self.in_fit = cx.phase() == Phase::Train;
         if self.in_fit { self.check() } else { Ok(()) }
     }
 
     /// Returns an error if the part has no optimizer, or if this fit never measures the metric.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         if let Some(part) = &self.of {
             cx.optimizer_of(part)?;
         }

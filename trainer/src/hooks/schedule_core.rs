@@ -151,7 +151,7 @@ impl ScheduleCore {
 
     /// Records the initial values of every scheduled optimizer. Returns an error if the schedule is
     /// invalid, or if the hyperparameter, a part or a group does not exist.
-    pub(super) fn begin_all<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    pub(super) fn begin_all<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
         let parts = self.parts(cx);
         self.check(&parts, cx)?;
         for part in parts {
@@ -167,7 +167,7 @@ impl ScheduleCore {
     }
 
     /// Repeats the checks of `begin_all` for a resumed fit, whose values come from the checkpoint.
-    fn check_resumed<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn check_resumed<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.check(&self.parts(cx), cx)?;
         self.tracks.iter().try_for_each(|track| self.check_schedule(track, cx))?;
         self.is_checked = true;
@@ -175,7 +175,7 @@ impl ScheduleCore {
     }
 
     /// Returns an error if the hyperparameter, a part or a group does not exist.
-    fn check<P: OnAllRanks>(&self, parts: &[String], cx: &mut Cx<P>) -> Result<()> {
+    fn check<P: OnAllRanks>(&self, parts: &[String], cx: &Cx<P>) -> Result<()> {
         let mut known: Vec<Option<String>> = Vec::new();
         for part in parts {
             for group in cx.optimizer_of(part)?.groups() {
@@ -216,7 +216,7 @@ impl ScheduleCore {
 
     /// Records the initial values of a part. A group whose value is still the one that the schedule
     /// set last keeps its base. Returns an error if the schedule is invalid.
-    fn begin<P: OnAllRanks>(&mut self, part: String, cx: &mut Cx<P>) -> Result<()> {
+    fn begin<P: OnAllRanks>(&mut self, part: String, cx: &Cx<P>) -> Result<()> {
         let began = (cx.steps_of(&part)?, cx.counters().optimizer_steps);
         let known = self.tracks.iter().position(|track| track.part == part);
         let before = known.map(|index| std::mem::take(&mut self.tracks[index].rates)).unwrap_or_default();
@@ -272,7 +272,8 @@ impl ScheduleCore {
         }
         let name = &self.name;
         let mut rates = track.rates.iter_mut();
-        for group in cx.optimizer()?.groups_mut().iter_mut().filter(|group| selects(&self.groups, group)) {
+        for group in cx.optimizer_mut()?.groups_mut().iter_mut().filter(|group| selects(&self.groups, group))
+        {
             let value = match (self.mode, rates.next()) {
                 (Mode::Factor, Some(rate)) => {
                     rate.follow(name.get(group)?);
@@ -288,7 +289,7 @@ impl ScheduleCore {
     }
 
     /// Adopts changes that other hooks made to the values since the last step.
-    pub(super) fn follow<P: OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    pub(super) fn follow<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.is_checked = false;
         for track in &mut self.tracks {
             let groups = cx.optimizer_of(&track.part)?.groups().iter();

@@ -106,7 +106,7 @@ impl StochasticDepth {
 #[hook(only = train, state = self.shapes, settings)]
 impl StochasticDepth {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
             None => Ok(()),
             Some(p) => Err(Error::msg(format!(

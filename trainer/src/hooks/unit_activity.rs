@@ -103,7 +103,7 @@ impl SaturatedUnits {
 #[hook(only = train, ord = ord::UNIT_ACTIVITY, state = self.tracker, settings)]
 impl DeadUnits {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         if self.threshold.is_finite() && self.threshold >= 0.0 {
             return Ok(());
         }
@@ -114,19 +114,19 @@ impl DeadUnits {
     }
 
     /// Clears the activity of the previous epoch.
-    fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
+    fn before_train_epoch(&mut self, _: &Cx<BeforeTrainEpoch>) {
         self.tracker.active.clear();
     }
 
     /// Records which units are active in one output.
     #[hook(of = self.tracker.modules)]
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+    fn after_module(&mut self, cx: &Cx<AfterModule>) -> Result<()> {
         let threshold = self.threshold;
         self.tracker.observe(cx, |output| output.abs().gt(threshold))
     }
 
     /// Logs the fractions of dead units.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         self.tracker.report("dead_units", cx)
     }
 }
@@ -134,7 +134,7 @@ impl DeadUnits {
 #[hook(only = train, ord = ord::UNIT_ACTIVITY, state = self.tracker, settings)]
 impl SaturatedUnits {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         let SaturatedUnits { lower, upper, margin, .. } = *self;
         if !(lower.is_finite() && upper.is_finite() && lower < upper) {
             return Err(Error::msg(format!(
@@ -148,13 +148,13 @@ impl SaturatedUnits {
     }
 
     /// Clears the activity of the previous epoch.
-    fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
+    fn before_train_epoch(&mut self, _: &Cx<BeforeTrainEpoch>) {
         self.tracker.active.clear();
     }
 
     /// Records which units are not saturated in one output.
     #[hook(of = self.tracker.modules)]
-    fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
+    fn after_module(&mut self, cx: &Cx<AfterModule>) -> Result<()> {
         let margin = self.margin * (self.upper - self.lower);
         let lower = self.lower + margin;
         let upper = self.upper - margin;
@@ -162,7 +162,7 @@ impl SaturatedUnits {
     }
 
     /// Logs the fractions of saturated units.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         self.tracker.report("saturated_units", cx)
     }
 }
@@ -248,7 +248,7 @@ impl Tracker {
     }
 
     /// Logs the fraction of inactive units of each module, and keeps their indices.
-    fn report(&mut self, metric: &str, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn report(&mut self, metric: &str, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         self.found.clear();
         for (module, active) in &self.active {
             let inactive = active.logical_not();

@@ -1,7 +1,9 @@
 //! The state of libtorch's random number generators, and checks of states that come from a file.
 
+use std::marker::PhantomData;
+
 use tch::{Device, Kind, Tensor};
-use trainer_sys::{trainer_random_state, trainer_set_random_state};
+use trainer_sys::{trainer_draws_start, trainer_draws_stop, trainer_random_state, trainer_set_random_state};
 
 use super::{bytes, from_bytes, outcome};
 use crate::error::{Error, Result};
@@ -32,6 +34,46 @@ pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
     // SAFETY: the handle is alive. The state is one that libtorch can have returned, and its memory
     // is aligned like any other allocation of libtorch.
     outcome(unsafe { trainer_set_random_state(cuda(device), copy.as_ptr()) })
+}
+
+/// Notes whether this thread calls an operator that draws from libtorch's random numbers, on any
+/// device. Other threads may draw at the same time, so the state of a generator does not tell. Only
+/// one watch of a thread runs at a time.
+#[derive(Debug)]
+pub(crate) struct DrawWatch {
+    handle: u64,
+    /// Makes the watch neither `Send` nor `Sync`, because it belongs to the thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl DrawWatch {
+    pub(crate) fn start() -> Result<Self> {
+        let mut handle = 0;
+        // SAFETY: the shim writes one number, or returns a message.
+        outcome(unsafe { trainer_draws_start(&raw mut handle) })?;
+        Ok(DrawWatch { handle, not_send: PhantomData })
+    }
+
+    /// Ends the watch, and returns whether the thread has drawn.
+    pub(crate) fn stop(self) -> Result<bool> {
+        let handle = self.handle;
+        std::mem::forget(self);
+        stop(handle)
+    }
+}
+
+impl Drop for DrawWatch {
+    fn drop(&mut self) {
+        let _ = stop(self.handle);
+    }
+}
+
+fn stop(handle: u64) -> Result<bool> {
+    let mut drawn = false;
+    // SAFETY: the handle is one of this thread, which a `DrawWatch` cannot leave, and is removed
+    // once. The shim writes one value, or returns a message.
+    outcome(unsafe { trainer_draws_stop(handle, &raw mut drawn) })?;
+    Ok(drawn)
 }
 
 /// Returns a copy of a state, or why it is not one.

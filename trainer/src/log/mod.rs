@@ -78,7 +78,6 @@ pub(crate) struct Log {
     reader: Reader,
     /// The metrics of the current entry point, in the order in which they were first set.
     closed: Vec<Closed>,
-    pub(crate) history: History,
     pub(crate) records: Records,
     /// The error of the first value that could not be logged. `log` returns nothing, so that calls
     /// need no `?`.
@@ -208,7 +207,6 @@ impl Log {
     pub(crate) fn clear(&mut self) {
         self.closed.iter_mut().for_each(|metric| metric.is_new_to_history = false);
         self.begin_epoch();
-        self.history = History::default();
         self.records.media.forget_names();
         self.failed = None;
         self.expected.clear();
@@ -251,21 +249,24 @@ impl Log {
         })
     }
 
-    /// Logs a histogram, image or text for the next record of the phase.
+    /// Notes that a histogram, image or text is logged, and returns whether the next record of the
+    /// phase has it.
+    pub(crate) fn keeps_media(&mut self, phase: Phase, name: &str, in_training_batch: bool) -> bool {
+        if in_training_batch {
+            self.records.note_name(name);
+        }
+        self.records.keeps_media(phase, in_training_batch)
+    }
+
+    /// Adds a histogram, image or text to the next record of the phase.
     pub(crate) fn add_media(
         &mut self,
         phase: Phase,
         name: &str,
         in_training_batch: bool,
-        content: impl FnOnce() -> Result<Content>,
+        content: Result<Content>,
     ) {
-        if in_training_batch {
-            self.records.note_name(name);
-        }
-        if !self.records.keeps_media(phase, in_training_batch) {
-            return;
-        }
-        match content() {
+        match content {
             Ok(content) => self.records.media.add(phase, name, content, in_training_batch),
             Err(error) => self.cannot_log(name, &error),
         }
@@ -317,8 +318,8 @@ impl Log {
         Ok(())
     }
 
-    /// Adds the new metrics to the history as a row.
-    pub(crate) fn add_row(&mut self, step: Counters) {
+    /// Adds the new metrics to a history as a row.
+    pub(crate) fn add_row(&mut self, history: &mut History, step: Counters) {
         let new = self.closed.iter_mut().filter(|metric| metric.is_new_to_history);
         let row: Metrics = new
             .map(|metric| {
@@ -327,7 +328,7 @@ impl Log {
             })
             .collect();
         if !row.is_empty() {
-            self.history.record(step, &row);
+            history.record(step, &row);
         }
     }
 }

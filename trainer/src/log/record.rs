@@ -116,8 +116,6 @@ pub(crate) struct Records {
     watched: PhaseSet,
     /// Whether records are created within training passes.
     has_windows: bool,
-    /// The record for which `after_record` is firing.
-    pub(crate) current: Option<Record>,
     /// The 1-based number of the current record in its phase. Records of passes are counted
     /// separately.
     pub(crate) number: u64,
@@ -154,12 +152,11 @@ impl Records {
         self.watches(phase) && (self.is_due || !in_training_batch)
     }
 
-    /// Makes a record the current one, which has the next number.
-    pub(crate) fn begin(&mut self, record: Record) {
+    /// Gives the next number to this record.
+    pub(crate) fn begin(&mut self, record: &Record) {
         let count = &mut self.counts[record.phase as usize][usize::from(record.span == Span::Pass)];
         *count += 1;
         self.number = *count;
-        self.current = Some(record);
     }
 
     /// Notes that a histogram, image or text was logged in a training batch.

@@ -59,11 +59,11 @@ impl Console {
     }
 }
 
-#[hook(ord = ord::LOGGER, settings)]
+#[hook(ord = ord::LOGGER)]
 impl Console {
     /// Prints a record within an epoch, if a line is due.
     #[hook(only = train)]
-    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) {
+    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) {
         let record = cx.record();
         let Counters { optimizer_steps, epoch, .. } = cx.counters();
         let (last_step, last_time) = self.last;

@@ -32,20 +32,20 @@ const MAX_PENDING: usize = 16 << 20;
 ///
 /// #[hook(state = self.0)]
 /// impl Epochs {
-///     fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
+///     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
 ///         self.0.begin(cx)
 ///     }
 ///
-///     fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+///     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
 ///         self.0.continue_after_resume(cx)
 ///     }
 ///
-///     fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
+///     fn after_epoch(&mut self, cx: &Cx<Main<AfterEpoch>>) -> Result<()> {
 ///         let line = format!("{} {}\n", cx.counters().epoch, cx.metrics()["train/loss"]);
 ///         self.0.append(cx, line.as_bytes())
 ///     }
 ///
-///     fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+///     fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
 ///         self.0.finish(cx)
 ///     }
 /// }
@@ -210,7 +210,7 @@ impl GrowingFile {
     ///
     /// Returns an error if the file does not begin with the rows that it had at the time of the
     /// checkpoint, or cannot be written.
-    pub fn continue_after_resume<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    pub fn continue_after_resume<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         if self.is_off {
             return Ok(());
         }
@@ -226,7 +226,7 @@ impl GrowingFile {
     /// # Errors
     ///
     /// Returns an error if the file cannot be written and is [`strict`](GrowingFile::strict).
-    pub fn append<P>(&mut self, cx: &mut Cx<P>, bytes: &[u8]) -> Result<()> {
+    pub fn append<P>(&mut self, cx: &Cx<P>, bytes: &[u8]) -> Result<()> {
         if self.is_off {
             return Ok(());
         }
@@ -241,7 +241,7 @@ impl GrowingFile {
     /// # Errors
     ///
     /// Returns an error if the file cannot be written and is [`strict`](GrowingFile::strict).
-    pub fn finish<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    pub fn finish<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         if self.is_off {
             return Ok(());
         }
@@ -263,7 +263,7 @@ impl GrowingFile {
     }
 
     /// Writes the pending rows. Unless the file is strict, a failure is a warning.
-    fn write_or_warn<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn write_or_warn<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         if let Some(error) = self.failed_sync.take() {
             cx.warn(format!("{error}; rows may be missing from the file if the machine fails"));
         }
@@ -290,7 +290,7 @@ impl GrowingFile {
         Ok(())
     }
 
-    fn write_pending<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn write_pending<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
@@ -307,7 +307,7 @@ impl GrowingFile {
     /// Opens the file unless it is open, creating it if necessary, and moves any content beyond the
     /// position to a separate file. Returns an error if the file does not begin with the rows of
     /// the run.
-    fn open<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn open<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         if self.file.is_some() {
             return Ok(());
         }

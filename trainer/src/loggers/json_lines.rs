@@ -87,27 +87,27 @@ fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
 
-#[hook(ord = ord::LOGGER, state = self.file, settings)]
+#[hook(ord = ord::LOGGER, state = self.file)]
 impl JsonLines {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
-    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }
 
     /// Moves the lines written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.file.continue_after_resume(cx)
     }
 
     /// Appends the line of a record.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
+    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
         let line = JsonLines::line(cx.record());
         self.file.append(cx, line.as_bytes())
     }
 
     /// Writes what could not be written yet, or reports that it is missing.
-    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
     }
 }

@@ -29,7 +29,6 @@ mod growing_file;
 mod json_lines;
 #[cfg(feature = "mlflow")]
 mod ml_flow;
-pub(crate) mod observers;
 mod tensor_board;
 mod to_file;
 

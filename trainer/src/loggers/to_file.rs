@@ -67,28 +67,28 @@ impl fmt::Debug for ToFile {
     }
 }
 
-#[hook(ord = ord::LOGGER, state = self.file, settings)]
+#[hook(ord = ord::LOGGER, state = self.file)]
 impl ToFile {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
-    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }
 
     /// Moves the rows written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.file.continue_after_resume(cx)
     }
 
     /// Appends the rows of a record.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
+    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
         self.out.clear();
         (self.format)(cx.record(), &mut self.out)?;
         self.file.append(cx, &self.out)
     }
 
     /// Writes what could not be written yet, or reports that it is missing.
-    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
     }
 }

@@ -210,7 +210,7 @@ impl<M: Metric> MetricHook<M> {
         }
     }
 
-    fn end<P: CanLog + OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn end<P: CanLog + OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
         // A rank without data takes part as well, because the others wait for it. A pass that has
         // no data on any rank logs nothing.
         let Some(pass) = self.measured_on_all_ranks(cx)? else { return Ok(()) };
@@ -232,7 +232,7 @@ impl<M: Metric> MetricHook<M> {
 }
 
 /// Logs a scalar as `name`, and the elements of a larger tensor as `name/0` and so on.
-fn log<P: CanLog>(cx: &mut Cx<P>, name: &str, value: &Tensor) -> Result<()> {
+fn log<P: CanLog>(cx: &Cx<P>, name: &str, value: &Tensor) -> Result<()> {
     if value.dim() == 0 {
         cx.log(name, value.double_value(&[]));
         return Ok(());
@@ -247,7 +247,7 @@ fn log<P: CanLog>(cx: &mut Cx<P>, name: &str, value: &Tensor) -> Result<()> {
 impl<M: Metric> MetricHook<M> {
     /// Checks the settings, and that the predictions, targets and groups are available.
     #[hook(only(train, valid, test))]
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if self.phases.iter().any(|phase| !matches!(phase, Phase::Train | Phase::Valid | Phase::Test))
             || self.phases.is_empty()
         {
@@ -276,22 +276,22 @@ impl<M: Metric> MetricHook<M> {
     }
 
     /// Clears the state for the pass that begins.
-    fn before_train_epoch(&mut self, cx: &mut Cx<BeforeTrainEpoch>) {
+    fn before_train_epoch(&mut self, cx: &Cx<BeforeTrainEpoch>) {
         self.begin(cx);
     }
 
     /// Clears the state for the pass that begins.
-    fn before_valid(&mut self, cx: &mut Cx<BeforeValid>) {
+    fn before_valid(&mut self, cx: &Cx<BeforeValid>) {
         self.begin(cx);
     }
 
     /// Clears the state for the pass that begins.
-    fn before_test(&mut self, cx: &mut Cx<BeforeTest>) {
+    fn before_test(&mut self, cx: &Cx<BeforeTest>) {
         self.begin(cx);
     }
 
     /// Updates the metric with the batch.
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         let Some(pass) = self.measured(cx).filter(|_| cx.weight() > 0.0) else { return Ok(()) };
         let inputs = match &self.inputs {
             Some(inputs) => inputs(cx)?,
@@ -307,17 +307,17 @@ impl<M: Metric> MetricHook<M> {
     }
 
     /// Logs the value of the pass.
-    fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         self.end(cx)
     }
 
     /// Logs the value of the pass.
-    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+    fn after_valid(&mut self, cx: &Cx<AfterValid>) -> Result<()> {
         self.end(cx)
     }
 
     /// Logs the value of the pass.
-    fn after_test(&mut self, cx: &mut Cx<AfterTest>) -> Result<()> {
+    fn after_test(&mut self, cx: &Cx<AfterTest>) -> Result<()> {
         self.end(cx)
     }
 }

@@ -117,5 +117,9 @@ pub const settings: () = ();
 /// no `trial`, because its state is restored afterwards; `trial = false` leaves it out.
 pub const trial: () = ();
 
+/// `observes`, on a hook around an operation: it only [observes](crate::Cx#observers), as a hook at
+/// a point does that takes `&Cx`: it runs the operation in every case, and changes nothing.
+pub const observes: () = ();
+
 #[doc = include_str!("operations.md")]
 pub mod operations {}

@@ -1,5 +1,6 @@
 //! The state of a run that concerns its checkpoints.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
@@ -21,7 +22,7 @@ pub(crate) struct CheckpointState {
     /// The checkpoint that a thread is writing.
     pub(crate) background: Option<BackgroundSave>,
     /// The checkpoints to write between two batches or epochs, or when the fit ends.
-    pub(crate) requests: Vec<SaveRequest>,
+    pub(crate) requests: RefCell<Vec<SaveRequest>>,
     pub(crate) journal: Journal,
     /// What decides the result, as the program had set it when its first entry point began.
     pub(crate) facts: Option<Facts>,
@@ -53,8 +54,8 @@ pub(crate) struct BackgroundSave {
 }
 
 impl Run {
-    pub(crate) fn request_checkpoint(&mut self, folder: PathBuf, in_background: bool) {
-        let requests = &mut self.checkpoints.requests;
+    pub(crate) fn request_checkpoint(&self, folder: PathBuf, in_background: bool) {
+        let mut requests = self.checkpoints.requests.borrow_mut();
         requests.retain(|request| request.folder != folder);
         requests.push(SaveRequest { folder, in_background });
     }

@@ -83,7 +83,7 @@ fn of_hook<'i>(hook: &'i Instance, before: &[Instance]) -> impl Iterator<Item = 
     let name = path.rsplit("::").next().unwrap_or_default().to_owned();
     let earlier = before.iter().filter(|other| other.type_id == hook.type_id).count();
     let name = if earlier == 0 { name } else { format!("{name}{}", earlier + 1) };
-    let settings = hook.settings.is_some().then(|| hook.settings()).filter(|settings| !settings.is_left_out);
+    let settings = hook.settings.is_some().then(|| hook.settings());
     let values = settings.map(SettingList::into_values).unwrap_or_default();
     values.into_iter().map(move |(key, value)| (format!("{name}.{key}"), value))
 }

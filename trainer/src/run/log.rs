@@ -1,4 +1,7 @@
 //! What hooks log, on its way into the [`Log`](crate::log::Log).
+//!
+//! A hook that only observes has `&Run`, so the log is in a `RefCell`. It is borrowed here for one
+//! call, in which no code of the user runs: the borrow cannot fail.
 
 use super::Run;
 use crate::error::{Error, Result};
@@ -8,14 +11,14 @@ use crate::phase::Phase;
 
 impl Run {
     /// Logs a value for a hook or the task. `weight` defaults to the weight of the current batch.
-    pub(crate) fn log(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
+    pub(crate) fn log(&self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
         if let Err(error) = self.try_log(reduce, name, value, weight) {
             let name = self.metric_name(name);
-            self.log.cannot_log(&name, &error);
+            self.log.borrow_mut().cannot_log(&name, &error);
         }
     }
 
-    fn try_log(&mut self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) -> Result<()> {
+    fn try_log(&self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) -> Result<()> {
         let weight = weight.unwrap_or(self.step.weight);
         if !(weight.is_finite() && weight >= 0.0) {
             return Err(Error::usage(format!(
@@ -29,40 +32,43 @@ impl Run {
         let name = self.metric_name(name);
         let phase = self.place.phase;
         if self.step.batch_len.is_none() {
-            return self.log.set(phase, &name, &value);
+            return self.log.borrow_mut().set(phase, &name, &value);
         }
         if self.ranks.is_borrowed {
             return Ok(()); // the row belongs to another rank, which logs its values
         }
         let hook = self.place.hook.map(|id| self.hooks.table.hook(id));
         let is_main_only = hook.is_some_and(|hook| hook.definition.main_only);
-        self.log.add(Logged { phase, name: &name, reduce, value, weight, is_main_only })
+        self.log.borrow_mut().add(Logged { phase, name: &name, reduce, value, weight, is_main_only })
     }
 
     /// Logs the loss of the current step under this name.
-    pub(crate) fn log_loss(&mut self, name: &str, loss: Value) -> Result<()> {
+    pub(crate) fn log_loss(&self, name: &str, loss: Value) -> Result<()> {
         let name = self.metric_name(name);
-        let Run { place, step, log, .. } = self;
-        log.add(Logged {
-            phase: place.phase,
+        self.log.borrow_mut().add(Logged {
+            phase: self.place.phase,
             name: &name,
             reduce: Reduce::Mean,
             value: loss,
-            weight: step.weight,
+            weight: self.step.weight,
             is_main_only: false,
         })
     }
 
     /// Logs a histogram, an image or a text.
-    pub(crate) fn log_media(&mut self, name: &str, content: impl FnOnce() -> Result<Content>) {
+    pub(crate) fn log_media(&self, name: &str, content: impl FnOnce() -> Result<Content>) {
         let name = self.metric_name(name);
         let in_training_batch = self.is_in_training_batch();
-        self.log.add_media(self.place.phase, &name, in_training_batch, content);
+        let phase = self.place.phase;
+        if self.log.borrow_mut().keeps_media(phase, &name, in_training_batch) {
+            let content = content();
+            self.log.borrow_mut().add_media(phase, &name, in_training_batch, content);
+        }
     }
 
     /// Whether a histogram, image or text that is logged now becomes part of a record.
     pub(crate) fn keeps_media(&self) -> bool {
-        self.log.records.keeps_media(self.place.phase, self.is_in_training_batch())
+        self.log.borrow().records.keeps_media(self.place.phase, self.is_in_training_batch())
     }
 
     fn is_in_training_batch(&self) -> bool {

@@ -9,6 +9,7 @@ mod frame;
 mod log;
 pub(crate) mod modules;
 mod place;
+pub(crate) mod probe;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
@@ -17,6 +18,7 @@ pub(crate) mod settings;
 mod step;
 
 use std::any::TypeId;
+use std::cell::RefCell;
 
 use tch::Device;
 
@@ -26,6 +28,8 @@ use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Table};
 use crate::io::terminal;
 use crate::log::Log;
+use crate::log::history::History;
+use crate::log::record::Record;
 use crate::model::vars::Vars;
 use crate::moment::MomentInfo;
 use crate::moments::tree;
@@ -72,12 +76,16 @@ pub struct Run {
     pub(crate) step: StepData,
     pub(crate) dispatch: Dispatch,
     pub(crate) requests: Requests,
-    pub(crate) log: Log,
+    /// What hooks have logged. A hook that only observes changes it too: see [`log`].
+    pub(crate) log: RefCell<Log>,
+    pub(crate) history: History,
+    /// The record for which `after_record` is firing.
+    pub(crate) record: Option<Record>,
     /// The warnings of the current entry point, for its summary. Outside of an entry point, those
     /// since the last one, for the summary of the next.
-    pub(crate) warnings: Vec<String>,
+    pub(crate) warnings: RefCell<Vec<String>>,
     /// The logs from which rows of the current entry point are missing, for its summary.
-    pub(crate) incomplete_logs: Vec<String>,
+    pub(crate) incomplete_logs: RefCell<Vec<String>>,
     pub(crate) folder: FolderState,
     /// The hyperparameters that the program has set.
     pub(crate) hyperparameters: Vec<(String, Hyperparameter)>,
@@ -142,10 +150,11 @@ impl Run {
 
     /// Adds a warning to the summary of the current entry point or, outside of one, of the next,
     /// unless it has this warning already. The process of rank 0 prints it.
-    pub(crate) fn warn(&mut self, text: String) {
-        if !self.warnings.contains(&text) {
+    pub(crate) fn warn(&self, text: String) {
+        let mut warnings = self.warnings.borrow_mut();
+        if !warnings.contains(&text) {
             self.notice(&format!("warning: {text}"));
-            self.warnings.push(text);
+            warnings.push(text);
         }
     }
 
@@ -170,7 +179,8 @@ impl Run {
     /// other hooks run, so that the error is not attributed to one of them.
     #[inline]
     pub(crate) fn check_logged(&mut self) -> Result<()> {
-        if self.log.failed.is_none() { Ok(()) } else { self.log.failed.take().map_or(Ok(()), Err) }
+        let failed = &mut self.log.get_mut().failed;
+        if failed.is_none() { Ok(()) } else { failed.take().map_or(Ok(()), Err) }
     }
 
     /// Returns the source of a request to cancel the run in this process, if there is one.

@@ -24,6 +24,12 @@ pub(crate) trait AnyTask: Any + Send {
     /// The prediction, an `Option` of the task's type, and the name of that type.
     fn pred(&self) -> (&dyn Any, &'static str);
 
+    /// Calls `visit` with the tensors of the batch.
+    fn visit_batch(&self, visit: &mut dyn FnMut(&Tensor));
+
+    /// Calls `visit` with the tensors of the prediction.
+    fn visit_pred(&self, visit: &mut dyn FnMut(&Tensor));
+
     /// The prediction, mutably.
     fn pred_mut(&mut self) -> (&mut dyn Any, &'static str);
 

@@ -1,6 +1,7 @@
 //! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
 use std::any::TypeId;
+use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -25,12 +26,14 @@ use crate::hook::instance::Instance;
 use crate::hook::table::Table;
 use crate::lifecycle::{self, at};
 use crate::log::Log;
+use crate::log::history::History;
 use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::profile;
-use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection};
+use crate::run::dispatch::observers;
+use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClosure};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::{
@@ -48,9 +51,10 @@ pub struct TrainerBuilder<T> {
     rank: Option<u32>,
     pub(super) world: Option<World>,
     pub(crate) resume: Option<Resume>,
-    /// The function that adds the hook that clips gradients, if one was requested.
     pub(super) profile: ProfileSettings,
     pub(super) hooks: HookSelection,
+    /// Whether hooks that observe are checked, if that is set.
+    pub(crate) checks_observers: Option<bool>,
     pub(super) folder: FolderState,
     pub(super) hyperparameters: Vec<(String, Hyperparameter)>,
 }
@@ -66,6 +70,7 @@ impl<T: Task> TrainerBuilder<T> {
             resume: None,
             profile: ProfileSettings::default(),
             hooks: HookSelection::for_task::<T>(),
+            checks_observers: None,
             folder: FolderState::default(),
             hyperparameters: Vec::new(),
         }
@@ -137,9 +142,42 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
+    /// Adds a closure that only [observes](Cx#observers) at the point `P`, like [`on`](Self::on).
+    ///
+    /// ```
+    /// use trainer::TrainerBuilder;
+    /// use trainer::prelude::*;
+    ///
+    /// fn watch(builder: TrainerBuilder<impl Task>) -> TrainerBuilder<impl Task> {
+    ///     builder.observe::<AfterEpoch>("print", |cx| println!("{:?}", cx.metrics()))
+    /// }
+    /// ```
+    #[track_caller]
+    pub fn observe<P: AtPoint>(
+        mut self,
+        options: impl Into<HookOptions>,
+        closure: impl ObserverClosure<P>,
+    ) -> Self {
+        self.hooks.add_observer(options.into(), closure, Location::caller());
+        self
+    }
+
     /// Adds a single hook together with its value.
     pub(crate) fn hook_with<V: Send + 'static>(mut self, value: V, definition: HookDef) -> Self {
         self.hooks.add_value(value, definition);
+        self
+    }
+
+    /// Checks at run time that hooks which only [observe](Cx#observers) change nothing: compares what
+    /// they could change before and after each of them, and ends the run with an error that names
+    /// the hook and what it changed. Defaults to `false`, except in a smoke test
+    /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), and if the
+    /// environment variable `TRAINER_CHECK` is `observers`.
+    ///
+    /// The check reads all variables and the state of the optimizers twice for each such hook (of a
+    /// tensor of more than 1 MB, 16,384 elements at equal distances), so it is for a few batches.
+    pub fn check_observers(mut self, check: bool) -> Self {
+        self.checks_observers = Some(check);
         self
     }
 
@@ -181,7 +219,7 @@ impl<T: Task> TrainerBuilder<T> {
         self.move_task(&mut mistakes);
         let task_state = self.hooks.task_state;
         let task_settings = self.hooks.task_settings;
-        let (hooks, instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
+        let (mut hooks, instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
         check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
         mistakes.extend(instances.iter().filter_map(Instance::mistake));
         let may_grow = may_add_variables(&hooks);
@@ -196,6 +234,11 @@ impl<T: Task> TrainerBuilder<T> {
         let recorded = recorded(&self.optimizers, &self.settings, &instances);
         check_hyperparameters(&self.hyperparameters, &recorded, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
+        match observers::is_on(self.checks_observers, self.settings.is_fast_dev_run()) {
+            Ok(true) => hooks.iter_mut().for_each(observers::check),
+            Ok(false) => {}
+            Err(mistake) => mistakes.push(mistake),
+        }
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
@@ -221,9 +264,11 @@ impl<T: Task> TrainerBuilder<T> {
             names: Names::default(),
             dispatch: Dispatch::begin(),
             requests: Requests::default(),
-            log,
-            warnings: Vec::new(),
-            incomplete_logs: Vec::new(),
+            log: RefCell::new(log),
+            history: History::default(),
+            record: None,
+            warnings: RefCell::default(),
+            incomplete_logs: RefCell::default(),
             folder: self.folder,
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
@@ -284,11 +329,10 @@ fn check_available(device: Device) -> Result<(), String> {
     }
 }
 
-/// Whether a hook could add variables to the task before training begins: one at `setup` that is
-/// not built in.
+/// Whether a hook could add variables to the task before training begins.
 fn may_add_variables(hooks: &[Hook]) -> bool {
     let is_at_setup = |hook: &Hook| (hook.definition.row)() == at::setup::index();
-    hooks.iter().any(|hook| is_at_setup(hook) && hook.definition.origin.krate() != env!("CARGO_CRATE_NAME"))
+    hooks.iter().any(|hook| is_at_setup(hook) && !hook.definition.observes)
 }
 
 impl<T> fmt::Debug for TrainerBuilder<T> {

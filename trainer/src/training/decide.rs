@@ -180,7 +180,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         token: by == Some(CancelledBy::Token),
         stop: run.requests.stop.is_some(),
         end_epoch: run.requests.end_epoch,
-        saves: !run.checkpoints.requests.is_empty(),
+        saves: !run.checkpoints.requests.borrow().is_empty(),
         batches: run.progress.counters.batches_seen as f64,
         steps: run.progress.counters.optimizer_steps as f64,
         accumulated: run.model.optimizers.accumulated(),

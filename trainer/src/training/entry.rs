@@ -9,7 +9,7 @@ use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::at;
-use crate::log::history::Summary;
+use crate::log::history::{History, Summary};
 use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
@@ -54,7 +54,7 @@ pub(super) fn enter(
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
     drop(modes);
-    let warnings = std::mem::take(&mut run.warnings);
+    let warnings = run.warnings.take();
     let result = result.map(|summary| Summary { warnings, ..summary });
     if phase == Phase::Predict {
         run.checkpoints.predictions += 1;
@@ -95,9 +95,10 @@ fn run_guarded(
     run.place = Place::begin(operation, phase);
     run.dispatch = Dispatch::begin();
     run.requests = Requests::default();
-    run.checkpoints.requests.clear();
-    run.log.clear();
-    run.incomplete_logs.clear();
+    run.checkpoints.requests.get_mut().clear();
+    run.log.get_mut().clear();
+    run.history = History::default();
+    run.incomplete_logs.get_mut().clear();
     run.fit.is_running = false;
     run.fit.failed_mid_step = false;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -132,7 +133,7 @@ fn run_guarded(
             run.place.loader = location.loader.as_ref().map(|name| run.names.loader(name));
             run.progress.counters = location.counters;
         }
-        run.log.failed = None;
+        run.log.get_mut().failed = None;
         let is_cancelled = error.is_cancelled();
         if !is_cancelled {
             ranks::leave(run, &error); // before the hooks, because the other ranks wait
@@ -154,7 +155,7 @@ fn run_guarded(
         Err(payload) => {
             errors.push(panicked(run, &payload));
             keep_first(&mut panic, Some(payload));
-            run.log.failed = None;
+            run.log.get_mut().failed = None;
             GradModeGuard::record(); // as after a panic in the loop
         }
     }
@@ -180,10 +181,10 @@ fn run_guarded(
         resume_unwind(payload);
     }
     result?;
-    run.log.add_row(run.progress.counters);
-    let history = run.log.history.clone();
+    run.log.get_mut().add_row(&mut run.history, run.progress.counters);
+    let history = run.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
-    let incomplete_logs = std::mem::take(&mut run.incomplete_logs);
+    let incomplete_logs = run.incomplete_logs.take();
     Ok(Summary {
         counters: run.progress.counters,
         metrics: history.last(),

@@ -46,6 +46,18 @@ impl<T: Task> AnyTask for Erased<T> {
         (&mut self.pred, type_name::<T::Pred>())
     }
 
+    fn visit_batch(&self, visit: &mut dyn FnMut(&Tensor)) {
+        if let Some(batch) = &self.batch {
+            batch.tensors(visit);
+        }
+    }
+
+    fn visit_pred(&self, visit: &mut dyn FnMut(&Tensor)) {
+        if let Some(pred) = &self.pred {
+            T::pred_tensors(pred, visit);
+        }
+    }
+
     fn clear(&mut self) {
         self.batch = None;
         self.pred = None;

@@ -14,8 +14,8 @@ use crate::values::facts::{Facts, HookFacts, SettingList};
 /// What the facts are compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
-    /// The facts of the interrupted run. Hooks that are [left out](SettingList::left_out) may
-    /// differ, and so may hooks that run only while a checkpoint is loaded, with which a program
+    /// The facts of the interrupted run. Hooks that only observe may differ, unless they list
+    /// settings, and so may hooks that run only while a checkpoint is loaded, with which a program
     /// changes the resumed run.
     Resume,
     /// The facts of the other ranks. Hooks that run on rank 0 only may differ.
@@ -48,7 +48,8 @@ fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BT
         Audience::Ranks => !hook.definition.main_only,
         Audience::Resume => {
             let is_of_load = on_load.contains(&(hook.definition.row)());
-            !is_of_load && !instance_of(run, hook).is_some_and(Instance::is_left_out)
+            let is_left_out = instance_of(run, hook).map_or(hook.definition.observes, Instance::is_left_out);
+            !is_of_load && !is_left_out
         }
     };
     let rows: Vec<&Hook> = run.hooks.table.hooks().iter().filter(is_compared).collect();

@@ -130,7 +130,7 @@ fn epoch<T: Task>(
     if !resumed {
         run.progress.counters.epoch = run.progress.epochs_begun;
         run.progress.counters.batch_idx = 0;
-        run.log.begin_epoch();
+        run.log.get_mut().begin_epoch();
         run.progress.epochs_begun += 1;
     }
     let steps = run.progress.counters.optimizer_steps;
@@ -159,7 +159,7 @@ fn epoch<T: Task>(
     records::emit_pass(run)?; // the values logged at `after_epoch`
     run.fit.position = LoopPosition::default();
     run.progress.epochs_done += 1;
-    run.log.add_row(run.progress.counters);
+    run.log.get_mut().add_row(&mut run.history, run.progress.counters);
     let is_unbounded = run.fit.plan.epochs.is_none() && run.settings.max_time.is_none();
     let is_idle = run.progress.counters.optimizer_steps == steps
         && run.fit.window.filled == 0
@@ -185,7 +185,7 @@ fn train_pass<T: Task>(
     let mut pass = Pass::begin(run, train, order, begun)?;
     if resumed && run.fit.position.stage == Stage::ValidatingWithin {
         validate::<T>(run, valid, true)?;
-        run.log.add_row(run.progress.counters);
+        run.log.get_mut().add_row(&mut run.history, run.progress.counters);
     }
     while let Some(batch) = pass.next(run, &mut weigh::<T>)? {
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
@@ -205,7 +205,7 @@ fn train_pass<T: Task>(
                 ..LoopPosition::default()
             };
             validate::<T>(run, valid, false)?;
-            run.log.add_row(run.progress.counters);
+            run.log.get_mut().add_row(&mut run.history, run.progress.counters);
         }
     }
     variables::check(run)?;

@@ -92,7 +92,8 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Smoke test: runs one epoch with `batches` batches per pass, ignoring all other length
     /// settings and `validate_every`, and skips the sanity check and the checkpoints of the
-    /// [`Checkpoint`](crate::hooks::Checkpoint) hook.
+    /// [`Checkpoint`](crate::hooks::Checkpoint) hook. Hooks that only observe are
+    /// [checked](crate::TrainerBuilder::check_observers).
     pub fn fast_dev_run(mut self, batches: u64) -> Self {
         self.settings.fast_dev_run = Some(batches);
         self

@@ -45,7 +45,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         loader.share(run.ranks.world.share())?;
         let borrowed = loader.borrowed();
         if resumed.is_none() {
-            run.log.restart(run.place.phase);
+            run.log.get_mut().restart(run.place.phase);
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = profile::data(run, || loader.batches(epoch, start))?;

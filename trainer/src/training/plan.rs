@@ -59,10 +59,12 @@ pub(super) fn has_all_epochs(run: &Run) -> bool {
 /// Warns, once per fit, if the mean loss of the training pass that just ended is NaN or
 /// infinite, or if it is far above that of the first epoch of the fit.
 pub(super) fn warn_of_divergence(run: &mut Run) {
-    let Some(loss) = run.log.metric("train/loss").filter(|_| !run.fit.plan.has_warned_of_divergence) else {
+    let Some(loss) =
+        run.log.get_mut().metric("train/loss").filter(|_| !run.fit.plan.has_warned_of_divergence)
+    else {
         return;
     };
-    let first = run.log.history.points("train/loss").next().map(|(_, loss)| loss);
+    let first = run.history.points("train/loss").next().map(|(_, loss)| loss);
     let epoch = run.progress.counters.epoch;
     let text = if !loss.is_finite() {
         let found = if loss.is_nan() { "NaN" } else { "infinite" };

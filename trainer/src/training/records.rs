@@ -14,8 +14,8 @@ use crate::run::dispatch::Panic;
 /// metrics.
 pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
     let phase = run.place.phase;
-    run.log.join_ranks(&run.ranks.world, phase, Joined::Pass)?;
-    run.log.finish(phase)
+    run.log.get_mut().join_ranks(&run.ranks.world, phase, Joined::Pass)?;
+    run.log.get_mut().finish(phase)
 }
 
 /// Notes whether a record will be due at the end of the next batch of training, if the batch takes
@@ -23,17 +23,17 @@ pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
 #[inline]
 pub(super) fn expect(run: &mut Run, ends_window: bool) {
     let Some(n) = run.settings.record_every().filter(|_| ends_window) else {
-        run.log.records.is_due = false;
+        run.log.get_mut().records.is_due = false;
         return;
     };
     let steps = run.progress.counters.optimizer_steps;
-    run.log.records.is_due = (steps + 1) / n > steps / n;
+    run.log.get_mut().records.is_due = (steps + 1) / n > steps / n;
 }
 
 /// Creates a record if the optimizer steps since `steps_before` ended an interval.
 #[inline]
 pub(super) fn emit_if_due(run: &mut Run, steps_before: u64) -> Result<()> {
-    if run.log.records.is_due || ends_interval(run, steps_before) {
+    if run.log.get_mut().records.is_due || ends_interval(run, steps_before) {
         return emit_steps(run, steps_before);
     }
     Ok(())
@@ -47,23 +47,23 @@ fn ends_interval(run: &Run, steps_before: u64) -> bool {
 
 #[cold]
 fn emit_steps(run: &mut Run, steps_before: u64) -> Result<()> {
-    run.log.records.is_due = false;
+    run.log.get_mut().records.is_due = false;
     if !ends_interval(run, steps_before) {
         // The batch took no step, so the values logged for its record belong to no record.
-        run.log.drop_media_of_batch();
+        run.log.get_mut().drop_media_of_batch();
         return Ok(());
     }
     let phase = run.place.phase;
-    if !run.log.records.watches(phase) {
+    if !run.log.get_mut().records.watches(phase) {
         return Ok(());
     }
-    run.log.join_ranks(&run.ranks.world, phase, Joined::Window)?;
-    let departed = run.log.depart(run.progress.counters, phase, Span::Steps)?;
+    run.log.get_mut().join_ranks(&run.ranks.world, phase, Joined::Window)?;
+    let departed = run.log.get_mut().depart(run.progress.counters, phase, Span::Steps)?;
     flush(run)?;
     match departed {
         Some(in_flight) if in_flight.has_arrived() => fire(run, in_flight.arrive()?),
         in_flight => {
-            run.log.records.in_flight = in_flight;
+            run.log.get_mut().records.in_flight = in_flight;
             Ok(())
         }
     }
@@ -73,7 +73,7 @@ fn emit_steps(run: &mut Run, steps_before: u64) -> Result<()> {
 /// since the last record.
 pub(super) fn emit_pass(run: &mut Run) -> Result<()> {
     flush(run)?;
-    match run.log.depart(run.progress.counters, run.place.phase, Span::Pass)? {
+    match run.log.get_mut().depart(run.progress.counters, run.place.phase, Span::Pass)? {
         None => Ok(()),
         Some(in_flight) => fire(run, in_flight.arrive()?),
     }
@@ -82,7 +82,7 @@ pub(super) fn emit_pass(run: &mut Run) -> Result<()> {
 /// Fires `after_record` for the record in flight, if there is one.
 #[inline]
 pub(super) fn flush(run: &mut Run) -> Result<()> {
-    match run.log.records.in_flight.take() {
+    match run.log.get_mut().records.in_flight.take() {
         None => Ok(()),
         Some(in_flight) => fire(run, in_flight.arrive()?),
     }
@@ -101,11 +101,12 @@ fn at_record<R>(run: &mut Run, record: Record, fire: impl FnOnce(&mut Run) -> R)
     let counters = std::mem::replace(&mut run.progress.counters, record.counters);
     let result = run.returning(|run| {
         run.place.phase = record.phase;
-        run.log.records.begin(record);
+        run.log.get_mut().records.begin(&record);
+        run.record = Some(record);
         fire(run)
     });
     run.progress.counters = counters;
-    run.log.records.current = None;
+    run.record = None;
     result
 }
 
@@ -114,8 +115,8 @@ type Failures = (Vec<Error>, Option<Panic>);
 
 /// Fires `after_record` for the record in flight when an entry point ends.
 pub(super) fn flush_at_exit(run: &mut Run) -> Failures {
-    run.log.records.is_due = false;
-    let in_flight = run.log.records.in_flight.take();
+    run.log.get_mut().records.is_due = false;
+    let in_flight = run.log.get_mut().records.in_flight.take();
     in_flight.map_or_else(|| (Vec::new(), None), |in_flight| fire_all_for(run, in_flight.arrive()))
 }
 
@@ -125,9 +126,9 @@ pub(super) fn emit_rest(run: &mut Run) -> Failures {
     let mut errors = Vec::new();
     let mut panic = None;
     for phase in Phase::ALL {
-        let joined = run.log.join_ranks(&run.ranks.world, phase, Joined::Window);
+        let joined = run.log.get_mut().join_ranks(&run.ranks.world, phase, Joined::Window);
         errors.extend(joined.err());
-        let departed = run.log.depart(run.progress.counters, phase, Span::Rest);
+        let departed = run.log.get_mut().depart(run.progress.counters, phase, Span::Rest);
         if let Some(record) =
             departed.and_then(|departed| departed.map(InFlight::arrive).transpose()).transpose()
         {
@@ -151,7 +152,7 @@ fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
 /// record. Unless `all` were seen, as at the end of a fit that was not resumed, leaves out those
 /// since which no record was due, except if none ever is.
 pub(super) fn warn_of_unrecorded(run: &mut Run, all: bool) {
-    for name in run.log.records.unrecorded_media(all || run.settings.record_every().is_none()) {
+    for name in run.log.get_mut().records.unrecorded_media(all || run.settings.record_every().is_none()) {
         run.warn(format!(
             "`train/{name}` is in no record, because no record was due in the batches that logged it: log it where \
              `cx.is_record_due()` is true, or at `after_train_epoch`, or set `.record_every(Every::Steps(1))`"

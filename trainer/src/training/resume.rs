@@ -11,7 +11,7 @@ use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::read::load_journal;
 use crate::checkpoint::states::load_states;
-use crate::checkpoint::{ActiveCheckpoint, Resume, Saved, States, verify};
+use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify};
 use crate::error::{Error, Result, shortened};
 use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
 use crate::libtorch;
@@ -94,7 +94,7 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
         run.checkpoints.resume = None;
         return Ok(false);
     };
-    run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
+    run.checkpoints.active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
     // A hook may replace the operation with its own. The fit then begins instead of resuming.
     let mut is_read = false;
     let result = run.operate::<at::load_checkpoint>(|run| {
@@ -236,10 +236,10 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
         }
     }
     run.checkpoints.journal = journal;
-    run.log.history = history;
+    run.history = history;
     report_resumed(run, &folder, &differences);
     warn_of_versions(run, &manifest.facts);
-    run.checkpoints.active = Some(ActiveCheckpoint { folder, saved });
+    run.checkpoints.active = Some(ActiveCheckpoint { folder, saved, ..ActiveCheckpoint::default() });
     Ok(())
 }
 

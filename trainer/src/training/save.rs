@@ -12,7 +12,7 @@ use crate::checkpoint::files::{HISTORY, replace_folder};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::progress::Stage;
 use crate::checkpoint::states::{Tensors, tensors_of, values_of};
-use crate::checkpoint::{ActiveCheckpoint, Saved, States, journal, tensors};
+use crate::checkpoint::{ActiveCheckpoint, States, journal, tensors};
 use crate::distributed::World;
 use crate::error::{Error, Result, panic_text};
 use crate::io::files::{create, in_file};
@@ -27,7 +27,7 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
     if !run.ranks.world.is_solo() {
         return save_with_ranks(run);
     }
-    let is_idle = run.checkpoints.requests.is_empty() && run.checkpoints.background.is_none();
+    let is_idle = run.checkpoints.requests.borrow().is_empty() && run.checkpoints.background.is_none();
     if is_idle { Ok(()) } else { save_all(run) }
 }
 
@@ -39,10 +39,10 @@ fn save_with_ranks(run: &mut Run) -> Result<()> {
         let is_written = run.checkpoints.background.as_ref().is_some_and(|save| save.thread.is_finished());
         return if is_written { complete(run) } else { Ok(()) };
     }
-    let own = std::mem::take(&mut run.checkpoints.requests);
+    let own = run.checkpoints.requests.take();
     let of_ranks: Vec<Vec<SaveRequest>> =
         run.ranks.world.gather_named(&own, "the agreement on checkpoints")?;
-    let requests = &mut run.checkpoints.requests;
+    let requests = run.checkpoints.requests.get_mut();
     for request in of_ranks.into_iter().flatten() {
         if requests.iter().all(|known| known.folder != request.folder) {
             requests.push(request);
@@ -69,7 +69,7 @@ fn warn_of_unwritten(run: &mut Run) {
     if !run.ranks.has_left || run.rank == 0 {
         return;
     }
-    for SaveRequest { folder, .. } in std::mem::take(&mut run.checkpoints.requests) {
+    for SaveRequest { folder, .. } in run.checkpoints.requests.take() {
         // Only this rank knows of it, and its summary is lost with the error.
         terminal::eprint_line(&format!(
             "warning: {}: rank {} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes \
@@ -85,14 +85,14 @@ fn save_all(run: &mut Run) -> Result<()> {
     if run.checkpoints.background.as_ref().is_some_and(|save| save.thread.is_finished()) {
         complete(run)?;
     }
-    for SaveRequest { folder, in_background } in std::mem::take(&mut run.checkpoints.requests) {
+    for SaveRequest { folder, in_background } in run.checkpoints.requests.take() {
         if !run.fit.is_running || run.fit.position.stage == Stage::SanityCheck {
             let text = "no checkpoint can be saved outside of a `fit` or during its sanity check: request it during \
                         training";
             return Err(in_file(&folder, text));
         }
         complete(run)?; // one at a time
-        run.checkpoints.active = Some(ActiveCheckpoint { folder, saved: Saved::new() });
+        run.checkpoints.active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
         let result = save(run, in_background);
         run.checkpoints.active = None;
         result?;
@@ -173,7 +173,7 @@ impl Snapshot {
 /// processes train together, every rank must call this.
 fn snapshot(run: &mut Run) -> Result<Snapshot> {
     replicas::compare(run, "before this checkpoint was written")?;
-    run.checkpoints.journal.update(&run.log.history)?;
+    run.checkpoints.journal.update(&run.history)?;
     let run = &*run;
     let parts = parts::all(run);
     let states = parts::save(run, &parts)?;
@@ -195,7 +195,8 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let ranks = gather(&run.ranks.world, &parts, &states, &mut manifest)?;
     let nothing = ActiveCheckpoint::default();
-    let ActiveCheckpoint { folder, saved } = run.checkpoints.active.as_ref().unwrap_or(&nothing);
+    let ActiveCheckpoint { folder, added, .. } = run.checkpoints.active.as_ref().unwrap_or(&nothing);
+    let saved = added.borrow();
     manifest.saved = saved.values.clone();
     let tensors = Tensors { states, ranks, saved: saved.shallow_clone() };
     Ok(Snapshot { folder: folder.clone(), manifest, tensors, journal: run.checkpoints.journal.snapshot() })

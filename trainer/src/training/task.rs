@@ -1,6 +1,7 @@
 //! [`Task`]: a model plus its forward pass and loss. [`Supervised`]: the implementation that most
 //! programs use.
 
+use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -152,6 +153,26 @@ pub trait Task: Send + Sized + 'static {
     /// ```
     fn metric_inputs(&self) -> Option<MetricInputs<Self>> {
         None
+    }
+
+    /// Calls `visit` with every tensor of a prediction, which the check of
+    /// [observers](crate::Cx#observers) reads. By default, these are the tensors of a `Pred` that is
+    /// a tensor, a tuple of two or three, or an `Option` or a `Vec` of tensors. A task whose `Pred`
+    /// is a struct derives [`Batch`](macro@crate::data::Batch) for it, and calls
+    /// `pred.tensors(visit)`.
+    fn pred_tensors(pred: &Self::Pred, visit: &mut dyn FnMut(&Tensor)) {
+        let pred: &dyn Any = pred;
+        if let Some(tensor) = pred.downcast_ref::<Tensor>() {
+            tensor.tensors(visit);
+        } else if let Some(pair) = pred.downcast_ref::<(Tensor, Tensor)>() {
+            pair.tensors(visit);
+        } else if let Some(three) = pred.downcast_ref::<(Tensor, Tensor, Tensor)>() {
+            three.tensors(visit);
+        } else if let Some(optional) = pred.downcast_ref::<Option<Tensor>>() {
+            optional.tensors(visit);
+        } else if let Some(list) = pred.downcast_ref::<Vec<Tensor>>() {
+            list.tensors(visit);
+        }
     }
 
     /// Runs the operations of one training batch, in order. Defaults to `pred`, `loss`, `backward`

@@ -202,7 +202,7 @@ impl<T: Task> Trainer<T> {
 
     /// Mutable access to the optimizer; see [`optimizer`](Trainer::optimizer).
     pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
-        self.run.model.optimizers.current().ok()
+        self.run.model.optimizers.current_mut().ok()
     }
 
     /// The optimizer of a part of the model.
@@ -213,7 +213,7 @@ impl<T: Task> Trainer<T> {
 
     /// Mutable access to the optimizer of a part of the model.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
-        self.run.model.optimizers.for_part(part).ok()
+        self.run.model.optimizers.for_part_mut(part).ok()
     }
 
     /// The [folder of the run](TrainerBuilder::run_folder), from its first entry point on.
@@ -240,7 +240,7 @@ impl<T: Task> Trainer<T> {
     /// rows that were complete by then. An entry point that a resume skips does not change it.
     #[must_use]
     pub fn history(&self) -> &History {
-        &self.run.log.history
+        &self.run.history
     }
 
     /// The counters of the loop.

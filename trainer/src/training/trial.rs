@@ -1,6 +1,7 @@
 //! Trial runs: training whose effects are undone afterwards.
 
 use std::any::TypeId;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -20,6 +21,7 @@ use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::Table;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
+use crate::log::history::History;
 use crate::log::{LOSS, Log};
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
@@ -125,21 +127,20 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
     )))
 }
 
-/// Whether a trial runs a hook: if the hook says so, or else if it may change training and its
-/// state can be restored.
+/// Whether a trial runs a hook: if the hook says so, or else if its value may change training and has
+/// a state that can be restored.
 fn is_kept(run: &Run, hook: &Hook) -> bool {
-    let has_state = || value_of(run, hook).is_some_and(|value| value.state.is_some());
-    hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && has_state())
+    let is_restored = || value_of(run, hook).is_some_and(|value| value.state.is_some() && !value.observes);
+    hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
 }
 
-/// Whether a trial leaves out a hook that may change training: one of another crate on all ranks,
-/// or one that says that it cannot run. `replaced` are the types of the hooks that the trial does
-/// not need.
+/// Whether a trial leaves out a hook that may change training. `replaced` are the types of the hooks
+/// that the trial does not need.
 fn is_missed(run: &Run, hook: &Hook, replaced: &[TypeId]) -> bool {
     let definition = &hook.definition;
-    let is_foreign = definition.origin.krate() != env!("CARGO_CRATE_NAME") && !definition.main_only;
     !is_kept(run, hook)
-        && (is_foreign || definition.trial == Some(false))
+        && !definition.observes
+        && !definition.main_only
         && definition.phases().contains(Phase::Train)
         && value_of(run, hook).is_none_or(|value| !replaced.contains(&value.type_id))
 }
@@ -175,7 +176,8 @@ fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
 struct Surroundings {
     table: Table,
     place: Place,
-    log: Log,
+    log: RefCell<Log>,
+    history: History,
     dispatch: Dispatch,
     recorder: Option<Box<Recorder>>,
     modules: Modules,
@@ -190,6 +192,7 @@ impl Surroundings {
             table: std::mem::replace(&mut run.hooks.table, table),
             place: std::mem::replace(&mut run.place, Place::begin(lifecycle::Fit::INFO, Phase::Train)),
             log: std::mem::take(&mut run.log),
+            history: std::mem::take(&mut run.history),
             dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin()),
             recorder: run.recorder.take(),
             modules: std::mem::replace(&mut run.modules, modules),
@@ -201,6 +204,7 @@ impl Surroundings {
         run.hooks.table = self.table;
         run.place = self.place;
         run.log = self.log;
+        run.history = self.history;
         run.dispatch = self.dispatch;
         run.recorder = self.recorder;
         run.modules = self.modules;
@@ -263,9 +267,9 @@ pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option
     if run.fit.window.filled > 0 {
         return Ok(None);
     }
-    run.log.finish(Phase::Train)?;
-    let loss = run.log.metric(&format!("{}/{LOSS}", Phase::Train));
-    run.log.begin_epoch();
+    run.log.get_mut().finish(Phase::Train)?;
+    let loss = run.log.get_mut().metric(&format!("{}/{LOSS}", Phase::Train));
+    run.log.get_mut().begin_epoch();
     Ok(Some(loss))
 }
 

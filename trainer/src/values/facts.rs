@@ -41,6 +41,7 @@ pub(crate) const NOT_SET: &str = "not set";
 /// #[hook(settings)]
 /// impl Jitter {
 ///     fn after_step(&mut self, _: &mut Cx<AfterStep>) {
+///         // …
 ///         self.added += 1;
 ///     }
 /// }
@@ -48,7 +49,8 @@ pub(crate) const NOT_SET: &str = "not set";
 ///
 /// Of a hook without `settings`, the name, the moments and the order are compared, and, if serde
 /// saves its whole [`State`](crate::checkpoint::State), the fields that it has when training
-/// begins. A closure in a field cannot be compared.
+/// begins. A closure in a field cannot be compared. A resume does not compare a hook without
+/// `settings` that only [observes](crate::Cx#observers).
 #[diagnostic::on_unimplemented(
     message = "`#[hook(settings)]` compares the settings of `{Self}`, but `{Self}` does not implement `Settings`",
     label = "needs `trainer::checkpoint::Settings`",
@@ -82,8 +84,6 @@ pub struct SettingList {
     /// What has these settings, for a list within another one.
     kind: String,
     values: BTreeMap<String, String>,
-    /// Whether a resume does not compare the hook.
-    pub(crate) is_left_out: bool,
 }
 
 impl SettingList {
@@ -100,10 +100,8 @@ impl SettingList {
         SettingList { kind: kind.into(), ..SettingList::default() }
     }
 
-    /// Creates the list of a hook that a resume does not compare: it only observes the run, or what
-    /// it does is a setting of the loop.
-    pub(crate) fn left_out() -> Self {
-        SettingList { is_left_out: true, ..SettingList::default() }
+    pub(crate) fn is_empty(&self) -> bool {
+        self.values.is_empty()
     }
 
     /// Adds a setting. Two values are equal if `{:?}` formats them equally.

@@ -27,6 +27,12 @@ pub struct AutocastMode {
     pub kind: i32,
 }
 
+// draws.cpp
+unsafe extern "C" {
+    pub fn trainer_draws_start(handle: *mut u64) -> *mut c_char;
+    pub fn trainer_draws_stop(handle: u64, drawn: *mut bool) -> *mut c_char;
+}
+
 // flops.cpp
 unsafe extern "C" {
     pub fn trainer_flops_start(handle: *mut u64) -> *mut c_char;

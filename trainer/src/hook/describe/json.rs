@@ -19,7 +19,7 @@ impl HookTable {
     ///   - `hooks`: its hooks in dispatch order, each with `hook` (its path), `ord`, `constraints`
     ///     (as written), `tied` (whether neither `ord` nor a constraint orders it and a neighbor),
     ///     `phases`, `every` (`{ "n", "unit" }` or null), `of` (the patterns of its modules, as
-    ///     written), `main_only`, `trial` (null if the hook does not say it), `crate` (null for a
+    ///     written), `main_only`, `observes`, `trial` (null if the hook does not say it), `crate` (null for a
     ///     closure), `version`, `file`, `line`, `about`
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
@@ -60,6 +60,7 @@ fn hook(row: &HookRow) -> Value {
         "every": every,
         "of": row.of,
         "main_only": row.main_only,
+        "observes": row.observes,
         "trial": row.trial,
         "crate": krate,
         "version": row.version,

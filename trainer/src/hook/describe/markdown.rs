@@ -6,7 +6,7 @@ use unicode_width::UnicodeWidthStr;
 
 use super::{Contributor, HookTable, escape};
 
-const COLUMNS: [&str; 6] = ["Lifecycle Point", "Hook", "Order", "Phases", "Source", "About"];
+const COLUMNS: [&str; 7] = ["Lifecycle Point", "Hook", "Cx", "Order", "Phases", "Source", "About"];
 
 impl fmt::Display for HookTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -15,13 +15,14 @@ impl fmt::Display for HookTable {
             let path = node.info.path();
             let name = if node.is_operation() { format!("around {path}") } else { path };
             if node.rows.is_empty() && !node.is_operation() {
-                lines.push([&name, "(none)", "", "", "", ""].map(String::from));
+                lines.push([&name, "(none)", "", "", "", "", ""].map(String::from));
             }
             for (nth, row) in node.rows.iter().enumerate() {
                 let name = if nth == 0 { name.clone() } else { String::new() };
                 lines.push([
                     name,
                     row.hook.clone(),
+                    row.access().to_owned(),
                     row.order(),
                     row.when(),
                     row.source(),

@@ -43,6 +43,9 @@ pub struct HookRow {
     pub of: Vec<String>,
     /// Whether it runs in the process of rank 0 only.
     pub main_only: bool,
+    /// Whether it only [observes](crate::Cx#observers) the run: it takes `&Cx`, or is around an
+    /// operation and has the key [`observes`](crate::language::observes).
+    pub observes: bool,
     /// Whether it runs in the [trials](crate::language::trial) of finders, if it says so.
     pub trial: Option<bool>,
     /// The crate that defines it; empty for a closure.
@@ -96,6 +99,11 @@ impl HookRow {
         format!("{around}{} {}{constraints}", self.tied_ord(), self.hook)
     }
 
+    /// Formats what the hook may do: `&` if it only observes, as in the type of its context.
+    fn access(&self) -> &'static str {
+        if self.observes { "&" } else { "&mut" }
+    }
+
     fn source(&self) -> String {
         format!("{}:{}", short(self.file), self.line)
     }
@@ -105,7 +113,8 @@ impl HookRow {
 /// terminal; other formats are [`tree`](HookTable::tree), [`json`](HookTable::json) and
 /// [`mermaid`](HookTable::mermaid).
 ///
-/// A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all others run on
+/// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
+/// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all others run on
 /// every rank. In the process of another rank, these are not in the table, and the
 /// last line has their number.
 #[derive(Clone, Debug)]
@@ -302,6 +311,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             every: definition.every.map(|n| (n.get(), unit)),
             of: hook.modules.iter().map(ToString::to_string).collect(),
             main_only: definition.main_only,
+            observes: definition.observes,
             trial: definition.trial,
             krate: origin.krate(),
             version: origin.version,

@@ -51,7 +51,7 @@ fn range(size: i64, fraction: f64) -> Result<(i64, i64)> {
 #[hook(ord = ord::MIX, only = train, settings, trial)]
 impl CutMix {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         check_alpha("CutMix", self.alpha)?;
         self.samples.check()
     }

@@ -41,7 +41,7 @@ impl GradientNoise {
 #[hook(ord = ord::GRADIENT_NOISE, only = train, settings, trial)]
 impl GradientNoise {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         for (setting, value) in [("GradientNoise::new", self.eta), (".gamma", self.gamma)] {
             if !(value.is_finite() && value >= 0.0) {
                 return Err(Error::msg(format!(

@@ -36,7 +36,7 @@ impl LabelSmoothing {
 #[hook(ord = ord::MIX, only = train, settings, trial)]
 impl LabelSmoothing {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         let epsilon = self.epsilon;
         if !(0.0..1.0).contains(&epsilon) {
             return Err(Error::msg(format!(

@@ -39,7 +39,7 @@ impl Lookahead {
 #[hook(ord = ord::LOOKAHEAD, only = train, single, state, settings)]
 impl Lookahead {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         let Lookahead { k, alpha, .. } = *self;
         if k == 0 || !(alpha > 0.0 && alpha <= 1.0) {
             return Err(Error::msg(format!(
@@ -50,7 +50,7 @@ impl Lookahead {
     }
 
     /// Copies the weights, unless the slow weights come from a checkpoint.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) {
         if !cx.is_resuming() || self.slow.is_empty() {
             let weights = cx.vars();
             let copy = weights.parameters().map(|var| (var.name.clone(), var.tensor.detach().copy()));
@@ -77,7 +77,7 @@ impl Lookahead {
     }
 
     /// Moves the loaded slow weights to the task's device.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) {
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) {
         for (_, slow) in &mut self.slow {
             *slow = slow.to_device(cx.device());
         }

@@ -54,7 +54,7 @@ impl MixUp {
 #[hook(ord = ord::MIX, only = train, settings, trial)]
 impl MixUp {
     /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         check_alpha("MixUp", self.alpha)?;
         self.samples.check()
     }

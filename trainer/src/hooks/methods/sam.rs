@@ -52,7 +52,7 @@ impl Sam {
     }
 
     /// Moves the weights to the nearby point with the largest loss, to a first approximation.
-    fn perturb(&self, cx: &Cx<OptStep>) -> Result<Perturbed> {
+    fn perturb(&self, cx: &mut Cx<OptStep>) -> Result<Perturbed> {
         let _no_grad = tch::no_grad_guard();
         let vars = cx.vars();
         let mut perturbed = Perturbed(Vec::new());
@@ -90,7 +90,7 @@ impl Drop for Perturbed {
 impl Sam {
     /// Returns an error if a setting is invalid, if the trainer has several optimizers, or if
     /// several processes train together.
-    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         let rho = self.rho;
         if !(rho.is_finite() && rho > 0.0) {
             return Err(Error::msg(format!("`Sam::new({rho:?})`: expected a finite number above 0")));
@@ -107,7 +107,7 @@ impl Sam {
     }
 
     /// Returns an error before a batch that does not end an accumulation window.
-    fn before_pred(&mut self, cx: &mut Cx<BeforePred>) -> Result<()> {
+    fn before_pred(&mut self, cx: &Cx<BeforePred>) -> Result<()> {
         // The last window of an epoch may have a single batch.
         if !cx.is_boundary() {
             return Err(Error::msg(

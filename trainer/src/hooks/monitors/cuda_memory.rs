@@ -64,25 +64,25 @@ fn read(device: Device) -> Result<CudaMemory> {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single, settings)]
+#[hook(ord = ord::MONITORS, only = train, single)]
 impl CudaMemoryMonitor {
     /// Returns an error if a setting is invalid, or if the task is not on a CUDA device.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.check(cx)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }
 
     /// Records the number of optimizer steps before the batch.
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+    fn before_step(&mut self, cx: &Cx<BeforeStep>) {
         self.steps = cx.counters().optimizer_steps;
     }
 
     /// Logs the memory if it is due.
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         if self.interval.is_due_after_step(self.steps, cx) {
             let CudaMemory { allocated, peak_allocated, reserved, peak_reserved } = read(cx.device())?;
             cx.log_as(Reduce::Max, "cuda_memory/allocated", allocated as f64 / MIB);

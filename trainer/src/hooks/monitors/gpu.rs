@@ -106,25 +106,25 @@ fn failed(error: &NvmlError, what: &str) -> Error {
     Error::msg(format!("cannot {what}: {error}; select another GPU with `.device(…)`, or remove the monitor"))
 }
 
-#[hook(ord = ord::MONITORS, only = train, settings)]
+#[hook(ord = ord::MONITORS, only = train)]
 impl GpuMonitor {
     /// Opens the driver.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.begin(cx.device())
     }
 
     /// Opens the driver in a fit that is resumed.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.begin(cx.device())
     }
 
     /// Records the number of optimizer steps before the batch.
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+    fn before_step(&mut self, cx: &Cx<BeforeStep>) {
         self.steps = cx.counters().optimizer_steps;
     }
 
     /// Logs the values if they are due.
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         if !self.interval.is_due_after_step(self.steps, cx) {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl GpuMonitor {
     }
 
     /// Closes the driver.
-    fn teardown(&mut self, _: &mut Cx<Teardown>) {
+    fn teardown(&mut self, _: &Cx<Teardown>) {
         self.driver = None;
     }
 }

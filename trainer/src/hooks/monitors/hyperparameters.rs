@@ -67,7 +67,7 @@ impl HyperparameterMonitor {
     }
 
     /// Returns an error if a setting is invalid.
-    fn check<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
+    fn check<P: OnAllRanks>(&self, cx: &Cx<P>) -> Result<()> {
         self.interval.check()?;
         let parts: Vec<String> = cx.parts().map(str::to_owned).collect();
         let mut known = BTreeSet::new();
@@ -100,20 +100,20 @@ fn label(group: &ParamGroup, groups: usize) -> String {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single, settings)]
+#[hook(ord = ord::MONITORS, only = train, single)]
 impl HyperparameterMonitor {
     /// Returns an error if a setting is invalid.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.check(cx)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }
 
     /// Logs the hyperparameters of the step.
-    fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
+    fn before_opt_step(&mut self, cx: &Cx<BeforeOptStep>) -> Result<()> {
         if !self.interval.is_due_before_step(cx)? {
             return Ok(());
         }

@@ -150,7 +150,7 @@ impl ParameterMonitor {
     }
 
     /// Logs the norm over all tensors and, if `per_parameter` is set, the norm of each.
-    fn log_norms(&self, what: &str, names: &[&str], norms: &Tensor, cx: &mut Cx<OptStep>) -> Result<()> {
+    fn log_norms(&self, what: &str, names: &[&str], norms: &Tensor, cx: &Cx<OptStep>) -> Result<()> {
         let total = if cx.part().is_empty() { what.to_owned() } else { format!("{what}/{}", cx.part()) };
         cx.log_weighted(total, norms.f_norm()?, 1.0);
         self.log_each(what, names, norms, cx)
@@ -158,7 +158,7 @@ impl ParameterMonitor {
 
     /// Logs a value for each parameter, if `per_parameter` is set. Values on a GPU are logged as
     /// tensors, without reading them.
-    fn log_each(&self, what: &str, names: &[&str], values: &Tensor, cx: &mut Cx<OptStep>) -> Result<()> {
+    fn log_each(&self, what: &str, names: &[&str], values: &Tensor, cx: &Cx<OptStep>) -> Result<()> {
         if !self.per_parameter {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl ParameterMonitor {
 
     /// Logs the distributions of all tensors that are not empty, if histograms are enabled and a
     /// record is due.
-    fn log_histograms(&self, what: &str, names: &[&str], tensors: &[Tensor], cx: &mut Cx<OptStep>) {
+    fn log_histograms(&self, what: &str, names: &[&str], tensors: &[Tensor], cx: &Cx<OptStep>) {
         if self.histograms && cx.is_record_due() {
             for (name, tensor) in names.iter().zip(tensors) {
                 let stored = if tensor.is_sparse() { tensor.coalesce().values() } else { tensor.detach() };
@@ -231,19 +231,20 @@ impl ParameterMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single, settings)]
+#[hook(ord = ord::MONITORS, only = train, single)]
 impl ParameterMonitor {
     /// Returns an error if a setting is invalid.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.check(cx)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.check(cx)
     }
 
     /// Logs the values of a step that is due.
+    #[hook(observes)]
     fn observe(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if self.interval.is_due_before_step(cx)? { self.run_observed(cx, next) } else { next.run(cx) }
     }

@@ -104,25 +104,25 @@ impl SystemMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single, settings)]
+#[hook(ord = ord::MONITORS, only = train, single)]
 impl SystemMonitor {
     /// Reads the first values.
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, _: &Cx<BeforeFit>) -> Result<()> {
         self.begin()
     }
 
     /// Reads the first values of a fit that is resumed.
-    fn after_load_checkpoint(&mut self, _: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, _: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.begin()
     }
 
     /// Records the number of optimizer steps before the batch.
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+    fn before_step(&mut self, cx: &Cx<BeforeStep>) {
         self.steps = cx.counters().optimizer_steps;
     }
 
     /// Logs the values if they are due.
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+    fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         if self.interval.is_due_after_step(self.steps, cx) {
             let (process, machine, cores) = self.read()?;
             cx.log_as(Reduce::Max, "system/process_memory", process as f64 / MIB);

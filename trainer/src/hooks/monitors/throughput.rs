@@ -97,26 +97,26 @@ impl ThroughputMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, single, settings)]
+#[hook(ord = ord::MONITORS, single)]
 impl ThroughputMonitor {
     /// Starts the clocks of a fit.
-    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
         self.begin(cx)
     }
 
     /// Starts the clocks of a fit that is resumed.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.begin(cx)
     }
 
     /// Starts timing the wait for the first batch of an epoch.
-    fn before_train_epoch(&mut self, _: &mut Cx<BeforeTrainEpoch>) {
+    fn before_train_epoch(&mut self, _: &Cx<BeforeTrainEpoch>) {
         self.idle_since = Some(Instant::now());
     }
 
     /// Stops timing the wait for a batch, and starts timing the batch.
     #[hook(ord = -ord::MONITORS, only = train)]
-    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) {
+    fn before_step(&mut self, cx: &Cx<BeforeStep>) {
         let now = Instant::now();
         if let Some(since) = self.idle_since.take() {
             self.window.waited += now - since;
@@ -128,7 +128,7 @@ impl ThroughputMonitor {
 
     /// Stops timing a batch, and logs the values if they are due.
     #[hook(only = train)]
-    fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
+    fn after_step(&mut self, cx: &Cx<AfterStep>) {
         let now = Instant::now();
         if let Some(began) = self.step_began.take() {
             self.window.steps += now - began;
@@ -142,19 +142,19 @@ impl ThroughputMonitor {
     }
 
     /// Restarts timing the wait for data, so that it excludes the validation.
-    fn after_valid(&mut self, _: &mut Cx<AfterValid>) {
+    fn after_valid(&mut self, _: &Cx<AfterValid>) {
         self.idle_since = Some(Instant::now());
     }
 
     /// Restarts timing the wait for data, so that it excludes the checkpoint.
-    fn after_save_checkpoint(&mut self, _: &mut Cx<AfterSaveCheckpoint>) {
+    fn after_save_checkpoint(&mut self, _: &Cx<AfterSaveCheckpoint>) {
         self.idle_since = Some(Instant::now());
     }
 }
 
 impl ThroughputMonitor {
     #[cold]
-    fn log(&mut self, cx: &mut Cx<AfterStep>) {
+    fn log(&mut self, cx: &Cx<AfterStep>) {
         let counters = cx.counters();
         let next = Window { samples_before: counters.samples_seen, ..Window::default() };
         let Window { samples_before, batches, steps, waits, waited } =

@@ -70,7 +70,7 @@ struct RunOnServer {
 impl RunOnServer {
     /// Reads the file of a run that is resumed; `None` if there is none. An incomplete file is
     /// renamed, with a warning.
-    fn load<P>(path: &Path, cx: &mut Cx<P>) -> Result<Option<Self>> {
+    fn load<P>(path: &Path, cx: &Cx<P>) -> Result<Option<Self>> {
         if metadata(path)?.is_none() {
             return Ok(None);
         }
@@ -246,7 +246,7 @@ fn millis(time: SystemTime) -> u64 {
 }
 
 /// Reports the problems of the sender thread as warnings.
-fn warn<P>(cx: &mut Cx<P>, problems: Vec<String>) {
+fn warn<P>(cx: &Cx<P>, problems: Vec<String>) {
     problems.into_iter().for_each(|problem| cx.warn(format!("MLflow: {problem}")));
 }
 
@@ -258,11 +258,11 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-#[hook(ord = ord::LOGGER, state = self.spool, settings)]
+#[hook(ord = ord::LOGGER, state = self.spool)]
 impl MlFlow {
     /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
     /// IDs.
-    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.spool.begin(cx)?;
         self.status = "FINISHED";
         if self.run.is_some() || cx.is_fast_dev_run() {
@@ -292,14 +292,14 @@ impl MlFlow {
 
     /// Moves the rows written since the checkpoint to a separate file, and marks the run on the
     /// server as running.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.spool.continue_after_resume(cx)?;
         self.start()
     }
 
     /// Appends the rows of a record to the spool file, and reports problems of the sender thread.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
+    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
         let rows = self.rows(cx.record());
         self.spool.append(cx, rows.as_bytes())?;
         self.start()?;
@@ -308,17 +308,17 @@ impl MlFlow {
     }
 
     /// Records that the run was cancelled.
-    fn after_cancel(&mut self, _: &mut Cx<Main<AfterCancel>>) {
+    fn after_cancel(&mut self, _: &Cx<Main<AfterCancel>>) {
         self.status = "KILLED";
     }
 
     /// Records that the run failed.
-    fn after_error(&mut self, _: &mut Cx<Main<AfterError>>) {
+    fn after_error(&mut self, _: &Cx<Main<AfterError>>) {
         self.status = "FAILED";
     }
 
     /// Waits until everything is sent or time is up, and sets the status of the run.
-    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         self.spool.finish(cx)?;
         self.start()?;
         let Some(sending) = self.sending.take() else { return Ok(()) };

@@ -97,7 +97,7 @@ impl TensorBoard {
     /// Begins a new file after the existing ones, and moves what these contain beyond the
     /// checkpoint to separate files. If the current file is the last one and empty, continues with
     /// it.
-    fn begin_part<P>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+    fn begin_part<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.file.continue_after_resume(cx)?;
         if !self.file.is_complete() {
             self.has_version = true;
@@ -120,7 +120,7 @@ impl TensorBoard {
     }
 
     /// Appends events, preceded by the header events if the file has none yet.
-    fn append<P>(&mut self, cx: &mut Cx<P>, step: u64, add: impl FnOnce(&mut Events)) -> Result<()> {
+    fn append<P>(&mut self, cx: &Cx<P>, step: u64, add: impl FnOnce(&mut Events)) -> Result<()> {
         let mut events = Events { bytes: Vec::new(), time: seconds(SystemTime::now()), step };
         if !std::mem::replace(&mut self.has_version, true) {
             events.version();
@@ -138,10 +138,10 @@ impl TensorBoard {
     }
 }
 
-#[hook(ord = ord::LOGGER, state, settings)]
+#[hook(ord = ord::LOGGER, state)]
 impl TensorBoard {
     /// Creates the first file of a new run, and collects the hyperparameters.
-    fn setup(&mut self, cx: &mut Cx<Main<Setup>>) -> Result<()> {
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)?;
         self.hyperparameters = cx.hyperparameters();
         self.status = Status::Success;
@@ -150,7 +150,7 @@ impl TensorBoard {
     }
 
     /// Begins a new file if the run is resumed but was killed before its first checkpoint.
-    fn before_fit(&mut self, cx: &mut Cx<Main<BeforeFit>>) -> Result<()> {
+    fn before_fit(&mut self, cx: &Cx<Main<BeforeFit>>) -> Result<()> {
         if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
             self.begin_part(cx)?;
         }
@@ -158,7 +158,7 @@ impl TensorBoard {
     }
 
     /// Begins a new file, and moves the events written since the checkpoint to separate files.
-    fn after_load_checkpoint(&mut self, cx: &mut Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         if std::mem::take(&mut self.is_resuming) && !cx.is_fast_dev_run() {
             self.begin_part(cx)?;
         }
@@ -167,24 +167,24 @@ impl TensorBoard {
 
     /// Appends the events of a record.
     #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &mut Cx<Main<AfterRecord>>) -> Result<()> {
+    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
         let record = cx.record().clone();
         let step = self.axis.position(record.counters(), record.time());
         self.append(cx, step, |events| events.record(&record))
     }
 
     /// Records that the run did not succeed.
-    fn after_cancel(&mut self, _: &mut Cx<Main<AfterCancel>>) {
+    fn after_cancel(&mut self, _: &Cx<Main<AfterCancel>>) {
         self.status = Status::Failure;
     }
 
     /// Records that the run did not succeed.
-    fn after_error(&mut self, _: &mut Cx<Main<AfterError>>) {
+    fn after_error(&mut self, _: &Cx<Main<AfterError>>) {
         self.status = Status::Failure;
     }
 
     /// Appends the outcome of the run, and writes what could not be written yet.
-    fn teardown(&mut self, cx: &mut Cx<Main<Teardown>>) -> Result<()> {
+    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         let step = self.axis.position(cx.counters(), SystemTime::now());
         let status = self.status;
         if self.has_version {

@@ -9,7 +9,7 @@
 //!
 //! /// Logs the standard deviation of the output of each layer of the encoder.
 //! #[hook(of = "encoder.*", only = train, every = 20)]
-//! fn activations(cx: &mut Cx<AfterModule>) {
+//! fn activations(cx: &Cx<AfterModule>) {
 //!     let name = format!("std/{}", cx.module());
 //!     let std = cx.output().detach().std(false);
 //!     cx.log(name, std);

@@ -76,7 +76,7 @@ impl fmt::Debug for ModulePattern {
 /// #[hook]
 /// impl Calls {
 ///     #[hook(of = self.modules)]
-///     fn after_module(&mut self, _: &mut Cx<AfterModule>) {
+///     fn after_module(&mut self, _: &Cx<AfterModule>) {
 ///         self.count += 1;
 ///     }
 /// }

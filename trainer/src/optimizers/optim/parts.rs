@@ -81,7 +81,7 @@ impl Optimizers {
     ///
     /// Returns an error if there is none.
     #[inline]
-    pub(crate) fn current(&mut self) -> Result<&mut dyn Optimizer> {
+    pub(crate) fn current_mut(&mut self) -> Result<&mut dyn Optimizer> {
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
         Ok(part.optimizer.as_mut())
     }
@@ -91,9 +91,28 @@ impl Optimizers {
     /// # Errors
     ///
     /// Returns an error if no optimizer is registered for the part.
-    pub(crate) fn for_part(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
+    pub(crate) fn for_part_mut(&mut self, part: &str) -> Result<&mut dyn Optimizer> {
         let index = self.index(part)?;
         Ok(self.parts[index].optimizer.as_mut())
+    }
+
+    /// Returns the current optimizer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is none.
+    pub(crate) fn current(&self) -> Result<&dyn Optimizer> {
+        let part = self.parts.get(self.current).ok_or_else(no_optimizer)?;
+        Ok(part.optimizer.as_ref())
+    }
+
+    /// Returns the optimizer of a part of the model.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no optimizer is registered for the part.
+    pub(crate) fn for_part(&self, part: &str) -> Result<&dyn Optimizer> {
+        Ok(self.parts[self.index(part)?].optimizer.as_ref())
     }
 
     /// Selects the optimizer of this part of the model, or the only optimizer if no part is named.
@@ -296,7 +315,7 @@ impl Optimizers {
 
     /// Drops the gradients of the current part, without resetting its accumulated batch weights.
     pub(crate) fn zero_current(&mut self) -> Result<()> {
-        self.current()?.zero_grad()
+        self.current_mut()?.zero_grad()
     }
 
     /// Implements [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm).

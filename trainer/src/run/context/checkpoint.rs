@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use tch::Tensor;
 
 use super::Cx;
-use crate::checkpoint::Saved;
+use crate::checkpoint::state::text_of;
+use crate::checkpoint::{ActiveCheckpoint, Saved};
 use crate::error::Result;
 use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
 
@@ -22,22 +23,22 @@ impl<P> Cx<P> {
     ///
     /// An existing checkpoint or an empty folder at this path is replaced atomically. Anything else
     /// at this path is left unchanged, and the run ends with an error.
-    pub fn save_checkpoint(&mut self, folder: impl Into<PathBuf>)
+    pub fn save_checkpoint(&self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
     {
-        self.run_mut().request_checkpoint(folder.into(), false);
+        self.as_run().request_checkpoint(folder.into(), false);
     }
 
     /// Requests a checkpoint like [`save_checkpoint`](Cx::save_checkpoint), but copies the state in
     /// memory and writes it on a background thread while training continues.
     /// `after_save_checkpoint` fires when the checkpoint is on disk; the fit waits for it before it
     /// ends.
-    pub fn save_checkpoint_in_background(&mut self, folder: impl Into<PathBuf>)
+    pub fn save_checkpoint_in_background(&self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
     {
-        self.run_mut().request_checkpoint(folder.into(), true);
+        self.as_run().request_checkpoint(folder.into(), true);
     }
 
     /// The folder of the checkpoint that is being written or read.
@@ -55,11 +56,12 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the value cannot be serialized, or if the key is taken.
-    pub fn save<T: Serialize>(&mut self, key: &str, value: T) -> Result<()>
+    pub fn save<T: Serialize>(&self, key: &str, value: T) -> Result<()>
     where
         P: CanSave,
     {
-        self.run_mut().checkpoints.active.get_or_insert_default().saved.value(key, &value)
+        let text = text_of(key, &value)?; // before the borrow, because it runs code of the user
+        self.active().added.borrow_mut().add_text(key, text)
     }
 
     /// Adds a tensor to the checkpoint that is about to be written.
@@ -67,11 +69,11 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the key is taken.
-    pub fn save_tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()>
+    pub fn save_tensor(&self, key: &str, tensor: &Tensor) -> Result<()>
     where
         P: CanSave,
     {
-        self.run_mut().checkpoints.active.get_or_insert_default().saved.tensor(key, tensor)
+        self.active().added.borrow_mut().tensor(key, tensor)
     }
 
     /// Whether the checkpoint that was read has a value under this key; tensors do not count.
@@ -109,6 +111,10 @@ impl<P> Cx<P> {
     }
 
     fn saved(&self) -> &Saved {
-        &self.as_run().checkpoints.active.as_ref().expect("active while its points fire").saved
+        &self.active().saved
+    }
+
+    fn active(&self) -> &ActiveCheckpoint {
+        self.as_run().checkpoints.active.as_ref().expect("active while its points fire")
     }
 }

@@ -24,8 +24,9 @@ impl<P> Cx<P> {
 
     /// Records that a hook is going to log a metric of this name in validation, so that
     /// [`check_metric`](Cx::check_metric) suggests it for a misspelled name. Call it at `setup`.
-    pub fn expect_metric(&mut self, name: impl Into<String>) {
-        self.run_mut().log.expected.push(name.into());
+    pub fn expect_metric(&self, name: impl Into<String>) {
+        let name = name.into();
+        self.as_run().log.borrow_mut().expected.push(name);
     }
 
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
@@ -105,7 +106,8 @@ impl<P> Cx<P> {
             definition.phases().contains(Phase::Valid)
                 && definition.origin.krate() != env!("CARGO_CRATE_NAME")
         };
-        let known = || run.log.expected.iter().map(String::as_str).chain([LOSS]);
+        let log = run.log.borrow();
+        let known = || log.expected.iter().map(String::as_str).chain([LOSS]);
         let is_known = |known: &str| {
             own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };

@@ -42,6 +42,32 @@ use crate::run::{Run, task_is_lent};
 /// }
 /// # fn main() {}
 /// ```
+///
+/// # Observers
+///
+/// A hook that takes `&Cx<P>` observes: it reads, logs, warns, adds to a checkpoint and requests
+/// checkpoints. A hook that takes `&mut Cx<P>` may also change training. The difference is shown by
+/// [`describe_hooks`](crate::Trainer::describe_hooks), and it decides
+///
+/// - what a [resume](mod@crate::checkpoint) compares: hooks that observe may differ from those of the
+///   interrupted run, unless they list [`settings`](crate::language::settings);
+/// - what the [ranks](crate::distributed) agree on: a hook at `before_step` that may skip the batch
+///   costs an exchange in each batch, one that observes does not;
+/// - what a trial of [`find_lr`](crate::Trainer::find_lr) needs: hooks that observe do not run in it.
+///
+/// The compiler checks the methods of `Cx`. It cannot check the tensors, which share their memory:
+/// `cx.grads()` returns gradients that `clamp_` would change. Nor does it see a hook that draws from
+/// libtorch's random numbers, which changes the numbers that dropout draws next. A check at run time
+/// finds these: it compares the variables, their gradients, the state of the optimizers, the batch,
+/// the prediction, the loss and the random states before and after each hook that observes, and ends
+/// the run with an error that names the hook and what it changed. It is on in
+/// [`Harness`](crate::testing::Harness) and in [smoke
+/// tests](crate::TrainerBuilder::fast_dev_run);
+/// [`check_observers`](crate::TrainerBuilder::check_observers) and the environment variable
+/// `TRAINER_CHECK=observers` turn it on for a run.
+///
+/// A hook around an operation takes `&mut Cx<O>`, which `next` needs. If it only measures, the key
+/// [`observes`](crate::language::observes) says so, and the same check applies.
 #[derive(RefCastCustom)]
 #[repr(transparent)]
 pub struct Cx<P> {
@@ -72,7 +98,7 @@ impl<P> Cx<P> {
     /// synchronize with it. At any other time the value immediately becomes the metric. A value
     /// that cannot be logged, such as a tensor with more than one element, ends the run with an
     /// error that names the hook.
-    pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>)
+    pub fn log(&self, name: impl AsRef<str>, value: impl Into<Value>)
     where
         P: CanLog,
     {
@@ -83,7 +109,7 @@ impl<P> Cx<P> {
     /// from the [weight](crate::Task::weight) of the batch, such as an accuracy over samples in a
     /// task whose loss is a mean over tokens. A weight that is negative, infinite or NaN ends the
     /// run with an error that names the hook.
-    pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64)
+    pub fn log_weighted(&self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64)
     where
         P: CanLog,
     {
@@ -93,7 +119,7 @@ impl<P> Cx<P> {
     /// Logs a value like [`log`](Cx::log), but reduces the values of a pass with `reduce` instead
     /// of averaging them. Each name must always be logged with the same reduction. Between batches
     /// there is nothing to reduce: the value immediately becomes the metric.
-    pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>)
+    pub fn log_as(&self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>)
     where
         P: CanLog,
     {
@@ -325,7 +351,7 @@ impl<P> Cx<P> {
     /// use trainer::prelude::*;
     ///
     /// #[hook(every = 100)]
-    /// fn after_backward(cx: &mut Cx<AfterBackward>) {
+    /// fn after_backward(cx: &Cx<AfterBackward>) {
     ///     for (name, grad) in cx.grads() {
     ///         cx.log(name, grad.norm());
     ///     }
@@ -425,7 +451,7 @@ impl<P> Cx<P> {
     where
         P: HasMetrics,
     {
-        self.run.log.metrics()
+        self.run.log.borrow().metrics()
     }
 
     /// The error that ended the run.

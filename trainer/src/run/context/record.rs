@@ -18,7 +18,7 @@ impl<P> Cx<P> {
     where
         P: HasRecord,
     {
-        self.as_run().log.records.current.as_ref().expect("`after_record` fires for a record")
+        self.as_run().record.as_ref().expect("`after_record` fires for a record")
     }
 
     /// Whether a histogram, an image or a text that is logged now becomes part of a record. If not,
@@ -41,11 +41,11 @@ impl<P> Cx<P> {
     /// The last call for a name wins.
     ///
     /// An empty tensor ends the run with an error that names the hook.
-    pub fn log_histogram(&mut self, name: impl AsRef<str>, tensor: impl Borrow<Tensor>)
+    pub fn log_histogram(&self, name: impl AsRef<str>, tensor: impl Borrow<Tensor>)
     where
         P: CanLog,
     {
-        self.run_mut().log_media(name.as_ref(), || Content::histogram(tensor.borrow()));
+        self.as_run().log_media(name.as_ref(), || Content::histogram(tensor.borrow()));
     }
 
     /// Logs an image as `phase/name`, for the record that is due.
@@ -58,21 +58,21 @@ impl<P> Cx<P> {
     /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on its
     /// own device, without synchronizing with it. The last call for a name wins. A tensor of
     /// another shape or dtype ends the run with an error that names the hook.
-    pub fn log_image(&mut self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
+    pub fn log_image(&self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
         P: CanLog,
     {
-        self.run_mut().log_media(name.as_ref(), || Content::image(image.borrow()));
+        self.as_run().log_media(name.as_ref(), || Content::image(image.borrow()));
     }
 
     /// Logs a text as `phase/name`, for the record that is due.
     ///
     /// If [none is due](Cx::is_record_due), nothing is recorded. The last call for a name wins.
-    pub fn log_text(&mut self, name: impl AsRef<str>, text: impl Into<String>)
+    pub fn log_text(&self, name: impl AsRef<str>, text: impl Into<String>)
     where
         P: CanLog,
     {
-        self.run_mut().log_media(name.as_ref(), || Ok(Content::Text(text.into())));
+        self.as_run().log_media(name.as_ref(), || Ok(Content::Text(text.into())));
     }
 
     /// The [folder of the run](crate::TrainerBuilder::run_folder), if it has one.
@@ -96,19 +96,20 @@ impl<P> Cx<P> {
     /// If several processes train together, only that of rank 0 prints its warnings.
     ///
     /// [`Summary::warnings`]: crate::Summary::warnings
-    pub fn warn(&mut self, text: impl Into<String>) {
-        self.run_mut().warn(text.into());
+    pub fn warn(&self, text: impl Into<String>) {
+        self.as_run().warn(text.into());
     }
 
     /// Prints a warning like [`warn`](Cx::warn), and adds the name of a log to
     /// [`Summary::incomplete_logs`]: rows of this run are missing from it.
     ///
     /// [`Summary::incomplete_logs`]: crate::Summary::incomplete_logs
-    pub fn warn_incomplete(&mut self, log: impl Into<String>, text: impl Into<String>) {
-        let run = self.run_mut();
+    pub fn warn_incomplete(&self, log: impl Into<String>, text: impl Into<String>) {
+        let run = self.as_run();
         let log = log.into();
-        if !run.incomplete_logs.contains(&log) {
-            run.incomplete_logs.push(log);
+        let mut incomplete = run.incomplete_logs.borrow_mut();
+        if !incomplete.contains(&log) {
+            incomplete.push(log);
         }
         run.warn(text.into());
     }

@@ -119,11 +119,20 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if the trainer was built without an optimizer.
-    pub fn optimizer(&mut self) -> Result<&mut dyn Optimizer>
+    pub fn optimizer(&self) -> Result<&dyn Optimizer> {
+        self.run.model.optimizers.current()
+    }
+
+    /// Mutable access to the current [`optimizer`](Cx::optimizer).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer was built without an optimizer.
+    pub fn optimizer_mut(&mut self) -> Result<&mut dyn Optimizer>
     where
         P: OnAllRanks,
     {
-        self.run.model.optimizers.current()
+        self.run.model.optimizers.current_mut()
     }
 
     /// The optimizer of a part of the model (see
@@ -133,11 +142,21 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if no optimizer is registered for `part`; the message lists the parts that
     /// have one.
-    pub fn optimizer_of(&mut self, part: &str) -> Result<&mut dyn Optimizer>
+    pub fn optimizer_of(&self, part: &str) -> Result<&dyn Optimizer> {
+        self.run.model.optimizers.for_part(part)
+    }
+
+    /// Mutable access to the optimizer of a part of the model, found like
+    /// [`optimizer_of`](Cx::optimizer_of) does.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no optimizer is registered for `part`.
+    pub fn optimizer_of_mut(&mut self, part: &str) -> Result<&mut dyn Optimizer>
     where
         P: OnAllRanks,
     {
-        self.run.model.optimizers.for_part(part)
+        self.run.model.optimizers.for_part_mut(part)
     }
 
     /// The names of the parts of the model that have an optimizer, in the order in which they were
@@ -178,7 +197,7 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if libtorch cannot read a tensor.
     pub fn logged(&self) -> Result<Metrics> {
-        self.run.log.latest(self.run.place.phase)
+        self.run.log.borrow().latest(self.run.place.phase)
     }
 
     /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom

@@ -7,7 +7,7 @@ use std::panic::Location;
 use super::shim::lend;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
-use crate::hook::definition::{HookDef, HookResult, Origin, is_due};
+use crate::hook::definition::{HookDef, HookResult, Origin, PointShim, is_due};
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
@@ -88,8 +88,10 @@ impl HookOptions {
     }
 
     /// Returns the definition of the closure `F`. Invalid options are added to `mistakes`.
-    pub(crate) fn define<P: AtPoint, F: ClosureHook<P>>(
+    pub(crate) fn define<P: AtPoint, F: 'static>(
         self,
+        call: PointShim,
+        observes: bool,
         place: &'static Location<'static>,
         mistakes: &mut Vec<String>,
     ) -> HookDef {
@@ -124,9 +126,8 @@ impl HookOptions {
             docs: "A closure",
         };
         let every = every.and_then(NonZeroU32::new);
-        let call = if every.is_some() { call_if_due::<P, F> } else { call::<P, F> };
         let definition = HookDef::at::<Cx<P>>(origin, TypeId::of::<F>(), ord, call).done();
-        HookDef { only, every, trial, ..definition }
+        HookDef { only, every, trial, observes, ..definition }
     }
 }
 
@@ -142,13 +143,22 @@ impl From<String> for HookOptions {
     }
 }
 
-fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
+/// Calls a closure that may change training, if it is due.
+pub(crate) fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
+    if !is_due(run) {
+        return Ok(());
+    }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
     lend::<F>(run, slot, |closure, run| Ok(closure(Cx::from_run(run)).outcome()?))
 }
 
-fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
-    if is_due(run) { call::<P, F>(run, slot) } else { Ok(()) }
+/// Calls a closure that only observes, if it is due.
+pub(crate) fn observe<P: AtPoint, F: ObserverClosure<P>>(run: &mut Run, slot: u32) -> HookResult {
+    if !is_due(run) {
+        return Ok(());
+    }
+    let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
+    lend::<F>(run, slot, |closure, run| Ok(closure(Cx::from_shared(run)).outcome()?))
 }
 
 /// A closure that can be a hook at the point `P`: it takes `&mut Cx<P>` and returns `()` or
@@ -156,7 +166,8 @@ fn call_if_due<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookR
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a hook at `{P}`",
     label = "not a closure of `&mut Cx<{P}>`",
-    note = "a closure hook is `|cx| …`, or a function that takes `&mut Cx<{P}>`; what it captures must be `Send + 'static`"
+    note = "a closure hook is `|cx| …`, or a function that takes `&mut Cx<{P}>`; what it captures must be `Send + 'static`",
+    note = "a closure or function that takes `&Cx<{P}>` is added with `.observe`"
 )]
 pub trait ClosureHook<P: Moment>:
     FnMut(&mut Cx<P>) -> <Self as ClosureHook<P>>::Output + Send + 'static
@@ -167,6 +178,25 @@ pub trait ClosureHook<P: Moment>:
 }
 
 impl<P: Moment, R: ClosureOutcome, F: FnMut(&mut Cx<P>) -> R + Send + 'static> ClosureHook<P> for F {
+    type Output = R;
+}
+
+/// A closure that can only observe at the point `P`: it takes `&Cx<P>` and returns `()` or
+/// [`Result<()>`](Result).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot observe at `{P}`",
+    label = "not a closure of `&Cx<{P}>`",
+    note = "a closure that observes is `|cx| …`, or a function that takes `&Cx<{P}>`; what it captures must be `Send + 'static`"
+)]
+pub trait ObserverClosure<P: Moment>:
+    FnMut(&Cx<P>) -> <Self as ObserverClosure<P>>::Output + Send + 'static
+{
+    /// The return type of the closure.
+    #[doc(hidden)]
+    type Output: ClosureOutcome;
+}
+
+impl<P: Moment, R: ClosureOutcome, F: FnMut(&Cx<P>) -> R + Send + 'static> ObserverClosure<P> for F {
     type Output = R;
 }
 

@@ -41,7 +41,7 @@ impl<P> Cx<P> {
     ///
     /// /// Prints the spikes; this hook can be in any crate.
     /// #[hook]
-    /// fn print_spike(cx: &mut Cx<AtSpike>) {
+    /// fn print_spike(cx: &Cx<AtSpike>) {
     ///     println!("{} at batch {}", cx.loss(), cx.counters().batches_seen);
     /// }
     /// # fn main() {}

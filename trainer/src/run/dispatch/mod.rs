@@ -4,6 +4,7 @@ pub(crate) mod closure;
 mod custom;
 pub(crate) mod modules;
 mod next;
+pub(crate) mod observers;
 mod operation;
 pub(crate) mod selection;
 pub(crate) mod shim;
@@ -11,7 +12,7 @@ pub(crate) mod shim;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use closure::{ClosureHook, HookOptions};
+pub use closure::{ClosureHook, HookOptions, ObserverClosure};
 pub(crate) use custom::enter_custom;
 pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;
@@ -55,7 +56,7 @@ impl Run {
     /// Checks the result of a hook, and what the hook logged.
     #[inline]
     fn called(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Result<()> {
-        if result.is_err() || self.log.failed.is_some() {
+        if result.is_err() || self.log.get_mut().failed.is_some() {
             Err(self.call_failed(hook, at, result))
         } else {
             Ok(())
@@ -68,7 +69,7 @@ impl Run {
     #[inline(never)]
     fn call_failed(&mut self, hook: HookId, at: &'static MomentInfo, result: HookResult) -> Error {
         self.place.hook = None;
-        let logged = self.log.failed.take();
+        let logged = self.log.get_mut().failed.take();
         let source = result.err().or_else(|| Some(Box::new(logged?)));
         self.hook_failed(hook, at, source.expect("the hook returned an error or logged an invalid value"))
     }
@@ -84,7 +85,7 @@ impl Run {
             let result = match catch_unwind(AssertUnwindSafe(|| self.call_one(index, P::INFO))) {
                 Ok(result) => result,
                 Err(payload) => {
-                    self.log.failed = None;
+                    self.log.get_mut().failed = None;
                     let error = self.hook_failed(hook, P::INFO, panic_text(&*payload).into());
                     match panic {
                         None => panic = Some(payload),

@@ -125,7 +125,7 @@ impl<'a, O: Moment> Next<'a, O> {
     /// /// The built-in optimizer step, written as a hook.
     /// #[hook]
     /// fn own_step(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
-    ///     next.replace(cx, |cx| cx.optimizer()?.step())
+    ///     next.replace(cx, |cx| cx.optimizer_mut()?.step())
     /// }
     /// # fn main() {}
     /// ```

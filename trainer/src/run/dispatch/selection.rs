@@ -4,10 +4,10 @@ use std::any::{Any, TypeId, type_name};
 use std::collections::{BTreeSet, HashMap};
 use std::panic::Location;
 
-use super::closure::{ClosureHook, HookOptions};
+use super::closure::{ClosureHook, HookOptions, ObserverClosure, call, observe};
 use crate::checkpoint::StateOf;
 use crate::error::{nearest, suggestion};
-use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, public_path};
+use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, PointShim, public_path};
 use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
 use crate::hook::instance::{Instance, TASK};
 use crate::moment::{AtPoint, Index};
@@ -65,8 +65,29 @@ impl HookSelection {
         closure: F,
         place: &'static Location<'static>,
     ) {
+        self.add_called::<P, F>(options, closure, call::<P, F>, false, place);
+    }
+
+    /// Adds a closure that only observes, with the location of the call that adds it.
+    pub(crate) fn add_observer<P: AtPoint, F: ObserverClosure<P>>(
+        &mut self,
+        options: HookOptions,
+        closure: F,
+        place: &'static Location<'static>,
+    ) {
+        self.add_called::<P, F>(options, closure, observe::<P, F>, true, place);
+    }
+
+    fn add_called<P: AtPoint, F: Send + 'static>(
+        &mut self,
+        options: HookOptions,
+        closure: F,
+        call: PointShim,
+        observes: bool,
+        place: &'static Location<'static>,
+    ) {
         let modules = options.modules();
-        let hook = options.define::<P, F>(place, &mut self.mistakes);
+        let hook = options.define::<P, F>(call, observes, place, &mut self.mistakes);
         self.add_instance(Instance::new(closure), [hook]);
         if let Some(hook) = self.hooks.last_mut() {
             hook.modules = modules;
@@ -135,6 +156,10 @@ impl HookSelection {
         for Automatic { slot, make, .. } in automatic {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
             instances.push(if used { make() } else { Instance::absent() });
+        }
+        for (index, instance) in instances.iter_mut().enumerate() {
+            let mut own = hooks.iter().filter(|hook| hook.slot == Some(slot_after(index)));
+            instance.observes = own.all(|hook| hook.definition.observes);
         }
         select_modules(&mut hooks, task_value, &instances);
         (hooks, instances)

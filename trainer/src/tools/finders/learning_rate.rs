@@ -163,14 +163,14 @@ impl<T: Task> Trainer<T> {
 
 /// Returns the ratio of each group's learning rate to the highest one; 1 for each if all are 0.
 fn ratios(run: &mut Run) -> Result<Vec<f64>> {
-    let lrs: Vec<f64> = run.model.optimizers.current()?.groups().iter().map(|group| group.lr).collect();
+    let lrs: Vec<f64> = run.model.optimizers.current_mut()?.groups().iter().map(|group| group.lr).collect();
     let highest = lrs.iter().copied().fold(0.0, f64::max);
     Ok(lrs.iter().map(|lr| if highest > 0.0 { lr / highest } else { 1.0 }).collect())
 }
 
 /// Returns an error if a hook changed the learning rates, so that the curve would show others.
 fn check_rates(run: &mut Run, lr: f64, ratios: &[f64]) -> Result<()> {
-    let groups = run.model.optimizers.current()?.groups().iter();
+    let groups = run.model.optimizers.current_mut()?.groups().iter();
     match groups.zip(ratios).find(|(group, ratio)| group.lr != lr * *ratio) {
         None => Ok(()),
         Some((group, ratio)) => Err(Error::usage(format!(
@@ -195,7 +195,8 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
             is_empty = false;
             if run.fit.window.filled == 0 {
                 let lr = with.lr(step);
-                for (group, ratio) in run.model.optimizers.current()?.groups_mut().iter_mut().zip(&ratios) {
+                for (group, ratio) in run.model.optimizers.current_mut()?.groups_mut().iter_mut().zip(&ratios)
+                {
                     group.lr = lr * ratio;
                 }
             }

@@ -153,8 +153,10 @@ impl<'a, T: Task> Harness<'a, T> {
     ///
     /// The data is used by every entry point: `fit` trains on it, and `validate`, `test` and
     /// `predict` pass over it. Unless the builder has `.discover(Discover::None)`, the hooks that
-    /// are linked into the test run as well.
-    pub fn new(builder: TrainerBuilder<T>, data: impl Loader<T::Batch> + 'a) -> Self {
+    /// are linked into the test run as well. Hooks that only observe are
+    /// [checked](TrainerBuilder::check_observers).
+    pub fn new(mut builder: TrainerBuilder<T>, data: impl Loader<T::Batch> + 'a) -> Self {
+        builder.checks_observers.get_or_insert(true);
         Harness {
             builder,
             data: Box::new(data),

@@ -23,7 +23,7 @@ impl Part for Logged {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        let (state, tensors) = LogState::of(&run.log)?;
+        let (state, tensors) = LogState::of(&run.log.borrow())?;
         let mut saved = saved(&state)?;
         saved.tensors.extend(tensors);
         Ok(saved)
@@ -35,7 +35,7 @@ impl Part for Logged {
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let device = run.model.device;
-        state(saved)?.restore(&mut run.log, |name| Some(saved.tensors.get(name)?.to_device(device)));
+        state(saved)?.restore(run.log.get_mut(), |name| Some(saved.tensors.get(name)?.to_device(device)));
         Ok(())
     }
 

@@ -143,7 +143,7 @@ impl Part for OptimizerState {
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let name = &*self.name();
         let optimizers = &mut run.model.optimizers;
-        let optimizer = optimizers.for_part(&self.part)?;
+        let optimizer = optimizers.for_part_mut(&self.part)?;
         let settings: Vec<BTreeMap<String, f64>> = value(name, "settings", saved)?;
         for (group, settings) in optimizer.groups_mut().iter_mut().zip(settings) {
             for (name, value) in settings {

@@ -1,0 +1,239 @@
+//! Hooks that only observe, and the check of what the compiler cannot see.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use trainer::TrainerBuilder;
+use trainer::hooks::{
+    ActivationStats, Checkpoint, FeatureRecorder, HyperparameterMonitor, ModelSummary, ParameterMonitor,
+    Progress, SystemMonitor, ThroughputMonitor,
+};
+use trainer::loggers::{Csv, JsonLines, TensorBoard, ToFile};
+use trainer::metrics::Accuracy;
+use trainer::modules::Patterns;
+use trainer::prelude::*;
+
+use crate::model;
+use crate::support::{exact_state, scratch};
+
+/// Runs two batches with the check, and returns the error.
+fn checked<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> Option<String> {
+    let trainer = builder.check_observers(true).max_steps(2).build();
+    trainer.unwrap().fit(&mut model::rows(8), None).err().map(|error| model::message(&error))
+}
+
+/// Runs a closure that observes at `P`, and returns what it is said to have changed.
+fn changes<P: trainer::moment::AtPoint>(cheat: impl FnMut(&Cx<P>) + Send + 'static) -> String {
+    let error = checked(model::builder().optimizer(Sgd::new(0.1).momentum(0.9)).observe::<P>("cheat", cheat));
+    let Some(error) = error else { return String::new() };
+    let (_, text) = error.split_once("it takes `&Cx`, so it only observes, but it changed ").expect(&error);
+    let (what, help) = text.split_once(": ").expect(text);
+    assert!(
+        help.starts_with("take `&mut Cx`") && error.starts_with("hook `cheat` (tests/it/observers.rs:_)"),
+        "{error}"
+    );
+    what.to_owned()
+}
+
+fn weight<P>(cx: &Cx<P>) -> Tensor {
+    cx.vars().get("fc1.weight").unwrap().shallow_clone()
+}
+
+#[test]
+fn an_observer_that_reads_and_logs_passes() {
+    let found = changes::<BeforeOptStep>(|cx| {
+        for (name, grad) in cx.grads() {
+            cx.log(name, grad.norm());
+        }
+        cx.log("lr", cx.optimizer().unwrap().groups()[0].lr);
+        cx.warn("seen");
+        let _ = weight(cx).sum(Kind::Float);
+    });
+    assert_eq!(found, "");
+}
+
+#[test]
+fn what_an_observer_changes_through_shared_memory_is_named() {
+    let in_place = changes::<AfterStep>(|cx| {
+        let _guard = tch::no_grad_guard();
+        let _ = weight(cx).g_mul_scalar_(0.5);
+    });
+    assert_eq!(in_place, "`fc1.weight`");
+    let detached = changes::<AfterStep>(|cx| drop(weight(cx).detach().fill_(0.5)));
+    assert_eq!(detached, "`fc1.weight`");
+    let data = changes::<AfterStep>(|cx| drop(weight(cx).data().fill_(0.5)));
+    assert_eq!(data, "`fc1.weight`");
+    let one_element = changes::<AfterStep>(|cx| {
+        let _ = weight(cx).data().get(0).get(1).fill_(0.5);
+    });
+    assert_eq!(one_element, "`fc1.weight`");
+    let gradients = changes::<AfterBackward>(|cx| cx.grads().for_each(|(_, mut grad)| drop(grad.zero_())));
+    assert_eq!(
+        gradients,
+        "the gradient of `fc1.bias`, the gradient of `fc1.weight`, the gradient of `fc2.bias` and 1 more"
+    );
+    let frozen = changes::<AfterStep>(|cx| drop(weight(cx).set_requires_grad(false)));
+    assert_eq!(frozen, "whether `fc1.weight` is trained");
+    let backward = changes::<AfterZeroGrad>(|cx| weight(cx).sum(Kind::Float).backward());
+    assert_eq!(backward, "the gradient of `fc1.weight`");
+    let momentum = changes::<AfterOptStep>(|cx| {
+        let state = cx.optimizer().unwrap().state();
+        let (_, buffer) = state.into_iter().find(|(name, _)| name.contains("fc2.bias")).unwrap();
+        let _ = buffer.shallow_clone().fill_(1.0);
+    });
+    assert!(momentum.ends_with("fc2.bias` in the state of the optimizer"), "{momentum}");
+    let batch = changes::<AfterTransfer>(|cx| {
+        let (_, labels) = cx.batch::<(Tensor, Tensor)>().unwrap();
+        let _ = labels.shallow_clone().fill_(0);
+    });
+    assert_eq!(batch, "the batch (tensor 2)");
+    let prediction = changes::<AfterStep>(|cx| drop(cx.pred::<Tensor>().unwrap().detach().fill_(1.0)));
+    assert_eq!(prediction, "the prediction (tensor 3)");
+    let loss = changes::<AfterLoss>(|cx| drop(cx.loss().detach().fill_(1.0)));
+    assert_eq!(loss, "the loss");
+}
+
+#[test]
+fn random_numbers_that_an_observer_draws_are_found() {
+    let draws: [fn(&Cx<AfterStep>); 5] = [
+        |_| drop(Tensor::rand([2], (Kind::Float, Device::Cpu))),
+        |_| drop(Tensor::randperm(4, (Kind::Int64, Device::Cpu))),
+        |cx| drop(weight(cx).dropout(0.5, true)),
+        |cx| drop(weight(cx).softmax(-1, Kind::Float).multinomial(1, true)),
+        |cx| drop(weight(cx).detach().sigmoid().bernoulli()),
+    ];
+    for (nth, draw) in draws.into_iter().enumerate() {
+        assert_eq!(changes::<AfterStep>(draw), "the random state", "{nth}");
+    }
+    // Dropout in evaluation draws nothing.
+    assert_eq!(changes::<AfterStep>(|cx| drop(weight(cx).dropout(0.5, false))), "");
+}
+
+type Measure = fn(&mut Cx<OptStep>, Next<OptStep>) -> Result<Done>;
+
+/// A hook around the optimizer step that says that it only observes.
+struct Measures(Measure);
+
+#[hook]
+impl Measures {
+    #[hook(observes)]
+    fn measure(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        (self.0)(cx, next)
+    }
+}
+
+#[test]
+fn a_hook_around_an_operation_that_only_measures_is_checked_too() {
+    let run = |hook: Measure| {
+        let error = checked(model::builder().hook(Measures(hook)).on::<BeforeOptStep>("change", |cx| {
+            cx.grads().for_each(|(_, mut grad)| drop(grad.fill_(0.5)));
+        }));
+        error.map(|error| error.split_once("it has the key `observes`, ").expect(&error).1.to_owned())
+    };
+    assert_eq!(run(|cx, next| next.run(cx)), None);
+    assert_eq!(run(|cx, next| next.run_then(cx, |_| ())), None);
+    let cases: [(Measure, &str); 5] = [
+        (|_, next| Ok(next.skip()), "but did not run the operation"),
+        (|cx, next| next.replace(cx, |_| ()), "but did not run the operation"),
+        (
+            |cx, next| {
+                drop(weight(cx).data().fill_(0.0));
+                next.run(cx)
+            },
+            "so it only observes, but it changed `fc1.weight`",
+        ),
+        (
+            |cx, next| next.run_then(cx, |cx| drop(weight(cx).data().fill_(0.0))),
+            "so it only observes, but it changed `fc1.weight`",
+        ),
+        (
+            |cx, next| {
+                let _ = Tensor::rand([1], (Kind::Float, Device::Cpu));
+                next.run(cx)
+            },
+            "so it only observes, but it changed the random state",
+        ),
+    ];
+    for (hook, expected) in cases {
+        let error = run(hook).expect(expected);
+        assert!(error.starts_with(expected) && error.contains("remove the key"), "{error}");
+    }
+}
+
+/// The built-in hooks that may change training. All others only observe.
+const CHANGING: [&str; 23] = [
+    "Amp",
+    "BatchNormUpdate",
+    "ClipGradNorm",
+    "ClipGradValue",
+    "CutMix",
+    "DataParallel",
+    "DeadUnits",
+    "EarlyStopping",
+    "Ema",
+    "FieldSchedule",
+    "Freeze",
+    "GradientNoise",
+    "HyperparameterSchedule",
+    "LabelSmoothing",
+    "Lookahead",
+    "LrSchedule",
+    "MixUp",
+    "NanGuard",
+    "ReduceOnPlateau",
+    "Sam",
+    "SaturatedUnits",
+    "StochasticDepth",
+    "Swa",
+];
+
+#[test]
+fn built_in_observers_change_nothing_in_1000_steps() {
+    let folder = scratch("observers");
+    let build = |check: bool| {
+        let run = folder.join(if check { "checked" } else { "plain" });
+        let builder =
+            Trainer::builder(model::named_task()).optimizer(AdamW::new(1e-2)).discover(Discover::None);
+        let builder = builder.run_folder(&run).record_every(Every::Steps(50)).max_steps(1_000).epochs(500);
+        let builder = builder.validate_every(Every::Epochs(100)).check_observers(check);
+        if !check {
+            return builder.build().unwrap();
+        }
+        builder
+            .hook(ActivationStats::new(Patterns::all()))
+            .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(200)))
+            .hook(FeatureRecorder::new(Patterns::all()))
+            .hook(HyperparameterMonitor::new())
+            .hook(ModelSummary::new())
+            .hook(ParameterMonitor::new(Patterns::all()).weights(true).updates(true).histograms(true))
+            .hook(Progress::new())
+            .hook(SystemMonitor::new())
+            .hook(ThroughputMonitor::new())
+            .hook(Accuracy::multiclass(3))
+            .hook(Csv::new())
+            .hook(JsonLines::new())
+            .hook(TensorBoard::new())
+            .hook(ToFile::in_run_folder("rows.txt", |_, _| Ok(())))
+            .build()
+            .unwrap()
+    };
+    let mut checked = build(true);
+    let mut plain = build(false);
+    for trainer in [&mut checked, &mut plain] {
+        trainer.fit(&mut model::rows(8), Some(&mut model::rows(8))).unwrap();
+        assert_eq!(trainer.counters().optimizer_steps, 1_000);
+    }
+    assert_eq!(exact_state(&checked), exact_state(&plain));
+
+    let table = checked.describe_hooks();
+    let name = |path: &str| path.split('(').next().unwrap().split("::").nth(2).unwrap().to_owned();
+    let run: BTreeSet<String> = table.rows().map(|row| name(&row.hook)).collect();
+    assert!(table.rows().all(|row| row.observes));
+    let all = trainer::__private::paths_of_hooks();
+    let all: BTreeSet<String> = all.iter().map(|path| name(path)).collect();
+    let expected: BTreeSet<String> = run.into_iter().chain(CHANGING.map(String::from)).collect();
+    // These need a server, a profiler of their own, a GPU and a terminal.
+    let left: Vec<_> = all.symmetric_difference(&expected).collect();
+    assert_eq!(left, ["Console", "CudaMemoryMonitor", "GpuMonitor", "KernelProfiler", "MlFlow"]);
+    fs::remove_dir_all(&folder).unwrap();
+}
