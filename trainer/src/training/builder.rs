@@ -142,7 +142,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a closure that only [observes](Cx#observers) at the point `P`, like [`on`](Self::on).
+    /// Adds a closure that only [observes](crate::Cx#observers) at the point `P`, like [`on`](Self::on).
     ///
     /// ```
     /// use trainer::TrainerBuilder;
@@ -168,7 +168,7 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Checks at run time that hooks which only [observe](Cx#observers) change nothing: compares what
+    /// Checks at run time that hooks which only [observe](crate::Cx#observers) change nothing: compares what
     /// they could change before and after each of them, and ends the run with an error that names
     /// the hook and what it changed. Defaults to `false`, except in a smoke test
     /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), and if the
