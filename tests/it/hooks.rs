@@ -268,3 +268,73 @@ fn a_misspelled_resume_auto_is_reported_with_the_correct_spelling() {
         "{error}"
     );
 }
+
+/// Counts the batches that its fields select.
+struct Selective {
+    every: Option<u32>,
+    phases: trainer::PhaseSet,
+    seen: Vec<(Phase, u64)>,
+}
+
+fn is_first_epoch<P>(cx: &Cx<P>) -> bool {
+    cx.counters().epoch == 0
+}
+
+#[hook]
+impl Selective {
+    #[hook(every = self.every, only = self.phases)]
+    fn after_step(&mut self, cx: &Cx<AfterStep>) {
+        self.seen.push((cx.phase(), cx.counters().batch_idx));
+    }
+
+    #[hook(every = THIRD, when = is_first_epoch)]
+    fn third(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        self.seen.push((Phase::Test, cx.counters().batches_seen)); // marks a step
+        next.run(cx)
+    }
+}
+
+const THIRD: usize = 3;
+
+fn selective(every: Option<u32>, phases: &[Phase]) -> Selective {
+    Selective { every, phases: trainer::PhaseSet::from_phases(phases), seen: Vec::new() }
+}
+
+#[test]
+fn a_value_selects_its_interval_and_its_phases() {
+    let hook = selective(Some(2), &[Phase::Train]);
+    let mut trainer = model::builder().hook(hook).epochs(2).build().unwrap();
+    trainer.fit(&mut model::rows(4 * 4), Some(&mut model::rows(4))).unwrap();
+    let seen = &trainer.hook::<Selective>().unwrap().seen;
+    let train = [2, 4, 2, 4].map(|batch| (Phase::Train, batch));
+    let first = (Phase::Test, 2);
+    assert_eq!(*seen, [&train[..1], &[first], &train[1..]].concat());
+    assert_eq!(trainer.counters().optimizer_steps, 8, "a hook that is not due does not skip the step");
+
+    let table = trainer.describe_hooks();
+    let row = |name: &str| table.rows().find(|row| row.hook.ends_with(name)).unwrap().clone();
+    assert_eq!(row("Selective").every.unwrap().0, 2);
+    assert_eq!(row("Selective").phases, [Phase::Train]);
+    assert_eq!(row("third").when, Some("is_first_epoch"));
+    assert!(table.to_string().contains("train, every 3 steps, when is_first_epoch"), "{table}");
+
+    let each = model::builder().hook(selective(None, &[Phase::Valid])).build().unwrap().describe_hooks();
+    let row = each.rows().find(|row| row.hook.ends_with("Selective")).unwrap();
+    assert_eq!((row.every, &row.phases[..]), (None, &[Phase::Valid][..]));
+}
+
+#[test]
+fn what_a_value_cannot_select_is_reported_by_build() {
+    let message = |hook| model::message(&model::builder().hook(hook).build().unwrap_err());
+    let zero = message(selective(Some(0), &[Phase::Train]));
+    assert!(
+        zero.contains(
+            "`every` of `it::hooks::Selective::after_step` (tests/it/hooks.rs:_) is 0: expected at least 1"
+        ),
+        "{zero}"
+    );
+    let none = message(selective(None, &[]));
+    assert!(none.contains("selects no phase: add one, or remove the hook"), "{none}");
+    let never = message(selective(None, &[Phase::Predict]));
+    assert!(never.contains("selects the phase `predict`, which never reaches `after_step`"), "{never}");
+}

@@ -232,12 +232,13 @@ pub mod __private {
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
     pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
-    pub use crate::modules::{ModulePattern, patterns};
+    pub use crate::hook::selected::Selected;
+    pub use crate::modules::ModulePattern;
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
     pub use crate::run::dispatch::shim::id_of_fn;
     pub use crate::run::dispatch::shim::{
-        around_outcome, call_around_nth, call_nth, lent, main_only_guard, next_of, observed, outcome,
-        pass_on, patterns_of_nth,
+        around_outcome, call_around_nth, call_nth, holds, lent, main_only_guard, next_of, observed, outcome,
+        pass_on, selected_by_nth,
     };
     pub use crate::run::{Rest, Run};
     pub use crate::values::facts::SettingsOf;

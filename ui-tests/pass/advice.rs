@@ -327,10 +327,33 @@ impl Clips {
     }
 }
 
-struct Ordered;
+mod conditions {
+    use super::*;
+
+    type C = Cx<AfterStep>;
+
+    #[allow(dead_code)]
+    fn is_early(cx: &C) -> bool {
+        fn is_late(cx: &C) -> bool {
+            cx.is_main()
+        }
+        is_late(cx)
+    }
+    #[allow(dead_code)]
+    fn is_late<P>(cx: &Cx<P>) -> bool {
+        cx.is_main()
+    }
+}
+
+struct Ordered {
+    phases: trainer::PhaseSet,
+}
 
 #[hook]
 impl Ordered {
+    #[hook(only = self.phases)]
+    fn before_fit(&mut self, _: &Cx<BeforeFit>) {}
+
     #[hook(after = optional(Clips), only(train, valid))]
     fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
 

@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitStr, Member, Path, UnOp};
+use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitInt, LitStr, Member, Path, UnOp};
 
 use super::foreign;
 use crate::errors::Errors;
@@ -13,8 +13,8 @@ use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 13] = [
-    "ord", "only", "every", "of", "before", "after", "auto", "single", "state", "settings", "trial",
+const KEYS: [&str; 14] = [
+    "ord", "only", "every", "when", "of", "before", "after", "auto", "single", "state", "settings", "trial",
     "observes", "crate",
 ];
 
@@ -22,7 +22,8 @@ const KEYS: [&str; 13] = [
 const FLAGS: [&str; 6] = ["auto", "single", "state", "settings", "trial", "observes"];
 
 /// Words of other libraries for a key.
-const SYNONYMS: [(&str, &[&str]); 8] = [
+const SYNONYMS: [(&str, &[&str]); 9] = [
+    ("when", &["if", "condition", "predicate", "run_if", "filter"]),
     ("ord", &["order", "priority", "rank", "level"]),
     ("only", &["phase", "phases", "stage", "mode", "in"]),
     ("every", &["freq", "frequency", "interval", "period", "each"]),
@@ -61,10 +62,12 @@ const PHASES: &[&str] = &["phase"];
 pub(super) struct Arguments {
     /// `ord = <expression of type i32>`.
     pub(super) ord: Option<Expr>,
-    /// `only = phase`, `only(phase, …)`: names in `trainer::phase`.
-    pub(super) only: Vec<Ident>,
-    /// `every = <positive integer>`.
-    pub(super) every: Option<(u32, Span)>,
+    /// `only = phase`, `only(phase, …)`, `only = self.phases`.
+    pub(super) only: Option<Only>,
+    /// `every = <expression>`, of the value if it begins with `self`, and the span of the key.
+    pub(super) every: Option<(Expr, Span)>,
+    /// `when = path`: a function of the context.
+    pub(super) when: Option<Path>,
     /// `of = "encoder.*"`, `of("a", optional("b"))`, `of = self.patterns`: the modules.
     pub(super) of: Option<Of>,
     /// `before = hook`, `before(hook, …)`.
@@ -104,6 +107,23 @@ pub(super) enum Moved {
     Around(String, Option<String>),
     /// `main_only`, or a similar word.
     MainOnly(String),
+}
+
+/// The value of the key `only`.
+pub(super) enum Only {
+    /// Names in `trainer::phase`.
+    Phases(Vec<Ident>),
+    /// An expression of the hook's value: `self.phases`.
+    Value(Box<Expr>),
+}
+
+/// Returns whether an expression is one of the hook's value: `self.every`.
+pub(super) fn is_of_value(expression: &Expr) -> bool {
+    begins_with_self(&expression.to_token_stream())
+}
+
+fn begins_with_self(tokens: &TokenStream) -> bool {
+    tokens.clone().into_iter().next().is_some_and(|first| first.to_string() == "self")
 }
 
 /// The value of the key `of`.
@@ -257,10 +277,11 @@ impl Arguments {
         self.words.extend((key != "crate").then(|| (LATER, key.clone())));
         match (name.as_str(), form) {
             ("ord", Form::Value(value)) => self.ord = integer("ord", value, span, errors),
-            ("every", Form::Value(value)) => self.every = positive(&value, span, errors),
+            ("every", Form::Value(value)) => self.every = positive(value, span, errors),
+            ("when", Form::Value(value)) => self.when = path("when", value, span, errors),
             ("only", Form::Value(list) | Form::List(list)) => {
                 self.words.extend(placeholder(&list, "train").map(|phase| (PHASES, phase)));
-                self.only = phases(list, span, &mut self.words, errors);
+                self.only = only(list, span, &mut self.words, errors);
             }
             ("of", Form::Value(list) | Form::List(list)) => self.of = modules(list, span, errors),
             ("before", Form::Value(list) | Form::List(list)) => {
@@ -387,8 +408,9 @@ fn is_flag(word: &str) -> bool {
 fn form_of(key: &str) -> &'static str {
     match key {
         "ord" => "`ord = <integer>`",
-        "every" => "`every = <integer>` of at least 1",
-        "only" => "`only = <phase>` or `only(<phase>, …)`",
+        "every" => "`every = <integer>` of at least 1, or `every = self.<field>`",
+        "when" => "`when = <path>` of a function that takes the context, `&Cx<…>`, and returns a `bool`",
+        "only" => "`only = <phase>`, `only(<phase>, …)` or `only = self.<field>`",
         "of" => {
             "`of = \"<module>\"`, `of(\"<module>\", …)`, `of = optional(\"<module>\")` or `of = self.<field>`"
         }
@@ -466,24 +488,48 @@ fn boolean(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
     }
 }
 
-/// Parses a positive integer literal.
-fn positive(value: &TokenStream, at: Span, errors: &mut Errors) -> Option<(u32, Span)> {
+/// Parses a constant expression, or one that begins with `self`. A literal must be a positive integer.
+fn positive(value: TokenStream, at: Span, errors: &mut Errors) -> Option<(Expr, Span)> {
     let span = if value.is_empty() { at } else { value.span() };
-    check_single(value, errors)?;
-    let message = match syn::parse2::<Lit>(value.clone()) {
-        Ok(Lit::Int(digits)) => match digits.base10_parse::<u32>() {
-            Ok(number) if number > 0 => return Some((number, at)),
-            Ok(_) => "expected `every = <integer>` of at least 1".into(),
-            Err(_) => format!("`every` is out of range for a `u32`: expected an integer from 1 to {}", u32::MAX),
-        },
-        Ok(other) => format!("expected `every = <integer>`, found {}", kind_of(&other)),
-        Err(_) if value.is_empty() || value.to_string().starts_with('-') => {
+    check_single(&value, errors)?;
+    let is_negative = value.to_string().starts_with('-');
+    let message = match syn::parse2::<Expr>(value) {
+        Ok(Expr::Lit(ExprLit { lit: Lit::Int(digits), .. }))
+            if digits.base10_parse::<u64>().is_ok_and(|n| n == 0) =>
+        {
             "expected `every = <integer>` of at least 1".into()
         }
-        Err(_) => "expected an integer literal, as in `every = 100`: `every` does not accept constants or expressions".into(),
+        Ok(Expr::Lit(ExprLit { lit: Lit::Int(digits), .. })) if digits.base10_parse::<u64>().is_err() => {
+            format!("`every` is out of range for a `u64`: expected an integer from 1 to {}", u64::MAX)
+        }
+        Ok(Expr::Lit(ExprLit { lit, .. })) if !matches!(lit, Lit::Int(_)) => {
+            format!("expected `every = <integer>`, found {}", kind_of(&lit))
+        }
+        Ok(Expr::Lit(ExprLit { lit: Lit::Int(digits), attrs })) if digits.suffix().is_empty() => {
+            let literal = LitInt::new(&format!("{}u64", digits.base10_digits()), digits.span());
+            return Some((Expr::Lit(ExprLit { lit: Lit::Int(literal), attrs }), at));
+        }
+        Ok(_) if is_negative => "expected `every = <integer>` of at least 1".into(),
+        Ok(expression) => return Some((expression, at)),
+        Err(_) => format!("expected {}", form_of("every")),
     };
     errors.push(span, message);
     None
+}
+
+/// Parses phases, or an expression that begins with `self`.
+fn only(
+    list: TokenStream,
+    at: Span,
+    words: &mut Vec<(&'static [&'static str], Ident)>,
+    errors: &mut Errors,
+) -> Option<Only> {
+    if begins_with_self(&list) {
+        check_single(&list, errors)?;
+        return errors.keep(syn::parse2(list)).map(|value| Only::Value(Box::new(value)));
+    }
+    let phases = phases(list, at, words, errors);
+    (!phases.is_empty()).then_some(Only::Phases(phases))
 }
 
 /// Parses each phase separately, so that one mistake does not hide the next.
@@ -530,7 +576,7 @@ fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<
 /// begins with `self`.
 fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
     check_single(&list, errors)?;
-    if list.clone().into_iter().next().is_some_and(|first| first.to_string() == "self") {
+    if begins_with_self(&list) {
         return errors.keep(syn::parse2(list)).map(|value| Of::Value(Box::new(value)));
     }
     let mut patterns = Vec::new();

@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{GenericParam, ReturnType, Type};
 
-use super::arguments::{Arguments, Moved, Of};
+use super::arguments::{Arguments, Moved, Of, Only, is_of_value};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
@@ -57,7 +57,7 @@ pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut E
         Item::Function(function) => {
             errors.reserved(&function.signature.ident);
             only_on_blocks(arguments, errors);
-            of_value_on_function(arguments, errors);
+            value_on_function(arguments, errors);
             itself(&function.signature.ident.to_string(), arguments, errors);
             Checked::Free(hook(function, false, arguments, None, errors).into_iter().collect())
         }
@@ -416,13 +416,24 @@ fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
     }
 }
 
-/// Reports `of = self.…` on a function, which has no value.
-fn of_value_on_function(arguments: &Arguments, errors: &mut Errors) {
-    if let Some(of @ Of::Value(_)) = &arguments.of {
+/// Reports keys with a value `self.…` on a function, which has no value.
+fn value_on_function(arguments: &Arguments, errors: &mut Errors) {
+    let mut report = |key: &str, span: Span, help: &str| {
         errors.push(
-            of.span(),
-            "`of = self.…` needs a method: write the name of the module as a string, or make the function a method of a `#[hook] impl` block",
+            span,
+            format!(
+                "`{key} = self.…` needs a method: {help}, or make the function a method of a `#[hook] impl` block"
+            ),
         );
+    };
+    if let Some(of @ Of::Value(_)) = &arguments.of {
+        report("of", of.span(), "write the name of the module as a string");
+    }
+    if let Some(Only::Value(value)) = &arguments.only {
+        report("only", value.span(), "write the phases");
+    }
+    if let Some((value, _)) = arguments.every.as_ref().filter(|(value, _)| is_of_value(value)) {
+        report("every", value.span(), "write a number");
     }
 }
 

@@ -4,9 +4,9 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Generics, Type};
+use syn::{Expr, Generics, Type};
 
-use super::arguments::{Arguments, Of, SavedState, Target, text_of};
+use super::arguments::{Arguments, Of, Only, SavedState, Target, is_of_value, text_of};
 use super::check::{Checked, Hook};
 use super::parse::Block;
 use super::signature::{last_word, main_of, marker_of};
@@ -35,22 +35,24 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
 fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     let name = &hook.function.signature.ident;
     let trainer = krate.at(Span::call_site());
+    let shim = Ident::new("__shim", name.span());
     let body = body(hook, krate, |arguments| quote!(#name(#arguments)));
     let definition = Definition {
         krate,
         origin: origin(&path_of(&name.unraw().to_string()), krate),
         id: quote!(#trainer::__private::id_of_own(&#name)),
-        shim: quote!(__shim),
-        patterns: None,
+        shim: quote!(#shim),
+        selected: None,
     };
     let definition = definition.expand(hook);
     let rest = hook.next.map(|_| quote!(__rest: #trainer::__private::Rest<'_>,));
-    // The definition repeats the type of the context. rustc drops the second of two equal errors, and
-    // those about a type in two functions are equal if their names have the same location.
+    // The definition repeats the type of the context, and with `when` so does the shim. rustc drops the
+    // second of two equal errors, and those about a type in two functions are equal if the names of the
+    // functions have the same location.
     let define = Ident::new("__definition", name.span());
     // A function compiles faster than a closure.
     quote! {
-        fn __shim(
+        fn #shim(
             __run: &mut #trainer::__private::Run,
             _: ::core::primitive::u32,
             #rest
@@ -103,7 +105,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             quote!({ type __Self = #self_type; #maker(__ORIGIN) })
         }
     };
-    let patterns = patterns(hooks, krate);
+    let selected = selected(hooks, krate);
     let calls = calls(hooks, krate);
     // As in the definition of a function, located where errors about the types are equal.
     let impl_token = block.impl_token;
@@ -117,7 +119,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             #single
             #state
             #settings
-            #patterns
+            #selected
             #calls
         }
         #state_of_field
@@ -125,30 +127,52 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     }
 }
 
-/// Expands to the function that calls one of the methods with `of = self.<…>`, and returns its
-/// patterns.
-fn patterns(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
+/// Expands to the function that returns what the value selects for one of the methods with
+/// `of = self.<…>`, `every = self.<…>` or `only = self.<…>`.
+fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
     let trainer = krate.at(Span::call_site());
-    let patterns = hooks.iter().enumerate().filter_map(|(index, hook)| {
-        let Of::Value(value) = setting(hook, |arguments| arguments.of.as_ref())? else { return None };
-        let here = ours(value.span());
-        let cfg = hook.function.cfg();
-        let trainer = krate.at(here);
-        let patterns = quote_spanned!(here=> #trainer::__private::patterns(&(#value)));
-        // The user's own `self`, so that it resolves to the receiver.
-        Some((value.to_token_stream().into_iter().next(), quote!(#(#cfg)* #index => #patterns,)))
-    });
-    let (receivers, patterns): (Vec<_>, Vec<_>) = patterns.unzip();
-    receivers.first().map(|receiver| {
+    let mut receiver = None;
+    let mut arms = Vec::new();
+    for (index, hook) in hooks.iter().enumerate() {
+        let keys: Vec<TokenStream> = of_value(hook)
+            .map(|(key, value)| {
+                // The user's own `self`, so that it resolves to the receiver.
+                receiver = value.to_token_stream().into_iter().next();
+                let here = ours(value.span());
+                let key = Ident::new(key, here);
+                quote_spanned!(here=> .#key(&(#value)))
+            })
+            .collect();
+        if !keys.is_empty() {
+            let cfg = hook.function.cfg();
+            arms.push(quote!(#(#cfg)* #index => #trainer::__private::Selected::all() #(#keys)*,));
+        }
+    }
+    receiver.map(|receiver| {
         quote! {
-            fn __patterns<const __NTH: ::core::primitive::usize>(&#receiver) -> #trainer::modules::Patterns {
+            fn __selected<const __NTH: ::core::primitive::usize>(&#receiver) -> #trainer::__private::Selected {
                 match __NTH {
-                    #(#patterns)*
+                    #(#arms)*
                     _ => ::core::unreachable!(),
                 }
             }
         }
     })
+}
+
+/// Returns the keys of a hook whose values are expressions of the hook's value.
+fn of_value<'a>(hook: &Hook<'a>) -> impl Iterator<Item = (&'static str, &'a Expr)> {
+    let of = setting(hook, |arguments| arguments.of.as_ref()).and_then(|of| match of {
+        Of::Value(value) => Some(("of", &**value)),
+        Of::Patterns(_) => None,
+    });
+    let only = setting(hook, |arguments| arguments.only.as_ref()).and_then(|only| match only {
+        Only::Value(value) => Some(("only", &**value)),
+        Only::Phases(_) => None,
+    });
+    let every = setting(hook, |arguments| arguments.every.as_ref());
+    let every = every.filter(|(value, _)| is_of_value(value)).map(|(value, _)| ("every", value));
+    [of, only, every].into_iter().flatten()
 }
 
 /// Expands to the functions that call one of the methods: those at points, and those around
@@ -246,7 +270,7 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
         origin: quote!(__ORIGIN.method(#word)),
         id: quote!(::core::any::TypeId::of::<Self>()),
         shim: quote!(#trainer::__private::#call_nth::<Self, #index>),
-        patterns: Some(quote!(#trainer::__private::patterns_of_nth::<Self, #index>)),
+        selected: Some(quote!(#trainer::__private::selected_by_nth::<Self, #index>)),
     };
     let definition = definition.expand(hook);
     let cfg = hook.function.cfg();
@@ -262,7 +286,13 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
     let context = Ident::new("__context", here);
     let lent = Ident::new(if hook.is_shared { "observed" } else { "lent" }, here);
     let run = Ident::new("__run", here);
-    let bind_context = quote_spanned!(here=> let #context = #at_context::__private::#lent(#run););
+    let when = setting(hook, |arguments| arguments.when.as_ref());
+    // The function of `when` must not decide what the type of the context is.
+    let of_type = when.map(|_| {
+        let written = hook.context;
+        quote!(::<#written>)
+    });
+    let bind_context = quote_spanned!(here=> let #context = #at_context::__private::#lent #of_type (#run););
     let bind_next = hook.next.map(|span| {
         let here = ours(span);
         let trainer = krate.at(here);
@@ -284,18 +314,25 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
         let outcome = Ident::new(outcome, hook.output);
         quote_spanned!(hook.output=> #trainer::__private::#outcome(#returned))
     };
-    let due = setting(hook, |arguments| arguments.every).map(|_| {
-        let trainer = krate.at(Span::call_site());
-        let otherwise = match hook.next {
-            None => quote!(::core::result::Result::Ok(())),
-            Some(_) => quote!(#trainer::__private::pass_on(__run, __rest)),
-        };
-        quote!(if !#trainer::__private::is_due(__run) { return #otherwise; })
+    let trainer = krate.at(Span::call_site());
+    let otherwise = match hook.next {
+        None => quote!(::core::result::Result::Ok(())),
+        Some(_) => quote!(#trainer::__private::pass_on(__run, __rest)),
+    };
+    let due = setting(hook, |arguments| arguments.every.as_ref())
+        .map(|_| quote!(if !#trainer::__private::is_due(__run) { return #otherwise; }));
+    let when = when.map(|path| {
+        let here = ours(path.span());
+        let trainer = krate.at(here);
+        let context = Ident::new("__context", here);
+        let holds = quote_spanned!(here=> #trainer::__private::holds(#path, &*#context));
+        quote!(if !#holds { return #otherwise; })
     });
     quote!({
         #due
         #guard
         #bind_context
+        #when
         #bind_next
         let #returned = #call;
         #outcome
@@ -322,27 +359,39 @@ struct Definition<'a> {
     id: TokenStream,
     /// The function that the dispatch table calls.
     shim: TokenStream,
-    /// The function that returns the patterns of `of = self.…`; `None` for a function.
-    patterns: Option<TokenStream>,
+    /// The function that returns what its value selects; `None` for a function.
+    selected: Option<TokenStream>,
 }
 
 impl Definition<'_> {
     fn expand(&self, hook: &Hook<'_>) -> TokenStream {
-        let Definition { krate, origin, id, shim, patterns } = self;
+        let Definition { krate, origin, id, shim, selected } = self;
         let trainer = krate.at(Span::call_site());
         let ord = setting(hook, |arguments| arguments.ord.as_ref());
         let ord = ord.map_or_else(
             || quote!(0),
             |ord| quote!(const { let __ord: ::core::primitive::i32 = #ord; __ord }),
         );
-        let only = setting(hook, |arguments| Some(&arguments.only).filter(|only| !only.is_empty()));
-        let only = only.into_iter().flatten().map(|phase| {
+        let phases = setting(hook, |arguments| arguments.only.as_ref()).map_or(&[][..], |only| match only {
+            Only::Phases(phases) => phases,
+            Only::Value(_) => &[],
+        });
+        let only = phases.iter().map(|phase| {
             let here = ours(phase.span());
             let trainer = krate.at(here);
             quote_spanned!(here=> .only::<#trainer::phase::#phase>())
         });
-        let every = setting(hook, |arguments| arguments.every)
-            .map(|(n, span)| quote_spanned!(ours(span)=> .every(#n)));
+        let every = setting(hook, |arguments| arguments.every.as_ref()).map(|(n, span)| {
+            let here = ours(*span);
+            let n = if is_of_value(n) { quote!(1_u64) } else { quote!(#n) };
+            quote_spanned!(here=> .every(&#n))
+        });
+        let when = setting(hook, |arguments| arguments.when.as_ref()).map(|path| {
+            let text = text_of(path);
+            quote!(.when(#text))
+        });
+        let selected =
+            of_value(hook).next().and(selected.as_ref()).map(|selected| quote!(.selected(#selected)));
         let of = setting(hook, |arguments| arguments.of.as_ref()).map(|modules| {
             let here = ours(modules.span());
             let trainer = krate.at(here);
@@ -354,7 +403,7 @@ impl Definition<'_> {
                     });
                     quote_spanned!(here=> .of(const { &[#(#listed),*] }))
                 }
-                Of::Value(_) => quote_spanned!(here=> .of_value(#patterns)),
+                Of::Value(_) => quote_spanned!(here=> .of(&[])),
             }
         });
         let observes = hook.observes.then(|| quote!(.observes()));
@@ -369,6 +418,8 @@ impl Definition<'_> {
             #(#only)*
             #every
             #of
+            #when
+            #selected
             #observes
             #trial
             #constraints

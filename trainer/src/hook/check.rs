@@ -15,9 +15,20 @@ use crate::phase::PhaseSet;
 /// hooks that can never fire, hooks that cannot borrow their value, and too many `around` hooks.
 pub(crate) fn check(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     dangling(hooks, mistakes);
+    no_interval(hooks, mistakes);
     never_fire(hooks, task, mistakes);
     run_within_themselves(hooks, mistakes);
     check_around(hooks, mistakes);
+}
+
+/// Reports an `every` of 0, from a constant or a value. That of a closure is reported with its options.
+fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
+    for Hook { definition, .. } in hooks {
+        if definition.every == Some(0) && !definition.origin.module.is_empty() {
+            let placed = definition.origin.placed();
+            mistakes.push(format!("`every` of {placed} is 0: expected at least 1"));
+        }
+    }
 }
 
 /// Reports constraints whose target is absent or at another moment, except optional ones.

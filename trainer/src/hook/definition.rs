@@ -3,13 +3,13 @@
 use std::any::TypeId;
 use std::borrow::Cow;
 use std::marker::PhantomData;
-use std::num::NonZeroU32;
 
 use super::constraint::OrderConstraint;
+use super::selected::{AsInterval, Selected, SelectedOf};
 use crate::checkpoint::StateOf;
 use crate::error::BoxError;
 use crate::lifecycle::HasModule;
-use crate::modules::{ModulePattern, Patterns, PatternsOf};
+use crate::modules::ModulePattern;
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
 use crate::run::dispatch::shim::HookContext;
@@ -176,11 +176,14 @@ pub struct HookDef {
     pub(crate) row: Index,
     /// The phases of `only`; none means all.
     pub(crate) only: PhaseSet,
-    pub(crate) every: Option<NonZeroU32>,
+    /// The value of `every`, which `build` checks to be at least 1.
+    pub(crate) every: Option<u64>,
+    /// The path of `when`, as written.
+    pub(crate) when: Option<&'static str>,
     /// The patterns of `of`, for the modules that it runs at; empty for all.
     pub(crate) of: &'static [ModulePattern],
-    /// The function that returns the patterns of `of = self.field`.
-    pub(crate) of_value: Option<PatternsOf>,
+    /// The function that returns what the value selects, with `self.<field>` as the value of a key.
+    pub(crate) selected: Option<SelectedOf>,
     /// Whether it runs in the process of rank 0 only.
     pub(crate) main_only: bool,
     /// Whether it takes `&Cx`, so that it only observes.
@@ -211,8 +214,9 @@ impl<At: Moment> Definition<At> {
             row: At::index,
             only: PhaseSet::NONE,
             every: None,
+            when: None,
             of: &[],
-            of_value: None,
+            selected: None,
             main_only: At::IS_MAIN_ONLY,
             observes: false,
             trial: None,
@@ -235,11 +239,17 @@ impl<At> Definition<At> {
     }
 
     /// Runs the hook each `n`-th time only, which the shim checks with [`is_due`].
-    pub fn every(mut self, n: u32) -> Self
+    pub fn every(mut self, n: &impl AsInterval) -> Self
     where
         At: Counted,
     {
-        self.hook.every = NonZeroU32::new(n);
+        self.hook.every = n.interval();
+        self
+    }
+
+    /// Records `when`, for `describe_hooks`; the shim calls the function.
+    pub fn when(mut self, path: &'static str) -> Self {
+        self.hook.when = Some(path);
         self
     }
 
@@ -252,12 +262,9 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Limits the hook to the modules that its value selects.
-    pub fn of_value(mut self, patterns: PatternsOf) -> Self
-    where
-        At: HasModule,
-    {
-        self.hook.of_value = Some(patterns);
+    /// Limits the hook to what its value selects.
+    pub fn selected(mut self, by_value: SelectedOf) -> Self {
+        self.hook.selected = Some(by_value);
         self
     }
 
@@ -356,7 +363,7 @@ pub fn is_due(run: &Run) -> bool {
         Some(Unit::Records) => run.log.borrow().records.number,
         Some(Unit::Batches) | None => run.progress.batch_number,
     };
-    count.is_multiple_of(u64::from(every.get()))
+    count.is_multiple_of(every)
 }
 
 /// A type with hooks. `#[hook] impl MyType { … }` implements it.
@@ -380,10 +387,10 @@ pub trait Hooks: Send + 'static {
     /// The function that returns the settings of a value: `#[hook(settings)]`.
     #[doc(hidden)]
     const SETTINGS: Option<SettingsOf> = None;
-    /// Returns the modules of the hook with this index, if its value selects them.
+    /// Returns what the value selects for the hook with this index.
     #[doc(hidden)]
-    fn __patterns<const NTH: usize>(&self) -> Patterns {
-        Patterns::all()
+    fn __selected<const NTH: usize>(&self) -> Selected {
+        Selected::all()
     }
     /// Calls the hook with this index in source order, if it is at a point.
     #[doc(hidden)]

@@ -8,6 +8,7 @@ pub(crate) mod discovery;
 pub(crate) mod instance;
 pub mod ord;
 pub(crate) mod order;
+pub(crate) mod selected;
 pub(crate) mod table;
 
 pub use describe::{HookRow, HookTable};

@@ -65,14 +65,24 @@
 pub const ord: () = ();
 
 /// `only = train`, `only(valid, test)`: runs the hook in these [phases](mod@crate::phase) only.
-/// This is resolved when the trainer is built, so that the hook costs nothing in other phases.
-/// Defaults to all phases that reach its point.
+/// This is resolved when the trainer is built, so that the hook costs nothing in other phases. On a
+/// method, `only = self.phases` takes the [`PhaseSet`](crate::PhaseSet), the
+/// [`Phase`](crate::Phase) or the list of phases in a field of the value. Defaults to all phases that
+/// reach its moment.
 pub const only: () = ();
 
 /// `every = 100`: runs the hook on every 100th batch, optimizer step, epoch or record, whichever
 /// its [moment](crate::language#points-and-operations) counts. At other times, the operation of a
-/// hook around it runs without the hook. Defaults to 1.
+/// hook around it runs without the hook. Accepts any constant expression, and on a method
+/// `every = self.every`: an unsigned integer in a field of the value, or an `Option` of one, as it is
+/// when the trainer is built. Defaults to 1.
 pub const every: () = ();
+
+/// `when = is_late`: runs the hook only if this function returns `true`. It takes the context of the
+/// hook by shared reference, `fn is_late(cx: &Cx<AfterStep>) -> bool`, or for hooks at several moments
+/// `fn is_late<P>(cx: &Cx<P>) -> bool`. It is called each time, after [`every`]. Otherwise, the
+/// operation of a hook around it runs without the hook.
+pub const when: () = ();
 
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
 /// the hook only at modules whose names match. `*` matches any text and `?` any single character. A

@@ -83,6 +83,7 @@ fn condition(hook: &Hook) -> String {
         parts.push(format!("in {}", definition.only));
     }
     parts.extend(definition.every.map(|n| format!("every {n}")));
+    parts.extend(definition.when.map(|path| format!("when {path}")));
     if !hook.modules.is_empty() {
         let modules: Vec<String> = hook.modules.iter().map(ToString::to_string).collect();
         parts.push(format!("of {}", modules.join(" ")));

@@ -1,6 +1,6 @@
 use trainer::prelude::*;
 
-#[hook(every = 5_000_000_000)]
+#[hook(every = 20_000_000_000_000_000_000)]
 fn after_step(_: &mut Cx<AfterStep>) {}
 
 fn main() {}

@@ -18,7 +18,7 @@ impl HookTable {
     ///     documentation; `phases`: the phases that reach it
     ///   - `hooks`: its hooks in dispatch order, each with `hook` (its path), `ord`, `constraints`
     ///     (as written), `tied` (whether neither `ord` nor a constraint orders it and a neighbor),
-    ///     `phases`, `every` (`{ "n", "unit" }` or null), `of` (the patterns of its modules, as
+    ///     `phases`, `every` (`{ "n", "unit" }` or null), `when` (a path or null), `of` (the patterns of its modules, as
     ///     written), `main_only`, `observes`, `trial` (null if the hook does not say it), `crate` (null for a
     ///     closure), `version`, `file`, `line`, `about`
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
@@ -50,7 +50,7 @@ fn moment(node: &Node) -> Value {
 
 fn hook(row: &HookRow) -> Value {
     let krate = (!row.krate.is_empty()).then_some(row.krate);
-    let every = row.every.map(|(n, unit): (u32, Unit)| json!({ "n": n, "unit": unit.name() }));
+    let every = row.every.map(|(n, unit): (u64, Unit)| json!({ "n": n, "unit": unit.name() }));
     json!({
         "hook": row.hook,
         "ord": row.ord,
@@ -58,6 +58,7 @@ fn hook(row: &HookRow) -> Value {
         "tied": row.tied,
         "phases": row.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>(),
         "every": every,
+        "when": row.when,
         "of": row.of,
         "main_only": row.main_only,
         "observes": row.observes,

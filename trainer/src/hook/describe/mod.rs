@@ -38,7 +38,9 @@ pub struct HookRow {
     /// The phases in which it runs.
     pub phases: Vec<Phase>,
     /// The number and unit of `every`.
-    pub every: Option<(u32, Unit)>,
+    pub every: Option<(u64, Unit)>,
+    /// The path of `when`, as written.
+    pub when: Option<&'static str>,
     /// The patterns of the modules that it runs at, as written; empty for all.
     pub of: Vec<String>,
     /// Whether it runs in the process of rank 0 only.
@@ -69,6 +71,9 @@ impl HookRow {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
             when.push_str(&format!(", every {n} {}", unit.name()));
+        }
+        if let Some(path) = self.when {
+            when.push_str(&format!(", when {path}"));
         }
         if !self.of.is_empty() {
             when.push_str(&format!(", of {}", self.of.join(" ")));
@@ -308,7 +313,8 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             ord: definition.ord,
             constraints: definition.constraints.iter().map(OrderConstraint::written).collect(),
             phases: phases.clone(),
-            every: definition.every.map(|n| (n.get(), unit)),
+            every: definition.every.map(|n| (n, unit)),
+            when: definition.when,
             of: hook.modules.iter().map(ToString::to_string).collect(),
             main_only: definition.main_only,
             observes: definition.observes,

@@ -78,8 +78,6 @@ pub(crate) use name::all_names;
 pub use named::{Named, NamedT, Naming, named, named_t};
 pub(crate) use pattern::is_for;
 pub use pattern::{AsPatterns, ModulePattern, Patterns};
-#[doc(hidden)]
-pub use pattern::{PatternsOf, patterns};
 pub use sequential::{Sequential, SequentialT, seq, seq_t};
 pub use summary::{ModuleRow, SummaryRecorder, SummaryTable, summary};
 pub(crate) use watcher::WatchGuard;

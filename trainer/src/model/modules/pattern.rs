@@ -180,12 +180,3 @@ impl<T: Clone + Into<Patterns>> AsPatterns for T {
         self.clone().into()
     }
 }
-
-/// Returns the patterns of a field.
-pub fn patterns<T: AsPatterns>(field: &T) -> Patterns {
-    field.patterns()
-}
-
-/// A function that returns the patterns of a hook from its value.
-#[doc(hidden)]
-pub type PatternsOf = fn(&(dyn std::any::Any + Send)) -> Patterns;

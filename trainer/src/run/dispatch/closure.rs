@@ -1,7 +1,6 @@
 //! Closures as hooks, added with `.on`.
 
 use std::any::TypeId;
-use std::num::NonZeroU32;
 use std::panic::Location;
 
 use super::shim::lend;
@@ -36,7 +35,7 @@ pub struct HookOptions {
     name: String,
     ord: i32,
     only: PhaseSet,
-    every: Option<u32>,
+    every: Option<u64>,
     trial: Option<bool>,
     modules: Patterns,
 }
@@ -63,7 +62,7 @@ impl HookOptions {
 
     /// Runs the hook on every `n`-th batch, optimizer step, epoch or record, depending on what its
     /// point counts.
-    pub fn every(mut self, n: u32) -> Self {
+    pub fn every(mut self, n: u64) -> Self {
         self.every = Some(n);
         self
     }
@@ -125,7 +124,6 @@ impl HookOptions {
             line: place.line(),
             docs: "A closure",
         };
-        let every = every.and_then(NonZeroU32::new);
         let definition = HookDef::at::<Cx<P>>(origin, TypeId::of::<F>(), ord, call).done();
         HookDef { only, every, trial, observes, ..definition }
     }

@@ -10,7 +10,9 @@ use crate::error::{nearest, suggestion};
 use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, PointShim, public_path};
 use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
 use crate::hook::instance::{Instance, TASK};
+use crate::hook::selected::Selected;
 use crate::moment::{AtPoint, Index};
+use crate::phase::PhaseSet;
 use crate::values::facts::SettingsOf;
 
 /// The hooks that the builder has collected, and its settings for selecting them.
@@ -157,24 +159,45 @@ impl HookSelection {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
             instances.push(if used { make() } else { Instance::absent() });
         }
-        for (index, instance) in instances.iter_mut().enumerate() {
-            let mut own = hooks.iter().filter(|hook| hook.slot == Some(slot_after(index)));
-            instance.observes = own.all(|hook| hook.definition.observes);
+        instances.iter_mut().for_each(|instance| instance.observes = true);
+        for hook in hooks.iter().filter(|hook| !hook.definition.observes) {
+            // The task, in the first slot, is compared in any case.
+            let index = hook.slot.and_then(|slot| (slot as usize).checked_sub(TASK + 1));
+            if let Some(instance) = index.and_then(|index| instances.get_mut(index)) {
+                instance.observes = false;
+            }
         }
-        select_modules(&mut hooks, task_value, &instances);
+        select(&mut hooks, task_value, &instances, mistakes);
         (hooks, instances)
     }
 }
 
-/// Sets the modules of hooks with `of = self.…` from their values.
-fn select_modules(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance]) {
+/// Applies what values select for their hooks: `of = self.…`, `every = self.…` and `only = self.…`.
+fn select(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance], mistakes: &mut Vec<String>) {
     for hook in hooks {
-        let (Some(patterns), Some(slot)) = (hook.definition.of_value, hook.slot) else { continue };
+        let (Some(by_value), Some(slot)) = (hook.definition.selected, hook.slot) else { continue };
         let value = match (slot as usize).checked_sub(TASK + 1) {
             None => Some(task),
             Some(index) => instances[index].value.as_deref(),
         };
-        hook.modules = value.map(|value| patterns(value).0).unwrap_or_default();
+        let Some(Selected { modules, every, phases }) = value.map(by_value) else { continue };
+        let definition = &mut hook.definition;
+        hook.modules = modules.unwrap_or_default();
+        if definition.every.is_some() {
+            definition.every = every;
+        }
+        let Some(phases) = phases else { continue };
+        let placed = definition.origin.placed();
+        let path = definition.moment.path();
+        if phases == PhaseSet::NONE {
+            mistakes.push(format!("the value of {placed} selects no phase: add one, or remove the hook"));
+        }
+        for phase in phases.iter().filter(|phase| !definition.moment.phases.contains(*phase)) {
+            mistakes.push(format!(
+                "the value of {placed} selects the phase `{phase}`, which never reaches `{path}`"
+            ));
+        }
+        definition.only = phases;
     }
 }
 

@@ -8,7 +8,7 @@ use crate::checkpoint::Slot;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::BoxError;
 use crate::hook::definition::{HookResult, Hooks};
-use crate::modules::Patterns;
+use crate::hook::selected::Selected;
 use crate::moment::Moment;
 use crate::run::context::Cx;
 use crate::run::{Rest, Run};
@@ -56,6 +56,32 @@ pub fn lent<C: HookContext>(run: &mut Run) -> &mut C {
 #[inline]
 pub fn observed<C: HookContext>(run: &mut Run) -> &C {
     C::of_shared(run)
+}
+
+/// A function that decides whether a hook with the context `C` runs.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot decide whether a hook with `{C}` runs",
+    label = "expected a function that takes `&{C}` and returns a `bool`",
+    note = "`when` takes the path of a function: `fn is_late(cx: &{C}) -> bool`, or for several moments `fn is_late<P>(cx: \
+            &Cx<P>) -> bool`"
+)]
+pub trait Condition<C> {
+    /// Returns whether the hook runs.
+    fn holds(self, context: &C) -> bool;
+}
+
+#[diagnostic::do_not_recommend]
+impl<C, F: FnOnce(&C) -> bool> Condition<C> for F {
+    #[inline]
+    fn holds(self, context: &C) -> bool {
+        self(context)
+    }
+}
+
+/// Returns whether a hook with `when` runs.
+#[inline]
+pub fn holds<C, F: Condition<C>>(condition: F, context: &C) -> bool {
+    condition.holds(context)
 }
 
 /// Marks the thread as running a hook on rank 0 only, if the hook that is being called is one.
@@ -205,10 +231,9 @@ pub fn call_around_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32, res
     lend(run, slot, |hook: &mut H, run| hook.__call_around::<NTH>(run, rest))
 }
 
-/// Returns the patterns of the modules that the value selects for the method with the index `NTH`
-/// of its block.
-pub fn patterns_of_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> Patterns {
-    value.downcast_ref::<H>().map_or_else(Patterns::all, H::__patterns::<NTH>)
+/// Returns what the value selects for the method with the index `NTH` of its block.
+pub fn selected_by_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> Selected {
+    value.downcast_ref::<H>().map_or_else(Selected::all, H::__selected::<NTH>)
 }
 
 /// Calls a method on a hook's value, and returns the value to the run afterwards, even after a
