@@ -385,7 +385,7 @@ struct Sparse;
 impl Sparse {
     #[hook(every = 3, only = train)]
     fn skip(&mut self, cx: &mut Cx<BeforeStep>) {
-        cx.skip_step();
+        cx.skip_batch();
     }
 }
 

@@ -208,7 +208,7 @@ fn gradients_of_a_failed_step_are_dropped_before_the_next() {
     assert_eq!(handled.hook::<HandlesErrors>().unwrap().0, 1);
     let skip_first = |cx: &mut Cx<BeforeStep>| {
         if cx.counters().batch_idx == 0 {
-            cx.skip_step();
+            cx.skip_batch();
         }
     };
     let mut skipped = model::builder().on::<BeforeStep>("first", skip_first).build().unwrap();

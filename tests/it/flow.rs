@@ -13,7 +13,7 @@ fn a_skipped_batch_advances_only_batch_idx() {
     let mut trainer = builder()
         .on::<BeforeStep>("skip", |cx| {
             if cx.counters().batch_idx == 1 {
-                cx.skip_step();
+                cx.skip_batch();
             }
         })
         .on::<AfterStep>("never", |cx| assert_ne!(cx.counters().batch_idx, 2))

@@ -42,7 +42,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
         .on::<BeforeFit>("first", |cx| cx.log_text("note", "begun"))
         .on::<AfterStep>("values", |cx| {
             let seen = cx.counters().samples_seen;
-            cx.log_as(Reduce::Last, "seen, \"so far\"", seen);
+            cx.log_as("seen, \"so far\"", seen, Reduce::Last);
             cx.log_image("gray", Tensor::ones([1, 2, 2], (Kind::Float, Device::Cpu)));
         })
         .on::<AfterOptStep>("weights", |cx| {

@@ -418,7 +418,7 @@ fn records_contain_the_findings_of_the_nan_guard() {
     let one = format!("{:x}", 1.0_f64.to_bits());
     let two = format!("{:x}", 2.0_f64.to_bits());
     assert_eq!(
-        findings(NanGuard::skip_step(), &[1, 5], 2),
+        findings(NanGuard::skip_batch(), &[1, 5], 2),
         [
             format!("train steps 2 train/nan_guard/found={one}"),
             "train steps 2 train/nan_guard/findings=step 2, epoch 0, batch 1: the loss is NaN".to_owned(),
@@ -435,7 +435,7 @@ fn records_contain_the_findings_of_the_nan_guard() {
         "{found:?}"
     );
     let lines = Lines::default();
-    let builder = model::builder().hook(NanGuard::skip_step().gradients(true));
+    let builder = model::builder().hook(NanGuard::skip_batch().gradients(true));
     let builder = builder.on::<AfterBackward>("corrupted", |cx| {
         if cx.counters().batches_seen == 1 {
             let _ = cx.grad("fc1.bias")?.fill_(f64::NAN);
@@ -469,7 +469,7 @@ fn a_resumed_run_has_the_records_of_an_uninterrupted_one() {
                 .hook(ParameterMonitor::new("*").weights(true).updates(true).histograms(true))
                 .hook(ThroughputMonitor::new())
                 .hook(SystemMonitor::new())
-                .hook(NanGuard::skip_step())
+                .hook(NanGuard::skip_batch())
                 .hook(Checkpoint::new(&folder).on_cancel(true))
                 .resume(Resume::Auto)
                 .on::<AfterStep>("cancel", move |cx| {

@@ -63,7 +63,7 @@ fn each_loader_has_its_own_pass_interval_and_names() {
     let mut trainer = observed(model::builder(), &lines)
         .hook(Accuracy::multiclass(3).per_class())
         .on::<AfterPred>(HookOptions::named("size").only(Phase::Valid), |cx| {
-            cx.log_as(Reduce::Sum, "rows", cx.pred::<Tensor>().unwrap().size()[0]);
+            cx.log_as("rows", cx.pred::<Tensor>().unwrap().size()[0], Reduce::Sum);
         })
         .on::<AfterValid>("late", |cx| cx.log("late", 1.5))
         .on::<AfterRecord>(HookOptions::named("records").only(Phase::Valid), move |cx| {

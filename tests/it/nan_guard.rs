@@ -31,7 +31,7 @@ fn harness(guard: NanGuard, batches: &'static [u64]) -> Harness<'static, SmallTa
 fn weights_without(skipped: &'static [u64]) -> Vec<Tensor> {
     let harness = Harness::small().on::<BeforeStep>(|cx| {
         if cx.phase() == Phase::Train && skipped.contains(&cx.counters().batch_idx) {
-            cx.skip_step();
+            cx.skip_batch();
         }
     });
     parameters(&harness.run().unwrap().trainer)
@@ -52,7 +52,7 @@ fn a_nan_loss_ends_the_run_before_it_reaches_the_weights() {
 
 #[test]
 fn a_skipped_step_changes_neither_the_weights_nor_the_number_of_optimizer_steps() {
-    let outcome = harness(NanGuard::skip_step(), &[1, 2]).run().unwrap();
+    let outcome = harness(NanGuard::skip_batch(), &[1, 2]).run().unwrap();
     let counters = outcome.summary().counters;
     assert_eq!((counters.optimizer_steps, counters.batches_seen, found(&outcome.trainer)), (2, 4, 2));
     assert_eq!(parameters(&outcome.trainer), weights_without(&[1, 2]));
@@ -64,12 +64,12 @@ fn the_accumulation_window_of_a_nan_loss_is_dropped() {
     let without = Harness::small().configure(|builder| builder.accumulate(2));
     let without = without.on::<BeforeStep>(|cx| {
         if cx.phase() == Phase::Train && cx.counters().batch_idx < 2 {
-            cx.skip_step();
+            cx.skip_batch();
         }
     });
     let expected = parameters(&without.run().unwrap().trainer);
     for batches in [&[0_u64][..], &[1], &[0, 1]] {
-        let guarded = harness(NanGuard::skip_step(), batches).configure(|builder| builder.accumulate(2));
+        let guarded = harness(NanGuard::skip_batch(), batches).configure(|builder| builder.accumulate(2));
         let outcome = guarded.run().unwrap();
         let counts = (outcome.summary().counters.optimizer_steps, found(&outcome.trainer));
         assert_eq!(counts, (1, batches.len() as u64), "{batches:?}");
@@ -88,7 +88,7 @@ fn nan_gradients_are_detected_even_if_the_loss_is_finite() {
         };
         Harness::small().hook(guard).on::<AfterBackward>(corrupt).run().unwrap()
     };
-    let outcome = corrupted(NanGuard::skip_step().loss(false).gradients(true));
+    let outcome = corrupted(NanGuard::skip_batch().loss(false).gradients(true));
     assert_eq!((outcome.summary().counters.optimizer_steps, found(&outcome.trainer)), (3, 1));
     assert_eq!(parameters(&outcome.trainer), weights_without(&[2]));
     let outcome = corrupted(NanGuard::fail().gradients(true));
@@ -130,8 +130,8 @@ fn ineffective_settings_are_refused() {
     );
     assert_eq!(refused(NanGuard::fail().every(0)), "`.every(0)`: expected at least 1");
     assert!(
-        refused(NanGuard::skip_step().every(2))
-            .starts_with("`NanGuard::skip_step().every(2)`: a NaN between")
+        refused(NanGuard::skip_batch().every(2))
+            .starts_with("`NanGuard::skip_batch().every(2)`: a NaN between")
     );
 }
 
@@ -140,7 +140,7 @@ fn a_resumed_run_keeps_the_count_and_drops_the_window_with_the_nan() {
     let folder = scratch("nan-guard");
     let run = |cancels: bool| {
         let token = CancelToken::new();
-        let builder = model::builder().accumulate(2).cancel_token(token.clone()).hook(NanGuard::skip_step());
+        let builder = model::builder().accumulate(2).cancel_token(token.clone()).hook(NanGuard::skip_batch());
         let builder = nan_in(builder, &[0]).hook(Checkpoint::new(&folder)).resume(Resume::Auto);
         let builder = builder.on::<AfterStep>("cancel", move |_| {
             if cancels {
@@ -160,7 +160,7 @@ fn a_resumed_run_keeps_the_count_and_drops_the_window_with_the_nan() {
 fn the_last_record_of_a_cancelled_run_has_the_findings() {
     let texts = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&texts);
-    let builder = model::builder().hook(NanGuard::skip_step()).on::<AfterRecord>("texts", move |cx| {
+    let builder = model::builder().hook(NanGuard::skip_batch()).on::<AfterRecord>("texts", move |cx| {
         seen.lock().unwrap().extend(cx.record().texts().map(|(name, text)| format!("{name}: {text}")));
     });
     // The cancelled fit ends with the batch of the NaN, and the next one does not repeat its

@@ -68,7 +68,7 @@ fn an_accumulation_window_closes_at_the_end_of_the_pass() {
             .on::<AfterOptStep>("boundary", move |cx| steps.lock().unwrap().push(cx.counters().batch_idx))
             .on::<AfterStep>("is_boundary", |cx| {
                 let boundary = cx.is_boundary();
-                cx.log_as(Reduce::Sum, "boundaries", u8::from(boundary));
+                cx.log_as("boundaries", u8::from(boundary), Reduce::Sum);
             })
             .build()
             .unwrap();
@@ -91,7 +91,7 @@ fn an_accumulation_window_closes_at_the_end_of_the_pass() {
     // A skipped batch does not count: its window continues in the next epoch.
     let skip = |cx: &mut Cx<BeforeStep>| {
         if cx.counters().batch_idx == 4 {
-            cx.skip_step();
+            cx.skip_batch();
         }
     };
     assert_eq!(boundaries(model::builder().on::<BeforeStep>("skip", skip)), [2, 1]);
@@ -210,7 +210,7 @@ fn lrs_returns_the_rate_that_the_step_used() {
         .on::<AfterOptStep>("schedule", schedule)
         .on::<AfterStep>("log", |cx| {
             let lr = cx.lrs()[0];
-            cx.log_as(Reduce::Last, "lr", lr);
+            cx.log_as("lr", lr, Reduce::Last);
         })
         .build()
         .unwrap();
@@ -227,7 +227,7 @@ fn sizes(as_tensor: bool) -> impl FnMut(&mut Cx<AfterStep>) + Send {
         for reduce in [Reduce::Mean, Reduce::Last, Reduce::Sum, Reduce::Min, Reduce::Max] {
             let name = reduce.to_string();
             let value: trainer::Value = if as_tensor { Tensor::from(size).into() } else { size.into() };
-            cx.log_as(reduce, &name, value_of(value, &mut changed));
+            cx.log_as(&name, value_of(value, &mut changed), reduce);
         }
         // A logged tensor may be changed afterwards.
         for tensor in &mut changed {
@@ -269,8 +269,8 @@ fn one_nan_makes_the_reduced_value_nan() {
     let mut trainer = builder()
         .on::<AfterStep>("nan", |cx| {
             let value = if cx.counters().batch_idx == 2 { f64::NAN } else { 1.0 };
-            cx.log_as(Reduce::Min, "min", value);
-            cx.log_as(Reduce::Max, "max", value);
+            cx.log_as("min", value, Reduce::Min);
+            cx.log_as("max", value, Reduce::Max);
             cx.log("mean", value);
         })
         .build()
@@ -287,7 +287,7 @@ fn one_nan_makes_the_reduced_value_nan() {
 fn a_metric_logged_with_two_reductions_is_an_error() {
     let mut trainer = builder()
         .on::<AfterStep>("one", |cx| cx.log("x", 1))
-        .on::<AfterStep>("other", |cx| cx.log_as(Reduce::Max, "x", 1))
+        .on::<AfterStep>("other", |cx| cx.log_as("x", 1, Reduce::Max))
         .build()
         .unwrap();
     let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
@@ -309,7 +309,7 @@ fn logged_tensors_are_read_once_per_pass_or_when_a_hook_reads_them() {
         .on::<AfterStep>("log", |cx| {
             let loss = cx.step_loss().unwrap().shallow_clone();
             cx.log("again", &loss);
-            cx.log_as(Reduce::Max, "highest", &loss);
+            cx.log_as("highest", &loss, Reduce::Max);
         })
         .build()
         .unwrap();

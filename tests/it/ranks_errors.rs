@@ -47,7 +47,7 @@ struct OddStep;
 
 #[hook(only = train)]
 impl OddStep {
-    fn skip_step(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+    fn skip_batch(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
         if Odd::SkipsStep.is_here(Odd::SkipsStep, cx) { Ok(next.skip()) } else { next.run(cx) }
     }
 }

@@ -99,8 +99,8 @@ fn guarded(guard: NanGuard) -> Result<(Vec<f64>, u64, Option<String>)> {
 #[test]
 fn a_nan_on_one_rank_is_handled_on_all_ranks() {
     let run = || {
-        let skipped = guarded(NanGuard::skip_step())?;
-        let by_gradient = guarded(NanGuard::skip_step().loss(false).gradients(true))?;
+        let skipped = guarded(NanGuard::skip_batch())?;
+        let by_gradient = guarded(NanGuard::skip_batch().loss(false).gradients(true))?;
         Ok([skipped, by_gradient, guarded(NanGuard::stop())?])
     };
     let alone = once(|| run().unwrap());

@@ -263,7 +263,7 @@ fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
                 "panic" => panic!("the disk is on fire"),
                 "kill" => raise(SIGKILL).unwrap(),
                 "hang" => raise(SIGSTOP).unwrap(),
-                "skip" => cx.skip_step(),
+                "skip" => cx.skip_batch(),
                 "token" => token.cancel(),
                 _ => {}
             }
@@ -396,7 +396,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         )
         .on::<AfterLoss>("error", |cx| {
             let error = cx.pred::<Tensor>()?.abs().max();
-            cx.log_as(trainer::Reduce::Max, "largest", error);
+            cx.log_as("largest", error, trainer::Reduce::Max);
             Ok(())
         });
     if scene.is("lonely_name") {

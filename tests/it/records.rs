@@ -62,12 +62,12 @@ fn program(record_every: u64) -> TrainerBuilder<impl Task<Batch = (Tensor, Tenso
         })
         .on::<AfterOptStep>("max", |cx| {
             let norm = cx.vars().parameters().map(|var| var.tensor.norm()).next().unwrap();
-            cx.log_as(Reduce::Max, "max", norm.detach());
+            cx.log_as("max", norm.detach(), Reduce::Max);
             cx.log_histogram("norm", norm);
         })
         .on::<AfterStep>("last", |cx| {
             let seen = cx.counters().samples_seen;
-            cx.log_as(Reduce::Last, "last", seen);
+            cx.log_as("last", seen, Reduce::Last);
             cx.log_text("text", format!("{seen}"));
         })
         .on::<AfterTrainEpoch>("of_pass", |cx| cx.log("of_pass", cx.counters().optimizer_steps))
@@ -168,8 +168,8 @@ fn each_record_reduces_values_over_its_own_window() {
         .on::<AfterStep>("values", |cx| {
             let batch = cx.counters().batch_idx;
             cx.log("mean", batch);
-            cx.log_as(Reduce::Sum, "sum", batch);
-            cx.log_as(Reduce::Last, "last", batch);
+            cx.log_as("sum", batch, Reduce::Sum);
+            cx.log_as("last", batch, Reduce::Last);
         })
         .build()
         .unwrap();
@@ -375,7 +375,7 @@ fn an_error_in_after_record_reports_the_counters_of_the_record() {
 fn passes_outside_of_a_fit_have_records() {
     let lines = Lines::default();
     let builder =
-        noting(builder(), &lines).on::<AfterPredictStep>("seen", |cx| cx.log_as(Reduce::Sum, "seen", 1));
+        noting(builder(), &lines).on::<AfterPredictStep>("seen", |cx| cx.log_as("seen", 1, Reduce::Sum));
     let mut trainer = builder.build().unwrap();
     trainer.validate(&mut model::rows(8)).unwrap();
     trainer.test(&mut model::rows(8)).unwrap();
@@ -443,7 +443,7 @@ fn media_belong_to_the_batch_in_which_the_record_is_due() {
         .on::<AfterLoss>("text", |cx| cx.log_text("batch", cx.counters().batches_seen.to_string()))
         .on::<BeforeStep>("skip", |cx| {
             if cx.counters().batch_idx == 1 {
-                cx.skip_step();
+                cx.skip_batch();
             }
         })
         .build()

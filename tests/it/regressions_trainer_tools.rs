@@ -346,7 +346,7 @@ fn defect_21_a_skipped_optimizer_step_is_not_counted() {
     let mut trainer = builder()
         .hook(Overflow)
         .hook(Checkpoint::new(&folder).keep_last(9).every(Every::Steps(1)))
-        .on::<AfterOptStep>("steps", |cx| cx.log_as(Reduce::Sum, "steps", 1))
+        .on::<AfterOptStep>("steps", |cx| cx.log_as("steps", 1, Reduce::Sum))
         .build()
         .unwrap();
     let summary = trainer.fit(&mut model::rows(12), None).unwrap();

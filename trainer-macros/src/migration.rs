@@ -155,7 +155,7 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
     if let Some(call) = code.strip_prefix("cx.") {
         let at = match call.split(['(', ':']).next().unwrap_or_default() {
             "metrics" => "AfterEpoch",
-            "skip_step" => "BeforeStep",
+            "skip_batch" => "BeforeStep",
             "error" => "AfterError",
             "loss" | "scaled_loss" => "BeforeBackward",
             "set_pred" => "Pred",
@@ -287,7 +287,7 @@ mod tests {
         for (code, expected) in [
             (".epochs(n)", Some("let _ = builder.epochs(n);")),
             (".hook(…)", None),
-            ("cx.skip_step()", Some("fn cell<H: Send + 'static>(cx: &mut Cx<BeforeStep>, ")),
+            ("cx.skip_batch()", Some("fn cell<H: Send + 'static>(cx: &mut Cx<BeforeStep>, ")),
             ("summary.history[\"train/loss\"]", Some("let _ = &summary.history[\"train/loss\"];")),
             (
                 "AfterStep, only = valid",

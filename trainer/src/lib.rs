@@ -126,7 +126,7 @@ pub use hooks::averages::Averages;
 pub use io::terminal::print_line;
 pub use log::history::{History, Metrics, Summary};
 pub use log::record::{Histogram, Image, Record, Span};
-pub use log::{Reduce, Value};
+pub use log::{IntoValue, Reduce, Value};
 pub use model::grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use model::norms::norms;
 pub use model::vars::{Grads, Var, VarName, Vars};
@@ -235,7 +235,7 @@ pub mod __private {
     pub use crate::hook::selected::Selected;
     pub use crate::modules::ModulePattern;
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
-    pub use crate::run::dispatch::shim::id_of_fn;
+    pub use crate::run::dispatch::shim::{NoContext, Probe, id_of_fn};
     pub use crate::run::dispatch::shim::{
         around_outcome, call_around_nth, call_nth, holds, lent, main_only_guard, next_of, observed, outcome,
         pass_on, selected_by_nth,

@@ -126,7 +126,7 @@ fn hooks() {
     let _ = Lookahead::new(5, 0.5);
     let _ = MixUp::new(0.2).classes(10);
     let _ = NanGuard::fail().loss(true).gradients(true);
-    let _ = NanGuard::skip_step().every(10);
+    let _ = NanGuard::skip_batch().every(10);
     let _ = ParameterMonitor::new("encoder.*").weights(true).gradients(true).updates(true);
     let _ = ReduceOnPlateau::new("valid/loss", Goal::Minimize).factor(0.1);
     let _ = Sam::new(0.05);
@@ -323,8 +323,19 @@ impl Clips {
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) {
         if cx.is_main() || cx.is_record_due() {
             cx.log("x", 1.0);
+            let (name, text, flag) = ("x", "y", true);
+            cx.log("flag", f64::from(flag));
+            cx.log_text(name, text);
         }
     }
+}
+
+#[allow(dead_code)]
+fn optimizer_of_tch(vs: nn::VarStore, lr: f64) -> Result<impl trainer::optim::Optimizer> {
+    use trainer::optim;
+    let config = nn::Adam::default();
+    let optimizer = optim::Tch::new(config, &vs, lr)?;
+    Ok(optimizer)
 }
 
 mod conditions {

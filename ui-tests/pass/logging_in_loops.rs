@@ -12,7 +12,7 @@ fn after_backward(cx: &mut Cx<AfterBackward>) -> Result<()> {
     }
     cx.log("loss_again", cx.loss());
     cx.log("rate", cx.lrs()[0]);
-    cx.log_as(Reduce::Max, "largest", cx.grad("head.bias")?.max());
+    cx.log_as("largest", cx.grad("head.bias")?.max(), Reduce::Max);
     Ok(())
 }
 

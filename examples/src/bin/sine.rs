@@ -8,7 +8,7 @@ use trainer::prelude::*;
 fn largest_error(cx: &Cx<AfterStep>) -> Result<()> {
     let (_, targets) = cx.batch::<(Tensor, Tensor)>()?;
     let error = (cx.pred::<Tensor>()? - targets).abs().max();
-    cx.log_as(Reduce::Max, "largest_error", error);
+    cx.log_as("largest_error", error, Reduce::Max);
     Ok(())
 }
 

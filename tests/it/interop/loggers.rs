@@ -34,7 +34,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
             let step = cx.counters().batches_seen;
             for nth in 0..NAMES {
                 let value = (step as f64 * 0.37 + nth as f64).sin() * 10_f64.powi(3 * nth as i32 - 27);
-                cx.log_as(Reduce::Last, format!("value{nth}"), value);
+                cx.log_as(format!("value{nth}"), value, Reduce::Last);
             }
         })
 }

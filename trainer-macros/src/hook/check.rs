@@ -10,8 +10,8 @@ use super::arguments::{Arguments, Moved, Of, Only, is_of_value};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
-    context_of, innermost, is_named, last_word, main_of, marker_ident, marker_of, next_of, signature,
-    takes_context,
+    context_of, innermost, innermost_path, is_named, last_word, main_of, marker_ident, marker_of, next_of,
+    signature, takes_context,
 };
 use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
@@ -138,7 +138,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
 }
 
 /// Returns whether a method of a block is a hook.
-fn is_hook(method: &Method) -> bool {
+pub(super) fn is_hook(method: &Method) -> bool {
     method.hook.is_some() || takes_context(&method.function)
 }
 
@@ -271,7 +271,8 @@ fn hook<'a>(
     let flagged = [Some(arguments), inherited].into_iter().flatten().any(|all| all.observes.is_some());
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
-        ReturnType::Type(_, returned) => innermost(returned),
+        ReturnType::Type(_, returned) if is_named("Result", returned) => innermost(returned),
+        ReturnType::Type(_, returned) => innermost_path(returned),
     };
     Some(Hook {
         function,

@@ -7,9 +7,9 @@ use syn::spanned::Spanned;
 use syn::{Expr, Generics, Type};
 
 use super::arguments::{Arguments, Of, Only, SavedState, Target, is_of_value, text_of};
-use super::check::{Checked, Hook};
-use super::parse::Block;
-use super::signature::{last_word, main_of, marker_of};
+use super::check::{Checked, Hook, is_hook};
+use super::parse::{Block, Member, peeled};
+use super::signature::{context_of, last_word, main_of, marker_of};
 use crate::krate::Krate;
 use crate::moments::is_marker;
 
@@ -106,6 +106,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         }
     };
     let selected = selected(hooks, krate);
+    let helpers = helpers(block, krate);
     let calls = calls(hooks, krate);
     // As in the definition of a function, located where errors about the types are equal.
     let impl_token = block.impl_token;
@@ -123,6 +124,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             #calls
         }
         #state_of_field
+        #helpers
         #trainer::__private::inventory::submit! { #linked }
     }
 }
@@ -158,6 +160,47 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
             }
         }
     })
+}
+
+/// Expands to checks of the methods that are no hooks because their first argument is not written
+/// `Cx<…>`: if its type is an alias of a context, the method was meant as a hook. Only a name that says
+/// so is checked, and only in a block without parameters, which could occur in the type.
+fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {
+    if block.is_generic() {
+        return TokenStream::new();
+    }
+    let helpers = block.members.iter().filter_map(|member| match member {
+        Member::Method(method) if !is_hook(method) => Some(&method.function),
+        _ => None,
+    });
+    let checks = helpers.filter_map(|function| {
+        let Type::Reference(reference) = peeled(context_of(function)?) else { return None };
+        let Type::Path(written) = peeled(&reference.elem) else { return None };
+        let word = written.path.get_ident()?.to_string();
+        if !["Cx", "Ctx", "Context"].iter().any(|part| word.contains(part)) {
+            return None;
+        }
+        let name = &function.signature.ident;
+        let cfg = function.cfg();
+        let message = format!(
+            "`{name}` takes a context by the alias `{word}`: put `#[hook]` on the method, which is a hook then, or move a \
+             helper to an `impl` block without `#[hook]`"
+        );
+        let here = ours(name.span());
+        let trainer = krate.at(here);
+        let is_context = quote_spanned!(here=> #trainer::__private::Probe::<#written>::IS_CONTEXT);
+        Some(quote_spanned! {here=>
+            #(#cfg)*
+            const _: () = if #is_context { ::core::panic!(#message) };
+        })
+    });
+    let checks: Vec<TokenStream> = checks.collect();
+    let trainer = krate.at(Span::call_site());
+    if checks.is_empty() {
+        TokenStream::new()
+    } else {
+        quote!(use #trainer::__private::NoContext as _; #(#checks)*)
+    }
 }
 
 /// Returns the keys of a hook whose values are expressions of the hook's value.

@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{FnArg, GenericArgument, PathArguments, ReceiverKind, Type};
+use syn::{FnArg, GenericArgument, PathArguments, Receiver, ReceiverKind, Type};
 
 use super::parse::{Function, is_foreign, peeled};
 use crate::errors::Errors;
@@ -84,6 +84,11 @@ fn receiver(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     match sig.receiver() {
         Some(receiver) if !in_block => {
             errors.push(receiver.span(), "a method is a hook only inside a `#[hook] impl` block: add `#[hook]` to the block, and on methods write `#[hook]` itself, not an alias");
+        }
+        Some(Receiver { kind: ReceiverKind::Reference(_, Some(lifetime), _), .. })
+            if lifetime.ident == "static" =>
+        {
+            errors.push(lifetime.span(), "a hook borrows its value for one call only: remove `'static`");
         }
         Some(receiver) if matches!(receiver.kind, ReceiverKind::Value) => {
             errors.push(
@@ -285,7 +290,7 @@ pub(super) fn innermost(written: &Type) -> Span {
 }
 
 /// Returns the span of a path's last segment, or of the whole type if it is not a path.
-fn innermost_path(written: &Type) -> Span {
+pub(super) fn innermost_path(written: &Type) -> Span {
     match peeled(written) {
         Type::Path(path) => {
             path.path.segments.last().map_or_else(|| written.span(), |segment| segment.ident.span())

@@ -142,7 +142,7 @@ impl<'a> Resolved<'a> {
         impls
     }
 
-    /// Returns the link in the docs of a moment: `loss` or `skip_step()`.
+    /// Returns the link in the docs of a moment: `loss` or `skip_batch()`.
     pub(super) fn noted(&self, path: &str) -> String {
         let Availability { what, has, kind, .. } = self.availability;
         match kind {

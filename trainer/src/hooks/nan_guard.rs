@@ -26,7 +26,7 @@ use crate::prelude::*;
 ///
 /// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch
 ///   and, for gradients, the parameters; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
-///   does; [`skip_step`](NanGuard::skip_step) continues with the next batch. None of them lets the
+///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. None of them lets the
 ///   optimizer step with such a value: the gradients of its whole accumulation window are dropped,
 ///   and the step is not counted. The weights and the optimizer's state do not change.
 /// - **What it costs**: one synchronization with the device per check, which waits for the forward
@@ -97,7 +97,7 @@ impl NanGuard {
 
     /// Skips the optimizer step, drops its gradients, and continues with the next batch.
     #[must_use]
-    pub fn skip_step() -> Self {
+    pub fn skip_batch() -> Self {
         NanGuard::new(Action::SkipStep)
     }
 
@@ -140,7 +140,7 @@ impl NanGuard {
             }
             0 => "`.every(0)`: expected at least 1".to_owned(),
             n if n > 1 && self.action == Action::SkipStep => format!(
-                "`NanGuard::skip_step().every({n})`: a NaN between two checks reaches the weights, and skipping later steps does not \
+                "`NanGuard::skip_batch().every({n})`: a NaN between two checks reaches the weights, and skipping later steps does not \
                  repair them: check every step, or use `NanGuard::fail()`"
             ),
             _ => return Ok(()),
@@ -156,7 +156,7 @@ impl NanGuard {
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(format!("step {step}{part}, epoch {epoch}, batch {batch_idx}: {what}"));
         }
-        cx.log_as(Reduce::Sum, "nan_guard/found", 1.0);
+        cx.log_as("nan_guard/found", 1.0, Reduce::Sum);
         let text = format!("{what} in batch {batch_idx} of epoch {epoch}");
         match self.action {
             Action::Fail => return Err(Error::msg(text)),

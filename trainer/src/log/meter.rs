@@ -20,6 +20,25 @@ pub enum Value {
     Tensor(Tensor),
 }
 
+/// A value that can be logged: a number, or a tensor with one element.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be logged as a metric",
+    label = "not a number or a tensor",
+    note = "log a number or a tensor with one element; a `bool` is logged as `f64::from(flag)`",
+    note = "a text is logged with `cx.log_text(name, text)`"
+)]
+pub trait IntoValue {
+    /// Converts the value.
+    fn into_value(self) -> Value;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Into<Value>> IntoValue for T {
+    fn into_value(self) -> Value {
+        self.into()
+    }
+}
+
 impl From<Tensor> for Value {
     fn from(tensor: Tensor) -> Self {
         Value::Tensor(tensor)

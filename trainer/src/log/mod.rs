@@ -35,8 +35,8 @@ use crate::values::float::Float;
 pub use history::Goal;
 pub(crate) use media::Content;
 pub(crate) use merge::Joined;
+pub use meter::{IntoValue, Reduce, Value};
 use meter::{Meter, MeterState, Reader, Scalar};
-pub use meter::{Reduce, Value};
 
 /// The name under which the trainer logs the loss itself.
 pub(crate) const LOSS: &str = "loss";

@@ -202,8 +202,8 @@ trainer_macros::root_lifecycle! {
     /// A backward pass can be run, because the optimizer is selected: [`Cx::backward`].
     allows backward: CanRunBackward from before_backward to backward;
 
-    /// The batch can be skipped: [`Cx::skip_step`].
-    allows skip_step: CanSkipStep at before_step;
+    /// The batch can be skipped: [`Cx::skip_batch`].
+    allows skip_batch: CanSkipBatch at before_step;
 
     /// A pass over the data is running, and can end early: [`Cx::end_epoch`].
     allows end_epoch: CanEndEpoch from before_train_epoch to after_step;

@@ -46,10 +46,10 @@ pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 
-/// The requests of hooks to the loop: `skip_step`, `end_epoch` and `stop`.
+/// The requests of hooks to the loop: `skip_batch`, `end_epoch` and `stop`.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    pub(crate) skip_step: bool,
+    pub(crate) skip_batch: bool,
     pub(crate) end_epoch: bool,
     /// The reason for the stop, if one was requested.
     pub(crate) stop: Option<String>,

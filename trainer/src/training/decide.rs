@@ -264,9 +264,9 @@ fn differently_frozen(run: &Run, world: &World) -> Result<Error> {
 #[inline]
 pub(super) fn agree_on_skip(run: &mut Run) -> Result<()> {
     if run.ranks.may_skip && run.place.phase == Phase::Train {
-        let skips = f64::from(u8::from(run.requests.skip_step));
+        let skips = f64::from(u8::from(run.requests.skip_batch));
         let [skips] = run.ranks.world.sums([skips], "the agreement on a skipped batch")?;
-        run.requests.skip_step = skips > 0.0;
+        run.requests.skip_batch = skips > 0.0;
     }
     Ok(())
 }

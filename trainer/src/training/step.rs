@@ -51,7 +51,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     run.step.is_batch_changed = false;
     run.step.has_stepped = false;
     run.step.losses_before = run.step.losses;
-    run.requests.skip_step = false;
+    run.requests.skip_batch = false;
 }
 
 /// Predicts one batch, and passes the prediction to `sink`.
@@ -97,7 +97,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
     decide::agree_on_skip(run)?;
-    let took_place = !std::mem::take(&mut run.requests.skip_step)
+    let took_place = !std::mem::take(&mut run.requests.skip_batch)
         && run
             .inside::<at::step>(|run| {
                 transfer::<T>(run)?;

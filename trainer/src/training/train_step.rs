@@ -9,7 +9,7 @@ use tch::Tensor;
 use super::task::{BackwardDone, ForwardDone, LossDone, StepDone, Task, TrainStep};
 use super::{erased, step};
 use crate::error::Result;
-use crate::log::{Reduce, Value};
+use crate::log::{IntoValue, Reduce};
 use crate::moment::{AtOperation, AtPoint, FireableFrom};
 use crate::moments::counters::Counters;
 use crate::run::Run;
@@ -134,8 +134,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Returns an error if the value cannot be logged, such as a tensor with more than one element.
-    pub fn log(&mut self, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
-        self.log_as(Reduce::Mean, name, value)
+    pub fn log(&mut self, name: impl AsRef<str>, value: impl IntoValue) -> Result<()> {
+        self.log_as(name, value, Reduce::Mean)
     }
 
     /// Logs a mean over `weight` elements, like [`Cx::log_weighted`](crate::Cx::log_weighted).
@@ -144,8 +144,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Returns an error if the value cannot be logged, or if the weight is negative, infinite or
     /// NaN.
-    pub fn log_weighted(&mut self, name: &str, value: impl Into<Value>, weight: f64) -> Result<()> {
-        self.run.log(Reduce::Mean, name, value.into(), Some(weight));
+    pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl IntoValue, weight: f64) -> Result<()> {
+        self.run.log(Reduce::Mean, name.as_ref(), value.into_value(), Some(weight));
         self.run.check_logged()
     }
 
@@ -156,8 +156,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Returns an error if the value cannot be logged, or if the name was already logged with a
     /// different reduction.
-    pub fn log_as(&mut self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>) -> Result<()> {
-        self.run.log(reduce, name.as_ref(), value.into(), None);
+    pub fn log_as(&mut self, name: impl AsRef<str>, value: impl IntoValue, reduce: Reduce) -> Result<()> {
+        self.run.log(reduce, name.as_ref(), value.into_value(), None);
         self.run.check_logged()
     }
 

@@ -2,7 +2,7 @@ use trainer::prelude::*;
 
 #[hook]
 fn after_loss(cx: &mut Cx<AfterLoss>) {
-    cx.skip_step();
+    cx.skip_batch();
 }
 
 fn main() {}

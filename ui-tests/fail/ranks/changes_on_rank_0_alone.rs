@@ -5,7 +5,7 @@ struct Changes;
 #[hook]
 impl Changes {
     fn before_step(&mut self, cx: &mut Cx<Main<BeforeStep>>) {
-        cx.skip_step();
+        cx.skip_batch();
     }
 
     fn after_transfer(&mut self, cx: &mut Cx<Main<AfterTransfer>>) -> Result<()> {

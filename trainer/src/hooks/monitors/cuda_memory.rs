@@ -85,10 +85,10 @@ impl CudaMemoryMonitor {
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         if self.interval.is_due_after_step(self.steps, cx) {
             let CudaMemory { allocated, peak_allocated, reserved, peak_reserved } = read(cx.device())?;
-            cx.log_as(Reduce::Max, "cuda_memory/allocated", allocated as f64 / MIB);
-            cx.log_as(Reduce::Max, "cuda_memory/peak_allocated", peak_allocated as f64 / MIB);
-            cx.log_as(Reduce::Max, "cuda_memory/reserved", reserved as f64 / MIB);
-            cx.log_as(Reduce::Max, "cuda_memory/peak_reserved", peak_reserved as f64 / MIB);
+            cx.log_as("cuda_memory/allocated", allocated as f64 / MIB, Reduce::Max);
+            cx.log_as("cuda_memory/peak_allocated", peak_allocated as f64 / MIB, Reduce::Max);
+            cx.log_as("cuda_memory/reserved", reserved as f64 / MIB, Reduce::Max);
+            cx.log_as("cuda_memory/peak_reserved", peak_reserved as f64 / MIB, Reduce::Max);
         }
         Ok(())
     }

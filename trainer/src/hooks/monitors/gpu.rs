@@ -135,10 +135,10 @@ impl GpuMonitor {
             cx.log_weighted(format!("{group}/utilization"), utilization.gpu, 1.0);
         }
         if let Ok(memory) = device.memory_info() {
-            cx.log_as(Reduce::Max, format!("{group}/memory"), memory.used as f64 / MIB);
+            cx.log_as(format!("{group}/memory"), memory.used as f64 / MIB, Reduce::Max);
         }
         if let Ok(temperature) = device.temperature(TemperatureSensor::Gpu) {
-            cx.log_as(Reduce::Max, format!("{group}/temperature"), temperature);
+            cx.log_as(format!("{group}/temperature"), temperature, Reduce::Max);
         }
         if let Ok(milliwatts) = device.power_usage() {
             cx.log_weighted(format!("{group}/power"), f64::from(milliwatts) / 1e3, 1.0);

@@ -127,7 +127,7 @@ impl HyperparameterMonitor {
                 .extend(settings.map(|(name, value)| (format!("hyperparameter/{part}{label}{name}"), value)));
         }
         for (name, value) in values {
-            cx.log_as(Reduce::Last, name, value);
+            cx.log_as(name, value, Reduce::Last);
         }
         Ok(())
     }

@@ -125,9 +125,9 @@ impl SystemMonitor {
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         if self.interval.is_due_after_step(self.steps, cx) {
             let (process, machine, cores) = self.read()?;
-            cx.log_as(Reduce::Max, "system/process_memory", process as f64 / MIB);
+            cx.log_as("system/process_memory", process as f64 / MIB, Reduce::Max);
             cx.log_weighted("system/process_cores", cores, 1.0);
-            cx.log_as(Reduce::Max, "system/memory_used", machine as f64 / MIB);
+            cx.log_as("system/memory_used", machine as f64 / MIB, Reduce::Max);
         }
         Ok(())
     }

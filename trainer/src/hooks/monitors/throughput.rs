@@ -173,7 +173,7 @@ impl ThroughputMonitor {
         }
         if let (Some(pace), Some(planned)) = (&self.pace, cx.planned_steps()) {
             let remaining = pace.remaining(counters.optimizer_steps, planned);
-            cx.log_as(Reduce::Last, "time/remaining", remaining);
+            cx.log_as("time/remaining", remaining, Reduce::Last);
         }
     }
 }

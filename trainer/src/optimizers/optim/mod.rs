@@ -74,6 +74,12 @@ use crate::model::vars::Vars;
 use crate::values::facts::SettingList;
 
 /// Updates parameters from their gradients.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an optimizer of this crate",
+    label = "does not implement `trainer::optim::Optimizer`",
+    note = "the optimizers are in `trainer::optim`, such as `AdamW::new(1e-3)`; one of tch's own is wrapped in `optim::Tch::new(config, \
+            &vs, lr)?`"
+)]
 pub trait Optimizer: Send {
     /// Binds the optimizer to the parameters of a task.
     ///

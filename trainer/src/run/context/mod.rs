@@ -18,12 +18,12 @@ use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRunBackward, CanScaleLoss, CanSetBatch,
-    CanSetLoss, CanSetPred, CanSkipStep, CanStartBackward, CanStop, GradientsBegun, GradientsKept,
+    CanSetLoss, CanSetPred, CanSkipBatch, CanStartBackward, CanStop, GradientsBegun, GradientsKept,
     GradientsWithin, HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun,
     PredictionKept, PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
 use crate::log::history::Metrics;
-use crate::log::{Reduce, Value};
+use crate::log::{IntoValue, Reduce};
 use crate::model::vars::Grads;
 use crate::moment::{Moment, OnAllRanks};
 use crate::run::{Run, task_is_lent};
@@ -98,32 +98,32 @@ impl<P> Cx<P> {
     /// synchronize with it. At any other time the value immediately becomes the metric. A value
     /// that cannot be logged, such as a tensor with more than one element, ends the run with an
     /// error that names the hook.
-    pub fn log(&self, name: impl AsRef<str>, value: impl Into<Value>)
+    pub fn log(&self, name: impl AsRef<str>, value: impl IntoValue)
     where
         P: CanLog,
     {
-        self.run.log(Reduce::Mean, name.as_ref(), value.into(), None);
+        self.run.log(Reduce::Mean, name.as_ref(), value.into_value(), None);
     }
 
     /// Logs a mean over `weight` elements like [`log`](Cx::log), for values whose weight differs
     /// from the [weight](crate::Task::weight) of the batch, such as an accuracy over samples in a
     /// task whose loss is a mean over tokens. A weight that is negative, infinite or NaN ends the
     /// run with an error that names the hook.
-    pub fn log_weighted(&self, name: impl AsRef<str>, value: impl Into<Value>, weight: f64)
+    pub fn log_weighted(&self, name: impl AsRef<str>, value: impl IntoValue, weight: f64)
     where
         P: CanLog,
     {
-        self.run.log(Reduce::Mean, name.as_ref(), value.into(), Some(weight));
+        self.run.log(Reduce::Mean, name.as_ref(), value.into_value(), Some(weight));
     }
 
     /// Logs a value like [`log`](Cx::log), but reduces the values of a pass with `reduce` instead
     /// of averaging them. Each name must always be logged with the same reduction. Between batches
     /// there is nothing to reduce: the value immediately becomes the metric.
-    pub fn log_as(&self, reduce: Reduce, name: impl AsRef<str>, value: impl Into<Value>)
+    pub fn log_as(&self, name: impl AsRef<str>, value: impl IntoValue, reduce: Reduce)
     where
         P: CanLog,
     {
-        self.run.log(reduce, name.as_ref(), value.into(), None);
+        self.run.log(reduce, name.as_ref(), value.into_value(), None);
     }
 
     /// The task.
@@ -465,11 +465,11 @@ impl<P> Cx<P> {
 
     /// Skips this batch: none of its operations run, and only
     /// [`batch_idx`](crate::Counters::batch_idx) advances.
-    pub fn skip_step(&mut self)
+    pub fn skip_batch(&mut self)
     where
-        P: CanSkipStep + OnAllRanks,
+        P: CanSkipBatch + OnAllRanks,
     {
-        self.run.requests.skip_step = true;
+        self.run.requests.skip_batch = true;
     }
 
     /// Ends the current pass over data, in training or evaluation, after this batch. If an

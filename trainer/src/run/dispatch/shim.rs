@@ -2,6 +2,7 @@
 //! conversion of the result.
 
 use std::any::{Any, TypeId};
+use std::marker::PhantomData;
 
 use super::{Done, Next};
 use crate::checkpoint::Slot;
@@ -44,6 +45,24 @@ impl<P> HookContext for Cx<P> {
         Cx::from_shared(run)
     }
 }
+
+/// Whether a type is a context, for a check of aliases at compile time: the constant of this type is
+/// found before that of [`NoContext`].
+#[derive(Debug)]
+pub struct Probe<T>(PhantomData<T>);
+
+impl<P> Probe<Cx<P>> {
+    /// A context.
+    pub const IS_CONTEXT: bool = true;
+}
+
+/// What a [`Probe`] of any other type has.
+pub trait NoContext {
+    /// Not a context.
+    const IS_CONTEXT: bool = false;
+}
+
+impl<T> NoContext for Probe<T> {}
 
 /// Returns the context of a hook that may change training, as the type that the user's function
 /// takes.

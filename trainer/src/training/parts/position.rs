@@ -97,7 +97,7 @@ impl Part for PendingRequests {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        let Requests { skip_step: _, end_epoch, ref stop, is_of_clock, is_cut_short } = run.requests;
+        let Requests { skip_batch: _, end_epoch, ref stop, is_of_clock, is_cut_short } = run.requests;
         // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
         let stop = stop.clone().filter(|_| !is_of_clock);
         let mut saved = Saved::new();
