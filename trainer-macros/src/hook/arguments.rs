@@ -172,6 +172,9 @@ impl Arguments {
 
     fn parse_one(&mut self, argument: TokenStream, errors: &mut Errors) {
         let span = argument.span();
+        let text = argument.to_string();
+        let is_string = text.starts_with('"');
+        let marker = known_marker(text.trim_matches('"'));
         let mut rest = argument.clone().into_iter();
         let first = rest.next();
         let rest: TokenStream = rest.collect();
@@ -191,6 +194,7 @@ impl Arguments {
             }
             _ => match Path::parse_mod_style.parse2(argument) {
                 Ok(path) => self.word(&path, errors),
+                Err(_) if is_string => self.moved.push((span, Moved::Point(text, marker))),
                 Err(_) => errors.push(
                     span,
                     "expected a key, as in `#[hook(auto)]`, or `<key> = <value>`, as in `#[hook(ord = 10)]`",

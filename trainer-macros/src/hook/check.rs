@@ -10,8 +10,8 @@ use super::arguments::{Arguments, Moved, Of, Only, is_of_value};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
-    context_of, innermost, innermost_path, is_named, last_word, main_of, marker_ident, marker_of, next_of,
-    signature, takes_context,
+    context_of, has_one_argument, innermost, innermost_path, is_named, last_word, main_of, marker_ident,
+    marker_of, next_of, signature, takes_context,
 };
 use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
@@ -239,6 +239,9 @@ fn hook<'a>(
     errors: &mut Errors,
 ) -> Option<Hook<'a>> {
     let written = context_of(function);
+    if written.is_some_and(|written| is_named("Cx", written) && !has_one_argument(written)) {
+        return None; // rustc reports it
+    }
     // The words of a block are reported once, on the block.
     if !in_block || inherited.is_some() {
         for (span, moved) in &arguments.moved {

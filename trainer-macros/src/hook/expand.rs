@@ -427,7 +427,7 @@ impl Definition<'_> {
         let every = setting(hook, |arguments| arguments.every.as_ref()).map(|(n, span)| {
             let here = ours(*span);
             let n = if is_of_value(n) { quote!(1_u64) } else { quote!(#n) };
-            quote_spanned!(here=> .every(&#n))
+            quote_spanned!(here=> .every(&(#n)))
         });
         let when = setting(hook, |arguments| arguments.when.as_ref()).map(|path| {
             let text = text_of(path);

@@ -212,7 +212,8 @@ impl Member {
                 hidden.path().span(),
                 "in a `#[hook]` block, a method's `#[hook]` cannot be in a `cfg_attr`: put `#[cfg(…)]` on the method",
             );
-            return Ok(Member::Other(Function::parse(attributes, input)?.into_token_stream()));
+            let function = Function::parse(attributes, input)?;
+            return Ok(Member::Method(Box::new(Method { function, hook: None })));
         }
         let function = Function::parse(attributes, input)?;
         let mut own = None;

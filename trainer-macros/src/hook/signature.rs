@@ -255,6 +255,17 @@ pub(super) fn main_of(context: &Type) -> Option<(Span, String)> {
     Some((innermost_path(main), last_word(argument(main)?)))
 }
 
+/// Returns whether a type, or the type behind a reference, has one generic argument.
+pub(super) fn has_one_argument(written: &Type) -> bool {
+    match peeled(written) {
+        Type::Reference(reference) => has_one_argument(&reference.elem),
+        Type::Path(path) => path.path.segments.last().is_some_and(|last| {
+            matches!(&last.arguments, PathArguments::AngleBracketed(arguments) if arguments.args.len() == 1)
+        }),
+        _ => false,
+    }
+}
+
 /// Returns the last generic argument of a type, or of the type behind a reference.
 fn argument(written: &Type) -> Option<&Type> {
     match peeled(written) {
