@@ -237,8 +237,8 @@ pub mod __private {
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
     pub use crate::run::dispatch::shim::{NoContext, Probe, id_of_fn};
     pub use crate::run::dispatch::shim::{
-        around_outcome, call_around_nth, call_nth, holds, lent, main_only_guard, next_of, observed, outcome,
-        pass_on, selected_by_nth,
+        around_outcome, call_around_nth, call_nth, define_around, define_at, holds, lent, main_only_guard,
+        next_of, observed, outcome, pass_on, selected_by_nth,
     };
     pub use crate::run::{Rest, Run};
     pub use crate::values::facts::SettingsOf;

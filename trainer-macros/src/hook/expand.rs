@@ -454,10 +454,11 @@ impl Definition<'_> {
         let constraints = self.constraints(hook);
         let docs = hook.function.summary();
         let line = line_of(&hook.function.signature.ident);
-        let constructor = if hook.next.is_some() { format_ident!("around") } else { format_ident!("at") };
+        let constructor =
+            if hook.next.is_some() { format_ident!("define_around") } else { format_ident!("define_at") };
         let context = hook.context;
         quote! {
-            #trainer::__private::HookDef::#constructor::<#context>(#origin.written(#line, #docs), #id, #ord, #shim)
+            #trainer::__private::#constructor::<#context>(#origin.written(#line, #docs), #id, #ord, #shim)
             #(#only)*
             #every
             #of

@@ -12,7 +12,6 @@ use crate::lifecycle::HasModule;
 use crate::modules::ModulePattern;
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
-use crate::run::dispatch::shim::HookContext;
 use crate::run::{Rest, Run};
 use crate::values::facts::SettingsOf;
 
@@ -205,6 +204,22 @@ pub struct Definition<At> {
 }
 
 impl<At: Moment> Definition<At> {
+    /// Begins the definition of a hook at a point.
+    pub(crate) fn at(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Self
+    where
+        At: AtPoint,
+    {
+        Definition::new(origin, id, ord, Shim::Point(call))
+    }
+
+    /// Begins the definition of a hook around an operation.
+    pub(crate) fn around(origin: Origin, id: TypeId, ord: i32, call: AroundShim) -> Self
+    where
+        At: AtOperation,
+    {
+        Definition::new(origin, id, ord, Shim::Around(call))
+    }
+
     fn new(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
         let hook = HookDef {
             origin,
@@ -294,22 +309,6 @@ impl<At> Definition<At> {
 }
 
 impl HookDef {
-    /// Begins the definition of a hook with the context `C`, at a point.
-    pub fn at<C: HookContext>(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Definition<C::At>
-    where
-        C::At: AtPoint,
-    {
-        Definition::new(origin, id, ord, Shim::Point(call))
-    }
-
-    /// Begins the definition of a hook with the context `C`, around an operation.
-    pub fn around<C: HookContext>(origin: Origin, id: TypeId, ord: i32, call: AroundShim) -> Definition<C::At>
-    where
-        C::At: AtOperation,
-    {
-        Definition::new(origin, id, ord, Shim::Around(call))
-    }
-
     /// Returns whether the hook runs around an operation rather than at a point.
     pub(crate) fn goes_around(&self) -> bool {
         matches!(self.call, Shim::Around(_))

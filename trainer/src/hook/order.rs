@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
     use crate::hook::constraint::OrderConstraint;
-    use crate::hook::definition::{HookDef, Origin};
+    use crate::hook::definition::{Definition, Origin};
     use crate::lifecycle::BeforeFit;
 
     /// Types that identify the hooks of a test.
@@ -181,7 +181,7 @@ mod tests {
             line: 1,
             docs: "",
         };
-        let definition = HookDef::at::<crate::Cx<BeforeFit>>(origin, id(*own), *ord, |_, _| Ok(()));
+        let definition = Definition::<BeforeFit>::at(origin, id(*own), *ord, |_, _| Ok(()));
         Hook::new(definition.constraints(constraints.leak()).done(), None)
     }
 

@@ -6,7 +6,7 @@ use std::panic::Location;
 use super::shim::lend;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
-use crate::hook::definition::{HookDef, HookResult, Origin, PointShim, is_due};
+use crate::hook::definition::{Definition, HookDef, HookResult, Origin, PointShim, is_due};
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
@@ -124,7 +124,7 @@ impl HookOptions {
             line: place.line(),
             docs: "A closure",
         };
-        let definition = HookDef::at::<Cx<P>>(origin, TypeId::of::<F>(), ord, call).done();
+        let definition = Definition::<P>::at(origin, TypeId::of::<F>(), ord, call).done();
         HookDef { only, every, trial, observes, ..definition }
     }
 }

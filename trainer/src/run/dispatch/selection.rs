@@ -293,6 +293,7 @@ fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hook::definition::Definition;
     use crate::lifecycle::AfterStep;
 
     struct Old;
@@ -300,8 +301,7 @@ mod tests {
 
     fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook {
         let origin = Origin::new("plugin", path, Some(version), "src/lib.rs");
-        let definition =
-            HookDef::at::<crate::Cx<AfterStep>>(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
+        let definition = Definition::<AfterStep>::at(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
         Hook::new(definition, None)
     }
 

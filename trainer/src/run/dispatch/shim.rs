@@ -8,9 +8,9 @@ use super::{Done, Next};
 use crate::checkpoint::Slot;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::BoxError;
-use crate::hook::definition::{HookResult, Hooks};
+use crate::hook::definition::{AroundShim, Definition, HookResult, Hooks, Origin, PointShim};
 use crate::hook::selected::Selected;
-use crate::moment::Moment;
+use crate::moment::{AtOperation, AtPoint, Moment};
 use crate::run::context::Cx;
 use crate::run::{Rest, Run};
 
@@ -44,6 +44,27 @@ impl<P> HookContext for Cx<P> {
     fn of_shared(run: &Run) -> &Self {
         Cx::from_shared(run)
     }
+}
+
+/// Begins the definition of a hook with the context `C`, at a point.
+pub fn define_at<C: HookContext>(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Definition<C::At>
+where
+    C::At: AtPoint,
+{
+    Definition::at(origin, id, ord, call)
+}
+
+/// Begins the definition of a hook with the context `C`, around an operation.
+pub fn define_around<C: HookContext>(
+    origin: Origin,
+    id: TypeId,
+    ord: i32,
+    call: AroundShim,
+) -> Definition<C::At>
+where
+    C::At: AtOperation,
+{
+    Definition::around(origin, id, ord, call)
 }
 
 /// Whether a type is a context, for a check of aliases at compile time: the constant of this type is
