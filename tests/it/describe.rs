@@ -356,3 +356,22 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         assert!(rows(builder().without(path).build().unwrap()) < all, "{path}");
     }
 }
+
+/// A type with a hook.
+struct Forgotten;
+
+#[hook]
+impl Forgotten {
+    fn note(&mut self, _: &Cx<AfterStep>) {}
+}
+
+#[test]
+fn types_with_hooks_that_were_never_added_are_listed_on_request() {
+    let name = "it::describe::Forgotten";
+    let without = model::builder().build().unwrap().describe_hooks();
+    assert!(without.not_added().contains(&name));
+    assert!(without.not_added().iter().all(|path| !path.starts_with("trainer::")));
+    let with = model::builder().hook(Forgotten).build().unwrap().describe_hooks();
+    assert!(!with.not_added().contains(&name));
+    assert_eq!(with.not_added().len() + 1, without.not_added().len());
+}

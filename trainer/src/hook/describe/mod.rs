@@ -11,6 +11,7 @@ use std::path::Path;
 
 use super::constraint::OrderConstraint;
 use super::definition::{Hook, HookDef};
+use super::discovery::HookImpl;
 use super::table::Table;
 use crate::error::{Error, Result, suggestion};
 use crate::moment::{MomentInfo, MomentKind, Unit};
@@ -119,9 +120,9 @@ impl HookRow {
 /// [`mermaid`](HookTable::mermaid).
 ///
 /// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
-/// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all others run on
-/// every rank. In the process of another rank, these are not in the table, and the
-/// last line has their number.
+/// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all
+/// others run on every rank. In the process of another rank, these are not in the table, and the last
+/// line has their number.
 #[derive(Clone, Debug)]
 pub struct HookTable {
     nodes: Vec<Node>,
@@ -129,6 +130,8 @@ pub struct HookTable {
     rank: u32,
     /// The number of hooks that run on rank 0 only, if this is another rank.
     left_out: usize,
+    /// The paths of the functions and types with a hook in this trainer.
+    paths: BTreeSet<String>,
 }
 
 /// Tables are equal if their JSON representations are.
@@ -192,11 +195,34 @@ struct Contributor<'a> {
 }
 
 impl HookTable {
+    /// Returns the paths of the types with hooks that are linked into the program, but of which this
+    /// trainer has no value: those that were never added with
+    /// [`.hook(…)`](crate::TrainerBuilder::hook), are excluded, or belong to another task. The hooks of
+    /// this crate are left out.
+    ///
+    /// ```no_run
+    /// # use trainer::prelude::*;
+    /// # fn show(trainer: &Trainer<impl Task>) {
+    /// for path in trainer.describe_hooks().not_added() {
+    ///     println!("{path} has hooks, but this trainer has no value of it");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn not_added(&self) -> Vec<&'static str> {
+        let blocks = inventory::iter::<HookImpl>().map(|block| &block.origin);
+        let others = blocks.filter(|origin| origin.krate() != env!("CARGO_CRATE_NAME") || origin.binary);
+        let absent = others.filter(|origin| !self.paths.contains(&*origin.path));
+        let paths: BTreeSet<&'static str> = absent.map(|origin| &*origin.path).collect();
+        paths.into_iter().collect()
+    }
+
     pub(crate) fn of(table: &Table) -> Self {
         let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, moment)).collect();
         name_versions(&mut nodes);
         let on_main = table.hooks().iter().filter(|hook| table.rank() > 0 && hook.definition.main_only);
-        HookTable { nodes, rank: table.rank(), left_out: on_main.count() }
+        let paths = table.hooks().iter().map(|hook| hook.definition.origin.path.to_string());
+        HookTable { nodes, rank: table.rank(), left_out: on_main.count(), paths: paths.collect() }
     }
 
     /// Returns every point and operation once, where it is declared, in the order of the lifecycle.
