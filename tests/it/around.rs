@@ -298,7 +298,7 @@ fn a_replaced_optimizer_step_is_counted_once() {
 fn replacing_opt_step_outside_of_gradient_clipping_is_an_error() {
     let clipped = Harness::small().configure(|builder| builder.clip_grad_norm(1.0));
     let outcome = clipped.hook(AroundOptStep(|cx| cx.optimizer_mut()?.step())).run().unwrap();
-    insta::assert_snapshot!(message(outcome.error()), @"`ClipGradNorm` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `ClipGradNorm`");
+    insta::assert_snapshot!(message(outcome.error()), @"`ClipGradNorm` failed at after_opt_step, epoch 0, batch 0: a hook replaced `opt_step` without clipping the gradients: give that hook `after = trainer::stages::Clipping`, so that it runs inside `ClipGradNorm`");
 }
 
 #[test]

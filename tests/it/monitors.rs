@@ -269,7 +269,7 @@ struct Skip;
 
 #[hook]
 impl Skip {
-    #[hook(ord = trainer::ord::GRAD_CLIP)]
+    #[hook(in = trainer::stages::Clipping)]
     fn skip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         assert!(cx.grad("rows")?.is_sparse());
         Ok(next.skip())

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use trainer::prelude::*;
+use trainer::stages;
 
 use crate::model::{self, message};
 
@@ -16,7 +17,7 @@ impl First {
     fn after_fit(&mut self, _: &mut Cx<AfterFit>) {}
 }
 
-#[hook(ord = { const BASE: i32 = trainer::ord::PROGRESS; BASE - 4 })]
+#[hook(ord = { const BASE: i32 = 6; BASE - 4 })]
 impl Second {
     fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {
         self.0.lock().unwrap().push("second");
@@ -184,4 +185,164 @@ fn constraints_without_a_target_are_reported() {
     - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` has `after = Clip`, but `Clip` is at `before_opt_step`: constraints order hooks at the same moment only, so remove this one
     - `it::order::Astray::before_fit` (tests/it/order.rs:_) has `after = discovered`, but this trainer has no such hook: add it, or write `after = optional(discovered)` if it may be absent
     "#);
+}
+
+/// Hooks in stages, whose `ord` says the opposite.
+struct Staged;
+
+#[hook]
+impl Staged {
+    #[hook(in = stages::Last, ord = -9)]
+    fn last(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(in = trainer::stages::Loggers, ord = -2)]
+    fn second_logger(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(in = stages::Loggers, ord = -3)]
+    fn first_logger(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(ord = i32::MAX)]
+    fn without_a_stage(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(in = stages::Metrics, ord = 9)]
+    fn metrics(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(in(stages::First), ord = 10)]
+    fn first(&mut self, _: &Cx<AfterStep>) {}
+}
+
+#[test]
+fn hooks_run_in_the_order_of_their_stages_and_within_a_stage_by_ord() {
+    let trainer = model::builder()
+        .on::<AfterStep>(HookOptions::named("shown").in_set(stages::Display), |_| ())
+        .hook(Staged)
+        .build()
+        .unwrap();
+    let table = trainer.describe_hooks();
+    let names = ["first", "metrics", "without_a_stage", "shown", "first_logger", "second_logger", "last"];
+    let found: Vec<_> =
+        table.at("after_step").iter().map(|name| name.replace("it::order::Staged::", "")).collect();
+    assert_eq!(found, names);
+    let places: Vec<_> = table.rows().map(|row| (row.stage, row.ord, row.sets.len(), row.tied)).collect();
+    assert_eq!(places[0], (Some("First"), 10, 0, false));
+    assert_eq!(places[2], (None, i32::MAX, 0, false));
+    assert_eq!(places[4], (Some("Loggers"), -3, 0, false));
+    let text = table.to_string();
+    for order in ["First 10 ", "Metrics 9 ", "2147483647 ", "Display ", "Loggers -3 ", "Last -9 "] {
+        assert!(text.contains(&format!("| {order}")), "{order}: {text}");
+    }
+}
+
+/// A set of the tests, and one without a hook.
+struct Reports;
+struct Nothing;
+
+impl HookSet for Reports {}
+impl HookSet for Nothing {}
+
+/// Hooks in sets of this crate and of another one, in both, and around an operation.
+struct InSets;
+
+#[hook(in = plugin::Endings)]
+impl InSets {
+    fn inherits(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(in(Reports, plugin::Endings, stages::Loggers))]
+    fn in_three(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(in = Reports)]
+    fn overrides(&mut self, _: &Cx<AfterStep>) {}
+    fn around(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        next.run(cx)
+    }
+}
+
+/// Hooks that run before or after all hooks of a set.
+struct Beside;
+
+#[hook]
+impl Beside {
+    #[hook(after(Reports, Nothing), before = Nothing)]
+    fn after_reports(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(before = plugin::Endings, ord = 7)]
+    fn before_endings(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(after = plugin::Endings, ord = -7)]
+    fn inside(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        next.run(cx)
+    }
+}
+
+#[test]
+fn a_constraint_that_names_a_set_holds_for_all_its_hooks() {
+    let trainer = model::builder().hook(Beside).hook(InSets).build().unwrap();
+    let table = trainer.describe_hooks();
+    let found: Vec<_> = table.at("after_step").iter().map(|name| name.replace("it::order::", "")).collect();
+    let expected = [
+        "Beside::before_endings",
+        "InSets::inherits",
+        "InSets::overrides",
+        "InSets::in_three",
+        "Beside::after_reports",
+    ];
+    assert_eq!(found, expected);
+    assert_eq!(table.at("opt_step"), ["it::order::InSets::around", "it::order::Beside::inside"]);
+    let rows: Vec<_> = table.rows().filter(|row| row.sets.len() > 1).collect();
+    assert_eq!(rows[0].sets, ["Reports", "plugin::Endings"]);
+    let text = table.to_string();
+    assert!(text.contains("| Loggers, in = Reports, in = plugin::Endings "), "{text}");
+    assert!(text.contains("| 0, before = Nothing, after = Reports, after = Nothing "), "{text}");
+    let json = table.json().replace([' ', '\n'], "");
+    assert!(
+        json.contains(r#""stage":"Loggers""#) && json.contains(r#""sets":["Reports","plugin::Endings"]"#),
+        "{json}"
+    );
+}
+
+/// A hook that must precede one of an early stage, and hooks that nothing moves.
+struct Moved;
+
+#[hook]
+impl Moved {
+    #[hook(in = stages::Averaging)]
+    fn averaging(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(in = stages::Schedules)]
+    fn schedule(&mut self, _: &Cx<AfterStep>) {}
+    #[hook(ord = -1)]
+    fn other(&mut self, _: &Cx<AfterStep>) {}
+}
+
+struct BeforeMoved;
+
+#[hook(before = stages::Averaging, ord = 3)]
+impl BeforeMoved {
+    fn early(&mut self, _: &Cx<AfterStep>) {}
+}
+
+#[test]
+fn before_moves_the_hook_that_has_it_and_not_its_target() {
+    let trainer = model::builder().hook(Moved).hook(BeforeMoved).build().unwrap();
+    let table = trainer.describe_hooks();
+    let found: Vec<_> = table.at("after_step").iter().map(|name| name.replace("it::order::", "")).collect();
+    assert_eq!(found, ["BeforeMoved::early", "Moved::averaging", "Moved::schedule", "Moved::other"]);
+}
+
+/// Hooks in two stages, and between hooks of a set that must run in both orders.
+struct Torn;
+
+#[hook]
+impl Torn {
+    #[hook(in(stages::Display, Reports, stages::Loggers))]
+    fn torn(&mut self, _: &Cx<AfterFit>) {}
+    #[hook(after = Reports, before = Reports)]
+    fn between(&mut self, _: &Cx<AfterFit>) {}
+}
+
+#[test]
+fn two_stages_and_cycles_through_sets_are_reported() {
+    let error = model::builder().hook(Torn).build().unwrap_err();
+    insta::assert_snapshot!(message(&error), @r"
+    the trainer cannot be built, for 2 reasons:
+    - `it::order::Torn::torn` (tests/it/order.rs:_) is in two stages, `Display` and `Loggers`: name one, and order the hook among others with `before` and `after`
+    - the order constraints of these hooks form a cycle; remove at least one:
+        `it::order::Torn::torn` (tests/it/order.rs:_) before `it::order::Torn::between` (tests/it/order.rs:_): `it::order::Torn::between` has `after = Reports`
+        `it::order::Torn::between` (tests/it/order.rs:_) before `it::order::Torn::torn` (tests/it/order.rs:_): `it::order::Torn::between` has `before = Reports`
+    ");
+    let error = model::builder()
+        .on::<AfterFit>(HookOptions::named("both").in_set(stages::Display).in_set(stages::Last), |_| ())
+        .build()
+        .unwrap_err();
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `both` (tests/it/order.rs:_) is in two stages, `Display` and `Last`: name one, and order the hook among others with `before` and `after`");
 }

@@ -82,9 +82,14 @@ fn ranks_started_later_get_the_results_of_earlier_calls() {
 
 #[test]
 fn the_error_names_each_rank_that_failed_and_why() {
+    let left = once(|| scratch("left-the-barrier"));
     let results = Ranks::new(4)
         .results(|| {
             world().barrier("test")?; // a rank that dies while the others connect has another message
+            fs::write(left.join(world().rank().to_string()), "")?; // or before they have left this barrier
+            while fs::read_dir(&left)?.count() < 4 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             match world().rank() {
                 1 => panic!("the disk is on fire"),
                 2 => raise(SIGKILL).map_err(Error::from),

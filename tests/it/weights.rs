@@ -450,7 +450,7 @@ struct OwnStep;
 
 #[hook]
 impl OwnStep {
-    #[hook(ord = trainer::ord::GRAD_CLIP + 1)]
+    #[hook(after = trainer::stages::Clipping)]
     fn own(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         next.replace(cx, |cx| cx.optimizer_mut()?.step())
     }

@@ -26,7 +26,7 @@ const ATTRIBUTES: &[&str] = &[
     "after_step, ord = -3 * 2, only(train, valid), every = 10",
     "ord = \"10\", order, = 3,, every()",
     "a::b::c, main_only, before = optional(d::E<f>), after(g, h::I)",
-    "around = backward, on_epoch_end, ord = trainer::ord::PROGRESS + 1, crate = a::b",
+    "around = backward, on_epoch_end, in(trainer::stages::Display, Kit), in = 3, crate = a::b",
     "auto, single, every = 0, only = predict",
 ];
 

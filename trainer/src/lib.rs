@@ -121,7 +121,8 @@ pub use error::{
     BoxError, BuildError, CancelledBy, CancelledError, Error, FileError, HookError, Location, OperationError,
     Result,
 };
-pub use hook::{Discover, HookRow, HookTable, ord};
+pub use hook::set::HookSet;
+pub use hook::{Discover, HookRow, HookTable, stages};
 pub use hooks::averages::Averages;
 pub use io::terminal::print_line;
 pub use log::history::{History, Metrics, Summary};
@@ -156,7 +157,7 @@ pub use hook::definition::{AsHook, Hooks, IntoHook};
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// #[hook(ord = trainer::ord::PROGRESS + 1, only = train, every = 100)]
+/// #[hook(after = trainer::stages::Display, only = train, every = 100)]
 /// fn print_loss(cx: &Cx<AfterLoss>) {
 ///     println!("{} {:.4}", cx.counters().batches_seen, cx.loss().double_value(&[]));
 /// }
@@ -229,13 +230,14 @@ pub mod __private {
 
     pub use crate::checkpoint::StateOf;
     pub use crate::data::rows::common_row_count as same_rows;
-    pub use crate::hook::constraint::{OrderConstraint, id_of_own, id_of_type};
+    pub use crate::hook::constraint::{OrderConstraint, id_of_own, target_type};
     pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
     pub use crate::hook::selected::Selected;
+    pub use crate::hook::set::{SetRef, Stage};
     pub use crate::modules::ModulePattern;
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
-    pub use crate::run::dispatch::shim::{NoContext, Probe, id_of_fn};
+    pub use crate::run::dispatch::shim::{NoContext, Probe, target_fn};
     pub use crate::run::dispatch::shim::{
         around_outcome, call_around_nth, call_nth, define_around, define_at, holds, lent, main_only_guard,
         next_of, observed, outcome, pass_on, selected_by_nth,

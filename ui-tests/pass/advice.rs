@@ -275,7 +275,7 @@ impl trainer::checkpoint::State for Clips {
     }
 }
 
-#[hook(ord = trainer::ord::GRAD_CLIP + 1, state)]
+#[hook(after = trainer::stages::Clipping, state)]
 impl Clips {
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> trainer::Result<Done> {
         let _ = cx.grads();

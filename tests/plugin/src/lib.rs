@@ -102,3 +102,8 @@ pub mod rounds {
         }
     }
 }
+
+/// The hooks that end a step.
+pub struct Endings;
+
+impl HookSet for Endings {}

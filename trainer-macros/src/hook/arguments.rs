@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitInt, LitStr, Member, Path, UnOp};
+use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitInt, LitStr, Member, Path, TypePath, UnOp};
 
 use super::foreign;
 use crate::errors::Errors;
@@ -13,19 +13,20 @@ use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 14] = [
-    "ord", "only", "every", "when", "of", "before", "after", "auto", "single", "state", "settings", "trial",
-    "observes", "crate",
+const KEYS: [&str; 15] = [
+    "ord", "only", "every", "when", "of", "in", "before", "after", "auto", "single", "state", "settings",
+    "trial", "observes", "crate",
 ];
 
 /// The keys that need no value.
 const FLAGS: [&str; 6] = ["auto", "single", "state", "settings", "trial", "observes"];
 
 /// Words of other libraries for a key.
-const SYNONYMS: [(&str, &[&str]); 9] = [
+const SYNONYMS: [(&str, &[&str]); 10] = [
     ("when", &["if", "condition", "predicate", "run_if", "filter"]),
     ("ord", &["order", "priority", "rank", "level"]),
-    ("only", &["phase", "phases", "stage", "mode", "in"]),
+    ("only", &["phase", "phases", "mode"]),
+    ("in", &["set", "sets", "stage", "group", "in_set", "member_of"]),
     ("every", &["freq", "frequency", "interval", "period", "each"]),
     ("of", &["layer", "layers", "module", "modules", "target"]),
     ("auto", &["default", "automatic", "auto_register", "register"]),
@@ -70,6 +71,8 @@ pub(super) struct Arguments {
     pub(super) when: Option<Path>,
     /// `of = "encoder.*"`, `of("a", optional("b"))`, `of = self.patterns`: the modules.
     pub(super) of: Option<Of>,
+    /// `in = set`, `in(set, …)`.
+    pub(super) sets: Vec<Path>,
     /// `before = hook`, `before(hook, …)`.
     pub(super) before: Vec<Target>,
     /// `after = hook`, `after(hook, …)`.
@@ -258,6 +261,9 @@ impl Arguments {
                 }
                 (None, None) => match meant(&name, &KEYS) {
                     Some(key) => format!("`#[hook]` has no key `{name}`; did you mean {}?", form_of(key)),
+                    None if name.starts_with(char::is_uppercase) => {
+                        format!("`#[hook]` has no key `{name}`; a set of hooks is named with `in = <set>`")
+                    }
                     None => format!("`#[hook]` has no key `{name}`; expected one of {}", listed()),
                 },
             },
@@ -273,12 +279,14 @@ impl Arguments {
                 "of" => ": write `of(\"encoder.*\", \"head\")`",
                 "only" => ": name all phases in one list",
                 "before" | "after" => ": name all hooks in one list",
+                "in" => ": name all sets in one list",
                 _ => "",
             };
             return errors.push(span, format!("duplicate key `{name}`{help}"));
         }
         self.keys.push(key.clone());
-        self.words.extend((key != "crate").then(|| (LATER, key.clone())));
+        let completed = if name == "in" { Ident::new_raw("in", span) } else { key.clone() };
+        self.words.extend((key != "crate").then_some((LATER, completed)));
         match (name.as_str(), form) {
             ("ord", Form::Value(value)) => self.ord = integer("ord", value, span, errors),
             ("every", Form::Value(value)) => self.every = positive(value, span, errors),
@@ -288,6 +296,7 @@ impl Arguments {
                 self.only = only(list, span, &mut self.words, errors);
             }
             ("of", Form::Value(list) | Form::List(list)) => self.of = modules(list, span, errors),
+            ("in", Form::Value(list) | Form::List(list)) => self.sets = sets(list, span, errors),
             ("before", Form::Value(list) | Form::List(list)) => {
                 self.before = targets(&name, list, span, errors);
             }
@@ -418,6 +427,7 @@ fn form_of(key: &str) -> &'static str {
         "of" => {
             "`of = \"<module>\"`, `of(\"<module>\", …)`, `of = optional(\"<module>\")` or `of = self.<field>`"
         }
+        "in" => "`in = <set>` or `in(<set>, …)`",
         "before" => "`before = <hook>`, `before(<hook>, …)` or `before = optional(<hook>)`",
         "after" => "`after = <hook>`, `after(<hook>, …)` or `after = optional(<hook>)`",
         "crate" => "`crate = <path of the trainer crate>`",
@@ -613,6 +623,25 @@ fn saved_field(value: TokenStream, key: Span, errors: &mut Errors) -> Option<Sav
     let form = form_of("state");
     errors.push(at, format!("expected {form}; several values can be one field that is a struct"));
     None
+}
+
+/// Parses the paths of sets.
+fn sets(list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Path> {
+    if check_single(&list, errors).is_none() {
+        return Vec::new();
+    }
+    let mut sets = Vec::new();
+    for part in parts("in", list, at, errors) {
+        let span = part.span();
+        match syn::parse2::<syn::TypePath>(part) {
+            Ok(TypePath { path, qself: None, .. }) if sets.contains(&path) => {
+                errors.push(span, "the hook is in this set already");
+            }
+            Ok(TypePath { path, qself: None, .. }) => sets.push(path),
+            _ => errors.push(span, format!("expected the path of a set of hooks: {}", form_of("in"))),
+        }
+    }
+    sets
 }
 
 /// Parses the paths of hooks, each of which may be `optional(…)`.

@@ -447,5 +447,8 @@ fn itself(name: &str, arguments: &Arguments, errors: &mut Errors) {
         if target.path.get_ident().is_some_and(|word| word == name || word == "Self") {
             errors.push(target.path.span(), "a hook cannot run before or after itself");
         }
+        if arguments.sets.contains(&target.path) {
+            errors.push(target.path.span(), "a hook cannot run before or after a set that it is in");
+        }
     }
 }

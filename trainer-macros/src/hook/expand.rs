@@ -451,6 +451,7 @@ impl Definition<'_> {
         });
         let observes = hook.observes.then(|| quote!(.observes()));
         let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
+        let sets = self.sets(hook);
         let constraints = self.constraints(hook);
         let docs = hook.function.summary();
         let line = line_of(&hook.function.signature.ident);
@@ -466,9 +467,23 @@ impl Definition<'_> {
             #selected
             #observes
             #trial
+            #sets
             #constraints
             .done()
         }
+    }
+
+    /// Expands `in`: a method's own, or else the block's.
+    fn sets(&self, hook: &Hook<'_>) -> Option<TokenStream> {
+        let sets = setting(hook, |arguments| (!arguments.sets.is_empty()).then_some(&arguments.sets))?;
+        let refs = sets.iter().map(|path| {
+            let here = ours(path.segments.last().map_or_else(|| path.span(), |last| last.ident.span()));
+            let trainer = self.krate.at(here);
+            let text = text_of(path);
+            quote_spanned!(here=> #trainer::__private::SetRef::of::<#path>(#text))
+        });
+        let trainer = self.krate.at(Span::call_site());
+        Some(quote!(.sets(const { &[#(#refs),*] as &'static [#trainer::__private::SetRef] })))
     }
 
     /// Expands `before` and `after`: a method's own, or else the block's.
@@ -502,9 +517,9 @@ impl Definition<'_> {
             .last()
             .is_some_and(|segment| segment.ident.unraw().to_string().starts_with(char::is_uppercase));
         let id = if is_type {
-            quote_spanned!(here=> #trainer::__private::id_of_type::<#path>())
+            quote_spanned!(here=> #trainer::__private::target_type::<#path, _>())
         } else {
-            quote_spanned!(here=> #trainer::__private::id_of_fn(&#path))
+            quote_spanned!(here=> #trainer::__private::target_fn(&#path))
         };
         let optional = target.optional.then(|| quote!(.optional()));
         let inherited = of_block.then(|| quote!(.inherited()));

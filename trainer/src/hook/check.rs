@@ -2,7 +2,7 @@
 //! and can borrow its value, and that all `around` hooks fit on the stack.
 
 use std::any::TypeId;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::definition::{Hook, HookDef};
 use super::instance::TASK;
@@ -15,6 +15,7 @@ use crate::phase::PhaseSet;
 /// hooks that can never fire, hooks that cannot borrow their value, and too many `around` hooks.
 pub(crate) fn check(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     dangling(hooks, mistakes);
+    two_stages(hooks, mistakes);
     no_interval(hooks, mistakes);
     never_fire(hooks, task, mistakes);
     run_within_themselves(hooks, mistakes);
@@ -31,7 +32,21 @@ fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports constraints whose target is absent or at another moment, except optional ones.
+/// Reports hooks in more than one stage.
+fn two_stages(hooks: &[Hook], mistakes: &mut Vec<String>) {
+    for Hook { definition, .. } in hooks {
+        let stages: BTreeSet<_> = definition.sets.iter().filter_map(|set| set.stage).collect();
+        if let [one, other, ..] = stages.iter().filter_map(|stage| stage.name()).collect::<Vec<_>>()[..] {
+            let placed = definition.origin.placed();
+            mistakes.push(format!(
+                "{placed} is in two stages, `{one}` and `{other}`: name one, and order the hook among others with `before` and `after`"
+            ));
+        }
+    }
+}
+
+/// Reports constraints whose target is absent or at another moment, except optional ones and sets,
+/// which may be empty.
 fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut moments: HashMap<TypeId, Vec<&'static MomentInfo>> = HashMap::new();
     for hook in hooks {
@@ -40,12 +55,12 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     // A block's constraint is on each of its hooks, but reported once.
     let mut reported = HashSet::new();
     for Hook { definition, .. } in hooks {
-        for constraint in definition.constraints.iter().filter(|constraint| !constraint.optional) {
+        for constraint in definition.constraints.iter().filter(|it| !it.optional && !it.target.is_set) {
             let placed = definition.origin.placed();
             let written = constraint.written();
             let path = constraint.path;
-            match moments.get(&constraint.target) {
-                None if constraint.inherited && !reported.insert((definition.id, constraint.target)) => {}
+            match moments.get(&constraint.target.id) {
+                None if constraint.inherited && !reported.insert((definition.id, constraint.target.id)) => {}
                 None => mistakes.push(format!(
                     "{placed} has `{written}`, but this trainer has no such hook: add it, \
                      or write `{} = optional({path})` if it may be absent",

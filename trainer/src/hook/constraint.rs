@@ -1,15 +1,16 @@
 //! Order constraints: `before = path` and `after = path`, whose targets are identified by the
-//! `TypeId` of a function or type.
+//! `TypeId` of a function, a hook type or a set.
 
 use std::any::TypeId;
 
-use super::definition::Hooks;
+use super::definition::{AsHook, Hooks};
+use super::set::HookSet;
 
 /// A `before` or `after` constraint of a hook.
 #[derive(Clone, Debug)]
 pub struct OrderConstraint {
     pub(crate) side: Side,
-    pub(crate) target: TypeId,
+    pub(crate) target: OrderTarget,
     /// The target's path, as written.
     pub(crate) path: &'static str,
     /// Whether the target may be absent.
@@ -17,6 +18,14 @@ pub struct OrderConstraint {
     /// Whether the constraint is written on a block, and applies at every moment where both the
     /// block and the target have a hook.
     pub(crate) inherited: bool,
+}
+
+/// A hook function, a hook type or a set of hooks, which an order constraint names.
+#[derive(Clone, Copy, Debug)]
+pub struct OrderTarget {
+    pub(crate) id: TypeId,
+    /// Whether it is a set, which may be empty.
+    pub(crate) is_set: bool,
 }
 
 /// Whether a hook runs before or after its target.
@@ -29,13 +38,13 @@ pub(crate) enum Side {
 impl OrderConstraint {
     /// Creates a constraint that runs the hook before its target.
     #[must_use]
-    pub const fn before(target: TypeId, path: &'static str) -> Self {
+    pub const fn before(target: OrderTarget, path: &'static str) -> Self {
         OrderConstraint { side: Side::Before, target, path, optional: false, inherited: false }
     }
 
     /// Creates a constraint that runs the hook after its target.
     #[must_use]
-    pub const fn after(target: TypeId, path: &'static str) -> Self {
+    pub const fn after(target: OrderTarget, path: &'static str) -> Self {
         OrderConstraint { side: Side::After, target, path, optional: false, inherited: false }
     }
 
@@ -72,10 +81,35 @@ impl OrderConstraint {
     }
 }
 
-/// Returns the identity of a hook type.
+/// A type that a constraint can name. `Kind` distinguishes hook types from sets and is inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is neither a hook type nor a set of hooks",
+    label = "has no hooks",
+    note = "`before` and `after` take the path of a function with `#[hook]`, of a type with a `#[hook] impl` block, or of a `HookSet`"
+)]
+pub trait NamesHooks<Kind>: 'static {
+    /// Whether it is a set.
+    const IS_SET: bool;
+}
+
+#[diagnostic::do_not_recommend]
+impl<H: Hooks> NamesHooks<AsHook> for H {
+    const IS_SET: bool = false;
+}
+
+/// Marks a type that is a set.
+#[derive(Debug)]
+pub enum AsSet {}
+
+#[diagnostic::do_not_recommend]
+impl<S: HookSet> NamesHooks<AsSet> for S {
+    const IS_SET: bool = true;
+}
+
+/// Returns the target of a constraint that names a type.
 #[must_use]
-pub const fn id_of_type<H: Hooks>() -> TypeId {
-    TypeId::of::<H>()
+pub const fn target_type<T: NamesHooks<Kind>, Kind>() -> OrderTarget {
+    OrderTarget { id: TypeId::of::<T>(), is_set: T::IS_SET }
 }
 
 /// Returns the identity of an annotated function, whose signature is checked elsewhere.

@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 
 use super::constraint::OrderConstraint;
 use super::selected::{AsInterval, Selected, SelectedOf};
+use super::set::{SetRef, Stage};
+use super::stages;
 use crate::checkpoint::StateOf;
 use crate::error::BoxError;
 use crate::lifecycle::HasModule;
@@ -189,6 +191,8 @@ pub struct HookDef {
     pub(crate) observes: bool,
     /// Whether it runs in trials. Defaults to whether its value has a state.
     pub(crate) trial: Option<bool>,
+    /// The sets of `in`.
+    pub(crate) sets: Cow<'static, [SetRef]>,
     pub(crate) constraints: &'static [OrderConstraint],
     pub(crate) call: Shim,
 }
@@ -235,6 +239,7 @@ impl<At: Moment> Definition<At> {
             main_only: At::IS_MAIN_ONLY,
             observes: false,
             trial: None,
+            sets: Cow::Borrowed(&[]),
             constraints: &[],
             call,
         };
@@ -295,6 +300,12 @@ impl<At> Definition<At> {
         self
     }
 
+    /// Adds the hook to these sets.
+    pub fn sets(mut self, sets: &'static [SetRef]) -> Self {
+        self.hook.sets = Cow::Borrowed(sets);
+        self
+    }
+
     /// Sets the order constraints.
     pub fn constraints(mut self, constraints: &'static [OrderConstraint]) -> Self {
         self.hook.constraints = constraints;
@@ -312,6 +323,17 @@ impl HookDef {
     /// Returns whether the hook runs around an operation rather than at a point.
     pub(crate) fn goes_around(&self) -> bool {
         matches!(self.call, Shim::Around(_))
+    }
+
+    /// Returns the stage that the hook is in, or else the position of hooks without one.
+    pub(crate) fn stage(&self) -> Stage {
+        self.sets.iter().find_map(|set| set.stage).unwrap_or(stages::DEFAULT)
+    }
+
+    /// Returns whether a constraint names the hook, by its type or by one of its sets.
+    pub(crate) fn is_target_of(&self, constraint: &OrderConstraint) -> bool {
+        let target = constraint.target.id;
+        self.id == target || self.sets.iter().any(|set| set.id == target)
     }
 
     /// Returns the phases in which the hook runs.

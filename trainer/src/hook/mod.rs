@@ -6,9 +6,10 @@ pub(crate) mod definition;
 pub(crate) mod describe;
 pub(crate) mod discovery;
 pub(crate) mod instance;
-pub mod ord;
 pub(crate) mod order;
 pub(crate) mod selected;
+pub(crate) mod set;
+pub mod stages;
 pub(crate) mod table;
 
 pub use describe::{HookRow, HookTable};

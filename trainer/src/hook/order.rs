@@ -1,4 +1,4 @@
-//! The order of hooks: by `before` and `after`, then by `ord`, then by origin.
+//! The order of hooks: by `before` and `after`, then by stage, then by `ord`, then by origin.
 
 use std::any::TypeId;
 use std::cmp::Reverse;
@@ -6,12 +6,18 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 use super::constraint::Side;
 use super::definition::Hook;
+use super::set::Stage;
+
+/// Where a hook runs if no constraint says otherwise.
+type Position = (Stage, i32);
 
 /// Orders the hooks of one moment.
 ///
-/// A hook is ready when all hooks that must run before it are placed. The ready hook with the
-/// lowest `ord` comes next, and in a tie the one that `hooks` lists first: hooks of the builder in
-/// the order they were added, then discovered ones by crate, module path and name, then the task's.
+/// A hook is ready when all hooks that must run before it are placed. The ready hook of the earliest
+/// stage, then with the lowest `ord`, comes next, and in a tie the one that `hooks` lists first: hooks
+/// of the builder in the order they were added, then discovered ones by crate, module path and name,
+/// then the task's. A hook with `before` has the position of its earliest target, if that is earlier
+/// than its own: so a constraint moves the hook that has it, not its target.
 ///
 /// # Errors
 ///
@@ -23,7 +29,8 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     for followers in &graph.followers {
         followers.iter().for_each(|(follower, _)| waiting[*follower] += 1);
     }
-    let ready = |index: usize| Reverse((hooks[index].definition.ord, index));
+    let positions = graph.positions(&hooks);
+    let ready = |index: usize| Reverse((positions[index], index));
     let mut heap: BinaryHeap<_> = (0..hooks.len()).filter(|&index| waiting[index] == 0).map(ready).collect();
     let mut placed = Vec::with_capacity(hooks.len());
     while let Some(Reverse((_, index))) = heap.pop() {
@@ -46,6 +53,8 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
 struct Graph {
     /// For each hook, the hooks that must run after it, with the constraint that requires it.
     followers: Vec<Vec<(usize, ConstraintRef)>>,
+    /// For each target of a `before`, the hooks that have it.
+    preceded_by: HashMap<usize, Vec<usize>>,
 }
 
 /// A constraint, by the index of its hook and its index among the hook's constraints.
@@ -58,25 +67,50 @@ struct ConstraintRef {
 impl Graph {
     fn of(hooks: &[Hook]) -> Self {
         let mut followers = vec![Vec::new(); hooks.len()];
+        let mut preceded_by: HashMap<usize, Vec<usize>> = HashMap::new();
         if hooks.iter().all(|hook| hook.definition.constraints.is_empty()) {
-            return Graph { followers };
+            return Graph { followers, preceded_by };
         }
         let mut by_id: HashMap<TypeId, Vec<usize>> = HashMap::new();
         for (index, hook) in hooks.iter().enumerate() {
-            by_id.entry(hook.definition.id).or_default().push(index);
+            let sets = hook.definition.sets.iter().map(|set| set.id);
+            for id in sets.chain([hook.definition.id]) {
+                by_id.entry(id).or_default().push(index);
+            }
         }
         for (hook, it) in hooks.iter().enumerate() {
             for (index, constraint) in it.definition.constraints.iter().enumerate() {
-                for &target in by_id.get(&constraint.target).into_iter().flatten() {
+                for &target in by_id.get(&constraint.target.id).into_iter().flatten() {
                     let (first, second) = match constraint.side {
-                        Side::Before => (hook, target),
+                        Side::Before => {
+                            preceded_by.entry(target).or_default().push(hook);
+                            (hook, target)
+                        }
                         Side::After => (target, hook),
                     };
                     followers[first].push((second, ConstraintRef { hook, index }));
                 }
             }
         }
-        Graph { followers }
+        Graph { followers, preceded_by }
+    }
+
+    /// Returns the position of each hook, from the earliest on: that of a target may come from a
+    /// target of its own.
+    fn positions(&self, hooks: &[Hook]) -> Vec<Position> {
+        let own = |hook: &Hook| (hook.definition.stage(), hook.definition.ord);
+        let mut positions: Vec<Position> = hooks.iter().map(own).collect();
+        let mut heap: BinaryHeap<_> =
+            self.preceded_by.keys().map(|&target| Reverse((positions[target], target))).collect();
+        while let Some(Reverse((position, target))) = heap.pop() {
+            for &hook in self.preceded_by.get(&target).into_iter().flatten() {
+                if position < positions[hook] {
+                    positions[hook] = position;
+                    heap.push(Reverse((position, hook)));
+                }
+            }
+        }
+        positions
     }
 
     /// Returns a message for the shortest cycle through each hook, skipping hooks on a cycle that
@@ -141,36 +175,47 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hook::constraint::OrderConstraint;
+    use crate::hook::constraint::{OrderConstraint, OrderTarget};
     use crate::hook::definition::{Definition, Origin};
+    use crate::hook::set::{HookSet, SetRef};
+    use crate::hook::stages;
     use crate::lifecycle::BeforeFit;
 
     /// Types that identify the hooks of a test.
     struct Type<const N: usize>;
 
+    /// A set without a position.
+    struct Set;
+
+    impl HookSet for Set {}
+
+    /// The types of hooks, followed by the sets.
     fn id(nth: usize) -> TypeId {
         let types: [&dyn Any; 9] = [
             &Type::<0>, &Type::<1>, &Type::<2>, &Type::<3>, &Type::<4>, &Type::<5>, &Type::<6>, &Type::<7>,
             &Type::<8>,
         ];
-        types[nth].type_id()
+        types.get(nth).map_or_else(|| set(nth - types.len()).id, |it| (*it).type_id())
     }
 
-    /// A hook in a test: its type, its `ord`, and its constraints, each with whether it is `after`
-    /// and its target type. Two hooks of the same type belong to two values.
-    type Case = (usize, i32, Vec<(bool, usize)>);
+    fn set(nth: usize) -> SetRef {
+        [SetRef::of::<stages::Averaging>("x"), SetRef::of::<stages::Display>("x"), SetRef::of::<Set>("x")]
+            [nth]
+    }
 
-    fn hook((own, ord, constraints): &Case) -> Hook {
+    /// A hook in a test: its type, its `ord`, its set, and its constraints, each with whether it is
+    /// `after` and its target. Two hooks of the same type belong to two values.
+    type Case = (usize, i32, Option<usize>, Vec<(bool, usize)>);
+
+    fn hook((own, ord, of_set, constraints): &Case) -> Hook {
         let constraints: Vec<_> = constraints
             .iter()
             .map(|&(after, target)| {
-                if after {
-                    OrderConstraint::after(id(target), "x")
-                } else {
-                    OrderConstraint::before(id(target), "x")
-                }
+                let target = OrderTarget { id: id(target), is_set: target >= 9 };
+                if after { OrderConstraint::after(target, "x") } else { OrderConstraint::before(target, "x") }
             })
             .collect();
+        let sets: Vec<_> = of_set.iter().map(|nth| set(*nth)).collect();
         let origin = Origin {
             module: "m",
             path: "m::x".into(),
@@ -182,13 +227,36 @@ mod tests {
             docs: "",
         };
         let definition = Definition::<BeforeFit>::at(origin, id(*own), *ord, |_, _| Ok(()));
-        Hook::new(definition.constraints(constraints.leak()).done(), None)
+        Hook::new(definition.constraints(constraints.leak()).sets(sets.leak()).done(), None)
     }
 
     /// Returns whether a constraint requires `first` to run before `second`.
     fn requires(cases: &[Case], first: usize, second: usize) -> bool {
-        let ((own, _, constraints), (other, _, others)) = (&cases[first], &cases[second]);
-        constraints.contains(&(false, *other)) || others.contains(&(true, *own))
+        names(&cases[first], false, &cases[second]) || names(&cases[second], true, &cases[first])
+    }
+
+    /// Returns whether a constraint of `one` on this side names `other`.
+    fn names((.., constraints): &Case, after: bool, (other, _, of_set, _): &Case) -> bool {
+        constraints.contains(&(after, *other))
+            || of_set.is_some_and(|of_set| constraints.contains(&(after, 9 + of_set)))
+    }
+
+    /// Returns the stage and the `ord` of a hook, or of what it must precede, if that is earlier.
+    fn position(cases: &[Case], nth: usize, seen: &mut Vec<usize>) -> (i32, i32) {
+        let (_, ord, of_set, _) = cases[nth];
+        let stage = match of_set {
+            Some(0) => -1,
+            Some(1) => 1,
+            _ => 0,
+        };
+        seen.push(nth);
+        let mut earliest = (stage, ord);
+        for target in 0..cases.len() {
+            if names(&cases[nth], false, &cases[target]) && !seen.contains(&target) {
+                earliest = earliest.min(position(cases, target, seen));
+            }
+        }
+        earliest
     }
 
     /// Finds the order naively: repeatedly takes the best hook that no remaining hook must precede.
@@ -197,7 +265,7 @@ mod tests {
         let mut placed = Vec::new();
         while !left.is_empty() {
             let free = left.iter().filter(|&&nth| !left.iter().any(|&other| requires(cases, other, nth)));
-            let best = *free.min_by_key(|&&nth| (cases[nth].1, nth))?;
+            let best = *free.min_by_key(|&&nth| (position(cases, nth, &mut Vec::new()), nth))?;
             left.retain(|nth| *nth != best);
             placed.push(best);
         }
@@ -218,8 +286,8 @@ mod tests {
     }
 
     fn cases() -> impl Strategy<Value = Vec<Case>> {
-        let constraints = prop::collection::vec((any::<bool>(), 0..9_usize), 0..3);
-        prop::collection::vec((0..9_usize, -2..3, constraints), 0..12)
+        let constraints = prop::collection::vec((any::<bool>(), 0..12_usize), 0..3);
+        prop::collection::vec((0..9_usize, -2..3, prop::option::of(0..3_usize), constraints), 0..12)
     }
 
     proptest! {

@@ -2,7 +2,7 @@
 
 use tch::Device;
 
-use super::ord;
+use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::libtorch::{AutocastGuard, Precision};
 use crate::prelude::*;
@@ -34,7 +34,7 @@ use crate::prelude::*;
 /// schedules.
 ///
 /// The division takes place outside of [`NanGuard`](super::NanGuard),
-/// [`ClipGradNorm`](super::ClipGradNorm) and other hooks around `opt_step` with a higher `ord`, so
+/// [`ClipGradNorm`](super::ClipGradNorm) and other hooks around `opt_step` that come after it, so
 /// these see the unscaled gradients. Hooks at `before_opt_step` see the scaled ones;
 /// [`scale`](Amp::scale) returns the factor. To find out whether the gradients are finite, the hook
 /// waits for the device once per optimizer step.
@@ -156,7 +156,7 @@ fn rescale_kept<P>(cx: &mut Cx<P>, factor: f64) {
     }
 }
 
-#[hook(ord = ord::AMP, single, state, settings)]
+#[hook(in = stages::StepControl, ord = -1, single, state, settings)]
 impl Amp {
     /// Returns an error if the device does not support autocast, a parameter is bf16 or fp16, or a
     /// setting is invalid.

@@ -1,6 +1,6 @@
 //! Averages of the weights: [`Ema`] and [`Swa`].
 
-use super::ord;
+use super::stages;
 use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
@@ -9,7 +9,7 @@ use crate::prelude::*;
 /// the shared ones that swap the averages in and out.
 macro_rules! averaging {
     (impl $hook:ident { $($own:tt)* }) => {
-        #[hook(ord = ord::AVERAGING, single, state, settings)]
+        #[hook(in = stages::Averaging, single, state, settings)]
         impl $hook {
             $($own)*
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Swa, ord};
+use super::{Swa, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 use crate::{TrainerBuilder, Vars, libtorch};
@@ -149,7 +149,7 @@ impl<T: Task> Settings for BatchNormUpdate<T> {
     }
 }
 
-#[hook(ord = ord::BATCH_NORM_UPDATE, single, settings)]
+#[hook(in = stages::Averaging, ord = 1, single, settings)]
 impl<T: Task> BatchNormUpdate<T> {
     /// Returns an error if there is no `Swa` whose weights need statistics.
     #[hook(only = train)]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::ord;
+use super::stages;
 use super::watched_metric::{is_of_pass, of_epoch};
 use crate::checkpoint::{CheckpointFolder, SettingList, Settings};
 use crate::io::files::create_folders_below;
@@ -315,7 +315,7 @@ impl Settings for Checkpoint {
     }
 }
 
-#[hook(ord = ord::CHECKPOINT, single, settings)]
+#[hook(in = stages::Decisions, single, settings)]
 impl Checkpoint {
     /// Locks the folder for this trainer, except in a smoke test. Returns an error if a setting is
     /// invalid, if the folder belongs in a run folder and there is none, if another trainer has
@@ -378,7 +378,7 @@ impl Checkpoint {
 
     /// Checks the metric of [`keep_best`](Checkpoint::keep_best) if it is a validation metric. Runs
     /// after the hooks that log metrics.
-    #[hook(only = valid, ord = ord::EARLY_STOPPING)]
+    #[hook(only = valid)]
     fn after_valid(&mut self, cx: &Cx<Main<AfterValid>>) -> Result<()> {
         if self.has_begun && self.best.as_ref().is_some_and(|best| is_of_pass(cx, &best.metric)) {
             self.judge(cx)?;
@@ -389,7 +389,6 @@ impl Checkpoint {
     /// Requests the checkpoint of an epoch when one is due, and checks the metric of
     /// [`keep_best`](Checkpoint::keep_best) unless it is a validation metric, which `after_valid`
     /// checks. Runs after the hooks that log metrics.
-    #[hook(ord = ord::EARLY_STOPPING)]
     fn after_epoch(&mut self, cx: &Cx<Main<AfterEpoch>>) -> Result<()> {
         let is_due = match self.every {
             None => self.every_time.is_none(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::ord;
+use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::distributed::Reducer;
 use crate::prelude::*;
@@ -105,7 +105,7 @@ impl DataParallel {
     }
 }
 
-#[hook(ord = ord::DATA_PARALLEL, auto = ranks, single, settings)]
+#[hook(in = stages::Communication, auto = ranks, single, settings)]
 impl DataParallel {
     /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the size of a bucket is
     /// 0.
@@ -170,7 +170,7 @@ impl DataParallel {
 
     /// Averages gradients that a hook computed by replacing the operation `backward` or by running
     /// another backward pass. Returns an error if the ranks have gradients of different parameters.
-    #[hook(ord = i32::MIN)]
+    #[hook(in = stages::First, ord = i32::MIN)]
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
         if cx.grads_are_averaged() {
             return Ok(());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ord;
+use super::stages;
 use super::watched_metric::{is_of, is_of_pass, value_of};
 use crate::checkpoint::{SettingList, Settings};
 use crate::lifecycle::{CanStop, HasMetrics};
@@ -155,7 +155,7 @@ impl EarlyStopping {
     }
 }
 
-#[hook(ord = ord::EARLY_STOPPING, state = self.progress, settings)]
+#[hook(in = stages::Decisions, state = self.progress, settings)]
 impl EarlyStopping {
     /// Records whether a fit is running.
     fn setup(&mut self, cx: &Cx<Setup>) {

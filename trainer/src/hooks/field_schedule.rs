@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::ord;
+use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -90,7 +90,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
     }
 }
 
-#[hook(ord = ord::LR_SCHEDULE, state = self.last_set, settings, trial = false)]
+#[hook(in = stages::Schedules, state = self.last_set, settings, trial = false)]
 impl<H: Send + 'static> FieldSchedule<H> {
     /// Returns an error if there is no hook of type `H`.
     #[hook(only = train)]

@@ -1,6 +1,6 @@
 //! Freezing and thawing parameters on a schedule.
 
-use super::ord;
+use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::error::suggestion;
 use crate::modules::Patterns;
@@ -181,7 +181,7 @@ impl Freeze {
     }
 }
 
-#[hook(ord = ord::FREEZE, state, settings)]
+#[hook(in = stages::Freezing, state, settings)]
 impl Freeze {
     /// Returns an error if a future event is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Gradient clipping.
 
-use super::ord;
+use super::stages;
 use crate::TrainerBuilder;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
@@ -8,12 +8,11 @@ use crate::prelude::*;
 /// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.
 ///
-/// It runs inside other hooks around `opt_step`, [`ClipGradValue`] among them, unless they have a
-/// higher `ord`. Hooks at `before_opt_step`, and those around `opt_step` with a lower `ord`, see the
-/// unclipped gradients, and gradients that such a hook keeps for a later step are not clipped. A
-/// hook that [replaces](crate::Next::replace) `opt_step` needs a higher `ord` than
-/// [`GRAD_CLIP`](crate::ord::GRAD_CLIP): otherwise its replacement would omit the clipping, which
-/// is an error.
+/// It runs inside other hooks around `opt_step`, [`ClipGradValue`] among them, in the stage
+/// [`Clipping`](crate::stages::Clipping). Hooks at `before_opt_step` and other hooks around `opt_step`
+/// see the unclipped gradients, and gradients that such a hook keeps for a later step are not clipped.
+/// A hook that [replaces](crate::Next::replace) `opt_step` needs `after = trainer::stages::Clipping`:
+/// otherwise its replacement would omit the clipping, which is an error.
 #[derive(Debug)]
 pub struct ClipGradNorm {
     max_norm: f64,
@@ -24,8 +23,7 @@ pub struct ClipGradNorm {
 /// Clips each element of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) adds this hook.
 ///
-/// Its `ord` is one less than that of [`ClipGradNorm`], so it clips before that hook does, and
-/// otherwise in the same order relative to other hooks.
+/// It clips before [`ClipGradNorm`] does, in the same stage.
 #[derive(Debug)]
 pub struct ClipGradValue {
     max_value: f64,
@@ -63,7 +61,7 @@ fn check_clipped(has_clipped: &mut bool, hook: &str) -> Result<()> {
     }
     Err(Error::msg(format!(
         "a hook replaced `opt_step` without clipping the gradients: give that hook \
-         `ord = trainer::ord::GRAD_CLIP + 1`, so that it runs inside `{hook}`"
+         `after = trainer::stages::Clipping`, so that it runs inside `{hook}`"
     )))
 }
 
@@ -92,7 +90,7 @@ fn check_limit(setting: &str, limit: f64) -> Result<(), String> {
     Err(format!("`{setting}` is {limit:?}: expected a finite number above 0"))
 }
 
-#[hook(ord = ord::GRAD_CLIP, single, settings, trial)]
+#[hook(in = stages::Clipping, single, settings, trial)]
 impl ClipGradNorm {
     /// Clips the norm of the gradients.
     fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
@@ -107,7 +105,7 @@ impl ClipGradNorm {
     }
 }
 
-#[hook(ord = ord::GRAD_CLIP - 1, single, settings, trial)]
+#[hook(in = stages::Clipping, ord = -1, single, settings, trial)]
 impl ClipGradValue {
     /// Clips the elements of the gradients.
     fn clip(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {

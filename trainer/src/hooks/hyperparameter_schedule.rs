@@ -1,7 +1,7 @@
 //! Schedules of hyperparameters other than the learning rate.
 
-use super::ord;
 use super::schedule_core::{Mode, Name, ScheduleCore, schedule_options};
+use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -69,7 +69,7 @@ fn named(name: String) -> Name {
 
 schedule_options!(HyperparameterSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings, trial = false)]
+#[hook(in = stages::Schedules, state = self.0, settings, trial = false)]
 impl HyperparameterSchedule {
     /// Records the initial values, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::ord;
+use super::stages;
 use crate::io::files::create_numbered;
 use crate::libtorch::KernelTrace;
 use crate::prelude::*;
@@ -65,7 +65,7 @@ impl KernelProfiler {
     }
 }
 
-#[hook(ord = ord::KERNEL_PROFILER)]
+#[hook(in = stages::Last)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
     #[hook(only = train)]
@@ -97,7 +97,7 @@ impl KernelProfiler {
     }
 
     /// Ends the recording after the last batch.
-    #[hook(only = train, ord = -ord::KERNEL_PROFILER)]
+    #[hook(only = train, in = stages::First)]
     fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         if self.trace.is_some() && cx.counters().batches_seen >= self.batches.end {
             self.finish()

@@ -1,7 +1,7 @@
 //! Learning-rate schedules.
 
-use super::ord;
 use super::schedule_core::{Mode, Name, ScheduleCore};
+use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -57,7 +57,7 @@ impl LrSchedule {
 
 super::schedule_core::schedule_options!(LrSchedule);
 
-#[hook(ord = ord::LR_SCHEDULE, state = self.0, settings, trial = false)]
+#[hook(in = stages::Schedules, state = self.0, settings, trial = false)]
 impl LrSchedule {
     /// Records the initial learning rates, and returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

@@ -54,5 +54,5 @@ pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 pub use stochastic_depth::StochasticDepth;
 pub use unit_activity::{DeadUnits, SaturatedUnits};
 
-pub use crate::hook::ord;
+pub use crate::hook::stages;
 pub use crate::log::Goal;

@@ -63,7 +63,7 @@ impl ModelSummary {
     }
 }
 
-#[hook(ord = i32::MAX, single)]
+#[hook(in = trainer::stages::Last, single)]
 impl ModelSummary {
     /// Starts to record. Discards the records of a forward pass that did not finish.
     fn before_pred(&mut self, _: &Cx<Main<BeforePred>>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! A guard against NaN and infinite values.
 
-use super::ord;
+use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
 use crate::prelude::*;
@@ -187,7 +187,7 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
     own.map(|(name, grad)| (name, grad.reshape([-1]).linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)))
 }
 
-#[hook(ord = ord::NAN_GUARD, state, settings, trial = false)]
+#[hook(in = stages::StepControl, state, settings, trial = false)]
 impl NanGuard {
     /// Clears the affected parts and the findings of an earlier fit. Returns an error if a setting
     /// is invalid.

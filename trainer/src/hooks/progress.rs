@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 use super::pace::Pace;
-use super::{monitors, ord};
+use super::{monitors, stages};
 use crate::Metrics;
 use crate::error::suggestion;
 use crate::lifecycle::HasMetrics;
@@ -282,7 +282,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-#[hook(ord = ord::PROGRESS, single)]
+#[hook(in = stages::Display, single)]
 impl Progress {
     /// Starts the clock, and prints the run folder of a `fit`.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ord;
+use super::stages;
 use super::watched_metric::{is_of, is_of_pass, value_of};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
@@ -235,7 +235,7 @@ impl ReduceOnPlateau {
     }
 }
 
-#[hook(ord = ord::REDUCE_ON_PLATEAU, state = self.state, settings)]
+#[hook(in = stages::Decisions, state = self.state, settings)]
 impl ReduceOnPlateau {
     /// Records whether a fit is running. In a fit, returns an error if a setting is invalid.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::ord;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::HasOutput;
 use crate::modules::Patterns;
@@ -100,7 +99,7 @@ impl SaturatedUnits {
     }
 }
 
-#[hook(only = train, ord = ord::UNIT_ACTIVITY, state = self.tracker, settings)]
+#[hook(only = train, state = self.tracker, settings)]
 impl DeadUnits {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
@@ -131,7 +130,7 @@ impl DeadUnits {
     }
 }
 
-#[hook(only = train, ord = ord::UNIT_ACTIVITY, state = self.tracker, settings)]
+#[hook(only = train, state = self.tracker, settings)]
 impl SaturatedUnits {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {

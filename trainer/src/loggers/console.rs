@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use super::ord;
+use super::stages;
 use crate::Span;
 use crate::prelude::*;
 use crate::values::float::readable;
@@ -59,7 +59,7 @@ impl Console {
     }
 }
 
-#[hook(ord = ord::LOGGER)]
+#[hook(in = stages::Loggers)]
 impl Console {
     /// Prints a record within an epoch, if a line is due.
     #[hook(only = train)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
 
-use super::{GrowingFile, ord, seconds};
+use super::{GrowingFile, seconds, stages};
 use crate::Record;
 use crate::prelude::*;
 
@@ -87,7 +87,7 @@ fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
 
-#[hook(ord = ord::LOGGER, state = self.file)]
+#[hook(in = stages::Loggers, state = self.file)]
 impl JsonLines {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

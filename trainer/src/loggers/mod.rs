@@ -44,7 +44,7 @@ pub use to_file::ToFile;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::hooks::ord;
+use crate::hooks::stages;
 
 /// Converts a time to seconds since the Unix epoch.
 fn seconds(time: SystemTime) -> f64 {

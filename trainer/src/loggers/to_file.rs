@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::{GrowingFile, ord};
+use super::{GrowingFile, stages};
 use crate::Record;
 use crate::prelude::*;
 
@@ -67,7 +67,7 @@ impl fmt::Debug for ToFile {
     }
 }
 
-#[hook(ord = ord::LOGGER, state = self.file)]
+#[hook(in = stages::Loggers, state = self.file)]
 impl ToFile {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

@@ -8,7 +8,7 @@ use tch::{Device, Tensor};
 use super::{Metric, States};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::definition::IntoHook;
-use crate::hook::ord;
+use crate::hook::stages;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 
@@ -243,7 +243,7 @@ fn log<P: CanLog>(cx: &Cx<P>, name: &str, value: &Tensor) -> Result<()> {
     Ok(())
 }
 
-#[hook(state, ord = ord::METRICS, settings)]
+#[hook(state, in = stages::Metrics, settings)]
 impl<M: Metric> MetricHook<M> {
     /// Checks the settings, and that the predictions, targets and groups are available.
     #[hook(only(train, valid, test))]

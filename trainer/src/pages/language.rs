@@ -44,11 +44,12 @@
 //!
 //! # Order
 //!
-//! At every point, and around every operation, `before` and `after` decide first, then the lower
-//! `ord`. Ties: the builder's hooks in the order they were added, then discovered hooks by crate,
-//! module path and name, then the task's hooks. Around an operation, the lower `ord` is the outer
-//! hook. [`describe_hooks`](crate::Trainer::describe_hooks) shows the order, and marks with `=`
-//! neighbors that neither a constraint nor `ord` orders.
+//! At every point, and around every operation, `before` and `after` decide first, then the earlier
+//! [stage](crate::stages), then the lower `ord`. Ties: the builder's hooks in the order they were
+//! added, then discovered hooks by crate, module path and name, then the task's hooks. Around an
+//! operation, the hook that comes first is the outer one.
+//! [`describe_hooks`](crate::Trainer::describe_hooks) shows the order, and marks with `=` neighbors
+//! that none of these rules orders.
 //!
 //! # Points and operations
 //!
@@ -59,9 +60,9 @@
 #![doc = crate::lifecycle::moments_table!()]
 #![allow(non_upper_case_globals)]
 
-/// `ord = 10`: the order of the hook. Lower runs first, and around an operation further outside.
-/// Accepts any constant expression of type `i32`, as in `ord = trainer::ord::PROGRESS + 1`.
-/// Defaults to 0.
+/// `ord = 10`: the order of the hook among those of its [stage](crate::stages), or among those
+/// without a stage. Lower runs first, and around an operation further outside. Accepts any constant
+/// expression of type `i32`. Defaults to 0.
 pub const ord: () = ();
 
 /// `only = train`, `only(valid, test)`: runs the hook in these [phases](mod@crate::phase) only.
@@ -93,10 +94,15 @@ pub const when: () = ();
 /// value. Defaults to all modules.
 pub const of: () = ();
 
+/// `in = my_crate::Clipping`, `in(A, B)`: adds the hook to these [sets](crate::HookSet), or to one of
+/// the [stages](crate::stages), which are sets with a position. Other hooks run before or after all
+/// hooks of a set with [`before`] and [`after`].
+pub const r#in: () = ();
+
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their
-/// `ord`. Each path names a hook function, or a hook type, which stands for all its hooks at the
-/// same moment. A hook that the trainer does not have is an error when the trainer is built, unless
-/// it is written `before = optional(…)`.
+/// stage and `ord`. Each path names a hook function, a hook type, which stands for all its hooks at
+/// the same moment, or a [set](crate::HookSet). A hook that the trainer does not have is an error when
+/// the trainer is built, unless it is written `before = optional(…)`; a set may be empty.
 pub const before: () = ();
 
 /// `after = my_crate::Clip`, `after(a, B)`: runs the hook after these hooks, with the same rules as

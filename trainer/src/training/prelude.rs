@@ -10,6 +10,6 @@ pub use crate::modules::Naming;
 pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::schedule::Schedule;
 pub use crate::{
-    Counters, Cx, Discover, Done, Error, Every, HookOptions, Main, Metrics, Mode, Next, OnAllRanks, OnGrad,
-    Phase, Reduce, Result, StepDone, Summary, Supervised, Task, TrainStep, Trainer, hook,
+    Counters, Cx, Discover, Done, Error, Every, HookOptions, HookSet, Main, Metrics, Mode, Next, OnAllRanks,
+    OnGrad, Phase, Reduce, Result, StepDone, Summary, Supervised, Task, TrainStep, Trainer, hook,
 };

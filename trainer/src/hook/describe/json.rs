@@ -16,11 +16,12 @@ impl HookTable {
     /// - `moments`: the points and operations in the order of the tree, each with
     ///   - `name`: its name in an attribute; `kind`: `point` or `operation`; `about`: its
     ///     documentation; `phases`: the phases that reach it
-    ///   - `hooks`: its hooks in dispatch order, each with `hook` (its path), `ord`, `constraints`
-    ///     (as written), `tied` (whether neither `ord` nor a constraint orders it and a neighbor),
-    ///     `phases`, `every` (`{ "n", "unit" }` or null), `when` (a path or null), `of` (the patterns of its modules, as
-    ///     written), `main_only`, `observes`, `trial` (null if the hook does not say it), `crate` (null for a
-    ///     closure), `version`, `file`, `line`, `about`
+    ///   - `hooks`: its hooks in dispatch order, each with `hook` (its path), `stage` (null if it is
+    ///     in none), `ord`, `sets` and `constraints` (as written), `tied` (whether only the order of
+    ///     registration orders it and a neighbor), `phases`, `every` (`{ "n", "unit" }` or null),
+    ///     `when` (a path or null), `of` (the patterns of its modules, as written), `main_only`,
+    ///     `observes`, `trial` (null if the hook does not say it), `crate` (null for a closure),
+    ///     `version`, `file`, `line`, `about`
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
     #[must_use]
@@ -53,7 +54,9 @@ fn hook(row: &HookRow) -> Value {
     let every = row.every.map(|(n, unit): (u64, Unit)| json!({ "n": n, "unit": unit.name() }));
     json!({
         "hook": row.hook,
+        "stage": row.stage,
         "ord": row.ord,
+        "sets": row.sets,
         "constraints": row.constraints,
         "tied": row.tied,
         "phases": row.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>(),

@@ -31,9 +31,13 @@ pub struct HookRow {
     /// the [label](crate::checkpoint::State::label) of its value, as in `MetricHook(accuracy)`, and
     /// with ` #2` if it belongs to the second value of its type and label.
     pub hook: String,
-    /// The value of `ord`: hooks with a lower value run first at a point, and further outside
-    /// around an operation.
+    /// The name of its [stage](crate::stages), if it is in one.
+    pub stage: Option<&'static str>,
+    /// The value of `ord`: of the hooks in its stage, or of those without one, hooks with a lower value
+    /// run first at a point, and further outside around an operation.
     pub ord: i32,
+    /// Its other [sets](crate::HookSet), as written: `my_crate::Clipping`.
+    pub sets: Vec<&'static str>,
     /// Its constraints, as written: `after = my_crate::Clip`.
     pub constraints: Vec<String>,
     /// The phases in which it runs.
@@ -85,24 +89,33 @@ impl HookRow {
         when
     }
 
-    /// Formats the hook's order with constraints: `10`, `10 =` if it is tied, or
+    /// Formats the hook's order with sets and constraints: `10`, `10 =` if it is tied, or
     /// `10, after = my_crate::Clip`.
     fn order(&self) -> String {
-        let constraints = self.constraints.iter().map(|constraint| format!(", {constraint}"));
-        self.tied_ord() + &constraints.collect::<String>()
+        self.position() + &self.relations()
     }
 
-    /// Formats the hook's `ord`: `10`, or `10 =` if it is tied.
-    fn tied_ord(&self) -> String {
-        format!("{}{}", self.ord, if self.tied { " =" } else { "" })
+    /// Formats the hook's position: `10`, `Loggers` for one in a stage, `Loggers -1` if it also has an
+    /// `ord`, each with ` =` if it is tied.
+    fn position(&self) -> String {
+        let position = match (self.stage, self.ord) {
+            (None, ord) => ord.to_string(),
+            (Some(stage), 0) => stage.to_owned(),
+            (Some(stage), ord) => format!("{stage} {ord}"),
+        };
+        if self.tied { position + " =" } else { position }
+    }
+
+    /// Formats the hook's sets and constraints: `, in = my_crate::Clipping, after = my_crate::Clip`.
+    fn relations(&self) -> String {
+        let sets = self.sets.iter().map(|set| format!(", in = {set}"));
+        sets.chain(self.constraints.iter().map(|constraint| format!(", {constraint}"))).collect()
     }
 
     /// Formats the hook as one line: `around: 10 my_crate::scaled, after = my_crate::Clip`.
     fn line(&self) -> String {
         let around = if self.around { "around: " } else { "" };
-        let constraints: String =
-            self.constraints.iter().map(|constraint| format!(", {constraint}")).collect();
-        format!("{around}{} {}{constraints}", self.tied_ord(), self.hook)
+        format!("{around}{} {}{}", self.position(), self.hook, self.relations())
     }
 
     /// Formats what the hook may do: `&` if it only observes, as in the type of its context.
@@ -292,11 +305,12 @@ fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     numbers.collect()
 }
 
-/// Whether only the order of registration decides which of two hooks is called first.
+/// Returns whether only the order of registration decides which of two hooks is called first.
 fn are_tied(one: &HookDef, other: &HookDef) -> bool {
-    one.ord == other.ord
-        && one.constraints.iter().all(|constraint| constraint.target != other.id)
-        && other.constraints.iter().all(|constraint| constraint.target != one.id)
+    one.stage() == other.stage()
+        && one.ord == other.ord
+        && !one.constraints.iter().any(|constraint| other.is_target_of(constraint))
+        && !other.constraints.iter().any(|constraint| one.is_target_of(constraint))
 }
 
 /// Adds the version to the names of hooks from several versions of a crate: `my_crate@1.2.0::clip`.
@@ -336,7 +350,9 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
                 .map_or_else(|| origin.path.to_string(), |_| origin.name())
                 + &label
                 + &numbers[nth],
+            stage: definition.stage().name(),
             ord: definition.ord,
+            sets: definition.sets.iter().filter(|set| set.stage.is_none()).map(|set| set.path).collect(),
             constraints: definition.constraints.iter().map(OrderConstraint::written).collect(),
             phases: phases.clone(),
             every: definition.every.map(|n| (n, unit)),

@@ -1,6 +1,6 @@
 //! CutMix.
 
-use super::super::ord;
+use super::super::stages;
 use super::samples::{Samples, beta, check_alpha, mixed, permutation, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
@@ -48,7 +48,7 @@ fn range(size: i64, fraction: f64) -> Result<(i64, i64)> {
     Ok((first, (center + half).min(size) - first))
 }
 
-#[hook(ord = ord::MIX, only = train, settings, trial)]
+#[hook(in = stages::Regularization, only = train, settings, trial)]
 impl CutMix {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Gradient noise.
 
-use super::super::ord;
+use super::super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -38,7 +38,7 @@ impl GradientNoise {
     }
 }
 
-#[hook(ord = ord::GRADIENT_NOISE, only = train, settings, trial)]
+#[hook(in = stages::Regularization, only = train, settings, trial)]
 impl GradientNoise {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Label smoothing.
 
-use super::super::ord;
+use super::super::stages;
 use super::samples::{Samples, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
@@ -33,7 +33,7 @@ impl LabelSmoothing {
     samples_settings!();
 }
 
-#[hook(ord = ord::MIX, only = train, settings, trial)]
+#[hook(in = stages::Regularization, only = train, settings, trial)]
 impl LabelSmoothing {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {

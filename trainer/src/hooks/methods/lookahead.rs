@@ -1,6 +1,6 @@
 //! Lookahead.
 
-use super::super::ord;
+use super::super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
@@ -36,7 +36,7 @@ impl Lookahead {
     }
 }
 
-#[hook(ord = ord::LOOKAHEAD, only = train, single, state, settings)]
+#[hook(in = stages::Averaging, ord = -1, only = train, single, state, settings)]
 impl Lookahead {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {

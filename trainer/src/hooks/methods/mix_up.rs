@@ -1,6 +1,6 @@
 //! MixUp.
 
-use super::super::ord;
+use super::super::stages;
 use super::samples::{Samples, beta, check_alpha, mixed, permutation, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
@@ -51,7 +51,7 @@ impl MixUp {
     samples_settings!();
 }
 
-#[hook(ord = ord::MIX, only = train, settings, trial)]
+#[hook(in = stages::Regularization, only = train, settings, trial)]
 impl MixUp {
     /// Returns an error if a setting is invalid.
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Sharpness-aware minimization.
 
-use super::super::ord;
+use super::super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -86,7 +86,7 @@ impl Drop for Perturbed {
     }
 }
 
-#[hook(ord = ord::SAM, only = train, single, settings, trial)]
+#[hook(in = stages::StepControl, ord = -2, only = train, single, settings, trial)]
 impl Sam {
     /// Returns an error if a setting is invalid, if the trainer has several optimizers, or if
     /// several processes train together.

@@ -1,7 +1,7 @@
 //! The memory of a CUDA device, as libtorch's allocator counts it.
 
 use super::{Interval, MIB};
-use crate::hooks::ord;
+use crate::hooks::stages;
 use crate::libtorch::{CudaMemory, cuda_memory};
 use crate::prelude::*;
 
@@ -64,7 +64,7 @@ fn read(device: Device) -> Result<CudaMemory> {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single)]
 impl CudaMemoryMonitor {
     /// Returns an error if a setting is invalid, or if the task is not on a CUDA device.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

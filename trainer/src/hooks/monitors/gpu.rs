@@ -5,7 +5,7 @@ use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 
 use super::{Interval, MIB};
-use crate::hooks::ord;
+use crate::hooks::stages;
 use crate::libtorch::cuda_bus_id;
 use crate::prelude::*;
 
@@ -106,7 +106,7 @@ fn failed(error: &NvmlError, what: &str) -> Error {
     Error::msg(format!("cannot {what}: {error}; select another GPU with `.device(…)`, or remove the monitor"))
 }
 
-#[hook(ord = ord::MONITORS, only = train)]
+#[hook(in = stages::Monitors, only = train)]
 impl GpuMonitor {
     /// Opens the driver.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Interval;
 use crate::error::suggestion;
-use crate::hooks::ord;
+use crate::hooks::stages;
 use crate::optim::ParamGroup;
 use crate::prelude::*;
 
@@ -100,7 +100,7 @@ fn label(group: &ParamGroup, groups: usize) -> String {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single)]
 impl HyperparameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

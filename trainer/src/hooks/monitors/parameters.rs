@@ -2,7 +2,7 @@
 
 use super::Interval;
 use crate::error::suggestion;
-use crate::hooks::ord;
+use crate::hooks::stages;
 use crate::modules::Patterns;
 use crate::prelude::*;
 use crate::{Var, norms};
@@ -231,7 +231,7 @@ impl ParameterMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single)]
 impl ParameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

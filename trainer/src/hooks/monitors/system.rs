@@ -6,7 +6,7 @@ use std::time::Instant;
 use sysinfo::{MemoryRefreshKind, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
 use super::{Interval, MIB};
-use crate::hooks::ord;
+use crate::hooks::stages;
 use crate::prelude::*;
 
 /// Logs the memory and the load of the process and of the machine.
@@ -104,7 +104,7 @@ impl SystemMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single)]
 impl SystemMonitor {
     /// Reads the first values.
     fn before_fit(&mut self, _: &Cx<BeforeFit>) -> Result<()> {

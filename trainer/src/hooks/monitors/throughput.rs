@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::Interval;
-use crate::hooks::ord;
 use crate::hooks::pace::Pace;
+use crate::hooks::stages;
 use crate::prelude::*;
 
 /// Logs the speed of training, how long it waits for data, and the remaining time.
@@ -97,7 +97,7 @@ impl ThroughputMonitor {
     }
 }
 
-#[hook(ord = ord::MONITORS, single)]
+#[hook(in = stages::Monitors, single)]
 impl ThroughputMonitor {
     /// Starts the clocks of a fit.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
@@ -115,7 +115,7 @@ impl ThroughputMonitor {
     }
 
     /// Stops timing the wait for a batch, and starts timing the batch.
-    #[hook(ord = -ord::MONITORS, only = train)]
+    #[hook(in = stages::First, only = train)]
     fn before_step(&mut self, cx: &Cx<BeforeStep>) {
         let now = Instant::now();
         if let Some(since) = self.idle_since.take() {

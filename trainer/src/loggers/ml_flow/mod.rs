@@ -12,7 +12,7 @@ use sender::{End, Job, Sending, Sent};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::{Axis, GrowingFile, ord, seconds};
+use super::{Axis, GrowingFile, seconds, stages};
 use crate::io::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
 use crate::prelude::*;
 use crate::{Record, Span};
@@ -258,7 +258,7 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-#[hook(ord = ord::LOGGER, state = self.spool)]
+#[hook(in = stages::Loggers, state = self.spool)]
 impl MlFlow {
     /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
     /// IDs.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use event::{Events, Status};
 
-use super::{Axis, GrowingFile, ord, seconds};
+use super::{Axis, GrowingFile, seconds, stages};
 use crate::Hyperparameter;
 use crate::checkpoint::{Saved, State};
 use crate::io::files::metadata;
@@ -138,7 +138,7 @@ impl TensorBoard {
     }
 }
 
-#[hook(ord = ord::LOGGER, state)]
+#[hook(in = stages::Loggers, state)]
 impl TensorBoard {
     /// Creates the first file of a new run, and collects the hyperparameters.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

@@ -7,6 +7,7 @@ use super::shim::lend;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
 use crate::hook::definition::{Definition, HookDef, HookResult, Origin, PointShim, is_due};
+use crate::hook::set::{HookSet, SetRef};
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
@@ -34,6 +35,7 @@ use crate::run::context::Cx;
 pub struct HookOptions {
     name: String,
     ord: i32,
+    sets: Vec<SetRef>,
     only: PhaseSet,
     every: Option<u64>,
     trial: Option<bool>,
@@ -45,12 +47,19 @@ impl HookOptions {
     pub fn named(name: impl Into<String>) -> Self {
         let only = PhaseSet::NONE;
         let modules = Patterns::all();
-        HookOptions { name: name.into(), ord: 0, only, every: None, trial: None, modules }
+        HookOptions { name: name.into(), ord: 0, sets: Vec::new(), only, every: None, trial: None, modules }
     }
 
     /// Sets the order: lower runs first. Defaults to 0.
     pub fn ord(mut self, ord: i32) -> Self {
         self.ord = ord;
+        self
+    }
+
+    /// Adds the hook to a [set](HookSet), such as one of the [stages](crate::stages):
+    /// `.in_set(stages::Display)`. Each further call adds it to another one.
+    pub fn in_set<S: HookSet>(mut self, _: S) -> Self {
+        self.sets.push(SetRef::of::<S>(std::any::type_name::<S>()));
         self
     }
 
@@ -94,7 +103,7 @@ impl HookOptions {
         place: &'static Location<'static>,
         mistakes: &mut Vec<String>,
     ) -> HookDef {
-        let HookOptions { name, ord, only, every, trial, modules } = self;
+        let HookOptions { name, ord, sets, only, every, trial, modules } = self;
         let path = P::INFO.path();
         match every {
             Some(0) => mistakes.push(format!("`.every(0)` of the closure `{name}` at `{path}`: expected at least 1")),
@@ -125,7 +134,7 @@ impl HookOptions {
             docs: "A closure",
         };
         let definition = Definition::<P>::at(origin, TypeId::of::<F>(), ord, call).done();
-        HookDef { only, every, trial, observes, ..definition }
+        HookDef { only, every, trial, observes, sets: sets.into(), ..definition }
     }
 }
 

@@ -8,6 +8,7 @@ use super::{Done, Next};
 use crate::checkpoint::Slot;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::BoxError;
+use crate::hook::constraint::OrderTarget;
 use crate::hook::definition::{AroundShim, Definition, HookResult, Hooks, Origin, PointShim};
 use crate::hook::selected::Selected;
 use crate::moment::{AtOperation, AtPoint, Moment};
@@ -314,17 +315,17 @@ fn already_borrowed<H>(run: &Run) -> BoxError {
     .into()
 }
 
-/// Returns the identity of a hook function.
+/// Returns the target of a constraint that names a hook function.
 #[must_use]
-pub const fn id_of_fn<F: HookFn<M>, M>(_: &F) -> TypeId {
-    TypeId::of::<F>()
+pub const fn target_fn<F: HookFn<M>, M>(_: &F) -> OrderTarget {
+    OrderTarget { id: TypeId::of::<F>(), is_set: false }
 }
 
 /// A function that can be a hook.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a hook",
     label = "not a hook",
-    note = "`before` and `after` take the path of a function with `#[hook]`, or of a type with a `#[hook] impl` block"
+    note = "`before` and `after` take the path of a function with `#[hook]`, of a type with a `#[hook] impl` block, or of a `HookSet`"
 )]
 pub trait HookFn<M>: 'static {}
 

@@ -1,6 +1,7 @@
 //! The closures of a test as hooks. Unlike other hooks, they may borrow from the test.
 
 use std::any::TypeId;
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use scoped_tls_hkt::scoped_thread_local;
 
 use crate::hook::definition::{HookDef, HookResult, Origin, Shim};
+use crate::hook::set::SetRef;
+use crate::hook::stages;
 use crate::moment::{Index, Moment, MomentInfo, MomentKind};
 use crate::phase::{Phase, PhaseSet};
 use crate::run::dispatch::shim::pass_on;
@@ -106,6 +109,7 @@ impl<'a> Checks<'a> {
                 main_only: false,
                 observes: false,
                 trial: None,
+                sets: Cow::Borrowed(const { &[SetRef::of::<stages::Last>("trainer::stages::Last")] }),
                 constraints: &[],
                 call,
             };

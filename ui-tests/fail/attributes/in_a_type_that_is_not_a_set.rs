@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+pub struct Clipping;
+
+#[hook(in = Clipping)]
+fn clip(_: &mut Cx<BeforeOptStep>) {}
+
+fn main() {}
