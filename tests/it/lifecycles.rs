@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use plugin::drafts::{Draft, Drafts, Measured, Written};
 use plugin::rounds::{AfterSecondLook, AtPraise, AtSight, Looks, SecondLook, Sight};
 use trainer::prelude::*;
 
@@ -112,4 +113,73 @@ fn a_hook_that_reenters_itself_is_an_error() {
     let mut trainer = model::builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: a method of `it::lifecycles::Reentrant` is already running and borrows its value, so no other method of it can run inside");
+}
+
+/// Reads and changes the payloads of another crate's points. The second point is fired within the
+/// first.
+#[derive(Default)]
+struct Reviews {
+    read: Vec<Draft>,
+    on_rank_0: usize,
+    fails: bool,
+}
+
+/// Returns the length of a draft, at any point that has one.
+fn length<P: trainer::moment::HasPayload<Payload = Draft>>(cx: &Cx<P>) -> usize {
+    cx.payload().text.len()
+}
+
+#[hook]
+impl Reviews {
+    #[hook(ord = 1)]
+    fn read(&mut self, cx: &Cx<Written>) {
+        self.read.push(cx.payload().clone());
+    }
+    fn revise(&mut self, cx: &mut Cx<Written>) -> Result<()> {
+        cx.payload_mut().text.push('!');
+        cx.payload_mut().revisions += 1;
+        if self.fails { Err(Error::msg("no time")) } else { Ok(()) }
+    }
+    #[hook(ord = 2)]
+    fn on_rank_0(&mut self, cx: &Cx<Main<Written>>) {
+        self.on_rank_0 += length(cx);
+    }
+    fn measure(&mut self, cx: &mut Cx<Measured>) {
+        let (value, tensors) = cx.payload_mut();
+        *value += 1.0;
+        tensors.push(Tensor::from(1.0));
+    }
+}
+
+#[test]
+fn hooks_read_and_change_the_payload_of_a_point() {
+    let mut trainer = model::builder().hook(Drafts::default()).hook(Reviews::default()).build().unwrap();
+    trainer.fit(&mut model::rows(8), Some(&mut model::rows(4))).unwrap();
+    let drafts = trainer.hook::<Drafts>().unwrap();
+    let expected = ["draft 0!", "draft 1!"].map(|text| Draft { text: text.into(), revisions: 1 });
+    assert_eq!(drafts.published, expected);
+    assert!((drafts.measured - 4.0).abs() < 1e-12);
+    let reviews = trainer.hook::<Reviews>().unwrap();
+    assert_eq!(reviews.read, expected);
+    assert_eq!(reviews.on_rank_0, 16);
+}
+
+#[test]
+fn a_payload_comes_back_unchanged_if_the_point_has_no_hooks() {
+    let mut trainer = model::builder().hook(Drafts::default()).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    let drafts = trainer.hook::<Drafts>().unwrap();
+    assert_eq!(drafts.published[1], Draft { text: "draft 1".into(), revisions: 0 });
+    assert!((drafts.measured - 2.0).abs() < 1e-12);
+}
+
+#[test]
+fn the_error_of_a_hook_at_a_point_with_a_payload_is_returned_and_the_next_payload_is_new() {
+    let reviews = Reviews { fails: true, ..Reviews::default() };
+    let mut trainer = model::builder().hook(Drafts::default()).hook(reviews).build().unwrap();
+    let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
+    assert!(message(&error).contains("failed at written, epoch 0, batch 1: no time"), "{error}");
+    trainer.hook_mut::<Reviews>().unwrap().fails = false;
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(trainer.hook::<Drafts>().unwrap().published[0].revisions, 1);
 }

@@ -16,7 +16,7 @@ fn tokens(text: &str) -> TokenStream {
 /// documentation promises.
 fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
     let hook = |attribute, item| hook::expand(tokens(attribute), &tokens(item));
-    let lifecycle = "within step { /// A.\noperation look: batch in train { /// A.\npoint glance: loss; } }
+    let lifecycle = "within step { /// A.\noperation look: batch in train { /// A.\npoint glance(u8): loss; } }
         /// A.\npoint far in train;
         /// A.\nexists sight: HasSight from before_look to after_look; /// A.\nallows stare: CanStare at glance;";
     let batch = "struct Pair<A, const N: usize> { a: [A; N], #[batch(skip)] b: A::B }";
@@ -51,12 +51,13 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
         // In a constant of their own, as a value and as items of a trait.
         "MOMENTS",
         "INFO",
+        "Payload",
         "index",
     ];
     vec![
         (
             hook(
-                "ord = 1, only = train, every = 2, before = a, after = optional(b::C), crate = d::e",
+                "ord = 1, only = train, every = 2, when = w, in = s, before = a, after = optional(b::C), crate = d::e",
                 "fn late(cx: &mut Cx<Main<AfterStep>>) -> Result<()> { Ok(()) }",
             ),
             &["late"],

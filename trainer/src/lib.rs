@@ -208,7 +208,8 @@ pub use trainer_macros::hook;
 /// - **`: batch + loss`** declares what exists at a moment and at every moment within it, using the
 ///   nouns of [`has`]. The moment can then only be reached from moments where these exist.
 /// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`**
-///   declares `Y`. Other declarations name them by the module `at` next to this one. **`again
+///   declares `Y`. **`point sampled(Samples)`** declares a point that is fired with a value, its
+///   [payload](moment::HasPayload). Other declarations name them by the module `at` next to this one. **`again
 ///   pred;`** states that a moment declared elsewhere also runs at this position in the tree.
 /// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
 ///   the moments. `HasFake` is the trait that bounds the methods that read the value. The compiler
@@ -219,8 +220,9 @@ pub use trainer_macros::hook;
 /// The declaration goes into a module, not into a function. Because it creates a module `at` next
 /// to it, a module that contains `use trainer::at;` needs a separate module for the declaration.
 ///
-/// A hook runs a custom operation with [`Cx::run`] and fires a custom point with [`Cx::fire`]. A
-/// task uses [`TrainStep::run`] and [`TrainStep::fire`].
+/// A hook runs a custom operation with [`Cx::run`] and fires a custom point with [`Cx::fire`] or
+/// [`Cx::fire_with`]. A task uses [`TrainStep::run`], [`TrainStep::fire`] and
+/// [`TrainStep::fire_with`].
 pub use trainer_macros::lifecycle;
 
 /// Implementation details of the macros, and access for tests and benchmarks. Not public API.

@@ -378,4 +378,27 @@ impl Ordered {
     fn before_step(&mut self, _: &mut Cx<BeforeStep>) {}
 }
 
+/// A point with a payload.
+pub mod payloads {
+    use trainer::prelude::*;
+
+    /// What it carries.
+    #[derive(Debug)]
+    pub struct Samples;
+
+    trainer::lifecycle! {
+        within step {
+            /// Samples were drawn.
+            point sampled(Samples);
+        }
+    }
+
+    #[hook]
+    fn sample(cx: &mut Cx<AfterStep>) -> Result<()> {
+        let payload = Samples;
+        cx.fire_with::<Sampled>(payload)?;
+        Ok(())
+    }
+}
+
 fn main() {}

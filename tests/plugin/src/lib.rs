@@ -107,3 +107,45 @@ pub mod rounds {
 pub struct Endings;
 
 impl HookSet for Endings {}
+
+/// Points with payloads.
+pub mod drafts {
+    use trainer::prelude::*;
+
+    trainer::lifecycle! {
+        within step by Drafts {
+            /// A text was written.
+            point written(Draft): batch in train;
+            /// Two values were measured.
+            point measured((f64, Vec<Tensor>));
+        }
+    }
+
+    /// A text that hooks read and revise.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Draft {
+        /// The text.
+        pub text: String,
+        /// How often it was revised.
+        pub revisions: u32,
+    }
+
+    /// Fires both points after each training batch.
+    #[derive(Debug, Default)]
+    pub struct Drafts {
+        /// What the hooks made of the drafts.
+        pub published: Vec<Draft>,
+        /// The measured values.
+        pub measured: f64,
+    }
+
+    #[hook(only = train)]
+    impl Drafts {
+        fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+            let text = format!("draft {}", self.published.len());
+            self.published.push(cx.fire_with::<Written>(Draft { text, revisions: 0 })?);
+            self.measured += cx.fire_with::<Measured>((1.0, Vec::new()))?.0;
+            Ok(())
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! The API docs of a moment, and the table of all moments.
 
+use quote::ToTokens;
+
 use super::availability::Resolved;
 use super::flatten::{Kind, Moment};
 
@@ -12,6 +14,9 @@ pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolv
     }
     if let Some(unit) = &moment.counts {
         facts += &format!(" `every` counts {unit}.");
+    }
+    if let Some(payload) = &moment.payload {
+        facts += &format!(" Payload: `{}`.", text_of(payload));
     }
     let exists: Vec<_> = exists.map(|thing| thing.noted("")).chain(promised(moment)).collect();
     if !exists.is_empty() {
@@ -54,6 +59,11 @@ pub(super) fn table(moments: &[Moment], availabilities: &[Resolved<'_>], path: &
         ));
     }
     rows
+}
+
+/// Returns a type as text, without the spaces between its tokens.
+fn text_of(payload: &syn::Type) -> String {
+    payload.to_token_stream().to_string().replace(' ', "")
 }
 
 fn phases(moment: &Moment) -> String {

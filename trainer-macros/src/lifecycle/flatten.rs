@@ -4,7 +4,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path};
+use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path, Type};
 
 use super::parse::{Declaration, Extension, Head, Node};
 use crate::errors::Errors;
@@ -25,6 +25,8 @@ pub(super) struct Moment {
     /// The lines of its doc comment.
     pub(super) docs: Vec<String>,
     pub(super) kind: Kind,
+    /// The type of its payload, if it is a point that has one.
+    pub(super) payload: Option<Type>,
     /// The phases that reach it. If empty, the phases of `outside` do.
     pub(super) phases: Vec<Ident>,
     /// The phases that must also reach the operation `outside`.
@@ -213,6 +215,9 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         );
         here.counts = None;
     }
+    if let (Some(payload), Some(_)) = (&head.payload, children) {
+        errors.push(payload.span(), "an operation has no payload: declare a point inside it that has one");
+    }
     let about = doc_lines(&head.docs);
     if about.is_empty() {
         errors.push(name.span(), "expected a doc comment: `describe_hooks` and the docs show it");
@@ -224,6 +229,7 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         name,
         docs,
         kind,
+        payload: None,
         phases: position.phases,
         counts: position.counts,
         within: position.within,
@@ -233,7 +239,8 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         again: Vec::new(),
     };
     let Some(children) = children else {
-        moments.push(moment(name.clone(), Kind::Point, about, here));
+        let payload = head.payload.clone();
+        moments.push(Moment { payload, ..moment(name.clone(), Kind::Point, about, here) });
         return;
     };
 

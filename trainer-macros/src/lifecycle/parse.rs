@@ -4,9 +4,10 @@
 //! declaration  := ( `crate` `=` path `;` )?
 //!                 ( node | availability | `within` operation by? `{` node* `}` )*
 //! by           := `by` hook-or-task (`|` hook-or-task)*
-//! node         := docs `point` name has? phases? counts? `;`
+//! node         := docs `point` name payload? has? phases? counts? `;`
 //!               | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
 //!               | `again` operation-or-point `;`
+//! payload      := `(` type `)`
 //! has          := `:` noun (`+` noun)*
 //! phases       := `in` phase (`|` phase)*
 //! counts       := `counts` (`batches` | `steps` | `epochs` | `records`)
@@ -18,6 +19,7 @@
 //!
 //! - `crate` is the path of the `trainer` crate.
 //! - `by` lists the only tasks and hooks that may reach the nodes.
+//! - `payload` is the type of the value with which a hook or a task fires the point.
 //! - `again` repeats a subtree that is declared elsewhere.
 //! - `has` lists nouns, which name what exists at the node and at its children.
 //! - `in` and `counts` default to the parent's; they and `has` can be in any order.
@@ -29,7 +31,7 @@
 
 use proc_macro2::Ident;
 use syn::parse::{Parse, ParseStream};
-use syn::{Attribute, Path, Token, braced, token};
+use syn::{Attribute, Path, Token, Type, braced, parenthesized, token};
 
 use crate::krate::Krate;
 
@@ -78,6 +80,8 @@ pub(super) enum Node {
 pub(super) struct Head {
     pub(super) docs: Vec<Attribute>,
     pub(super) name: Ident,
+    /// The type of a point's payload.
+    pub(super) payload: Option<Type>,
     /// The nouns listed after `:`, which name what exists at this node and its children.
     pub(super) has: Vec<Path>,
     pub(super) phases: Option<Vec<Ident>>,
@@ -203,6 +207,19 @@ fn nodes_in_braces(input: ParseStream<'_>) -> syn::Result<Vec<Node>> {
 impl Head {
     fn parse(docs: Vec<Attribute>, input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.parse()?;
+        let payload = if input.peek(token::Paren) {
+            let inner;
+            parenthesized!(inner in input);
+            let payload = inner.parse()?;
+            if !inner.is_empty() {
+                return Err(
+                    inner.error("a payload is of one type; for several values, use a struct or a tuple")
+                );
+            }
+            Some(payload)
+        } else {
+            None
+        };
         let mut has = Vec::new();
         let mut phases = None;
         let mut counts = None;
@@ -225,7 +242,7 @@ impl Head {
                 break;
             }
         }
-        Ok(Head { docs, name, has, phases, counts })
+        Ok(Head { docs, name, payload, has, phases, counts })
     }
 }
 

@@ -84,5 +84,5 @@ impl Instance {
     }
 }
 
-/// The index of the task in [`HookSet::instances`](crate::run::HookSet::instances).
+/// The index of the task in [`RunHooks::instances`](crate::run::RunHooks::instances).
 pub(crate) const TASK: usize = 0;

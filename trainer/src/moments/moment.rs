@@ -14,6 +14,9 @@ use crate::phase::PhaseSet;
     note = "`trainer::at` lists the points and operations of the trainer"
 )]
 pub trait Moment: Sized + 'static {
+    /// The type of its [payload](HasPayload); `()` if it has none.
+    type Payload: Send + 'static;
+
     /// The description from its declaration.
     const INFO: &'static MomentInfo;
 
@@ -51,6 +54,7 @@ pub struct Main<P> {
 
 #[diagnostic::do_not_recommend]
 impl<P: Moment> Moment for Main<P> {
+    type Payload = P::Payload;
     const INFO: &'static MomentInfo = P::INFO;
     const IS_MAIN_ONLY: bool = true;
 
@@ -62,6 +66,9 @@ impl<P: Moment> Moment for Main<P> {
 
 #[diagnostic::do_not_recommend]
 impl<P: AtPoint> AtPoint for Main<P> {}
+
+#[diagnostic::do_not_recommend]
+impl<P: HasPayload> HasPayload for Main<P> {}
 
 #[diagnostic::do_not_recommend]
 impl<P: Counted> Counted for Main<P> {}
@@ -103,6 +110,24 @@ pub trait OnAllRanks: Moment {}
     note = "`trainer::at` lists the points and operations of the trainer"
 )]
 pub trait AtPoint: Moment {}
+
+/// A point with a payload: a value with which a hook or a task [fires](crate::Cx::fire_with) it, and
+/// which its hooks [read](crate::Cx::payload) and [change](crate::Cx::payload_mut). A custom
+/// lifecycle declares it: `point sampled(Samples);`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no payload",
+    label = "no payload here",
+    note = "a point of `trainer::lifecycle!` has a payload if its declaration names the type: `point sampled(Samples)`"
+)]
+pub trait HasPayload: AtPoint {}
+
+/// A point without a [payload](HasPayload).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has a payload, with which it is fired",
+    label = "needs a payload",
+    note = "write `fire_with::<{Self}>(payload)?`, which returns the payload when all hooks have run"
+)]
+pub trait WithoutPayload: AtPoint {}
 
 /// A moment that is an operation.
 #[diagnostic::on_unimplemented(

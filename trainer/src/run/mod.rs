@@ -17,8 +17,9 @@ pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
 
-use std::any::TypeId;
+use std::any::{Any, TypeId};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use tch::Device;
 
@@ -67,7 +68,7 @@ pub struct Run {
     pub(crate) ranks: Ranks,
     /// Whether signals cancel the run.
     pub(crate) handles_signals: bool,
-    pub(crate) hooks: HookSet,
+    pub(crate) hooks: RunHooks,
     pub(crate) model: Model,
     pub(crate) place: Place,
     pub(crate) names: Names,
@@ -98,7 +99,7 @@ pub struct Run {
 }
 
 /// The hooks of a trainer, and the values on which hook methods are called.
-pub(crate) struct HookSet {
+pub(crate) struct RunHooks {
     pub(crate) table: Table,
     /// The task, followed by the hook values.
     pub(crate) instances: Vec<Instance>,
@@ -120,12 +121,19 @@ pub(crate) struct Dispatch {
     pub(crate) output_overridden: bool,
     /// Whether an error with a location was returned to a hook, which may return it as its own.
     pub(crate) error_is_located: bool,
+    /// The payloads of the custom points that are being fired, by the index of the point.
+    pub(crate) payloads: BTreeMap<usize, Box<dyn Any + Send>>,
 }
 
 impl Dispatch {
     /// The state at the start of an entry point.
     pub(crate) fn begin() -> Self {
-        Dispatch { responsible: None, output_overridden: false, error_is_located: false }
+        Dispatch {
+            responsible: None,
+            output_overridden: false,
+            error_is_located: false,
+            payloads: BTreeMap::new(),
+        }
     }
 }
 

@@ -37,7 +37,7 @@ use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClos
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::{
-    CheckpointState, Dispatch, FolderState, HookSet, Model, Modules, Names, Place, Ranks, Requests, Run,
+    CheckpointState, Dispatch, FolderState, Model, Modules, Names, Place, Ranks, Requests, Run, RunHooks,
     StepData, recorded,
 };
 use crate::values::hyperparameter::Hyperparameter;
@@ -255,7 +255,7 @@ impl<T: Task> TrainerBuilder<T> {
             rank,
             ranks: Ranks::begin(World::solo(), self.world),
             handles_signals: false,
-            hooks: HookSet { table, instances: all },
+            hooks: RunHooks { table, instances: all },
             model: Model { vars, device, optimizers: self.optimizers },
             progress: LoopState::default(),
             fit: FitState::default(),

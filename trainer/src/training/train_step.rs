@@ -10,10 +10,10 @@ use super::task::{BackwardDone, ForwardDone, LossDone, StepDone, Task, TrainStep
 use super::{erased, step};
 use crate::error::Result;
 use crate::log::{IntoValue, Reduce};
-use crate::moment::{AtOperation, AtPoint, FireableFrom};
+use crate::moment::{AtOperation, FireableFrom, HasPayload, WithoutPayload};
 use crate::moments::counters::Counters;
 use crate::run::Run;
-use crate::run::dispatch::enter_custom;
+use crate::run::dispatch::{enter_custom, fire_with};
 
 #[expect(clippy::needless_pass_by_value, reason = "a token is consumed, so that it is used once")]
 impl<'s, T: Task, P> TrainStep<'s, T, P> {
@@ -190,8 +190,19 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// # Errors
     ///
     /// Returns the error of the first hook that fails, or an error if the point is already firing.
-    pub fn fire<Q: AtPoint + FireableFrom<P>>(&mut self) -> Result<()> {
+    pub fn fire<Q: WithoutPayload + FireableFrom<P>>(&mut self) -> Result<()> {
         enter_custom::<Q, _>(&mut self.run, |run| run.fire::<Q>())
+    }
+
+    /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload when
+    /// its hooks have run.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first hook that fails, or an error if the point is already firing. The
+    /// payload is then lost.
+    pub fn fire_with<Q: HasPayload + FireableFrom<P>>(&mut self, payload: Q::Payload) -> Result<Q::Payload> {
+        fire_with::<Q>(&mut self.run, payload)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Custom lifecycles: firing their points and running their operations from hooks and tasks.
 
 use crate::error::{Error, Result};
-use crate::moment::{AtOperation, AtPoint, FireableFrom, Moment};
+use crate::moment::{AtOperation, FireableFrom, HasPayload, Moment, OnAllRanks, WithoutPayload};
 use crate::moments::tree;
 use crate::run::Run;
 use crate::run::context::Cx;
@@ -46,8 +46,52 @@ impl<P> Cx<P> {
     /// }
     /// # fn main() {}
     /// ```
-    pub fn fire<Q: AtPoint + FireableFrom<P>>(&mut self) -> Result<()> {
+    pub fn fire<Q: WithoutPayload + FireableFrom<P>>(&mut self) -> Result<()> {
         enter_custom::<Q, _>(self.run_mut(), |run| run.fire::<Q>())
+    }
+
+    /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload when
+    /// its hooks have run, which can read it with [`payload`](Cx::payload) and change it with
+    /// [`payload_mut`](Cx::payload_mut).
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of the first hook that fails, or an error if the point is already being
+    /// fired. The payload is then lost.
+    ///
+    /// ```standalone_crate
+    /// use trainer::prelude::*;
+    ///
+    /// /// Images of a generator.
+    /// pub struct Samples {
+    ///     images: Tensor,
+    /// }
+    ///
+    /// trainer::lifecycle! {
+    ///     within epoch {
+    ///         /// The generator made samples.
+    ///         point sampled(Samples);
+    ///     }
+    /// }
+    ///
+    /// #[hook]
+    /// fn sample(cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
+    ///     let images = Tensor::rand([16, 28, 28], (Kind::Float, cx.device()));
+    ///     let Samples { images } = cx.fire_with::<Sampled>(Samples { images })?;
+    ///     cx.log("brightness", images.mean(Kind::Float));
+    ///     Ok(())
+    /// }
+    ///
+    /// /// A hook that changes the samples; this hook can be in any crate.
+    /// #[hook]
+    /// fn darken(cx: &mut Cx<Sampled>) {
+    ///     let samples = cx.payload_mut();
+    ///     samples.images = &samples.images * 0.5;
+    /// }
+    /// # fn main() {}
+    /// ```
+    pub fn fire_with<Q: HasPayload + FireableFrom<P>>(&mut self, payload: Q::Payload) -> Result<Q::Payload> {
+        fire_with::<Q>(self.run_mut(), payload)
     }
 
     /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.
@@ -65,6 +109,41 @@ impl<P> Cx<P> {
     ) -> Result<bool> {
         enter_custom::<O, _>(self.run_mut(), |run| run.operate::<O>(|run| body(Cx::from_run(run))))
     }
+}
+
+impl<P: Moment> Cx<P> {
+    /// The payload with which the point was [fired](Cx::fire_with).
+    #[must_use]
+    pub fn payload(&self) -> &P::Payload
+    where
+        P: HasPayload,
+    {
+        let payload = self.as_run().dispatch.payloads.get(&P::index());
+        payload.and_then(|payload| payload.downcast_ref()).expect("`fire_with` put it there")
+    }
+
+    /// The payload with which the point was [fired](Cx::fire_with), which then gets it back.
+    #[must_use]
+    pub fn payload_mut(&mut self) -> &mut P::Payload
+    where
+        P: HasPayload + OnAllRanks,
+    {
+        let payload = self.run_mut().dispatch.payloads.get_mut(&P::index());
+        payload.and_then(|payload| payload.downcast_mut()).expect("`fire_with` put it there")
+    }
+}
+
+/// Fires a point with a payload, which is in the run while the hooks of the point are called.
+pub(crate) fn fire_with<Q: HasPayload>(run: &mut Run, payload: Q::Payload) -> Result<Q::Payload> {
+    enter_custom::<Q, _>(run, |run| {
+        if run.hooks.table.range(Q::index(), run.place.phase).is_empty() {
+            return Ok(payload);
+        }
+        run.dispatch.payloads.insert(Q::index(), Box::new(payload));
+        let result = run.fire::<Q>();
+        let payload = run.dispatch.payloads.remove(&Q::index()).and_then(|payload| payload.downcast().ok());
+        result.map(|()| *payload.expect("it was put there above"))
+    })
 }
 
 /// Runs `body`, which fires or runs a custom moment. Returns an error if that moment is already

@@ -13,7 +13,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use closure::{ClosureHook, HookOptions, ObserverClosure};
-pub(crate) use custom::enter_custom;
+pub(crate) use custom::{enter_custom, fire_with};
 pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;
 pub(crate) use selection::HookSelection;

@@ -1,0 +1,18 @@
+use trainer::prelude::*;
+
+pub struct Samples;
+
+trainer::lifecycle! {
+    within step {
+        /// Samples were drawn.
+        point sampled(Samples);
+    }
+}
+
+#[hook]
+fn sample(cx: &mut Cx<AfterStep>) -> Result<()> {
+    cx.fire_with::<Sampled>(3)?;
+    Ok(())
+}
+
+fn main() {}
