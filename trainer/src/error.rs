@@ -427,6 +427,23 @@ pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'
     nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }
 
+/// Returns "; did you mean `x`?" for the most similar candidate, or else "; there are" and
+/// the first three candidates.
+pub(crate) fn suggestion_among<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    let mut candidates: Vec<&str> = candidates.into_iter().collect();
+    candidates.dedup();
+    if let Some(nearest) = nearest(name, candidates.iter().copied()) {
+        return format!("; did you mean `{nearest}`?");
+    }
+    let listed = candidates.iter().take(3).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match candidates.len() {
+        0 => String::new(),
+        1 => format!("; there is only {listed}"),
+        2..=3 => format!("; there are {listed}"),
+        count => format!("; there are {listed} and {} more", count - 3),
+    }
+}
+
 /// Shortens a name to 80 characters, for a message.
 pub(crate) fn shortened(name: &str) -> String {
     match name.char_indices().nth(80) {

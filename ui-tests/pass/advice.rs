@@ -390,6 +390,11 @@ pub mod payloads {
         within step {
             /// Samples were drawn.
             point sampled(Samples);
+            /// Samples are drawn.
+            operation drawing {
+                /// A sample was drawn.
+                point drawn;
+            }
         }
     }
 
@@ -397,8 +402,61 @@ pub mod payloads {
     fn sample(cx: &mut Cx<AfterStep>) -> Result<()> {
         let payload = Samples;
         cx.fire_with::<Sampled>(payload)?;
+        cx.run::<Drawing>(|cx| cx.fire::<Drawn>())?;
         Ok(())
+    }
+
+    #[hook]
+    fn own_transfer(cx: &mut Cx<Transfer>, next: Next<Transfer>) -> Result<Done> {
+        next.replace(cx, |cx| {
+            let batch = Tensor::new();
+            cx.set_batch(batch)?;
+            Ok::<(), Error>(())
+        })
+    }
+
+    #[hook]
+    fn own_loss(cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
+        next.replace(cx, |cx| {
+            let loss = Tensor::new();
+            cx.set_loss(loss);
+        })
+    }
+
+    #[hook]
+    fn own_output(cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
+        next.replace(cx, |cx| {
+            let output = Tensor::new();
+            cx.set_output(output)?;
+            Ok::<(), Error>(())
+        })
+    }
+
+    #[hook]
+    fn own_pred(cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
+        next.replace(cx, |cx| {
+            let pred = Tensor::new();
+            cx.set_pred(pred)?;
+            Ok::<(), Error>(())
+        })
     }
 }
 
 fn main() {}
+
+/// A moment that is a parameter.
+pub mod moments {
+    use std::marker::PhantomData;
+
+    use trainer::moment::AtPoint;
+    use trainer::prelude::*;
+
+    struct Counts<P>(u64, PhantomData<fn(P)>);
+
+    #[hook]
+    impl<P: AtPoint> Counts<P> {
+        fn count(&mut self, _: &Cx<P>) {
+            self.0 += 1;
+        }
+    }
+}

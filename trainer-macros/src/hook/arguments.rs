@@ -24,7 +24,7 @@ const FLAGS: [&str; 6] = ["auto", "single", "state", "settings", "trial", "obser
 /// Words of other libraries for a key.
 const SYNONYMS: [(&str, &[&str]); 10] = [
     ("when", &["if", "condition", "predicate", "run_if", "filter"]),
-    ("ord", &["order", "priority", "rank", "level"]),
+    ("ord", &["order", "priority", "level"]),
     ("only", &["phase", "phases", "mode"]),
     ("in", &["set", "sets", "stage", "group", "in_set", "member_of"]),
     ("every", &["freq", "frequency", "interval", "period", "each"]),
@@ -40,7 +40,8 @@ const AROUND: [&str; 6] = ["around", "wrap", "wraps", "wrapping", "surround", "r
 /// Words for the moment of a hook, which the type of its context replaces.
 const MOMENT: [&str; 5] = ["at", "on", "point", "moment", "event"];
 /// Words for a hook on rank 0 only, which the type of its context replaces.
-const MAIN: [&str; 6] = ["main", "rank0", "rank_0", "rank_zero_only", "main_process_only", "master_only"];
+const MAIN: [&str; 7] =
+    ["main", "rank", "rank0", "rank_0", "rank_zero_only", "main_process_only", "master_only"];
 
 /// Returns whether a word means a hook on rank 0 only.
 fn is_main_only(word: &str) -> bool {
@@ -120,6 +121,10 @@ pub(super) enum Only {
     Value(Box<Expr>),
 }
 
+fn text_in_quotes(literal: &proc_macro2::Literal) -> String {
+    literal.to_string().trim_matches('"').to_owned()
+}
+
 /// Returns whether an expression is one of the hook's value: `self.every`.
 pub(super) fn is_of_value(expression: &Expr) -> bool {
     begins_with_self(&expression.to_token_stream())
@@ -182,6 +187,10 @@ impl Arguments {
         let first = rest.next();
         let rest: TokenStream = rest.collect();
         match (first, Form::of(&rest)) {
+            (Some(TokenTree::Literal(quoted)), Form::Value(_) | Form::List(_)) if is_string => {
+                let key = text_in_quotes(&quoted);
+                errors.push(quoted.span(), format!("a key is written without quotes: `{key} = …`"));
+            }
             (None, _) => errors.push(span, "expected an argument before this comma"),
             (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_))) => {
                 if !self.moved_key(&key, &form) {
@@ -241,8 +250,12 @@ impl Arguments {
         };
         self.words.push((LATER, word.clone()));
         let name = word.to_string();
+        let follows_only = self.keys.last().is_some_and(|key| key == "only");
         let help = match &*name {
             key if KEYS.contains(&key) => format!("expected {}", form_of(key)),
+            phase if follows_only && crate::phases::PHASES.contains(&phase) => {
+                format!("name all phases in one list: `only(…, {phase})`")
+            }
             main if is_main_only(main) => {
                 return self.moved.push((word.span(), Moved::MainOnly(name)));
             }
@@ -447,6 +460,13 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
         return None;
     }
     check_single(&value, errors)?;
+    if begins_with_self(&value) {
+        errors.push(
+            value.span(),
+            format!("`{key}` is a constant, and the same for all values of the type: write a number, or the path of a `const`"),
+        );
+        return None;
+    }
     let expression = errors.keep(syn::parse2::<Expr>(value))?;
     let literal = match &expression {
         Expr::Lit(ExprLit { lit, .. }) => Some((lit, false)),
@@ -506,6 +526,16 @@ fn boolean(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
 fn positive(value: TokenStream, at: Span, errors: &mut Errors) -> Option<(Expr, Span)> {
     let span = if value.is_empty() { at } else { value.span() };
     check_single(&value, errors)?;
+    let value = by_value(value, "every", errors)?;
+    if let [TokenTree::Literal(_), TokenTree::Ident(unit)] =
+        &value.clone().into_iter().collect::<Vec<_>>()[..]
+    {
+        errors.push(
+            unit.span(),
+            format!("remove `{unit}`: `every` counts the batches, optimizer steps, epochs or records of the hook's moment"),
+        );
+        return None;
+    }
     let is_negative = value.to_string().starts_with('-');
     let message = match syn::parse2::<Expr>(value) {
         Ok(Expr::Lit(ExprLit { lit: Lit::Int(digits), .. }))
@@ -531,6 +561,21 @@ fn positive(value: TokenStream, at: Span, errors: &mut Errors) -> Option<(Expr, 
     None
 }
 
+/// Reports a field of the value with a reference, `&self.field`, and then returns `None`.
+fn by_value(value: TokenStream, key: &str, errors: &mut Errors) -> Option<TokenStream> {
+    let mut tokens = value.clone().into_iter();
+    let first = tokens.next();
+    let rest: TokenStream = tokens.collect();
+    match first {
+        Some(TokenTree::Punct(reference)) if reference.as_char() == '&' && begins_with_self(&rest) => {
+            let field = rest.to_string().replace(' ', "");
+            errors.push(reference.span(), format!("write `{key} = {field}`, without `&`"));
+            None
+        }
+        _ => Some(value),
+    }
+}
+
 /// Parses phases, or an expression that begins with `self`.
 fn only(
     list: TokenStream,
@@ -538,6 +583,7 @@ fn only(
     words: &mut Vec<(&'static [&'static str], Ident)>,
     errors: &mut Errors,
 ) -> Option<Only> {
+    let list = by_value(list, "only", errors)?;
     if begins_with_self(&list) {
         check_single(&list, errors)?;
         return errors.keep(syn::parse2(list)).map(|value| Only::Value(Box::new(value)));
@@ -563,15 +609,28 @@ fn phases(
                 crate::phases::check(name, errors)
             }
             Err(_) => {
+                if let Some(second) = second_word(&part) {
+                    errors.push(second.span(), format!("expected a comma before `{second}`"));
+                    return None;
+                }
                 let path = Path::parse_mod_style.parse2(part.clone()).ok();
-                let help = path.and_then(|path| Some(path.segments.last()?.ident.to_string().to_lowercase()));
-                let help = help.map_or_else(String::new, |phase| format!(": write `only = {phase}`"));
+                let last = path.and_then(|path| Some(path.segments.last()?.ident.to_string().to_lowercase()));
+                let phase = last.filter(|last| crate::phases::PHASES.contains(&&**last));
+                let help = phase.map_or_else(String::new, |phase| format!(": write `only = {phase}`"));
                 errors.push(part.span(), format!("expected {}{help}", form_of("only")));
                 None
             }
         }
     });
     phases.collect()
+}
+
+/// Returns the second of two words without a comma between them.
+fn second_word(part: &TokenStream) -> Option<Ident> {
+    match &part.clone().into_iter().collect::<Vec<_>>()[..] {
+        [TokenTree::Ident(_), TokenTree::Ident(second), ..] => Some(second.clone()),
+        _ => None,
+    }
 }
 
 /// Formats a path with the usual spacing.
@@ -590,13 +649,15 @@ fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<
 /// begins with `self`.
 fn modules(list: TokenStream, at: Span, errors: &mut Errors) -> Option<Of> {
     check_single(&list, errors)?;
+    let list = by_value(list, "of", errors)?;
     if begins_with_self(&list) {
         return errors.keep(syn::parse2(list)).map(|value| Of::Value(Box::new(value)));
     }
     let mut patterns = Vec::new();
     for part in parts("of", list, at, errors) {
-        let span = part.span();
+        let at_part = part.span();
         let (inner, optional) = optional(part);
+        let span = if inner.is_empty() { at_part } else { inner.span() };
         match syn::parse2::<LitStr>(inner) {
             Ok(text) if text.value().is_empty() => {
                 errors
@@ -647,8 +708,9 @@ fn sets(list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Path> {
 /// Parses the paths of hooks, each of which may be `optional(…)`.
 fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Target> {
     let targets = parts(key, list, at, errors).into_iter().filter_map(|part| {
-        let span = part.span();
+        let at_part = part.span();
         let (inner, optional) = optional(part);
+        let span = if inner.is_empty() { at_part } else { inner.span() };
         match syn::parse2::<syn::TypePath>(inner) {
             Ok(written) if written.qself.is_none() => Some(Target { path: written.path, optional }),
             _ => {

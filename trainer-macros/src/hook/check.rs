@@ -4,14 +4,14 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{GenericParam, ReturnType, Type};
+use syn::{GenericParam, ReturnType, Type, WherePredicate};
 
 use super::arguments::{Arguments, Moved, Of, Only, is_of_value};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
-    context_of, has_one_argument, innermost, innermost_path, is_named, last_word, main_of, marker_ident,
-    marker_of, next_of, signature, takes_context,
+    argument, context_of, has_one_argument, innermost, innermost_path, is_named, last_word, main_of,
+    marker_ident, marker_of, may_be_an_alias, next_of, signature, takes_context, typed,
 };
 use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
@@ -62,6 +62,8 @@ pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut E
             Checked::Free(hook(function, false, arguments, None, errors).into_iter().collect())
         }
         Item::Block(item) => Checked::Block(item, block(item, arguments, errors)),
+        // rustc reports an attribute on a statement.
+        Item::Other(word, _) if word == "let" => Checked::Free(Vec::new()),
         Item::Other(word, _) => {
             errors.push(
                 word.span(),
@@ -128,11 +130,18 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         hooks.extend(hook(&method.function, true, first, inherited, errors));
     }
     if !any {
+        no_hooks(block, errors);
+    }
+    if let Some(word) = arguments.observes
+        && any
+        && !hooks.iter().any(|hook| hook.next.is_some())
+    {
         errors.push(
-            block.impl_token.span,
-            "no method of this block is a hook: add one, as in `fn after_step(&mut self, cx: &mut Cx<AfterStep>)`",
+            word,
+            "`observes` is for hooks around an operation, and this block has none: hooks at a point that only observe take `&Cx<…>`",
         );
     }
+    unbounded(block, &hooks, errors);
     called(block, errors);
     hooks
 }
@@ -140,6 +149,54 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
 /// Returns whether a method of a block is a hook.
 pub(super) fn is_hook(method: &Method) -> bool {
     method.hook.is_some() || takes_context(&method.function)
+}
+
+/// Reports a block without a hook, at the argument that is probably meant to be the context.
+fn no_hooks(block: &Block, errors: &mut Errors) {
+    let methods = block.members.iter().filter_map(|member| match member {
+        Member::Method(method) if method.function.signature.receiver().is_some() => Some(&method.function),
+        _ => None,
+    });
+    for function in methods {
+        if let Some(late) = typed(function).skip(1).find(|written| is_named("Cx", written)) {
+            return errors.push(late.span(), "a hook takes its context as the first argument after `self`");
+        }
+        let first = context_of(function).map(|first| match peeled(first) {
+            Type::Reference(reference) => &*reference.elem,
+            first => first,
+        });
+        if let Some(first) = first.filter(|first| may_be_an_alias(first)) {
+            return errors.push(
+                innermost_path(first),
+                "no method of this block is a hook: if this is another name of a context, add `#[hook]` to the method",
+            );
+        }
+    }
+    errors.push(
+        block.impl_token.span,
+        "no method of this block is a hook: add one, as in `fn after_step(&mut self, cx: &mut Cx<AfterStep>)`",
+    );
+}
+
+/// Reports a moment that is a parameter of the block without a bound.
+fn unbounded(block: &Block, hooks: &[Hook<'_>], errors: &mut Errors) {
+    for parameter in block.generics.type_params().filter(|parameter| parameter.bounds.is_empty()) {
+        let name = &parameter.ident;
+        let of = |hook: &&Hook<'_>| marker_ident(hook.context).is_some_and(|marker| marker == *name);
+        let in_clause = block.generics.where_clause.iter().flat_map(|clause| &clause.predicates);
+        let is_bounded = in_clause.into_iter().any(|predicate| match predicate {
+            WherePredicate::Type(predicate) => *name == last_word(&predicate.bounded_ty),
+            _ => false,
+        });
+        let Some(hook) = hooks.iter().find(of).filter(|_| !is_bounded) else { continue };
+        let bound = if hook.next.is_some() { "AtOperation" } else { "AtPoint" };
+        errors.push(
+            name.span(),
+            format!(
+                "`{name}` is the moment of a hook and needs the bound `{bound}`: `use trainer::moment::{bound};`"
+            ),
+        );
+    }
 }
 
 /// Reports a method that is named like a point but is not a hook.
@@ -354,6 +411,17 @@ fn moment(function: &Function, errors: &mut Errors) {
         errors.push(
             word.span(),
             format!("{message}; a moment of your own with this name needs its path, from `self` or `crate`"),
+        );
+        return;
+    }
+    if let Some(next) = next_of(function)
+        && let Some(other) = argument(next).map(last_word)
+        && other != marker
+        && [&marker, &other].into_iter().all(|word| is_operation(&snake(word)))
+    {
+        errors.push(
+            innermost(next),
+            format!("a hook around `{marker}` takes `Next<{marker}>`, not `Next<{other}>`"),
         );
         return;
     }

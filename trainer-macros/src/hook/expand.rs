@@ -368,7 +368,7 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
         let here = ours(path.span());
         let trainer = krate.at(here);
         let context = Ident::new("__context", here);
-        let holds = quote_spanned!(here=> #trainer::__private::holds(#path, &*#context));
+        let holds = quote_spanned!(here=> #trainer::__private::holds(&*#context, #path));
         quote!(if !#holds { return #otherwise; })
     });
     quote!({
@@ -425,7 +425,7 @@ impl Definition<'_> {
             quote_spanned!(here=> .only::<#trainer::phase::#phase>())
         });
         let every = setting(hook, |arguments| arguments.every.as_ref()).map(|(n, span)| {
-            let here = ours(*span);
+            let here = if is_of_value(n) { ours(*span) } else { ours(n.span()) };
             let n = if is_of_value(n) { quote!(1_u64) } else { quote!(#n) };
             quote_spanned!(here=> .every(&(#n)))
         });

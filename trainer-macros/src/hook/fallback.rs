@@ -2,12 +2,12 @@
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
-use syn::{FnArg, GenericArgument, PathArguments, Type};
+use syn::{AngleBracketedGenericArguments, FnArg, GenericArgument, PathArguments, Type};
 
 use super::check::{Checked, theirs};
 use super::expand::bounded;
 use super::parse::{Function, Item, Member};
-use super::signature::{context_of, is_named, next_of, takes_context};
+use super::signature::{context_of, is_named, next_of, takes_context, unnamed_moment};
 use crate::errors::Errors;
 use crate::krate::Krate;
 
@@ -72,7 +72,23 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
             FnArg::Typed(argument) => Some(&mut *argument.ty),
             FnArg::Receiver(_) => None,
         });
+        let mut operation = None;
         for written in arguments.take(2) {
+            if is_named("Next", written) {
+                if let Type::Reference(reference) = &*written {
+                    *written = Type::clone(&reference.elem);
+                }
+                if let (Some(next), Some(operation)) = (argument_mut(written), operation.take()) {
+                    *next = operation;
+                }
+                continue;
+            }
+            if unnamed_moment(written).is_some()
+                && let Some(arguments) = arguments_mut(written)
+            {
+                let trainer = krate.at(Span::call_site());
+                *arguments = syn::parse_quote!(<#trainer::AfterStep>);
+            }
             if let Type::Reference(reference) = &mut *written
                 && is_around
             {
@@ -86,22 +102,29 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
                 *marker = inner;
             }
             let marker = if is_named("Main", marker) { argument_mut(marker) } else { Some(marker) };
-            if let (Some(marker), Some(ours)) = (marker, &ours) {
+            let Some(marker) = marker else { continue };
+            if let Some(ours) = &ours {
                 *marker = Type::clone(ours);
             }
+            operation = Some(marker.clone());
         }
     }
 }
 
 /// Returns the last generic argument of a type, or of the type behind a reference.
 fn argument_mut(written: &mut Type) -> Option<&mut Type> {
+    match arguments_mut(written)?.args.last_mut()? {
+        GenericArgument::Type(inner) => Some(inner),
+        _ => None,
+    }
+}
+
+/// Returns the generic arguments of a type, or of the type behind a reference.
+fn arguments_mut(written: &mut Type) -> Option<&mut AngleBracketedGenericArguments> {
     match written {
-        Type::Reference(reference) => argument_mut(&mut reference.elem),
+        Type::Reference(reference) => arguments_mut(&mut reference.elem),
         Type::Path(path) => match &mut path.path.segments.last_mut()?.arguments {
-            PathArguments::AngleBracketed(arguments) => match arguments.args.last_mut()? {
-                GenericArgument::Type(inner) => Some(inner),
-                _ => None,
-            },
+            PathArguments::AngleBracketed(arguments) => Some(arguments),
             _ => None,
         },
         _ => None,

@@ -18,6 +18,7 @@ use crate::krate::Krate;
 use arguments::Arguments;
 use check::Checked;
 use parse::Item;
+use signature::takes_trainer;
 
 pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
@@ -32,6 +33,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
     }
     let checked = check::check(&item, &arguments, &mut errors);
     match errors.finish() {
+        // rustc reports the parameter.
+        Ok(()) if matches!(&item, Item::Block(block) if block.has_unused_parameter()) => quote!(#item),
         Ok(()) => {
             let registration = expand::expand(&checked, &arguments);
             let words = words(&checked, &arguments);
@@ -41,6 +44,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
         // method's body.
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
+            // rustc would report the missing parameter of `Trainer`.
+            Item::Function(function) if takes_trainer(function) => report,
             // rustc would report the block a second time.
             Item::Block(block) if block.of_trait.is_none() && block.is_of_foreign_type() => report,
             _ => {

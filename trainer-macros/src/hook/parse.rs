@@ -173,6 +173,16 @@ impl Block {
         !self.generics.params.is_empty()
     }
 
+    /// Returns whether a type parameter of the block does not occur in its type or its bounds.
+    pub(super) fn has_unused_parameter(&self) -> bool {
+        let bounds = self.generics.type_params().map(|parameter| parameter.bounds.to_token_stream());
+        let clause = self.generics.where_clause.to_token_stream();
+        let written = [self.self_type.to_token_stream(), clause].into_iter().chain(bounds);
+        let written = written.flatten().flat_map(flattened);
+        let words: Vec<String> = written.map(|token| token.to_string()).collect();
+        self.generics.type_params().any(|parameter| !words.contains(&parameter.ident.to_string()))
+    }
+
     fn parse(attributes: Vec<Attribute>, input: ParseStream<'_>, errors: &mut Errors) -> syn::Result<Self> {
         let before_impl = input.parse::<Option<Token![unsafe]>>()?.into_token_stream();
         let impl_token = input.parse()?;
@@ -199,7 +209,16 @@ impl Member {
         let ahead = input.fork();
         ahead.call(Attribute::parse_outer)?;
         if !starts_function(&ahead) {
-            return Ok(match input.parse::<syn::ImplItem>()? {
+            let mut item = input.parse::<syn::ImplItem>()?;
+            if let syn::ImplItem::Const(syn::ImplItemConst { attrs, .. })
+            | syn::ImplItem::Type(syn::ImplItemType { attrs, .. }) = &mut item
+            {
+                let hooks = attrs.extract_if(.., |attribute| is_hook(attribute));
+                for hook in hooks {
+                    errors.push(hook.path().span(), "in a block, `#[hook]` goes on a method");
+                }
+            }
+            return Ok(match item {
                 syn::ImplItem::Macro(call) => Member::Macro(call.mac.path.clone(), call.into_token_stream()),
                 other => Member::Other(other.into_token_stream()),
             });

@@ -1,10 +1,10 @@
 //! Checks of a hook's signature.
 
-use proc_macro2::{Ident, Span};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::ToTokens;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{FnArg, GenericArgument, PathArguments, Receiver, ReceiverKind, Type};
+use syn::{FnArg, GenericArgument, PathArguments, Receiver, ReceiverKind, Type, WherePredicate};
 
 use super::parse::{Function, is_foreign, peeled};
 use crate::errors::Errors;
@@ -66,6 +66,14 @@ fn qualifiers(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     }
     errors.refuse(&sig.abi, "the trainer calls hooks with the Rust ABI: remove `extern`");
     errors.refuse(&sig.variadic, "a hook cannot be variadic: its arguments are fixed");
+    let outlives = sig.generics.where_clause.iter().flat_map(|clause| &clause.predicates);
+    let outlives = outlives.filter_map(|predicate| match predicate {
+        WherePredicate::Lifetime(predicate) => Some(predicate.lifetime.span()),
+        _ => None,
+    });
+    for span in outlives {
+        errors.push(span, "a hook borrows its context for one call only: remove this bound of a lifetime");
+    }
     let mut parameters = sig.generics.params.iter();
     errors.refuse(
         &parameters.find(|parameter| !matches!(parameter, syn::GenericParam::Lifetime(_))),
@@ -131,6 +139,18 @@ fn context(context: &Type, sig: &syn::Signature, is_around: bool, errors: &mut E
             }
             match peeled(&reference.elem) {
                 Type::ImplTrait(written) => impl_trait(written, errors),
+                Type::Reference(second) if is_context(&second.elem) => errors.push(
+                    second.and_token.span(),
+                    "a hook takes its context by one reference: remove this `&`",
+                ),
+                main if is_named("Main", main) && argument(main).is_some_and(is_context) => errors.push(
+                    innermost_path(main),
+                    format!(
+                        "`Main` goes into the context: write `&Cx<Main<{}>>`",
+                        argument(main).and_then(marker_of).unwrap_or_default()
+                    ),
+                ),
+                cx if is_context(cx) && unnamed_moment(cx).is_some() => no_moment(cx, errors),
                 // Any other type may be an alias of the context.
                 other if !is_context(other) && !may_be_an_alias(other) => no_context(other, sig, errors),
                 _ => {}
@@ -145,6 +165,41 @@ fn context(context: &Type, sig: &syn::Signature, is_around: bool, errors: &mut E
     }
 }
 
+/// Reports a moment in a context that is not the name of one.
+fn no_moment(context: &Type, errors: &mut Errors) {
+    let Some(written) = unnamed_moment(context) else { return };
+    let text = written.to_string();
+    let word = text.trim_matches('"');
+    let marker = if is_point(word) { pascal(word) } else { "AfterStep".into() };
+    errors.push(
+        written.into_iter().next().map_or_else(Span::call_site, |token| token.span()),
+        format!(
+            "expected the name of one moment: `&Cx<{marker}>`; hooks at several moments are methods of a generic block, \
+             `impl<P: AtPoint> Timer<P>`"
+        ),
+    );
+}
+
+/// Returns the argument of a context that cannot be a moment: `impl AtPoint`, `dyn AtPoint`, `_`, or
+/// a literal.
+pub(super) fn unnamed_moment(context: &Type) -> Option<TokenStream> {
+    match peeled(context) {
+        Type::Reference(reference) => unnamed_moment(&reference.elem),
+        Type::Path(path) => match &path.path.segments.last()?.arguments {
+            PathArguments::AngleBracketed(arguments) => match arguments.args.last()? {
+                GenericArgument::Type(inner) => {
+                    let unnamed = matches!(inner, Type::ImplTrait(_) | Type::TraitObject(_) | Type::Infer(_));
+                    unnamed.then(|| inner.to_token_stream())
+                }
+                GenericArgument::Const(literal) => Some(literal.to_token_stream()),
+                _ => None,
+            },
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 fn no_context(written: &Type, sig: &syn::Signature, errors: &mut Errors) {
     errors.push(
         innermost_path(written),
@@ -153,7 +208,7 @@ fn no_context(written: &Type, sig: &syn::Signature, errors: &mut Errors) {
 }
 
 /// Returns whether a type that is not written `Cx<…>` may be an alias of it.
-fn may_be_an_alias(written: &Type) -> bool {
+pub(super) fn may_be_an_alias(written: &Type) -> bool {
     const OTHERS: [&str; 8] = ["Trainer", "Run", "Tensor", "Task", "Model", "Module", "VarStore", "Record"];
     match written {
         Type::Path(path) => path
@@ -187,6 +242,11 @@ fn example(name: &Ident) -> String {
 /// Returns whether the first argument after `self` is a `Cx`.
 pub(super) fn takes_context(function: &Function) -> bool {
     context_of(function).is_some_and(is_context)
+}
+
+/// Returns whether the first argument is a `Trainer` without its parameter, as in other frameworks.
+pub(super) fn takes_trainer(function: &Function) -> bool {
+    context_of(function).is_some_and(|first| is_named("Trainer", first) && argument(first).is_none())
 }
 
 /// Returns the type of the first argument after `self`.
@@ -267,7 +327,7 @@ pub(super) fn has_one_argument(written: &Type) -> bool {
 }
 
 /// Returns the last generic argument of a type, or of the type behind a reference.
-fn argument(written: &Type) -> Option<&Type> {
+pub(super) fn argument(written: &Type) -> Option<&Type> {
     match peeled(written) {
         Type::Reference(reference) => argument(&reference.elem),
         Type::Path(path) => match &path.path.segments.last()?.arguments {

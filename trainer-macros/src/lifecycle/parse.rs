@@ -155,8 +155,11 @@ impl Parse for Declaration {
             let next = input.lookahead1();
             if next.peek(word::exists) || next.peek(word::exist) || next.peek(word::allows) {
                 availabilities.push(Availability::parse(docs, input)?);
-            } else {
+            } else if next.peek(word::point) || next.peek(word::operation) || next.peek(word::again) {
                 nodes.push(Node::parse(docs, input)?);
+            } else {
+                next.peek(word::within); // so that the error lists it
+                return Err(next.error());
             }
         }
         Ok(Declaration { krate, nodes, extensions, availabilities })
@@ -175,6 +178,12 @@ impl Node {
         if next.peek(word::point) {
             input.parse::<word::point>()?;
             let head = Head::parse(docs, input)?;
+            if input.peek(Token![=]) {
+                return Err(input.error(format!(
+                    "expected `:` before what exists at the point: `point {}: loss;`",
+                    head.name
+                )));
+            }
             input.parse::<Token![;]>()?;
             return Ok(Node::Point(head));
         }

@@ -123,9 +123,10 @@ pub trait HasPayload: AtPoint {}
 
 /// A point without a [payload](HasPayload).
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` has a payload, with which it is fired",
-    label = "needs a payload",
-    note = "write `fire_with::<{Self}>(payload)?`, which returns the payload when all hooks have run"
+    message = "`{Self}` cannot be fired without a payload",
+    label = "not a point without a payload",
+    note = "if it has a payload, write `fire_with::<{Self}>(payload)?`, which returns it when all hooks have run",
+    note = "if it is an operation, run it: `cx.run::<{Self}>(|cx| …)?`"
 )]
 pub trait WithoutPayload: AtPoint {}
 
@@ -133,7 +134,8 @@ pub trait WithoutPayload: AtPoint {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an operation",
     label = "not an operation",
-    note = "a hook at a point takes no `next`: remove the argument"
+    note = "a hook at a point takes no `next`",
+    note = "a point is fired, with `cx.fire::<{Self}>()`, and only an operation is run or has moments `within` it"
 )]
 pub trait AtOperation: Moment {
     /// The point before the operation, such as `before_pred`.

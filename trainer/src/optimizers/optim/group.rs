@@ -7,7 +7,7 @@ use wildmatch::WildMatch;
 
 use super::algorithm::{Algorithm, SHARED};
 use super::optimizer_core::OptimizerCore;
-use crate::error::{BuildError, Error, Result, suggestion};
+use crate::error::{BuildError, Error, Result, suggestion_among};
 use crate::libtorch::{self, Parameters, TensorList};
 use crate::model::vars::{Var, Vars};
 
@@ -498,6 +498,6 @@ fn matches_nothing(pattern: &str, wild: &WildMatch, vars: &Vars) -> Error {
              add this group before that one",
         );
     }
-    let similar = suggestion(pattern, vars.parameters().map(|var| var.name.as_str()));
+    let similar = suggestion_among(pattern, vars.parameters().map(|var| var.name.as_str()));
     Error::usage(format!("no parameter matches{similar}"))
 }

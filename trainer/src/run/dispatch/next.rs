@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::shim::Outcome;
+use super::shim::{Outcome, Replaced};
 use crate::error::{Error, Result};
 use crate::moment::Moment;
 use crate::run::context::Cx;
@@ -134,11 +134,11 @@ impl<'a, O: Moment> Next<'a, O> {
     ///
     /// Returns the error of `body`; the operation then counts as failed.
     #[inline]
-    pub fn replace<R: Outcome>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<Done> {
+    pub fn replace<R: Replaced>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<Done> {
         cx.run_mut().check_logged()?;
         // Set before `body` runs, so that a panic in `body` leaves the operation as failed.
         self.rest.ending = Ending::Failed;
-        body(cx).outcome()?;
+        body(cx).replaced()?;
         cx.run_mut().check_logged()?;
         self.rest.ending = Ending::Replaced;
         Ok(Done::new())

@@ -59,14 +59,16 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
     compare(run, &before, has_drawn, "takes `&Cx`", "take `&mut Cx`")
 }
 
-/// Checks what the hook changes before it runs the operation and afterwards, and that it runs it.
+/// What a hook around an operation promises to only observe.
+const PROMISE: &str = "has the key `observes`";
+/// What to do if it does more.
+const FIX: &str = "remove the key";
+
+/// Checks what the hook changes before it runs the operation and afterwards.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    const PROMISE: &str = "has the key `observes`";
-    const FIX: &str = "remove the key";
     let Shim::Around(call) = unchecked(run) else { unreachable!("a check is of the kind of its hook") };
     let mut last = Probe::of(run)?;
     let mut watch = Some(DrawWatch::start()?);
-    let mut failed = false;
     let frame = &mut Frame {
         operation: rest.operation,
         remaining_hooks: Range::default(),
@@ -75,7 +77,6 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
         body: |run: &mut Run| -> Result<()> {
             compare(run, &last, has_drawn(&mut watch)?, PROMISE, FIX)?;
             let result = run.run_rest(rest);
-            failed = result.is_err();
             last = Probe::of(run)?;
             watch = Some(DrawWatch::start()?);
             result
@@ -83,11 +84,17 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     };
     call(run, slot, frame)?;
     let ending = frame.ending;
-    if failed || ending != Ending::Ran {
-        let what = if failed { "handled an error of" } else { "did not run" };
-        return Err(format!("it {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into());
+    if ending != Ending::Ran {
+        return Err(not_run(ending));
     }
     compare(run, &last, has_drawn(&mut watch)?, PROMISE, FIX)
+}
+
+/// Returns the error of a hook that only observes, but ended the operation like this.
+#[cold]
+pub(super) fn not_run(ending: Ending) -> BoxError {
+    let what = if ending == Ending::Failed { "handled an error of" } else { "did not run" };
+    format!("it {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into()
 }
 
 fn has_drawn(watch: &mut Option<DrawWatch>) -> Result<bool> {

@@ -1,5 +1,6 @@
 //! Running operations, with the hooks around them.
 
+use super::observers;
 use crate::error::{BoxError, Error, Result};
 use crate::hook::table::{Entry, HookId, Range};
 use crate::moment::{AtOperation, MomentInfo};
@@ -106,6 +107,9 @@ impl Run {
     fn not_run(&mut self, hook: HookId, rest: Rest<'_>) -> Result<()> {
         if rest.ending == Ending::Open {
             return Err(self.hook_failed(hook, rest.operation, OTHER_DONE.into()));
+        }
+        if rest.responsible.is_none() && self.hooks.table.hook(hook).definition.observes {
+            return Err(self.hook_failed(hook, rest.operation, observers::not_run(rest.ending)));
         }
         self.dispatch.responsible = Some(*rest.responsible.get_or_insert(hook));
         Ok(())

@@ -99,30 +99,11 @@ pub fn observed<C: HookContext>(run: &mut Run) -> &C {
     C::of_shared(run)
 }
 
-/// A function that decides whether a hook with the context `C` runs.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot decide whether a hook with `{C}` runs",
-    label = "expected a function that takes `&{C}` and returns a `bool`",
-    note = "`when` takes the path of a function: `fn is_late(cx: &{C}) -> bool`, or for several moments `fn is_late<P>(cx: \
-            &Cx<P>) -> bool`"
-)]
-pub trait Condition<C> {
-    /// Returns whether the hook runs.
-    fn holds(self, context: &C) -> bool;
-}
-
-#[diagnostic::do_not_recommend]
-impl<C, F: FnOnce(&C) -> bool> Condition<C> for F {
-    #[inline]
-    fn holds(self, context: &C) -> bool {
-        self(context)
-    }
-}
-
-/// Returns whether a hook with `when` runs.
+/// Returns whether a hook with `when` runs. Takes a function pointer, because rustc then says what it
+/// expected, and suggests no closure.
 #[inline]
-pub fn holds<C, F: Condition<C>>(condition: F, context: &C) -> bool {
-    condition.holds(context)
+pub fn holds<C>(context: &C, condition: fn(&C) -> bool) -> bool {
+    condition(context)
 }
 
 /// Marks the thread as running a hook on rank 0 only, if the hook that is being called is one.
@@ -159,6 +140,25 @@ impl<'a, At: Moment> NextOf<'a, At> for Next<'a, At> {
     #[inline]
     fn of_rest(rest: Rest<'a>) -> Self {
         Next::new(rest)
+    }
+}
+
+/// A type that the closure of [`Next::replace`] can return.
+#[diagnostic::on_unimplemented(
+    message = "the closure that replaces an operation returns `()` or a `Result<(), _>` with any error, not `{Self}`",
+    label = "its closure cannot return this",
+    note = "it sets the output of the operation: `cx.set_output(…)?`, `cx.set_pred(…)?`, `cx.set_batch(…)?` or `cx.set_loss(…)`"
+)]
+pub trait Replaced {
+    /// Converts the value to the result of the replacement.
+    fn replaced(self) -> HookResult;
+}
+
+#[diagnostic::do_not_recommend]
+impl<R: Outcome> Replaced for R {
+    #[inline]
+    fn replaced(self) -> HookResult {
+        self.outcome()
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tch::Tensor;
 
 use super::{NamedOptimizer, Optimizers};
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, suggestion_among};
 use crate::model::vars::{Changes, Vars};
 use crate::optim::{Optimizer, ParamGroup};
 
@@ -157,6 +157,6 @@ fn no_parameter() -> String {
 
 /// Describes the mistake of a part without parameters.
 fn nothing_for(part: &str, vars: &Vars) -> String {
-    let similar = suggestion(part, vars.parameters().filter_map(|var| var.name.split('.').next()));
+    let similar = suggestion_among(part, vars.parameters().filter_map(|var| var.name.split('.').next()));
     format!("`.optimizer_of(\"{part}\", …)`: no parameter name starts with this{similar}")
 }

@@ -1,0 +1,8 @@
+use trainer::prelude::*;
+
+#[hook]
+fn watch(trainer: &Trainer) {
+    println!("x");
+}
+
+fn main() {}
