@@ -160,6 +160,38 @@ fn a_hook_around_an_operation_that_only_measures_is_checked_too() {
     }
 }
 
+#[test]
+fn a_hook_that_only_observes_must_run_its_operation_even_without_the_check() {
+    let cases: [(Measure, Option<&str>); 4] = [
+        (|cx, next| next.run(cx), None),
+        (|_, next| Ok(next.skip()), Some("but did not run the operation")),
+        (|cx, next| next.replace(cx, |_| ()), Some("but did not run the operation")),
+        (|cx, next| next.run_or(cx, |_, _| ()), Some("but handled an error of the operation")),
+    ];
+    for (hook, expected) in cases {
+        let fails = expected.is_some_and(|expected| expected.contains("handled"));
+        let mut trainer =
+            model::builder().check_observers(false).hook(Measures(hook)).hook(Fails(fails)).build().unwrap();
+        let error = trainer.fit(&mut model::rows(4), None).err().map(|error| error.to_string());
+        match expected {
+            None => assert_eq!(error, None),
+            Some(expected) => {
+                assert!(error.as_ref().is_some_and(|error| error.contains(expected)), "{error:?}")
+            }
+        }
+    }
+}
+
+/// Fails within the optimizer step, if it is told to.
+struct Fails(bool);
+
+#[hook(ord = 1)]
+impl Fails {
+    fn fail(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
+        if self.0 { next.replace(cx, |_| Err(Error::msg("on purpose"))) } else { next.run(cx) }
+    }
+}
+
 /// The built-in hooks that may change training. All others only observe.
 const CHANGING: [&str; 23] = [
     "Amp",
