@@ -347,3 +347,68 @@ fn a_network_built_on_another_var_store_is_reported() {
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
     assert!(error.contains("check that the network was built on this `VarStore`"), "{error}");
 }
+
+/// Reads values of other types than the task's, some of them in every call.
+struct Reads;
+
+#[hook]
+impl Reads {
+    fn batch(&mut self, cx: &Cx<BeforeStep>) -> Result<()> {
+        let _ = cx.batch::<Vec<Tensor>>()?;
+        Ok(())
+    }
+    #[hook(only = valid)]
+    fn pred(&mut self, cx: &Cx<AfterPred>) -> Result<()> {
+        let _ = (cx.batch::<(Tensor, Tensor)>()?, cx.pred::<f64>()?);
+        Ok(())
+    }
+    fn task(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        if cx.counters().epoch == 7 {
+            let _ = cx.task::<u16>()?;
+        }
+        let _ = cx.task_mut::<u8>()?; // after a branch
+        Ok(())
+    }
+}
+
+#[hook]
+impl<T: Send + 'static> Generic<T> {
+    fn around(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
+        self.0 += cx.batch::<(Tensor, T)>()?.0.size()[0];
+        next.run(cx)
+    }
+}
+
+struct Generic<T>(i64, std::marker::PhantomData<T>);
+
+fn is_never<P>(_: &Cx<P>) -> bool {
+    false
+}
+
+/// A hook for some tasks only, as its condition says.
+struct Conditional;
+
+#[hook]
+impl Conditional {
+    #[hook(when = is_never)]
+    fn batch(&mut self, cx: &Cx<BeforeStep>) -> Result<()> {
+        let _ = cx.batch::<Vec<Tensor>>()?;
+        Ok(())
+    }
+}
+
+#[test]
+fn types_that_a_hook_reads_in_every_call_are_checked_when_the_trainer_is_built() {
+    let generic = Generic::<u8>(0, std::marker::PhantomData);
+    let error = model::builder().hook(Reads).hook(generic).build().unwrap_err();
+    insta::assert_snapshot!(model::message(&error), @"
+    the trainer cannot be built, for 3 reasons:
+    - `it::errors::Reads::batch` (tests/it/errors.rs:_) calls `cx.batch::<alloc::vec::Vec<tch::wrappers::tensor::Tensor>>()`, but the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`: use that type, or exclude the hook with `.without(…)`
+    - `it::errors::Reads::pred` (tests/it/errors.rs:_) calls `cx.pred::<f64>()`, but the task's prediction is a `tch::wrappers::tensor::Tensor`: use that type, or exclude the hook with `.without(…)`
+    - `it::errors::Generic::around` (tests/it/errors.rs:_) calls `cx.batch::<(tch::wrappers::tensor::Tensor, u8)>()`, but the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`: use that type, or exclude the hook with `.without(…)`
+    ");
+    let generic = Generic::<Tensor>(0, std::marker::PhantomData);
+    let mut trainer = model::builder().hook(generic).hook(Conditional).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(trainer.hook::<Generic<Tensor>>().unwrap().0, 8);
+}

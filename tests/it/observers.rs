@@ -176,7 +176,7 @@ fn a_hook_that_only_observes_must_run_its_operation_even_without_the_check() {
         match expected {
             None => assert_eq!(error, None),
             Some(expected) => {
-                assert!(error.as_ref().is_some_and(|error| error.contains(expected)), "{error:?}")
+                assert!(error.as_ref().is_some_and(|error| error.contains(expected)), "{error:?}");
             }
         }
     }

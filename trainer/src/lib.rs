@@ -235,6 +235,7 @@ pub mod __private {
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, target_type};
     pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};
     pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
+    pub use crate::hook::read::Read;
     pub use crate::hook::selected::Selected;
     pub use crate::hook::set::{SetRef, Stage};
     pub use crate::modules::ModulePattern;

@@ -9,6 +9,7 @@ use syn::{Expr, Generics, Type};
 use super::arguments::{Arguments, Of, Only, SavedState, Target, is_of_value, text_of};
 use super::check::{Checked, Hook, is_hook};
 use super::parse::{Block, Member, peeled};
+use super::reads::{Read, reads};
 use super::signature::{context_of, last_word, main_of, marker_of};
 use crate::krate::Krate;
 use crate::moments::is_marker;
@@ -451,6 +452,7 @@ impl Definition<'_> {
         });
         let observes = hook.observes.then(|| quote!(.observes()));
         let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
+        let reads = self.reads(hook);
         let sets = self.sets(hook);
         let constraints = self.constraints(hook);
         let docs = hook.function.summary();
@@ -467,10 +469,31 @@ impl Definition<'_> {
             #selected
             #observes
             #trial
+            #reads
             #sets
             #constraints
             .done()
         }
+    }
+
+    /// Expands the types of the task, batch and prediction that every call of the hook reads. With
+    /// `when`, the hook may be meant for some tasks only.
+    fn reads(&self, hook: &Hook<'_>) -> Option<TokenStream> {
+        if setting(hook, |arguments| arguments.when.as_ref()).is_some() {
+            return None;
+        }
+        let reads: Vec<_> = reads(hook.function)
+            .into_iter()
+            .map(|Read { method, of }| {
+                let here = ours(method.span());
+                let trainer = self.krate.at(here);
+                let name = method.to_string();
+                quote_spanned!(here=> #trainer::__private::Read::of::<#of>(#name))
+            })
+            .collect();
+        let trainer = self.krate.at(Span::call_site());
+        (!reads.is_empty())
+            .then(|| quote!(.reads(const { &[#(#reads),*] as &'static [#trainer::__private::Read] })))
     }
 
     /// Expands `in`: a method's own, or else the block's.

@@ -6,6 +6,7 @@ mod expand;
 mod fallback;
 mod foreign;
 mod parse;
+mod reads;
 mod signature;
 
 use std::sync::LazyLock;

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use super::definition::{Hook, HookDef};
 use super::instance::TASK;
+use super::read::TaskTypes;
 use crate::lifecycle::{MOMENTS, at};
 use crate::moment::{Moment, MomentInfo};
 use crate::moments::tree;
@@ -13,11 +14,12 @@ use crate::phase::PhaseSet;
 
 /// Reports the mistakes that only the complete set of hooks reveals: constraints without a target,
 /// hooks that can never fire, hooks that cannot borrow their value, and too many `around` hooks.
-pub(crate) fn check(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
+pub(crate) fn check(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
     dangling(hooks, mistakes);
     two_stages(hooks, mistakes);
     no_interval(hooks, mistakes);
-    never_fire(hooks, task, mistakes);
+    never_fire(hooks, task.task(), mistakes);
+    other_types(hooks, task, mistakes);
     run_within_themselves(hooks, mistakes);
     check_around(hooks, mistakes);
 }
@@ -109,6 +111,16 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
                 names.join(" or ")
             ));
         }
+    }
+}
+
+/// Reports hooks that read a task, a batch or a prediction of another type than the trainer's.
+fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
+    for Hook { definition, .. } in hooks {
+        let placed = definition.origin.placed();
+        mistakes.extend(definition.reads.iter().filter_map(|read| task.mismatch(read)).map(|mismatch| {
+            format!("{placed} {mismatch}: use that type, or exclude the hook with `.without(…)`")
+        }));
     }
 }
 

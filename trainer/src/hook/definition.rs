@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::marker::PhantomData;
 
 use super::constraint::OrderConstraint;
+use super::read::Read;
 use super::selected::{AsInterval, Selected, SelectedOf};
 use super::set::{SetRef, Stage};
 use super::stages;
@@ -191,6 +192,8 @@ pub struct HookDef {
     pub(crate) observes: bool,
     /// Whether it runs in trials. Defaults to whether its value has a state.
     pub(crate) trial: Option<bool>,
+    /// The types of the task that every call of it reads.
+    pub(crate) reads: &'static [Read],
     /// The sets of `in`.
     pub(crate) sets: Cow<'static, [SetRef]>,
     pub(crate) constraints: &'static [OrderConstraint],
@@ -239,6 +242,7 @@ impl<At: Moment> Definition<At> {
             main_only: At::IS_MAIN_ONLY,
             observes: false,
             trial: None,
+            reads: &[],
             sets: Cow::Borrowed(&[]),
             constraints: &[],
             call,
@@ -297,6 +301,12 @@ impl<At> Definition<At> {
     /// Sets whether the hook runs in trials.
     pub fn trial(mut self, runs: bool) -> Self {
         self.hook.trial = Some(runs);
+        self
+    }
+
+    /// Sets the types of the task that every call of the hook reads.
+    pub fn reads(mut self, reads: &'static [Read]) -> Self {
+        self.hook.reads = reads;
         self
     }
 

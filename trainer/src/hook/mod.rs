@@ -7,6 +7,7 @@ pub(crate) mod describe;
 pub(crate) mod discovery;
 pub(crate) mod instance;
 pub(crate) mod order;
+pub(crate) mod read;
 pub(crate) mod selected;
 pub(crate) mod set;
 pub mod stages;

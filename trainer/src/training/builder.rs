@@ -1,6 +1,5 @@
 //! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
-use std::any::TypeId;
 use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
@@ -23,6 +22,7 @@ use crate::hook::check;
 use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
 use crate::hook::discovery::Discover;
 use crate::hook::instance::Instance;
+use crate::hook::read::TaskTypes;
 use crate::hook::table::Table;
 use crate::lifecycle::{self, at};
 use crate::log::Log;
@@ -220,7 +220,7 @@ impl<T: Task> TrainerBuilder<T> {
         let task_state = self.hooks.task_state;
         let task_settings = self.hooks.task_settings;
         let (mut hooks, instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
-        check::check(&hooks, TypeId::of::<T>(), &mut mistakes);
+        check::check(&hooks, &TaskTypes::of::<T, T::Batch, T::Pred>(), &mut mistakes);
         mistakes.extend(instances.iter().filter_map(Instance::mistake));
         let may_grow = may_add_variables(&hooks);
         if !may_grow {

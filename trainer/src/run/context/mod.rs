@@ -156,6 +156,9 @@ impl<P> Cx<P> {
 
     /// The current batch, as the task's `Batch` type.
     ///
+    /// `build` reports a hook that calls `cx.batch::<B>()?` with another type before the first branch
+    /// of its body, unless the hook has `when`. The same holds for the task and the prediction.
+    ///
     /// # Errors
     ///
     /// Returns an error if `B` is not the task's batch type; the message names both types.

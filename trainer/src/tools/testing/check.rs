@@ -109,6 +109,7 @@ impl<'a> Checks<'a> {
                 main_only: false,
                 observes: false,
                 trial: None,
+                reads: &[],
                 sets: Cow::Borrowed(const { &[SetRef::of::<stages::Last>("trainer::stages::Last")] }),
                 constraints: &[],
                 call,
