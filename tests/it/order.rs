@@ -346,3 +346,50 @@ fn two_stages_and_cycles_through_sets_are_reported() {
         .unwrap_err();
     insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `both` (tests/it/order.rs:_) is in two stages, `Display` and `Last`: name one, and order the hook among others with `before` and `after`");
 }
+
+/// A type whose hooks are in three blocks.
+#[derive(Default)]
+struct Blocks {
+    calls: Vec<&'static str>,
+    every: u64,
+}
+
+#[hook(more, ord = 3)]
+impl Blocks {
+    fn second(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
+        self.calls.push("around");
+        next.run(cx)
+    }
+    fn at_the_end(&mut self, _: &Cx<AfterStep>) {
+        self.calls.push("end");
+    }
+}
+
+#[hook]
+impl Blocks {
+    fn first(&mut self, _: &Cx<BeforeStep>) {
+        self.calls.push("first");
+    }
+}
+
+mod third {
+    use trainer::prelude::*;
+
+    #[hook(more)]
+    impl super::Blocks {
+        #[hook(every = self.every)]
+        fn third(&mut self, _: &Cx<AfterStep>) {
+            self.calls.push("third");
+        }
+    }
+}
+
+#[test]
+fn a_type_has_the_hooks_of_all_its_blocks() {
+    let mut trainer = model::builder().hook(Blocks { every: 2, ..Blocks::default() }).build().unwrap();
+    let table = trainer.describe_hooks();
+    assert_eq!(table.at("after_step"), ["it::order::Blocks::third", "it::order::Blocks::at_the_end"]);
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    let calls = &trainer.hook::<Blocks>().unwrap().calls;
+    assert_eq!(*calls, ["first", "around", "end", "first", "around", "third", "end"]);
+}

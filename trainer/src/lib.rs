@@ -234,7 +234,7 @@ pub mod __private {
     pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, target_type};
     pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};
-    pub use crate::hook::discovery::{Auto, Discovered, HookImpl};
+    pub use crate::hook::discovery::{Auto, Discovered, HookImpl, MoreHooks};
     pub use crate::hook::read::Read;
     pub use crate::hook::selected::Selected;
     pub use crate::hook::set::{SetRef, Stage};

@@ -141,6 +141,12 @@ impl Made {
     }
 }
 
+#[hook(more, crate = reexported::training)]
+impl Made {
+    /// A hook in a second block.
+    fn after_epoch(&mut self, _: &Cx<trainer::AfterEpoch>) {}
+}
+
 #[hook]
 fn around_by_path(
     cx: &mut Cx<trainer::Backward>,

@@ -13,16 +13,16 @@ use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "ord", "only", "every", "when", "of", "in", "before", "after", "auto", "single", "state", "settings",
-    "trial", "observes", "crate",
+    "trial", "observes", "more", "crate",
 ];
 
 /// The keys that need no value.
-const FLAGS: [&str; 6] = ["auto", "single", "state", "settings", "trial", "observes"];
+const FLAGS: [&str; 7] = ["auto", "single", "state", "settings", "trial", "observes", "more"];
 
 /// Words of other libraries for a key.
-const SYNONYMS: [(&str, &[&str]); 10] = [
+const SYNONYMS: [(&str, &[&str]); 11] = [
     ("when", &["if", "condition", "predicate", "run_if", "filter"]),
     ("ord", &["order", "priority", "level"]),
     ("only", &["phase", "phases", "mode"]),
@@ -33,6 +33,7 @@ const SYNONYMS: [(&str, &[&str]); 10] = [
     ("single", &["singleton", "unique", "once"]),
     ("state", &["stateful", "save", "saves", "saved", "state_dict", "checkpoint", "resume"]),
     ("settings", &["config", "options", "parameters"]),
+    ("more", &["also", "second", "another", "further", "extend", "extends"]),
 ];
 
 /// Words for a hook around an operation, which the type of its second argument replaces.
@@ -90,6 +91,8 @@ pub(super) struct Arguments {
     pub(super) settings: Option<Span>,
     /// The span of the flag `observes`.
     pub(super) observes: Option<Span>,
+    /// The span of the flag `more`.
+    pub(super) more: Option<Span>,
     /// `trial`, `trial = false`.
     pub(super) trial: Option<bool>,
     /// `crate = path`: the path of the `trainer` crate.
@@ -327,6 +330,7 @@ impl Arguments {
             ("state", Form::Value(value)) => self.state = saved_field(value, span, errors),
             ("settings", Form::Nothing) => self.settings = Some(span),
             ("observes", Form::Nothing) => self.observes = Some(span),
+            ("more", Form::Nothing) => self.more = Some(span),
             ("trial", Form::Nothing) => self.trial = Some(true),
             ("trial", Form::Value(value)) => self.trial = boolean("trial", value, span, errors),
             (known, _) if KEYS.contains(&known) => {
@@ -448,6 +452,7 @@ fn form_of(key: &str) -> &'static str {
         "state" => "`state` or `state = self.<field>`",
         "settings" => "`settings` without a value",
         "observes" => "`observes` without a value",
+        "more" => "`more` without a value",
         "trial" => "`trial` or `trial = false`",
         _ => "`single` without a value",
     }

@@ -279,6 +279,9 @@ fn header(block: &Block, arguments: &Arguments, errors: &mut Errors) {
             "`auto` requires a concrete type, and this block is generic: remove `auto`, and add values with `.hook(…)`",
         );
     }
+    if let Some(more) = arguments.more {
+        further_block(block, arguments, more, errors);
+    }
     if let Some(lifetime) = borrowed(block) {
         errors.push(
             lifetime,
@@ -475,13 +478,7 @@ pub(super) fn theirs(context: &Type) -> Option<(Ident, foreign::Ours)> {
 
 /// Reports keys that are only valid on a block, because they apply to a value.
 fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
-    let keys = [
-        ("auto", arguments.auto),
-        ("single", arguments.single),
-        ("state", arguments.state.as_ref().map(|state| state.span)),
-        ("settings", arguments.settings),
-    ];
-    for (key, span) in keys {
+    for (key, span) in of_value_keys(arguments).into_iter().chain([("more", arguments.more)]) {
         if let Some(span) = span {
             errors.push(span, format!("`{key}` goes on an `impl` block, because a function has no value"));
         }
@@ -507,6 +504,36 @@ fn value_on_function(arguments: &Arguments, errors: &mut Errors) {
     if let Some((value, _)) = arguments.every.as_ref().filter(|(value, _)| is_of_value(value)) {
         report("every", value.span(), "write a number");
     }
+}
+
+/// Reports what a block with `more` cannot have.
+fn further_block(block: &Block, arguments: &Arguments, more: Span, errors: &mut Errors) {
+    if block.is_generic() {
+        errors.push(
+            more,
+            "`more` requires a concrete type, and this block is generic: move its hooks to the other block of the type",
+        );
+    }
+    for (key, span) in of_value_keys(arguments) {
+        if let Some(span) = span {
+            errors.push(
+                span,
+                format!(
+                    "`{key}` is about the values of the type: write it on the type's block without `more`"
+                ),
+            );
+        }
+    }
+}
+
+/// Returns the keys that are about the values of a type.
+fn of_value_keys(arguments: &Arguments) -> [(&'static str, Option<Span>); 4] {
+    [
+        ("auto", arguments.auto),
+        ("single", arguments.single),
+        ("state", arguments.state.as_ref().map(|state| state.span)),
+        ("settings", arguments.settings),
+    ]
 }
 
 /// Reports `before` and `after` that name the hook itself.

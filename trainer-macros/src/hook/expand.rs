@@ -69,7 +69,12 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let trainer = krate.at(Span::call_site());
     let self_type = &block.self_type;
     let origin = origin(&path_of(&last_word(self_type)), krate);
-    let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, krate));
+    // A type tells the further blocks of a hook type apart.
+    let of_block = match arguments.more {
+        Some(_) => quote!(__Block),
+        None => quote!(()),
+    };
+    let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, &of_block, krate));
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let single = arguments.single.map(|_| {
@@ -96,6 +101,11 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         }
     });
     let linked = match arguments.auto {
+        _ if let Some(more) = arguments.more => {
+            let here = krate.at(ours(more));
+            // Located on the word `more`, where rustc reports a type without another block.
+            quote_spanned!(ours(more)=> #here::__private::MoreHooks::new::<#self_type, #of_block>())
+        }
         _ if block.is_generic() => quote!(#trainer::__private::HookImpl::generic(__ORIGIN)),
         None => quote!(#trainer::__private::HookImpl::new::<#self_type>(__ORIGIN)),
         Some(auto) => {
@@ -111,10 +121,20 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let calls = calls(hooks, krate);
     // As in the definition of a function, located where errors about the types are equal.
     let impl_token = block.impl_token;
+    let (block_type, block_argument) = match arguments.more {
+        Some(_) => (
+            Some(quote!(
+                enum __Block {}
+            )),
+            Some(quote!(<#of_block>)),
+        ),
+        None => (None, None),
+    };
     quote! {
+        #block_type
         const __ORIGIN: #trainer::__private::Origin = #origin;
         #[diagnostic::do_not_recommend]
-        #impl_token #impl_generics #trainer::__private::Hooks for #self_type #where_clause {
+        #impl_token #impl_generics #trainer::__private::Hooks #block_argument for #self_type #where_clause {
             fn __hooks() -> #trainer::__private::Definitions {
                 #trainer::__private::Definitions::from([#(#definitions),*])
             }
@@ -305,7 +325,7 @@ pub(super) fn bounded(block: &Block) -> Generics {
     generics
 }
 
-fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
+fn method(hook: &Hook<'_>, index: usize, of_block: &TokenStream, krate: &Krate<'_>) -> TokenStream {
     let word = hook.function.signature.ident.unraw().to_string();
     let trainer = krate.at(Span::call_site());
     let call_nth = format_ident!("{}", if hook.next.is_some() { "call_around_nth" } else { "call_nth" });
@@ -313,8 +333,8 @@ fn method(hook: &Hook<'_>, index: usize, krate: &Krate<'_>) -> TokenStream {
         krate,
         origin: quote!(__ORIGIN.method(#word)),
         id: quote!(::core::any::TypeId::of::<Self>()),
-        shim: quote!(#trainer::__private::#call_nth::<Self, #index>),
-        selected: Some(quote!(#trainer::__private::selected_by_nth::<Self, #index>)),
+        shim: quote!(#trainer::__private::#call_nth::<Self, #of_block, #index>),
+        selected: Some(quote!(#trainer::__private::selected_by_nth::<Self, #of_block, #index>)),
     };
     let definition = definition.expand(hook);
     let cfg = hook.function.cfg();

@@ -4,6 +4,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::quote;
 use syn::{AngleBracketedGenericArguments, FnArg, GenericArgument, PathArguments, Type};
 
+use super::arguments::Arguments;
 use super::check::{Checked, theirs};
 use super::expand::bounded;
 use super::parse::{Function, Item, Member};
@@ -24,9 +25,9 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
 
 /// Expands to an impl of `Hooks` for the type of a block with a mistake, so that code that uses it
 /// as a hook compiles.
-pub(super) fn hooks(checked: &Checked<'_>, krate: &Krate<'_>) -> Option<TokenStream> {
+pub(super) fn hooks(checked: &Checked<'_>, arguments: &Arguments, krate: &Krate<'_>) -> Option<TokenStream> {
     let Checked::Block(block, _) = checked else { return None };
-    if !block.can_be_hooks() {
+    if !block.can_be_hooks() || arguments.more.is_some() {
         return None;
     }
     let generics = bounded(block);

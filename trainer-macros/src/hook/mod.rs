@@ -51,7 +51,7 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
             Item::Block(block) if block.of_trait.is_none() && block.is_of_foreign_type() => report,
             _ => {
                 let krate = Krate::of(arguments.krate.as_ref());
-                let hooks = fallback::hooks(&checked, &krate);
+                let hooks = fallback::hooks(&checked, &arguments, &krate);
                 let words = words(&checked, &arguments);
                 fallback::repair(&mut item, &krate);
                 quote!(#words #item #hooks #report)

@@ -397,7 +397,8 @@ pub fn is_due(run: &Run) -> bool {
     count.is_multiple_of(every)
 }
 
-/// A type with hooks. `#[hook] impl MyType { … }` implements it.
+/// A type with hooks. `#[hook] impl MyType { … }` implements it; a block with `#[hook(more)]` implements
+/// it for a `Block` of its own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no hooks",
     label = "has no hooks",
@@ -405,8 +406,8 @@ pub fn is_due(run: &Run) -> bool {
     note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]
-pub trait Hooks: Send + 'static {
-    /// Returns the hooks of the type, in source order.
+pub trait Hooks<Block = ()>: Send + 'static {
+    /// Returns the hooks of the block, in source order.
     #[doc(hidden)]
     fn __hooks() -> Definitions;
     /// Whether a trainer accepts at most one value of the type: `#[hook(single)]`.

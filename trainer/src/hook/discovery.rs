@@ -54,7 +54,7 @@ impl HookImpl {
         HookImpl {
             origin,
             id: Some(TypeId::of::<H>()),
-            hooks: H::__hooks,
+            hooks: hooks_of::<H>,
             make: None,
             of_ranks: false,
             state: H::STATE,
@@ -77,6 +77,47 @@ impl HookImpl {
         block.of_ranks = true;
         block
     }
+}
+
+/// The registration of a further `impl` block of a hook type: `#[hook(more)]`.
+pub struct MoreHooks {
+    id: TypeId,
+    hooks: fn() -> Definitions,
+}
+
+inventory::collect!(MoreHooks);
+
+impl MoreHooks {
+    /// Creates the registration.
+    #[must_use]
+    pub const fn new<H: HasHooks + Hooks<Block>, Block>() -> Self {
+        MoreHooks { id: TypeId::of::<H>(), hooks: <H as Hooks<Block>>::__hooks }
+    }
+}
+
+/// A type with a block with `#[hook]`, for the bound of a block with `more`.
+#[diagnostic::on_unimplemented(
+    message = "`#[hook(more)]` is for a further block of a type with hooks, and `{Self}` has no other block with `#[hook]`",
+    label = "remove `more`"
+)]
+pub trait HasHooks: Hooks {}
+
+#[diagnostic::do_not_recommend]
+impl<H: Hooks> HasHooks for H {}
+
+/// Returns the hooks of a type, those of its further blocks after the others.
+pub(crate) fn hooks_of<H: Hooks>() -> Definitions {
+    let mut hooks = H::__hooks();
+    let further = inventory::iter::<MoreHooks>().filter(|more| more.id == TypeId::of::<H>());
+    let mut more: Definitions = further.flat_map(|more| (more.hooks)()).collect();
+    // `inventory` has no defined order.
+    more.sort_by(|one, other| one.origin.rank().cmp(&other.origin.rank()));
+    // A block may be in another module than the first one, but the type has one path.
+    if let Some(path) = hooks.first().map(|first| first.origin.path.clone()) {
+        more.iter_mut().for_each(|hook| hook.origin.path.clone_from(&path));
+    }
+    hooks.extend(more);
+    hooks
 }
 
 /// A hook type whose values a trainer can create.

@@ -115,6 +115,11 @@ pub const after: () = ();
 /// like [`DataParallel`](crate::hooks::DataParallel).
 pub const auto: () = ();
 
+/// `more`, on a block: a further block of a type that has a block with `#[hook]`, as in another file.
+/// Keys about the values of the type (`auto`, `single`, `state`, `settings`) are on the first block,
+/// and the type has no type parameters.
+pub const more: () = ();
+
 /// `single`, on a block: a trainer accepts at most one value of the type.
 pub const single: () = ();
 

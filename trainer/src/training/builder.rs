@@ -20,7 +20,7 @@ use crate::distributed::World;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::check;
 use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
-use crate::hook::discovery::Discover;
+use crate::hook::discovery::{Discover, hooks_of};
 use crate::hook::instance::Instance;
 use crate::hook::read::TaskTypes;
 use crate::hook::table::Table;
@@ -304,7 +304,7 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     ///
     /// Only a generic type needs this: the hooks of any other task are discovered.
     pub fn task_hooks(mut self) -> Self {
-        self.hooks.task_hooks = T::__hooks();
+        self.hooks.task_hooks = hooks_of::<T>();
         self.hooks.task_state = T::STATE;
         self.hooks.task_settings = T::SETTINGS;
         self

@@ -8,7 +8,7 @@ use super::closure::{ClosureHook, HookOptions, ObserverClosure, call, observe};
 use crate::checkpoint::StateOf;
 use crate::error::{nearest, suggestion};
 use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, PointShim, public_path};
-use crate::hook::discovery::{Discover, HookImpl, discover, of_generic_task, of_task};
+use crate::hook::discovery::{Discover, HookImpl, discover, hooks_of, of_generic_task, of_task};
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::selected::Selected;
 use crate::moment::{AtPoint, Index};
@@ -57,7 +57,7 @@ impl HookSelection {
         if H::SINGLE {
             self.single.push((TypeId::of::<H>(), type_name::<H>()));
         }
-        self.add_instance(Instance::with_hooks(value), H::__hooks());
+        self.add_instance(Instance::with_hooks(value), hooks_of::<H>());
     }
 
     /// Adds a closure, with the location of the call that adds it.

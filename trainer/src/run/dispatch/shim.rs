@@ -263,17 +263,21 @@ impl Drop for Loan<'_> {
 }
 
 /// Calls the method with the index `NTH` of a block.
-pub fn call_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
+pub fn call_nth<H: Hooks<B>, B, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
     lend(run, slot, H::__call::<NTH>)
 }
 
 /// Calls the method with the index `NTH` of a block, around an operation.
-pub fn call_around_nth<H: Hooks, const NTH: usize>(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+pub fn call_around_nth<H: Hooks<B>, B, const NTH: usize>(
+    run: &mut Run,
+    slot: u32,
+    rest: Rest<'_>,
+) -> HookResult {
     lend(run, slot, |hook: &mut H, run| hook.__call_around::<NTH>(run, rest))
 }
 
 /// Returns what the value selects for the method with the index `NTH` of its block.
-pub fn selected_by_nth<H: Hooks, const NTH: usize>(value: &(dyn Any + Send)) -> Selected {
+pub fn selected_by_nth<H: Hooks<B>, B, const NTH: usize>(value: &(dyn Any + Send)) -> Selected {
     value.downcast_ref::<H>().map_or_else(Selected::all, H::__selected::<NTH>)
 }
 
