@@ -133,7 +133,7 @@ fn child_process() {
         _ => (&*scene, OnSignal::Exit),
     };
     let settings = builder().epochs(1000).on_signal(on_signal).hook(Slow(phase.into()));
-    let settings = if phase == "sanity" { settings.sanity_steps(2) } else { settings };
+    let settings = if phase == "sanity" { settings.sanity_batches(2) } else { settings };
     let mut trainer = settings.build().unwrap();
     let data = || model::rows(40);
     match phase {

@@ -201,8 +201,8 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 6", "\"version\": 3"),
-        "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads version 6: resume with the version of \
+        with("\"version\": 7", "\"version\": 3"),
+        "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads version 7: resume with the version of \
          `trainer` that wrote it"
     );
     assert_eq!(

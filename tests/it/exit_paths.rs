@@ -229,7 +229,7 @@ fn enter(
 fn build(shared: &Shared) -> Trainer<impl Task<Batch = (Tensor, Tensor)> + use<>> {
     let task = Failing(model::named_task(), shared.clone());
     let builder = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
-    let builder = builder.epochs(2).accumulate(2).sanity_steps(2).validate_every(Every::Steps(2));
+    let builder = builder.epochs(2).accumulate(2).sanity_batches(2).validate_every(Every::Steps(2));
     let builder = builder.cancel_token(shared.1.clone()).on_signal(OnSignal::Ignore);
     with_hooks(builder, shared).build().unwrap()
 }

@@ -353,7 +353,7 @@ fn a_finder_freezes_what_the_next_fit_freezes() {
     };
     let frozen = losses(model::builder().hook(Freeze::new("fc1.*").thaw_at(1, "fc1.*")));
     let group = Trainer::builder(model::task())
-        .optimizer(Sgd::new(0.1).group("fc1.*", Group::new().frozen()))
+        .optimizer(Sgd::new(0.1).group("fc1.*", Group::new().frozen(true)))
         .discover(Discover::None)
         .build()
         .unwrap()

@@ -78,7 +78,7 @@ fn frozen_parameters_have_no_gradient_and_their_group_takes_no_step() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&seen);
     let mut trainer = Trainer::builder(model::task())
-        .optimizer(AdamW::new(0.01).group("fc1.*", Group::new().frozen()).group("fc2.bias", Group::new()))
+        .optimizer(AdamW::new(0.01).group("fc1.*", Group::new().frozen(true)).group("fc2.bias", Group::new()))
         .discover(Discover::None)
         .epochs(2)
         .hook(Freeze::new("fc2.bias").thaw_at(1, ["fc1.*", "fc2.bias"]))

@@ -307,7 +307,7 @@ impl SanityRecorder {
 
 #[test]
 fn the_sanity_check_runs_first_and_does_not_affect_training() {
-    let build = || model::builder().hook(SanityRecorder::default()).sanity_steps(2).build().unwrap();
+    let build = || model::builder().hook(SanityRecorder::default()).sanity_batches(2).build().unwrap();
     let mut checked = build();
     let summary = checked.fit(&mut model::rows(8), Some(&mut model::rows(16))).unwrap();
     let seen = checked.hook::<SanityRecorder>().unwrap().0.join(", ");
@@ -318,8 +318,9 @@ fn the_sanity_check_runs_first_and_does_not_affect_training() {
 
     let error = build().fit(&mut model::rows(8), None).unwrap_err().to_string();
     assert!(
-        error
-            .contains("`.sanity_steps(…)` requires validation, but `fit` was called without validation data"),
+        error.contains(
+            "`.sanity_batches(…)` requires validation, but `fit` was called without validation data"
+        ),
         "{error}"
     );
 }

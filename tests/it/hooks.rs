@@ -76,7 +76,7 @@ fn hooks_keep_state_and_are_filtered_by_phase_and_count() {
     let reader = trainer.hook::<Reader>().unwrap();
     assert_eq!(reader.train, 8);
     assert!(reader.itself.contains("it is running or wraps a running operation"), "{}", reader.itself);
-    assert!(trainer.hook::<String>().is_none());
+    assert!(trainer.hook::<String>().is_err());
 }
 
 /// A generic hook type.
@@ -155,7 +155,7 @@ fn closures_support_the_options_of_the_attribute() {
         .on::<AfterStep>(HookOptions::named("late").ord(1).only(Phase::Train), record("late"))
         .on::<AfterStep>(HookOptions::named("second").only(Phase::Train).every(2), record("second"))
         .on::<AfterStep>(
-            HookOptions::named("evaluated").only(Phase::Valid).only(Phase::Test),
+            HookOptions::named("evaluated").only([Phase::Valid, Phase::Test]),
             record("evaluated"),
         )
         .on::<Main<AfterStep>>("main", |_| panic!("this is rank 1"))
@@ -195,15 +195,18 @@ fn ambiguous_closures_and_closures_that_never_run_are_refused() {
         .on::<AfterStep>("same", |_| {})
         .on::<AfterStep>("", |_| {})
         .on::<Setup>(HookOptions::named("once").every(2), |_| {})
-        .on::<AfterStep>(HookOptions::named("never").every(0), |_| {})
+        .on::<AfterStep>(HookOptions::named("never").every(0).only([]), |_| {})
+        .hook(trainer::hooks::FeatureRecorder::new("*").only([]))
         .build()
         .unwrap_err();
     insta::assert_snapshot!(model::message(&error), @r#"
-    the trainer cannot be built, for 4 reasons:
+    the trainer cannot be built, for 6 reasons:
     - the closure `once` cannot have `every`, because `setup` is not counted in batches, optimizer steps, epochs or records: remove `every`
     - `.every(0)` of the closure `never` at `after_step`: expected at least 1
+    - `.only([])` of the closure `never` at `after_step`: expected a phase
     - two closures at `after_step` have the name `same` (tests/it/hooks.rs:_ and tests/it/hooks.rs:_): rename one
     - the closure at `after_step` (tests/it/hooks.rs:_) has an empty name: choose one, which `describe_hooks` and error messages show
+    - hook `trainer::hooks::FeatureRecorder`: `.only([])`: expected a phase
     "#);
 }
 
@@ -231,7 +234,7 @@ fn a_renamed_field_of_saved_state_is_reported_with_the_serde_attribute_to_use() 
         count: u8,
     }
     let mut saved = trainer::checkpoint::Saved::new();
-    saved.value("counter", &Before { n: 3 }).unwrap();
+    saved.set("counter", &Before { n: 3 }).unwrap();
     let error = saved.get::<After>("counter").unwrap_err().to_string();
     assert!(
         error.ends_with(

@@ -122,7 +122,7 @@ fn unknown_names_and_invalid_values_are_refused() {
     let rest = error(with(every()).hook(values("beta1", Constant::new(0.9)).ungrouped()));
     assert!(rest.contains("but every parameter is in one: remove `.ungrouped()`"), "{rest}");
     let momentum = error(with(Adagrad::new(0.01)).hook(HyperparameterSchedule::momentum(Constant::new(0.9))));
-    let text = "Adagrad has neither `momentum` nor `beta1`: restrict the schedule with `.of(…)` or";
+    let text = "Adagrad has neither `momentum` nor `beta1`: restrict the schedule with `.part(…)` or";
     assert!(momentum.contains(text), "{momentum}");
     let invalid = error(with(adam()).hook(values("beta1", |step: u64| 0.5 + step as f64 / 2.0)));
     assert!(

@@ -238,7 +238,9 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
         }),
         "Auroc" => curve!(Auroc),
         "AveragePrecision" => curve!(AveragePrecision),
-        "MeanSquaredError" if args["root"] == true => check(random, case, |_| MeanSquaredError::new().root()),
+        "MeanSquaredError" if args["root"] == true => {
+            check(random, case, |_| MeanSquaredError::new().root(true))
+        }
         "MeanSquaredError" => check(random, case, |_| MeanSquaredError::new()),
         "MeanAbsoluteError" => check(random, case, |_| MeanAbsoluteError::new()),
         "R2Score" => check(random, case, |_| R2Score::new()),
@@ -264,7 +266,7 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
         "Dice" => check(random, case, |_| {
             let metric = Dice::new(size(&args["classes"])).average(average(args));
             let metric = metric.include_background(args["background"] == true);
-            if args["global"] == true { metric.global() } else { metric }
+            if args["global"] == true { metric.global(true) } else { metric }
         }),
         "Psnr" => check(random, case, |_| Psnr::new(args["range"].as_f64().unwrap())),
         "Ssim" => check(random, case, |_| {

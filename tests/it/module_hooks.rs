@@ -161,7 +161,7 @@ fn units_that_cannot_be_counted_are_an_error() {
 #[test]
 fn features_are_kept_by_name_for_a_batch_or_a_pass() {
     let (builder_all, kept) =
-        outputs(builder().hook(FeatureRecorder::new(["net.relu", "net.0"]).all()), "net.relu");
+        outputs(builder().hook(FeatureRecorder::new(["net.relu", "net.0"]).all(true)), "net.relu");
     let mut trainer = builder_all.build().unwrap();
     trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap();
     let recorder = trainer.hook::<FeatureRecorder>().unwrap();
@@ -343,7 +343,7 @@ fn resumes() {
             .hook(ActivationStats::new("net.*").every(2))
             .hook(DeadUnits::new("net.relu"))
             .hook(SaturatedUnits::new("net.branch", -1.0, 1.0).margin(0.48))
-            .hook(FeatureRecorder::new("net.*").all().only(Phase::Train))
+            .hook(FeatureRecorder::new("net.*").all(true).only(Phase::Train))
             .hook(StochasticDepth::new("net.branch", 0.5).per_batch(true))
             .hook(StochasticDepth::new("net.relu", 0.2))
             .hook(Checkpoint::new(folder.join(format!("{at:?}-{resumes}"))).every(Every::Steps(1)));

@@ -111,7 +111,7 @@ fn monitored_metrics_contain_the_name_of_each_optimizer() {
         .optimizer_of("one", Sgd::new(0.1))
         .optimizer_of("two", Sgd::new(0.2))
         .discover(Discover::None)
-        .hook(HyperparameterMonitor::new().only(["lr"]).every(1))
+        .hook(HyperparameterMonitor::new().names(["lr"]).every(1))
         .hook(ParameterMonitor::new(Patterns::all()).updates(true).every(1))
         .build()
         .unwrap();
@@ -183,7 +183,7 @@ fn norms_measure_the_unclipped_accumulated_gradient_and_the_update() {
 
 #[test]
 fn only_weight_norms_are_logged_for_frozen_parameters() {
-    let optimizer = Sgd::new(0.1).group("fc1.*", Group::new().frozen());
+    let optimizer = Sgd::new(0.1).group("fc1.*", Group::new().frozen(true));
     let mut trainer = Trainer::builder(model::task())
         .optimizer(optimizer)
         .discover(Discover::None)
@@ -308,7 +308,7 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
     let optional = Patterns::from("fc1.*").optional("head.*");
     let mut trainer = model::builder().hook(ParameterMonitor::new(optional)).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
-    let error = refused(model::builder().hook(HyperparameterMonitor::new().only(["lr", "momentm"])));
+    let error = refused(model::builder().hook(HyperparameterMonitor::new().names(["lr", "momentm"])));
     assert!(
         error.ends_with(
             "`.only([\"momentm\"])`: no optimizer has this hyperparameter; did you mean `momentum`?"
@@ -372,7 +372,7 @@ fn monitors_log_only_when_a_record_is_due() {
     let lines = Lines::default();
     let builder = model::builder()
         .record_every(Every::Steps(3))
-        .hook(HyperparameterMonitor::new().only(["lr"]))
+        .hook(HyperparameterMonitor::new().names(["lr"]))
         .hook(ParameterMonitor::new("fc1.bias").histograms(true).per_parameter(false));
     let mut trainer = noting(builder, &lines).build().unwrap();
     trainer.fit(&mut model::rows(28), None).unwrap(); // 7 steps

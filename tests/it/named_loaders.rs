@@ -61,7 +61,7 @@ fn each_loader_has_its_own_pass_interval_and_names() {
     let records = Lines::default();
     let seen = records.clone();
     let mut trainer = observed(model::builder(), &lines)
-        .hook(Accuracy::multiclass(3).per_class())
+        .hook(Accuracy::multiclass(3).per_class(true))
         .on::<AfterPred>(HookOptions::named("size").only(Phase::Valid), |cx| {
             cx.log_as("rows", cx.pred::<Tensor>().unwrap().size()[0], Reduce::Sum);
         })
@@ -73,7 +73,7 @@ fn each_loader_has_its_own_pass_interval_and_names() {
             assert!(names.iter().all(|name| name.starts_with(&prefix)));
         })
         .epochs(4)
-        .sanity_steps(1)
+        .sanity_batches(1)
         .build()
         .unwrap();
     let summary = trainer.fit(&mut rows(12), Some(&mut two(Some(Every::Epochs(2))))).unwrap();
@@ -317,7 +317,7 @@ fn trained(
         .cancel_token(token)
         .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(2)))
         .hook(Csv::at(&csv))
-        .hook(Accuracy::multiclass(3).per_class())
+        .hook(Accuracy::multiclass(3).per_class(true))
         .hook(BestSoFar::new(MeanSquaredError::new(), Goal::Minimize).inputs(first))
         .hook(Running::new(MeanSquaredError::new(), 2).inputs(first))
         .hook(ReduceOnPlateau::new("valid/noisy/loss", Goal::Minimize).threshold_abs(10.0).patience(0))

@@ -12,7 +12,7 @@ use trainer::prelude::*;
 use crate::model;
 
 /// The version of the format that this trainer writes.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 /// The number of training batches after which the checkpoint was written, within the second
 /// accumulation window of the second epoch.

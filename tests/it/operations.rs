@@ -249,7 +249,7 @@ fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
         .on_signal(OnSignal::Ignore)
         .epochs(2)
         .accumulate(2)
-        .sanity_steps(1);
+        .sanity_batches(1);
     let builder = with_hooks(count_points(builder, shared), shared);
     let before = Arc::clone(shared);
     let after = Arc::clone(shared);

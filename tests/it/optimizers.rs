@@ -555,7 +555,7 @@ fn all_optimizer_mistakes_are_reported_at_build() {
 #[test]
 fn a_group_can_be_frozen_and_thawed_while_training() {
     for (run, _) in reference_runs() {
-        let frozen = Group::new().frozen();
+        let frozen = Group::new().frozen(true);
         let optimizer: Box<dyn Optimizer> = match run {
             "adamw" => Box::new(AdamW::new(1e-2).group("fc1.*", frozen)),
             "sgd_momentum" => Box::new(Sgd::new(0.05).momentum(0.9).group("fc1.*", frozen)),
@@ -691,7 +691,7 @@ fn restored_optimizer_state_continues_bit_for_bit() {
 
 #[test]
 fn the_state_of_a_refrozen_group_is_restored() {
-    let adamw = || AdamW::new(1e-2).group("fc1.*", Group::new().frozen());
+    let adamw = || AdamW::new(1e-2).group("fc1.*", Group::new().frozen(true));
     let mut uninterrupted = trainer_with(adamw());
     let thaw = |trainer: &mut Trainer<Net>, thaw: bool| {
         group_of(trainer, "fc1.weight").set_frozen(!thaw).unwrap();

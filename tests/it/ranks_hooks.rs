@@ -35,7 +35,7 @@ fn measured() -> Result<BTreeMap<String, f64>> {
     let labels = (Tensor::arange(97, DOUBLE).square() * 0.3).floor().remainder(3.0).to_kind(Kind::Int64);
     let mut rows = InMemory::new((scores.copy(), labels))?.batch_size(10);
     let mut classes = builder()
-        .hook(Accuracy::multiclass(3).per_class())
+        .hook(Accuracy::multiclass(3).per_class(true))
         .hook(Auroc::multiclass(3))
         .hook(AveragePrecision::multiclass(3))
         .hook(CalibrationError::multiclass(3))
@@ -174,7 +174,7 @@ fn the_best_checkpoints_match_a_single_process() {
             Tensor::arange_start(2, 10, (Kind::Int64, Device::Cpu)).remainder(3),
         ));
         trainer.fit(&mut model::rows(16), Some(&mut other?.batch_size(4)))?;
-        let best = trainer.hook::<Checkpoint>().and_then(Checkpoint::best);
+        let best = trainer.hook::<Checkpoint>()?.best();
         Ok(best.map(|(path, loss)| (path.file_name().unwrap().to_string_lossy().into_owned(), loss)))
     };
     let alone = once(|| run("alone").unwrap().unwrap());

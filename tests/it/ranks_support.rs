@@ -228,7 +228,7 @@ impl Losses {
 impl trainer::checkpoint::State for Losses {
     fn save(&self) -> Result<trainer::checkpoint::Saved> {
         let mut saved = trainer::checkpoint::Saved::new();
-        saved.value("losses", &self.0)?;
+        saved.set("losses", &self.0)?;
         Ok(saved)
     }
     fn load(&mut self, saved: &trainer::checkpoint::Saved) -> Result<()> {
@@ -392,7 +392,7 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         .hook(
             MeanSquaredError::new()
                 .inputs(|(_, targets, _): &Tokens, pred: &Tensor| Some((pred.copy(), targets.copy())))
-                .phases([Phase::Train, Phase::Valid]),
+                .only([Phase::Train, Phase::Valid]),
         )
         .on::<AfterLoss>("error", |cx| {
             let error = cx.pred::<Tensor>()?.abs().max();

@@ -23,7 +23,7 @@ fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
         let cancel = token.clone();
         let mut checks = 0;
         let mut trainer = builder()
-            .sanity_steps(2)
+            .sanity_batches(2)
             .hook(Checkpoint::new(folder))
             .cancel_token(token)
             .resume(Resume::Auto)
@@ -54,7 +54,7 @@ fn a_run_cancelled_in_the_sanity_check_can_be_resumed() {
     let path = uninterrupted.join("mine");
     let token = CancelToken::new();
     let mut trainer = builder()
-        .sanity_steps(1)
+        .sanity_batches(1)
         .cancel_token(token.clone())
         .on::<BeforeSanityCheck>("cancel", move |_| token.cancel())
         .on::<AfterCancel>("save", move |cx| cx.save_checkpoint(&path))
@@ -209,7 +209,7 @@ fn hook_state_is_restored_losslessly_or_refused_when_saved() {
         .build()
         .unwrap();
     second.fit(&mut model::rows(8), None).unwrap();
-    assert_eq!(second.hook::<NestedOptions>(), Some(&options));
+    assert_eq!(second.hook::<NestedOptions>().unwrap(), &options);
 
     /// A hook whose state loses a field when it is loaded.
     #[derive(Default, Deserialize, Serialize)]

@@ -290,7 +290,7 @@ fn each_optimizer_is_scheduled_by_its_own_steps() {
     let rates = rates_of_parts(false, vec![LrSchedule::new(Linear::to(0.0).over(10))]);
     assert_eq!((&rates["left"][..10], &rates["right"]), (&line(0.1, 10)[..], &line(0.01, 10)));
     // One schedule for each part, then for one of them.
-    let of = |part: &str, schedule: Linear| LrSchedule::new(schedule).of(part);
+    let of = |part: &str, schedule: Linear| LrSchedule::new(schedule).part(part);
     let rates =
         rates_of_parts(true, vec![of("right", Linear::to(0.0)), of("left", Linear::to(0.0).over(40))]);
     assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 40)[..20].to_vec(), &line(0.01, 20)));
@@ -460,7 +460,7 @@ fn invalid_schedules_are_refused_when_training_begins() {
             "`.warm_up(11)` exceeds the run of 10 steps: use fewer steps, or a fraction such as `.warm_up(0.1)`",
         ),
         (
-            case(all).of("generator"),
+            case(all).part("generator"),
             "no optimizer is registered for part `generator`, only for the whole model: replace `.optimizer(…)` with `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
         ),
     ];
@@ -556,7 +556,7 @@ fn plateau_state_round_trips_through_json() {
 fn reduce_on_plateau_counts_only_validations_within_a_fit() {
     let hook = ReduceOnPlateau::new("valid/recorded", Goal::Minimize).factor(0.5).patience(1);
     let (builder, rates) = recorded(vec![1.0; 5], hook);
-    let mut trainer = builder.validate_every(Every::Steps(1)).sanity_steps(1).build().unwrap();
+    let mut trainer = builder.validate_every(Every::Steps(1)).sanity_batches(1).build().unwrap();
     for _ in 0..3 {
         trainer.validate(&mut model::rows(4)).unwrap();
     }
@@ -624,7 +624,7 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
             "setup: `.min_lr(-1.0)`: expected a finite number of at least 0.0",
         ),
         (
-            of("valid/loss").of("generator"),
+            of("valid/loss").part("generator"),
             true,
             "before_fit, epoch 0, batch 0: no optimizer is registered for part `generator`, only for the whole model: \
              replace `.optimizer(…)` with `.optimizer_of(\"generator\", AdamW::new(1e-3))`",
@@ -658,7 +658,7 @@ fn early_stopping_checks_each_validation_within_an_epoch() {
     let hook = || EarlyStopping::new("valid/recorded", Goal::Minimize).patience(2);
     // One epoch of six batches: the first value is the best, and two worse ones exhaust the
     // patience.
-    let summary = worsening(builder().sanity_steps(1).validate_every(Every::Steps(1)), hook());
+    let summary = worsening(builder().sanity_batches(1).validate_every(Every::Steps(1)), hook());
     assert_eq!(summary.counters.optimizer_steps, 3);
     let reason = "`valid/recorded` has not improved on 3 in 2 checks in a row";
     assert_eq!(summary.stopped.as_deref(), Some(reason));

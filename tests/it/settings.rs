@@ -104,7 +104,7 @@ fn passes_are_limited_by_number_and_by_fraction() {
         .limit_valid_batches(0.5)
         .limit_test_batches(1)
         .limit_predict_batches(0.75)
-        .sanity_steps(3);
+        .sanity_batches(3);
     let (mut trainer, notes) = recording(limits);
     trainer.fit(&mut model::rows(40), Some(&mut model::rows(16))).unwrap();
     assert_eq!(take_notes(&notes), "valid of 2, 0.1, 0.2, valid of 2");
@@ -172,7 +172,7 @@ fn overfit_batches_repeats_the_same_batches_even_if_shuffled() {
 #[test]
 fn a_fast_dev_run_limits_every_pass_and_writes_no_checkpoint() {
     let settings =
-        builder().epochs(100).max_steps(1000).sanity_steps(4).limit_valid_batches(9).fast_dev_run(2);
+        builder().epochs(100).max_steps(1000).sanity_batches(4).limit_valid_batches(9).fast_dev_run(2);
     let folder = crate::support::scratch("dev-run");
     let settings =
         settings.hook(Checkpoint::new(&folder)).hook(LrSchedule::new(Cosine::to(0.0).warm_up(500)));
@@ -412,4 +412,26 @@ fn max_time_and_stop_end_a_run_that_trains_nothing() {
         .build()
         .unwrap();
     assert_eq!(stopped.fit(&mut model::rows(8), None).unwrap().stopped.as_deref(), Some("enough"));
+}
+
+/// Settings as a file has them, which a program can embed in a struct of its own.
+#[test]
+fn settings_are_read_from_files_and_written_to_them() {
+    fn check<S: serde::Serialize + serde::de::DeserializeOwned>(setting: &S, text: &str) {
+        assert_eq!(serde_json::to_string(setting).unwrap(), text);
+        let read: S = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), text);
+    }
+    check(&Every::Epochs(2), r#"{"epochs":2}"#);
+    check(&Every::Fraction(0.25), r#"{"fraction":0.25}"#);
+    check(&Amount::from(3), "3");
+    check(&Amount::from(0.5), "0.5");
+    check(&trainer::OnSignal::Return, r#""return""#);
+    check(&Goal::Minimize, r#""minimize""#);
+    check(&Reduce::Mean, r#""mean""#);
+    check(&trainer::metrics::Average::PerClass, r#""per_class""#);
+    check(&Resume::Auto, r#""auto""#);
+    check(&Resume::from("runs/1"), r#"{"from":"runs/1"}"#);
+    check(&trainer::RunFolder::numbered("runs"), r#"{"path":"runs","numbered":true}"#);
+    check(&trainer::PhaseSet::from([Phase::Train, Phase::Valid]), r#"["train","valid"]"#);
 }

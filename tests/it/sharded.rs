@@ -16,7 +16,7 @@ use crate::support::{exact_state, scratch};
 
 /// Returns the optimizer that a scene names.
 pub(crate) fn optimizer(scene: &Scene) -> Box<dyn Optimizer> {
-    let frozen = || AdamW::new(1e-2).group("left.*", Group::new().frozen());
+    let frozen = || AdamW::new(1e-2).group("left.*", Group::new().frozen(true));
     let optimizer: Box<dyn Optimizer> = match () {
         () if scene.is("adagrad") => Box::new(Adagrad::new(1e-2)),
         () if scene.is("custom") => Box::new(Custom::new(&BY_HAND, 1e-2).set("amsgrad", 1.0)),

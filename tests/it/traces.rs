@@ -155,10 +155,10 @@ recording_hooks! {
 
 /// Returns the moments of a fit of one epoch, with `batches` batches each of training and
 /// validation.
-fn record_fit(batches: i64, sanity_steps: u64) -> Ours {
+fn record_fit(batches: i64, sanity_batches: u64) -> Ours {
     let recording = Recording::default();
     let mut trainer =
-        with_recording_hooks(model::builder().sanity_steps(sanity_steps), &recording).build().unwrap();
+        with_recording_hooks(model::builder().sanity_batches(sanity_batches), &recording).build().unwrap();
     trainer.fit(&mut model::rows(4 * batches), Some(&mut model::rows(4 * batches))).unwrap();
     std::mem::take(&mut *recording.lock().unwrap())
 }

@@ -96,7 +96,7 @@ fn layers_added_in_setup_are_trained_like_those_present_at_build() {
 #[test]
 fn layers_added_for_a_second_fit_do_not_reset_the_others() {
     let optimizer =
-        AdamW::new(0.01).group("head.*", Group::new().lr(0.5)).group("body.bias", Group::new().frozen());
+        AdamW::new(0.01).group("head.*", Group::new().lr(0.5)).group("body.bias", Group::new().frozen(true));
     let mut trainer = Trainer::builder(Growing::new())
         .optimizer(optimizer)
         .discover(Discover::None)

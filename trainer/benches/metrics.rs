@@ -58,7 +58,7 @@ fn main() {
         Tensor::randn([32, 64], (Kind::Float, Device::Cpu)),
         Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)),
     );
-    let in_training = || Accuracy::multiclass(10).phases([Phase::Train]);
+    let in_training = || Accuracy::multiclass(10).only([Phase::Train]);
     for (title, is_training) in [("training", true), ("validation", false)] {
         let with_accuracy = if is_training {
             builder().hook(in_training())

@@ -148,7 +148,7 @@ fn schedules() {
     let _ = OneCycle::new().div_factor(25.0);
     let _ = OneCycle::new().momentum(0.85, 0.95);
     let _ = Linear::to(0.0).warm_up(1000).then(1000, Constant::new(0.5));
-    let _ = LrSchedule::new(|step: u64| 0.5_f64.powf(step as f64)).of("generator");
+    let _ = LrSchedule::new(|step: u64| 0.5_f64.powf(step as f64)).part("generator");
 }
 
 fn finders() {
@@ -198,8 +198,8 @@ impl trainer::data::Dataset for Items {
 }
 
 fn metrics() -> impl Metric {
-    let _ = Accuracy::multiclass(10).top_k(5).threshold(0.5).ignore_index(-100).per_class();
-    let _ = Accuracy::multilabel(10).average(Average::Micro).phases([Phase::Valid]);
+    let _ = Accuracy::multiclass(10).top_k(5).threshold(0.5).ignore_index(-100).per_class(true);
+    let _ = Accuracy::multilabel(10).average(Average::Micro).only([Phase::Valid]);
     let _ =
         Accuracy::multiclass(10).inputs(|batch: &MyBatch, pred: &MyPred| Some((pred.copy(), batch.1.copy())));
     let _ = PerGroup::new(Accuracy::binary(), 2).groups(|batch: &MyBatch| batch.1.copy());
@@ -221,7 +221,7 @@ fn modules(layer: nn::Linear) {
     let _ = Patterns::all();
     let _ = DeadUnits::new("relu").threshold(0.0).unit_dim(1);
     let _ = SaturatedUnits::new("relu", 0.0, 1.0).margin(0.01);
-    let _ = HyperparameterMonitor::new().only(["lr"]);
+    let _ = HyperparameterMonitor::new().names(["lr"]);
     let _ = HookOptions::from("name").of("").every(0);
 }
 

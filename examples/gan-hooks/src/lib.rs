@@ -63,9 +63,9 @@ impl Watch {
 impl State for Watch {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("fake_accuracy", &self.fake_accuracy)?;
+        saved.set("fake_accuracy", &self.fake_accuracy)?;
         if let Some(samples) = &self.samples {
-            saved.tensor("samples", samples)?;
+            saved.set_tensor("samples", samples)?;
         }
         Ok(saved)
     }

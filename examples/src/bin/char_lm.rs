@@ -159,7 +159,7 @@ fn main() -> Result<()> {
     if let Some(reason) = &summary.stopped {
         println!("stopped early: {reason}");
     }
-    let best = trainer.hook::<Checkpoint>().and_then(Checkpoint::best);
+    let best = trainer.hook::<Checkpoint>()?.best();
     let (checkpoint, perplexity) = best.ok_or_else(|| Error::msg("no checkpoint was written"))?;
     trainer.load_weights(checkpoint, &LoadWeights::new())?;
     let weights = folder.join("weights.safetensors");

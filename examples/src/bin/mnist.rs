@@ -48,8 +48,8 @@ fn main() -> Result<()> {
         .epochs(3)
         // Up to 4e-3 over the first tenth, then down to 0.
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
-        .hook(Accuracy::multiclass(10).per_class())
-        .hook(Precision::multiclass(10).per_class())
+        .hook(Accuracy::multiclass(10).per_class(true))
+        .hook(Precision::multiclass(10).per_class(true))
         .hook(Progress::new())
         .build()?;
     if trainer.is_main() {

@@ -168,7 +168,7 @@ fn check_numbers(checked: &mut Checked) {
         }
         numbers! {
             MeanSquaredError::new(),
-            MeanSquaredError::new().root(),
+            MeanSquaredError::new().root(true),
             MeanAbsoluteError::new(),
             R2Score::new(),
             ExplainedVariance::new(),
@@ -289,7 +289,7 @@ fn every_metric_has_the_value_of_double_precision_for_every_dtype_or_names_it() 
 fn differences_of_unsigned_integers_do_not_wrap_around() {
     let [pred, target] = [[0u8, 255], [255, 0]].map(|numbers| Tensor::from_slice(&numbers));
     assert_eq!(value(MeanSquaredError::new(), &pred, &target).unwrap(), [65025.0]);
-    assert_eq!(value(MeanSquaredError::new().root(), &pred, &target).unwrap(), [255.0]);
+    assert_eq!(value(MeanSquaredError::new().root(true), &pred, &target).unwrap(), [255.0]);
     assert_eq!(value(MeanAbsoluteError::new(), &pred, &target).unwrap(), [255.0]);
     assert_eq!(value(Psnr::new(255.0), &pred, &target).unwrap(), [0.0]);
 }

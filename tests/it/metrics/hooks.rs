@@ -31,8 +31,8 @@ fn error_of(metric: impl Metric, pred: &Tensor, target: &Tensor) -> String {
 #[test]
 fn the_accuracy_of_a_pass_is_logged_under_the_phase() {
     let mut trainer = model::builder()
-        .hook(Accuracy::multiclass(3).per_class())
-        .hook(Accuracy::multiclass(3).top_k(3).named("top3").phases([Phase::Train]))
+        .hook(Accuracy::multiclass(3).per_class(true))
+        .hook(Accuracy::multiclass(3).top_k(3).named("top3").only([Phase::Train]))
         .hook(ConfusionMatrix::multiclass(3))
         .hook(BestSoFar::new(Accuracy::multiclass(3), Goal::Maximize))
         .hook(EarlyStopping::new("valid/accuracy", Goal::Maximize).patience(100))
@@ -75,7 +75,7 @@ fn a_misspelled_metric_is_reported_with_the_names_that_exist() {
 fn a_name_that_a_hook_may_log_is_not_refused_at_the_start() {
     let fit = |watched: &str| {
         let mut trainer = model::builder()
-            .hook(Accuracy::multiclass(3).per_class())
+            .hook(Accuracy::multiclass(3).per_class(true))
             .hook(EarlyStopping::new(watched, Goal::Maximize))
             .on::<AfterValid>("log", |cx| cx.log("acuracy", 0.5))
             .build()
@@ -145,7 +145,7 @@ fn invalid_settings_are_refused_at_the_start() {
     assert!(error.contains("`.top_k(4)`: expected 1 to 3"), "{error}");
     let error = refused(Accuracy::multiclass(1).named("one"));
     assert!(error.contains("`multiclass(1)`: expected at least 2 classes"), "{error}");
-    let error = refused(Accuracy::multiclass(3).phases([Phase::Predict]));
+    let error = refused(Accuracy::multiclass(3).only([Phase::Predict]));
     assert!(error.contains("expected one or more of `Train`, `Valid` and `Test`"), "{error}");
     let mut trainer = model::builder().hook(PerGroup::new(Accuracy::multiclass(3), 2)).build().unwrap();
     let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
@@ -173,9 +173,9 @@ fn an_invalid_beta_and_0_groups_are_refused_at_the_start() {
 #[test]
 fn values_per_class_of_a_metric_without_them_are_refused_at_the_start() {
     fn refused<M: Metric>(metric: M) {
-        let mut trainer = model::builder().hook(metric.per_class()).build().unwrap();
+        let mut trainer = model::builder().hook(metric.per_class(true)).build().unwrap();
         let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err().to_string();
-        assert!(error.contains("it has no values per class: remove `.per_class()`"), "{error}");
+        assert!(error.contains("it has no values per class: remove `.per_class(true)`"), "{error}");
         assert_eq!(trainer.counters().batches_seen, 0);
     }
     refused(CohenKappa::multiclass(3));
@@ -183,8 +183,8 @@ fn values_per_class_of_a_metric_without_them_are_refused_at_the_start() {
     refused(Accuracy::binary());
     refused(Running::new(MeanSquaredError::new(), 2));
     let mut trainer = model::builder()
-        .hook(ConfusionMatrix::multiclass(3).per_class())
-        .hook(Running::new(Accuracy::multiclass(3), 2).per_class())
+        .hook(ConfusionMatrix::multiclass(3).per_class(true))
+        .hook(Running::new(Accuracy::multiclass(3), 2).per_class(true))
         .build()
         .unwrap();
     let metrics = trainer.validate(&mut rows(10)).unwrap().metrics;
@@ -200,8 +200,8 @@ fn errors_of_a_renamed_metric_contain_its_new_name() {
     }
     let error = refused(Accuracy::multiclass(3).top_k(4).named("top4"));
     assert!(error.contains("metric `top4`: `.top_k(4)`: expected 1 to 3"), "{error}");
-    let error = refused(Accuracy::multiclass(3).phases([]).named("never"));
-    assert!(error.contains("metric `never`: `.phases([])`"), "{error}");
+    let error = refused(Accuracy::multiclass(3).only([]).named("never"));
+    assert!(error.contains("metric `never`: `.only([])`"), "{error}");
     let shifted = |(_, labels): &(Tensor, Tensor), pred: &Tensor| Some((pred.shallow_clone(), labels + 7));
     let error = refused(Accuracy::multiclass(3).inputs(shifted).named("shifted"));
     assert!(error.contains("metric `shifted`: a target is 7"), "{error}");
@@ -215,7 +215,8 @@ fn errors_of_a_renamed_metric_contain_its_new_name() {
 fn groups_are_read_from_the_batch() {
     let groups = |(_, labels): &(Tensor, Tensor)| labels.gt(0).to_kind(Kind::Int64);
     let hook = PerGroup::new(Accuracy::multiclass(3), 3).groups(groups).named("by_group");
-    let mut trainer = model::builder().hook(hook).hook(Accuracy::multiclass(3).per_class()).build().unwrap();
+    let mut trainer =
+        model::builder().hook(hook).hook(Accuracy::multiclass(3).per_class(true)).build().unwrap();
     let summary = trainer.validate(&mut rows(10)).unwrap();
     assert_eq!(summary.metrics["valid/by_group/0"], summary.metrics["valid/accuracy/0"]);
     assert!(summary.metrics["valid/by_group/2"].is_nan());
@@ -442,7 +443,7 @@ fn trained(name: &str, cancel_at: Option<u64>) -> String {
             .cancel_token(token)
             .hook(Checkpoint::new(&folder).every(Every::Epochs(1)))
             .resume(Resume::Auto)
-            .hook(Accuracy::multiclass(3).per_class())
+            .hook(Accuracy::multiclass(3).per_class(true))
             .hook(Auroc::multiclass(3))
             .hook(Pearson::new().inputs(pixels))
             .hook(MeanSquaredError::new().inputs(pixels))
@@ -453,7 +454,7 @@ fn trained(name: &str, cancel_at: Option<u64>) -> String {
                     .groups(|(_, labels): &(Tensor, Tensor)| labels.shallow_clone())
                     .named("group"),
             )
-            .hook(Accuracy::multiclass(3).phases([Phase::Train]).named("of_train"))
+            .hook(Accuracy::multiclass(3).only([Phase::Train]).named("of_train"))
             .on::<AfterStep>(HookOptions::named("cancel").only(Phase::Valid), move |_| {
                 if Some(seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1) == cancel_at {
                     cancel.cancel();
@@ -489,7 +490,7 @@ fn the_description_shows_which_metric_a_hook_measures() {
         .hook(Accuracy::multiclass(3))
         .hook(Accuracy::multiclass(3).top_k(2).named("top2"))
         .hook(Accuracy::multiclass(3))
-        .hook(MeanSquaredError::new().root())
+        .hook(MeanSquaredError::new().root(true))
         .build()
         .unwrap();
     let table = trainer.describe_hooks();

@@ -18,7 +18,7 @@ use crate::libtorch;
 use crate::values::facts::Facts;
 
 /// The version of the format. Checkpoints with any other version are refused.
-const VERSION: u64 = 6;
+const VERSION: u64 = 7;
 
 /// The values of a saved state as text, by key.
 pub(crate) type Values = BTreeMap<String, String>;

@@ -99,6 +99,7 @@ pub(crate) mod weights;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 pub use crate::values::facts::{SettingList, Settings};
@@ -114,7 +115,8 @@ pub use weights::{LoadWeights, Loaded, Mismatch};
 
 /// The checkpoint that a fit resumes from: see
 /// [`TrainerBuilder::resume`](crate::TrainerBuilder::resume).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Resume {
     /// The newest undamaged checkpoint in the folder of the
     /// [`Checkpoint`](crate::hooks::Checkpoint) hook. If the folder has no checkpoint, the run

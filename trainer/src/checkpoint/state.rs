@@ -32,7 +32,7 @@ use crate::values::facts::SettingList;
 ///     fn save(&self) -> Result<Saved> {
 ///         let mut saved = Saved::new();
 ///         for (name, average) in &self.averages {
-///             saved.tensor(name, average)?;
+///             saved.set_tensor(name, average)?;
 ///         }
 ///         Ok(saved)
 ///     }
@@ -85,7 +85,7 @@ const WHOLE: &str = "value";
 impl<T: Serialize + DeserializeOwned> State for T {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value(WHOLE, self)?;
+        saved.set(WHOLE, self)?;
         // Check now that the value can be restored: after the program is killed, it is too late.
         check_round_trip::<T>(&saved.values[WHOLE])?;
         Ok(saved)
@@ -123,7 +123,7 @@ impl Saved {
     /// # Errors
     ///
     /// Returns an error if the value cannot be serialized, or if the key is taken.
-    pub fn value<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
+    pub fn set<T: Serialize + ?Sized>(&mut self, key: &str, value: &T) -> Result<()> {
         self.add_text(key, text_of(key, value)?)
     }
 
@@ -142,7 +142,7 @@ impl Saved {
     /// # Errors
     ///
     /// Returns an error if the key is taken.
-    pub fn tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()> {
+    pub fn set_tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()> {
         if self.tensors.contains_key(key) {
             return Err(Error::usage(format!("a tensor is already saved under `{key}`: choose another key")));
         }
@@ -157,7 +157,7 @@ impl Saved {
     /// # Errors
     ///
     /// Returns an error if an average of this variable is already saved.
-    pub fn average(&mut self, variable: &str, average: &Tensor) -> Result<()> {
+    pub fn set_average(&mut self, variable: &str, average: &Tensor) -> Result<()> {
         if self.averages.contains_key(variable) {
             return Err(Error::usage(format!(
                 "an average of `{variable}` is already saved: add each variable once"

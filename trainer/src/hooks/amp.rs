@@ -262,8 +262,8 @@ impl State for Amp {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         if let Some(scaler) = &self.scaler {
-            saved.value("scale", &scaler.scale)?;
-            saved.value("growth_tracker", &scaler.growth_tracker)?;
+            saved.set("scale", &scaler.scale)?;
+            saved.set("growth_tracker", &scaler.growth_tracker)?;
         }
         Ok(saved)
     }

@@ -112,13 +112,13 @@ impl Averages {
         Ok(())
     }
 
-    /// Adds the averages to the saved state of a hook: see [`Saved::average`].
+    /// Adds the averages to the saved state of a hook: see [`Saved::set_average`].
     ///
     /// # Errors
     ///
     /// Returns an error if an average of one of the variables is already saved.
     pub fn save(&self, saved: &mut Saved) -> Result<()> {
-        self.iter().try_for_each(|(name, average)| saved.average(name, average))
+        self.iter().try_for_each(|(name, average)| saved.set_average(name, average))
     }
 
     /// Returns the averages that were saved. [`to_device`](Averages::to_device) moves them to the

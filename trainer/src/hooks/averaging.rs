@@ -199,8 +199,8 @@ impl Ema {
 impl State for Ema {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("updates", &self.updates)?;
-        saved.value("steps", &self.steps)?;
+        saved.set("updates", &self.updates)?;
+        saved.set("steps", &self.steps)?;
         self.averages.save(&mut saved)?;
         Ok(saved)
     }
@@ -273,7 +273,7 @@ impl Swa {
 impl State for Swa {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("updates", &self.updates)?;
+        saved.set("updates", &self.updates)?;
         self.averages.save(&mut saved)?;
         Ok(saved)
     }

@@ -22,7 +22,7 @@ use crate::prelude::*;
 ///     .add_fn(Tensor::relu);
 /// let net = nn::seq().add(encoder).add(nn::linear(vs.root() / "head", 8, 2, Default::default()));
 /// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
-/// let mut trainer = Trainer::builder(task).hook(FeatureRecorder::new("encoder.*").all()).build()?;
+/// let mut trainer = Trainer::builder(task).hook(FeatureRecorder::new("encoder.*").all(true)).build()?;
 ///
 /// let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
 /// let labels = Tensor::zeros([64], (Kind::Int64, Device::Cpu));
@@ -52,25 +52,26 @@ impl FeatureRecorder {
     pub fn new(modules: impl Into<Patterns>) -> Self {
         FeatureRecorder {
             modules: modules.into(),
-            phases: PhaseSet::NONE,
+            phases: PhaseSet::from_phases(&Phase::ALL),
             keeps_all: false,
             device: None,
             outputs: BTreeMap::new(),
         }
     }
 
-    /// Keeps the outputs of every batch of a pass. Without it, only those of the most recent batch
-    /// are kept.
+    /// Whether to keep the outputs of every batch of a pass, rather than only those of the most recent
+    /// batch. Defaults to `false`.
     #[must_use]
-    pub fn all(mut self) -> Self {
-        self.keeps_all = true;
+    pub fn all(mut self, all: bool) -> Self {
+        self.keeps_all = all;
         self
     }
 
-    /// Limits recording to this phase; further calls add further phases. Defaults to all.
+    /// Limits recording to one phase, or to several: `only([Phase::Valid, Phase::Test])`. Defaults to
+    /// all.
     #[must_use]
-    pub fn only(mut self, phase: Phase) -> Self {
-        self.phases = self.phases.with(phase);
+    pub fn only(mut self, phases: impl Into<PhaseSet>) -> Self {
+        self.phases = phases.into();
         self
     }
 
@@ -114,7 +115,7 @@ impl FeatureRecorder {
     }
 
     fn records(&self, phase: Phase) -> bool {
-        self.phases == PhaseSet::NONE || self.phases.contains(phase)
+        self.phases.contains(phase)
     }
 
     /// Drops the outputs, if this phase is recorded.
@@ -178,10 +179,10 @@ impl State for FeatureRecorder {
         let mut saved = Saved::new();
         let counts: BTreeMap<_, _> =
             self.outputs.iter().map(|(name, outputs)| (name, outputs.len())).collect();
-        saved.value("counts", &counts)?;
+        saved.set("counts", &counts)?;
         for (name, outputs) in &self.outputs {
             for (nth, output) in outputs.iter().enumerate() {
-                saved.tensor(&format!("{name}/{nth}"), output)?;
+                saved.set_tensor(&format!("{name}/{nth}"), output)?;
             }
         }
         Ok(saved)
@@ -208,5 +209,12 @@ impl Settings for FeatureRecorder {
             .with("only", phases)
             .with("all", keeps_all)
             .with_optional("device", device.as_ref())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.phases == PhaseSet::NONE {
+            return Err("`.only([])`: expected a phase".into());
+        }
+        Ok(())
     }
 }

@@ -212,7 +212,7 @@ impl Freeze {
 impl State for Freeze {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("applied", &self.applied)?;
+        saved.set("applied", &self.applied)?;
         Ok(saved)
     }
 

@@ -33,7 +33,7 @@ use crate::prelude::*;
 /// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::epochs`]. A second `fit` makes the run
 ///   longer; a schedule over the whole run then continues at its position in the longer one.
 /// - **Several optimizers**: each is scheduled by its own number of steps;
-///   [`of`](LrSchedule::of) restricts the schedule to one of them. The length of the run assumes
+///   [`of`](LrSchedule::part) restricts the schedule to one of them. The length of the run assumes
 ///   that each optimizer steps once in every accumulation window: for an optimizer that does not,
 ///   specify the lengths in the schedule as numbers of steps.
 /// - **Several groups**: each group is scaled relative to its own rate;

@@ -275,9 +275,9 @@ impl NanGuard {
 impl State for NanGuard {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("found", &self.found)?;
-        saved.value("affected_parts", &self.affected_parts)?;
-        saved.value("findings", &self.findings)?;
+        saved.set("found", &self.found)?;
+        saved.set("affected_parts", &self.affected_parts)?;
+        saved.set("findings", &self.findings)?;
         Ok(saved)
     }
 

@@ -42,7 +42,7 @@ use crate::prelude::*;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
     metric: String,
-    of: Option<String>,
+    part: Option<String>,
     goal: Goal,
     threshold: f64,
     is_absolute: bool,
@@ -79,7 +79,7 @@ impl ReduceOnPlateau {
     pub fn new(metric: impl Into<String>, goal: Goal) -> Self {
         ReduceOnPlateau {
             metric: metric.into(),
-            of: None,
+            part: None,
             goal,
             threshold: 1e-4,
             is_absolute: false,
@@ -150,8 +150,8 @@ impl ReduceOnPlateau {
     /// Restricts the hook to the optimizer of this part of the model:
     /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
     #[must_use]
-    pub fn of(mut self, part: impl Into<String>) -> Self {
-        self.of = Some(part.into());
+    pub fn part(mut self, part: impl Into<String>) -> Self {
+        self.part = Some(part.into());
         self
     }
 
@@ -222,7 +222,7 @@ impl ReduceOnPlateau {
     /// optimizers. Leaves a rate unchanged if the reduction would be at most `eps`.
     fn reduce<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> =
-            self.of.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part]);
+            self.part.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part]);
         for part in parts {
             for group in cx.optimizer_of_mut(&part)?.groups_mut() {
                 let reduced = (group.lr * self.factor).max(self.min_lr);
@@ -245,7 +245,7 @@ impl ReduceOnPlateau {
 
     /// Returns an error if the part has no optimizer, or if this fit never measures the metric.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
-        if let Some(part) = &self.of {
+        if let Some(part) = &self.part {
             cx.optimizer_of(part)?;
         }
         cx.check_metric(&self.metric)
@@ -270,7 +270,7 @@ impl Settings for ReduceOnPlateau {
     fn settings(&self) -> SettingList {
         let ReduceOnPlateau {
             metric,
-            of,
+            part,
             goal,
             threshold,
             is_absolute,
@@ -284,7 +284,7 @@ impl Settings for ReduceOnPlateau {
         } = self;
         SettingList::new()
             .with("metric", metric)
-            .with_optional("of", of.as_ref())
+            .with_optional("part", part.as_ref())
             .with("goal", goal)
             .with_optional("threshold", (!is_absolute).then_some(threshold))
             .with_optional("threshold_abs", is_absolute.then_some(threshold))

@@ -14,7 +14,7 @@ pub(super) struct ScheduleCore {
     pub(super) schedule: Box<dyn Schedule>,
     pub(super) name: Name,
     pub(super) mode: Mode,
-    pub(super) of: Option<String>,
+    pub(super) part: Option<String>,
     pub(super) by_epoch: bool,
     /// The patterns of the groups to set, or empty to set all groups. `None` stands for the
     /// parameters that no pattern matches.
@@ -141,7 +141,7 @@ impl ScheduleCore {
             schedule: Box::new(schedule),
             name,
             mode,
-            of: None,
+            part: None,
             by_epoch: false,
             groups: Vec::new(),
             tracks: Vec::new(),
@@ -163,7 +163,7 @@ impl ScheduleCore {
 
     /// Returns the names of the scheduled parts.
     fn parts<P>(&self, cx: &Cx<P>) -> Vec<String> {
-        self.of.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part])
+        self.part.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part])
     }
 
     /// Repeats the checks of `begin_all` for a resumed fit, whose values come from the checkpoint.
@@ -184,7 +184,7 @@ impl ScheduleCore {
                     self.name.get(group).map_err(|error| match self.name {
                         Name::Momentum => Error::usage(format!(
                             "`HyperparameterSchedule::momentum(…)`: {} has neither `momentum` nor `beta1`: restrict the \
-                             schedule with `.of(…)` or `.group(…)`, or remove it",
+                             schedule with `.part(…)` or `.group(…)`, or remove it",
                             group.algorithm()
                         )),
                         _ => error,
@@ -246,7 +246,7 @@ impl ScheduleCore {
 
     /// Sets the values of the next step of the current optimizer.
     pub(super) fn set(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
-        if self.of.as_deref().is_some_and(|part| part != cx.part()) {
+        if self.part.as_deref().is_some_and(|part| part != cx.part()) {
             return Ok(());
         }
         if !self.is_checked {
@@ -301,12 +301,12 @@ impl ScheduleCore {
     }
 
     pub(super) fn settings(&self) -> SettingList {
-        let ScheduleCore { schedule, name, mode, of, by_epoch, groups, tracks: _, is_checked: _ } = self;
+        let ScheduleCore { schedule, name, mode, part, by_epoch, groups, tracks: _, is_checked: _ } = self;
         let groups: Vec<_> = groups.iter().map(|group| group.as_deref().unwrap_or("ungrouped")).collect();
         SettingList::new()
             .with("hyperparameter", format_args!("{name}"))
             .with("sets", mode)
-            .with_optional("of", of.as_ref())
+            .with_optional("part", part.as_ref())
             .with("by_epoch", by_epoch)
             .with("groups", groups)
             .with_all("schedule", schedule.settings())
@@ -319,7 +319,7 @@ impl ScheduleCore {
 impl State for ScheduleCore {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("tracks", &self.tracks)?;
+        saved.set("tracks", &self.tracks)?;
         Ok(saved)
     }
 
@@ -344,8 +344,8 @@ macro_rules! schedule_options {
             /// Restricts the schedule to the optimizer of this part of the model:
             /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
             #[must_use]
-            pub fn of(mut self, part: impl Into<String>) -> Self {
-                self.0.of = Some(part.into());
+            pub fn part(mut self, part: impl Into<String>) -> Self {
+                self.0.part = Some(part.into());
                 self
             }
 
@@ -381,7 +381,7 @@ impl fmt::Debug for ScheduleCore {
         f.debug_struct("Schedule")
             .field("name", &self.name)
             .field("mode", &self.mode)
-            .field("of", &self.of)
+            .field("part", &self.part)
             .field("by_epoch", &self.by_epoch)
             .field("groups", &self.groups)
             .field("tracks", &self.tracks)

@@ -263,9 +263,9 @@ impl Tracker {
 impl State for Tracker {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("found", &self.found)?;
+        saved.set("found", &self.found)?;
         for (module, active) in &self.active {
-            saved.tensor(module, &active.to_kind(Kind::Uint8))?;
+            saved.set_tensor(module, &active.to_kind(Kind::Uint8))?;
         }
         Ok(saved)
     }

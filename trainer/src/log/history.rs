@@ -238,7 +238,8 @@ impl Summary {
 }
 
 /// Whether smaller or larger values of a metric are better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Goal {
     /// Smaller values are better, as for a loss.
     Minimize,

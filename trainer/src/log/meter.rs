@@ -66,6 +66,7 @@ numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 
 /// The reduction of all values logged under one name in a pass to one number.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reduce {
     /// The mean, weighted by the [weights](crate::Task::weight) of the batches, or by those passed
     /// to [`Cx::log_weighted`](crate::Cx::log_weighted).

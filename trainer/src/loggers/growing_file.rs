@@ -415,11 +415,11 @@ impl State for GrowingFile {
             self.failed_sync.replace(Some(error));
         }
         let mut saved = Saved::new();
-        saved.value("position", &self.position)?;
-        saved.value("crc", &self.crc)?;
-        saved.value("lost", &self.lost)?;
+        saved.set("position", &self.position)?;
+        saved.set("crc", &self.crc)?;
+        saved.set("lost", &self.lost)?;
         if !self.pending.is_empty() {
-            saved.tensor("pending", &Tensor::from_slice(&self.pending))?;
+            saved.set_tensor("pending", &Tensor::from_slice(&self.pending))?;
         }
         Ok(saved)
     }

@@ -1,7 +1,10 @@
 //! [`Average`]: averaging over classes.
 
+use serde::{Deserialize, Serialize};
+
 /// How the values of several classes are averaged, with the names of torchmetrics' `average`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Average {
     /// One value, computed from the sums of the counts over all classes.
     Micro,

@@ -6,6 +6,7 @@ use std::fmt;
 use tch::{Device, Tensor};
 
 use super::{Metric, States};
+use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::definition::IntoHook;
 use crate::hook::stages;
@@ -38,9 +39,9 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 ///
 /// fn with_metrics(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
 ///     builder
-///         .hook(Accuracy::multiclass(10).per_class()) // valid/accuracy, valid/accuracy/0, …
+///         .hook(Accuracy::multiclass(10).per_class(true)) // valid/accuracy, valid/accuracy/0, …
 ///         .hook(Accuracy::multiclass(10).top_k(5).named("top5"))
-///         .hook(FBeta::multiclass(10).phases([Phase::Train, Phase::Valid]))
+///         .hook(FBeta::multiclass(10).only([Phase::Train, Phase::Valid]))
 /// }
 /// ```
 pub struct MetricHook<M> {
@@ -91,19 +92,19 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Also logs a value for each class, such as `valid/accuracy/3`. Entry points return an error
+    /// Whether to also log a value for each class, such as `valid/accuracy/3`. Entry points return an error
     /// if the metric [has no such values](Metric::compute_per_class).
     #[must_use]
-    pub fn per_class(mut self) -> Self {
-        self.is_per_class = true;
+    pub fn per_class(mut self, per_class: bool) -> Self {
+        self.is_per_class = per_class;
         self
     }
 
     /// Sets the phases in which the metric is measured: [`Phase::Train`], [`Phase::Valid`] (with
     /// the sanity check) and [`Phase::Test`]. Defaults to `Valid` and `Test`.
     #[must_use]
-    pub fn phases(mut self, phases: impl IntoIterator<Item = Phase>) -> Self {
-        self.phases = phases.into_iter().collect();
+    pub fn only(mut self, phases: impl Into<PhaseSet>) -> Self {
+        self.phases = phases.into().iter().collect();
         self
     }
 
@@ -253,12 +254,12 @@ impl<M: Metric> MetricHook<M> {
         {
             let phases = &self.phases;
             return Err(self.error(&format!(
-                "`.phases({phases:?})`: expected one or more of `Train`, `Valid` and `Test`"
+                "`.only({phases:?})`: expected one or more of `Train`, `Valid` and `Test`"
             )));
         }
         self.metric.check().map_err(|error| self.with_name(error))?;
         if self.is_per_class && matches!(self.metric.compute_per_class(), Ok(None)) {
-            return Err(self.error("it has no values per class: remove `.per_class()`"));
+            return Err(self.error("it has no values per class: remove `.per_class(true)`"));
         }
         if self.phases.contains(&Phase::Valid) {
             cx.expect_metric(&self.name);
@@ -353,10 +354,10 @@ impl<M: Metric> State for MetricHook<M> {
         for pass in &self.passes {
             let key = pass.key();
             for (name, tensor) in pass.states.tensors() {
-                saved.tensor(&format!("{key}/state/{name}"), &tensor.contiguous())?;
+                saved.set_tensor(&format!("{key}/state/{name}"), &tensor.contiguous())?;
             }
             if let Some(value) = &pass.value {
-                saved.tensor(&format!("{key}/value"), value)?;
+                saved.set_tensor(&format!("{key}/value"), value)?;
             }
         }
         Ok(saved)

@@ -53,11 +53,11 @@ impl Dice {
         self
     }
 
-    /// Computes one score over the pixels of all images, instead of a mean over the images.
-    /// Corresponds to torchmetrics' `aggregation_level="global"`.
+    /// Whether to compute one score over the pixels of all images, instead of a mean over the images.
+    /// Corresponds to torchmetrics' `aggregation_level="global"`. Defaults to `false`.
     #[must_use]
-    pub fn global(mut self) -> Self {
-        self.is_global = true;
+    pub fn global(mut self, global: bool) -> Self {
+        self.is_global = global;
         self
     }
 

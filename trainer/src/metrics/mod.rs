@@ -107,8 +107,8 @@ mod wrappers;
 
 use tch::{Device, Kind, Tensor};
 
+use crate::PhaseSet;
 use crate::error::{Error, Result};
-use crate::phase::Phase;
 
 pub use average::Average;
 pub use calibration::{CalibrationError, CalibrationNorm};
@@ -267,19 +267,19 @@ pub trait Metric: Send + 'static {
     }
 
     /// Converts the metric to a hook that also logs a value for each class.
-    fn per_class(self) -> MetricHook<Self>
+    fn per_class(self, per_class: bool) -> MetricHook<Self>
     where
         Self: Sized,
     {
-        MetricHook::new(self).per_class()
+        MetricHook::new(self).per_class(per_class)
     }
 
     /// Converts the metric to a hook that measures it in these phases.
-    fn phases(self, phases: impl IntoIterator<Item = Phase>) -> MetricHook<Self>
+    fn only(self, phases: impl Into<PhaseSet>) -> MetricHook<Self>
     where
         Self: Sized,
     {
-        MetricHook::new(self).phases(phases)
+        MetricHook::new(self).only(phases)
     }
 
     /// Converts the metric to a hook with its own predictions and targets; see

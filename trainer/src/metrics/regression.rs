@@ -65,11 +65,11 @@ impl MeanSquaredError {
         }
     }
 
-    /// Computes the square root of the mean, like torchmetrics' `squared=False`. It is logged as
-    /// `rmse`.
+    /// Whether to compute the square root of the mean, like torchmetrics' `squared=False`. It is logged
+    /// as `rmse`. Defaults to `false`.
     #[must_use]
-    pub fn root(mut self) -> Self {
-        self.is_root = true;
+    pub fn root(mut self, root: bool) -> Self {
+        self.is_root = root;
         self
     }
 }

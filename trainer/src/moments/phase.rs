@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 /// The kind of pass over data that is running.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Training.
     Train,
@@ -43,7 +44,8 @@ impl fmt::Display for Phase {
 }
 
 /// A set of phases.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(from = "Vec<Phase>", into = "Vec<Phase>")]
 pub struct PhaseSet(u8);
 
 impl PhaseSet {
@@ -89,6 +91,30 @@ impl PhaseSet {
     /// Returns the phases of the set, in the order of [`Phase::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Phase> {
         Phase::ALL.into_iter().filter(move |&phase| self.contains(phase))
+    }
+}
+
+impl From<Phase> for PhaseSet {
+    fn from(phase: Phase) -> Self {
+        PhaseSet::NONE.with(phase)
+    }
+}
+
+impl<const N: usize> From<[Phase; N]> for PhaseSet {
+    fn from(phases: [Phase; N]) -> Self {
+        PhaseSet::from_phases(&phases)
+    }
+}
+
+impl From<Vec<Phase>> for PhaseSet {
+    fn from(phases: Vec<Phase>) -> Self {
+        PhaseSet::from_phases(&phases)
+    }
+}
+
+impl From<PhaseSet> for Vec<Phase> {
+    fn from(phases: PhaseSet) -> Self {
+        phases.iter().collect()
     }
 }
 

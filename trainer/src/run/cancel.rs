@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::{self, unregister};
 use signal_hook::{SigId, flag};
@@ -66,7 +67,8 @@ impl CancelToken {
 /// [`Ignore`](OnSignal::Ignore). On Linux, a program that was started with SIGHUP ignored, as `nohup`
 /// does, continues to ignore it.
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OnSignal {
     /// Ends the program after `teardown`, with the exit status that shells report for the signal:
     /// 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP. This is the default.

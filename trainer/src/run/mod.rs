@@ -17,7 +17,7 @@ pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
 
-use std::any::{Any, TypeId};
+use std::any::{Any, TypeId, type_name};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -25,6 +25,7 @@ use tch::Device;
 
 use crate::checkpoint::progress::{FitState, LoopState};
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
+use crate::hook::definition::public_path;
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Table};
 use crate::io::terminal;
@@ -144,11 +145,17 @@ impl Run {
         self.hooks.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
     }
 
+    /// Returns the first of the [`values`](Run::values) of type `H`.
+    pub(crate) fn value<H: 'static>(&self) -> Result<&H> {
+        self.values().next().ok_or_else(|| no_such_hook::<H>(self.has_value::<H>()))
+    }
+
     /// Returns the first of the [`values`](Run::values) of type `H` mutably.
-    pub(crate) fn value_mut<H: 'static>(&mut self) -> Option<&mut H> {
-        self.hooks.instances[TASK + 1..]
-            .iter_mut()
-            .find_map(|instance| instance.value.as_mut()?.downcast_mut())
+    pub(crate) fn value_mut<H: 'static>(&mut self) -> Result<&mut H> {
+        let known = self.has_value::<H>();
+        let mut values = self.hooks.instances[TASK + 1..].iter_mut();
+        let first = values.find_map(|instance| instance.value.as_mut()?.downcast_mut());
+        first.ok_or_else(|| no_such_hook::<H>(known))
     }
 
     /// Whether there is a hook value of type `H`, lent to one of its methods or not.
@@ -222,4 +229,16 @@ impl Run {
             counters: self.progress.counters,
         }
     }
+}
+
+fn no_such_hook<H>(known: bool) -> Error {
+    let name = public_path(type_name::<H>());
+    Error::usage(if known {
+        format!(
+            "the hook `{name}` is not available here, because it is running or wraps a running operation: \
+             use `self` in its own methods"
+        )
+    } else {
+        format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
+    })
 }

@@ -26,7 +26,7 @@ pub(crate) struct Settings {
     pub(crate) overfit: Option<Amount>,
     pub(crate) fast_dev_run: Option<u64>,
     pub(crate) validate_every: Option<Every>,
-    pub(crate) sanity_steps: u64,
+    pub(crate) sanity_batches: u64,
     pub(crate) record_every: Option<Every>,
     /// Pairs of a first epoch and the number of batches per optimizer step from that epoch on.
     pub(crate) accumulate: Vec<(u64, u64)>,
@@ -83,7 +83,7 @@ impl Settings {
             ("max_steps", text(self.max_steps.map(|steps| steps.to_string()))),
             ("min_steps", count(self.min_steps)),
             ("max_time", text(self.max_time.map(|time| format!("{time:?}")))),
-            ("sanity_steps", count(self.sanity_steps)),
+            ("sanity_batches", count(self.sanity_batches)),
             ("seed", text(self.seed.map(|seed| seed.to_string()))),
             ("record_every", text(self.record_every.map(|every| format!("{every:?}")))),
             ("detect_anomaly", text(self.detect_anomaly.then(|| "true".to_owned()))),
@@ -141,7 +141,7 @@ impl Settings {
             self.max_steps = None;
             self.min_steps = 0;
             self.max_time = None;
-            self.sanity_steps = 0;
+            self.sanity_batches = 0;
             self.validate_every = None;
         }
     }

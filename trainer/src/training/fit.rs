@@ -90,7 +90,7 @@ pub(super) fn fit<T: Task>(
 
 /// Runs the operation `sanity_check`, if it is set.
 fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Result<()> {
-    if run.settings.sanity_steps > 0 {
+    if run.settings.sanity_batches > 0 {
         run.fit.position.stage = Stage::SanityCheck;
         in_phase(run, Phase::Sanity, |run| {
             run.operate::<at::sanity_check>(|run| {
@@ -110,7 +110,7 @@ fn fingerprint<B: Batch>(loader: &dyn Loader<B>) -> String {
 /// Returns an error if a setting requires validation data.
 fn check_needs_no_validation(run: &Run) -> Result<()> {
     let setting = match run.settings.validate_every {
-        _ if run.settings.sanity_steps > 0 => "sanity_steps",
+        _ if run.settings.sanity_batches > 0 => "sanity_batches",
         Some(_) => "validate_every",
         None => return Ok(()),
     };

@@ -127,8 +127,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// epoch. Defaults to 0, which skips the check. Its metrics are dropped when the first epoch
     /// begins.
     #[doc(alias = "num_sanity_val_steps")]
-    pub fn sanity_steps(mut self, batches: u64) -> Self {
-        self.settings.sanity_steps = batches;
+    pub fn sanity_batches(mut self, batches: u64) -> Self {
+        self.settings.sanity_batches = batches;
         self
     }
 

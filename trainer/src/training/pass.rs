@@ -173,7 +173,7 @@ impl<'a, B: Batch> Pass<'a, B> {
 fn limit_in(run: &Run, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
     let limit =
         run.settings.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
-    let sanity = (phase == Phase::Sanity).then_some(run.settings.sanity_steps);
+    let sanity = (phase == Phase::Sanity).then_some(run.settings.sanity_batches);
     Ok(limit.transpose()?.into_iter().chain(sanity).min())
 }
 

@@ -1,6 +1,6 @@
 //! The names that most training programs need: `use trainer::prelude::*;`.
 
-pub use tch::{Device, Kind, Reduction, Tensor, nn};
+pub use tch::{self, Device, Kind, Reduction, Tensor, nn};
 
 pub use crate::checkpoint::Resume;
 pub use crate::data::{Batch, DataLoader, Dataset, InMemory, Loader, Rows};

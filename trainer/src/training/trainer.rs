@@ -161,13 +161,20 @@ impl<T: Task> Trainer<T> {
     }
 
     /// The first hook of this type.
-    #[must_use]
-    pub fn hook<H: Send + 'static>(&self) -> Option<&H> {
-        self.run.values().next()
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer has no hook of type `H`.
+    pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
+        self.run.value()
     }
 
     /// Mutable access to the first hook of this type.
-    pub fn hook_mut<H: Send + 'static>(&mut self) -> Option<&mut H> {
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer has no hook of type `H`.
+    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
         self.run.value_mut()
     }
 

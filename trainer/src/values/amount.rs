@@ -2,13 +2,16 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A number, `500`, or a fraction of the whole, `0.1`.
 ///
 /// The whole is the batches of a pass, for limits like
 /// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), or the steps of the run, in
 /// a [schedule](crate::schedule). A number must be at least 1, and a fraction above 0.0 and at most
 /// 1.0; `build`, or the start of training, returns an error otherwise.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Deserialize, PartialEq, Serialize)]
+#[serde(from = "Plain", into = "Plain")]
 pub struct Amount(pub(crate) AmountKind);
 
 /// The value of an [`Amount`].
@@ -17,6 +20,32 @@ pub(crate) enum AmountKind {
     /// Signed, so that a negative number is reported when the amount is used.
     Number(i128),
     Fraction(f64),
+}
+
+/// An [`Amount`] in a file: an integer, or a number with a decimal point.
+#[derive(Deserialize, Serialize)]
+#[serde(untagged)]
+enum Plain {
+    Number(i64),
+    Fraction(f64),
+}
+
+impl From<Plain> for Amount {
+    fn from(plain: Plain) -> Self {
+        match plain {
+            Plain::Number(number) => number.into(),
+            Plain::Fraction(fraction) => fraction.into(),
+        }
+    }
+}
+
+impl From<Amount> for Plain {
+    fn from(amount: Amount) -> Self {
+        match amount.0 {
+            AmountKind::Number(number) => Plain::Number(i64::try_from(number).unwrap_or(i64::MAX)),
+            AmountKind::Fraction(fraction) => Plain::Fraction(fraction),
+        }
+    }
 }
 
 macro_rules! from_integers {

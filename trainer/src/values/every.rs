@@ -1,9 +1,12 @@
 //! [`Every`]: the interval of a recurring action.
 
+use serde::{Deserialize, Serialize};
+
 use crate::values::amount::floor_with_tolerance;
 
 /// The interval of a recurring action of the loop, such as validation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Every {
     /// Every `n` epochs.

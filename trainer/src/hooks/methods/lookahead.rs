@@ -90,8 +90,8 @@ impl Lookahead {
 impl State for Lookahead {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("steps", &self.steps)?;
-        self.slow.iter().try_for_each(|(name, slow)| saved.tensor(name, slow))?;
+        saved.set("steps", &self.steps)?;
+        self.slow.iter().try_for_each(|(name, slow)| saved.set_tensor(name, slow))?;
         Ok(saved)
     }
 

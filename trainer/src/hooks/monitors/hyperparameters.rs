@@ -29,7 +29,7 @@ use crate::prelude::*;
 /// let mut trainer = Trainer::builder(task)
 ///     .optimizer(AdamW::new(1e-2))
 ///     .hook(LrSchedule::new(Cosine::to(0.0)))
-///     .hook(HyperparameterMonitor::new().only(["lr", "weight_decay"]).every(1))
+///     .hook(HyperparameterMonitor::new().names(["lr", "weight_decay"]).every(1))
 ///     .build()?;
 /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
 /// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
@@ -39,7 +39,7 @@ use crate::prelude::*;
 /// ```
 #[derive(Debug, Default)]
 pub struct HyperparameterMonitor {
-    only: Vec<String>,
+    names: Vec<String>,
     interval: Interval,
 }
 
@@ -53,8 +53,8 @@ impl HyperparameterMonitor {
     /// Logs only the hyperparameters with these names. A name that no optimizer has is an error
     /// when `fit` begins. Defaults to all.
     #[must_use]
-    pub fn only<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
-        self.only = names.into_iter().map(Into::into).collect();
+    pub fn names<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.names = names.into_iter().map(Into::into).collect();
         self
     }
 
@@ -76,7 +76,7 @@ impl HyperparameterMonitor {
                 known.extend(group.settings().map(|(name, _)| name.to_owned()));
             }
         }
-        match self.only.iter().find(|name| !known.contains(*name)) {
+        match self.names.iter().find(|name| !known.contains(*name)) {
             None => Ok(()),
             Some(name) => Err(Error::msg(format!(
                 "`.only([\"{name}\"])`: no optimizer has this hyperparameter{}",
@@ -86,7 +86,7 @@ impl HyperparameterMonitor {
     }
 
     fn shows(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|own| own == name)
+        self.names.is_empty() || self.names.iter().any(|own| own == name)
     }
 }
 

@@ -199,8 +199,8 @@ impl TensorBoard {
 impl State for TensorBoard {
     fn save(&self) -> Result<Saved> {
         let mut saved = self.file.save()?;
-        saved.value("part", &self.part)?;
-        saved.value("has_hyperparameters", &self.has_hyperparameters)?;
+        saved.set("part", &self.part)?;
+        saved.set("has_hyperparameters", &self.has_hyperparameters)?;
         Ok(saved)
     }
 

@@ -351,7 +351,7 @@ pub struct Update<'g> {
 /// let optimizer = AdamW::new(1e-3)
 ///     .group("*.bias", Group::new().weight_decay(0.0))
 ///     .group("encoder.*", Group::new().lr(1e-5).set("beta2", 0.98))
-///     .group("head.*", Group::new().frozen());
+///     .group("head.*", Group::new().frozen(true));
 /// ```
 #[derive(Debug, Default)]
 pub struct Group {
@@ -379,11 +379,11 @@ impl Group {
         self.set("weight_decay", weight_decay)
     }
 
-    /// Freezes the parameters: they get no gradients and are not updated until
-    /// [`ParamGroup::set_frozen`] thaws them.
+    /// Whether the parameters are frozen: they get no gradients and are not updated until
+    /// [`ParamGroup::set_frozen`] thaws them. Defaults to `false`.
     #[must_use]
-    pub fn frozen(self) -> Self {
-        self.set("frozen", 1.0)
+    pub fn frozen(self, frozen: bool) -> Self {
+        self.set("frozen", f64::from(u8::from(frozen)))
     }
 
     /// Sets any hyperparameter of the optimizer by name, like [`ParamGroup::set`]. An unknown name

@@ -16,7 +16,7 @@
 //!
 //! let optimizer = AdamW::new(1e-3)
 //!     .group("*.bias", Group::new().weight_decay(0.0))
-//!     .group("encoder.*", Group::new().frozen());
+//!     .group("encoder.*", Group::new().frozen(true));
 //! ```
 //!
 //! Layer-wise learning rates are groups too: the head of this model learns with 1e-3, the second

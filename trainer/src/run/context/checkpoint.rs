@@ -73,7 +73,7 @@ impl<P> Cx<P> {
     where
         P: CanSave,
     {
-        self.active().added.borrow_mut().tensor(key, tensor)
+        self.active().added.borrow_mut().set_tensor(key, tensor)
     }
 
     /// Whether the checkpoint that was read has a value under this key; tensors do not count.

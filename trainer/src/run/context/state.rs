@@ -1,13 +1,10 @@
 //! Methods of [`Cx`] that are available at every moment: counters, variables, optimizers, other
 //! hooks.
 
-use std::any::type_name;
-
 use tch::Device;
 
 use super::Cx;
-use crate::error::{Error, Result};
-use crate::hook::definition::public_path;
+use crate::error::Result;
 use crate::log::history::Metrics;
 use crate::model::vars::Vars;
 use crate::moment::{AtOperation, CustomMoment, OnAllRanks};
@@ -215,7 +212,7 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
     pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
-        self.run.values().next().ok_or_else(|| no_such_hook::<H>(self.run.has_value::<H>()))
+        self.run.value()
     }
 
     /// Mutable access to another hook of this trainer, found like [`hook`](Cx::hook) does.
@@ -224,24 +221,11 @@ impl<P> Cx<P> {
     ///
     /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
     pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
-        let known = self.run.has_value::<H>();
-        self.run.value_mut().ok_or_else(|| no_such_hook::<H>(known))
+        self.run.value_mut()
     }
 
     /// Every hook of type `H` that is not currently running, in the order in which they were added.
     pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
         self.run.values()
     }
-}
-
-fn no_such_hook<H>(known: bool) -> Error {
-    let name = public_path(type_name::<H>());
-    Error::usage(if known {
-        format!(
-            "the hook `{name}` is not available here, because it is running or wraps a running operation: \
-             use `self` in its own methods"
-        )
-    } else {
-        format!("this trainer has no hook `{name}`: add it with `.hook(…)`")
-    })
 }

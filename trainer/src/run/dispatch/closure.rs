@@ -12,7 +12,7 @@ use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
 use crate::moments::never::Returned;
-use crate::phase::{Phase, PhaseSet};
+use crate::phase::PhaseSet;
 use crate::run::Run;
 use crate::run::context::Cx;
 
@@ -36,7 +36,7 @@ pub struct HookOptions {
     name: String,
     ord: i32,
     sets: Vec<SetRef>,
-    only: PhaseSet,
+    only: Option<PhaseSet>,
     every: Option<u64>,
     trial: Option<bool>,
     modules: Patterns,
@@ -45,9 +45,16 @@ pub struct HookOptions {
 impl HookOptions {
     /// Returns options with this name and the defaults of `#[hook]`.
     pub fn named(name: impl Into<String>) -> Self {
-        let only = PhaseSet::NONE;
         let modules = Patterns::all();
-        HookOptions { name: name.into(), ord: 0, sets: Vec::new(), only, every: None, trial: None, modules }
+        HookOptions {
+            name: name.into(),
+            ord: 0,
+            sets: Vec::new(),
+            only: None,
+            every: None,
+            trial: None,
+            modules,
+        }
     }
 
     /// Sets the order: lower runs first. Defaults to 0.
@@ -63,9 +70,10 @@ impl HookOptions {
         self
     }
 
-    /// Limits the hook to this phase; each further call adds a phase. Defaults to all phases.
-    pub fn only(mut self, phase: Phase) -> Self {
-        self.only = self.only.with(phase);
+    /// Limits the hook to one phase, or to several: `only([Phase::Valid, Phase::Test])`. Defaults to all
+    /// phases.
+    pub fn only(mut self, phases: impl Into<PhaseSet>) -> Self {
+        self.only = Some(phases.into());
         self
     }
 
@@ -112,6 +120,9 @@ impl HookOptions {
             )),
             _ => {}
         }
+        if only == Some(PhaseSet::NONE) {
+            mistakes.push(format!("`.only([])` of the closure `{name}` at `{path}`: expected a phase"));
+        }
         let is_at_module = module_moments().contains(&P::index());
         if !modules.0.is_empty() && !is_at_module {
             mistakes.push(format!(
@@ -134,7 +145,7 @@ impl HookOptions {
             docs: "A closure",
         };
         let definition = Definition::<P>::at(origin, TypeId::of::<F>(), ord, call).done();
-        HookDef { only, every, trial, observes, sets: sets.into(), ..definition }
+        HookDef { only: only.unwrap_or_default(), every, trial, observes, sets: sets.into(), ..definition }
     }
 }
 

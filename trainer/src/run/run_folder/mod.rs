@@ -31,9 +31,11 @@ use crate::io::files::{
 /// let first = RunFolder::new("runs/first");
 /// let next = RunFolder::numbered("runs"); // runs/0001, runs/0002, …
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct RunFolder {
     path: PathBuf,
+    /// Whether `path` is the folder that contains the numbered ones.
+    #[serde(default, rename = "numbered")]
     is_numbered: bool,
 }
 

@@ -199,7 +199,7 @@ impl<'a, T: Task> Harness<'a, T> {
     /// moments of all closures, and the closures are called in every phase.
     pub fn phase(mut self, phase: Phase) -> Self {
         self.phase = Some(phase);
-        if phase == Phase::Sanity { self.configure(|builder| builder.sanity_steps(1)) } else { self }
+        if phase == Phase::Sanity { self.configure(|builder| builder.sanity_batches(1)) } else { self }
     }
 
     /// Makes [`at`](Harness::at) and [`around`](Harness::around) call their closure the `nth` time
@@ -340,7 +340,7 @@ impl<'a, T: Task> Harness<'a, T> {
         }
         let Harness { mut builder, mut data, mut validation, mut checks, .. } = self;
         if phase == Phase::Train && checks.iter().any(|check| check.moment.phases == SANITY) {
-            builder = builder.sanity_steps(1);
+            builder = builder.sanity_batches(1);
         }
         if let Some((batches, place)) = self.cancel_after {
             let token = CancelToken::new();

@@ -64,9 +64,9 @@ impl Part for Logged {
 fn saved(state: &LogState) -> Result<Saved> {
     let LogState { meters, closed, records } = state;
     let mut saved = Saved::new();
-    saved.value("meters", meters)?;
-    saved.value("closed", closed)?;
-    saved.value("records", records)?;
+    saved.set("meters", meters)?;
+    saved.set("closed", closed)?;
+    saved.set("records", records)?;
     Ok(saved)
 }
 

@@ -25,7 +25,7 @@ impl Part for Variables {
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
         for var in run.model.vars.iter() {
-            saved.tensor(&var.name, &var.tensor.f_detach()?)?;
+            saved.set_tensor(&var.name, &var.tensor.f_detach()?)?;
         }
         Ok(saved)
     }
@@ -68,11 +68,11 @@ impl Part for Gradients {
         let switched: Vec<&str> =
             vars.iter().filter(|var| is_switched(var)).map(|var| var.name.as_str()).collect();
         let mut saved = Saved::new();
-        saved.value("switched", &switched)?;
+        saved.set("switched", &switched)?;
         for var in vars.iter() {
             let grad = var.tensor.grad();
             if grad.defined() {
-                saved.tensor(&var.name, &grad)?;
+                saved.set_tensor(&var.name, &grad)?;
             }
         }
         Ok(saved)

@@ -63,18 +63,18 @@ impl Part for OptimizerState {
         let optimizer = self.optimizer(run)?;
         let groups = self.optimizer(run)?.groups();
         let mut saved = Saved::new();
-        saved.value("algorithms", &groups.iter().map(ParamGroup::algorithm).collect::<Vec<_>>())?;
-        saved.value("settings", &groups.iter().map(settings).collect::<Vec<_>>())?;
+        saved.set("algorithms", &groups.iter().map(ParamGroup::algorithm).collect::<Vec<_>>())?;
+        saved.set("settings", &groups.iter().map(settings).collect::<Vec<_>>())?;
         for (part, _, used_lrs, steps, accumulated) in
             optimizers.parts().filter(|optimizer| optimizer.0 == self.part)
         {
-            saved.value("used_lrs", used_lrs)?;
-            saved.value("steps", &steps)?;
-            saved.value("accumulated", &accumulated)?;
-            saved.value("is_current", &(part == optimizers.current_name()))?;
+            saved.set("used_lrs", used_lrs)?;
+            saved.set("steps", &steps)?;
+            saved.set("accumulated", &accumulated)?;
+            saved.set("is_current", &(part == optimizers.current_name()))?;
         }
         for (name, tensor) in optimizer.gather_state()? {
-            saved.tensor(&name, &tensor)?;
+            saved.set_tensor(&name, &tensor)?;
         }
         Ok(saved)
     }

@@ -24,8 +24,8 @@ impl Part for Position {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("progress", &run.progress)?;
-        saved.value("fit", &run.fit)?;
+        saved.set("progress", &run.progress)?;
+        saved.set("fit", &run.fit)?;
         Ok(saved)
     }
 
@@ -101,7 +101,7 @@ impl Part for PendingRequests {
         // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
         let stop = stop.clone().filter(|_| !is_of_clock);
         let mut saved = Saved::new();
-        saved.value("value", &SavedRequests { stop, end_epoch, is_cut_short })?;
+        saved.set("value", &SavedRequests { stop, end_epoch, is_cut_short })?;
         Ok(saved)
     }
 
@@ -128,7 +128,7 @@ impl Part for Entries {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("predictions", &run.checkpoints.predictions)?;
+        saved.set("predictions", &run.checkpoints.predictions)?;
         Ok(saved)
     }
 

@@ -31,9 +31,9 @@ impl Part for RandomState {
         let before_draw = run.ranks.random_before_draw.as_ref().map(Tensor::shallow_clone);
         let cpu = before_draw.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
         let mut saved = Saved::new();
-        saved.tensor("cpu", &cpu)?;
+        saved.set_tensor("cpu", &cpu)?;
         if let Device::Cuda(_) = run.model.device {
-            saved.tensor("cuda", &libtorch::random_state(run.model.device)?)?;
+            saved.set_tensor("cuda", &libtorch::random_state(run.model.device)?)?;
         }
         Ok(saved)
     }

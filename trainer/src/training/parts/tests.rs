@@ -36,7 +36,7 @@ impl Part for Count {
 
     fn save(&self, _run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.value("value", &COUNT.get())?;
+        saved.set("value", &COUNT.get())?;
         Ok(saved)
     }
 
