@@ -27,7 +27,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "trainer" / "src"
-PACKAGES = ["trainer/src", "trainer/sys/src", "trainer/c10d-sys/src", "trainer-macros/src"]
+PACKAGES = ["trainer/src", "trainer/sys/src", "trainer/c10d-sys/src", "trainer/formats/src", "trainer/cli/src", "trainer-macros/src"]
 STATE = {"run", "progress", "log", "record", "settings"}
 NOT_STATE = {"cancel", "context", "dispatch", "history", "profile", "recorder", "run_folder", "summary"}
 WORLD = r"world(?:\(\))?\s*\.is_(?:some|none)\(\)|Some\((?:ref )?world\)\s*=|match [^{;]*\bworld\b(?:\(\))?\s*\{"

@@ -85,6 +85,7 @@ mod sharded;
 mod support;
 #[cfg(target_os = "linux")]
 mod sync_batch_norm;
+mod tape;
 mod terminal;
 mod third_party;
 mod traces;

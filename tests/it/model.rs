@@ -7,21 +7,31 @@ use trainer::prelude::*;
 /// Returns a task: a network of two layers with cross entropy. Its batches are inputs `[n, 4]` and
 /// labels `[n]`.
 pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
-    with_net(net)
+    with_net(net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
 }
 
 /// Returns [`task`] with its first layer as the named module `fc1`.
 pub(crate) fn named_task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static>
 {
-    with_net(|root| {
-        let fc1 = nn::linear(root / "fc1", 4, 8, Default::default()).named(root / "fc1");
-        nn::seq().add(fc1).add_fn(Tensor::relu).add(nn::linear(root / "fc2", 8, 3, Default::default()))
-    })
+    named_task_with(|logits, labels| logits.cross_entropy_for_logits(labels))
 }
 
-fn with_net(
-    net: fn(&nn::Path<'_>) -> nn::Sequential,
-) -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
+/// Returns [`named_task`] with this loss function.
+pub(crate) fn named_task_with<L>(loss: L) -> Supervised<nn::Sequential, L>
+where
+    L: Fn(&Tensor, &Tensor) -> Tensor + Send + 'static,
+{
+    let net: fn(&nn::Path<'_>) -> nn::Sequential = |root| {
+        let fc1 = nn::linear(root / "fc1", 4, 8, Default::default()).named(root / "fc1");
+        nn::seq().add(fc1).add_fn(Tensor::relu).add(nn::linear(root / "fc2", 8, 3, Default::default()))
+    };
+    with_net(net, loss)
+}
+
+fn with_net<L>(net: fn(&nn::Path<'_>) -> nn::Sequential, loss: L) -> Supervised<nn::Sequential, L>
+where
+    L: Fn(&Tensor, &Tensor) -> Tensor + Send + 'static,
+{
     tch::set_num_threads(1); // more threads slow down a model of this size
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());
@@ -31,7 +41,7 @@ fn with_net(
         let wave = (values + name.len() as f64).sin() * 0.3;
         tensor.copy_(&wave.view_as(&tensor));
     }
-    Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels))
+    Supervised::new(vs, net, loss)
 }
 
 /// Returns a builder for a trainer of [`task`], with SGD and without discovered hooks.

@@ -311,7 +311,7 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
     let error = refused(model::builder().hook(HyperparameterMonitor::new().names(["lr", "momentm"])));
     assert!(
         error.ends_with(
-            "`.only([\"momentm\"])`: no optimizer has this hyperparameter; did you mean `momentum`?"
+            "`.names([\"momentm\"])`: no optimizer has this hyperparameter; did you mean `momentum`?"
         ),
         "{error}"
     );

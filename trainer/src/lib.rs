@@ -138,6 +138,7 @@ pub use run::cancel::{CancelToken, OnSignal};
 pub use run::context::Cx;
 pub use run::dispatch::{ClosureHook, Done, HookOptions, Next, ObserverClosure};
 pub use run::run_folder::RunFolder;
+pub use run::tape::Tape;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
 pub use training::task::{
@@ -234,7 +235,7 @@ pub mod __private {
     pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, target_type};
     pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};
-    pub use crate::hook::discovery::{Auto, Discovered, HookImpl, MoreHooks};
+    pub use crate::hook::discovery::{Auto, AutoWhen, Discovered, HookImpl, MoreHooks};
     pub use crate::hook::read::Read;
     pub use crate::hook::selected::Selected;
     pub use crate::hook::set::{SetRef, Stage};

@@ -200,6 +200,8 @@ impl trainer::data::Dataset for Items {
 fn metrics() -> impl Metric {
     let _ = Accuracy::multiclass(10).top_k(5).threshold(0.5).ignore_index(-100).per_class(true);
     let _ = Accuracy::multilabel(10).average(Average::Micro).only([Phase::Valid]);
+    let _ = HookOptions::named("a").only([]);
+    let _ = trainer::Tape::steps(0).batches(3..7);
     let _ =
         Accuracy::multiclass(10).inputs(|batch: &MyBatch, pred: &MyPred| Some((pred.copy(), batch.1.copy())));
     let _ = PerGroup::new(Accuracy::binary(), 2).groups(|batch: &MyBatch| batch.1.copy());

@@ -13,16 +13,16 @@ use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "ord", "only", "every", "when", "of", "in", "before", "after", "auto", "single", "state", "settings",
-    "trial", "observes", "more", "crate",
+    "trial", "observes", "writes", "more", "crate",
 ];
 
 /// The keys that need no value.
-const FLAGS: [&str; 7] = ["auto", "single", "state", "settings", "trial", "observes", "more"];
+const FLAGS: [&str; 8] = ["auto", "single", "state", "settings", "trial", "observes", "writes", "more"];
 
 /// Words of other libraries for a key.
-const SYNONYMS: [(&str, &[&str]); 11] = [
+const SYNONYMS: [(&str, &[&str]); 12] = [
     ("when", &["if", "condition", "predicate", "run_if", "filter"]),
     ("ord", &["order", "priority", "level"]),
     ("only", &["phase", "phases", "mode"]),
@@ -33,6 +33,7 @@ const SYNONYMS: [(&str, &[&str]); 11] = [
     ("single", &["singleton", "unique", "once"]),
     ("state", &["stateful", "save", "saves", "saved", "state_dict", "checkpoint", "resume"]),
     ("settings", &["config", "options", "parameters"]),
+    ("writes", &["write", "output", "outputs", "io", "side_effects"]),
     ("more", &["also", "second", "another", "further", "extend", "extends"]),
 ];
 
@@ -81,8 +82,8 @@ pub(super) struct Arguments {
     pub(super) after: Vec<Target>,
     /// The span of the flag `auto`.
     pub(super) auto: Option<Span>,
-    /// Whether it was `auto = ranks`.
-    pub(super) auto_of_ranks: bool,
+    /// The value of `auto`, if it has one.
+    pub(super) auto_if: Option<AutoIf>,
     /// The span of the flag `single`.
     pub(super) single: Option<Span>,
     /// `state`, `state = self.<field>`.
@@ -91,6 +92,8 @@ pub(super) struct Arguments {
     pub(super) settings: Option<Span>,
     /// The span of the flag `observes`.
     pub(super) observes: Option<Span>,
+    /// The span of the flag `writes`.
+    pub(super) writes: Option<Span>,
     /// The span of the flag `more`.
     pub(super) more: Option<Span>,
     /// `trial`, `trial = false`.
@@ -114,6 +117,14 @@ pub(super) enum Moved {
     Around(String, Option<String>),
     /// `main_only`, or a similar word.
     MainOnly(String),
+}
+
+/// The value of the key `auto`.
+pub(super) enum AutoIf {
+    /// `auto = ranks`.
+    Ranks,
+    /// `auto = path`: a function without arguments.
+    Path(Path),
 }
 
 /// The value of the key `only`.
@@ -322,14 +333,15 @@ impl Arguments {
             ("crate", Form::Value(value)) => self.krate = path(&name, value, span, errors),
             ("auto", Form::Nothing) => self.auto = Some(span),
             ("auto", Form::Value(value)) => {
-                self.auto = word("auto", "ranks", value, span, errors).map(|_| span);
-                self.auto_of_ranks = self.auto.is_some();
+                self.auto_if = auto_if(value, span, errors);
+                self.auto = self.auto_if.is_some().then_some(span);
             }
             ("single", Form::Nothing) => self.single = Some(span),
             ("state", Form::Nothing) => self.state = Some(SavedState { span, field: None }),
             ("state", Form::Value(value)) => self.state = saved_field(value, span, errors),
             ("settings", Form::Nothing) => self.settings = Some(span),
             ("observes", Form::Nothing) => self.observes = Some(span),
+            ("writes", Form::Nothing) => self.writes = Some(span),
             ("more", Form::Nothing) => self.more = Some(span),
             ("trial", Form::Nothing) => self.trial = Some(true),
             ("trial", Form::Value(value)) => self.trial = boolean("trial", value, span, errors),
@@ -448,10 +460,11 @@ fn form_of(key: &str) -> &'static str {
         "before" => "`before = <hook>`, `before(<hook>, …)` or `before = optional(<hook>)`",
         "after" => "`after = <hook>`, `after(<hook>, …)` or `after = optional(<hook>)`",
         "crate" => "`crate = <path of the trainer crate>`",
-        "auto" => "`auto` or `auto = ranks`",
+        "auto" => "`auto`, `auto = ranks` or `auto = <path>` of a function that returns a `bool`",
         "state" => "`state` or `state = self.<field>`",
         "settings" => "`settings` without a value",
         "observes" => "`observes` without a value",
+        "writes" => "`writes` without a value",
         "more" => "`more` without a value",
         "trial" => "`trial` or `trial = false`",
         _ => "`single` without a value",
@@ -503,15 +516,19 @@ fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
     }
 }
 
-/// Parses one word, the only value of a key.
-fn word(key: &str, expected: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<Ident> {
-    let span = if value.is_empty() { at } else { value.span() };
+/// Parses the condition of `auto`.
+fn auto_if(value: TokenStream, at: Span, errors: &mut Errors) -> Option<AutoIf> {
     check_single(&value, errors)?;
-    let word = syn::parse2::<Ident>(value).ok().filter(|word| word == expected);
-    if word.is_none() {
-        errors.push(span, format!("expected {}", form_of(key)));
+    let span = value.span();
+    let path = path("auto", value, at, errors)?;
+    if path
+        .get_ident()
+        .is_some_and(|word| word != "ranks" && strsim::damerau_levenshtein(&word.to_string(), "ranks") <= 2)
+    {
+        errors.push(span, format!("expected {}", form_of("auto")));
+        return None;
     }
-    word
+    Some(if path.is_ident("ranks") { AutoIf::Ranks } else { AutoIf::Path(path) })
 }
 
 /// Parses `true` or `false`.

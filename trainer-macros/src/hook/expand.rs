@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, Generics, Type};
 
-use super::arguments::{Arguments, Of, Only, SavedState, Target, is_of_value, text_of};
+use super::arguments::{Arguments, AutoIf, Of, Only, SavedState, Target, is_of_value, text_of};
 use super::check::{Checked, Hook, is_hook};
 use super::parse::{Block, Member, peeled};
 use super::reads::{Read, reads};
@@ -111,9 +111,13 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         Some(auto) => {
             let here = krate.at(ours(auto));
             // Located on the word `auto`, where rustc reports a type without `Default`.
-            let maker = Ident::new(if arguments.auto_of_ranks { "of_ranks" } else { "auto" }, ours(auto));
-            let maker = quote_spanned!(ours(auto)=> #here::__private::HookImpl::#maker::<__Self>);
-            quote!({ type __Self = #self_type; #maker(__ORIGIN) })
+            let maker = quote_spanned!(ours(auto)=> #here::__private::HookImpl::auto::<__Self>);
+            let when = match &arguments.auto_if {
+                None => quote!(Always),
+                Some(AutoIf::Ranks) => quote!(OnRanks),
+                Some(AutoIf::Path(path)) => quote!(If(#path)),
+            };
+            quote!({ type __Self = #self_type; #maker(__ORIGIN, #trainer::__private::AutoWhen::#when) })
         }
     };
     let selected = selected(hooks, krate);
@@ -471,6 +475,7 @@ impl Definition<'_> {
             }
         });
         let observes = hook.observes.then(|| quote!(.observes()));
+        let writes = setting(hook, |arguments| arguments.writes).map(|_| quote!(.writes()));
         let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
         let reads = self.reads(hook);
         let sets = self.sets(hook);
@@ -488,6 +493,7 @@ impl Definition<'_> {
             #when
             #selected
             #observes
+            #writes
             #trial
             #reads
             #sets

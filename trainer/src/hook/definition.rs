@@ -190,6 +190,8 @@ pub struct HookDef {
     pub(crate) main_only: bool,
     /// Whether it takes `&Cx`, so that it only observes.
     pub(crate) observes: bool,
+    /// Whether it writes something that outlives the process.
+    pub(crate) writes: bool,
     /// Whether it runs in trials. Defaults to whether its value has a state.
     pub(crate) trial: Option<bool>,
     /// The types of the task that every call of it reads.
@@ -241,6 +243,7 @@ impl<At: Moment> Definition<At> {
             selected: None,
             main_only: At::IS_MAIN_ONLY,
             observes: false,
+            writes: false,
             trial: None,
             reads: &[],
             sets: Cow::Borrowed(&[]),
@@ -295,6 +298,12 @@ impl<At> Definition<At> {
     /// States that the hook takes `&Cx`.
     pub fn observes(mut self) -> Self {
         self.hook.observes = true;
+        self
+    }
+
+    /// Marks the hook as one that writes something that outlives the process.
+    pub fn writes(mut self) -> Self {
+        self.hook.writes = true;
         self
     }
 
@@ -364,6 +373,8 @@ pub(crate) struct Hook {
     pub(crate) label: Option<String>,
     /// Its own function, if a check of observers has taken the place of it.
     pub(crate) unchecked: Option<Shim>,
+    /// Its function, if an entry that records it has taken the place of it.
+    pub(crate) unrecorded: Option<Shim>,
 }
 
 impl Hook {
@@ -372,7 +383,7 @@ impl Hook {
             definition.origin.path = Cow::Owned(public);
         }
         let modules = definition.of.to_vec();
-        Hook { definition, slot, modules, label: None, unchecked: None }
+        Hook { definition, slot, modules, label: None, unchecked: None, unrecorded: None }
     }
 }
 

@@ -23,8 +23,8 @@ pub struct HookImpl {
     pub(crate) hooks: fn() -> Definitions,
     /// For a block with `auto`, creates the value that a trainer uses.
     pub(crate) make: Option<fn() -> Instance>,
-    /// Whether only a trainer with several ranks uses that value, whatever it discovers.
-    of_ranks: bool,
+    /// When a trainer uses that value.
+    when: AutoWhen,
     pub(crate) state: Option<StateOf>,
     pub(crate) settings: Option<SettingsOf>,
 }
@@ -41,7 +41,7 @@ impl HookImpl {
             id: None,
             hooks: Definitions::new,
             make: None,
-            of_ranks: false,
+            when: AutoWhen::Always,
             state: None,
             settings: None,
         }
@@ -56,7 +56,7 @@ impl HookImpl {
             id: Some(TypeId::of::<H>()),
             hooks: hooks_of::<H>,
             make: None,
-            of_ranks: false,
+            when: AutoWhen::Always,
             state: H::STATE,
             settings: H::SETTINGS,
         }
@@ -64,19 +64,23 @@ impl HookImpl {
 
     /// Creates the registration of a block with `auto`.
     #[must_use]
-    pub const fn auto<H: Auto>(origin: Origin) -> Self {
+    pub const fn auto<H: Auto>(origin: Origin, when: AutoWhen) -> Self {
         let mut block = HookImpl::new::<H>(origin);
         block.make = Some(|| Instance::with_hooks(H::default()));
+        block.when = when;
         block
     }
+}
 
-    /// Creates the registration of a block with `auto = ranks`.
-    #[must_use]
-    pub const fn of_ranks<H: Auto>(origin: Origin) -> Self {
-        let mut block = HookImpl::auto::<H>(origin);
-        block.of_ranks = true;
-        block
-    }
+/// When a trainer creates the value of a block with `auto`.
+#[derive(Clone, Copy, Debug)]
+pub enum AutoWhen {
+    /// If it discovers the hooks of the crate.
+    Always,
+    /// If it has several ranks, whatever it discovers.
+    OnRanks,
+    /// If it discovers the hooks of the crate, and this function returns `true`.
+    If(fn() -> bool),
 }
 
 /// The registration of a further `impl` block of a hook type: `#[hook(more)]`.
@@ -206,7 +210,8 @@ pub(crate) fn discover(
         Discover::Crates(names) => names.iter().any(|name| Linked::of(&hook.origin).is_called(name)),
     };
     linked.retain(|(hook, block)| match block {
-        Some(block) if block.of_ranks => ranks > 1,
+        Some(HookImpl { when: AutoWhen::OnRanks, .. }) => ranks > 1,
+        Some(HookImpl { when: AutoWhen::If(is_on), .. }) => is_selected(hook) && is_on(),
         _ => is_selected(hook),
     });
     linked

@@ -19,6 +19,8 @@ pub(crate) struct Instance {
     pub(crate) settings: Option<SettingsOf>,
     /// Whether all of its hooks only observe.
     pub(crate) observes: bool,
+    /// Whether one of its hooks writes something that outlives the process.
+    pub(crate) writes: bool,
 }
 
 impl Instance {
@@ -30,6 +32,7 @@ impl Instance {
             state: None,
             settings: None,
             observes: false,
+            writes: false,
         }
     }
 
@@ -80,6 +83,7 @@ impl Instance {
             state: None,
             settings: None,
             observes: false,
+            writes: false,
         }
     }
 }

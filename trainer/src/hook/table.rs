@@ -1,6 +1,6 @@
 //! The dispatch table: for every moment and phase, the hooks to call, in order.
 
-mod timing;
+mod wrapped;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use crate::moment::{Moment, MomentKind};
 use crate::moments::tree;
 use crate::phase::{Phase, PhaseSet};
 
-pub(crate) use timing::TimedShims;
+pub(crate) use wrapped::Shims;
 
 /// The index of a hook in its trainer's table, plus one, so that `Option<HookId>` is one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

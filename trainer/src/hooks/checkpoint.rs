@@ -315,7 +315,7 @@ impl Settings for Checkpoint {
     }
 }
 
-#[hook(in = stages::Decisions, single, settings)]
+#[hook(in = stages::Decisions, single, settings, writes)]
 impl Checkpoint {
     /// Locks the folder for this trainer, except in a smoke test. Returns an error if a setting is
     /// invalid, if the folder belongs in a run folder and there is none, if another trainer has

@@ -65,7 +65,7 @@ impl KernelProfiler {
     }
 }
 
-#[hook(in = stages::Last)]
+#[hook(in = stages::Last, writes)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
     #[hook(only = train)]

@@ -83,7 +83,7 @@ fn quoted(field: &str) -> Cow<'_, str> {
 
 const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n";
 
-#[hook(in = stages::Loggers, state = self.file)]
+#[hook(in = stages::Loggers, state = self.file, writes)]
 impl Csv {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

@@ -87,7 +87,7 @@ fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
 
-#[hook(in = stages::Loggers, state = self.file)]
+#[hook(in = stages::Loggers, state = self.file, writes)]
 impl JsonLines {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

@@ -29,6 +29,7 @@ mod growing_file;
 mod json_lines;
 #[cfg(feature = "mlflow")]
 mod ml_flow;
+mod tape_file;
 mod tensor_board;
 mod to_file;
 
@@ -39,6 +40,7 @@ pub use growing_file::GrowingFile;
 pub use json_lines::JsonLines;
 #[cfg(feature = "mlflow")]
 pub use ml_flow::MlFlow;
+pub use tape_file::TapeFile;
 pub use tensor_board::TensorBoard;
 pub use to_file::ToFile;
 

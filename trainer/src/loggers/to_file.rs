@@ -67,7 +67,7 @@ impl fmt::Debug for ToFile {
     }
 }
 
-#[hook(in = stages::Loggers, state = self.file)]
+#[hook(in = stages::Loggers, state = self.file, writes)]
 impl ToFile {
     /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

@@ -65,6 +65,9 @@ pub mod errors {}
 #[doc = include_str!("guide/profiling.md")]
 pub mod profiling {}
 
+#[doc = include_str!("guide/tape.md")]
+pub mod tape {}
+
 #[doc = include_str!("guide/testing.md")]
 pub mod testing {}
 

@@ -112,8 +112,15 @@ pub const after: () = ();
 /// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,
 /// unless one is added with [`.hook(…)`](crate::TrainerBuilder::hook). `auto = ranks`: only if
 /// several processes train together, and then even with [`Discover::None`](crate::Discover::None),
-/// like [`DataParallel`](crate::hooks::DataParallel).
+/// like [`DataParallel`](crate::hooks::DataParallel). `auto = my_crate::is_requested`: only if this
+/// function, which takes nothing and returns a `bool`, returns `true` when the trainer is built, as
+/// for a hook that an environment variable switches on.
 pub const auto: () = ();
+
+/// `writes`: the hook writes files, or anything else that outlives the process, as loggers do. The
+/// table says so, and the [tape](crate::guide::tape) leaves out the state of its value, which may
+/// contain times and positions in files.
+pub const writes: () = ();
 
 /// `more`, on a block: a further block of a type that has a block with `#[hook]`, as in another file.
 /// Keys about the values of the type (`auto`, `single`, `state`, `settings`) are on the first block,

@@ -16,6 +16,7 @@ pub(crate) mod recorder;
 pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
+pub(crate) mod tape;
 
 use std::any::{Any, TypeId, type_name};
 use std::cell::RefCell;
@@ -94,6 +95,8 @@ pub struct Run {
     pub(crate) checkpoints: CheckpointState,
     /// Measures the run, if the trainer has a profile.
     pub(crate) recorder: Option<Box<Recorder>>,
+    /// Records the run, if it has a tape. A hook that only observes changes it too.
+    pub(crate) tape: RefCell<Option<Box<tape::Recorder>>>,
     pub(crate) modules: Modules,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
     pub(crate) error: Option<Error>,

@@ -36,6 +36,7 @@ use crate::run::dispatch::observers;
 use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClosure};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
+use crate::run::tape::{self, Tape};
 use crate::run::{
     CheckpointState, Dispatch, FolderState, Model, Modules, Names, Place, Ranks, Requests, Run, RunHooks,
     StepData, recorded,
@@ -55,6 +56,7 @@ pub struct TrainerBuilder<T> {
     pub(super) hooks: HookSelection,
     /// Whether hooks that observe are checked, if that is set.
     pub(crate) checks_observers: Option<bool>,
+    pub(crate) tape: Option<Tape>,
     pub(super) folder: FolderState,
     pub(super) hyperparameters: Vec<(String, Hyperparameter)>,
 }
@@ -71,6 +73,7 @@ impl<T: Task> TrainerBuilder<T> {
             profile: ProfileSettings::default(),
             hooks: HookSelection::for_task::<T>(),
             checks_observers: None,
+            tape: None,
             folder: FolderState::default(),
             hyperparameters: Vec::new(),
         }
@@ -239,10 +242,23 @@ impl<T: Task> TrainerBuilder<T> {
             Ok(false) => {}
             Err(mistake) => mistakes.push(mistake),
         }
+        match Tape::requested() {
+            Ok(requested) => self.tape = self.tape.or(requested),
+            Err(mistake) => mistakes.push(mistake),
+        }
+        mistakes.extend(self.tape.as_ref().and_then(Tape::mistake));
+        if self.tape.as_ref().is_some_and(Tape::is_full) {
+            hooks.iter_mut().for_each(tape::record);
+        }
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
         };
+        let (table, tape) = match self.tape {
+            Some(tape) if tape.is_full() => (table.wrapped(&tape::SHIMS), Some(tape)),
+            tape => (table, tape),
+        };
+        let tape = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
         let (table, recorder) = profile::measured(table, self.profile, device);
 
         let mut all =
@@ -273,6 +289,7 @@ impl<T: Task> TrainerBuilder<T> {
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
             recorder,
+            tape: RefCell::new(tape),
             modules: Modules::new(may_grow),
             error: None,
         };

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::phase::Phase;
 use crate::profile;
-use crate::run::Run;
+use crate::run::{Run, tape};
 
 /// The batches of one pass.
 pub(super) struct Pass<'a, B> {
@@ -48,7 +48,7 @@ impl<'a, B: Batch> Pass<'a, B> {
             run.log.get_mut().restart(run.place.phase);
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
-        let batches = profile::data(run, || loader.batches(epoch, start))?;
+        let batches = draw(run, || loader.batches(epoch, start))??;
         Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, borrowed })
     }
 
@@ -165,8 +165,13 @@ impl<'a, B: Batch> Pass<'a, B> {
 
     fn draw(&mut self, run: &mut Run) -> Option<Result<B>> {
         self.left = self.left.checked_sub(1)?;
-        profile::data(run, || self.batches.next())
+        draw(run, || self.batches.next()).unwrap_or_else(|error| Some(Err(error)))
     }
+}
+
+/// Runs `draw`, which waits for a loader, within the profile and the tape.
+fn draw<R>(run: &mut Run, draw: impl FnOnce() -> R) -> Result<R> {
+    tape::data(run, |run| profile::data(run, draw))
 }
 
 /// The limit on the batches of a pass in this phase, given the number that the loader reports.

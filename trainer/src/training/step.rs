@@ -14,7 +14,7 @@ use crate::moment::Moment;
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::dispatch::OperationOutput;
-use crate::run::{Ending, Run};
+use crate::run::{Ending, Run, tape};
 
 /// Runs the operation `step` for one batch. The batch, its prediction and its loss are dropped at
 /// the end.
@@ -36,7 +36,7 @@ pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
         run.progress.counters.batch_idx + 1
     };
     run.fit.failed_mid_step = true;
-    let result = run_step::<T>(run);
+    let result = tape::loaded(run).and_then(|()| run_step::<T>(run));
     run.fit.failed_mid_step = result.is_err();
     run.clear_step();
     result
@@ -62,7 +62,7 @@ pub(super) fn predict_step<T: Task>(
 ) -> Result<()> {
     begin::<T>(run, batch);
     run.progress.batch_number = run.progress.counters.batch_idx + 1;
-    let result = run_prediction::<T>(run, sink);
+    let result = tape::loaded(run).and_then(|()| run_prediction::<T>(run, sink));
     run.clear_step();
     result
 }

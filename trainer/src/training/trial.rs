@@ -28,6 +28,7 @@ use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::recorder::Recorder;
+use crate::run::tape;
 use crate::run::{Dispatch, Modules, Place, Requests, Run};
 
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
@@ -180,6 +181,7 @@ struct Surroundings {
     history: History,
     dispatch: Dispatch,
     recorder: Option<Box<Recorder>>,
+    tape: Option<Box<tape::Recorder>>,
     modules: Modules,
     handles_signals: bool,
 }
@@ -195,6 +197,7 @@ impl Surroundings {
             history: std::mem::take(&mut run.history),
             dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin()),
             recorder: run.recorder.take(),
+            tape: run.tape.get_mut().take(),
             modules: std::mem::replace(&mut run.modules, modules),
             handles_signals: run.handles_signals,
         }
@@ -207,6 +210,7 @@ impl Surroundings {
         run.history = self.history;
         run.dispatch = self.dispatch;
         run.recorder = self.recorder;
+        *run.tape.get_mut() = self.tape;
         run.modules = self.modules;
         run.handles_signals = self.handles_signals;
     }

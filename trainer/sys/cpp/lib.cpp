@@ -11,4 +11,5 @@
 #include "flops.cpp"
 #include "monitors.cpp"
 #include "profiler.cpp"
+#include "scan.cpp"
 #include "shim.cpp"

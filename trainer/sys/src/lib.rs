@@ -68,6 +68,30 @@ unsafe extern "C" {
     pub fn trainer_profiler_stop(path: *const c_char) -> *mut c_char;
 }
 
+// scan.cpp
+unsafe extern "C" {
+    pub fn trainer_scan_new() -> *mut TrainerScan;
+    pub fn trainer_scan_free(scan: *mut TrainerScan);
+    pub fn trainer_scan(
+        scan: *mut TrainerScan,
+        tensors: *const *mut C_tensor,
+        count: usize,
+        gradients: bool,
+        trusts: bool,
+        changed: *mut u32,
+        hashes: *mut u64,
+        found: *mut usize,
+    ) -> *mut c_char;
+    pub fn trainer_scan_bytes(bytes: *const u8, count: usize) -> u64;
+    pub fn trainer_scan_random(cuda: i64, hash: *mut u64) -> *mut c_char;
+    pub fn trainer_cpu_capability(text: *mut c_char, size: usize);
+}
+
+/// What is known of a list of tensors.
+#[derive(Debug)]
+#[repr(C)]
+pub struct TrainerScan([u8; 0]);
+
 // shim.cpp: tensors and parameters
 unsafe extern "C" {
     pub fn trainer_free(message: *mut c_char);

@@ -20,7 +20,7 @@ impl HookTable {
     ///     in none), `ord`, `sets` and `constraints` (as written), `tied` (whether only the order of
     ///     registration orders it and a neighbor), `phases`, `every` (`{ "n", "unit" }` or null),
     ///     `when` (a path or null), `of` (the patterns of its modules, as written), `main_only`,
-    ///     `observes`, `trial` (null if the hook does not say it), `crate` (null for a closure),
+    ///     `observes`, `writes`, `trial` (null if the hook does not say it), `crate` (null for a closure),
     ///     `version`, `file`, `line`, `about`
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
@@ -65,6 +65,7 @@ fn hook(row: &HookRow) -> Value {
         "of": row.of,
         "main_only": row.main_only,
         "observes": row.observes,
+        "writes": row.writes,
         "trial": row.trial,
         "crate": krate,
         "version": row.version,

@@ -53,6 +53,8 @@ pub struct HookRow {
     /// Whether it only [observes](crate::Cx#observers) the run: it takes `&Cx`, or is around an
     /// operation and has the key [`observes`](crate::language::observes).
     pub observes: bool,
+    /// Whether it [writes](crate::language::writes) something that outlives the process.
+    pub writes: bool,
     /// Whether it runs in the [trials](crate::language::trial) of finders, if it says so.
     pub trial: Option<bool>,
     /// The crate that defines it; empty for a closure.
@@ -71,7 +73,7 @@ pub struct HookRow {
 }
 
 impl HookRow {
-    /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, rank 0`.
+    /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, rank 0, writes`.
     fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
@@ -85,6 +87,9 @@ impl HookRow {
         }
         if self.main_only {
             when.push_str(", rank 0");
+        }
+        if self.writes {
+            when.push_str(", writes");
         }
         when
     }
@@ -360,6 +365,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             of: hook.modules.iter().map(ToString::to_string).collect(),
             main_only: definition.main_only,
             observes: definition.observes,
+            writes: definition.writes,
             trial: definition.trial,
             krate: origin.krate(),
             version: origin.version,

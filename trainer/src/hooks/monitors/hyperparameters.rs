@@ -79,7 +79,7 @@ impl HyperparameterMonitor {
         match self.names.iter().find(|name| !known.contains(*name)) {
             None => Ok(()),
             Some(name) => Err(Error::msg(format!(
-                "`.only([\"{name}\"])`: no optimizer has this hyperparameter{}",
+                "`.names([\"{name}\"])`: no optimizer has this hyperparameter{}",
                 suggestion(name, known.iter().map(String::as_str))
             ))),
         }

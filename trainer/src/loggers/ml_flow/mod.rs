@@ -258,7 +258,7 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-#[hook(in = stages::Loggers, state = self.spool)]
+#[hook(in = stages::Loggers, state = self.spool, writes)]
 impl MlFlow {
     /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
     /// IDs.

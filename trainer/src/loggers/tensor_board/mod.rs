@@ -138,7 +138,7 @@ impl TensorBoard {
     }
 }
 
-#[hook(in = stages::Loggers, state)]
+#[hook(in = stages::Loggers, state, writes)]
 impl TensorBoard {
     /// Creates the first file of a new run, and collects the hyperparameters.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

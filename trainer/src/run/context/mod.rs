@@ -7,6 +7,7 @@ mod ranks;
 mod recompute;
 mod record;
 mod state;
+mod tape;
 
 use std::any::{Any, TypeId, type_name};
 use std::marker::PhantomData;

@@ -167,6 +167,12 @@ impl HookSelection {
                 instance.observes = false;
             }
         }
+        for hook in hooks.iter().filter(|hook| hook.definition.writes) {
+            let index = hook.slot.and_then(|slot| (slot as usize).checked_sub(TASK + 1));
+            if let Some(instance) = index.and_then(|index| instances.get_mut(index)) {
+                instance.writes = true;
+            }
+        }
         select(&mut hooks, task_value, &instances, mistakes);
         (hooks, instances)
     }

@@ -4,7 +4,7 @@
 use tch::Device;
 
 use crate::hook::definition::{HookResult, Shim};
-use crate::hook::table::{HookId, Table, TimedShims};
+use crate::hook::table::{HookId, Shims, Table};
 use crate::lifecycle::Module;
 use crate::moment::{Moment, MomentInfo};
 use crate::moments::tree;
@@ -46,8 +46,12 @@ impl Drop for Span<'_> {
 }
 
 /// The functions of the timed entries of the dispatch table.
-pub(super) const SHIMS: TimedShims =
-    TimedShims { point: timed_point, around: timed_around, operation: timed_operation, body: timed_body };
+pub(super) const SHIMS: Shims = Shims {
+    point: Some(timed_point),
+    around: Some(timed_around),
+    operation: timed_operation,
+    body: timed_body,
+};
 
 /// Calls and measures a hook at a point.
 fn timed_point(run: &mut Run, slot: u32) -> HookResult {
@@ -158,6 +162,6 @@ pub(crate) fn measured(
         return (table, None);
     }
     let recorder = Recorder::new(table.hooks().len(), settings, device);
-    let table = table.timed(&SHIMS);
+    let table = table.wrapped(&SHIMS);
     (table, Some(Box::new(recorder)))
 }

@@ -108,6 +108,7 @@ impl<'a> Checks<'a> {
                 selected: None,
                 main_only: false,
                 observes: false,
+                writes: false,
                 trial: None,
                 reads: &[],
                 sets: Cow::Borrowed(const { &[SetRef::of::<stages::Last>("trainer::stages::Last")] }),

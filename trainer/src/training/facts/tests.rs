@@ -312,7 +312,7 @@ fn cases() -> Vec<Case> {
         hooks("MetricHook::named", "", [accuracy(), accuracy().named("other")]),
         hooks("MetricHook::per_class", "per_class", [accuracy().per_class(true), accuracy()]),
         hooks(
-            "MetricHook::phases",
+            "MetricHook::only",
             "phases",
             [Phase::Train, Phase::Test].map(|phase| accuracy().only([phase])),
         ),

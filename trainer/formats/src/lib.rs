@@ -1,0 +1,8 @@
+//! The files that [`trainer`](https://docs.rs/trainer) writes into the folder of a run, for programs
+//! that read them. It needs no libtorch.
+//!
+//! - [`tape`]: what each hook and each operation of a run changed, and the difference of two runs.
+
+#![allow(clippy::disallowed_methods, reason = "the files of another program are only read")]
+
+pub mod tape;

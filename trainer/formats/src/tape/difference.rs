@@ -1,0 +1,505 @@
+//! [`difference`]: the first place where two runs differ, found from their tapes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::events::{Error, Event, Tape};
+use super::record::{Entry, EntryKind, Level, Position, Process};
+
+/// The number of changes that are read ahead to find out which of two runs has one more.
+const AHEAD: usize = 4096;
+/// The number of names that a message lists.
+const LISTED: usize = 4;
+
+/// How two runs differ. `Display` says it in sentences.
+#[derive(Clone, Debug, Default)]
+pub struct Difference {
+    /// The first entry whose inputs were equal in both runs, and whose changes were not; `None` if
+    /// there is none.
+    pub first: Option<First>,
+    /// The hooks that only one of the runs has, except for the one in `first`. None of them had
+    /// changed anything before the first difference.
+    pub only: Vec<Only>,
+    /// Where one run ends, if the other one goes on.
+    pub end: Option<End>,
+    /// The circumstances that differ, by name.
+    pub circumstances: BTreeMap<String, [String; 2]>,
+    /// The settings that differ, by name.
+    pub settings: BTreeMap<String, [String; 2]>,
+    /// The versions of the crates of hooks that differ, by name.
+    pub crates: BTreeMap<String, [String; 2]>,
+    /// The number of changes that were compared and equal.
+    pub compared: u64,
+}
+
+/// The first difference of two runs.
+#[derive(Clone, Debug)]
+pub struct First {
+    /// In what the runs differ.
+    pub kind: Kind,
+    /// The entry whose changes differ; in the first of the two runs, if both have it.
+    pub entry: Arc<Entry>,
+    /// Where in the run.
+    pub position: Arc<Position>,
+    /// The names of the values that differ.
+    pub values: Vec<Arc<str>>,
+}
+
+/// In what two runs differ.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// The entry left other values.
+    Values,
+    /// Only one of the runs has the hook, 0 for the first.
+    Only(usize),
+    /// The entry changed something in this run, 0 for the first, and nothing in the other one.
+    Changed(usize),
+    /// The hook runs at another moment in the second run.
+    Moved(Arc<Entry>),
+    /// The hook runs before this one in the first run, and after it in the second.
+    Order(Arc<Entry>),
+    /// The runs differ since their last record of the state, after this many training batches.
+    Since(u64),
+}
+
+/// A hook that only one of the runs has.
+#[derive(Clone, Debug)]
+pub struct Only {
+    /// The run, 0 for the first.
+    pub run: usize,
+    /// The hook.
+    pub hook: Arc<Entry>,
+}
+
+/// The end of a run, if the other one goes on.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// The run that ends, 0 for the first.
+    pub run: usize,
+    /// What the other one does next.
+    pub position: Arc<Position>,
+}
+
+/// Something that an entry has changed.
+#[derive(Clone, Debug)]
+struct Change {
+    entry: Arc<Entry>,
+    position: Arc<Position>,
+    values: Vec<(Arc<str>, u64)>,
+}
+
+impl Change {
+    /// Whether both changes are of the same entry.
+    fn is_of(&self, other: &Change) -> bool {
+        is_same(&self.entry, &other.entry)
+    }
+}
+
+/// Whether two entries are the same: a hook may have moved to another line, or be of another version.
+fn is_same(one: &Entry, other: &Entry) -> bool {
+    (one.kind, &one.name, &one.moment) == (other.kind, &other.name, &other.moment)
+}
+
+/// One of the two runs.
+struct Side {
+    tape: Tape,
+    /// The changes that were read ahead.
+    ahead: VecDeque<Change>,
+    first_process: Option<Arc<Process>>,
+    /// The hooks of the program.
+    hooks: Vec<Arc<Entry>>,
+    /// The hash of each value, as far as it was read.
+    values: HashMap<Arc<str>, u64>,
+    /// The number of training batches at the last record of the state.
+    recorded: u64,
+    /// The position of the last change that was equal.
+    position: Option<Arc<Position>>,
+}
+
+impl Side {
+    fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Side {
+            tape: Tape::open(path)?,
+            ahead: VecDeque::new(),
+            first_process: None,
+            hooks: Vec::new(),
+            values: HashMap::new(),
+            recorded: 0,
+            position: None,
+        })
+    }
+
+    /// Reads one more change; `None` at the end.
+    fn read(&mut self) -> Result<Option<Change>, Error> {
+        while let Some(event) = self.tape.next().transpose()? {
+            match event {
+                Event::Process(process) => {
+                    self.first_process.get_or_insert(process);
+                }
+                Event::Entry(entry) => {
+                    if entry.kind == EntryKind::Hook && !self.hooks.iter().any(|hook| is_same(hook, &entry)) {
+                        self.hooks.push(entry);
+                    }
+                }
+                Event::Changed { entry, position, values } => {
+                    self.values.extend(values.iter().cloned());
+                    return Ok(Some(Change { entry, position, values }));
+                }
+                Event::Resumed { position, values } => {
+                    let differs = |(name, hash): &(Arc<str>, u64)| {
+                        self.values.get(name).is_some_and(|before| before != hash)
+                    };
+                    let values: Vec<_> = values.into_iter().filter(differs).collect();
+                    self.values.extend(values.iter().cloned());
+                    if !values.is_empty() {
+                        let entry = Entry {
+                            kind: EntryKind::Resume,
+                            name: String::new(),
+                            owner: String::new(),
+                            moment: String::new(),
+                            place: String::new(),
+                            package: String::new(),
+                        };
+                        return Ok(Some(Change { entry: Arc::new(entry), position, values }));
+                    }
+                }
+                Event::Saved(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns a change without consuming it.
+    fn peek(&mut self, nth: usize) -> Result<Option<&Change>, Error> {
+        while self.ahead.len() <= nth {
+            match self.read()? {
+                Some(change) => self.ahead.push_back(change),
+                None => return Ok(None),
+            }
+        }
+        Ok(self.ahead.get(nth))
+    }
+
+    /// Whether one of the next changes is like this.
+    fn has_ahead(&mut self, is_like: impl Fn(&Change) -> bool) -> Result<bool, Error> {
+        for nth in 0..AHEAD {
+            match self.peek(nth)? {
+                Some(change) if is_like(change) => return Ok(true),
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Consumes the next change.
+    fn advance(&mut self) {
+        if let Some(Change { entry, position, .. }) = self.ahead.pop_front() {
+            if entry.kind == EntryKind::Interval {
+                self.recorded = position.batches_seen + 1;
+            }
+            self.position = Some(position);
+        }
+    }
+
+    fn hook_like(&self, entry: &Entry) -> Option<&Arc<Entry>> {
+        self.hooks.iter().find(|hook| is_same(hook, entry))
+    }
+}
+
+/// Returns how the runs differ whose tapes are at these paths.
+///
+/// # Errors
+///
+/// Returns an error if a tape cannot be read, or if the tapes were recorded at different levels.
+pub fn difference(first: impl AsRef<Path>, second: impl AsRef<Path>) -> Result<Difference, Error> {
+    let mut sides = [Side::open(first.as_ref())?, Side::open(second.as_ref())?];
+    let mut found = Difference::default();
+    for side in &mut sides {
+        side.peek(0)?; // reads what the processes are
+    }
+    check_levels(&sides)?;
+    loop {
+        let [one, other] = &mut sides;
+        let (Some(a), Some(b)) = (one.peek(0)?.cloned(), other.peek(0)?.cloned()) else { break };
+        if !(a.is_of(&b) && a.position == b.position) {
+            found.first = Some(unequal(&mut sides, &a, &b)?);
+            break;
+        }
+        let values = differing(&a, &b);
+        if !values.is_empty() {
+            let kind = match a.entry.kind {
+                EntryKind::Interval => Kind::Since(one.recorded),
+                _ => Kind::Values,
+            };
+            found.first = Some(First { kind, entry: a.entry, position: a.position, values });
+            break;
+        }
+        found.compared += 1;
+        one.advance();
+        other.advance();
+    }
+    if found.first.is_none() {
+        for run in 0..2 {
+            if let Some(change) = sides[1 - run].peek(0)? {
+                found.end = Some(End { run, position: Arc::clone(&change.position) });
+            }
+        }
+    }
+    describe(&sides, &mut found);
+    Ok(found)
+}
+
+fn check_levels(sides: &[Side; 2]) -> Result<(), Error> {
+    let [one, other] =
+        sides.each_ref().map(|side| side.first_process.as_ref().map_or(Level::Full, |process| process.level));
+    if one == other {
+        return Ok(());
+    }
+    let name = |level| match level {
+        Level::Full => "is full".to_owned(),
+        Level::Steps(n) => format!("has the state after every {n} batches"),
+    };
+    Err(Error::Content {
+        path: sides[1].tape.path().to_owned(),
+        why: format!(
+            "this tape {}, but the first one {}: record both in the same way",
+            name(other),
+            name(one)
+        ),
+    })
+}
+
+/// Returns the names of the values that differ.
+fn differing(a: &Change, b: &Change) -> Vec<Arc<str>> {
+    if a.values == b.values {
+        return Vec::new();
+    }
+    let (one, other): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        (a.values.iter().cloned().collect(), b.values.iter().cloned().collect());
+    let names = a.values.iter().chain(&b.values).map(|(name, _)| name);
+    let mut known = BTreeSet::new();
+    names
+        .filter(|name| one.get(*name) != other.get(*name) && known.insert(Arc::clone(name)))
+        .map(Arc::clone)
+        .collect()
+}
+
+/// Returns the difference of runs whose next changes are not of the same entry at the same position.
+fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error> {
+    let first = |kind, change: &Change| First {
+        kind,
+        entry: Arc::clone(&change.entry),
+        position: Arc::clone(&change.position),
+        values: change.values.iter().map(|(name, _)| Arc::clone(name)).collect(),
+    };
+    for (run, change) in [a, b].into_iter().enumerate() {
+        let other = &sides[1 - run];
+        if change.entry.kind == EntryKind::Hook && other.hook_like(&change.entry).is_none() {
+            let mut elsewhere = other.hooks.iter().filter(|hook| hook.name == change.entry.name);
+            let elsewhere = elsewhere.find(|hook| sides[run].hook_like(hook).is_none());
+            return Ok(match elsewhere {
+                Some(there) if run == 0 => first(Kind::Moved(Arc::clone(there)), change),
+                Some(there) => {
+                    let here = Kind::Moved(Arc::clone(&change.entry));
+                    First { entry: Arc::clone(there), ..first(here, change) }
+                }
+                None => first(Kind::Only(run), change),
+            });
+        }
+    }
+    if a.position == b.position {
+        let is_later = |side: &mut Side, change: &Change| {
+            side.has_ahead(|later| later.is_of(change) && later.position == change.position)
+        };
+        let [one, other] = sides;
+        let (a_later, b_later) = (is_later(other, a)?, is_later(one, b)?);
+        if a_later && b_later {
+            return Ok(first(Kind::Order(Arc::clone(&b.entry)), a));
+        }
+        return Ok(if b_later { first(Kind::Changed(0), a) } else { first(Kind::Changed(1), b) });
+    }
+    // One run goes on, while the other one still changes something at the position that both had in common.
+    for (run, change) in [a, b].into_iter().enumerate() {
+        if sides[run].position.as_ref() == Some(&change.position) {
+            return Ok(first(Kind::Changed(run), change));
+        }
+    }
+    // Or the other one goes somewhere else first.
+    let goes_there = sides[1].has_ahead(|later| later.position == a.position)?;
+    Ok(if goes_there { first(Kind::Changed(1), b) } else { first(Kind::Changed(0), a) })
+}
+
+/// Adds what differs besides the values.
+fn describe(sides: &[Side; 2], found: &mut Difference) {
+    let [one, other] = sides.each_ref().map(|side| side.first_process.clone().unwrap_or_default());
+    found.circumstances = unequal_values(&one.circumstances, &other.circumstances);
+    found.settings = unequal_values(&one.settings, &other.settings);
+    let [one, other] = sides.each_ref().map(|side| {
+        let packages = side.hooks.iter().filter_map(|hook| hook.package.split_once(' '));
+        packages.map(|(name, version)| (name.to_owned(), version.to_owned())).collect::<BTreeMap<_, _>>()
+    });
+    found.crates = unequal_values(&one, &other);
+    found.crates.retain(|_, [one, other]| one != ABSENT && other != ABSENT);
+    let blamed = found.first.as_ref().map(|first| Arc::clone(&first.entry));
+    for (run, side) in sides.iter().enumerate() {
+        let only = side.hooks.iter().filter(|hook| {
+            sides[1 - run].hook_like(hook).is_none()
+                && blamed.as_ref().is_none_or(|entry| entry.name != hook.name)
+        });
+        found.only.extend(only.map(|hook| Only { run, hook: Arc::clone(hook) }));
+    }
+}
+
+/// What stands for a value that one run does not have.
+const ABSENT: &str = "none";
+
+fn unequal_values(
+    one: &BTreeMap<String, String>,
+    other: &BTreeMap<String, String>,
+) -> BTreeMap<String, [String; 2]> {
+    let names: BTreeSet<&String> = one.keys().chain(other.keys()).collect();
+    let both = names.into_iter().map(|name| {
+        (name.clone(), [one, other].map(|of| of.get(name).map_or_else(|| ABSENT.to_owned(), Clone::clone)))
+    });
+    both.filter(|(_, [one, other])| one != other).collect()
+}
+
+/// `first` or `second`.
+fn nth(run: usize) -> &'static str {
+    if run == 0 { "first" } else { "second" }
+}
+
+/// Lists the names of values: the first few, and the number of the others.
+fn listed(values: &[Arc<str>]) -> String {
+    let names = values.iter().take(LISTED).map(|name| &**name).collect::<Vec<_>>().join(", ");
+    match values.len().saturating_sub(LISTED) {
+        0 => names,
+        more => format!("{names} and {more} more"),
+    }
+}
+
+impl fmt::Display for First {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let First { kind, entry, position, values } = self;
+        let values = listed(values);
+        match kind {
+            Kind::Values if entry.kind == EntryKind::Start => {
+                write!(f, "The runs begin {} with different values: {values}", at_start(entry))
+            }
+            Kind::Values if entry.kind == EntryKind::Loader => {
+                write!(f, "{position}: the loaders of the two runs yield different data: {values}")
+            }
+            Kind::Values => {
+                write!(
+                    f,
+                    "{position}: {entry} had equal inputs in both runs, but left different values: {values}"
+                )
+            }
+            Kind::Only(run) => {
+                write!(f, "{position}: only the {} run has the {entry}, which changed {values}", nth(*run))
+            }
+            Kind::Changed(run) if entry.kind == EntryKind::Resume => {
+                write!(
+                    f,
+                    "{position}: the {} run was resumed with other values than before: {values}",
+                    nth(*run)
+                )
+            }
+            Kind::Changed(run) => write!(
+                f,
+                "{position}: {entry} changed {values} in the {} run, but not in the {} run",
+                nth(*run),
+                nth(1 - *run)
+            ),
+            Kind::Moved(there) => write!(
+                f,
+                "{position}: the {entry} runs at {} in the second run ({}); it changed {values}",
+                there.moment, there.place
+            ),
+            Kind::Order(other) => write!(
+                f,
+                "{position}: the {entry} runs before the {other} in the first run, and after it in the second; the first of \
+                 them changed {values}"
+            ),
+            Kind::Since(batches) => write!(
+                f,
+                "The runs differ within the training batches {batches} to {}: {values}. To find the hook or the operation, \
+                 record these batches of both runs with `TRAINER_TAPE=full:{batches}..{}`",
+                position.batches_seen,
+                position.batches_seen + 1
+            ),
+        }
+    }
+}
+
+fn at_start(entry: &Entry) -> String {
+    format!("`{}`", entry.name)
+}
+
+impl Difference {
+    /// Whether the runs do not differ in what they computed, as far as both go.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Whether what differs besides the values can be the reason for the first difference, because it
+    /// is in code that both runs have in common.
+    fn is_in_common_code(&self) -> bool {
+        let of_hook = |first: &First| first.entry.kind == EntryKind::Hook;
+        self.first.as_ref().is_some_and(|first| matches!(first.kind, Kind::Values) && !of_hook(first))
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.first {
+            Some(first) => write!(f, "{first}")?,
+            None => write!(f, "The runs are equal in all {} changes", self.compared)?,
+        }
+        f.write_str(".\n")?;
+        if let Some(End { run, position }) = &self.end {
+            writeln!(
+                f,
+                "The {} run ends before {position}, which the {} run reaches.",
+                nth(*run),
+                nth(1 - *run)
+            )?;
+        }
+        let pairs = |f: &mut fmt::Formatter<'_>, title: &str, all: &BTreeMap<String, [String; 2]>| {
+            if all.is_empty() {
+                return Ok(());
+            }
+            writeln!(f, "{title}:")?;
+            all.iter().try_for_each(|(name, [one, other])| writeln!(f, "  {name}: {one}; {other}"))
+        };
+        let title = match self.is_in_common_code() {
+            true => "The circumstances differ, which can be the reason",
+            false => "The circumstances differ",
+        };
+        pairs(f, title, &self.circumstances)?;
+        pairs(f, "The settings differ", &self.settings)?;
+        pairs(f, "The versions of crates with hooks differ", &self.crates)?;
+        for run in 0..2 {
+            let only: Vec<_> = self.only.iter().filter(|only| only.run == run).collect();
+            if !only.is_empty() {
+                writeln!(
+                    f,
+                    "Only the {} run has these hooks, which had changed nothing until then:",
+                    nth(run)
+                )?;
+                for owner in only.iter().map(|only| &*only.hook.owner).collect::<BTreeSet<_>>() {
+                    let hooks: Vec<_> = only.iter().filter(|only| only.hook.owner == owner).collect();
+                    match hooks[..] {
+                        [one] => writeln!(f, "  {}", one.hook)?,
+                        _ => writeln!(f, "  `{owner}` ({} hooks)", hooks.len())?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! [`Tape`]: reads the events of a tape.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rmp_serde::decode::Error as Decode;
+
+use super::record::{Entry, MAGIC, Position, Process, Record};
+
+/// An error while a tape is read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file cannot be read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        error: io::Error,
+    },
+    /// The file is not a tape, or is damaged.
+    #[error("{}: {why}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Something that happened in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A process began to write.
+    Process(Arc<Process>),
+    /// The program has this hook, or reached this operation or module.
+    Entry(Arc<Entry>),
+    /// An entry has changed values: their names and new hashes.
+    Changed {
+        /// What has changed them.
+        entry: Arc<Entry>,
+        /// Where in the run.
+        position: Arc<Position>,
+        /// The names of the values, with their new hashes.
+        values: Vec<(Arc<str>, u64)>,
+    },
+    /// The run was resumed, and has these values.
+    Resumed {
+        /// Where in the run.
+        position: Arc<Position>,
+        /// The names of all values, with their hashes.
+        values: Vec<(Arc<str>, u64)>,
+    },
+    /// A checkpoint of this state was written, with this name.
+    Saved(String),
+}
+
+/// An open tape: an iterator over its events.
+#[derive(Debug)]
+pub struct Tape {
+    path: PathBuf,
+    file: BufReader<File>,
+    names: Vec<Arc<str>>,
+    entries: Vec<Arc<Entry>>,
+    position: Arc<Position>,
+    has_ended: bool,
+}
+
+impl Tape {
+    /// Opens the tape at this path.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, or is not a tape of a version that this crate
+    /// reads.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref().to_owned();
+        let mut start = Vec::new();
+        let opened = File::open(&path).and_then(|file| {
+            let mut file = BufReader::new(file);
+            file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start)?;
+            Ok(file)
+        });
+        let file = opened.map_err(|error| Error::Io { path: path.clone(), error })?;
+        if start != MAGIC {
+            let why = match start.starts_with(b"trainer tape ") {
+                true => "this tape has a version that this program does not read: use a newer one",
+                false => "this is not a tape",
+            };
+            return Err(Error::Content { path, why: why.into() });
+        }
+        Ok(Tape {
+            path,
+            file,
+            names: Vec::new(),
+            entries: Vec::new(),
+            position: Arc::default(),
+            has_ended: false,
+        })
+    }
+
+    /// The path of the file.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the next record; `None` at the end.
+    fn record(&mut self) -> Result<Option<Record>, Error> {
+        match rmp_serde::from_read(&mut self.file) {
+            Ok(record) => Ok(Some(record)),
+            Err(Decode::InvalidMarkerRead(error) | Decode::InvalidDataRead(error)) => {
+                if error.kind() == io::ErrorKind::UnexpectedEof {
+                    return Ok(None); // a record that was cut off
+                }
+                Err(Error::Io { path: self.path.clone(), error })
+            }
+            Err(error) => Err(self.damaged(&error.to_string())),
+        }
+    }
+
+    fn damaged(&self, why: &str) -> Error {
+        Error::Content { path: self.path.clone(), why: format!("the tape is damaged: {why}") }
+    }
+
+    /// Returns values with their names.
+    fn named(&self, values: Vec<(u32, u64)>) -> Result<Vec<(Arc<str>, u64)>, Error> {
+        let named = values.into_iter().map(|(name, hash)| {
+            let name = self.names.get(name as usize).ok_or_else(|| self.damaged("a value has no name"))?;
+            Ok((Arc::clone(name), hash))
+        });
+        named.collect()
+    }
+
+    fn event(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            let Some(record) = self.record()? else { return Ok(None) };
+            return Ok(Some(match record {
+                Record::Process(process) => {
+                    self.names.clear();
+                    self.entries.clear();
+                    Event::Process(Arc::new(process))
+                }
+                Record::Name(name) => {
+                    self.names.push(name.into());
+                    continue;
+                }
+                Record::Entry(entry) => {
+                    let entry = Arc::new(entry);
+                    self.entries.push(Arc::clone(&entry));
+                    Event::Entry(entry)
+                }
+                Record::At(position) => {
+                    self.position = Arc::new(position);
+                    continue;
+                }
+                Record::Changed(entry, values) => {
+                    let entry = self.entries.get(entry as usize);
+                    let entry = Arc::clone(entry.ok_or_else(|| self.damaged("a change has no entry"))?);
+                    let position = Arc::clone(&self.position);
+                    Event::Changed { entry, position, values: self.named(values)? }
+                }
+                Record::Resumed(values) => {
+                    Event::Resumed { position: Arc::clone(&self.position), values: self.named(values)? }
+                }
+                Record::Saved(name) => Event::Saved(name),
+            }));
+        }
+    }
+}
+
+impl Iterator for Tape {
+    type Item = Result<Event, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.has_ended {
+            return None;
+        }
+        let event = self.event().transpose();
+        self.has_ended = !matches!(event, Some(Ok(_)));
+        event
+    }
+}

@@ -1,0 +1,137 @@
+//! [`Record`]: the content of a tape.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The first bytes of a tape. The number is the version of the format.
+pub const MAGIC: &[u8] = b"trainer tape 1\n";
+
+/// One record of a tape.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Record {
+    /// A process begins to write. Later records refer to the names and entries that follow it.
+    Process(Process),
+    /// Gives a name to the next number, from 0: the name of a value such as ``the gradient of
+    /// `fc1.weight` ``.
+    Name(String),
+    /// Describes the entry with the next number, from 0.
+    Entry(Entry),
+    /// What follows happened here.
+    At(Position),
+    /// An entry has changed these values: the number of each name, and the hash of its new value; 0 is
+    /// the hash of a value that no longer exists.
+    Changed(u32, Vec<(u32, u64)>),
+    /// The run was resumed from a checkpoint, and has these values.
+    Resumed(Vec<(u32, u64)>),
+    /// A checkpoint of this state was written.
+    Saved(String),
+}
+
+/// What can make the same program compute something else, and what the program is.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Process {
+    /// The rank of the process, and the number of ranks.
+    pub rank: (u32, u32),
+    /// How much is recorded.
+    pub level: Level,
+    /// The circumstances: the number of threads, the versions of libtorch and of the compiler, the
+    /// instruction set of the kernels, the device.
+    pub circumstances: BTreeMap<String, String>,
+    /// The settings of the trainer, the optimizers and the hooks.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// How much a tape records.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Everything that each entry changes.
+    #[default]
+    Full,
+    /// Everything, after every so many training batches.
+    Steps(u64),
+}
+
+/// A hook, an operation, or another part of a run that can change something.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
+pub struct Entry {
+    /// What it is.
+    pub kind: EntryKind,
+    /// The path of a hook, or the name of an operation or a module.
+    pub name: String,
+    /// The path of the hook's type, or of its function.
+    pub owner: String,
+    /// The moment of a hook: `after_step`, `around backward`.
+    pub moment: String,
+    /// The file and the line of a hook: `src/main.rs:12`.
+    pub place: String,
+    /// The crate of a hook and its version: `my_hooks 0.1.0`.
+    pub package: String,
+}
+
+/// What an [`Entry`] is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EntryKind {
+    /// A hook.
+    Hook,
+    /// An operation of the loop, or the task within it.
+    Operation,
+    /// A named module of the model.
+    Module,
+    /// The loader of the data.
+    Loader,
+    /// The state with which an entry point begins.
+    Start,
+    /// A resume, after which the run has other values than before.
+    Resume,
+    /// Everything since the last record of the state, in a tape of [`Level::Steps`].
+    Interval,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { kind, name, moment, place, .. } = self;
+        match kind {
+            EntryKind::Hook if moment.starts_with("around ") => write!(f, "hook `{name}` {moment} ({place})"),
+            EntryKind::Hook => write!(f, "hook `{name}` at {moment} ({place})"),
+            EntryKind::Operation => write!(f, "operation `{name}`"),
+            EntryKind::Module => write!(f, "module `{name}`"),
+            EntryKind::Loader => f.write_str("the loader"),
+            EntryKind::Start => write!(f, "the state at the start of `{name}`"),
+            EntryKind::Resume => f.write_str("the resume from a checkpoint"),
+            EntryKind::Interval => f.write_str("the batches since the last record of the state"),
+        }
+    }
+}
+
+/// A position in a run.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Position {
+    /// The number of fits that had begun.
+    pub fit: u64,
+    /// The number of training batches before this one.
+    pub batches_seen: u64,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// The phase: `train`, `sanity`, `valid`, `test` or `predict`.
+    pub phase: String,
+    /// The loader of the pass, if it has a name.
+    pub loader: String,
+    /// Outside of training, the index of the batch in its pass, from 0.
+    pub batch: u64,
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Position { batches_seen, epoch, phase, loader, batch, .. } = self;
+        match &**phase {
+            "train" => write!(f, "train batch {batches_seen} (epoch {epoch})")?,
+            _ => write!(f, "{phase} batch {batch} (after {batches_seen} training batches)")?,
+        }
+        if loader.is_empty() { Ok(()) } else { write!(f, " of `{loader}`") }
+    }
+}

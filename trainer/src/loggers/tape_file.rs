@@ -1,0 +1,154 @@
+//! [`TapeFile`]: writes the tape of a run.
+
+use trainer_formats::tape::{MAGIC, file_name};
+
+use super::{GrowingFile, stages};
+use crate::checkpoint::{Saved, State};
+use crate::prelude::*;
+use crate::{Tape, TrainerBuilder};
+
+/// The number of bytes that are written at once.
+const BUFFERED: usize = 1 << 16;
+
+/// Writes the [tape](Tape) of a run. [`TrainerBuilder::tape`] adds it, or `TRAINER_TAPE`.
+///
+/// A resumed run continues the tape without missing or duplicate records, as a
+/// [`GrowingFile`] does.
+#[derive(Debug)]
+pub struct TapeFile {
+    /// The file; `None` until the rank is known.
+    file: Option<GrowingFile>,
+    /// The rank that the state belongs to.
+    rank: u32,
+}
+
+impl TapeFile {
+    fn new() -> Self {
+        TapeFile { file: None, rank: 0 }
+    }
+
+    /// Writes what the trainer has recorded.
+    fn flush<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let records = cx.take_tape();
+        if records.is_empty() {
+            return Ok(());
+        }
+        if file.is_empty() {
+            file.append(cx, MAGIC)?;
+        }
+        file.append(cx, &records)
+    }
+}
+
+/// Whether `TRAINER_TAPE` requests a tape.
+fn is_requested() -> bool {
+    Tape::requested().is_ok_and(|tape| tape.is_some())
+}
+
+impl Default for TapeFile {
+    fn default() -> Self {
+        TapeFile::new()
+    }
+}
+
+#[hook(in = stages::Last, auto = is_requested, single, state, writes)]
+impl TapeFile {
+    /// Creates the file of a new run.
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
+        if self.file.is_none() {
+            self.rank = cx.rank();
+            let path = cx.tape().and_then(|tape| tape.path);
+            self.file =
+                Some(path.map_or_else(|| GrowingFile::in_run_folder(file_name(cx.rank())), GrowingFile::at));
+        }
+        if let Some(file) = &mut self.file {
+            file.begin(cx)?;
+        }
+        if cx.phase() == Phase::Train { Ok(()) } else { cx.start_tape() }
+    }
+
+    /// Begins to record a new fit, after the hooks that prepare it.
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
+        cx.start_tape()
+    }
+
+    /// Moves the records since the checkpoint to a separate file, and records what was restored.
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
+        if let Some(file) = &mut self.file {
+            file.continue_after_resume(cx)?;
+        }
+        cx.resume_tape()
+    }
+
+    /// Records the state, and writes the records.
+    fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
+        cx.record_state(false)?;
+        if cx.pending_tape() > BUFFERED { self.flush(cx) } else { Ok(()) }
+    }
+
+    /// Writes the records that belong to a checkpoint.
+    fn before_save_checkpoint(&mut self, cx: &Cx<BeforeSaveCheckpoint>) -> Result<()> {
+        cx.note_checkpoint()?;
+        self.flush(cx)
+    }
+
+    /// Records the state at the end of a fit.
+    fn after_fit(&mut self, cx: &Cx<AfterFit>) -> Result<()> {
+        cx.record_state(true)
+    }
+
+    /// Writes the rest, or reports that it is missing.
+    fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
+        cx.end_tape();
+        self.flush(cx)?;
+        self.file.as_mut().map_or(Ok(()), |file| file.finish(cx))
+    }
+}
+
+/// The state is that of the file, and the rank that has written it.
+#[diagnostic::do_not_recommend]
+impl State for TapeFile {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = self.file.as_ref().map_or_else(|| Ok(Saved::new()), State::save)?;
+        saved.set("rank", &self.rank)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        // With another number of ranks, a rank may get the state of another one: it begins a new tape.
+        if saved.get::<u32>("rank")? == self.rank
+            && saved.contains("position")
+            && let Some(file) = &mut self.file
+        {
+            file.load(saved)?;
+        }
+        Ok(())
+    }
+}
+
+impl<T: Task> TrainerBuilder<T> {
+    /// Records what each hook, each operation, each named module and the loader change, in a file from
+    /// which `trainer diff` finds where two runs differ: see the [guide](crate::guide::tape).
+    ///
+    /// The tape is `run.tape` in the [run folder](Self::run_folder). The environment variable
+    /// `TRAINER_TAPE` requests a tape for a program that has none: `steps:100`, `full`,
+    /// `full:100..200` (only these training batches) or `paranoid`.
+    ///
+    /// ```
+    /// use trainer::Tape;
+    /// # use trainer::prelude::*;
+    /// # let vs = nn::VarStore::new(Device::Cpu);
+    /// # let net = nn::linear(&vs.root() / "fc", 4, 2, Default::default());
+    /// # let task = Supervised::new(vs, move |xs: &Tensor, _: Mode| xs.apply(&net))
+    /// #     .loss(|pred, labels: &Tensor| pred.cross_entropy_for_logits(labels));
+    ///
+    /// let trainer =
+    ///     Trainer::builder(task).optimizer(Sgd::new(0.1)).run_folder("runs/first").tape(Tape::steps(100)).build()?;
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    pub fn tape(mut self, tape: Tape) -> Self {
+        self.tape = Some(tape);
+        self.hook(TapeFile::new())
+    }
+}

@@ -1,0 +1,56 @@
+//! What the hook that writes the tape needs of a run.
+
+use crate::error::Result;
+use crate::run::context::Cx;
+use crate::run::tape::{Recorder, Tape};
+
+impl<P> Cx<P> {
+    /// Calls `body` with the recorder, if the trainer has a tape.
+    fn recorder<R: Default>(&self, body: impl FnOnce(&mut Recorder) -> R) -> R {
+        self.run.tape.borrow_mut().as_deref_mut().map_or_else(R::default, body)
+    }
+
+    /// The settings of the tape.
+    pub(crate) fn tape(&self) -> Option<Tape> {
+        self.recorder(|recorder| Some(recorder.settings().clone()))
+    }
+
+    /// The number of bytes that were not taken yet.
+    pub(crate) fn pending_tape(&self) -> usize {
+        self.recorder(|recorder| recorder.pending())
+    }
+
+    /// Takes what was recorded since the last call.
+    pub(crate) fn take_tape(&self) -> Vec<u8> {
+        self.recorder(Recorder::take)
+    }
+
+    /// Begins to record the entry point.
+    pub(crate) fn start_tape(&self) -> Result<()> {
+        self.outcome(|recorder| recorder.start(&self.run, self.run.place.operation.name))
+    }
+
+    /// Goes on to record after a resume.
+    pub(crate) fn resume_tape(&self) -> Result<()> {
+        self.outcome(|recorder| recorder.resume(&self.run))
+    }
+
+    /// Records the state, if it is due or the fit ends.
+    pub(crate) fn record_state(&self, is_end: bool) -> Result<()> {
+        self.outcome(|recorder| recorder.interval(&self.run, is_end))
+    }
+
+    /// Notes that a checkpoint is about to be written.
+    pub(crate) fn note_checkpoint(&self) -> Result<()> {
+        self.outcome(|recorder| recorder.saved(&self.run))
+    }
+
+    /// Ends the recording of the entry point.
+    pub(crate) fn end_tape(&self) {
+        self.recorder(Recorder::end);
+    }
+
+    fn outcome(&self, body: impl FnOnce(&mut Recorder) -> Result<()>) -> Result<()> {
+        self.run.tape.borrow_mut().as_deref_mut().map_or(Ok(()), body)
+    }
+}

@@ -1,0 +1,101 @@
+//! The entries of the dispatch table that record what hooks and operations change.
+//!
+//! They take the place of the functions of hooks, and stand around operations, so that a tape costs
+//! nothing while it is off.
+
+use super::recorder::{Key, Recorder};
+use crate::error::Result;
+use crate::hook::definition::{Hook, HookResult, Shim};
+use crate::hook::table::{HookId, Shims};
+use crate::lifecycle::Module;
+use crate::moment::Moment;
+use crate::run::{Rest, Run};
+
+/// Records what a hook changes from now on, unless it only observes and writes.
+pub(crate) fn record(hook: &mut Hook) {
+    if hook.definition.observes && hook.definition.writes {
+        return;
+    }
+    let recorded = match hook.definition.call {
+        Shim::Point(_) => Shim::Point(point),
+        Shim::Around(_) => Shim::Around(around),
+    };
+    hook.unrecorded = Some(std::mem::replace(&mut hook.definition.call, recorded));
+}
+
+/// The functions of the entries around operations.
+pub(crate) const SHIMS: Shims = Shims { point: None, around: None, operation, body: operation };
+
+/// Calls `body` with the recorder, if there is one.
+fn with(run: &mut Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
+    let run = &*run;
+    match &mut *run.tape.borrow_mut() {
+        Some(recorder) => body(recorder, run),
+        None => Ok(()),
+    }
+}
+
+/// Records what `body` changes as changes of an entry.
+fn within(
+    run: &mut Run,
+    key: Key,
+    slot: Option<u32>,
+    body: impl FnOnce(&mut Run) -> HookResult,
+) -> HookResult {
+    with(run, |recorder, run| recorder.enter(run, key))?;
+    let result = body(run);
+    let recorded = with(run, |recorder, run| recorder.leave(run, key, slot));
+    result.and(recorded.map_err(Into::into))
+}
+
+fn current(run: &Run) -> (HookId, Shim) {
+    let hook = run.place.hook.expect("dispatch sets the current hook before each call");
+    let call = run.hooks.table.hook(hook).unrecorded;
+    (hook, call.expect("a recorded entry takes the place of a hook's function"))
+}
+
+fn point(run: &mut Run, slot: u32) -> HookResult {
+    let (hook, Shim::Point(call)) = current(run) else { unreachable!("an entry is of the kind of its hook") };
+    within(run, Key::Hook(hook.index()), Some(slot), |run| call(run, slot))
+}
+
+fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+    let (hook, Shim::Around(call)) = current(run) else {
+        unreachable!("an entry is of the kind of its hook")
+    };
+    within(run, Key::Hook(hook.index()), Some(slot), |run| call(run, slot, rest))
+}
+
+/// Runs an operation with the hooks around it, or only its body. The slot is the row of the operation.
+fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
+    let row = row as usize;
+    let key = match run.modules.calls.last() {
+        Some(call) if row == Module::index() => Key::Module(call.known),
+        _ => Key::Operation(row),
+    };
+    within(run, key, None, |run| {
+        let result = run.run_rest(rest);
+        // This is not a hook, so the error keeps its own location.
+        run.dispatch.error_is_located |= result.is_err();
+        result.map_err(Into::into)
+    })
+}
+
+/// Runs `draw`, which waits for a loader, and records what it changes, such as the random state.
+pub(crate) fn data<R>(run: &mut Run, draw: impl FnOnce(&mut Run) -> R) -> Result<R> {
+    if run.tape.get_mut().is_none() {
+        return Ok(draw(run));
+    }
+    with(run, |recorder, run| recorder.enter(run, Key::Loader))?;
+    let drawn = draw(run);
+    with(run, |recorder, run| recorder.leave(run, Key::Loader, None))?;
+    Ok(drawn)
+}
+
+/// Records the batch that a step begins with.
+pub(crate) fn loaded(run: &mut Run) -> Result<()> {
+    if run.tape.get_mut().is_none() {
+        return Ok(());
+    }
+    with(run, Recorder::loaded)
+}

@@ -1,0 +1,363 @@
+//! [`Recorder`]: finds what has changed since the last time, and writes it as records.
+
+use std::collections::HashMap;
+
+use trainer_formats::tape::{Entry, EntryKind, Level, Position, Process, Record};
+
+use super::settings::Tape;
+use super::values::Values;
+use crate::error::{Error, Result};
+use crate::libtorch;
+use crate::lifecycle::at;
+use crate::moment::Moment;
+use crate::moments::tree;
+use crate::phase::Phase;
+use crate::run::Run;
+
+/// Identifies an entry of the tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    /// The state at the start of the entry point, or of the recorded batches.
+    Start(&'static str),
+    /// The batches since the last record of the state.
+    Interval,
+    /// The loader.
+    Loader,
+    /// The operation in this row of the dispatch table.
+    Operation(usize),
+    /// The named module with this index.
+    Module(u32),
+    /// The hook with this index in the dispatch table.
+    Hook(usize),
+}
+
+/// Records a run.
+pub(crate) struct Recorder {
+    tape: Tape,
+    /// The records that are not in the file yet.
+    buffer: Vec<u8>,
+    values: Values,
+    /// Whether an entry point is being recorded.
+    is_on: bool,
+    /// Whether the last batch was one of those to record.
+    is_in_range: bool,
+    /// Whether the process has been described.
+    has_begun: bool,
+    entries: HashMap<Key, u32>,
+    /// The entries that are running, innermost last.
+    open: Vec<Key>,
+    /// The hook that ended last, if nothing else has happened since.
+    last: Option<usize>,
+    position: Option<Position>,
+}
+
+impl Recorder {
+    pub(crate) fn new(tape: Tape) -> Self {
+        let values = Values::new(tape.trusts);
+        Recorder {
+            tape,
+            buffer: Vec::new(),
+            values,
+            is_on: false,
+            is_in_range: false,
+            has_begun: false,
+            entries: HashMap::new(),
+            open: Vec::new(),
+            last: None,
+            position: None,
+        }
+    }
+
+    /// The settings of the tape.
+    pub(crate) fn settings(&self) -> &Tape {
+        &self.tape
+    }
+
+    /// The number of bytes that are not in the file yet.
+    pub(crate) fn pending(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Takes the bytes that are not in the file yet.
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buffer)
+    }
+
+    /// Begins to record an entry point, with everything that there is at its start.
+    pub(crate) fn start(&mut self, run: &Run, entry: &'static str) -> Result<()> {
+        self.begin(run)?;
+        self.baseline(run, entry)
+    }
+
+    /// Goes on after a resume, with everything that was restored.
+    pub(crate) fn resume(&mut self, run: &Run) -> Result<()> {
+        self.begin(run)?;
+        self.values.forget();
+        if self.covers(run) {
+            self.is_in_range = true;
+            if self.tape.level == Level::Full {
+                let restored = self.values.changed(run)?;
+                self.name_new()?;
+                self.go_to(run)?;
+                self.write(&Record::Resumed(restored))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the recording of an entry point.
+    pub(crate) fn end(&mut self) {
+        self.is_on = false;
+        self.open.clear();
+    }
+
+    /// Notes that a checkpoint of the current state was written.
+    pub(crate) fn saved(&mut self, run: &Run) -> Result<()> {
+        if self.is_on && self.is_in_range {
+            self.write(&Record::Saved(run.progress.counters.batches_seen.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, run: &Run) -> Result<()> {
+        self.is_on = true;
+        self.is_in_range = false;
+        self.open.clear();
+        self.last = None;
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.describe(run)?;
+        }
+        Ok(())
+    }
+
+    /// Records everything under one entry.
+    fn baseline(&mut self, run: &Run, entry: &'static str) -> Result<()> {
+        self.values.forget();
+        self.is_in_range = self.covers(run);
+        self.record(run, Key::Start(entry))
+    }
+
+    /// Describes the process and its hooks.
+    fn describe(&mut self, run: &Run) -> Result<()> {
+        let world = &run.ranks.world;
+        let facts = run.checkpoints.facts.as_ref();
+        let mut settings = facts.map(|facts| facts.settings.clone()).unwrap_or_default();
+        for (hook, of) in facts.iter().flat_map(|facts| &facts.hooks) {
+            let named = of.settings.iter().map(|(name, value)| (format!("{hook}.{name}"), value.clone()));
+            settings.extend(named);
+        }
+        let circumstances = [
+            ("threads", tch::get_num_threads().to_string()),
+            ("kernels", libtorch::cpu_capability()),
+            ("libtorch", libtorch::version()),
+            ("compiler", env!("TRAINER_RUSTC").to_owned()),
+            ("trainer", env!("CARGO_PKG_VERSION").to_owned()),
+            ("device", format!("{:?}", run.model.device)),
+        ];
+        self.write(&Record::Process(Process {
+            rank: (world.rank(), world.size()),
+            level: self.tape.level,
+            circumstances: circumstances.map(|(name, value)| (name.to_owned(), value)).into(),
+            settings,
+        }))?;
+        for nth in 0..run.hooks.table.hooks().len() {
+            self.entry(run, Key::Hook(nth))?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, record: &Record) -> Result<()> {
+        rmp_serde::encode::write(&mut self.buffer, record)
+            .map_err(|error| Error::usage(format!("the tape cannot be written: {error}")))
+    }
+
+    /// Returns the number of an entry. Describes it if it is new.
+    fn entry(&mut self, run: &Run, key: Key) -> Result<u32> {
+        if let Some(known) = self.entries.get(&key) {
+            return Ok(*known);
+        }
+        let number = u32::try_from(self.entries.len()).expect("fewer than 2³² hooks and modules");
+        self.entries.insert(key, number);
+        self.write(&Record::Entry(describe(run, key)))?;
+        Ok(number)
+    }
+
+    /// Whether the current batch is one of those to record.
+    fn covers(&self, run: &Run) -> bool {
+        self.tape.batches.contains(&batches_seen(run))
+    }
+
+    /// Begins an entry: what has changed until now, something else has changed.
+    pub(super) fn enter(&mut self, run: &Run, key: Key) -> Result<()> {
+        if !self.is_on {
+            return Ok(());
+        }
+        let follows = match (key, self.last.take()) {
+            (Key::Hook(this), Some(last)) => follows(run, last, this),
+            _ => false,
+        };
+        if !follows {
+            self.turn(run)?;
+        }
+        self.open.push(key);
+        Ok(())
+    }
+
+    /// Ends an entry. `slot` is the value of a hook.
+    pub(super) fn leave(&mut self, run: &Run, key: Key, slot: Option<u32>) -> Result<()> {
+        if !self.is_on || self.open.last() != Some(&key) {
+            return Ok(());
+        }
+        if key == Key::Operation(at::opt_step::index()) {
+            self.values.refresh();
+        }
+        self.values.look_at(slot);
+        self.turn(run)?;
+        self.open.pop();
+        self.last = match key {
+            Key::Hook(hook) => Some(hook),
+            _ => None,
+        };
+        Ok(())
+    }
+
+    /// Records what has changed, if this batch is recorded, as changes of the innermost entry.
+    fn turn(&mut self, run: &Run) -> Result<()> {
+        if self.tape.level != Level::Full {
+            return Ok(());
+        }
+        if !self.covers(run) {
+            self.is_in_range = false;
+            return Ok(());
+        }
+        if !self.is_in_range {
+            return self.baseline(run, "the recorded batches");
+        }
+        let key = self.open.last().copied().unwrap_or(Key::Operation(at::fit::index()));
+        self.record(run, key)
+    }
+
+    /// Records the batch that was drawn as the output of the loader.
+    pub(super) fn loaded(&mut self, run: &Run) -> Result<()> {
+        if !self.is_on {
+            return Ok(());
+        }
+        self.last = None;
+        self.open.push(Key::Loader);
+        self.values.begin_batch();
+        // Once a batch, because a hook can change the values of other hooks.
+        self.values.look_at_all();
+        let result = self.turn(run);
+        self.open.pop();
+        result
+    }
+
+    /// Records the state after every few batches, in a tape of this level.
+    pub(crate) fn interval(&mut self, run: &Run, is_end: bool) -> Result<()> {
+        let Level::Steps(n) = self.tape.level else { return Ok(()) };
+        if !self.is_on || run.place.phase != Phase::Train || !self.covers(run) {
+            return Ok(());
+        }
+        if !is_end && !run.progress.batch_number.is_multiple_of(n) {
+            return Ok(());
+        }
+        if !self.is_in_range {
+            return self.baseline(run, "the recorded batches");
+        }
+        // All values, so that a run which was resumed since the last time writes the same.
+        self.values.forget();
+        self.record(run, Key::Interval)
+    }
+
+    /// Writes what has changed since the last time as changes of an entry.
+    fn record(&mut self, run: &Run, key: Key) -> Result<()> {
+        let changed = self.values.changed(run)?;
+        if changed.is_empty() {
+            return Ok(());
+        }
+        self.name_new()?;
+        self.go_to(run)?;
+        let entry = self.entry(run, key)?;
+        self.write(&Record::Changed(entry, changed))
+    }
+
+    /// Writes the names that are new.
+    fn name_new(&mut self) -> Result<()> {
+        for name in self.values.new_names() {
+            self.write(&Record::Name(name))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the position, if it is another one than before.
+    fn go_to(&mut self, run: &Run) -> Result<()> {
+        let position = Position {
+            fit: run.progress.fits_begun,
+            batches_seen: batches_seen(run),
+            epoch: run.progress.counters.epoch,
+            phase: run.place.phase.to_string(),
+            loader: run.loader().map_or_else(String::new, ToString::to_string),
+            batch: if run.place.phase == Phase::Train {
+                0
+            } else {
+                run.progress.batch_number.saturating_sub(1)
+            },
+        };
+        if self.position.as_ref() != Some(&position) {
+            self.write(&Record::At(position.clone()))?;
+            self.position = Some(position);
+        }
+        Ok(())
+    }
+}
+
+/// The number of training batches before the current one.
+fn batches_seen(run: &Run) -> u64 {
+    if run.place.phase == Phase::Train {
+        run.progress.train_batches.saturating_sub(1)
+    } else {
+        run.progress.train_batches
+    }
+}
+
+/// Whether one hook is called right after another, so that nothing else can have changed anything.
+fn follows(run: &Run, last: usize, this: usize) -> bool {
+    let row = |hook: usize| (run.hooks.table.hooks()[hook].definition.row)();
+    let is_at_point = !run.hooks.table.hooks()[this].definition.goes_around();
+    is_at_point && last < this && row(last) == row(this)
+}
+
+/// Describes an entry.
+fn describe(run: &Run, key: Key) -> Entry {
+    let plain = |kind, name: &str| Entry {
+        kind,
+        name: name.to_owned(),
+        owner: String::new(),
+        moment: String::new(),
+        place: String::new(),
+        package: String::new(),
+    };
+    match key {
+        Key::Start(entry) => plain(EntryKind::Start, entry),
+        Key::Interval => plain(EntryKind::Interval, ""),
+        Key::Loader => plain(EntryKind::Loader, ""),
+        Key::Operation(row) => plain(EntryKind::Operation, &tree::moments()[row].path()),
+        Key::Module(known) => plain(EntryKind::Module, &run.modules.known[known as usize].name),
+        Key::Hook(nth) => {
+            let definition = &run.hooks.table.hooks()[nth].definition;
+            let origin = &definition.origin;
+            let moment = definition.moment.path();
+            Entry {
+                kind: EntryKind::Hook,
+                name: origin.name(),
+                owner: origin.path.to_string(),
+                moment: if definition.goes_around() { format!("around {moment}") } else { moment },
+                place: format!("{}:{}", origin.file, origin.line),
+                package: match origin.version {
+                    Some(version) => format!("{} {version}", origin.krate()),
+                    None => String::new(),
+                },
+            }
+        }
+    }
+}
