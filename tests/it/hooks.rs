@@ -341,3 +341,30 @@ fn what_a_value_cannot_select_is_reported_by_build() {
     let never = message(selective(None, &[Phase::Predict]));
     assert!(never.contains("selects the phase `predict`, which never reaches `after_step`"), "{never}");
 }
+
+mod alias {
+    /// An alias with the name of the type itself.
+    pub(super) type Cx = trainer::Cx<trainer::AfterStep>;
+}
+
+/// Counts its calls.
+#[derive(Default)]
+struct Aliased(u64);
+
+#[hook]
+impl Aliased {
+    fn at_an_alias(&mut self, _: &alias::Cx) {
+        self.0 += 1;
+    }
+    #[hook(every = (self.0 + 2))]
+    fn every_other(&mut self, _: &mut alias::Cx) {
+        self.0 += 10;
+    }
+}
+
+#[test]
+fn an_alias_that_is_called_like_the_context_is_one() {
+    let mut trainer = model::builder().hook(Aliased::default()).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
+    assert_eq!(trainer.hook::<Aliased>().unwrap().0, 12);
+}

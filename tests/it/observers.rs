@@ -246,6 +246,7 @@ fn built_in_observers_change_nothing_in_1000_steps() {
             .hook(JsonLines::new())
             .hook(TensorBoard::new())
             .hook(ToFile::in_run_folder("rows.txt", |_, _| Ok(())))
+            .tape(trainer::Tape::steps(10))
             .build()
             .unwrap()
     };

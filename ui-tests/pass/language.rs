@@ -141,6 +141,50 @@ impl Made {
     }
 }
 
+/// Words that are also the names of keys, and an alias with the name of the context.
+pub mod words {
+    use trainer::{AfterStep, hook};
+
+    const fn every(n: u64) -> u64 {
+        n
+    }
+
+    fn holds<P>(_: &trainer::Cx<P>) -> bool {
+        true
+    }
+
+    /// A context.
+    pub type Cx = trainer::Cx<AfterStep>;
+
+    #[hook(every = every(2), ord = self::ord(5), when = holds::<AfterStep>)]
+    fn hooked(_: &Cx) {}
+
+    const fn ord(n: i32) -> i32 {
+        n
+    }
+
+    /// A hook with a number in parentheses.
+    pub struct Numbered(u64);
+
+    #[hook]
+    impl Numbered {
+        #![allow(unused_mut)]
+        //! Two hooks.
+
+        #[hook(every = (self.0))]
+        fn one(&mut self, _: &mut Cx) {}
+
+        #[hook(every = Self::every())]
+        fn two(&mut self, _: &Cx) {}
+    }
+
+    impl Numbered {
+        const fn every() -> u64 {
+            3
+        }
+    }
+}
+
 #[hook(more, crate = reexported::training)]
 impl Made {
     /// A hook in a second block.

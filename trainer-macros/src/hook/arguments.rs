@@ -1,10 +1,12 @@
 //! The arguments of `#[hook(…)]`.
 
-use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
-use syn::{Expr, ExprField, ExprLit, ExprUnary, Lit, LitBool, LitInt, LitStr, Member, Path, TypePath, UnOp};
+use syn::{
+    Expr, ExprField, ExprLit, ExprPath, ExprUnary, Lit, LitBool, LitInt, LitStr, Member, Path, TypePath, UnOp,
+};
 
 use super::foreign;
 use crate::errors::Errors;
@@ -23,7 +25,7 @@ const FLAGS: [&str; 8] = ["auto", "single", "state", "settings", "trial", "obser
 
 /// Words of other libraries for a key.
 const SYNONYMS: [(&str, &[&str]); 12] = [
-    ("when", &["if", "condition", "predicate", "run_if", "filter"]),
+    ("when", &["if", "cond", "condition", "predicate", "run_if", "only_if", "guard", "filter"]),
     ("ord", &["order", "priority", "level"]),
     ("only", &["phase", "phases", "mode"]),
     ("in", &["set", "sets", "stage", "group", "in_set", "member_of"]),
@@ -71,7 +73,7 @@ pub(super) struct Arguments {
     /// `every = <expression>`, of the value if it begins with `self`, and the span of the key.
     pub(super) every: Option<(Expr, Span)>,
     /// `when = path`: a function of the context.
-    pub(super) when: Option<Path>,
+    pub(super) when: Option<ExprPath>,
     /// `of = "encoder.*"`, `of("a", optional("b"))`, `of = self.patterns`: the modules.
     pub(super) of: Option<Of>,
     /// `in = set`, `in(set, …)`.
@@ -145,7 +147,16 @@ pub(super) fn is_of_value(expression: &Expr) -> bool {
 }
 
 fn begins_with_self(tokens: &TokenStream) -> bool {
-    tokens.clone().into_iter().next().is_some_and(|first| first.to_string() == "self")
+    first_word(tokens).is_some_and(|first| first == "self")
+}
+
+/// Returns the first word of an expression, also within parentheses or the invisible group of a macro.
+pub(super) fn first_word(tokens: &TokenStream) -> Option<Ident> {
+    match tokens.clone().into_iter().next()? {
+        TokenTree::Ident(word) => Some(word),
+        TokenTree::Group(group) if group.delimiter() != Delimiter::Brace => first_word(&group.stream()),
+        _ => None,
+    }
 }
 
 /// The value of the key `of`.
@@ -214,9 +225,13 @@ impl Arguments {
             (Some(TokenTree::Ident(key)), form @ Form::Nothing) if is_flag(&key.to_string()) => {
                 self.set(&key, form, errors);
             }
-            (Some(TokenTree::Ident(first)), Form::Other) if second_argument(&rest).is_some() => {
-                let second = second_argument(&rest).unwrap_or(first);
+            (Some(TokenTree::Ident(first)), Form::Other) if second_argument(&rest, true).is_some() => {
+                let second = second_argument(&rest, true).unwrap_or(first);
                 errors.push(second.span(), format!("expected a comma before `{second}`"));
+            }
+            (Some(TokenTree::Ident(key)), Form::Other) if colon(&rest).is_some() => {
+                let at = colon(&rest).unwrap_or(span);
+                errors.push(at, format!("expected `=`: write `{key} = …`"));
             }
             _ => match Path::parse_mod_style.parse2(argument) {
                 Ok(path) => self.word(&path, errors),
@@ -317,7 +332,7 @@ impl Arguments {
         match (name.as_str(), form) {
             ("ord", Form::Value(value)) => self.ord = integer("ord", value, span, errors),
             ("every", Form::Value(value)) => self.every = positive(value, span, errors),
-            ("when", Form::Value(value)) => self.when = path("when", value, span, errors),
+            ("when", Form::Value(value)) => self.when = condition(value, span, errors),
             ("only", Form::Value(list) | Form::List(list)) => {
                 self.words.extend(placeholder(&list, "train").map(|phase| (PHASES, phase)));
                 self.only = only(list, span, &mut self.words, errors);
@@ -386,20 +401,31 @@ fn optional(part: TokenStream) -> (TokenStream, bool) {
 
 /// Reports a second argument, the comma before which is missing, and then returns `None`.
 fn check_single(argument: &TokenStream, errors: &mut Errors) -> Option<()> {
-    let Some(second) = second_argument(argument) else { return Some(()) };
+    let Some(second) = second_argument(argument, false) else { return Some(()) };
     errors.push(second.span(), format!("expected a comma before `{second}`"));
     None
 }
 
-/// Returns the key of a second argument, if the comma before it is missing.
-fn second_argument(rest: &TokenStream) -> Option<Ident> {
+/// Returns the span of the `:` in `ord: 10`.
+fn colon(rest: &TokenStream) -> Option<Span> {
+    let mut tokens = rest.clone().into_iter();
+    match (tokens.next()?, tokens.next()?) {
+        (TokenTree::Punct(colon), second) if colon.as_char() == ':' && second.to_string() != ":" => {
+            Some(colon.span())
+        }
+        _ => None,
+    }
+}
+
+/// Returns the key of a second argument, if the comma before it is missing. A word can only be one if it
+/// follows a value.
+fn second_argument(rest: &TokenStream, mut follows_a_value: bool) -> Option<Ident> {
     let mut tokens = rest.clone().into_iter().peekable();
-    let mut is_field = false;
     while let Some(token) = tokens.next() {
-        let follows_a_dot = std::mem::replace(&mut is_field, token.to_string() == ".");
+        let follows = std::mem::replace(&mut follows_a_value, !matches!(token, TokenTree::Punct(_)));
         let TokenTree::Ident(word) = token else { continue };
-        if follows_a_dot {
-            continue; // the field in `state = self.state`
+        if !follows {
+            continue; // the field in `state = self.state`, the function in `every = of(2)`
         }
         let key = word.to_string();
         let is_key = match tokens.peek() {
@@ -656,7 +682,7 @@ fn second_word(part: &TokenStream) -> Option<Ident> {
 }
 
 /// Formats a path with the usual spacing.
-pub(super) fn text_of(path: &Path) -> String {
+pub(super) fn text_of(path: &impl ToTokens) -> String {
     path.to_token_stream().to_string().replace(' ', "").replace(',', ", ")
 }
 
@@ -665,6 +691,14 @@ fn path(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Option<
     let span = if value.is_empty() { at } else { value.span() };
     let parsed = Path::parse_mod_style.parse2(value);
     parsed.map_err(|_| errors.push(span, format!("expected {}", form_of(key)))).ok()
+}
+
+/// Parses the path of a condition, which may have generic arguments.
+fn condition(value: TokenStream, at: Span, errors: &mut Errors) -> Option<ExprPath> {
+    let span = if value.is_empty() { at } else { value.span() };
+    check_single(&value, errors)?;
+    let parsed = syn::parse2::<ExprPath>(value);
+    parsed.map_err(|_| errors.push(span, format!("expected {}", form_of("when")))).ok()
 }
 
 /// Parses patterns of module names, each of which may be `optional(…)`, or an expression that
@@ -733,6 +767,11 @@ fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<T
         let at_part = part.span();
         let (inner, optional) = optional(part);
         let span = if inner.is_empty() { at_part } else { inner.span() };
+        let second = split_at_commas(inner.clone()).into_iter().nth(1).filter(|_| optional);
+        if let Some(second) = second {
+            errors.push(second.span(), "`optional` takes one path: write one for each");
+            return None;
+        }
         match syn::parse2::<syn::TypePath>(inner) {
             Ok(written) if written.qself.is_none() => Some(Target { path: written.path, optional }),
             _ => {

@@ -10,8 +10,8 @@ use super::arguments::{Arguments, Moved, Of, Only, is_of_value};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
-    argument, context_of, has_one_argument, innermost, innermost_path, is_named, last_word, main_of,
-    marker_ident, marker_of, may_be_an_alias, next_of, signature, takes_context, typed,
+    argument, context_of, innermost, innermost_path, is_named, last_word, main_of, marker_ident, marker_of,
+    may_be_an_alias, next_of, signature, takes_context, typed,
 };
 use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
@@ -56,7 +56,7 @@ pub(super) fn check<'a>(item: &'a Item, arguments: &'a Arguments, errors: &mut E
     match item {
         Item::Function(function) => {
             errors.reserved(&function.signature.ident);
-            only_on_blocks(arguments, errors);
+            only_on_blocks(arguments, "because a function has no value", errors);
             value_on_function(arguments, errors);
             itself(&function.signature.ident.to_string(), arguments, errors);
             Checked::Free(hook(function, false, arguments, None, errors).into_iter().collect())
@@ -118,7 +118,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             Member::Other(_) => continue,
         };
         if let Some(own) = &method.hook {
-            only_on_blocks(own, errors);
+            only_on_blocks(own, "not on a method", errors);
             errors.refuse(&own.krate, "`crate` goes on the `impl` block, where it applies to every method");
         }
         if !is_hook(method) {
@@ -299,9 +299,6 @@ fn hook<'a>(
     errors: &mut Errors,
 ) -> Option<Hook<'a>> {
     let written = context_of(function);
-    if written.is_some_and(|written| is_named("Cx", written) && !has_one_argument(written)) {
-        return None; // rustc reports it
-    }
     // The words of a block are reported once, on the block.
     if !in_block || inherited.is_some() {
         for (span, moved) in &arguments.moved {
@@ -314,6 +311,16 @@ fn hook<'a>(
     });
     let name = &function.signature.ident;
     let next = next_of(function).map(innermost);
+    if is_sound
+        && next.is_none()
+        && let Some(done) = done_of(function)
+    {
+        errors.push(
+            done,
+            "a hook at a point returns `()` or `Result<()>`: a `Done` is of a hook around an operation, which takes `next: Next<…>`",
+        );
+        return None;
+    }
     if is_sound && next.is_some() && matches!(function.signature.output, ReturnType::Default) {
         errors.push(
             name.span(),
@@ -349,6 +356,13 @@ fn hook<'a>(
         at: innermost(&reference.elem),
         output,
     })
+}
+
+/// Returns the span of `Done` in the return type of a function.
+pub(super) fn done_of(function: &Function) -> Option<Span> {
+    let ReturnType::Type(_, returned) = &function.signature.output else { return None };
+    let done = argument(returned).filter(|done| is_named("Done", done) && is_named("Result", returned))?;
+    Some(innermost(done))
 }
 
 /// Returns the message about a word that a type in the signature of a hook replaces. `function` is
@@ -428,7 +442,7 @@ fn moment(function: &Function, errors: &mut Errors) {
         );
         return;
     }
-    kind(context, &marker, next_of(function).is_some(), errors);
+    kind(context, &marker, function, errors);
     let name = &function.signature.ident;
     let word = name.unraw().to_string();
     if is_point(&word) && is_marker(&marker) && pascal(&word) != marker {
@@ -443,10 +457,12 @@ fn moment(function: &Function, errors: &mut Errors) {
 }
 
 /// Reports an operation of the trainer at which a hook takes no `next`, and a point at which it does.
-fn kind(context: &Type, marker: &str, is_around: bool, errors: &mut Errors) {
+fn kind(context: &Type, marker: &str, function: &Function, errors: &mut Errors) {
     let Some(word) = marker_ident(context) else { return };
     let name = snake(marker);
-    if is_operation(&name) && !is_around {
+    let next = next_of(function);
+    // A second argument of another type is reported.
+    if is_operation(&name) && typed(function).count() == 1 {
         errors.push(
             word.span(),
             format!(
@@ -455,11 +471,18 @@ fn kind(context: &Type, marker: &str, is_around: bool, errors: &mut Errors) {
             ),
         );
     }
-    if is_point(&name) && is_around {
+    if is_point(&name)
+        && let Some(next) = next
+    {
+        let operation = marker.strip_prefix("Before").or(marker.strip_prefix("After"));
+        let operation = operation.filter(|operation| is_operation(&snake(operation)));
+        let instead = operation.map_or_else(String::new, |operation| {
+            format!(", or take `cx: &mut Cx<{operation}>, next: Next<{operation}>`")
+        });
         errors.push(
-            word.span(),
+            innermost(next),
             format!(
-                "`{word}` is a point, not an operation, so its hooks take no `next`: remove the argument"
+                "`{word}` is a point, not an operation, so its hooks take no `next`: remove the argument{instead}"
             ),
         );
     }
@@ -477,10 +500,10 @@ pub(super) fn theirs(context: &Type) -> Option<(Ident, foreign::Ours)> {
 }
 
 /// Reports keys that are only valid on a block, because they apply to a value.
-fn only_on_blocks(arguments: &Arguments, errors: &mut Errors) {
+fn only_on_blocks(arguments: &Arguments, why: &str, errors: &mut Errors) {
     for (key, span) in of_value_keys(arguments).into_iter().chain([("more", arguments.more)]) {
         if let Some(span) = span {
-            errors.push(span, format!("`{key}` goes on an `impl` block, because a function has no value"));
+            errors.push(span, format!("`{key}` goes on an `impl` block, {why}"));
         }
     }
 }

@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, Generics, Type};
 
-use super::arguments::{Arguments, AutoIf, Of, Only, SavedState, Target, is_of_value, text_of};
+use super::arguments::{Arguments, AutoIf, Of, Only, SavedState, Target, first_word, is_of_value, text_of};
 use super::check::{Checked, Hook, is_hook};
 use super::parse::{Block, Member, peeled};
 use super::reads::{Read, reads};
@@ -164,7 +164,7 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
         let keys: Vec<TokenStream> = of_value(hook)
             .map(|(key, value)| {
                 // The user's own `self`, so that it resolves to the receiver.
-                receiver = value.to_token_stream().into_iter().next();
+                receiver = first_word(&value.to_token_stream());
                 let here = ours(value.span());
                 let key = Ident::new(key, here);
                 quote_spanned!(here=> .#key(&(#value)))

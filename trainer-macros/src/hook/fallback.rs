@@ -5,10 +5,10 @@ use quote::quote;
 use syn::{AngleBracketedGenericArguments, FnArg, GenericArgument, PathArguments, Type};
 
 use super::arguments::Arguments;
-use super::check::{Checked, theirs};
+use super::check::{Checked, done_of, theirs};
 use super::expand::bounded;
 use super::parse::{Function, Item, Member};
-use super::signature::{context_of, is_named, next_of, takes_context, unnamed_moment};
+use super::signature::{context_of, is_named, next_of, takes_context, typed, unnamed_moment};
 use crate::errors::Errors;
 use crate::krate::Krate;
 
@@ -61,7 +61,14 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
         }
         Item::Other(..) => Vec::new(),
     };
-    for function in functions.into_iter().filter(|function| takes_context(function)) {
+    for function in functions {
+        main_in_context(function, krate);
+        if !takes_context(function) {
+            continue;
+        }
+        if typed(function).count() == 1 && done_of(function).is_some() {
+            function.signature.output = syn::parse_quote!(-> ::core::result::Result<(), ::std::boxed::Box<dyn ::std::error::Error + ::core::marker::Send + ::core::marker::Sync>>);
+        }
         let is_around = next_of(function).is_some();
         let ours = context_of(function).and_then(theirs);
         let ours = ours.map(|(word, ours)| {
@@ -110,6 +117,24 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
             operation = Some(marker.clone());
         }
     }
+}
+
+/// Changes `Main<AfterStep>` and `&Main<Cx<AfterStep>>` in place of a context to `&Cx<Main<AfterStep>>`.
+fn main_in_context(function: &mut Function, krate: &Krate<'_>) {
+    let mut inputs = function.signature.inputs.iter_mut();
+    let first = inputs.find_map(|argument| match argument {
+        FnArg::Typed(argument) => Some(&mut *argument.ty),
+        FnArg::Receiver(_) => None,
+    });
+    let Some(first) = first.filter(|first| is_named("Main", first)) else { return };
+    let Some(mut marker) = argument_mut(first).cloned() else { return };
+    if is_named("Cx", &marker)
+        && let Some(inner) = argument_mut(&mut marker).cloned()
+    {
+        marker = inner;
+    }
+    let trainer = krate.at(Span::call_site());
+    *first = syn::parse_quote!(&mut #trainer::Cx<#trainer::Main<#marker>>);
 }
 
 /// Returns the last generic argument of a type, or of the type behind a reference.

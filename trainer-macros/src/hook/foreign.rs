@@ -33,7 +33,11 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
             None => meanings.push((here, vec![row.framework])),
         }
     }
-    let Some((first, frameworks)) = meanings.first() else { return synonym(name) };
+    let Some((first, frameworks)) = meanings.first() else {
+        // Lightning and Keras begin each name with `on_`.
+        let long = || (!name.starts_with("on_")).then(|| translate(&format!("on_{name}"))).flatten();
+        return synonym(name).or_else(long);
+    };
     let text = match &meanings[1..] {
         [] => format!("is a name of {}; here it is {}", listed(frameworks), written(*first)),
         _ => {
@@ -49,7 +53,7 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
 /// Returns the moment for a common term that is not the name of a moment here: `BeforePred` for
 /// `before_forward`.
 fn synonym(name: &str) -> Option<Ours> {
-    const MOMENTS: [(&str, &str); 13] = [
+    const MOMENTS: [(&str, &str); 23] = [
         ("register_forward_pre_hook", "BeforeModule"),
         ("forward_pre_hook", "BeforeModule"),
         ("register_forward_hook", "AfterModule"),
@@ -63,7 +67,29 @@ fn synonym(name: &str) -> Option<Ours> {
         ("optimizer_step", "OptStep"),
         ("before_optimizer_step", "BeforeOptStep"),
         ("after_optimizer_step", "AfterOptStep"),
+        ("before_valid_epoch", "BeforeValid"),
+        ("after_valid_epoch", "AfterValid"),
+        ("before_test_epoch", "BeforeTest"),
+        ("after_test_epoch", "AfterTest"),
+        ("before_batch", "BeforeStep"),
+        ("after_batch", "AfterStep"),
+        ("before_setup", "Setup"),
+        ("after_setup", "Setup"),
+        ("before_teardown", "Teardown"),
+        ("after_teardown", "Teardown"),
     ];
+    let text = match name {
+        "train" | "sanity" => Some(format!(
+            "is a phase, not a moment: write the moment, as in `Cx<AfterStep>`, and `only = {name}` in the attribute"
+        )),
+        "configure_optimizers" => {
+            Some("is not a moment here: the optimizer is set on the builder, with `.optimizer(…)`".into())
+        }
+        _ => None,
+    };
+    if let Some(text) = text {
+        return Some(Ours { marker: "AfterStep".into(), text });
+    }
     let (_, marker) = MOMENTS.into_iter().find(|(term, _)| *term == name)?;
     Some(Ours { marker: marker.into(), text: format!("is not a moment here: it is called `{marker}`") })
 }

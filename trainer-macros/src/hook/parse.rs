@@ -38,6 +38,8 @@ pub(super) struct Block {
     /// `Trait for`, if the block implements a trait.
     pub(super) of_trait: Option<TokenStream>,
     pub(super) self_type: Type,
+    /// The attributes within the braces: `#![allow(…)]`, `//! …`.
+    inner: Vec<Attribute>,
     pub(super) members: Vec<Member>,
 }
 
@@ -70,7 +72,7 @@ impl Item {
                 for second in hooks {
                     errors.push(
                         second.path().span(),
-                        "duplicate `#[hook]`: a function is one hook; write a second function for the other",
+                        "duplicate `#[hook]`: write all keys in one attribute, or a second function for another hook",
                     );
                 }
                 return Function::parse(attributes, input).map(|function| Item::Function(Box::new(function)));
@@ -196,11 +198,12 @@ impl Block {
         generics.where_clause = input.parse()?;
         let inside;
         braced!(inside in input);
+        let inner = inside.call(Attribute::parse_inner)?;
         let mut members = Vec::new();
         while !inside.is_empty() {
             members.push(Member::parse(&inside, errors)?);
         }
-        Ok(Block { attributes, before_impl, impl_token, generics, of_trait, self_type, members })
+        Ok(Block { attributes, before_impl, impl_token, generics, of_trait, self_type, inner, members })
     }
 }
 
@@ -242,7 +245,7 @@ impl Member {
             if own.is_some() {
                 errors.push(
                     span,
-                    "duplicate `#[hook]`: a method is one hook; write a second method for the other",
+                    "duplicate `#[hook]`: write all keys in one attribute, or a second method for another hook",
                 );
                 continue;
             }
@@ -325,14 +328,18 @@ impl ToTokens for Function {
 /// Emits the block as the user wrote it, without the `#[hook]`s of its methods.
 impl ToTokens for Block {
     fn to_tokens(&self, tokens: &mut TokenStream) {
-        let Block { attributes, before_impl, impl_token, generics, of_trait, self_type, members } = self;
+        let Block { attributes, before_impl, impl_token, generics, of_trait, self_type, inner, members } =
+            self;
         let where_clause = &generics.where_clause;
         let members = members.iter().map(|member| match member {
             Member::Method(method) => method.function.to_token_stream(),
             Member::Macro(_, tokens) | Member::Other(tokens) => tokens.clone(),
         });
         tokens.extend(quote! {
-            #(#attributes)* #before_impl #impl_token #generics #of_trait #self_type #where_clause { #(#members)* }
+            #(#attributes)* #before_impl #impl_token #generics #of_trait #self_type #where_clause {
+                #(#inner)*
+                #(#members)*
+            }
         });
     }
 }

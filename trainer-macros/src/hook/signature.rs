@@ -8,8 +8,8 @@ use syn::{FnArg, GenericArgument, PathArguments, Receiver, ReceiverKind, Type, W
 
 use super::parse::{Function, is_foreign, peeled};
 use crate::errors::Errors;
-use crate::lifecycle::pascal;
-use crate::moments::is_point;
+use crate::lifecycle::{pascal, snake};
+use crate::moments::{is_operation, is_point};
 
 /// Reports the mistakes in the signature of a hook that its tokens reveal.
 pub(super) fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
@@ -36,7 +36,21 @@ pub(super) fn signature(function: &Function, in_block: bool, errors: &mut Errors
         );
         return;
     }
+    if !is_context(&first.ty)
+        && !matches!(peeled(&first.ty), Type::Reference(_))
+        && arguments[1..].iter().any(|other| matches!(other, FnArg::Typed(other) if is_context(&other.ty)))
+    {
+        errors.push(first.span(), "a hook takes only its context: remove this argument");
+        return;
+    }
     let around = next_of(function);
+    if let [_, FnArg::Typed(second)] = &arguments[..]
+        && around.is_none()
+        && let Some(operation) = marker_of(&first.ty).filter(|marker| is_operation(&snake(marker)))
+    {
+        errors.push(second.ty.span(), format!("a hook around `{operation}` takes `next: Next<{operation}>`"));
+        return;
+    }
     if let Some(Type::Reference(reference)) = around.map(peeled) {
         errors.push(
             reference.and_token.span(),
@@ -143,13 +157,7 @@ fn context(context: &Type, sig: &syn::Signature, is_around: bool, errors: &mut E
                     second.and_token.span(),
                     "a hook takes its context by one reference: remove this `&`",
                 ),
-                main if is_named("Main", main) && argument(main).is_some_and(is_context) => errors.push(
-                    innermost_path(main),
-                    format!(
-                        "`Main` goes into the context: write `&Cx<Main<{}>>`",
-                        argument(main).and_then(marker_of).unwrap_or_default()
-                    ),
-                ),
+                main if is_named("Main", main) => no_main(main, errors),
                 cx if is_context(cx) && unnamed_moment(cx).is_some() => no_moment(cx, errors),
                 // Any other type may be an alias of the context.
                 other if !is_context(other) && !may_be_an_alias(other) => no_context(other, sig, errors),
@@ -157,12 +165,24 @@ fn context(context: &Type, sig: &syn::Signature, is_around: bool, errors: &mut E
             }
         }
         Type::ImplTrait(written) => impl_trait(written, errors),
+        main if is_named("Main", main) => no_main(main, errors),
         other if is_context(other) => errors.push(
             innermost_path(other),
             "a hook takes its context by reference: write `&Cx<…>` if it only observes, or `&mut Cx<…>`",
         ),
         other => no_context(other, sig, errors),
     }
+}
+
+/// Reports `Main` outside of a context: `Main<Cx<AfterStep>>`, `Main<AfterStep>`.
+fn no_main(main: &Type, errors: &mut Errors) {
+    let inner = argument(main);
+    let marker =
+        inner.and_then(|inner| if is_context(inner) { marker_of(inner) } else { Some(last_word(inner)) });
+    errors.push(
+        innermost_path(main),
+        format!("`Main` goes into the context: write `&Cx<Main<{}>>`", marker.unwrap_or_default()),
+    );
 }
 
 /// Reports a moment in a context that is not the name of one.
@@ -299,12 +319,18 @@ pub(super) fn marker_of(context: &Type) -> Option<String> {
     }
 }
 
-/// Returns the marker in a context type, if it is one word.
+/// Returns the marker in a context type, if it is one word, or one in the crate `trainer`.
 pub(super) fn marker_ident(context: &Type) -> Option<Ident> {
     let marker = argument(context)?;
     let marker = if is_named("Main", marker) { argument(marker)? } else { marker };
     match peeled(marker) {
-        Type::Path(path) => path.path.get_ident().cloned(),
+        Type::Path(path) => {
+            match &path.path.segments.iter().map(|segment| &segment.ident).collect::<Vec<_>>()[..] {
+                [word] => Some(Ident::clone(word)),
+                [krate, word] if *krate == "trainer" => Some(Ident::clone(word)),
+                _ => None,
+            }
+        }
         _ => None,
     }
 }
@@ -313,17 +339,6 @@ pub(super) fn marker_ident(context: &Type) -> Option<Ident> {
 pub(super) fn main_of(context: &Type) -> Option<(Span, String)> {
     let main = argument(context).filter(|argument| is_named("Main", argument))?;
     Some((innermost_path(main), last_word(argument(main)?)))
-}
-
-/// Returns whether a type, or the type behind a reference, has one generic argument.
-pub(super) fn has_one_argument(written: &Type) -> bool {
-    match peeled(written) {
-        Type::Reference(reference) => has_one_argument(&reference.elem),
-        Type::Path(path) => path.path.segments.last().is_some_and(|last| {
-            matches!(&last.arguments, PathArguments::AngleBracketed(arguments) if arguments.args.len() == 1)
-        }),
-        _ => false,
-    }
 }
 
 /// Returns the last generic argument of a type, or of the type behind a reference.

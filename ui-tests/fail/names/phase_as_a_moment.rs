@@ -1,0 +1,6 @@
+use trainer::prelude::*;
+
+#[hook]
+fn mine(_: &Cx<Train>) {}
+
+fn main() {}
