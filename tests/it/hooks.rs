@@ -368,3 +368,33 @@ fn an_alias_that_is_called_like_the_context_is_one() {
     trainer.fit(&mut model::rows(8), None).unwrap();
     assert_eq!(trainer.hook::<Aliased>().unwrap().0, 12);
 }
+
+/// Derives serde's traits, but only one of its fields is saved.
+#[derive(Default, serde::Deserialize, serde::Serialize)]
+struct PartlySaved {
+    saved: u64,
+    other: u64,
+}
+
+#[hook(state = self.saved)]
+impl PartlySaved {
+    fn after_step(&mut self, _: &Cx<AfterStep>) {
+        self.saved += 1;
+        self.other += 1;
+    }
+}
+
+#[test]
+fn the_state_of_a_field_does_not_conflict_with_serde_for_the_whole_type() {
+    let folder = crate::support::scratch("partly-saved");
+    let run = |at| {
+        let builder = model::builder().hook(PartlySaved::default());
+        let checkpoint = trainer::hooks::Checkpoint::new(&folder).every(Every::Steps(1));
+        let builder = crate::support::cancelled_at(at, builder.hook(checkpoint));
+        let mut trainer = builder.resume(Resume::Auto).build().unwrap();
+        let result = trainer.fit(&mut model::rows(16), None);
+        (result.is_ok(), trainer.hook::<PartlySaved>().map(|hook| (hook.saved, hook.other)).unwrap())
+    };
+    assert_eq!(run(Some(3)), (false, (3, 3)));
+    assert_eq!(run(None), (true, (4, 1)));
+}

@@ -147,7 +147,17 @@ pub(super) fn is_of_value(expression: &Expr) -> bool {
 }
 
 fn begins_with_self(tokens: &TokenStream) -> bool {
-    first_word(tokens).is_some_and(|first| first == "self")
+    let mut tokens = tokens.clone().into_iter();
+    match tokens.next() {
+        // Not the path `self::name`.
+        Some(TokenTree::Ident(word)) => {
+            word == "self" && tokens.next().is_none_or(|next| next.to_string() != ":")
+        }
+        Some(TokenTree::Group(group)) if group.delimiter() != Delimiter::Brace => {
+            begins_with_self(&group.stream())
+        }
+        _ => false,
+    }
 }
 
 /// Returns the first word of an expression, also within parentheses or the invisible group of a macro.

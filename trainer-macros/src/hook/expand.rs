@@ -85,12 +85,13 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let state = arguments.state.as_ref().map(|state| {
         let here = krate.at(ours(state.span));
         // Located on the word `state`, where rustc reports a type without a state.
-        let of_self = quote_spanned!(ours(state.span)=> #here::__private::StateOf::of::<Self>());
+        let of = Ident::new(if state.field.is_some() { "of_field" } else { "of" }, ours(state.span));
+        let of_self = quote_spanned!(ours(state.span)=> #here::__private::StateOf::#of::<Self>());
         quote! {
             const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#of_self);
         }
     });
-    let state_of_field = arguments.state.as_ref().and_then(|state| state_of_field(state, block, krate));
+    let state_of_field = arguments.state.as_ref().and_then(|state| state_of_field(state, krate));
     let settings = arguments.settings.map(|word| {
         let here = krate.at(ours(word));
         // Located on the word `settings`, where rustc reports a type without settings.
@@ -147,8 +148,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             #settings
             #selected
             #calls
+            #state_of_field
         }
-        #state_of_field
         #helpers
         #trainer::__private::inventory::submit! { #linked }
     }
@@ -289,8 +290,8 @@ fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
     quote!(#call #call_around)
 }
 
-/// Expands to the state of `state = self.<field>`, which is that of the field.
-fn state_of_field(state: &SavedState, block: &Block, krate: &Krate<'_>) -> Option<TokenStream> {
+/// Expands to the functions that save and load `state = self.<field>`.
+fn state_of_field(state: &SavedState, krate: &Krate<'_>) -> Option<TokenStream> {
     let field = state.field.as_ref()?;
     let span = ours(field.span());
     let trainer = krate.at(Span::call_site());
@@ -298,21 +299,15 @@ fn state_of_field(state: &SavedState, block: &Block, krate: &Krate<'_>) -> Optio
     let name = Ident::new("__field", span);
     let save = quote_spanned!(span=> #here::checkpoint::State::save(#name));
     let load = quote_spanned!(span=> #here::checkpoint::State::load(#name, __saved));
-    let generics = bounded(block);
-    let (impl_generics, _, where_clause) = generics.split_for_impl();
-    let self_type = &block.self_type;
     // rustc reports a field that does not exist, or has no state, once: both messages are the same.
     Some(quote! {
-        #[diagnostic::do_not_recommend]
-        impl #impl_generics #trainer::checkpoint::State for #self_type #where_clause {
-            fn save(&self) -> #trainer::Result<#trainer::checkpoint::Saved> {
-                let Self { #field: #name, .. } = self;
-                #save
-            }
-            fn load(&mut self, __saved: &#trainer::checkpoint::Saved) -> #trainer::Result<()> {
-                let Self { #field: #name, .. } = self;
-                #load
-            }
+        fn __save(&self) -> #trainer::Result<#trainer::checkpoint::Saved> {
+            let Self { #field: #name, .. } = self;
+            #save
+        }
+        fn __load(&mut self, __saved: &#trainer::checkpoint::Saved) -> #trainer::Result<()> {
+            let Self { #field: #name, .. } = self;
+            #load
         }
     })
 }

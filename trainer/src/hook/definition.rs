@@ -9,8 +9,8 @@ use super::read::Read;
 use super::selected::{AsInterval, Selected, SelectedOf};
 use super::set::{SetRef, Stage};
 use super::stages;
-use crate::checkpoint::StateOf;
-use crate::error::BoxError;
+use crate::checkpoint::{Saved, StateOf};
+use crate::error::{BoxError, Result};
 use crate::lifecycle::HasModule;
 use crate::modules::ModulePattern;
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
@@ -19,7 +19,7 @@ use crate::run::{Rest, Run};
 use crate::values::facts::SettingsOf;
 
 /// The result of a hook, which fits into two registers.
-pub type HookResult = Result<(), BoxError>;
+pub type HookResult = std::result::Result<(), BoxError>;
 
 /// The function that the dispatch table calls at a point, with the run and the slot of the hook's
 /// value (ignored by hooks without one).
@@ -430,6 +430,16 @@ pub trait Hooks<Block = ()>: Send + 'static {
     /// The function that returns the settings of a value: `#[hook(settings)]`.
     #[doc(hidden)]
     const SETTINGS: Option<SettingsOf> = None;
+    /// Returns the state of the field in `#[hook(state = self.field)]`.
+    #[doc(hidden)]
+    fn __save(&self) -> Result<Saved> {
+        unreachable!()
+    }
+    /// Restores the state of that field.
+    #[doc(hidden)]
+    fn __load(&mut self, _: &Saved) -> Result<()> {
+        unreachable!()
+    }
     /// Returns what the value selects for the hook with this index.
     #[doc(hidden)]
     fn __selected<const NTH: usize>(&self) -> Selected {

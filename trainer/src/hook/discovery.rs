@@ -1,13 +1,13 @@
 //! Discovery: the linked hooks of a program, and the selection that a trainer uses.
 
-use std::any::TypeId;
+use std::any::{TypeId, type_name};
 use std::collections::BTreeSet;
 
 use super::definition::{Definitions, HookDef, Hooks, Origin, crate_of};
 use super::instance::Instance;
-use crate::checkpoint::StateOf;
+use crate::checkpoint::{Saved, StateOf};
 use crate::error::suggestion;
-use crate::values::facts::SettingsOf;
+use crate::values::facts::{SettingList, SettingsOf};
 
 /// The registration of a free function with `#[hook]`.
 pub struct Discovered(pub fn() -> HookDef);
@@ -96,6 +96,20 @@ impl MoreHooks {
     #[must_use]
     pub const fn new<H: HasHooks + Hooks<Block>, Block>() -> Self {
         MoreHooks { id: TypeId::of::<H>(), hooks: <H as Hooks<Block>>::__hooks }
+    }
+}
+
+impl StateOf {
+    /// Creates the access to the state of values of type `H`, which is that of a field.
+    #[must_use]
+    pub const fn of_field<H: Hooks>() -> Self {
+        StateOf {
+            name: type_name::<H>,
+            save: |slot| slot.downcast_ref::<H>().map_or_else(|| Ok(Saved::new()), H::__save),
+            load: |slot, saved| slot.downcast_mut::<H>().map_or(Ok(()), |value| value.__load(saved)),
+            label: |_| None,
+            fields: |_| SettingList::new(),
+        }
     }
 }
 

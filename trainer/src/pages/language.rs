@@ -28,11 +28,13 @@
 //!
 //! The type of the context can be an alias of a `Cx`. In a block, a method with an alias needs its
 //! own `#[hook]`, because only a first argument that is written `Cx<…>` makes a method a hook. A hook
-//! of a block cannot be called by other methods of the block: helpers go into a second `impl` block.
+//! of a block cannot be called by other methods of the block: helpers go into a second `impl` block, and
+//! so do functions without `self` that take a context, such as one for [`when`].
 //!
 //! `#[hook]` sees a block before the macro calls in it are expanded, so a macro call in it is an
 //! error. Blocks and [`lifecycle!`](macro@crate::lifecycle) do not work in a module with
-//! `#![no_implicit_prelude]`.
+//! `#![no_implicit_prelude]`, and no hook compiles in a crate with `#![forbid(non_upper_case_globals)]`,
+//! because the registration must allow this lint.
 //!
 //! # Keys
 //!
@@ -101,7 +103,8 @@ pub const r#in: () = ();
 
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their
 /// stage and `ord`. Each path names a hook function, a hook type, which stands for all its hooks at
-/// the same moment, or a [set](crate::HookSet). A hook that the trainer does not have is an error when
+/// the same moment, or a [set](crate::HookSet); a path whose last word begins with a capital letter is
+/// taken for a type or a set, any other for a function. A hook that the trainer does not have is an error when
 /// the trainer is built, unless it is written `before = optional(…)`; a set may be empty.
 pub const before: () = ();
 
