@@ -148,6 +148,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .hook(JsonLines::new())
         .hook(TensorBoard::new())
         .hook(text)
+        .tape(trainer::Tape::full())
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))
 }
 
@@ -293,6 +294,12 @@ fn a_run_killed_at_random_moments_ends_like_an_uninterrupted_one() {
                 let end = end(&output, &killed);
                 let what = difference(&end, &expected);
                 assert!(what.is_empty(), "{what} differ after {done} kills: compare {parent:?}");
+                let [one, other] = [&whole, &killed].map(|folder| folder.join("run.tape"));
+                let tapes = trainer_formats::tape::difference(one, other).unwrap();
+                assert!(
+                    tapes.is_empty() && tapes.end.is_none(),
+                    "after {done} kills: {tapes}compare {parent:?}"
+                );
                 break;
             }
             done += 1;

@@ -89,6 +89,10 @@ fn main() -> Result<()> {
         "step-sgd" => steps(builder().optimizer(Sgd::new(1e-3)), count),
         "step-adamw" => steps(adamw(), count),
         "step-logging" => steps(adamw().on::<AfterStep>("log", |cx| cx.log("one", 1.0)), count),
+        "step-tape" => {
+            let path = std::env::temp_dir().join(format!("trainer-instructions-{}.tape", std::process::id()));
+            steps(adamw().tape(trainer::Tape::steps(100).at(path)), count)
+        }
         "point-0" => fires::<BeforeFit>(builder(), count),
         "point-1" => fires::<AfterPred>(builder(), count),
         "point-10" => fires::<AfterLoss>(builder(), count),

@@ -25,7 +25,7 @@ use crate::print_line;
 /// let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
 /// let labels = Tensor::zeros([64], (Kind::Int64, Device::Cpu));
 /// trainer.predict(&mut InMemory::new((inputs, labels))?.batch_size(16))?;
-/// let table = trainer.hook::<ModelSummary>().and_then(ModelSummary::table).expect("a batch was predicted");
+/// let table = trainer.hook::<ModelSummary>()?.table().expect("a batch was predicted");
 /// assert_eq!(table.get("net").unwrap().output, [16, 2]);
 /// # Ok::<(), trainer::Error>(())
 /// ```

@@ -140,8 +140,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// # use trainer::prelude::*;
     /// # let vs = nn::VarStore::new(Device::Cpu);
     /// # let net = nn::linear(&vs.root() / "fc", 4, 2, Default::default());
-    /// # let task = Supervised::new(vs, move |xs: &Tensor, _: Mode| xs.apply(&net))
-    /// #     .loss(|pred, labels: &Tensor| pred.cross_entropy_for_logits(labels));
+    /// # let task = Supervised::new(vs, net, |pred: &Tensor, labels: &Tensor| pred.cross_entropy_for_logits(labels));
     ///
     /// let trainer =
     ///     Trainer::builder(task).optimizer(Sgd::new(0.1)).run_folder("runs/first").tape(Tape::steps(100)).build()?;

@@ -211,6 +211,10 @@ impl Recorder {
         if key == Key::Operation(at::opt_step::index()) {
             self.values.refresh();
         }
+        let observes = matches!(key, Key::Hook(nth) if run.hooks.table.hooks()[nth].definition.observes);
+        if !observes {
+            self.values.read_buffers();
+        }
         self.values.look_at(slot);
         self.turn(run)?;
         self.open.pop();

@@ -7,7 +7,7 @@ use tch::{Device, Tensor};
 use crate::checkpoint::Saved;
 use crate::error::Result;
 use crate::hook::definition::public_path;
-use crate::libtorch::{Scan, TensorList, hash_of_bytes, hash_of_random_state};
+use crate::libtorch::{Scan, TensorList, Var, hash_of_bytes, hash_of_random_state};
 use crate::run::Run;
 
 /// A list of tensors, of which only those are read that may have changed.
@@ -51,8 +51,9 @@ const WEIGHT: &str = "the weight of the batch";
 pub(super) struct Values {
     trusts: bool,
     names: Names,
-    vars: Watched,
+    parameters: Watched,
     grads: Watched,
+    buffers: Watched,
     optimizers: Watched,
     batch: Watched,
     pred: Watched,
@@ -67,6 +68,8 @@ pub(super) struct Values {
     hyperparameters: u64,
     /// Whether the tensors of the optimizers may be others than before.
     is_stale: bool,
+    /// Whether buffers may have changed, whatever their version counters say.
+    reads_buffers: bool,
     /// The values of hooks that may have changed: all, or those with these slots.
     looks_at_all: bool,
     looks_at: Vec<u32>,
@@ -77,8 +80,9 @@ impl Values {
         Values {
             trusts,
             names: Names::default(),
-            vars: Watched::new(),
+            parameters: Watched::new(),
             grads: Watched::new(),
+            buffers: Watched::new(),
             optimizers: Watched::new(),
             batch: Watched::new(),
             pred: Watched::new(),
@@ -88,6 +92,7 @@ impl Values {
             plain: HashMap::new(),
             hyperparameters: 0,
             is_stale: true,
+            reads_buffers: true,
             looks_at_all: true,
             looks_at: Vec::new(),
         }
@@ -116,6 +121,12 @@ impl Values {
     /// Notes that the tensors of the optimizers may be others than before.
     pub(super) fn refresh(&mut self) {
         self.is_stale = true;
+    }
+
+    /// Notes that buffers may have changed: the kernels of batch normalization do not move
+    /// the version counters of the running statistics.
+    pub(super) fn read_buffers(&mut self) {
+        self.reads_buffers = true;
     }
 
     /// Notes that the hook value in this slot may have changed.
@@ -147,17 +158,25 @@ impl Values {
 
     fn add_model(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         let count = run.model.vars.iter().count();
-        if count != self.vars.names.len() {
-            let list: Vec<(String, Tensor)> =
-                run.model.vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
-            self.vars.names = list.iter().map(|(name, _)| self.names.number(format!("`{name}`"))).collect();
-            self.grads.names =
-                list.iter().map(|(name, _)| self.names.number(format!("the gradient of `{name}`"))).collect();
-            self.vars.list = list.into_iter().map(|(_, tensor)| tensor).collect();
+        if count != self.parameters.names.len() + self.buffers.names.len() {
+            let (parameters, buffers): (Vec<&Var>, Vec<&Var>) =
+                run.model.vars.iter().partition(|var| var.is_parameter);
+            let names = &mut self.names;
+            self.grads.names = parameters
+                .iter()
+                .map(|var| names.number(format!("the gradient of `{}`", var.name)))
+                .collect();
+            for (watched, vars) in [(&mut self.parameters, parameters), (&mut self.buffers, buffers)] {
+                watched.names = vars.iter().map(|var| names.number(format!("`{}`", var.name))).collect();
+                watched.list = vars.iter().map(|var| var.tensor.shallow_clone()).collect();
+            }
         }
-        let Watched { scan, list, names } = &mut self.vars;
+        let Watched { scan, list, names } = &mut self.parameters;
         changed.extend(numbered(scan.changed(list, false, self.trusts)?, names));
         changed.extend(numbered(self.grads.scan.changed(list, true, self.trusts)?, &self.grads.names));
+        let trusts = self.trusts && !std::mem::take(&mut self.reads_buffers);
+        let Watched { scan, list, names } = &mut self.buffers;
+        changed.extend(numbered(scan.changed(list, false, trusts)?, names));
         if std::mem::take(&mut self.is_stale) {
             let mut tensors = Vec::new();
             self.optimizers.names.clear();
