@@ -30,6 +30,16 @@ const OPERATIONS: [&str; 18] = [
 const POINTS: [&str; 6] =
     ["setup", "after_module_backward", "after_record", "after_cancel", "after_error", "teardown"];
 
+/// Returns the names of the operations.
+pub(crate) fn operations() -> &'static [&'static str] {
+    &OPERATIONS
+}
+
+/// Returns the operation whose name is most similar to a word.
+pub(crate) fn nearest_operation(word: &str) -> Option<&'static str> {
+    nearest(word, OPERATIONS)
+}
+
 /// Returns whether a word is the name of an operation.
 pub(crate) fn is_operation(word: &str) -> bool {
     OPERATIONS.contains(&word)

@@ -585,6 +585,25 @@ fn positive(value: TokenStream, at: Span, errors: &mut Errors) -> Option<(Expr, 
     let span = if value.is_empty() { at } else { value.span() };
     check_single(&value, errors)?;
     let value = by_value(value, "every", errors)?;
+    const UNITS: [&str; 10] = [
+        "batch",
+        "batches",
+        "step",
+        "steps",
+        "epoch",
+        "epochs",
+        "record",
+        "records",
+        "iteration",
+        "iterations",
+    ];
+    if UNITS.contains(&&*value.to_string()) {
+        errors.push(
+            span,
+            "expected a number: the moment of the hook decides whether `every` counts batches, optimizer steps, epochs or records",
+        );
+        return None;
+    }
     if let [TokenTree::Literal(_), TokenTree::Ident(unit)] =
         &value.clone().into_iter().collect::<Vec<_>>()[..]
     {

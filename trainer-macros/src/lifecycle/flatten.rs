@@ -8,6 +8,7 @@ use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path, Type};
 
 use super::parse::{Declaration, Extension, Head, Node};
 use crate::errors::Errors;
+use crate::moments::{is_operation, is_point, nearest_operation, operations};
 
 /// Whether a lifecycle is the trainer's own or a custom one, which extends it.
 #[derive(Clone, Copy, PartialEq)]
@@ -77,6 +78,11 @@ pub(super) fn moments(declaration: &Declaration, origin: Origin, errors: &mut Er
             );
             // Any operation that exists, to avoid further errors.
             outside = syn::parse_quote!(#trainer::at::step);
+        } else if let Some(word) =
+            operation.get_ident().filter(|word| !is_operation(&word.unraw().to_string()))
+        {
+            errors.push(word.span(), no_operation(&word.unraw().to_string()));
+            outside = syn::parse_quote!(#trainer::at::step);
         }
         let position = Position { outside: Some(outside), by: by.clone(), ..root.clone() };
         for node in nodes {
@@ -84,6 +90,23 @@ pub(super) fn moments(declaration: &Declaration, origin: Origin, errors: &mut Er
         }
     }
     moments
+}
+
+/// Returns the message about a word after `within` that is no operation of the trainer.
+fn no_operation(word: &str) -> String {
+    let operation = word.strip_prefix("before_").or(word.strip_prefix("after_")).unwrap_or(word);
+    let help = match nearest_operation(operation) {
+        Some(operation) => format!("; did you mean `{operation}`?"),
+        None => format!(
+            ": name one of {}, or an operation of another lifecycle by its path",
+            operations().iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        ),
+    };
+    if is_point(word) {
+        format!("`{word}` is a point, and only an operation has moments within it{help}")
+    } else {
+        format!("`{word}` is not an operation of the trainer{help}")
+    }
 }
 
 /// Returns the name in a path `at::name` after `within`, if these nodes declare an operation with
