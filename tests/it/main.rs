@@ -37,6 +37,7 @@ mod interop;
 mod kernel_profiler;
 mod layers;
 mod lifecycles;
+mod lock;
 mod log_rows;
 mod loggers;
 mod methods;

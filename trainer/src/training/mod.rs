@@ -8,6 +8,7 @@ mod entry;
 mod erased;
 mod facts;
 mod fit;
+mod lock;
 mod modules;
 mod options;
 pub(crate) mod parts;

@@ -74,7 +74,7 @@ pub struct HookRow {
 
 impl HookRow {
     /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, rank 0, writes`.
-    fn when(&self) -> String {
+    pub(crate) fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
             when.push_str(&format!(", every {n} {}", unit.name()));

@@ -1,0 +1,126 @@
+//! Locks: a text file with what a program runs.
+
+use std::fs;
+
+use trainer::TrainerBuilder;
+use trainer::hooks::{ClipGradNorm, Ema, Progress};
+use trainer::metrics::Accuracy;
+use trainer::prelude::*;
+
+use crate::model;
+use crate::support::{child_process, scratch};
+
+fn halve(_: &mut Cx<BeforeOptStep>) {}
+
+fn clamp(_: &mut Cx<BeforeOptStep>) {}
+
+fn program() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
+    let optimizer = AdamW::new(1e-3).group("*.bias", trainer::optim::Group::new().weight_decay(0.0));
+    Trainer::builder(model::task())
+        .optimizer(optimizer)
+        .discover(Discover::None)
+        .epochs(3)
+        .hook(Ema::new(0.9))
+        .hook(Accuracy::multiclass(3))
+}
+
+fn ordered() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
+    program().on::<BeforeOptStep>("halve", halve).on::<BeforeOptStep>("clamp", clamp)
+}
+
+fn error(builder: TrainerBuilder<impl Task>, path: &std::path::Path) -> String {
+    builder.build().unwrap().check_lock(path).unwrap_err().to_string()
+}
+
+#[test]
+#[ignore = "a child process of the next test, which sets an environment variable"]
+fn child_process_that_writes_a_lock() {
+    let folder = std::path::PathBuf::from(std::env::var("LOCK_FOLDER").unwrap());
+    ordered().build().unwrap().check_lock(folder.join("hooks.lock")).unwrap();
+    fs::write(folder.join("other"), "mine").unwrap();
+    let error = error(program(), &folder.join("other"));
+    assert!(error.ends_with("this file is not a lock, so it is kept: choose another path"), "{error}");
+    assert_eq!(fs::read_to_string(folder.join("other")).unwrap(), "mine");
+}
+
+#[test]
+fn what_differs_from_a_lock_is_said_in_words() {
+    let folder = scratch("lock");
+    let path = folder.join("hooks.lock");
+    let missing = error(ordered(), &path);
+    assert!(
+        missing
+            .ends_with("there is no lock: write it with `TRAINER_LOCK=update`, and add it to the repository"),
+        "{missing}"
+    );
+    let mut child = child_process("lock::child_process_that_writes_a_lock");
+    let output = child.env("TRAINER_LOCK", "update").env("LOCK_FOLDER", &folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+
+    let text = fs::read_to_string(&path).unwrap();
+    for line in [
+        ".epochs(…) = 3",
+        "optimizer.group 1.weight_decay = 0.0",
+        "trainer = 0.1.0",
+        "[before_opt_step]\nhalve | train\nclamp | train",
+        "trainer::hooks::Ema.decay = 0.9",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(!text.contains(".rs:"), "{text}");
+    ordered().build().unwrap().check_lock(&path).unwrap();
+    // On another rank, nothing is compared.
+    program().rank(1).build().unwrap().check_lock(&path).unwrap();
+
+    let swapped = program().on::<BeforeOptStep>("clamp", clamp).on::<BeforeOptStep>("halve", halve);
+    let cases = [
+        (
+            error(swapped, &path),
+            "\n- the order at before_opt_step was `halve`, `clamp`, and is `clamp`, `halve`\n",
+        ),
+        (
+            error(program().on::<BeforeOptStep>("halve", halve), &path),
+            "\n- `clamp` no longer runs at before_opt_step\n",
+        ),
+        (
+            error(ordered().on::<AfterLoss>("watch", |_| {}), &path),
+            "\n- `watch` now runs at after_loss, in train sanity valid test\n",
+        ),
+        (error(ordered().epochs(4), &path), "\n- `.epochs(…)` was 3, and is 4\n"),
+        (
+            error(ordered().hook(ClipGradNorm::new(1.0)), &path),
+            "\n- `trainer::hooks::ClipGradNorm.max_norm` was not set, and is 1.0\n",
+        ),
+        (
+            error(ordered().hook(ClipGradNorm::new(1.0)), &path),
+            "\n- `trainer::hooks::ClipGradNorm::clip` now runs around opt_step, in train\n",
+        ),
+        (
+            error(ordered().hook(Progress::new()), &path),
+            "\n- `trainer::hooks::Progress` now runs at before_step, in train sanity valid test, rank 0\n",
+        ),
+        (
+            error(
+                program()
+                    .on::<BeforeOptStep>(HookOptions::named("halve").every(2), halve)
+                    .on::<BeforeOptStep>("clamp", clamp),
+                &path,
+            ),
+            "\n- `halve` ran at before_opt_step in train, and now runs in train, every 2 steps\n",
+        ),
+    ];
+    for (error, expected) in cases {
+        assert!(error.contains(expected), "{expected}\n{error}");
+        assert!(error.ends_with("if that is meant, update the lock with `TRAINER_LOCK=update`"), "{error}");
+    }
+
+    // Another version alone is no error.
+    fs::write(&path, text.replace("trainer = 0.1.0", "trainer = 0.0.9")).unwrap();
+    ordered().build().unwrap().check_lock(&path).unwrap();
+    fs::write(&path, text.replace("halve | train", "halve")).unwrap();
+    let damaged = error(ordered(), &path);
+    assert!(damaged.ends_with("is not one of a lock: `halve`"), "{damaged}");
+    fs::write(&path, "something").unwrap();
+    assert!(error(ordered(), &path).contains("this is not a lock of this version"));
+    fs::remove_dir_all(folder).unwrap();
+}
