@@ -2,9 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use trainer::distributed::World;
 use trainer::hooks::{Checkpoint, ClipGradNorm, Ema, GradientNoise, LrSchedule};
 use trainer::prelude::*;
 use trainer::schedule::Linear;
+use trainer::testing::{Ranks, once};
 use trainer::{Tape, TrainerBuilder};
 use trainer_formats::tape::{Difference, Tape as TapeReader, difference};
 
@@ -407,4 +409,42 @@ fn smaller_ranges() {
 fn the_first_difference_of_two_runs_is_named() {
     let output = child_process("tape::pairs_in_a_process_of_their_own").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// Each rank has a tape of its own, and continues it after a resume.
+#[cfg(target_os = "linux")]
+#[test]
+fn tapes_of_two_ranks() {
+    let folder = once(|| scratch("tape-ranks"));
+    let run = |name: &str, program: Program, stop: Option<u64>, is_resumed: bool| {
+        let folder = folder.join(name);
+        let checkpoint = Checkpoint::in_run_folder().every(Every::Steps(2));
+        let builder = program.builder(&folder, Tape::full()).hook(checkpoint);
+        let builder = cancelled_at(stop, builder);
+        let builder = if is_resumed { builder.resume(Resume::Auto) } else { builder };
+        let result = builder.build()?.fit(&mut program.data(), Some(&mut model::rows(8)));
+        if stop.is_some() { Ok(assert!(result.is_err())) } else { result.map(drop) }
+    };
+    let on_one = |changed: Program| {
+        move || if World::from_env().unwrap().rank() == 1 { changed } else { Program::default() }
+    };
+    let draws = on_one(Program { gradient_bit: Some(5), ..Program::default() });
+    Ranks::new(2).run(|| run("one", Program::default(), None, false)).unwrap();
+    Ranks::new(2).run(|| run("cut", Program::default(), Some(7), false)).unwrap();
+    Ranks::new(2).run(|| run("cut", Program::default(), None, true)).unwrap();
+    // The ranks notice that their models differ, and the tape of rank 1 says why.
+    Ranks::new(2).run(|| run("other", draws(), None, false)).unwrap_err();
+    once(|| {
+        let between = |one: &str, other: &str, file: &str| {
+            compare(folder.join(one).join(file), folder.join(other).join(file))
+        };
+        for file in ["run.tape", "run.rank-1.tape"] {
+            let found = between("one", "cut", file);
+            assert!(found.is_empty() && found.end.is_none(), "{file}: {found}");
+        }
+        let found = between("one", "other", "run.rank-1.tape").to_string();
+        assert!(found.starts_with("train batch 5 (epoch 0): hook `noise` at after_backward"), "{found}");
+        let found = between("one", "other", "run.tape");
+        assert!(found.is_empty() && found.end.is_some_and(|end| end.run == 1));
+    });
 }
