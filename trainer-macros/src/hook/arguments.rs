@@ -213,6 +213,14 @@ impl Arguments {
         arguments
     }
 
+    /// Returns the paths of hooks, sets and functions in the values of keys, without generic arguments.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        let targets = self.before.iter().chain(&self.after).map(|target| &target.path);
+        let when = self.when.iter().filter(|when| when.qself.is_none()).map(|when| &when.path);
+        let paths = targets.chain(&self.sets).chain(when);
+        paths.filter(|path| path.segments.iter().all(|segment| segment.arguments.is_empty()))
+    }
+
     fn parse_one(&mut self, argument: TokenStream, errors: &mut Errors) {
         let span = argument.span();
         let text = argument.to_string();

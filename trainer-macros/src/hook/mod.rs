@@ -37,7 +37,12 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
         // rustc reports the parameter.
         Ok(()) if matches!(&item, Item::Block(block) if block.has_unused_parameter()) => quote!(#item),
         Ok(()) => {
-            let registration = expand::expand(&checked, &arguments);
+            let registration = if *IN_RUST_ANALYZER {
+                // Tokens with the location of the user's would be further targets of "go to definition".
+                fallback::hooks(&checked, &arguments, &Krate::of(arguments.krate.as_ref()))
+            } else {
+                Some(expand::expand(&checked, &arguments))
+            };
             let words = words(&checked, &arguments);
             quote!(#words #item #registration)
         }
@@ -68,11 +73,14 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
 /// The paths come first: rust-analyzer completes a word only if its offset is within the length of
 /// the expansion without that word.
 fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
-    let all = [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
-    let words: Vec<_> = all.flat_map(|arguments| &arguments.words).collect();
+    let all = || [arguments].into_iter().chain(checked.hooks().iter().map(|hook| hook.arguments));
+    let words: Vec<_> = all().flat_map(|arguments| &arguments.words).collect();
     if words.is_empty() || !in_editor() {
         return TokenStream::new();
     }
+    // The hooks and sets that the keys name, so that an editor finds their definitions.
+    let paths = all().flat_map(Arguments::paths);
+    let paths: TokenStream = paths.map(|path| quote!(use #path as _;)).collect();
     let krate = Krate::of(arguments.krate.as_ref());
     let trainer = krate.at(Span::call_site());
     let import = krate.import();
@@ -80,17 +88,18 @@ fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
         let module = module.iter().map(|name| Ident::new(name, Span::call_site()));
         quote!(use #trainer::#(#module::)*#word as _;)
     });
-    quote!(const _: () = { #import #(#uses)* };)
+    quote!(const _: () = { #import #(#uses)* #paths };)
 }
 
-/// Returns whether rust-analyzer expands the macro, in its server for procedural macros. Also true
-/// in unit tests.
+/// Whether rust-analyzer expands the macro, in its server for procedural macros.
+static IN_RUST_ANALYZER: LazyLock<bool> = LazyLock::new(|| {
+    let program = std::env::current_exe().unwrap_or_default();
+    program.file_name().is_some_and(|name| name.to_string_lossy().contains("rust-analyzer"))
+});
+
+/// Returns whether words are expanded for an editor: in rust-analyzer, and in unit tests.
 fn in_editor() -> bool {
-    static IN_EDITOR: LazyLock<bool> = LazyLock::new(|| {
-        let program = std::env::current_exe().unwrap_or_default();
-        program.file_name().is_some_and(|name| name.to_string_lossy().contains("rust-analyzer"))
-    });
-    *IN_EDITOR || !proc_macro::is_available()
+    *IN_RUST_ANALYZER || !proc_macro::is_available()
 }
 
 #[cfg(test)]
