@@ -15,6 +15,7 @@
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |
+//! | [`tape`] | why two runs differ, and what an update of a crate of hooks changes |
 //! | [`testing`] | testing hooks in a small real run, and on several ranks |
 //! | [`migration`] | coming from another training framework |
 //!

@@ -112,6 +112,8 @@ struct Side {
     hooks: Vec<Arc<Entry>>,
     /// The hash of each value, as far as it was read.
     values: HashMap<Arc<str>, u64>,
+    /// The states of hooks that only this run has: what changes in them is not compared.
+    own_states: Vec<String>,
     /// The number of training batches at the last record of the state.
     recorded: u64,
     /// The position of the last change that was equal.
@@ -126,6 +128,7 @@ impl Side {
             first_process: None,
             hooks: Vec::new(),
             values: HashMap::new(),
+            own_states: Vec::new(),
             recorded: 0,
             position: None,
         })
@@ -171,11 +174,21 @@ impl Side {
         Ok(None)
     }
 
+    /// Returns what a change has to do with the other run; `None` if it is only of states that the other
+    /// run does not have.
+    fn shared(&self, mut change: Change) -> Option<Change> {
+        change.values.retain(|(name, _)| !self.own_states.iter().any(|state| name.ends_with(&**state)));
+        (!change.values.is_empty()).then_some(change)
+    }
+
     /// Returns a change without consuming it.
     fn peek(&mut self, nth: usize) -> Result<Option<&Change>, Error> {
         while self.ahead.len() <= nth {
             match self.read()? {
-                Some(change) => self.ahead.push_back(change),
+                Some(change) => {
+                    let shared = self.shared(change);
+                    self.ahead.extend(shared);
+                }
                 None => return Ok(None),
             }
         }
@@ -221,6 +234,14 @@ pub fn difference(first: impl AsRef<Path>, second: impl AsRef<Path>) -> Result<D
         side.peek(0)?; // reads what the processes are
     }
     check_levels(&sides)?;
+    let states = sides.each_ref().map(|side| side.first_process.clone().unwrap_or_default().states.clone());
+    for (run, side) in sides.iter_mut().enumerate() {
+        side.own_states =
+            states[run].iter().filter(|state| !states[1 - run].contains(state)).cloned().collect();
+        for change in std::mem::take(&mut side.ahead) {
+            side.ahead.extend(side.shared(change));
+        }
+    }
     loop {
         let [one, other] = &mut sides;
         let (Some(a), Some(b)) = (one.peek(0)?.cloned(), other.peek(0)?.cloned()) else { break };
@@ -319,7 +340,13 @@ fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error
         if a_later && b_later {
             return Ok(first(Kind::Order(Arc::clone(&b.entry)), a));
         }
-        return Ok(if b_later { first(Kind::Changed(0), a) } else { first(Kind::Changed(1), b) });
+        // If neither comes later, a hook is the cause, and what the other run goes on with is an effect.
+        let is_first = |side: &Side, change: &Change| {
+            let nth = side.hooks.iter().position(|hook| is_same(hook, &change.entry));
+            (nth.is_none(), nth)
+        };
+        let is_of_one = b_later || !a_later && is_first(one, a) <= is_first(one, b);
+        return Ok(if is_of_one { first(Kind::Changed(0), a) } else { first(Kind::Changed(1), b) });
     }
     // One run goes on, while the other one still changes something at the position that both had in common.
     for (run, change) in [a, b].into_iter().enumerate() {

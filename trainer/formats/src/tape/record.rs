@@ -42,6 +42,8 @@ pub struct Process {
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,
+    /// The values of hooks with a state: the end of the names of what is in it.
+    pub states: Vec<String>,
 }
 
 /// How much a tape records.

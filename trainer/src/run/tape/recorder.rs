@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use trainer_formats::tape::{Entry, EntryKind, Level, Position, Process, Record};
 
 use super::settings::Tape;
-use super::values::Values;
+use super::values::{Values, names_of_states};
 use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::lifecycle::at;
@@ -159,6 +159,7 @@ impl Recorder {
             level: self.tape.level,
             circumstances: circumstances.map(|(name, value)| (name.to_owned(), value)).into(),
             settings,
+            states: names_of_states(run),
         }))?;
         for nth in 0..run.hooks.table.hooks().len() {
             self.entry(run, Key::Hook(nth))?;

@@ -7,6 +7,7 @@ use tch::{Device, Tensor};
 use crate::checkpoint::Saved;
 use crate::error::Result;
 use crate::hook::definition::public_path;
+use crate::hook::instance::Instance;
 use crate::libtorch::{Scan, TensorList, Var, hash_of_bytes, hash_of_random_state};
 use crate::run::Run;
 
@@ -285,12 +286,13 @@ impl Values {
         self.looks_at.clear();
         for slot in slots {
             let instance = &run.hooks.instances[slot as usize];
-            let (Some(state), Some(value), false) = (instance.state, &instance.value, instance.writes) else {
+            let (Some(state), Some(value), true) = (instance.state, &instance.value, is_read(instance))
+            else {
                 continue;
             };
             // An error is reported when a checkpoint is saved.
             let Ok(saved) = (state.save)(value) else { continue };
-            self.add_state(slot, &public_path((state.name)()), &saved, changed)?;
+            self.add_state(slot, &name_of_state(run, slot as usize), &saved, changed)?;
         }
         Ok(())
     }
@@ -298,12 +300,12 @@ impl Values {
     fn add_state(
         &mut self,
         slot: u32,
-        hook: &str,
+        state: &str,
         saved: &Saved,
         changed: &mut Vec<(u32, u64)>,
     ) -> Result<()> {
         for (key, text) in &saved.values {
-            let name = format!("`{key}` in the state of `{hook}`");
+            let name = format!("`{key}` {state}");
             self.plain(&name, hash_of_bytes(text.as_bytes()), changed);
         }
         let tensors: BTreeMap<&String, &Tensor> = saved.tensors.iter().chain(&saved.averages).collect();
@@ -311,7 +313,7 @@ impl Values {
             return Ok(());
         }
         let watched = self.states.entry(slot).or_insert_with(Watched::new);
-        let names = tensors.keys().map(|key| self.names.number(format!("`{key}` in the state of `{hook}`")));
+        let names = tensors.keys().map(|key| self.names.number(format!("`{key}` {state}")));
         watched.names = names.collect();
         watched.list = tensors.into_values().map(Tensor::shallow_clone).collect();
         changed.extend(numbered(watched.scan.changed(&watched.list, false, self.trusts)?, &watched.names));
@@ -327,6 +329,26 @@ impl Values {
             changed.push((number, hash));
         }
     }
+}
+
+/// Whether the state of a hook value is read.
+fn is_read(instance: &Instance) -> bool {
+    instance.state.is_some() && !instance.writes
+}
+
+/// The names of the states that are read.
+pub(super) fn names_of_states(run: &Run) -> Vec<String> {
+    let read = run.hooks.instances.iter().enumerate().filter(|(_, instance)| is_read(instance));
+    read.map(|(slot, _)| name_of_state(run, slot)).collect()
+}
+
+/// The end of the names of what is in the state of a hook value: ``in the state of `my_crate::Hook` ``,
+/// with a number for each further value of the type.
+fn name_of_state(run: &Run, slot: usize) -> String {
+    let instances = &run.hooks.instances;
+    let nth = instances[..slot].iter().filter(|other| other.type_id == instances[slot].type_id).count();
+    let number = if nth == 0 { String::new() } else { format!(" #{}", nth + 1) };
+    format!("in the state of `{}`{number}", public_path(instances[slot].type_name))
 }
 
 /// Returns the numbers of the names of the places of a list. A place beyond the list, which has become
