@@ -47,6 +47,7 @@ struct Program {
     accumulated: Option<u64>,
     batch_size: Option<usize>,
     state: Option<u64>,
+    threads: Option<i32>,
 }
 
 /// Halves the gradient of one variable.
@@ -171,6 +172,7 @@ impl Program {
     fn run(self, name: &str, tape: Tape) -> PathBuf {
         let folder = scratch(name);
         let mut trainer = self.builder(&folder, tape).build().unwrap();
+        tch::set_num_threads(self.threads.unwrap_or(1));
         trainer.fit(&mut self.data(), Some(&mut model::rows(8))).unwrap();
         folder.join("run.tape")
     }
@@ -394,6 +396,17 @@ fn equal_runs() {
     let found = compare(plain, watched);
     assert!(found.is_empty(), "{found}");
     assert!(found.to_string().contains("Only the second run has these hooks"), "{found}");
+    // With another number of threads, the results may be equal for a model of this size.
+    let [one, other] = [1, 2].map(|threads| {
+        Program { threads: Some(threads), ..Program::default() }
+            .run(&format!("tape-threads-{threads}"), Tape::full())
+    });
+    let found = compare(one, other);
+    assert_eq!(found.circumstances["threads"], ["1", "2"]);
+    assert!(
+        found.is_empty() || found.to_string().contains("which can be the reason:\n  threads: 1; 2"),
+        "{found}"
+    );
     let [one, other] = [None, Some(21)].map(|through_data| {
         Program { through_data, ..Program::default() }
             .run(&format!("tape-data-{through_data:?}"), Tape::full().paranoid(true))
