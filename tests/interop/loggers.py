@@ -129,8 +129,8 @@ def check_server():
         kills = 0
         while True:
             child = subprocess.Popen(
-                [program, "--exact", "loggers::child_process", "--ignored"],
-                env={**os.environ, "LD_LIBRARY_PATH": libraries, "TRAINER_TESTS_LOGGERS": str(run)},
+                [program, "--exact", "interop::loggers::tensorboard_child", "--ignored"],
+                env={**os.environ, "LD_LIBRARY_PATH": libraries, "TRAINER_INTEROP_FOLDER": str(run)},
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

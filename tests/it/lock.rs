@@ -32,10 +32,13 @@ fn error(builder: TrainerBuilder<impl Task>, path: &std::path::Path) -> String {
     builder.build().unwrap().check_lock(path).unwrap_err().to_string()
 }
 
+/// The environment variable with the folder of the child processes.
+const FOLDER: &str = "TRAINER_TESTS_LOCK";
+
 #[test]
-#[ignore = "a child process of the next test, which sets an environment variable"]
+#[ignore = "run by another test in a child process, which needs an environment variable"]
 fn child_process_that_writes_a_lock() {
-    let folder = std::path::PathBuf::from(std::env::var("LOCK_FOLDER").unwrap());
+    let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
     ordered().build().unwrap().check_lock(folder.join("hooks.lock")).unwrap();
     fs::write(folder.join("other"), "mine").unwrap();
     let error = error(program(), &folder.join("other"));
@@ -43,9 +46,20 @@ fn child_process_that_writes_a_lock() {
     assert_eq!(fs::read_to_string(folder.join("other")).unwrap(), "mine");
 }
 
+/// Whatever `TRAINER_LOCK` is in the environment of the tests.
 #[test]
 fn what_differs_from_a_lock_is_said_in_words() {
     let folder = scratch("lock");
+    let mut child = child_process("lock::child_process_that_compares");
+    let output = child.env_remove("TRAINER_LOCK").env(FOLDER, &folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+#[ignore = "run by another test in a child process, which needs an environment without a variable"]
+fn child_process_that_compares() {
+    let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
     let path = folder.join("hooks.lock");
     let missing = error(ordered(), &path);
     assert!(
@@ -54,14 +68,14 @@ fn what_differs_from_a_lock_is_said_in_words() {
         "{missing}"
     );
     let mut child = child_process("lock::child_process_that_writes_a_lock");
-    let output = child.env("TRAINER_LOCK", "update").env("LOCK_FOLDER", &folder).output().unwrap();
+    let output = child.env("TRAINER_LOCK", "update").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 
     let text = fs::read_to_string(&path).unwrap();
     for line in [
         ".epochs(…) = 3",
         "optimizer.group 1.weight_decay = 0.0",
-        "trainer = 0.1.0",
+        concat!("trainer = ", env!("CARGO_PKG_VERSION")),
         "[before_opt_step]\nhalve | train\nclamp | train",
         "trainer::hooks::Ema.decay = 0.9",
     ] {
@@ -115,12 +129,12 @@ fn what_differs_from_a_lock_is_said_in_words() {
     }
 
     // Another version alone is no error.
-    fs::write(&path, text.replace("trainer = 0.1.0", "trainer = 0.0.9")).unwrap();
+    fs::write(&path, text.replace(concat!("trainer = ", env!("CARGO_PKG_VERSION")), "trainer = 0.0.1"))
+        .unwrap();
     ordered().build().unwrap().check_lock(&path).unwrap();
     fs::write(&path, text.replace("halve | train", "halve")).unwrap();
     let damaged = error(ordered(), &path);
     assert!(damaged.ends_with("is not one of a lock: `halve`"), "{damaged}");
     fs::write(&path, "something").unwrap();
     assert!(error(ordered(), &path).contains("this is not a lock of this version"));
-    fs::remove_dir_all(folder).unwrap();
 }

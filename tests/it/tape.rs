@@ -377,6 +377,13 @@ fn pairs_in_a_process_of_their_own() {
     resumed_runs();
     tapes_that_are_cut_off();
     smaller_ranges();
+    // The folders of this process.
+    let own = format!("trainer-tests-{}-tape", std::process::id());
+    for entry in std::fs::read_dir(std::env::temp_dir()).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&own) {
+            std::fs::remove_dir_all(entry.path()).unwrap();
+        }
+    }
 }
 
 fn equal_runs() {
@@ -517,5 +524,6 @@ fn tapes_of_two_ranks() {
         assert!(found.starts_with("train batch 5 (epoch 0): hook `noise` at after_backward"), "{found}");
         let found = between("one", "other", "run.tape");
         assert!(found.is_empty() && found.end.is_some_and(|end| end.run == 1));
+        std::fs::remove_dir_all(&folder).unwrap();
     });
 }

@@ -106,11 +106,21 @@ fn describe_program(folder: &Path) {
 
 /// The environment variable with the address of the MLflow server for [`mlflow_child`].
 const SERVER: &str = "TRAINER_INTEROP_SERVER";
-/// The environment variable with the run folder of [`mlflow_child`].
+/// The environment variable with the run folder of a child process.
 const FOLDER: &str = "TRAINER_INTEROP_FOLDER";
 /// The environment variable with the scenario of [`mlflow_child`]: `finish`, `fail`, `cancel` or
 /// `slow`.
 const SCENARIO: &str = "TRAINER_INTEROP_SCENARIO";
+
+/// A run that `loggers.py` kills and resumes while TensorBoard's server reads its files.
+#[test]
+#[ignore = "run by the script of `make interop` in a child process"]
+fn tensorboard_child() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let slow = |_: &mut Cx<AfterStep>| std::thread::sleep(Duration::from_millis(5));
+    let builder = program(Path::new(&folder)).hook(TensorBoard::new()).on::<AfterStep>("slow", slow);
+    fit(&mut builder.build().unwrap()).unwrap();
+}
 
 /// A run that `mlflow_server.py` starts: one that finishes, fails, is cancelled, or is slow enough
 /// to be killed.
