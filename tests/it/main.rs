@@ -10,6 +10,7 @@ mod bad_input;
 #[cfg(unix)]
 mod cancel;
 mod checkpoints;
+mod children;
 #[cfg(target_os = "linux")]
 mod collectives;
 #[cfg(unix)]
