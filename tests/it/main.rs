@@ -79,6 +79,7 @@ mod records;
 mod recovery;
 mod reference;
 mod regressions_trainer_tools;
+mod replay;
 mod run_folder;
 mod schedules;
 mod settings;

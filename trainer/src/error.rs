@@ -342,14 +342,17 @@ pub enum CancelledBy {
     Sigterm,
     /// SIGHUP, sent when the terminal is closed or its connection is lost.
     Sighup,
+    /// The last batch of a [replay](crate::Trainer::replay). Only hooks around an operation see it, as an
+    /// error of the operation.
+    EndOfReplay,
 }
 
 impl CancelledBy {
-    /// The exit status that a shell reports for a program ended by this signal; 1 for a token.
+    /// The exit status that a shell reports for a program ended by this signal; otherwise 1.
     #[must_use]
     pub fn exit_status(self) -> i32 {
         match self {
-            CancelledBy::Token => 1,
+            CancelledBy::Token | CancelledBy::EndOfReplay => 1,
             CancelledBy::Sigint => 128 + SIGINT,
             CancelledBy::Sigterm => 128 + SIGTERM,
             CancelledBy::Sighup => 128 + SIGHUP,
@@ -364,6 +367,7 @@ impl fmt::Display for CancelledBy {
             CancelledBy::Sigint => "SIGINT (Ctrl-C)",
             CancelledBy::Sigterm => "SIGTERM",
             CancelledBy::Sighup => "SIGHUP (a closed terminal)",
+            CancelledBy::EndOfReplay => "the end of the replay",
         })
     }
 }

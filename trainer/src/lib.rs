@@ -141,6 +141,7 @@ pub use run::run_folder::RunFolder;
 pub use run::tape::Tape;
 /// The `tch` crate, in the version that this crate uses.
 pub use tch;
+pub use tools::replay::Replayed;
 pub use training::task::{
     BackwardDone, ForwardDone, LossDone, MetricInputs, Mode, StepDone, Supervised, Task, TrainStep,
 };

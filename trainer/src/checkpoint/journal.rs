@@ -88,7 +88,7 @@ impl Journal {
             Ok(summary) => {
                 let step = summary.counters;
                 let stopped = summary.stopped.clone();
-                let summary = Summary::replayed(step, summary.metrics.clone(), stopped.clone());
+                let summary = Summary::recorded(step, summary.metrics.clone(), stopped.clone());
                 (
                     Line::Finished { entry, step, metrics: floats(summary.metrics.iter()), stopped },
                     Ok(summary),
@@ -153,7 +153,7 @@ impl Journal {
                     continue;
                 }
                 Line::Finished { entry, step, metrics: values, stopped } => {
-                    (entry, Ok(Summary::replayed(step, metrics(values), stopped)))
+                    (entry, Ok(Summary::recorded(step, metrics(values), stopped)))
                 }
                 Line::Failed { entry, error } => (entry, Err(error)),
             };

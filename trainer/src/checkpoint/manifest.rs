@@ -168,8 +168,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 /// The progress of a run, ordered by its counters; the time of writing only breaks ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Progress {
-    fits: u64,
-    train_batches: u64,
+    /// The number of fits that had begun.
+    pub(crate) fits: u64,
+    /// The number of training batches.
+    pub(crate) train_batches: u64,
     epochs_done: u64,
     written_at: u64,
 }

@@ -75,7 +75,7 @@ impl Best {
 }
 
 /// The name of the folder of checkpoints in a run folder.
-const IN_RUN_FOLDER: &str = "checkpoints";
+pub(crate) const IN_RUN_FOLDER: &str = "checkpoints";
 
 const NO_RUN_FOLDER: &str =
     "`Checkpoint::in_run_folder()` needs a run folder: set `.run_folder(\"runs/first\")`";

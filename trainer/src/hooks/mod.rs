@@ -32,6 +32,7 @@ pub use amp::Amp;
 pub use averaging::{Ema, Swa};
 pub use batch_norm_update::BatchNormUpdate;
 pub use checkpoint::Checkpoint;
+pub(crate) use checkpoint::IN_RUN_FOLDER;
 pub use data_parallel::DataParallel;
 pub use early_stopping::EarlyStopping;
 pub use feature_recorder::FeatureRecorder;

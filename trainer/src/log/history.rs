@@ -230,7 +230,7 @@ pub struct Summary {
 
 impl Summary {
     /// The summary of an entry point that had finished when a checkpoint was written.
-    pub(crate) fn replayed(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
+    pub(crate) fn recorded(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
         let mut history = History::default();
         history.record(counters, &metrics);
         Summary { counters, metrics, history, stopped, warnings: Vec::new(), incomplete_logs: Vec::new() }

@@ -56,7 +56,9 @@ impl Default for TapeFile {
 impl TapeFile {
     /// Creates the file of a new run.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
-        if self.file.is_none() {
+        if cx.is_replay() {
+            self.file = None; // the records stay in memory
+        } else if self.file.is_none() {
             self.rank = cx.rank();
             let path = cx.tape().and_then(|tape| tape.path);
             self.file =

@@ -26,8 +26,8 @@ pub(crate) struct CheckpointState {
     pub(crate) journal: Journal,
     /// What decides the result, as the program had set it when its first entry point began.
     pub(crate) facts: Option<Facts>,
-    /// The number of entry points of each phase that were replayed after a resume.
-    pub(crate) replayed: [usize; Phase::ALL.len()],
+    /// The number of entry points of each phase that were skipped after a resume, because they had ended.
+    pub(crate) skipped: [usize; Phase::ALL.len()],
     /// The number of calls of `predict` that have ended, with or without an error.
     pub(crate) predictions: u64,
 }
@@ -55,6 +55,9 @@ pub(crate) struct BackgroundSave {
 
 impl Run {
     pub(crate) fn request_checkpoint(&self, folder: PathBuf, in_background: bool) {
+        if self.replay.is_some() {
+            return; // a replay writes nothing
+        }
         let mut requests = self.checkpoints.requests.borrow_mut();
         requests.retain(|request| request.folder != folder);
         requests.push(SaveRequest { folder, in_background });

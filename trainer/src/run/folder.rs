@@ -21,7 +21,7 @@ pub(crate) struct FolderState {
     pub(crate) omits_command_line: bool,
     /// The path, from the first entry point on.
     pub(crate) path: Option<PathBuf>,
-    /// The file that describes the run, from the first entry point that is not replayed.
+    /// The file that describes the run, from the first entry point that is not skipped.
     pub(crate) file: Option<RunFile>,
     /// The lock of the folder, held while an entry point runs.
     pub(crate) lock: Option<Lock>,

@@ -13,6 +13,7 @@ pub(crate) mod probe;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
+pub(crate) mod replay;
 pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
@@ -38,6 +39,7 @@ use crate::moment::MomentInfo;
 use crate::moments::tree;
 use crate::optim::Optimizers;
 use crate::run::recorder::Recorder;
+use crate::run::replay::Replay;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Hyperparameter;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveRequest};
@@ -97,6 +99,8 @@ pub struct Run {
     pub(crate) recorder: Option<Box<Recorder>>,
     /// Records the run, if it has a tape. A hook that only observes changes it too.
     pub(crate) tape: RefCell<Option<Box<tape::Recorder>>>,
+    /// Set if the run repeats a part of a recorded one.
+    pub(crate) replay: Option<Replay>,
     pub(crate) modules: Modules,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
     pub(crate) error: Option<Error>,

@@ -103,6 +103,11 @@ impl Drop for ActiveEntry {
     }
 }
 
+/// Whether no entry point is running on this thread.
+pub(super) fn is_outermost() -> bool {
+    LEVELS.with_borrow(Vec::is_empty)
+}
+
 /// Returns the random states of the devices of the entry points that are running on this thread.
 fn random_states(levels: &[Level]) -> Result<Vec<(Device, Tensor)>> {
     let mut devices = Vec::new();

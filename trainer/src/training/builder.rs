@@ -290,6 +290,7 @@ impl<T: Task> TrainerBuilder<T> {
             checkpoints: CheckpointState::new(self.resume),
             recorder,
             tape: RefCell::new(tape),
+            replay: None,
             modules: Modules::new(may_grow),
             error: None,
         };

@@ -1,6 +1,6 @@
 //! What the loop does next: [`decide`], which all ranks decide together.
 
-use super::{plan, save};
+use super::{plan, replay, save};
 use crate::distributed::World;
 use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
@@ -102,6 +102,7 @@ impl Report {
 /// Returns an error if the run was cancelled.
 pub(super) fn decide(run: &mut Run, next: Option<NextBatch>) -> Result<Decision> {
     let is_train = run.place.phase == Phase::Train;
+    replay::check_end(run)?;
     if is_train {
         plan::check_deadline(run);
     }

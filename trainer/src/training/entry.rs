@@ -3,8 +3,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::active::ActiveEntry;
-use super::{decide, facts, modules, ranks, records, resume, run_folder, save, variables, window};
+use super::active::{self, ActiveEntry};
+use super::{decide, facts, modules, ranks, records, replay, resume, run_folder, save, variables, window};
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes};
@@ -31,12 +31,15 @@ pub(super) fn enter(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
+    if active::is_outermost() {
+        replay::check_requested(run)?;
+    }
     // Before the signal handlers are installed, so that a signal ends the process while it waits.
     ranks::join(run)?;
     facts::note(run);
     let folder = run_folder::resolve(run);
-    let replayed = folder.and_then(|()| resume::replay(run, phase));
-    if let Some(outcome) = ranks::or_leave(run, replayed)? {
+    let recorded = folder.and_then(|()| resume::recorded_outcome(run, phase));
+    if let Some(outcome) = ranks::or_leave(run, recorded)? {
         return outcome;
     }
     let active = ActiveEntry::begin(run, operation);
@@ -125,7 +128,9 @@ fn run_guarded(
     // Fires `after_record` first, because the record in flight was created before the run ended.
     let (in_flight, late) = records::flush_at_exit(run);
     keep_first(&mut panic, late);
-    if let Err(error) = result {
+    if let Err(error) = result
+        && !replay::has_ended(run)
+    {
         let counters = run.progress.counters;
         // The hooks see the phase and the counters of the moment where the error occurred.
         if let Some(location) = error.location() {
@@ -162,9 +167,11 @@ fn run_guarded(
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = window::discard(run);
     // After the last checkpoint: a resumed run continues these records.
-    let (rest, late) = records::emit_rest(run);
-    keep_first(&mut panic, late);
-    errors.extend(rest);
+    if !replay::has_ended(run) {
+        let (rest, late) = records::emit_rest(run);
+        keep_first(&mut panic, late);
+        errors.extend(rest);
+    }
     ranks::part(run, &mut errors);
     let (later, late) = run.fire_all::<at::teardown>();
     keep_first(&mut panic, late);

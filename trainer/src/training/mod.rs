@@ -18,6 +18,7 @@ pub mod prelude;
 mod profile;
 mod ranks;
 mod records;
+pub(crate) mod replay;
 mod replicas;
 mod resume;
 mod run_folder;

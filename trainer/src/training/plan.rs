@@ -93,6 +93,7 @@ pub(super) fn warn_of_divergence(run: &mut Run) {
 pub(super) fn check_deadline(run: &mut Run) {
     if let Some(deadline) = run.fit.plan.deadline
         && run.requests.stop.is_none()
+        && run.replay.is_none()
         && Instant::now() >= deadline
     {
         let time = run.settings.max_time.unwrap_or_default();

@@ -40,8 +40,10 @@ pub(crate) struct DataFingerprint {
 ///
 /// For an entry point other than `fit`, returns an error if it had not ended, or if the checkpoint
 /// cannot be read.
-pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
-    let Some(resume) = run.checkpoints.resume.clone() else { return Ok(None) };
+pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
+    let Some(resume) = run.checkpoints.resume.clone().filter(|_| run.replay.is_none()) else {
+        return Ok(None);
+    };
     let loaded = find(run, &resume, |_| {}).and_then(|folder| {
         let Some(folder) = folder else { return Ok(None) };
         let manifest = Manifest::load(&folder)?;
@@ -54,7 +56,7 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
         Err(_) if entry == Phase::Train => return Ok(None), // `resume` reports it
         Err(error) => return Err(error),
     };
-    let nth = run.checkpoints.replayed[entry as usize];
+    let nth = run.checkpoints.skipped[entry as usize];
     let outcome = if entry == Phase::Predict {
         ((nth as u64) < parts::predictions(&manifest)?).then(|| Ok(Summary::default()))
     } else {
@@ -63,7 +65,7 @@ pub(crate) fn replay(run: &mut Run, entry: Phase) -> Result<Option<Result<Summar
     let name = if entry == Phase::Train { "fit" } else { entry.name() };
     match outcome {
         Some(outcome) => {
-            run.checkpoints.replayed[entry as usize] += 1;
+            run.checkpoints.skipped[entry as usize] += 1;
             run.progress.fits_begun += u64::from(entry == Phase::Train);
             let nth = nth + 1;
             let folder = folder.display();

@@ -105,6 +105,8 @@ fn is_same(one: &Entry, other: &Entry) -> bool {
 /// One of the two runs.
 struct Side {
     tape: Tape,
+    /// The event that comes before the next one of the tape.
+    held: Option<Event>,
     /// The changes that were read ahead.
     ahead: VecDeque<Change>,
     first_process: Option<Arc<Process>>,
@@ -121,9 +123,10 @@ struct Side {
 }
 
 impl Side {
-    fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Side {
-            tape: Tape::open(path)?,
+    fn new(tape: Tape) -> Self {
+        Side {
+            tape,
+            held: None,
             ahead: VecDeque::new(),
             first_process: None,
             hooks: Vec::new(),
@@ -131,26 +134,88 @@ impl Side {
             own_states: Vec::new(),
             recorded: 0,
             position: None,
-        })
+        }
     }
 
-    /// Reads one more change; `None` at the end.
-    fn read(&mut self) -> Result<Option<Change>, Error> {
-        while let Some(event) = self.tape.next().transpose()? {
+    fn event(&mut self) -> Result<Option<Event>, Error> {
+        match self.held.take() {
+            Some(event) => Ok(Some(event)),
+            None => self.tape.next().transpose(),
+        }
+    }
+
+    /// Reads what the run is. Returns the number of training batches before its first change, if it
+    /// continues a checkpoint of another run.
+    fn begin(&mut self) -> Result<Option<u64>, Error> {
+        while let Some(event) = self.event()? {
             match event {
                 Event::Process(process) => {
                     self.first_process.get_or_insert(process);
                 }
-                Event::Entry(entry) => {
-                    if entry.kind == EntryKind::Hook && !self.hooks.iter().any(|hook| is_same(hook, &entry)) {
-                        self.hooks.push(entry);
+                Event::Entry(entry) => self.add_hook(entry),
+                Event::Resumed { batches, .. } => {
+                    self.held = Some(event);
+                    return Ok(Some(batches));
+                }
+                Event::Changed { .. } | Event::Saved(_) => {
+                    self.held = Some(event);
+                    return Ok(None);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Skips what the run did before it wrote the checkpoint after this many training batches, or
+    /// else what it did in these batches.
+    fn skip_to(&mut self, batches: u64) -> Result<(), Error> {
+        let mut saved = 0;
+        for event in self.tape.reopened()? {
+            saved += usize::from(event? == Event::Saved(batches));
+        }
+        while let Some(event) = self.event()? {
+            match event {
+                Event::Saved(at) if at == batches && saved > 0 => {
+                    saved -= 1;
+                    if saved == 0 {
+                        return Ok(());
                     }
                 }
+                Event::Changed { ref position, .. } if saved == 0 && position.batches_seen >= batches => {
+                    self.held = Some(event);
+                    return Ok(());
+                }
+                Event::Changed { entry, position, values } => {
+                    self.values.extend(values);
+                    if entry.kind == EntryKind::Interval {
+                        self.recorded = position.batches_seen + 1;
+                    }
+                }
+                Event::Resumed { values, .. } => self.values.extend(values),
+                Event::Entry(entry) => self.add_hook(entry),
+                Event::Process(_) | Event::Saved(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn add_hook(&mut self, entry: Arc<Entry>) {
+        if entry.kind == EntryKind::Hook && !self.hooks.iter().any(|hook| is_same(hook, &entry)) {
+            self.hooks.push(entry);
+        }
+    }
+
+    /// Reads one more change; `None` at the end.
+    fn read(&mut self) -> Result<Option<Change>, Error> {
+        while let Some(event) = self.event()? {
+            match event {
+                Event::Process(_) | Event::Saved(_) => {}
+                Event::Entry(entry) => self.add_hook(entry),
                 Event::Changed { entry, position, values } => {
                     self.values.extend(values.iter().cloned());
                     return Ok(Some(Change { entry, position, values }));
                 }
-                Event::Resumed { position, values } => {
+                Event::Resumed { position, values, .. } => {
                     let differs = |(name, hash): &(Arc<str>, u64)| {
                         self.values.get(name).is_some_and(|before| before != hash)
                     };
@@ -168,7 +233,6 @@ impl Side {
                         return Ok(Some(Change { entry: Arc::new(entry), position, values }));
                     }
                 }
-                Event::Saved(_) => {}
             }
         }
         Ok(None)
@@ -224,23 +288,45 @@ impl Side {
 
 /// Returns how the runs differ whose tapes are at these paths.
 ///
+/// A run that begins with a checkpoint of the other one is compared from there on.
+///
 /// # Errors
 ///
 /// Returns an error if a tape cannot be read, or if the tapes were recorded at different levels.
 pub fn difference(first: impl AsRef<Path>, second: impl AsRef<Path>) -> Result<Difference, Error> {
-    let mut sides = [Side::open(first.as_ref())?, Side::open(second.as_ref())?];
+    difference_of(Tape::open(first)?, Tape::open(second)?)
+}
+
+/// Returns how the runs with these tapes differ, as [`difference`] does.
+///
+/// # Errors
+///
+/// Returns an error for the same reasons as [`difference`].
+pub fn difference_of(first: Tape, second: Tape) -> Result<Difference, Error> {
+    let mut sides = [Side::new(first), Side::new(second)];
     let mut found = Difference::default();
-    for side in &mut sides {
-        side.peek(0)?; // reads what the processes are
+    let [one, other] = &mut sides;
+    match (one.begin()?, other.begin()?) {
+        (None, Some(batches)) => {
+            one.skip_to(batches)?;
+            other.values.clone_from(&one.values);
+        }
+        (Some(batches), None) => {
+            other.skip_to(batches)?;
+            one.values.clone_from(&other.values);
+        }
+        (Some(_), Some(_)) => {
+            if let Some(Event::Resumed { values, .. }) = &one.held {
+                other.values.extend(values.iter().cloned());
+            }
+        }
+        (None, None) => {}
     }
     check_levels(&sides)?;
     let states = sides.each_ref().map(|side| side.first_process.clone().unwrap_or_default().states.clone());
     for (run, side) in sides.iter_mut().enumerate() {
         side.own_states =
             states[run].iter().filter(|state| !states[1 - run].contains(state)).cloned().collect();
-        for change in std::mem::take(&mut side.ahead) {
-            side.ahead.extend(side.shared(change));
-        }
     }
     loop {
         let [one, other] = &mut sides;

@@ -1,7 +1,7 @@
 //! [`Tape`]: reads the events of a tape.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,20 +49,38 @@ pub enum Event {
     },
     /// The run was resumed, and has these values.
     Resumed {
+        /// The number of training batches before the checkpoint.
+        batches: u64,
         /// Where in the run.
         position: Arc<Position>,
         /// The names of all values, with their hashes.
         values: Vec<(Arc<str>, u64)>,
     },
-    /// A checkpoint of this state was written, with this name.
-    Saved(String),
+    /// A checkpoint of this state was written, after this many training batches.
+    Saved(u64),
+}
+
+/// Where the bytes of a tape are.
+#[derive(Debug)]
+enum Source {
+    File(BufReader<File>),
+    Memory(Cursor<Vec<u8>>),
+}
+
+impl Read for Source {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Source::File(file) => file.read(buffer),
+            Source::Memory(bytes) => bytes.read(buffer),
+        }
+    }
 }
 
 /// An open tape: an iterator over its events.
 #[derive(Debug)]
 pub struct Tape {
     path: PathBuf,
-    file: BufReader<File>,
+    source: Source,
     names: Vec<Arc<str>>,
     entries: Vec<Arc<Entry>>,
     position: Arc<Position>,
@@ -85,21 +103,32 @@ impl Tape {
             Ok(file)
         });
         let file = opened.map_err(|error| Error::Io { path: path.clone(), error })?;
-        if start != MAGIC {
-            let why = match start.starts_with(b"trainer tape ") {
-                true => "this tape has a version that this program does not read: use a newer one",
-                false => "this is not a tape",
-            };
-            return Err(Error::Content { path, why: why.into() });
-        }
-        Ok(Tape {
+        check_start(&path, &start)?;
+        Ok(Tape::new(path, Source::File(file)))
+    }
+
+    /// Returns a tape in memory, which begins with [`MAGIC`]. `name` stands for its path in errors.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the bytes are not a tape of a version that this crate reads.
+    pub fn of_bytes(name: impl Into<PathBuf>, bytes: Vec<u8>) -> Result<Self, Error> {
+        let path = name.into();
+        check_start(&path, &bytes[..bytes.len().min(MAGIC.len())])?;
+        let mut bytes = Cursor::new(bytes);
+        bytes.set_position(MAGIC.len() as u64);
+        Ok(Tape::new(path, Source::Memory(bytes)))
+    }
+
+    fn new(path: PathBuf, source: Source) -> Self {
+        Tape {
             path,
-            file,
+            source,
             names: Vec::new(),
             entries: Vec::new(),
             position: Arc::default(),
             has_ended: false,
-        })
+        }
     }
 
     /// The path of the file.
@@ -108,9 +137,17 @@ impl Tape {
         &self.path
     }
 
+    /// Opens the same tape once more, from its beginning.
+    pub(super) fn reopened(&self) -> Result<Self, Error> {
+        match &self.source {
+            Source::File(_) => Tape::open(&self.path),
+            Source::Memory(bytes) => Tape::of_bytes(&self.path, bytes.get_ref().clone()),
+        }
+    }
+
     /// Reads the next record; `None` at the end.
     fn record(&mut self) -> Result<Option<Record>, Error> {
-        match rmp_serde::from_read(&mut self.file) {
+        match rmp_serde::from_read(&mut self.source) {
             Ok(record) => Ok(Some(record)),
             Err(Decode::InvalidMarkerRead(error) | Decode::InvalidDataRead(error)) => {
                 if error.kind() == io::ErrorKind::UnexpectedEof {
@@ -163,13 +200,26 @@ impl Tape {
                     let position = Arc::clone(&self.position);
                     Event::Changed { entry, position, values: self.named(values)? }
                 }
-                Record::Resumed(values) => {
-                    Event::Resumed { position: Arc::clone(&self.position), values: self.named(values)? }
+                Record::Resumed(batches, values) => {
+                    let position = Arc::clone(&self.position);
+                    Event::Resumed { batches, position, values: self.named(values)? }
                 }
-                Record::Saved(name) => Event::Saved(name),
+                Record::Saved(batches) => Event::Saved(batches),
             }));
         }
     }
+}
+
+/// Returns an error if a tape does not begin like one that this crate reads.
+fn check_start(path: &Path, start: &[u8]) -> Result<(), Error> {
+    if start == MAGIC {
+        return Ok(());
+    }
+    let why = match start.starts_with(b"trainer tape ") {
+        true => "this tape has a version that this program does not read: use a newer one",
+        false => "this is not a tape",
+    };
+    Err(Error::Content { path: path.to_owned(), why: why.into() })
 }
 
 impl Iterator for Tape {

@@ -8,7 +8,7 @@ mod difference;
 mod events;
 mod record;
 
-pub use difference::{Difference, End, First, Kind, Only, difference};
+pub use difference::{Difference, End, First, Kind, Only, difference, difference_of};
 pub use events::{Error, Event, Tape};
 pub use record::{Entry, EntryKind, Level, MAGIC, Position, Process, Record};
 

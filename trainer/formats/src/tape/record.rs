@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,10 +25,11 @@ pub enum Record {
     /// An entry has changed these values: the number of each name, and the hash of its new value; 0 is
     /// the hash of a value that no longer exists.
     Changed(u32, Vec<(u32, u64)>),
-    /// The run was resumed from a checkpoint, and has these values.
-    Resumed(Vec<(u32, u64)>),
-    /// A checkpoint of this state was written.
-    Saved(String),
+    /// The run was resumed from a checkpoint that was written after this many training batches, and has
+    /// these values; none in a tape of [`Level::Steps`].
+    Resumed(u64, Vec<(u32, u64)>),
+    /// A checkpoint of this state was written, after this many training batches.
+    Saved(u64),
 }
 
 /// What can make the same program compute something else, and what the program is.
@@ -37,6 +39,10 @@ pub struct Process {
     pub rank: (u32, u32),
     /// How much is recorded.
     pub level: Level,
+    /// The training batches that are recorded.
+    pub batches: Range<u64>,
+    /// Whether every tensor is read at every entry.
+    pub paranoid: bool,
     /// The circumstances: the number of threads, the versions of libtorch and of the compiler, the
     /// instruction set of the kernels, the device.
     pub circumstances: BTreeMap<String, String>,

@@ -95,12 +95,13 @@ impl Recorder {
         self.values.forget();
         if self.covers(run) {
             self.is_in_range = true;
-            if self.tape.level == Level::Full {
-                let restored = self.values.changed(run)?;
-                self.name_new()?;
-                self.go_to(run)?;
-                self.write(&Record::Resumed(restored))?;
-            }
+            let restored = match self.tape.level {
+                Level::Full => self.values.changed(run)?,
+                Level::Steps(_) => Vec::new(),
+            };
+            self.name_new()?;
+            self.go_to(run)?;
+            self.write(&Record::Resumed(run.progress.train_batches, restored))?;
         }
         Ok(())
     }
@@ -114,7 +115,7 @@ impl Recorder {
     /// Notes that a checkpoint of the current state was written.
     pub(crate) fn saved(&mut self, run: &Run) -> Result<()> {
         if self.is_on && self.is_in_range {
-            self.write(&Record::Saved(run.progress.counters.batches_seen.to_string()))?;
+            self.write(&Record::Saved(run.progress.train_batches))?;
         }
         Ok(())
     }
@@ -157,6 +158,8 @@ impl Recorder {
         self.write(&Record::Process(Process {
             rank: (world.rank(), world.size()),
             level: self.tape.level,
+            batches: self.tape.batches.clone(),
+            paranoid: !self.tape.trusts,
             circumstances: circumstances.map(|(name, value)| (name.to_owned(), value)).into(),
             settings,
             states: names_of_states(run),

@@ -1,0 +1,166 @@
+//! [`Trainer::replay`]: repeats a part of a recorded run.
+
+mod request;
+mod source;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use trainer_formats::tape::{Difference, MAGIC, Tape as TapeReader, difference_of};
+
+use crate::Tape;
+use crate::checkpoint::Resume;
+use crate::data::Loader;
+use crate::error::{Error, Result};
+use crate::hook::definition::Hooks;
+use crate::hook::instance::Instance;
+use crate::log::history::Summary;
+use crate::loggers::TapeFile;
+use crate::run::Run;
+use crate::training::Trainer;
+use crate::training::replay;
+use crate::training::task::Task;
+use source::Source;
+
+/// What [`Trainer::replay`] has done.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Replayed {
+    /// The checkpoint from which the replay began; `None` for the start of the run.
+    pub from: Option<PathBuf>,
+    /// The number of changes that were equal in the replay and in the [tape](crate::Tape) of the run;
+    /// `None` if the run has no tape.
+    pub compared: Option<u64>,
+    /// The summary of the training batches, as [`fit`](Trainer::fit) returns it.
+    pub summary: Summary,
+}
+
+impl<T: Task> Trainer<T> {
+    /// Trains the training batches `batches` of a recorded run again, and those between the checkpoint
+    /// before them and their beginning, with the hooks of this trainer: for example with one that
+    /// [observes](crate::Cx#observers) what nobody had observed in the run.
+    ///
+    /// `run` is the folder of the run, or a folder with its checkpoints. Batches are counted from 0 over all
+    /// epochs, as in the answers of `trainer diff`. The replay begins with the newest checkpoint that
+    /// was written before the first of the batches, or else with the start of the run, and ends right
+    /// after the last one, before a validation that follows it. Of the points at the end of a run, only
+    /// `teardown` fires then. If the run has a [tape](crate::Tape), everything that it records is compared
+    /// with it.
+    ///
+    /// A replay writes nothing: hooks with the key [`writes`](crate::language::writes), such as the
+    /// built-in loggers and [`Checkpoint`](crate::hooks::Checkpoint), are not called, requests for
+    /// checkpoints are ignored, and there is no run folder. A hook that writes without the key can ask
+    /// [`Cx::is_replay`](crate::Cx::is_replay). All of this holds for the trainer from now on: it stands at the end of the
+    /// batches, so that its weights are those of the run at that time, and
+    /// [`validate`](Trainer::validate) and [`predict`](Trainer::predict) use them.
+    ///
+    /// ```no_run
+    /// # use trainer::prelude::*;
+    /// # fn replay(task: impl Task<Batch = Tensor>, train: &mut InMemory<Tensor>) -> Result<()> {
+    /// let mut trainer = Trainer::builder(task)
+    ///     .optimizer(AdamW::new(1e-3))
+    ///     .epochs(100)
+    ///     .observe::<AfterBackward>("grad", |cx| {
+    ///         println!("{}: {:?}", cx.counters().batches_seen, cx.grad("fc1.weight")?.norm());
+    ///         Ok(())
+    ///     })
+    ///     .build()?;
+    /// trainer.replay(train, None, "runs/0007", 4170..4175)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - `batches` is empty, or the run ends before it;
+    /// - the run has no checkpoint before the first batch, and this trainer has trained before;
+    /// - the program differs from that of the run, so that [`fit`](Trainer::fit) would not
+    ///   [resume](crate::TrainerBuilder::resume) from the checkpoint;
+    /// - the replay differs from the tape of the run; the error says where, as `trainer diff` does;
+    /// - `fit` returns an error.
+    pub fn replay(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        valid: Option<&mut dyn Loader<T::Batch>>,
+        run: impl AsRef<Path>,
+        batches: Range<u64>,
+    ) -> Result<Replayed> {
+        let path = run.as_ref();
+        let source = Source::find(&self.run, path, &batches)?;
+        let tape = source.tape.as_ref().map(|(_, settings)| settings.clone());
+        let (replayed, records) = self.repeat(train, valid, &source, &batches, tape)?;
+        let compared = match &source.tape {
+            None => None,
+            Some((tape, _)) => Some(compare(path, tape, &records)?),
+        };
+        Ok(Replayed { compared, ..replayed })
+    }
+
+    /// Repeats batches of a run, and returns what was recorded of them.
+    fn repeat(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        valid: Option<&mut dyn Loader<T::Batch>>,
+        source: &Source,
+        batches: &Range<u64>,
+        tape: Option<Tape>,
+    ) -> Result<(Replayed, Vec<u8>)> {
+        self.run.model.optimizers.require()?;
+        begin(&mut self.run, source, batches.end, tape)?;
+        let result = self.fit(train, valid);
+        let records = self.run.tape.get_mut().as_mut().map(|tape| tape.take()).unwrap_or_default();
+        if let Some(replay) = &mut self.run.replay {
+            replay.until = u64::MAX;
+            replay.has_ended = false;
+        }
+        let summary = result?;
+        let trained = self.run.progress.train_batches;
+        if trained <= batches.start {
+            return Err(Error::usage(format!(
+                "the run has only {trained} training batches: there is nothing to replay in {}..{}",
+                batches.start, batches.end
+            )));
+        }
+        let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
+        Ok((Replayed { from, compared: None, summary }, records))
+    }
+}
+
+/// Makes the trainer one that repeats batches of this run.
+fn begin(run: &mut Run, source: &Source, until: u64, tape: Option<Tape>) -> Result<()> {
+    let checkpoint = source.checkpoint.as_ref();
+    match checkpoint {
+        Some((_, progress)) => run.progress.fits_begun = progress.fits.saturating_sub(1),
+        None if run.progress.fits_begun > 0 => {
+            return Err(Error::usage(
+                "this replay begins with the start of the run, because there is no checkpoint before its first batch, but \
+                 this trainer has already trained: build a new one",
+            ));
+        }
+        None => {}
+    }
+    let checkpoint = checkpoint.map(|(path, _)| Resume::From(path.clone()));
+    let recording = (Instance::with_hooks(TapeFile::default()), TapeFile::__hooks());
+    replay::begin(run, checkpoint, until, tape, recording)
+}
+
+/// Compares the records of a replay with the tape of the run, and returns the number of changes that
+/// were equal.
+fn compare(run: &Path, tape: &Path, records: &[u8]) -> Result<u64> {
+    let recorded = TapeReader::open(tape).map_err(Error::new)?;
+    let replayed = TapeReader::of_bytes("the replay", [MAGIC, records].concat()).map_err(Error::new)?;
+    let mut difference = difference_of(recorded, replayed).map_err(Error::new)?;
+    // Those that a replay leaves out, unless they had changed something.
+    difference.only.retain(|only| only.run == 1);
+    if difference.is_empty() { Ok(difference.compared) } else { Err(differs(run, &difference)) }
+}
+
+fn differs(run: &Path, difference: &Difference) -> Error {
+    Error::usage(format!(
+        "the replay differs from the run in {} (here, the first run is the recorded one, and the second is the replay): {}",
+        run.display(),
+        difference.to_string().trim_end()
+    ))
+}
