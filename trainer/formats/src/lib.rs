@@ -1,8 +1,13 @@
 //! The files that [`trainer`](https://docs.rs/trainer) writes into the folder of a run, for programs
 //! that read them. It needs no libtorch.
 //!
+//! - [`run`]: the folder of a run: its settings, status, metrics and curves.
 //! - [`tape`]: what each hook and each operation of a run changed, and the difference of two runs.
 
 #![allow(clippy::disallowed_methods, reason = "the files of another program are only read")]
 
+mod float;
+pub mod run;
 pub mod tape;
+
+pub use float::Float;

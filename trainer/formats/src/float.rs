@@ -1,0 +1,75 @@
+//! [`Float`]: numbers in JSON that keep NaN and infinities.
+
+use std::fmt;
+
+use serde::de::{Error, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// An `f64` that survives a round trip through JSON. JSON has neither NaN nor infinities, so they are
+/// the strings `"NaN"`, `"inf"` and `"-inf"`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Float(pub f64);
+
+impl Serialize for Float {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_finite() { serializer.serialize_f64(self.0) } else { serializer.collect_str(&self.0) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Float {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FloatVisitor).map(Float)
+    }
+}
+
+/// Returns the number that a string in JSON stands for, if it is one of those of [`Float`].
+pub(crate) fn not_finite(text: &str) -> Option<f64> {
+    match text {
+        "NaN" => Some(f64::NAN),
+        "inf" => Some(f64::INFINITY),
+        "-inf" => Some(f64::NEG_INFINITY),
+        _ => None,
+    }
+}
+
+/// Deserializes a number, or the text of a number that is not finite.
+struct FloatVisitor;
+
+impl Visitor<'_> for FloatVisitor {
+    type Value = f64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, \"NaN\", \"inf\" or \"-inf\"")
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<f64, E> {
+        Ok(number)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<f64, E> {
+        Ok(number as f64)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<f64, E> {
+        Ok(number as f64)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<f64, E> {
+        not_finite(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Float;
+
+    #[test]
+    fn every_number_survives_a_round_trip_through_json() {
+        for number in [0.1 + 0.2, -0.0, 3.0, 1e300, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 5e-324] {
+            let text = serde_json::to_string(&Float(number)).unwrap();
+            let Float(back) = serde_json::from_str(&text).unwrap();
+            assert!(back.to_bits() == number.to_bits() || back.is_nan() && number.is_nan(), "{text}");
+        }
+        assert!(serde_json::from_str::<Float>("\"nan(7)\"").is_err());
+    }
+}

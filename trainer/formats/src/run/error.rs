@@ -1,0 +1,54 @@
+//! [`Error`]: why a run cannot be read.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An error while the folder of a run is read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or folder cannot be read.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason.
+        #[source]
+        error: io::Error,
+    },
+    /// The content of a file is not what it should be.
+    #[error("{}: {why}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Error {
+    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+        Error::Io { path: path.to_owned(), error }
+    }
+
+    pub(super) fn content(path: &Path, why: impl Into<String>) -> Self {
+        Error::Content { path: path.to_owned(), why: why.into() }
+    }
+
+    /// Returns the file or folder that cannot be read.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        match self {
+            Error::Io { path, .. } | Error::Content { path, .. } => path,
+        }
+    }
+
+    /// Returns what is wrong with it, without its path.
+    #[must_use]
+    pub fn why(&self) -> String {
+        match self {
+            Error::Io { error, .. } => error.to_string(),
+            Error::Content { why, .. } => why.clone(),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! [`RunFile`]: the content of `run.json`, which the trainer writes and other programs read.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::metric::Metrics;
+use super::process::Process;
+
+/// The name of the file in the folder of a run that describes it.
+pub const RUN_FILE: &str = "run.json";
+/// The largest `run.json` that is read.
+pub const MAX_BYTES: u64 = 1 << 24;
+
+const FORMAT: &str = "trainer run";
+/// Increased if an earlier reader would misunderstand the file. A field that is added does not: it has
+/// a default for files without it.
+const VERSION: u64 = 1;
+
+/// The status of a run.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// The run is in progress. In `run.json`, its process may also have been killed.
+    Running,
+    /// The last entry point returned its result.
+    Finished,
+    /// The last entry point returned an error, or panicked.
+    Failed,
+    /// The last entry point was cancelled, by a signal or by the program.
+    Cancelled,
+    /// The process ended during an entry point. No `run.json` says so:
+    /// [`Run::status`](super::Run::status) concludes it.
+    Killed,
+}
+
+impl Status {
+    /// Returns the name, as in JSON: `finished`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Running => "running",
+            Status::Finished => "finished",
+            Status::Failed => "failed",
+            Status::Cancelled => "cancelled",
+            Status::Killed => "killed",
+        }
+    }
+}
+
+/// The content of `run.json`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct RunFile {
+    format: String,
+    version: u64,
+    /// The status that the trainer recorded. It never is [`Killed`](Status::Killed):
+    /// [`Run::status`](super::Run::status) returns the actual one.
+    pub status: Status,
+    /// The most recent entry point: `fit`, `validate`, `test` or `predict`.
+    pub entry: String,
+    /// When the run began, in RFC 3339; see [`parse_time`](super::parse_time).
+    pub started: String,
+    /// The times at which the run was resumed.
+    pub resumed: Vec<String>,
+    /// When the last entry point ended.
+    pub ended: Option<String>,
+    /// The error that ended the run.
+    pub error: Option<String>,
+    /// The reason why the run stopped early.
+    pub stopped: Option<String>,
+    /// The process that writes the run: that of rank 0, since the last resume.
+    #[serde(default)]
+    pub process: Option<Process>,
+    /// The metrics of all entry points that have ended.
+    #[serde(default)]
+    pub metrics: Metrics,
+    /// The version of the trainer.
+    pub trainer: String,
+    /// The version of libtorch.
+    pub libtorch: String,
+    /// The version of the compiler.
+    pub rustc: String,
+    /// The commit of the git repository that contains the working directory.
+    pub git_commit: Option<String>,
+    /// The device of the task.
+    pub device: String,
+    /// The number of libtorch threads.
+    pub threads: i32,
+    /// The seed of the trainer.
+    pub seed: Option<u64>,
+    /// The command line, unless the program keeps it out of the file.
+    pub command_line: Option<Vec<String>>,
+    /// The settings of the trainer, as text.
+    pub settings: BTreeMap<String, String>,
+    /// The hyperparameters: those of the program, of the optimizers, of the trainer and of its hooks.
+    pub hyperparameters: BTreeMap<String, Json>,
+    /// Each hook and its moment, in the order of the lifecycle: `my_hooks::clamp at before_opt_step`.
+    pub hooks: Vec<String>,
+}
+
+/// Why the content of a file is not that of a `run.json`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotARun {
+    /// Another program wrote the file.
+    #[error("expected a file of format `{FORMAT}`, found {0}")]
+    Foreign(String),
+    /// A later version of the trainer wrote the file.
+    #[error(
+        "the file has version {0} of its format, but this program reads versions up to {VERSION}: update it"
+    )]
+    Newer(u64),
+    /// The file is damaged.
+    #[error("{0}")]
+    Damaged(String),
+}
+
+impl RunFile {
+    /// Returns the content for a run that begins now. Fields that are not known yet are empty.
+    #[must_use]
+    pub fn new(entry: &str, started: String) -> Self {
+        RunFile {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            status: Status::Running,
+            entry: entry.to_owned(),
+            started,
+            resumed: Vec::new(),
+            ended: None,
+            error: None,
+            stopped: None,
+            process: None,
+            metrics: Metrics::new(),
+            trainer: String::new(),
+            libtorch: String::new(),
+            rustc: String::new(),
+            git_commit: None,
+            device: String::new(),
+            threads: 0,
+            seed: None,
+            command_line: None,
+            settings: BTreeMap::new(),
+            hyperparameters: BTreeMap::new(),
+            hooks: Vec::new(),
+        }
+    }
+
+    /// Parses the content of a `run.json`, of this and of every earlier version.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it is not the `run.json` of a run, or of a version that is not known yet.
+    pub fn parse(bytes: &[u8]) -> Result<Self, NotARun> {
+        #[derive(Deserialize)]
+        struct Head {
+            #[serde(default)]
+            format: Json,
+            #[serde(default)]
+            version: u64,
+        }
+
+        let damaged = |error: serde_json::Error| NotARun::Damaged(error.to_string());
+        let head: Head = serde_json::from_slice(bytes).map_err(damaged)?;
+        match head.format {
+            Json::String(format) if format == FORMAT => {}
+            Json::Null => return Err(NotARun::Foreign("none".to_owned())),
+            other => return Err(NotARun::Foreign(format!("`{}`", other.to_string().trim_matches('"')))),
+        }
+        if head.version > VERSION {
+            return Err(NotARun::Newer(head.version));
+        }
+        serde_json::from_slice(bytes).map_err(damaged)
+    }
+
+    /// Returns the text of the file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if serialization fails.
+    pub fn to_text(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self)
+    }
+
+    /// Returns the text of each fact about the environment, by name, for a comparison of runs.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("device", self.device.clone()),
+            ("threads", self.threads.to_string()),
+            ("git commit", self.git_commit.clone().unwrap_or_default()),
+            ("trainer", self.trainer.clone()),
+            ("libtorch", self.libtorch.clone()),
+            ("rustc", self.rustc.clone()),
+            ("host", self.process.as_ref().and_then(|process| process.host.clone()).unwrap_or_default()),
+            ("command line", self.command_line.as_deref().unwrap_or_default().join(" ")),
+        ]
+    }
+}

@@ -1,0 +1,193 @@
+//! [`Run`]: the folder of a run, and [`runs_in`]: the runs of a folder.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use super::error::Error;
+use super::file::{MAX_BYTES, NotARun, RUN_FILE, RunFile, Status};
+use super::metric::{Metrics, metrics_of};
+use super::points::Points;
+use super::time::parse_time;
+
+/// The folder of a run, as it was when it was opened. Reading it changes nothing in it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    path: PathBuf,
+    file: RunFile,
+    status: Status,
+}
+
+impl Run {
+    /// Reads the `run.json` in a folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the folder holds no run, or its `run.json` is damaged or of another program.
+    pub fn open(folder: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = folder.into();
+        let file = path.join(RUN_FILE);
+        let metadata = match fs::metadata(&file) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == ErrorKind::NotFound && path.is_dir() => {
+                return Err(Error::content(&path, "this folder holds no run: it has no `run.json`"));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::io(&path, error)),
+            Err(error) => return Err(Error::io(&file, error)),
+        };
+        if !metadata.is_file() || metadata.len() > MAX_BYTES {
+            return Err(Error::content(&file, format!("expected a file of at most {MAX_BYTES} bytes")));
+        }
+        let bytes = fs::read(&file).map_err(|error| Error::io(&file, error))?;
+        let content = RunFile::parse(&bytes).map_err(|error| match error {
+            NotARun::Damaged(why) => Error::content(&file, format!("damaged: {why}")),
+            other => Error::content(&file, other.to_string()),
+        })?;
+        let exists = || content.process.as_ref().and_then(|process| process.exists());
+        let status = match content.status {
+            Status::Running if exists() == Some(false) => Status::Killed,
+            recorded => recorded,
+        };
+        Ok(Run { path, file: content, status })
+    }
+
+    /// Returns the path of the folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the content of `run.json`.
+    #[must_use]
+    pub fn file(&self) -> &RunFile {
+        &self.file
+    }
+
+    /// Returns the status. A run is [`Killed`](Status::Killed) if its process no longer exists on this
+    /// host; that of another host, or of an earlier version of the trainer, remains
+    /// [`Running`](Status::Running).
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Returns when the run began.
+    #[must_use]
+    pub fn started(&self) -> Option<SystemTime> {
+        parse_time(&self.file.started)
+    }
+
+    /// Returns when the run ended. The end of a killed run is not known: it is that of the last change
+    /// in its folder.
+    #[must_use]
+    pub fn ended(&self) -> Option<SystemTime> {
+        match self.status {
+            Status::Running => None,
+            Status::Killed => self.last_change(),
+            _ => parse_time(self.file.ended.as_deref()?),
+        }
+    }
+
+    /// Returns the time from the begin of the run to its end, or to `now` while it is running. It
+    /// includes the pauses before resumes.
+    #[must_use]
+    pub fn duration(&self, now: SystemTime) -> Option<Duration> {
+        let end = if self.status == Status::Running { now } else { self.ended()? };
+        end.duration_since(self.started()?).ok()
+    }
+
+    /// Returns the last change of a file in the folder.
+    fn last_change(&self) -> Option<SystemTime> {
+        let entries = fs::read_dir(&self.path).ok()?;
+        entries.filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok()).max()
+    }
+
+    /// Returns the numbers that a logger has written, if the run has one that is read.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if it cannot be known whether there is one.
+    pub fn points(&self) -> Result<Option<Points>, Error> {
+        Points::in_folder(&self.path)
+    }
+
+    /// Returns the metrics of the run, by name. They are in `run.json` when the run has ended; before,
+    /// and if its process was killed, they are read from the file of a logger.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file of the logger cannot be read.
+    pub fn metrics(&self) -> Result<Metrics, Error> {
+        let recorded = &self.file.metrics;
+        let is_complete = !matches!(self.status, Status::Running | Status::Killed) && !recorded.is_empty();
+        if is_complete {
+            return Ok(recorded.clone());
+        }
+        let Some(mut points) = self.points()? else { return Ok(recorded.clone()) };
+        let mut metrics = metrics_of(&points.read()?.points);
+        for (name, earlier) in recorded {
+            match metrics.get_mut(name) {
+                Some(metric) => metric.goal = metric.goal.or(earlier.goal),
+                None => drop(metrics.insert(name.clone(), earlier.clone())),
+            }
+        }
+        Ok(metrics)
+    }
+}
+
+/// A folder that [`runs_in`] found.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Found {
+    /// The path of the folder.
+    pub path: PathBuf,
+    /// The run, or why it cannot be read.
+    pub run: Result<Run, Error>,
+}
+
+/// Finds the runs in a folder: the folder itself, those in it, and those one level below, such as the
+/// trials of a sweep. A run whose `run.json` cannot be read, and a folder that cannot be read, are among
+/// them with the reason. Numbered folders are in the order of their numbers.
+///
+/// # Errors
+///
+/// Returns an error if the folder cannot be read.
+pub fn runs_in(folder: impl AsRef<Path>) -> Result<Vec<Found>, Error> {
+    let mut found = Vec::new();
+    find(folder.as_ref(), 2, &mut found)?;
+    Ok(found)
+}
+
+fn find(folder: &Path, levels: u32, found: &mut Vec<Found>) -> Result<(), Error> {
+    if fs::symlink_metadata(folder.join(RUN_FILE)).is_ok() {
+        found.push(Found { path: folder.to_owned(), run: Run::open(folder) });
+        return Ok(());
+    }
+    if levels == 0 {
+        return Ok(());
+    }
+    let entries = fs::read_dir(folder).map_err(|error| Error::io(folder, error))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| Error::io(folder, error))?;
+        // Asks about the target of a link.
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) || entry.path().is_dir() {
+            names.push(entry.file_name());
+        }
+    }
+    names.sort_by_cached_key(|name| {
+        let name = name.to_string_lossy().into_owned();
+        (name.parse().unwrap_or(u64::MAX), name)
+    });
+    for name in names {
+        let path = folder.join(name);
+        match find(&path, levels - 1, found) {
+            // It was removed in the meantime.
+            Err(Error::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => found.push(Found { path, run: Err(error) }),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,36 @@
+//! The folder of a run: what it is ([`RunFile`]), whether it is still running ([`Run::status`]), its
+//! metrics ([`Run::metrics`]) and its curves ([`Run::points`]).
+//!
+//! ```no_run
+//! use trainer_formats::run::runs_in;
+//!
+//! for found in runs_in("runs")? {
+//!     match found.run {
+//!         Ok(run) => println!("{} {}", run.path().display(), run.status().name()),
+//!         Err(error) => println!("damaged: {error}"),
+//!     }
+//! }
+//! # Ok::<(), trainer_formats::run::Error>(())
+//! ```
+//!
+//! Everything can be read while the trainer writes it: `run.json` is replaced atomically, and the
+//! files of loggers are only appended to, except by a resume, which [`Points`] notices. Nothing in the
+//! folder is changed.
+//!
+//! `run.json` is JSON, with the [version](RunFile::parse) of its format in it.
+
+mod error;
+mod file;
+mod folder;
+mod metric;
+mod points;
+mod process;
+mod time;
+
+pub use error::Error;
+pub use file::{MAX_BYTES, NotARun, RUN_FILE, RunFile, Status};
+pub use folder::{Found, Run, runs_in};
+pub use metric::{Extreme, Goal, Metric, Metrics, metrics_of};
+pub use points::{CSV_FILE, JSON_LINES_FILE, Point, Points, Span, Update};
+pub use process::Process;
+pub use time::{format_time, parse_time};
