@@ -81,6 +81,7 @@ mod reference;
 mod regressions_trainer_tools;
 mod replay;
 mod run_folder;
+mod run_formats;
 mod schedules;
 mod settings;
 #[cfg(target_os = "linux")]

@@ -59,9 +59,24 @@ impl Visitor<'_> for FloatVisitor {
     }
 }
 
+/// Formats a value for people: with four decimals, or in scientific notation if these would have
+/// too many digits before them, or show none of its own.
+#[must_use]
+pub fn readable(value: f64) -> String {
+    let is_plain = value == 0.0 || !value.is_finite() || (1e-4..1e7).contains(&value.abs());
+    if is_plain { format!("{value:.4}") } else { format!("{value:.3e}") }
+}
+
+/// Formats a value with all of its digits, in scientific notation if it is very large or small.
+#[must_use]
+pub fn exact(value: f64) -> String {
+    let is_plain = value == 0.0 || !value.is_finite() || (1e-7..1e16).contains(&value.abs());
+    if is_plain { value.to_string() } else { format!("{value:e}") }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Float;
+    use super::{Float, exact, readable};
 
     #[test]
     fn every_number_survives_a_round_trip_through_json() {
@@ -71,5 +86,14 @@ mod tests {
             assert!(back.to_bits() == number.to_bits() || back.is_nan() && number.is_nan(), "{text}");
         }
         assert!(serde_json::from_str::<Float>("\"nan(7)\"").is_err());
+    }
+
+    #[test]
+    fn very_large_and_small_values_are_shown_in_scientific_notation() {
+        let values = [0.0, -0.25, 9_999_999.0, 5e29, -1e7, 3e-5, f64::NAN, f64::NEG_INFINITY];
+        let expected =
+            ["0.0000", "-0.2500", "9999999.0000", "5.000e29", "-1.000e7", "3.000e-5", "NaN", "-inf"];
+        assert_eq!(values.map(readable), expected);
+        assert_eq!([2.0, 0.1, 5e29, 2e-9].map(exact), ["2", "0.1", "5e29", "2e-9"]);
     }
 }

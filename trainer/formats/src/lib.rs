@@ -2,12 +2,14 @@
 //! that read them. It needs no libtorch.
 //!
 //! - [`run`]: the folder of a run: its settings, status, metrics and curves.
+//! - [`sweep`]: the trials of a sweep.
 //! - [`tape`]: what each hook and each operation of a run changed, and the difference of two runs.
 
 #![allow(clippy::disallowed_methods, reason = "the files of another program are only read")]
 
 mod float;
 pub mod run;
+pub mod sweep;
 pub mod tape;
 
-pub use float::Float;
+pub use float::{Float, exact, readable};

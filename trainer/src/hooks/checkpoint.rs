@@ -323,6 +323,9 @@ impl Checkpoint {
     #[hook(only = train)]
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.check()?;
+        if let Some(best) = &self.best {
+            cx.record_goal(&best.metric, best.goal);
+        }
         if cx.is_fast_dev_run() {
             return Ok(()); // without the folder nothing is written
         }

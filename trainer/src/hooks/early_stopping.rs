@@ -157,9 +157,10 @@ impl EarlyStopping {
 
 #[hook(in = stages::Decisions, state = self.progress, settings)]
 impl EarlyStopping {
-    /// Records whether a fit is running.
+    /// Records whether a fit is running, and the goal of the metric.
     fn setup(&mut self, cx: &Cx<Setup>) {
         self.in_fit = cx.phase() == Phase::Train;
+        cx.record_goal(&self.metric, self.goal);
     }
 
     /// Returns an error if this fit never measures the metric.

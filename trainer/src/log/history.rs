@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Index;
 
 use serde::{Deserialize, Serialize};
+pub use trainer_formats::run::Goal;
 
 use crate::error::suggestion;
 use crate::moments::counters::Counters;
@@ -234,25 +235,5 @@ impl Summary {
         let mut history = History::default();
         history.record(counters, &metrics);
         Summary { counters, metrics, history, stopped, warnings: Vec::new(), incomplete_logs: Vec::new() }
-    }
-}
-
-/// Whether smaller or larger values of a metric are better.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Goal {
-    /// Smaller values are better, as for a loss.
-    Minimize,
-    /// Larger values are better, as for an accuracy.
-    Maximize,
-}
-
-impl Goal {
-    /// Whether `one` is better than `other`. NaN is never better, and nothing is better than NaN.
-    pub(crate) fn is_better(self, one: f64, other: f64) -> bool {
-        match self {
-            Goal::Minimize => one < other,
-            Goal::Maximize => one > other,
-        }
     }
 }

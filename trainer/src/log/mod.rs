@@ -84,6 +84,8 @@ pub(crate) struct Log {
     pub(crate) failed: Option<Error>,
     /// The names of the metrics that hooks are going to log in validation.
     pub(crate) expected: Vec<String>,
+    /// Whether smaller or larger values of a metric are better, by the hooks that compare them.
+    pub(crate) goals: BTreeMap<String, Goal>,
 }
 
 impl Log {
@@ -210,6 +212,7 @@ impl Log {
         self.records.media.forget_names();
         self.failed = None;
         self.expected.clear();
+        self.goals.clear();
     }
 
     /// Discards the metrics of the previous epoch, except for those that the history or a record
@@ -316,6 +319,12 @@ impl Log {
             self.meters[index].set_joined(term.is_main_only, sum, what);
         }
         Ok(())
+    }
+
+    /// Returns the metrics that no row of the history contains yet.
+    pub(crate) fn new_to_history(&self) -> impl Iterator<Item = (&str, f64)> {
+        let new = self.closed.iter().filter(|metric| metric.is_new_to_history);
+        new.map(|metric| (metric.name.as_str(), metric.value.0))
     }
 
     /// Adds the new metrics to a history as a row.

@@ -27,6 +27,14 @@ pub(crate) struct FolderState {
     pub(crate) lock: Option<Lock>,
 }
 
+impl FolderState {
+    /// Replaces the folder that the builder was given with the one that the environment requests.
+    pub(crate) fn or_requested(mut self) -> Self {
+        self.setting = self.setting.map(RunFolder::or_requested);
+        self
+    }
+}
+
 impl Run {
     /// The folder of the run, if it has one.
     pub(crate) fn folder(&self) -> Option<&Path> {

@@ -285,7 +285,7 @@ impl<T: Task> TrainerBuilder<T> {
             record: None,
             warnings: RefCell::default(),
             incomplete_logs: RefCell::default(),
-            folder: self.folder,
+            folder: self.folder.or_requested(),
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
             recorder,

@@ -178,6 +178,9 @@ fn run_guarded(
     errors.extend(later);
     errors.extend(dropped.err());
     let result = first_of(run, errors);
+    if result.is_ok() {
+        run.log.get_mut().add_row(&mut run.history, run.progress.counters);
+    }
     run_folder::end(run, &result);
 
     if let Some(payload) = panic {
@@ -188,7 +191,6 @@ fn run_guarded(
         resume_unwind(payload);
     }
     result?;
-    run.log.get_mut().add_row(&mut run.history, run.progress.counters);
     let history = run.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
     let incomplete_logs = run.incomplete_logs.take();

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
+use trainer_formats::run::{Extreme, Goal, Metric, Process};
 
 use crate::checkpoint::Resume;
 use crate::error::{Error, Result};
 use crate::hook::HookTable;
 use crate::io::files::{Lock, in_file};
-use crate::run::run_folder::{RunFile, Status, now};
+use crate::moments::counters::Counters;
+use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::{FolderState, Run};
 use crate::values::float::Float;
 use crate::values::hyperparameter::Hyperparameter;
@@ -71,16 +73,20 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     let lock = Lock::acquire(&path)?;
     let mut file = match run.folder.file.take() {
         Some(own) => own,
-        None => match RunFile::load(&path)? {
+        None => match load_run_file(&path)? {
             None => describe(run, entry),
             Some(mut earlier) if run.checkpoints.resume.is_some() => {
                 earlier.resumed.push(now());
+                if run.checkpoints.replayed.iter().all(|entries| *entries == 0) {
+                    // This entry point measures all of them again, or has them in its checkpoint.
+                    earlier.metrics.clear();
+                }
                 earlier
             }
             Some(earlier) => {
                 let resume = "resume that run with `.resume(Resume::Auto)`, or choose another folder";
                 let (ended, advice) = match earlier.status {
-                    Status::Running => ("is running or was killed", resume),
+                    Status::Running | Status::Killed => ("is running or was killed", resume),
                     Status::Failed => ("failed", resume),
                     Status::Cancelled => ("was cancelled", resume),
                     Status::Finished => (
@@ -104,7 +110,8 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     file.ended = None;
     file.error = None;
     file.stopped = None;
-    file.write(&path)?;
+    file.process = Some(Process::current());
+    write_run_file(&file, &path)?;
     run.folder.file = Some(file);
     run.folder.lock = Some(lock);
     Ok(())
@@ -114,6 +121,8 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
 /// results of the run are not lost.
 pub(super) fn end(run: &mut Run, result: &Result<()>) {
     let stopped = run.requests.stop.clone().filter(|_| run.requests.is_cut_short);
+    let measured = measured(run);
+    let goals = std::mem::take(&mut run.log.get_mut().goals);
     let FolderState { path: Some(path), file: Some(file), lock, .. } = &mut run.folder else { return };
     (file.status, file.error) = match result {
         Ok(()) => (Status::Finished, None),
@@ -122,16 +131,47 @@ pub(super) fn end(run: &mut Run, result: &Result<()>) {
     };
     file.ended = Some(now());
     file.stopped = stopped;
-    let written = file.write(path);
+    for (name, value) in measured {
+        match file.metrics.get_mut(&name) {
+            Some(metric) => metric.add(value),
+            None => {
+                let metric = Metric::new(value, Goal::of_name(&name));
+                file.metrics.insert(name, metric);
+            }
+        }
+    }
+    for (name, goal) in goals {
+        if let Some(metric) = file.metrics.get_mut(&name) {
+            metric.goal = Some(goal);
+        }
+    }
+    let written = write_run_file(file, path);
     *lock = None;
     if let Err(error) = written {
         run.warn(format!("cannot record the end of the run: {error}"));
     }
 }
 
+/// Returns the values of all metrics of the entry point: those of its history, and those that an error
+/// kept from becoming a row of it.
+fn measured(run: &mut Run) -> Vec<(String, Extreme)> {
+    let value = |value, at: Counters| Extreme::new(value, at.epoch, at.optimizer_steps);
+    let mut measured = Vec::new();
+    if run.folder.file.is_none() {
+        return measured;
+    }
+    for (row, counters) in run.history.steps().iter().enumerate() {
+        measured.extend(run.history.row(row).map(|(name, own)| (name.to_owned(), value(own, *counters))));
+    }
+    let counters = run.progress.counters;
+    let late = run.log.get_mut().new_to_history();
+    measured.extend(late.map(|(name, own)| (name.to_owned(), value(own, counters))));
+    measured
+}
+
 /// Describes the run as it begins.
 fn describe(run: &Run, entry: &str) -> RunFile {
-    let mut file = RunFile::begin(entry);
+    let mut file = new_run_file(entry);
     file.device = format!("{:?}", run.model.device);
     file.seed = run.settings.seed;
     file.command_line = (!run.folder.omits_command_line)

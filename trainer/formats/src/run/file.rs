@@ -147,6 +147,18 @@ impl RunFile {
         }
     }
 
+    /// Returns whether these bytes are a `run.json` of the trainer, of any version, even if it is
+    /// damaged otherwise.
+    #[must_use]
+    pub fn is_of_trainer(bytes: &[u8]) -> bool {
+        #[derive(Deserialize)]
+        struct Head {
+            format: String,
+        }
+
+        serde_json::from_slice::<Head>(bytes).is_ok_and(|head| head.format == FORMAT)
+    }
+
     /// Parses the content of a `run.json`, of this and of every earlier version.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::Cx;
 use crate::error::{Error, Result, suggestion};
-use crate::log::LOSS;
+use crate::log::{Goal, LOSS};
 use crate::phase::Phase;
 
 impl<P> Cx<P> {
@@ -27,6 +27,13 @@ impl<P> Cx<P> {
     pub fn expect_metric(&self, name: impl Into<String>) {
         let name = name.into();
         self.as_run().log.borrow_mut().expected.push(name);
+    }
+
+    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better, for
+    /// its best value in the file `run.json` of the [run folder](crate::TrainerBuilder::run_folder).
+    /// Call it at `setup`. The goal of the loss is known.
+    pub fn record_goal(&self, metric: impl Into<String>, goal: Goal) {
+        self.as_run().log.borrow_mut().goals.insert(metric.into(), goal);
     }
 
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook

@@ -1,16 +1,15 @@
 //! [`RunFolder`]: the folder of a run, and `run.json`, which records its settings and environment.
 
-mod clock;
 mod git;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
+use trainer_formats::run::{MAX_BYTES, RUN_FILE, format_time};
 
-pub(crate) use clock::now;
 pub(crate) use git::commit;
+pub(crate) use trainer_formats::run::{RunFile, Status};
 
 use crate::error::Result;
 use crate::io::files::{
@@ -53,6 +52,15 @@ impl RunFolder {
         RunFolder { path: parent.into(), is_numbered: true }
     }
 
+    /// Returns the folder that the environment variable `TRAINER_RUN_FOLDER` names, for a trainer
+    /// whose builder names this one.
+    pub(crate) fn or_requested(self) -> Self {
+        match std::env::var_os("TRAINER_RUN_FOLDER") {
+            Some(path) if !path.is_empty() => RunFolder::new(path),
+            _ => self,
+        }
+    }
+
     /// Whether the folder is named after a number, so that its path is unknown until the run
     /// begins.
     pub(crate) fn is_numbered(&self) -> bool {
@@ -68,12 +76,12 @@ impl RunFolder {
         let path_of = |number: u64| self.path.join(format!("{number:04}"));
         let number_of = |path: &PathBuf| {
             let number = name_of(path).parse().ok()?;
-            (path_of(number) == *path && RunFile::is_in(path)).then_some(number)
+            (path_of(number) == *path && holds_run(path)).then_some(number)
         };
         let last = entries(&self.path)?.iter().filter_map(number_of).max().unwrap_or(0);
         if is_resuming && last > 0 {
             let path = path_of(last);
-            match RunFile::load(&path)? {
+            match load_run_file(&path)? {
                 Some(file) if file.status == Status::Finished => {}
                 _ => return Ok(path),
             }
@@ -97,127 +105,50 @@ impl<P: Into<PathBuf>> From<P> for RunFolder {
     }
 }
 
-/// The status of a run.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Status {
-    /// The run is in progress, or its process was killed.
-    Running,
-    Finished,
-    Failed,
-    Cancelled,
+/// Creates the content of `run.json` for a run that begins now. Fields that are not known yet are
+/// empty.
+pub(crate) fn new_run_file(entry: &str) -> RunFile {
+    let mut file = RunFile::new(entry, now());
+    file.trainer = env!("CARGO_PKG_VERSION").to_owned();
+    file.libtorch = crate::libtorch::version();
+    file.rustc = env!("TRAINER_RUSTC").to_owned();
+    file.git_commit = commit();
+    file.threads = tch::get_num_threads();
+    file
 }
 
-/// The name of the file that describes the run.
-pub(crate) const RUN_FILE: &str = "run.json";
-
-const FORMAT: &str = "trainer run";
-const VERSION: u64 = 1;
-const MAX_BYTES: u64 = 1 << 24;
-
-/// The content of `run.json`.
-#[derive(Debug, Deserialize, Serialize)]
-pub(crate) struct RunFile {
-    format: String,
-    version: u64,
-    pub(crate) status: Status,
-    /// The most recent entry point.
-    pub(crate) entry: String,
-    pub(crate) started: String,
-    /// The times at which the run was resumed.
-    pub(crate) resumed: Vec<String>,
-    pub(crate) ended: Option<String>,
-    /// The error that ended the run.
-    pub(crate) error: Option<String>,
-    /// The reason why the run stopped early.
-    pub(crate) stopped: Option<String>,
-    /// The version of this crate.
-    pub(crate) trainer: String,
-    pub(crate) libtorch: String,
-    pub(crate) rustc: String,
-    /// The commit of the git repository that contains the working directory.
-    pub(crate) git_commit: Option<String>,
-    pub(crate) device: String,
-    /// The number of libtorch threads.
-    pub(crate) threads: i32,
-    pub(crate) seed: Option<u64>,
-    pub(crate) command_line: Option<Vec<String>>,
-    pub(crate) settings: BTreeMap<String, String>,
-    pub(crate) hyperparameters: BTreeMap<String, Json>,
-    /// Each hook and its moment, in the order of the lifecycle.
-    pub(crate) hooks: Vec<String>,
+/// Returns the current time in RFC 3339, UTC: `2026-11-21T23:59:58Z`.
+pub(crate) fn now() -> String {
+    format_time(SystemTime::now())
 }
 
-impl RunFile {
-    /// Creates the content for a run that begins now. Fields that are not known yet are empty.
-    pub(crate) fn begin(entry: &str) -> Self {
-        RunFile {
-            format: FORMAT.to_owned(),
-            version: VERSION,
-            status: Status::Running,
-            entry: entry.to_owned(),
-            started: now(),
-            resumed: Vec::new(),
-            ended: None,
-            error: None,
-            stopped: None,
-            trainer: env!("CARGO_PKG_VERSION").to_owned(),
-            libtorch: crate::libtorch::version(),
-            rustc: env!("TRAINER_RUSTC").to_owned(),
-            git_commit: commit(),
-            device: String::new(),
-            threads: tch::get_num_threads(),
-            seed: None,
-            command_line: None,
-            settings: BTreeMap::new(),
-            hyperparameters: BTreeMap::new(),
-            hooks: Vec::new(),
-        }
-    }
+/// Whether a folder, which is not a link, holds a run of this crate.
+fn holds_run(folder: &Path) -> bool {
+    let bytes = read_run_file(&folder.join(RUN_FILE)).ok().flatten().filter(|_| is_folder(folder));
+    bytes.is_some_and(|bytes| RunFile::is_of_trainer(&bytes))
+}
 
-    /// Whether a folder, which is not a link, holds a run of this crate.
-    fn is_in(folder: &Path) -> bool {
-        #[derive(Deserialize)]
-        struct Head {
-            format: String,
-        }
+/// Reads the `run.json` in this folder. Returns `None` if there is none, or an error if it is not the
+/// `run.json` of a run.
+pub(crate) fn load_run_file(folder: &Path) -> Result<Option<RunFile>> {
+    let path = folder.join(RUN_FILE);
+    let Some(bytes) = read_run_file(&path)? else { return Ok(None) };
+    let read = RunFile::parse(&bytes).map_err(|error| {
+        in_file(
+            &path,
+            format!("expected a `run.json` that this trainer wrote: {error}; move the file elsewhere"),
+        )
+    })?;
+    Ok(Some(read))
+}
 
-        let bytes = read_run_file(&folder.join(RUN_FILE)).ok().flatten().filter(|_| is_folder(folder));
-        let head = bytes.and_then(|bytes| serde_json::from_slice::<Head>(&bytes).ok());
-        head.is_some_and(|head| head.format == FORMAT)
-    }
-
-    /// Reads the file in this folder. Returns `None` if there is none, or an error if it is not the
-    /// `run.json` of a run.
-    pub(crate) fn load(folder: &Path) -> Result<Option<Self>> {
-        let path = folder.join(RUN_FILE);
-        let Some(bytes) = read_run_file(&path)? else { return Ok(None) };
-        let read: RunFile = serde_json::from_slice(&bytes).map_err(|error| {
-            in_file(
-                &path,
-                format!("expected a `run.json` that this trainer wrote: {error}; move the file elsewhere"),
-            )
-        })?;
-        if (read.format.as_str(), read.version) != (FORMAT, VERSION) {
-            return Err(in_file(
-                &path,
-                format!(
-                    "expected a `run.json` of format `{FORMAT}`, version {VERSION}, found `{}`, version {}: move the file elsewhere",
-                    read.format, read.version
-                ),
-            ));
-        }
-        Ok(Some(read))
-    }
-
-    /// Writes the file into this folder, replacing an earlier one. Returns an error if the existing
-    /// file is not the `run.json` of a run.
-    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(RUN_FILE);
-        let text = serde_json::to_string_pretty(self).map_err(|error| in_file(&path, error))?;
-        let is_ours = |_: &Path| Self::load(folder).map(drop);
-        replace_file(&path, is_ours, |file| file.write(text.as_bytes()))
-    }
+/// Writes `run.json` into this folder, replacing an earlier one. Returns an error if the existing
+/// file is not the `run.json` of a run.
+pub(crate) fn write_run_file(file: &RunFile, folder: &Path) -> Result<()> {
+    let path = folder.join(RUN_FILE);
+    let text = file.to_text().map_err(|error| in_file(&path, error))?;
+    let is_ours = |_: &Path| load_run_file(folder).map(drop);
+    replace_file(&path, is_ours, |file| file.write(text.as_bytes()))
 }
 
 /// Returns the content of a `run.json`; `None` if there is none.

@@ -1,0 +1,120 @@
+//! The state of a sweep: its trials, each with the folder of a run, and which of them have ended.
+//!
+//! The command `trainer sweep` writes [`SWEEP_FILE`] into the folder of the sweep, and replaces it
+//! atomically whenever a trial begins or ends. The run of trial 3 is in the folder `0003` beside it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use crate::run::Error;
+
+/// The name of the file in the folder of a sweep that describes it.
+pub const SWEEP_FILE: &str = "sweep.json";
+
+const FORMAT: &str = "trainer sweep";
+const VERSION: u64 = 1;
+
+/// The content of [`SWEEP_FILE`].
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct SweepFile {
+    format: String,
+    version: u64,
+    /// What decides which trials there are: the parameters of the sweep, the seed, how values reach the
+    /// program. A sweep is only continued if all of it is the same.
+    pub definition: BTreeMap<String, Json>,
+    /// The trials, from number 1.
+    pub trials: Vec<Trial>,
+}
+
+/// A trial of a sweep: one run of the program.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Trial {
+    /// The values of the parameters, in the order of the file of the sweep.
+    pub values: Vec<(String, Json)>,
+    /// How far it is.
+    pub state: TrialState,
+}
+
+/// How far a trial of a sweep is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrialState {
+    /// It has not begun.
+    Waiting,
+    /// Its program has been started.
+    Started,
+    /// Its program has ended without an error, and its run has finished.
+    Finished,
+    /// Its program has ended with an error.
+    Failed,
+    /// It was ended before its end, by Ctrl-C or because the time of the sweep was over.
+    Stopped,
+}
+
+impl TrialState {
+    /// Returns the name, as in JSON: `finished`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TrialState::Waiting => "waiting",
+            TrialState::Started => "started",
+            TrialState::Finished => "finished",
+            TrialState::Failed => "failed",
+            TrialState::Stopped => "stopped",
+        }
+    }
+}
+
+impl Trial {
+    /// Returns a trial that has not begun.
+    #[must_use]
+    pub fn new(values: Vec<(String, Json)>) -> Self {
+        Trial { values, state: TrialState::Waiting }
+    }
+}
+
+impl SweepFile {
+    /// Returns a sweep that begins now.
+    #[must_use]
+    pub fn new(definition: BTreeMap<String, Json>, trials: Vec<Trial>) -> Self {
+        SweepFile { format: FORMAT.to_owned(), version: VERSION, definition, trials }
+    }
+
+    /// Reads the file in the folder of a sweep. Returns `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, or is not that of a sweep.
+    pub fn load(folder: &Path) -> Result<Option<Self>, Error> {
+        let path = folder.join(SWEEP_FILE);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::Io { path, error }),
+        };
+        let read: SweepFile = match serde_json::from_slice(&bytes) {
+            Ok(read) => read,
+            Err(error) => return Err(Error::Content { path, why: format!("damaged: {error}") }),
+        };
+        if (read.format.as_str(), read.version) != (FORMAT, VERSION) {
+            let why = format!(
+                "expected a file of format `{FORMAT}`, version {VERSION}, found `{}`, version {}",
+                read.format, read.version
+            );
+            return Err(Error::Content { path, why });
+        }
+        Ok(Some(read))
+    }
+
+    /// Returns the name of the folder of a trial, from number 1: `0001`.
+    #[must_use]
+    pub fn folder_name(number: usize) -> String {
+        format!("{number:04}")
+    }
+}
