@@ -77,7 +77,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
             None => describe(run, entry),
             Some(mut earlier) if run.checkpoints.resume.is_some() => {
                 earlier.resumed.push(now());
-                if run.checkpoints.replayed.iter().all(|entries| *entries == 0) {
+                if run.checkpoints.skipped.iter().all(|entries| *entries == 0) {
                     // This entry point measures all of them again, or has them in its checkpoint.
                     earlier.metrics.clear();
                 }

@@ -1,0 +1,35 @@
+//! The circumstances of a run: what can make the same program compute something else.
+
+use std::collections::BTreeMap;
+use std::env::consts::{ARCH, OS};
+use std::path::Path;
+
+use super::Run;
+use crate::io::files::read_text;
+use crate::libtorch;
+
+impl Run {
+    /// Returns the circumstances by name.
+    pub(crate) fn circumstances(&self) -> BTreeMap<String, String> {
+        let circumstances = [
+            ("compiler", env!("TRAINER_RUSTC").to_owned()),
+            ("device", format!("{:?}", self.model.device)),
+            ("kernels", libtorch::cpu_capability()),
+            ("libtorch", libtorch::version()),
+            ("processor", processor()),
+            ("threads", tch::get_num_threads().to_string()),
+        ];
+        circumstances.map(|(name, value)| (name.to_owned(), value)).into()
+    }
+}
+
+/// Returns the name of the processor, because libraries below libtorch choose kernels by it. Only Linux
+/// exposes it to read, on some architectures; elsewhere the result is the architecture.
+fn processor() -> String {
+    let described = read_text(Path::new("/proc/cpuinfo")).unwrap_or_default();
+    let name = described.lines().find_map(|line| {
+        let (key, name) = line.split_once(':')?;
+        (key.trim() == "model name").then(|| name.split_whitespace().collect::<Vec<_>>().join(" "))
+    });
+    name.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("{ARCH} {OS}"))
+}
