@@ -9,6 +9,7 @@ mod averaging;
 mod bad_input;
 #[cfg(unix)]
 mod cancel;
+mod certificate;
 mod checkpoints;
 mod children;
 #[cfg(target_os = "linux")]

@@ -20,10 +20,10 @@ use crate::support::{Random, child_process, exact_state, scratch, tree};
 /// The number of batches in an epoch.
 const EPOCH: u64 = 8;
 /// The number of training batches of a run.
-const TOTAL: u64 = 5 * EPOCH;
+pub(crate) const TOTAL: u64 = 5 * EPOCH;
 
 /// A run with dropout, accumulation, noise, averages, a schedule and two validation sets.
-fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
+pub(crate) fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     tch::set_num_threads(1);
     tch::manual_seed(11);
     let vs = nn::VarStore::new(Device::Cpu);
@@ -46,13 +46,13 @@ fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
         .hook(LrSchedule::new(Cosine::to(0.001).warm_up(3)))
 }
 
-fn data() -> InMemory<(Tensor, Tensor)> {
+pub(crate) fn data() -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(8 * 4 * 4, (Kind::Float, Device::Cpu)).view([32, 4]).sin();
     let labels = Tensor::arange(32, (Kind::Int64, Device::Cpu)).remainder(3);
     InMemory::new((inputs, labels)).unwrap().batch_size(4).shuffle(5)
 }
 
-fn held_out() -> NamedLoaders<'static, (Tensor, Tensor)> {
+pub(crate) fn held_out() -> NamedLoaders<'static, (Tensor, Tensor)> {
     NamedLoaders::new().add("near", model::rows(8)).add(
         "far",
         InMemory::new((
@@ -122,7 +122,7 @@ fn stretches_in_a_process_of_their_own() {
 }
 
 /// The number of cases: more of them if `TRAINER_SOAK` is set.
-fn count(usual: usize) -> usize {
+pub(crate) fn count(usual: usize) -> usize {
     if std::env::var_os("TRAINER_SOAK").is_some() { 10 * usual } else { usual }
 }
 

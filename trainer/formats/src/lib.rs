@@ -1,12 +1,14 @@
 //! The files that [`trainer`](https://docs.rs/trainer) writes into the folder of a run, for programs
 //! that read them. It needs no libtorch.
 //!
+//! - [`certificate`]: a chain of hashes that a replay of any of its stretches can confirm.
 //! - [`run`]: the folder of a run: its settings, status, metrics and curves.
 //! - [`sweep`]: the trials of a sweep.
 //! - [`tape`]: what each hook and each operation of a run changed, and the difference of two runs.
 
 #![allow(clippy::disallowed_methods, reason = "the files of another program are only read")]
 
+pub mod certificate;
 mod float;
 pub mod run;
 pub mod sweep;

@@ -21,6 +21,7 @@
 //! ```
 
 mod axis;
+mod certificate;
 mod console;
 mod csv;
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod tensor_board;
 mod to_file;
 
 pub use axis::Axis;
+pub use certificate::Certificate;
 pub use console::Console;
 pub use csv::Csv;
 pub use growing_file::GrowingFile;

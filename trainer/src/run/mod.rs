@@ -2,6 +2,7 @@
 
 pub(crate) mod cancel;
 mod checkpoints;
+mod circumstances;
 pub(crate) mod context;
 pub(crate) mod dispatch;
 mod folder;

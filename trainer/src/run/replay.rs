@@ -1,10 +1,44 @@
 //! [`Replay`]: what makes a run one that repeats a part of a recorded run.
 
+use trainer_formats::certificate::Place;
+
 /// A run that repeats a part of a recorded run, and writes nothing.
 #[derive(Debug)]
 pub(crate) struct Replay {
     /// The number of training batches, since the start of the recorded run, after which it ends.
     pub(crate) until: u64,
-    /// Whether that many batches are trained.
+    /// Where it ends: right after that batch, or only after the epoch.
+    pub(crate) place: Place,
+    /// Whether the states at its beginning and its end are hashed.
+    pub(crate) certifies: bool,
+    /// The state with which it continued.
+    pub(crate) begin: Option<Mark>,
+    /// The state with which it ended, if all of its batches are trained.
+    pub(crate) end: Option<Mark>,
+    /// Whether all of its batches are trained.
     pub(crate) has_ended: bool,
+}
+
+/// The state of a run between two batches or epochs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The number of training batches until here.
+    pub(crate) batches: u64,
+    pub(crate) place: Place,
+    /// The hash of the state.
+    pub(crate) state: String,
+}
+
+impl Replay {
+    /// A replay that ends right after this number of batches.
+    pub(crate) fn until(batches: u64) -> Self {
+        Replay {
+            until: batches,
+            place: Place::Batch,
+            certifies: false,
+            begin: None,
+            end: None,
+            has_ended: false,
+        }
+    }
 }

@@ -4,6 +4,7 @@ mod active;
 mod batch_weight;
 mod builder;
 mod decide;
+pub(crate) mod digest;
 mod entry;
 mod erased;
 mod facts;

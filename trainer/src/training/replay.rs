@@ -1,61 +1,61 @@
 //! Turning a trainer into one that repeats a part of a recorded run, and the end of that part.
 
-use super::facts;
+use trainer_formats::certificate::Place;
+
+use super::{digest, facts};
 use crate::checkpoint::Resume;
+use crate::checkpoint::progress::Stage;
 use crate::error::{CancelledBy, Error, Result};
 use crate::hook::definition::{Hook, HookDef};
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
 use crate::phase::Phase;
-use crate::run::replay::Replay;
+use crate::run::replay::{Mark, Replay};
 use crate::run::tape::{self, Tape};
 use crate::run::{FolderState, Modules, Run};
 
-/// From now on, the trainer calls no hook that writes, except those that record the tape in memory,
-/// and has no run folder. The next `fit` continues `checkpoint`, or else begins at the start, and ends
-/// after `until` training batches.
-///
-/// `recording` are the hooks that record the tape, with their value.
+/// The environment variable that requests a replay.
+pub(crate) const REQUEST: &str = "TRAINER_REPLAY";
+
+/// From now on, the trainer calls no hook that writes, except those of `kept`, which write nothing in a
+/// replay, and has no run folder. The next `fit` continues `checkpoint`, or else begins at the start, and
+/// ends where the replay does.
 pub(crate) fn begin(
     run: &mut Run,
     checkpoint: Option<Resume>,
-    until: u64,
+    replay: Replay,
     tape: Option<Tape>,
-    recording: (Instance, Vec<HookDef>),
+    kept: Vec<(Instance, Vec<HookDef>)>,
 ) -> Result<()> {
     // Before hooks are left out, because the checkpoint lists those that decide the result.
     facts::note(run);
-    let (value, definitions) = recording;
-    let is_recording = |hook: &Hook| definitions.iter().any(|definition| definition.id == hook.definition.id);
-    let hooks = run.hooks.table.hooks().iter();
-    let mut kept: Vec<Hook> =
-        hooks.filter(|hook| !hook.definition.writes && !is_recording(hook)).cloned().collect();
-    if tape.is_some() {
+    let mut hooks: Vec<Hook> = run.hooks.table.hooks().to_vec();
+    hooks.retain(|hook| !hook.definition.writes);
+    for (mut value, definitions) in kept {
+        value.observes = definitions.iter().all(|definition| definition.observes);
+        value.writes = true;
         let known = run.hooks.instances.iter().position(|known| known.type_id == value.type_id);
         let slot = known.unwrap_or_else(|| {
             run.hooks.instances.push(value);
             run.hooks.instances.len() - 1
         });
         let slot = u32::try_from(slot).expect("fewer than 2³² hooks");
-        kept.extend(definitions.into_iter().map(|definition| Hook::new(definition, Some(slot))));
+        hooks.extend(definitions.into_iter().map(|definition| Hook::new(definition, Some(slot))));
     }
     let is_full = tape.as_ref().is_some_and(Tape::is_full);
     if is_full {
-        kept.iter_mut().filter(|hook| hook.unrecorded.is_none()).for_each(tape::record);
+        hooks.iter_mut().filter(|hook| hook.unrecorded.is_none()).for_each(tape::record);
     }
-    let table = Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))?;
+    let table = Table::freeze(hooks, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))?;
     run.hooks.table = if is_full { table.wrapped(&tape::SHIMS) } else { table };
     run.modules = Modules::new(run.modules.is_unchecked);
     run.recorder = None;
     *run.tape.get_mut() = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
     run.folder = FolderState::default();
     run.checkpoints.resume = checkpoint;
-    run.replay = Some(Replay { until, has_ended: false });
+    run.replay = Some(replay);
     Ok(())
 }
-
-/// The environment variable that requests a replay.
-pub(crate) const REQUEST: &str = "TRAINER_REPLAY";
 
 /// Returns an error if a replay is requested, but an entry point begins that is none.
 pub(super) fn check_requested(run: &Run) -> Result<()> {
@@ -76,8 +76,25 @@ pub(super) fn check_end(run: &mut Run) -> Result<()> {
 
 #[cold]
 fn check(run: &mut Run) -> Result<()> {
-    let trained = run.progress.train_batches;
-    let Some(replay) = run.replay.as_mut().filter(|replay| trained >= replay.until) else { return Ok(()) };
+    let batches = run.progress.train_batches;
+    let is_between = run.fit.position.stage == Stage::BetweenEpochs;
+    let place = if is_between { Place::Epoch } else { Place::Batch };
+    let Some(replay) = &run.replay else { return Ok(()) };
+    let is_there = is_between || replay.place == Place::Batch;
+    let is_end = batches > replay.until || batches == replay.until && is_there;
+    let is_begin = replay.begin.is_none();
+    let mark = match replay.certifies && (is_begin || is_end) {
+        true => Some(Mark { batches, place, state: digest::of(run)? }),
+        false => None,
+    };
+    let Some(replay) = &mut run.replay else { return Ok(()) };
+    if is_begin {
+        replay.begin.clone_from(&mark);
+    }
+    if !is_end {
+        return Ok(());
+    }
+    replay.end = mark;
     replay.has_ended = true;
     if let Some(tape) = run.tape.get_mut() {
         tape.end();

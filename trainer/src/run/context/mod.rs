@@ -1,5 +1,6 @@
 //! [`Cx`]: the context that a hook is called with.
 
+mod certificate;
 mod checkpoint;
 mod metrics;
 mod modules;

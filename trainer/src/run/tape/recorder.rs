@@ -7,7 +7,6 @@ use trainer_formats::tape::{Entry, EntryKind, Level, Position, Process, Record};
 use super::settings::Tape;
 use super::values::{Values, names_of_states};
 use crate::error::{Error, Result};
-use crate::libtorch;
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::moments::tree;
@@ -147,20 +146,14 @@ impl Recorder {
             let named = of.settings.iter().map(|(name, value)| (format!("{hook}.{name}"), value.clone()));
             settings.extend(named);
         }
-        let circumstances = [
-            ("threads", tch::get_num_threads().to_string()),
-            ("kernels", libtorch::cpu_capability()),
-            ("libtorch", libtorch::version()),
-            ("compiler", env!("TRAINER_RUSTC").to_owned()),
-            ("trainer", env!("CARGO_PKG_VERSION").to_owned()),
-            ("device", format!("{:?}", run.model.device)),
-        ];
+        let mut circumstances = run.circumstances();
+        circumstances.insert("trainer".to_owned(), env!("CARGO_PKG_VERSION").to_owned());
         self.write(&Record::Process(Process {
             rank: (world.rank(), world.size()),
             level: self.tape.level,
             batches: self.tape.batches.clone(),
             paranoid: !self.tape.trusts,
-            circumstances: circumstances.map(|(name, value)| (name.to_owned(), value)).into(),
+            circumstances,
             settings,
             states: names_of_states(run),
         }))?;

@@ -2,6 +2,7 @@
 
 mod request;
 mod source;
+mod verify;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -15,8 +16,9 @@ use crate::error::{Error, Result};
 use crate::hook::definition::Hooks;
 use crate::hook::instance::Instance;
 use crate::log::history::Summary;
-use crate::loggers::TapeFile;
+use crate::loggers::{Certificate, TapeFile};
 use crate::run::Run;
+use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::replay;
 use crate::training::task::Task;
@@ -107,15 +109,8 @@ impl<T: Task> Trainer<T> {
         batches: &Range<u64>,
         tape: Option<Tape>,
     ) -> Result<(Replayed, Vec<u8>)> {
-        self.run.model.optimizers.require()?;
-        begin(&mut self.run, source, batches.end, tape)?;
-        let result = self.fit(train, valid);
+        let (summary, _) = self.run_replay(train, valid, source, Replay::until(batches.end), tape)?;
         let records = self.run.tape.get_mut().as_mut().map(|tape| tape.take()).unwrap_or_default();
-        if let Some(replay) = &mut self.run.replay {
-            replay.until = u64::MAX;
-            replay.has_ended = false;
-        }
-        let summary = result?;
         let trained = self.run.progress.train_batches;
         if trained <= batches.start {
             return Err(Error::usage(format!(
@@ -126,10 +121,27 @@ impl<T: Task> Trainer<T> {
         let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
         Ok((Replayed { from, compared: None, summary }, records))
     }
+
+    /// Runs a replay, and returns the states at its beginning and its end. From then on, the trainer
+    /// still writes nothing.
+    fn run_replay(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        valid: Option<&mut dyn Loader<T::Batch>>,
+        source: &Source,
+        replay: Replay,
+        tape: Option<Tape>,
+    ) -> Result<(Summary, Replay)> {
+        self.run.model.optimizers.require()?;
+        begin(&mut self.run, source, replay, tape)?;
+        let result = self.fit(train, valid);
+        let ended = self.run.replay.replace(Replay::until(u64::MAX));
+        Ok((result?, ended.unwrap_or_else(|| Replay::until(u64::MAX))))
+    }
 }
 
 /// Makes the trainer one that repeats batches of this run.
-fn begin(run: &mut Run, source: &Source, until: u64, tape: Option<Tape>) -> Result<()> {
+fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> Result<()> {
     let checkpoint = source.checkpoint.as_ref();
     match checkpoint {
         Some((_, progress)) => run.progress.fits_begun = progress.fits.saturating_sub(1),
@@ -142,8 +154,14 @@ fn begin(run: &mut Run, source: &Source, until: u64, tape: Option<Tape>) -> Resu
         None => {}
     }
     let checkpoint = checkpoint.map(|(path, _)| Resume::From(path.clone()));
-    let recording = (Instance::with_hooks(TapeFile::default()), TapeFile::__hooks());
-    replay::begin(run, checkpoint, until, tape, recording)
+    let mut kept = Vec::new();
+    if tape.is_some() {
+        kept.push((Instance::with_hooks(TapeFile::default()), TapeFile::__hooks()));
+    }
+    if replay.certifies {
+        kept.push((Instance::with_hooks(Certificate::new()), Certificate::__hooks()));
+    }
+    replay::begin(run, checkpoint, replay, tape, kept)
 }
 
 /// Compares the records of a replay with the tape of the run, and returns the number of changes that

@@ -22,18 +22,33 @@ const TAPE_FOLDER: &str = "TRAINER_REPLAY_TAPE";
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     run: PathBuf,
-    batches: Range<u64>,
+    part: Part,
+}
+
+/// The part of a run that is replayed.
+#[derive(Debug, PartialEq, Eq)]
+enum Part {
+    Batches(Range<u64>),
+    /// The stretch of its certificate with this number.
+    Stretch(usize),
 }
 
 impl Request {
-    /// Parses `runs/0007@4170..4175`.
+    /// Parses `runs/0007@4170..4175` or `runs/0007@stretch:3`.
     fn parse(text: &str) -> Result<Self, String> {
-        let parsed = text.rsplit_once('@').and_then(|(run, batches)| {
-            let (start, end) = batches.split_once("..")?;
-            Some(Request { run: run.into(), batches: start.parse().ok()?..end.parse().ok()? })
+        let parsed = text.rsplit_once('@').and_then(|(run, part)| {
+            let part = match (part.strip_prefix("stretch:"), part.split_once("..")) {
+                (Some(stretch), _) => Part::Stretch(stretch.parse().ok()?),
+                (None, Some((start, end))) => Part::Batches(start.parse().ok()?..end.parse().ok()?),
+                (None, None) => return None,
+            };
+            Some(Request { run: run.into(), part })
         });
         parsed.filter(|request| !request.run.as_os_str().is_empty()).ok_or_else(|| {
-            format!("`{REQUEST}={text}`: expected the folder of a run and training batches, `runs/0007@4170..4175`")
+            format!(
+                "`{REQUEST}={text}`: expected the folder of a run and training batches, `runs/0007@4170..4175`, or a stretch of \
+                 its certificate, `runs/0007@stretch:3`"
+            )
         })
     }
 }
@@ -71,7 +86,17 @@ impl<T: Task> Trainer<T> {
         valid: Option<&mut dyn Loader<T::Batch>>,
     ) -> Result<bool> {
         let Ok(text) = std::env::var(REQUEST) else { return Ok(false) };
-        let Request { run, batches } = Request::parse(&text).map_err(Error::usage)?;
+        let Request { run, part } = Request::parse(&text).map_err(Error::usage)?;
+        let batches = match part {
+            Part::Batches(batches) => batches,
+            Part::Stretch(stretch) => {
+                let Range { start, end } = self.verify(train, valid, &run, stretch)?;
+                if self.is_main() {
+                    print_line(format!("confirmed the training batches {start}..{end} of {}", run.display()));
+                }
+                return Ok(true);
+            }
+        };
         let (replayed, outcome) = match std::env::var_os(TAPE_FOLDER) {
             None => {
                 let replayed = self.replay(train, valid, &run, batches.clone())?;
@@ -115,12 +140,24 @@ mod tests {
         for (text, run, batches) in
             [("runs/7@3..9", "runs/7", 3..9), ("a@b@0..1", "a@b", 0..1), ("/x y/@10..20", "/x y/", 10..20)]
         {
-            assert_eq!(Request::parse(text), Ok(Request { run: run.into(), batches }), "{text}");
+            let part = Part::Batches(batches);
+            assert_eq!(Request::parse(text), Ok(Request { run: run.into(), part }), "{text}");
         }
-        for text in
-            ["", "runs/7", "runs/7@3", "runs/7@3..", "runs/7@..3", "runs/7@a..b", "@1..2", "runs/7@-1..2"]
-        {
-            assert!(Request::parse(text).unwrap_err().ends_with("`runs/0007@4170..4175`"), "{text}");
+        let stretch = Request { run: "runs/7".into(), part: Part::Stretch(3) };
+        assert_eq!(Request::parse("runs/7@stretch:3"), Ok(stretch));
+        for text in [
+            "",
+            "runs/7",
+            "runs/7@3",
+            "runs/7@3..",
+            "runs/7@..3",
+            "runs/7@a..b",
+            "@1..2",
+            "runs/7@-1..2",
+            "runs/7@stretch",
+            "runs/7@stretch:x",
+        ] {
+            assert!(Request::parse(text).unwrap_err().ends_with("`runs/0007@stretch:3`"), "{text}");
         }
     }
 }

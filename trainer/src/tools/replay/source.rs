@@ -46,6 +46,13 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Finds the checkpoint from before the training batch `start` of a certified run.
+    pub(super) fn of_certificate(run: &Run, path: &Path, start: u64) -> Result<Self> {
+        Ok(Source { checkpoint: checkpoint(run, path, start)?, tape: None })
+    }
+}
+
 /// Returns the newest undamaged checkpoint of the run from before the training batch `start`.
 fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Progress)>> {
     if is_file(&path.join(MANIFEST)) {

@@ -51,6 +51,11 @@ impl Part for HookState {
         Scope::Rank
     }
 
+    /// Hooks that only observe may be others when the run is repeated.
+    fn decides(&self, run: &Run) -> bool {
+        !run.hooks.instances[self.index].observes
+    }
+
     fn save(&self, run: &Run) -> Result<Saved> {
         let hook = self.hook;
         let value = run.hooks.instances[self.index].value.as_ref().ok_or_else(|| {

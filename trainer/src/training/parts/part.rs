@@ -36,6 +36,12 @@ pub(crate) trait Part {
         None
     }
 
+    /// Whether the state decides what training computes next, and is equal each time the run comes to the
+    /// same place. Defaults to `true`.
+    fn decides(&self, _run: &Run) -> bool {
+        true
+    }
+
     /// Whether a resume ignores that the trainer or the checkpoint does not have the part.
     fn is_left_out(&self, _run: &Run) -> bool {
         false

@@ -22,6 +22,10 @@ impl Part for Position {
         LOOP.into()
     }
 
+    fn decides(&self, _run: &Run) -> bool {
+        false
+    }
+
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.set("progress", &run.progress)?;
@@ -124,6 +128,10 @@ const ENTRIES: &str = "entries";
 impl Part for Entries {
     fn name(&self) -> Cow<'static, str> {
         ENTRIES.into()
+    }
+
+    fn decides(&self, _run: &Run) -> bool {
+        false
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {

@@ -1,0 +1,281 @@
+//! The certificate of a run: a chain of hashes, from the start of the run over all of its training batches
+//! to its end, with a link at each checkpoint.
+//!
+//! The file has one JSON object a line: a [`Header`], then [`Link`]s. It is a proof only together with
+//! the program and the data: whoever has both trains the stretch between two links again, from the
+//! checkpoint at the first, and compares the result with the second.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The name of the certificate in the folder of a run.
+pub const CERTIFICATE_FILE: &str = "run.certificate";
+
+/// The version of the format.
+pub const VERSION: u32 = 1;
+
+/// The start of the chain.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Header {
+    /// The version of the format.
+    pub certificate: u32,
+    /// What can make the same program compute something else: libtorch, compiler, processor, threads, ….
+    pub circumstances: BTreeMap<String, String>,
+    /// The settings of the trainer, the optimizers and the hooks.
+    pub settings: BTreeMap<String, String>,
+    /// The hooks that decide the result, in their order at each moment.
+    pub hooks: BTreeMap<String, Vec<String>>,
+    /// The versions of the crates with these hooks.
+    pub crates: BTreeMap<String, String>,
+    /// The descriptions of the training and the validation data.
+    pub data: [String; 2],
+    /// The hash of the state with which training begins: weights, optimizers, random numbers, hooks.
+    pub state: String,
+}
+
+/// Where in the loop a link is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// Right after a training batch.
+    Batch,
+    /// Between two epochs.
+    Epoch,
+    /// At the end of a fit.
+    End,
+    /// At the start of a further fit.
+    Start,
+}
+
+/// A link of the chain.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Link {
+    /// The number of training batches until here.
+    pub batches: u64,
+    /// Where in the loop.
+    pub place: Place,
+    /// The hash of the losses and the data of all training batches until here.
+    pub steps: String,
+    /// The hash of the state: weights, optimizers, random numbers, hooks.
+    pub state: String,
+    /// The hash of the line before, and of the fields above.
+    pub link: String,
+}
+
+impl Link {
+    /// Returns the link after `previous`, the hash of the line before.
+    #[must_use]
+    pub fn after(previous: &str, batches: u64, place: Place, steps: String, state: String) -> Self {
+        let mut link = Link { batches, place, steps, state, link: String::new() };
+        link.link = link.hash(previous);
+        link
+    }
+
+    fn hash(&self, previous: &str) -> String {
+        let Link { batches, place, steps, state, .. } = self;
+        hash(&format!("{previous} {batches} {place:?} {steps} {state}"))
+    }
+}
+
+impl Header {
+    /// Returns the hash of the header, with which the chain begins.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the header cannot be written as JSON, which does not happen.
+    pub fn hash(&self) -> Result<String, serde_json::Error> {
+        Ok(hash(&serde_json::to_string(self)?))
+    }
+}
+
+/// Returns the hash of a text.
+fn hash(text: &str) -> String {
+    blake3::hash(text.as_bytes()).to_hex().to_string()
+}
+
+/// Returns the hash of all training batches after one more of them: of the number of the batch, its loss
+/// and the hash of its data.
+#[must_use]
+pub fn add_batch(steps: &str, batch: u64, loss: Option<f64>, data: &str) -> String {
+    hash(&format!("{steps} {batch} {:?} {data}", loss.map(f64::to_bits)))
+}
+
+/// A certificate whose chain is complete.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Certificate {
+    /// The start of the chain.
+    pub header: Header,
+    /// The links, at least one.
+    pub links: Vec<Link>,
+}
+
+/// A part of a run that can be trained again and compared: from one link, or the start of the run, to the
+/// next link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// The index of the link at its end, from 0.
+    pub link: usize,
+    /// The number of training batches before it.
+    pub start: u64,
+    /// The number of training batches until its end.
+    pub end: u64,
+}
+
+impl fmt::Display for Stretch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the training batches {}..{}", self.start, self.end)
+    }
+}
+
+/// An error while a certificate is read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl Certificate {
+    /// Reads the certificate at this path, and checks that each of its lines follows from the line before.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - the file cannot be read, or is not a certificate of a version that this crate reads;
+    /// - a line was changed, removed or added;
+    /// - it has no link.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let fail = |why: String| Error { path: path.to_owned(), why };
+        let text = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let mut lines = text.lines();
+        let first = lines.next().unwrap_or_default();
+        let header: Header = serde_json::from_str(first)
+            .map_err(|error| fail(format!("this is not a certificate of version {VERSION}: {error}")))?;
+        if header.certificate != VERSION {
+            return Err(fail(format!(
+                "this certificate has the version {}, and this program reads version {VERSION}",
+                header.certificate
+            )));
+        }
+        let mut previous = header.hash().map_err(|error| fail(error.to_string()))?;
+        let mut links: Vec<Link> = Vec::new();
+        for (nth, line) in lines.enumerate() {
+            let number = nth + 2;
+            let link: Link = serde_json::from_str(line)
+                .map_err(|error| fail(format!("line {number} is not a link of the chain: {error}")))?;
+            if link.link != link.hash(&previous) {
+                return Err(fail(format!(
+                    "line {number} does not follow from the lines before it: one of them was changed"
+                )));
+            }
+            if links.last().is_some_and(|before| before.batches > link.batches) {
+                return Err(fail(format!(
+                    "line {number} has fewer training batches than the line before it"
+                )));
+            }
+            previous.clone_from(&link.link);
+            links.push(link);
+        }
+        if links.is_empty() {
+            return Err(fail(
+                "the certificate has no link yet: the run has written no checkpoint".to_owned(),
+            ));
+        }
+        Ok(Certificate { header, links })
+    }
+
+    /// Returns the stretches of the run that can be trained again. What a program does between two fits is
+    /// in none of them, and neither are the batches between the start of a further fit and its first
+    /// checkpoint.
+    #[must_use]
+    pub fn stretches(&self) -> Vec<Stretch> {
+        let mut stretches = Vec::new();
+        let mut start = 0;
+        let mut is_begun = true;
+        for (link, Link { batches, place, .. }) in self.links.iter().enumerate() {
+            if *place != Place::Start && is_begun {
+                stretches.push(Stretch { link, start, end: *batches });
+            }
+            start = *batches;
+            is_begun = *place != Place::Start;
+        }
+        stretches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn certificate() -> Vec<String> {
+        let header = Header {
+            certificate: VERSION,
+            circumstances: BTreeMap::from([("threads".to_owned(), "1".to_owned())]),
+            settings: BTreeMap::new(),
+            hooks: BTreeMap::new(),
+            crates: BTreeMap::new(),
+            data: ["a".to_owned(), "none".to_owned()],
+            state: "s".to_owned(),
+        };
+        let mut previous = header.hash().unwrap();
+        let mut lines = vec![serde_json::to_string(&header).unwrap()];
+        for nth in 1..=5 {
+            let steps = add_batch("s", nth, Some(0.5), "data");
+            let link = Link::after(&previous, nth * 10, Place::Batch, steps, format!("state {nth}"));
+            previous.clone_from(&link.link);
+            lines.push(serde_json::to_string(&link).unwrap());
+        }
+        lines
+    }
+
+    fn read(lines: &[String]) -> Result<Certificate, Error> {
+        let name = format!("trainer-certificate-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, lines.join("\n")).unwrap();
+        let read = Certificate::read(&path);
+        fs::remove_file(&path).unwrap();
+        read
+    }
+
+    #[test]
+    fn a_chain_is_read_and_divided_into_stretches() {
+        let stretches = read(&certificate()).unwrap().stretches();
+        assert_eq!(stretches.len(), 5);
+        assert_eq!(stretches[2], Stretch { link: 2, start: 20, end: 30 });
+    }
+
+    #[test]
+    fn every_changed_removed_added_or_exchanged_line_is_noticed() {
+        let lines = certificate();
+        for nth in 0..lines.len() {
+            for (at, byte) in lines[nth].bytes().enumerate().filter(|(_, byte)| byte.is_ascii_alphanumeric())
+            {
+                let mut changed = lines.clone();
+                let other = if byte == b'7' { "8" } else { "7" };
+                changed[nth].replace_range(at..=at, other);
+                assert!(read(&changed).is_err(), "{}", changed[nth]);
+            }
+            // The last link can be removed: the chain of a run that was shorter.
+            let mut shorter = lines.clone();
+            shorter.remove(nth);
+            assert_eq!(read(&shorter).is_ok(), nth == lines.len() - 1, "{nth}");
+            let mut longer = lines.clone();
+            longer.insert(nth, lines[nth].clone());
+            assert!(read(&longer).is_err(), "{nth}");
+            if nth > 0 {
+                let mut exchanged = lines.clone();
+                exchanged.swap(nth - 1, nth);
+                assert!(read(&exchanged).is_err(), "{nth}");
+            }
+        }
+        assert!(read(&lines[..1]).unwrap_err().to_string().ends_with("the run has written no checkpoint"));
+    }
+}

@@ -1,0 +1,70 @@
+//! What the hook that writes the certificate needs of a run.
+
+use std::collections::BTreeMap;
+
+use tch::Device;
+use trainer_formats::certificate::{Header, Place, VERSION};
+
+use crate::checkpoint::progress::Stage;
+use crate::error::Result;
+use crate::libtorch;
+use crate::run::Run;
+use crate::run::context::Cx;
+
+impl<P> Cx<P> {
+    /// The number of training batches, and where in the loop the run is; `None` in a validation.
+    pub(crate) fn link_place(&self) -> (u64, Option<Place>) {
+        let place = match self.run.fit.position.stage {
+            Stage::Training => Some(Place::Batch),
+            Stage::BetweenEpochs => Some(Place::Epoch),
+            _ => None,
+        };
+        (self.run.progress.train_batches, place.filter(|_| !self.run.fit.failed_mid_step))
+    }
+
+    /// A hash of the tensors of the current batch.
+    pub(crate) fn batch_digest(&self) -> Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        let mut result = Ok(());
+        if let Some(data) = &self.run.step.data {
+            data.visit_batch(&mut |tensor| {
+                let mut read = || -> Result<()> {
+                    hasher.update(format!("{:?} {:?}", tensor.kind(), tensor.size()).as_bytes());
+                    let on_cpu = tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
+                    hasher.update(libtorch::bytes(&on_cpu)?);
+                    Ok(())
+                };
+                if result.is_ok() {
+                    result = read();
+                }
+            });
+        }
+        result.map(|()| hasher.finalize().to_hex().to_string())
+    }
+}
+
+impl Run {
+    /// The start of a certificate of this run, whose state has this hash.
+    pub(crate) fn certificate_header(&self, state: String) -> Header {
+        let facts = self.checkpoints.facts.clone().unwrap_or_default();
+        let mut settings = facts.settings;
+        let mut crates = BTreeMap::new();
+        for (hook, of) in &facts.hooks {
+            let named = of.settings.iter().map(|(name, value)| (format!("{hook}.{name}"), value.clone()));
+            settings.extend(named);
+            let [name, version] = of.package.clone();
+            if !name.is_empty() {
+                crates.insert(name, version);
+            }
+        }
+        Header {
+            certificate: VERSION,
+            circumstances: self.circumstances(),
+            settings,
+            hooks: facts.order,
+            crates,
+            data: self.fit.data.clone(),
+            state,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! [`Trainer::verify`]: trains a stretch of a certified run again.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use trainer_formats::certificate::{CERTIFICATE_FILE, Certificate, Header, Link, Place, Stretch};
+
+use super::source::Source;
+use crate::data::Loader;
+use crate::error::{Error, Result};
+use crate::loggers;
+use crate::run::replay::{Mark, Replay};
+use crate::training::Trainer;
+use crate::training::task::Task;
+
+impl<T: Task> Trainer<T> {
+    /// Trains one stretch of a run again that has a [certificate](crate::loggers::Certificate), and compares the
+    /// result with it: the losses and the data of the batches, and the state after the last of them.
+    ///
+    /// `stretch` is the number of the stretch, from 0: the first begins with the start of the run, each other
+    /// one with the link at the end of the one before it. As in a
+    /// [`replay`](Trainer::replay), nothing is written, and it begins with the newest checkpoint that
+    /// was written before the stretch. Returns the batches of the stretch.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - the run has no certificate, its chain was changed, or it has no such stretch;
+    /// - the stretch cannot be [replayed](Trainer::replay);
+    /// - the checkpoint is not that of the certificate;
+    /// - the program computes something else in the stretch than the certificate says. If the
+    ///   circumstances differ, such as the processor, the error says so.
+    pub fn verify(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        valid: Option<&mut dyn Loader<T::Batch>>,
+        run: impl AsRef<Path>,
+        stretch: usize,
+    ) -> Result<std::ops::Range<u64>> {
+        let path = run.as_ref();
+        let certificate = Certificate::read(path.join(CERTIFICATE_FILE)).map_err(Error::new)?;
+        let stretches = certificate.stretches();
+        let Some(&stretch) = stretches.get(stretch) else {
+            return Err(Error::usage(format!(
+                "the certificate of {} has {} stretches, numbered from 0: there is no stretch {stretch}",
+                path.display(),
+                stretches.len()
+            )));
+        };
+        let Stretch { link, start, end } = stretch;
+        let source = Source::of_certificate(&self.run, path, start)?;
+        let target = &certificate.links[link];
+        let until = if target.place == Place::End { u64::MAX } else { end };
+        let replay = Replay { place: target.place, certifies: true, ..Replay::until(until) };
+        let from = source.checkpoint.as_ref().map(|(path, _)| path.display().to_string());
+        let (_, replay) = self.run_replay(train, valid, &source, replay, None)?;
+        if !self.is_main() {
+            return Ok(start..end); // the states in the certificate are those of rank 0
+        }
+        let repeated = self.run.value::<loggers::Certificate>()?;
+        let (steps, at_end, header) = (repeated.steps.clone(), repeated.end.clone(), repeated.header.clone());
+        let own = header.clone().unwrap_or_else(|| self.run.certificate_header(String::new()));
+        let fail = |why: String| {
+            Err(Error::usage(format!(
+                "{} of {}: {why}{}",
+                stretch,
+                path.display(),
+                differences(&certificate.header, &own)
+            )))
+        };
+        match (from, header) {
+            (None, Some(header)) if header.state != certificate.header.state => {
+                return fail("this program begins with another state".to_owned());
+            }
+            (Some(from), _) => {
+                let begin = replay.begin.as_ref();
+                if !begin.is_some_and(|begin| certificate.links[..link].iter().any(|link| is_at(link, begin)))
+                {
+                    return fail(format!("the state in {from} is none of those in the certificate"));
+                }
+            }
+            _ => {}
+        }
+        let state = match target.place {
+            Place::End => at_end.filter(|_| self.run.progress.train_batches == target.batches),
+            _ => replay
+                .end
+                .filter(|end| end.batches == target.batches && end.place == target.place)
+                .map(|end| end.state),
+        };
+        if steps != target.steps {
+            return fail("the losses or the data of its batches are others".to_owned());
+        }
+        if state.as_ref() != Some(&target.state) {
+            return fail("the state after its last batch is another one".to_owned());
+        }
+        Ok(start..end)
+    }
+}
+
+/// Whether a replay has begun with the state of this link.
+fn is_at(link: &Link, begin: &Mark) -> bool {
+    link.batches == begin.batches && link.state == begin.state
+}
+
+/// Lists what the certificate says of the program and its circumstances and what they are now, if that
+/// can be why a stretch differs.
+fn differences(there: &Header, here: &Header) -> String {
+    let mut text = String::new();
+    for (what, there, here) in [
+        ("circumstances", &there.circumstances, &here.circumstances),
+        ("settings", &there.settings, &here.settings),
+        ("crates of hooks", &there.crates, &here.crates),
+    ] {
+        for (name, value) in there {
+            let now = here.get(name).map_or("not there", String::as_str);
+            if now != value {
+                let _ = write!(text, "\n- the {what} differ: {name} was {value}, and is {now} now");
+            }
+        }
+    }
+    if there.hooks != here.hooks {
+        text.push_str("\n- the hooks or their order differ");
+    }
+    text
+}
