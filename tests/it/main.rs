@@ -12,6 +12,7 @@ mod cancel;
 mod certificate;
 mod checkpoints;
 mod children;
+mod cli;
 #[cfg(target_os = "linux")]
 mod collectives;
 #[cfg(unix)]

@@ -263,3 +263,20 @@ fn checkpoints_without_a_run_folder_are_refused() {
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
     assert!(error.to_string().contains("`Checkpoint::in_run_folder()` needs a run folder"), "{error}");
 }
+
+#[test]
+fn a_resume_compares_the_hyperparameters() {
+    let folder = scratch("run-folder-hyperparameters");
+    let make = |width: i64| {
+        let builder = builder().epochs(3).hyperparameter("width", width);
+        builder.hook(Checkpoint::new(&folder)).resume(Resume::Auto)
+    };
+    let mut trainer = cancelled_at(Some(4), make(64)).build().unwrap();
+    assert!(trainer.fit(&mut model::rows(12), None).unwrap_err().is_cancelled());
+    drop(trainer);
+    let error = cancelled_at(None, make(32)).build().unwrap().fit(&mut model::rows(12), None).unwrap_err();
+    let expected = "- `.hyperparameter(\"width\", …)` was 64 when it was written, and is 32 now";
+    assert!(error.to_string().contains(expected), "{error}");
+    cancelled_at(None, make(64)).build().unwrap().fit(&mut model::rows(12), None).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+}

@@ -108,6 +108,9 @@ pub use optimizers::{optim, schedule};
 pub use pages::{guide, language, migration};
 #[doc(inline)]
 pub use run::profile;
+#[cfg(feature = "cli")]
+#[doc(inline)]
+pub use tools::cli;
 #[doc(inline)]
 pub use tools::{finders, testing};
 #[doc(inline)]

@@ -39,7 +39,7 @@ pub(crate) struct Manifest {
     written_at: u64,
     /// What decides the result, as the program has set it.
     pub(crate) facts: Facts,
-    /// The settings of the builder that a resumed run may change.
+    /// The settings of the builder and of the program that a resumed run may change.
     pub(crate) length: BTreeMap<String, String>,
     /// The states of the parts of the run, without their tensors: of all parts on rank 0.
     pub(crate) parts: BTreeMap<String, Values>,

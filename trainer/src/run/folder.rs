@@ -17,6 +17,8 @@ use crate::values::hyperparameter::Hyperparameter;
 pub(crate) struct FolderState {
     /// The folder that the builder was given.
     pub(crate) setting: Option<RunFolder>,
+    /// Whether the environment cannot replace it, because the settings of the program take precedence.
+    pub(crate) is_decided: bool,
     /// Whether the command line is left out of `run.json`.
     pub(crate) omits_command_line: bool,
     /// The path, from the first entry point on.
@@ -30,7 +32,9 @@ pub(crate) struct FolderState {
 impl FolderState {
     /// Replaces the folder that the builder was given with the one that the environment requests.
     pub(crate) fn or_requested(mut self) -> Self {
-        self.setting = self.setting.map(RunFolder::or_requested);
+        if !self.is_decided {
+            self.setting = self.setting.map(RunFolder::or_requested);
+        }
         self
     }
 }
@@ -44,7 +48,7 @@ impl Run {
     /// The hyperparameters of the program, then those of the optimizers, the settings of the trainer,
     /// and those of its hooks.
     pub(crate) fn all_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
-        let own = self.hyperparameters.iter().cloned();
+        let own = self.hyperparameters.iter().map(|given| (given.name.clone(), given.value.clone()));
         own.chain(recorded(&self.model.optimizers, &self.settings, &self.hooks.instances[TASK + 1..]))
             .collect()
     }

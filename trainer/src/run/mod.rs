@@ -42,7 +42,7 @@ use crate::optim::Optimizers;
 use crate::run::recorder::Recorder;
 use crate::run::replay::Replay;
 use crate::run::settings::Settings;
-use crate::values::hyperparameter::Hyperparameter;
+use crate::values::hyperparameter::Given;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveRequest};
 pub(crate) use folder::{FolderState, recorded};
 pub use frame::Rest;
@@ -94,7 +94,7 @@ pub struct Run {
     pub(crate) incomplete_logs: RefCell<Vec<String>>,
     pub(crate) folder: FolderState,
     /// The hyperparameters that the program has set.
-    pub(crate) hyperparameters: Vec<(String, Hyperparameter)>,
+    pub(crate) hyperparameters: Vec<Given>,
     pub(crate) checkpoints: CheckpointState,
     /// Measures the run, if the trainer has a profile.
     pub(crate) recorder: Option<Box<Recorder>>,

@@ -1,5 +1,8 @@
-//! What programs and tests do with trainers: finders of hyperparameters, and tests of hooks.
+//! What programs and tests do with trainers: finders of hyperparameters, settings from a file and
+//! the command line, and tests of hooks.
 
+#[cfg(feature = "cli")]
+pub mod cli;
 pub mod finders;
 pub(crate) mod replay;
 pub mod testing;

@@ -41,7 +41,7 @@ use crate::run::{
     CheckpointState, Dispatch, FolderState, Model, Modules, Names, Place, Ranks, Requests, Run, RunHooks,
     StepData, recorded,
 };
-use crate::values::hyperparameter::Hyperparameter;
+use crate::values::hyperparameter::Given;
 
 /// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
 #[must_use = "call `.build()` to get a trainer"]
@@ -57,8 +57,8 @@ pub struct TrainerBuilder<T> {
     /// Whether hooks that observe are checked, if that is set.
     pub(crate) checks_observers: Option<bool>,
     pub(crate) tape: Option<Tape>,
-    pub(super) folder: FolderState,
-    pub(super) hyperparameters: Vec<(String, Hyperparameter)>,
+    pub(crate) folder: FolderState,
+    pub(crate) hyperparameters: Vec<Given>,
 }
 
 impl<T: Task> TrainerBuilder<T> {
@@ -235,7 +235,7 @@ impl<T: Task> TrainerBuilder<T> {
         let device = store.device();
         self.optimizers.bind(&vars, may_grow, &mut mistakes);
         let recorded = recorded(&self.optimizers, &self.settings, &instances);
-        check_hyperparameters(&self.hyperparameters, &recorded, &mut mistakes);
+        check_hyperparameters(&mut self.hyperparameters, &recorded, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
         match observers::is_on(self.checks_observers, self.settings.is_fast_dev_run()) {
             Ok(true) => hooks.iter_mut().for_each(observers::check),

@@ -10,6 +10,7 @@ use crate::optim::Optimizers;
 use crate::phase::PhaseSet;
 use crate::run::Run;
 use crate::values::facts::{Facts, HookFacts, SettingList};
+use crate::values::hyperparameter::GivenBy;
 
 /// What the facts are compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,8 +35,17 @@ pub(super) fn of(run: &Run, audience: Audience) -> Facts {
     let settings = run.settings.fingerprint().into_iter();
     let mut settings: BTreeMap<_, _> = settings.map(|(name, value)| (format!(".{name}(…)"), value)).collect();
     settings.extend(of_optimizers(&run.model.optimizers, audience));
+    let compared = run.hyperparameters.iter().filter(|given| given.by != GivenBy::ChangeableSetting);
+    settings.extend(compared.map(|given| (given.shown(), given.text())));
     let (hooks, order) = hook_facts(run, audience);
     Facts { settings, hooks, order }
+}
+
+/// Returns the settings that a resumed run may change, by the name that a checkpoint has for them.
+pub(super) fn changeable(run: &Run) -> impl Iterator<Item = (String, String)> {
+    let length = run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value));
+    let given = run.hyperparameters.iter().filter(|given| given.by == GivenBy::ChangeableSetting);
+    length.chain(given.map(|given| (given.shown(), given.text())))
 }
 
 fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {

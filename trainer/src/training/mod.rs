@@ -11,7 +11,7 @@ mod facts;
 mod fit;
 mod lock;
 mod modules;
-mod options;
+pub(crate) mod options;
 pub(crate) mod parts;
 mod pass;
 mod plan;

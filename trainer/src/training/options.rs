@@ -12,7 +12,7 @@ use crate::run::cancel::{CancelToken, OnSignal};
 use crate::run::run_folder::RunFolder;
 use crate::values::amount::Amount;
 use crate::values::every::Every;
-use crate::values::hyperparameter::Hyperparameter;
+use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
 impl<T: Task> TrainerBuilder<T> {
     /// The number of epochs that a call of `fit` trains. Defaults to 1, or, if
@@ -198,9 +198,7 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Moves the task to the first available of CUDA, MPS and CPU, in this order.
     pub fn auto_device(self) -> Self {
-        let mps = || if tch::utils::has_mps() { Device::Mps } else { Device::Cpu };
-        let device = if Cuda::is_available() { Device::Cuda(0) } else { mps() };
-        self.device(device)
+        self.device(first_device())
     }
 
     /// The effect of Ctrl-C and SIGTERM while an entry point runs. Defaults to [`OnSignal::Exit`].
@@ -259,11 +257,15 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Adds a value that the results depend on, such as the width of the network, for loggers and
-    /// the [run folder](TrainerBuilder::run_folder) to record. The hyperparameters of the optimizer
-    /// and the settings of the trainer and of its hooks are added automatically; `build` refuses
-    /// their names here.
+    /// the [run folder](TrainerBuilder::run_folder) to record, and for a resume to compare. The
+    /// hyperparameters of the optimizer and the settings of the trainer and of its hooks are added
+    /// automatically, and so are the settings that the program
+    #[cfg_attr(feature = "cli", doc = "[parses](crate::cli);")]
+    #[cfg_attr(not(feature = "cli"), doc = "parses (feature `cli`);")]
+    /// `build` refuses their names here.
     pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
-        self.hyperparameters.push((name.into(), value.into()));
+        let (name, value) = (name.into(), value.into());
+        self.hyperparameters.push(Given { name, value, by: GivenBy::Call });
         self
     }
 
@@ -275,5 +277,14 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn world(mut self, world: World) -> Self {
         self.world = Some(world);
         self
+    }
+}
+
+/// Returns the first available of CUDA, MPS and CPU.
+pub(crate) fn first_device() -> Device {
+    match () {
+        () if Cuda::is_available() => Device::Cuda(0),
+        () if tch::utils::has_mps() => Device::Mps,
+        () => Device::Cpu,
     }
 }

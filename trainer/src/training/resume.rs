@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::facts;
 use super::parts::{self, Part};
 use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, present};
 use crate::checkpoint::folder::newest_first;
@@ -12,14 +13,14 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::read::load_journal;
 use crate::checkpoint::states::load_states;
 use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify};
-use crate::error::{Error, Result, shortened};
+use crate::error::{Error, FileError, Result, shortened};
 use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::log::history::Summary;
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::values::facts::{Difference, Facts};
+use crate::values::facts::{Difference, Facts, NOT_SET};
 
 /// The identity of the data of a fit, which is compared on a resume.
 pub(crate) struct DataFingerprint {
@@ -227,7 +228,10 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     // Everything that can be checked is checked before anything changes.
     let states = select(run, &parts, ranks).map_err(|error| in_file(&folder.join(MANIFEST), error))?;
     let mut why = why_not_exact(run, &manifest, data);
-    check(run, &parts, &states, &manifest, &folder, &mut why)?;
+    if let Err(error) = check(run, &parts, &states, &manifest, &folder, &mut why) {
+        // Another width of the network, for example, explains another shape.
+        return Err(with_reasons(error, &different_facts(run, &manifest, &[])));
+    }
     why.extend(different_facts(run, &manifest, &why));
     refuse_or_report(run, &folder, &why)?;
     let differences = differences(run, &manifest);
@@ -243,6 +247,18 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     warn_of_versions(run, &manifest.facts);
     run.checkpoints.active = Some(ActiveCheckpoint { folder, saved, ..ActiveCheckpoint::default() });
     Ok(())
+}
+
+/// Adds the differences between the programs to an error about a file of the checkpoint.
+fn with_reasons(error: Error, differences: &[String]) -> Error {
+    let listed: String = differences.iter().map(|difference| format!("\n- {difference}")).collect();
+    match error {
+        Error::File(error) if !listed.is_empty() => {
+            let FileError { path, source } = *error;
+            in_file(&path, format!("{source}{listed}"))
+        }
+        other => other,
+    }
 }
 
 /// Adds the file of the checkpoint to an error about a part.
@@ -318,14 +334,15 @@ fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> 
 /// Describes the settings that differ between the program and the checkpoint but that a resumed run
 /// may change.
 fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
-    let differs = |(setting, here): (&str, String)| {
-        let there = manifest.length.get(setting).map_or("not set", String::as_str);
+    let differs = |(setting, here): (String, String)| {
+        let there = manifest.length.get(&setting).map_or(NOT_SET, String::as_str);
         (there != here).then(|| {
             let there = shortened(there);
-            format!("`.{setting}(…)` was {there} when it was written; the current value, {here}, applies")
+            let shown = if setting.starts_with("--") { setting } else { format!(".{setting}(…)") };
+            format!("`{shown}` was {there} when it was written; the current value, {here}, applies")
         })
     };
-    run.settings.length().into_iter().filter_map(differs).collect()
+    facts::changeable(run).filter_map(differs).collect()
 }
 
 /// Describes the settings, optimizers and hooks that decide the result and that differ between the

@@ -13,27 +13,50 @@ use crate::moments::counters::Counters;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::{FolderState, Run};
 use crate::values::float::Float;
-use crate::values::hyperparameter::Hyperparameter;
+use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
 /// Reports names of hyperparameters that are empty, set twice, or those of values that the trainer
-/// records itself.
+/// records itself. Removes the settings that the program has passed to what records them, such as
+/// the `lr` of the optimizer.
 pub(super) fn check_hyperparameters(
-    given: &[(String, Hyperparameter)],
+    given: &mut Vec<Given>,
     recorded: &[(String, Hyperparameter)],
     mistakes: &mut Vec<String>,
 ) {
-    for (nth, (name, _)) in given.iter().enumerate() {
+    for (nth, hyperparameter) in given.iter().enumerate() {
+        let Given { name, value, by } = hyperparameter;
+        let others: Vec<GivenBy> =
+            given[..nth].iter().filter(|other| other.name == *name).map(|other| other.by).collect();
+        let own = recorded.iter().find(|(other, _)| other == name).map(|(_, own)| own);
         if name.is_empty() {
             mistakes.push("`.hyperparameter(\"\", …)`: expected a name".into());
-        } else if given[..nth].iter().any(|(other, _)| other == name) {
-            mistakes.push(format!("`.hyperparameter(\"{name}\", …)` is set twice: remove one"));
-        } else if recorded.iter().any(|(other, _)| other == name) {
+        } else if others.iter().any(|other| (*other == GivenBy::Call) != (*by == GivenBy::Call)) {
             mistakes.push(format!(
-                "`.hyperparameter(\"{name}\", …)`: the trainer records its own `{name}`: remove this call, or choose another \
-                 name"
+                "`.hyperparameter(\"{name}\", …)`: the setting `{name}` of the program is recorded by itself: remove this \
+                 call, or choose another name"
             ));
+        } else if !others.is_empty() {
+            mistakes.push(match by {
+                GivenBy::Call => format!("`.hyperparameter(\"{name}\", …)` is set twice: remove one"),
+                _ => "the settings of the program are applied twice: call `apply` once".to_owned(),
+            });
+        } else if let Some(own) = own {
+            match by {
+                GivenBy::Call => mistakes.push(format!(
+                    "`.hyperparameter(\"{name}\", …)`: the trainer records its own `{name}`: remove this call, or choose \
+                     another name"
+                )),
+                _ if own != value => mistakes.push(format!(
+                    "the setting `{name}` is {}, but the `{name}` that the trainer records is {own}: use the setting for it, as \
+                     in `AdamW::new(settings.lr)`, or give the setting another name",
+                    hyperparameter.text()
+                )),
+                _ => {}
+            }
         }
     }
+    mistakes.dedup();
+    given.retain(|hyperparameter| !recorded.iter().any(|(name, _)| *name == hyperparameter.name));
 }
 
 /// Determines the path of the run folder, where a resume may look for checkpoints.

@@ -7,7 +7,7 @@ use std::thread;
 use tch::Tensor;
 
 use super::parts::{self, Part, Scope};
-use super::{records, replicas};
+use super::{facts, records, replicas};
 use crate::checkpoint::files::{HISTORY, replace_folder};
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::progress::Stage;
@@ -191,8 +191,7 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
         manifest.inexact.push(why.to_owned());
     }
     manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();
-    manifest.length =
-        run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    manifest.length = facts::changeable(run).collect();
     let ranks = gather(&run.ranks.world, &parts, &states, &mut manifest)?;
     let nothing = ActiveCheckpoint::default();
     let ActiveCheckpoint { folder, added, .. } = run.checkpoints.active.as_ref().unwrap_or(&nothing);

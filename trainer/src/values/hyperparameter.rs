@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::values::float::exact;
+
 /// A value that the results of a run depend on, which loggers record together with the results.
 /// [`hyperparameter`](crate::TrainerBuilder::hyperparameter) adds one.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +15,44 @@ pub enum Hyperparameter {
     Bool(bool),
     /// Any other value, as text.
     Text(String),
+}
+
+/// A hyperparameter that the program has set.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub(crate) name: String,
+    pub(crate) value: Hyperparameter,
+    pub(crate) by: GivenBy,
+}
+
+/// How a program sets a hyperparameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cli"), expect(dead_code, reason = "only the feature `cli` has settings"))]
+pub(crate) enum GivenBy {
+    /// By a call on the builder.
+    Call,
+    /// By a setting of the program, which a file or the command line can change.
+    Setting,
+    /// By a setting that a resumed run may change.
+    ChangeableSetting,
+}
+
+impl Given {
+    /// The name as messages show it: the call, or the argument of the command line.
+    pub(crate) fn shown(&self) -> String {
+        match self.by {
+            GivenBy::Call => format!(".hyperparameter(\"{}\", …)", self.name),
+            GivenBy::Setting | GivenBy::ChangeableSetting => format!("--{}", self.name),
+        }
+    }
+
+    /// The value as messages show it.
+    pub(crate) fn text(&self) -> String {
+        match self.value {
+            Hyperparameter::Number(number) => exact(number),
+            _ => self.value.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Hyperparameter {
