@@ -32,6 +32,7 @@ mod fine_tuning;
 mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;
+mod fork;
 mod harness;
 mod hooks;
 mod hyperparameters;

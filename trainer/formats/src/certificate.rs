@@ -23,6 +23,9 @@ pub const VERSION: u32 = 1;
 pub struct Header {
     /// The version of the format.
     pub certificate: u32,
+    /// The number of training batches before the chain: 0, except in a run that begins with a part of
+    /// another one.
+    pub batches: u64,
     /// What can make the same program compute something else: libtorch, compiler, processor, threads, ….
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
@@ -198,7 +201,7 @@ impl Certificate {
     #[must_use]
     pub fn stretches(&self) -> Vec<Stretch> {
         let mut stretches = Vec::new();
-        let mut start = 0;
+        let mut start = self.header.batches;
         let mut is_begun = true;
         for (link, Link { batches, place, .. }) in self.links.iter().enumerate() {
             if *place != Place::Start && is_begun {
@@ -218,6 +221,7 @@ mod tests {
     fn certificate() -> Vec<String> {
         let header = Header {
             certificate: VERSION,
+            batches: 0,
             circumstances: BTreeMap::from([("threads".to_owned(), "1".to_owned())]),
             settings: BTreeMap::new(),
             hooks: BTreeMap::new(),

@@ -72,6 +72,16 @@ impl Certificate {
         file.append(cx, &text)
     }
 
+    /// Begins the chain with this state.
+    fn begin<P>(&mut self, cx: &Cx<P>, state: String) -> Result<()> {
+        let header = cx.as_run().certificate_header(state);
+        self.append(cx, &header)?;
+        self.previous = header.hash().map_err(Error::new)?;
+        self.steps.clone_from(&self.previous);
+        self.header = Some(header);
+        Ok(())
+    }
+
     /// Adds a link, unless the last one is here already.
     fn link<P>(&mut self, cx: &Cx<P>, batches: u64, place: Place, state: String) -> Result<()> {
         if self.last.is_some_and(|(at, last)| at == batches && (last == place || last == Place::End)) {
@@ -112,17 +122,15 @@ impl Certificate {
             self.last = None;
             return self.link(cx, batches, Place::Start, state);
         }
-        let header = cx.as_run().certificate_header(state);
-        self.append(cx, &header)?;
-        self.previous = header.hash().map_err(Error::new)?;
-        self.steps.clone_from(&self.previous);
-        self.header = Some(header);
-        Ok(())
+        self.begin(cx, state)
     }
 
-    /// Continues the file of a resumed run.
+    /// Continues the file of a resumed run, or begins the chain of one that continues another run.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
-        self.file.as_mut().map_or(Ok(()), |file| file.continue_after_resume(cx))
+        if let Some(file) = &mut self.file {
+            file.continue_after_resume(cx)?;
+        }
+        if self.previous.is_empty() { self.begin(cx, digest::of(cx.as_run())?) } else { Ok(()) }
     }
 
     /// Adds the batch.

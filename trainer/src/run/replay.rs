@@ -1,5 +1,7 @@
 //! [`Replay`]: what makes a run one that repeats a part of a recorded run.
 
+use std::path::PathBuf;
+
 use trainer_formats::certificate::Place;
 
 /// A run that repeats a part of a recorded run, and writes nothing.
@@ -9,6 +11,8 @@ pub(crate) struct Replay {
     pub(crate) until: u64,
     /// Where it ends: right after that batch, or only after the epoch.
     pub(crate) place: Place,
+    /// The folder of checkpoints into which its end is saved, if another run begins with it.
+    pub(crate) fork: Option<PathBuf>,
     /// Whether the states at its beginning and its end are hashed.
     pub(crate) certifies: bool,
     /// The state with which it continued.
@@ -35,6 +39,7 @@ impl Replay {
         Replay {
             until: batches,
             place: Place::Batch,
+            fork: None,
             certifies: false,
             begin: None,
             end: None,

@@ -22,7 +22,7 @@ mod records;
 pub(crate) mod replay;
 mod replicas;
 mod resume;
-mod run_folder;
+pub(crate) mod run_folder;
 mod save;
 pub(crate) mod step;
 pub(crate) mod task;

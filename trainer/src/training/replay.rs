@@ -2,9 +2,9 @@
 
 use trainer_formats::certificate::Place;
 
-use super::{digest, facts};
-use crate::checkpoint::Resume;
+use super::{digest, facts, save};
 use crate::checkpoint::progress::Stage;
+use crate::checkpoint::{CheckpointFolder, Resume};
 use crate::error::{CancelledBy, Error, Result};
 use crate::hook::definition::{Hook, HookDef};
 use crate::hook::instance::Instance;
@@ -51,7 +51,8 @@ pub(crate) fn begin(
     run.modules = Modules::new(run.modules.is_unchecked);
     run.recorder = None;
     *run.tape.get_mut() = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
-    run.folder = FolderState::default();
+    let omits_command_line = run.folder.omits_command_line;
+    run.folder = FolderState { omits_command_line, ..FolderState::default() };
     run.checkpoints.resume = checkpoint;
     run.replay = Some(replay);
     Ok(())
@@ -96,8 +97,13 @@ fn check(run: &mut Run) -> Result<()> {
     }
     replay.end = mark;
     replay.has_ended = true;
+    let fork = replay.fork.take();
     if let Some(tape) = run.tape.get_mut() {
         tape.end();
+    }
+    if let Some(folder) = fork {
+        let step = run.progress.counters.batches_seen;
+        save::save_into(run, folder.join(CheckpointFolder::name(step)))?;
     }
     Err(run.cancelled(CancelledBy::EndOfReplay))
 }

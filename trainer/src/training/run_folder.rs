@@ -1,9 +1,10 @@
 //! The run folder: its settings, and what is written when an entry point begins and ends.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value as Json;
-use trainer_formats::run::{Extreme, Goal, Metric, Process};
+use trainer_formats::run::{Extreme, Goal, Metric, Origin, Process};
 
 use crate::checkpoint::Resume;
 use crate::error::{Error, Result};
@@ -98,6 +99,11 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
         Some(own) => own,
         None => match load_run_file(&path)? {
             None => describe(run, entry),
+            Some(fork) if fork.status == Status::Forked && run.checkpoints.resume.is_some() => {
+                let mut file = describe(run, entry);
+                file.origin = fork.origin;
+                file
+            }
             Some(mut earlier) if run.checkpoints.resume.is_some() => {
                 earlier.resumed.push(now());
                 if run.checkpoints.skipped.iter().all(|entries| *entries == 0) {
@@ -111,6 +117,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
                 let (ended, advice) = match earlier.status {
                     Status::Running | Status::Killed => ("is running or was killed", resume),
                     Status::Failed => ("failed", resume),
+                    Status::Forked => ("is a fork of another run", resume),
                     Status::Cancelled => ("was cancelled", resume),
                     Status::Finished => (
                         "has finished",
@@ -192,6 +199,14 @@ fn measured(run: &mut Run) -> Vec<(String, Extreme)> {
     measured
 }
 
+/// Describes the run that begins in this folder with a part of another one, of which `run` is a replay.
+pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<()> {
+    let mut file = describe(run, "fit");
+    file.status = Status::Forked;
+    file.origin = Some(origin);
+    write_run_file(&file, folder)
+}
+
 /// Describes the run as it begins.
 fn describe(run: &Run, entry: &str) -> RunFile {
     let mut file = new_run_file(entry);
@@ -206,6 +221,10 @@ fn describe(run: &Run, entry: &str) -> RunFile {
         Hyperparameter::Bool(switch) => Json::Bool(switch),
         Hyperparameter::Text(text) => Json::String(text),
     };
+    file.working_folder = std::env::current_dir()
+        .ok()
+        .filter(|_| file.command_line.is_some())
+        .map(|path| path.to_string_lossy().into_owned());
     let values = run.all_hyperparameters();
     file.hyperparameters =
         values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();

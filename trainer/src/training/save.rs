@@ -92,12 +92,21 @@ fn save_all(run: &mut Run) -> Result<()> {
             return Err(in_file(&folder, text));
         }
         complete(run)?; // one at a time
-        run.checkpoints.active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
-        let result = save(run, in_background);
-        run.checkpoints.active = None;
-        result?;
+        save_in(run, folder, in_background)?;
     }
     Ok(())
+}
+
+/// Writes a checkpoint into this folder.
+pub(super) fn save_into(run: &mut Run, folder: PathBuf) -> Result<()> {
+    save_in(run, folder, false)
+}
+
+fn save_in(run: &mut Run, folder: PathBuf, in_background: bool) -> Result<()> {
+    run.checkpoints.active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
+    let result = save(run, in_background);
+    run.checkpoints.active = None;
+    result
 }
 
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
@@ -175,7 +184,8 @@ fn snapshot(run: &mut Run) -> Result<Snapshot> {
     replicas::compare(run, "before this checkpoint was written")?;
     run.checkpoints.journal.update(&run.history)?;
     let run = &*run;
-    let parts = parts::all(run);
+    // In the run that begins with the end of a replay, hooks that write begin anew.
+    let parts = parts::with_values(run, |index| run.replay.is_none() || !run.hooks.instances[index].writes);
     let states = parts::save(run, &parts)?;
     let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device));
     manifest.parts = values_of(&states);

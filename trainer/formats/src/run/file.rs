@@ -30,6 +30,8 @@ pub enum Status {
     Failed,
     /// The last entry point was cancelled, by a signal or by the program.
     Cancelled,
+    /// The run begins with a part of another run, and has not been trained yet.
+    Forked,
     /// The process ended during an entry point. No `run.json` says so:
     /// [`Run::status`](super::Run::status) concludes it.
     Killed,
@@ -44,6 +46,7 @@ impl Status {
             Status::Finished => "finished",
             Status::Failed => "failed",
             Status::Cancelled => "cancelled",
+            Status::Forked => "forked",
             Status::Killed => "killed",
         }
     }
@@ -92,12 +95,27 @@ pub struct RunFile {
     pub seed: Option<u64>,
     /// The command line, unless the program keeps it out of the file.
     pub command_line: Option<Vec<String>>,
+    /// The folder in which the program was started, if the command line is recorded.
+    #[serde(default)]
+    pub working_folder: Option<String>,
+    /// What the run begins with, if that is a part of another run.
+    #[serde(default)]
+    pub origin: Option<Origin>,
     /// The settings of the trainer, as text.
     pub settings: BTreeMap<String, String>,
     /// The hyperparameters: those of the program, of the optimizers, of the trainer and of its hooks.
     pub hyperparameters: BTreeMap<String, Json>,
     /// Each hook and its moment, in the order of the lifecycle: `my_hooks::clamp at before_opt_step`.
     pub hooks: Vec<String>,
+}
+
+/// The part of another run with which a run begins.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Origin {
+    /// The folder of the other run, as the program named it.
+    pub run: String,
+    /// The number of training batches of the other run.
+    pub batches: u64,
 }
 
 /// Why the content of a file is not that of a `run.json`.
@@ -141,6 +159,8 @@ impl RunFile {
             threads: 0,
             seed: None,
             command_line: None,
+            working_folder: None,
+            origin: None,
             settings: BTreeMap::new(),
             hyperparameters: BTreeMap::new(),
             hooks: Vec::new(),

@@ -28,7 +28,7 @@ mod process;
 mod time;
 
 pub use error::Error;
-pub use file::{MAX_BYTES, NotARun, RUN_FILE, RunFile, Status};
+pub use file::{MAX_BYTES, NotARun, Origin, RUN_FILE, RunFile, Status};
 pub use folder::{Found, Run, runs_in};
 pub use metric::{Extreme, Goal, Metric, Metrics, metrics_of};
 pub use points::{CSV_FILE, JSON_LINES_FILE, Point, Points, Span, Update};

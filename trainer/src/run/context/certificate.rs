@@ -59,6 +59,7 @@ impl Run {
         }
         Header {
             certificate: VERSION,
+            batches: self.progress.train_batches,
             circumstances: self.circumstances(),
             settings,
             hooks: facts.order,

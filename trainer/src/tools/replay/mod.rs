@@ -1,5 +1,6 @@
 //! [`Trainer::replay`]: repeats a part of a recorded run.
 
+mod fork;
 mod request;
 mod source;
 mod verify;
@@ -92,7 +93,9 @@ impl<T: Task> Trainer<T> {
         let path = run.as_ref();
         let source = Source::find(&self.run, path, &batches)?;
         let tape = source.tape.as_ref().map(|(_, settings)| settings.clone());
-        let (replayed, records) = self.repeat(train, valid, &source, &batches, tape)?;
+        let replay = Replay::until(batches.end);
+        let (replayed, records) = self.repeat(train, valid, &source, replay, tape)?;
+        self.check_reached(&batches)?;
         let compared = match &source.tape {
             None => None,
             Some((tape, _)) => Some(compare(path, tape, &records)?),
@@ -106,11 +109,17 @@ impl<T: Task> Trainer<T> {
         train: &mut dyn Loader<T::Batch>,
         valid: Option<&mut dyn Loader<T::Batch>>,
         source: &Source,
-        batches: &Range<u64>,
+        replay: Replay,
         tape: Option<Tape>,
     ) -> Result<(Replayed, Vec<u8>)> {
-        let (summary, _) = self.run_replay(train, valid, source, Replay::until(batches.end), tape)?;
+        let (summary, _) = self.run_replay(train, valid, source, replay, tape)?;
         let records = self.run.tape.get_mut().as_mut().map(|tape| tape.take()).unwrap_or_default();
+        let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
+        Ok((Replayed { from, compared: None, summary }, records))
+    }
+
+    /// Returns an error if the run has ended before these batches.
+    fn check_reached(&self, batches: &Range<u64>) -> Result<()> {
         let trained = self.run.progress.train_batches;
         if trained <= batches.start {
             return Err(Error::usage(format!(
@@ -118,8 +127,7 @@ impl<T: Task> Trainer<T> {
                 batches.start, batches.end
             )));
         }
-        let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
-        Ok((Replayed { from, compared: None, summary }, records))
+        Ok(())
     }
 
     /// Runs a replay, and returns the states at its beginning and its end. From then on, the trainer

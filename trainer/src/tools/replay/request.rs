@@ -11,6 +11,7 @@ use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::io::files::create;
 use crate::io::terminal::print_line;
+use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::replay::REQUEST;
 use crate::training::task::Task;
@@ -113,7 +114,9 @@ impl<T: Task> Trainer<T> {
                 let path = Path::new(&folder).join(file_name(self.run.rank));
                 let source = Source::find(&self.run, &run, &batches)?;
                 let tape = Tape::full().batches(batches.clone());
-                let (replayed, records) = self.repeat(train, valid, &source, &batches, Some(tape))?;
+                let replay = Replay::until(batches.end);
+                let (replayed, records) = self.repeat(train, valid, &source, replay, Some(tape))?;
+                self.check_reached(&batches)?;
                 create(&path)?.write(&[MAGIC, &records].concat())?;
                 (replayed, format!("its tape is {}", path.display()))
             }

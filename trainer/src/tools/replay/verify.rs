@@ -3,13 +3,13 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use trainer_formats::certificate::{CERTIFICATE_FILE, Certificate, Header, Link, Place, Stretch};
+use trainer_formats::certificate::{CERTIFICATE_FILE, Certificate, Header, Place, Stretch};
 
 use super::source::Source;
 use crate::data::Loader;
 use crate::error::{Error, Result};
 use crate::loggers;
-use crate::run::replay::{Mark, Replay};
+use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::task::Task;
 
@@ -75,8 +75,10 @@ impl<T: Task> Trainer<T> {
             }
             (Some(from), _) => {
                 let begin = replay.begin.as_ref();
-                if !begin.is_some_and(|begin| certificate.links[..link].iter().any(|link| is_at(link, begin)))
-                {
+                let header = &certificate.header;
+                let mut known = vec![(header.batches, &header.state)];
+                known.extend(certificate.links[..link].iter().map(|link| (link.batches, &link.state)));
+                if !begin.is_some_and(|begin| known.contains(&(begin.batches, &begin.state))) {
                     return fail(format!("the state in {from} is none of those in the certificate"));
                 }
             }
@@ -97,11 +99,6 @@ impl<T: Task> Trainer<T> {
         }
         Ok(start..end)
     }
-}
-
-/// Whether a replay has begun with the state of this link.
-fn is_at(link: &Link, begin: &Mark) -> bool {
-    link.batches == begin.batches && link.state == begin.state
 }
 
 /// Lists what the certificate says of the program and its circumstances and what they are now, if that

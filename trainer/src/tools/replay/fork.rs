@@ -1,0 +1,112 @@
+//! [`Trainer::fork`]: begins another run with the state of a recorded run at one of its batches.
+
+use std::path::Path;
+
+use trainer_formats::run::Origin;
+
+use super::source::Source;
+use super::{Replayed, compare};
+use crate::checkpoint::folder::CheckpointFolder;
+use crate::data::Loader;
+use crate::error::{Error, Result};
+use crate::hooks::IN_RUN_FOLDER;
+use crate::io::files::{Lock, create_folders_below, in_file};
+use crate::run::replay::Replay;
+use crate::run::run_folder::load_run_file;
+use crate::training::Trainer;
+use crate::training::run_folder;
+use crate::training::task::Task;
+
+impl<T: Task> Trainer<T> {
+    /// Begins another run, in the folder `into`, with the state that a recorded run had before its
+    /// training batch `batch`, to answer the question: what if the program had been another one from
+    /// there on?
+    ///
+    /// The trainer is that of the recorded run: it [replays](Trainer::replay) the run until that batch, writes a
+    /// checkpoint into the folder, and `run.json`, which names the origin. A trainer that differs, without
+    /// a hook or with another setting, then trains in this folder, and reports what differs. `trainer
+    /// diff` compares the two runs from there on.
+    ///
+    /// ```no_run
+    /// use trainer::TrainerBuilder;
+    /// use trainer::hooks::Checkpoint;
+    /// use trainer::prelude::*;
+    ///
+    /// # fn program() -> TrainerBuilder<impl Task<Batch = Tensor>> {
+    /// #     let vs = nn::VarStore::new(Device::Cpu);
+    /// #     let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+    /// #     let task = trainer::Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.mean(Kind::Float));
+    /// #     Trainer::builder(task)
+    /// # }
+    /// # fn what_if(train: &mut InMemory<Tensor>) -> Result<()> {
+    /// let mut same = program().build()?;
+    /// same.fork(train, None, "runs/0007", 4_000, "runs/unclipped")?;
+    ///
+    /// let mut changed = program()
+    ///     .without("my_hooks::clamp")
+    ///     .hook(Checkpoint::in_run_folder())
+    ///     .run_folder("runs/unclipped")
+    ///     .resume(Resume::Auto)
+    ///     .allow_inexact_resume(true) // reports what differs from the recorded run
+    ///     .build()?;
+    /// changed.fit(train, None)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// Hooks that write, such as loggers, begin anew in the folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if
+    ///
+    /// - `batch` is 0, because that is a new run;
+    /// - the folder holds a run or checkpoints already, or cannot be written;
+    /// - [`replay`](Trainer::replay) returns one.
+    pub fn fork(
+        &mut self,
+        train: &mut dyn Loader<T::Batch>,
+        valid: Option<&mut dyn Loader<T::Batch>>,
+        run: impl AsRef<Path>,
+        batch: u64,
+        into: impl AsRef<Path>,
+    ) -> Result<Replayed> {
+        let (path, into) = (run.as_ref(), into.as_ref());
+        if batch == 0 {
+            return Err(Error::usage(
+                "`fork` before the training batch 0 is a new run: expected the number of a later batch",
+            ));
+        }
+        // The end of the batches is their beginning if a checkpoint was written there.
+        let source = Source::find(&self.run, path, &(batch..batch + 1))?;
+        let folder = self.is_main().then(|| Lock::acquire(into)).transpose()?;
+        if folder.is_some() {
+            if load_run_file(into)?.is_some() {
+                return Err(in_file(into, "this folder holds a run: fork into a new folder"));
+            }
+            let checkpoints = into.join(IN_RUN_FOLDER);
+            create_folders_below(into, &checkpoints)?;
+            if !CheckpointFolder::lock(&checkpoints)?.steps().is_empty() {
+                return Err(in_file(&checkpoints, "this folder has checkpoints: fork into a new folder"));
+            }
+        }
+        let replay = Replay { fork: Some(into.join(IN_RUN_FOLDER)), ..Replay::until(batch) };
+        let tape = source.tape.as_ref().map(|(_, settings)| settings.clone());
+        let (replayed, records) = self.repeat(train, valid, &source, replay, tape)?;
+        let trained = self.run.progress.train_batches;
+        if trained < batch {
+            return Err(Error::usage(format!(
+                "the run has only {trained} training batches: it cannot be forked before the batch {batch}"
+            )));
+        }
+        let compared = match &source.tape {
+            None => None,
+            Some((tape, _)) => Some(compare(path, tape, &records)?),
+        };
+        if self.is_main() {
+            let origin = Origin { run: path.display().to_string(), batches: batch };
+            run_folder::describe_fork(&self.run, into, origin)?;
+        }
+        Ok(Replayed { compared, ..replayed })
+    }
+}
