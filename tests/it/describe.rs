@@ -33,7 +33,7 @@ fn tree_mermaid_and_json_agree_with_the_table() {
 }
 
 /// Texts that could break a format.
-const TEXTS: [&str; 16] = [
+pub(crate) const TEXTS: [&str; 16] = [
     "two\nlines",
     "two\r\nlines",
     "two\rlines",
@@ -53,9 +53,9 @@ const TEXTS: [&str; 16] = [
 ];
 
 /// A hook whose label, and whose modules, are a text of the user.
-struct Labeled {
-    text: &'static str,
-    modules: trainer::modules::Patterns,
+pub(crate) struct Labeled {
+    pub(crate) text: &'static str,
+    pub(crate) modules: trainer::modules::Patterns,
 }
 
 #[hook(state)]
@@ -165,6 +165,8 @@ fn describe_requested_prints_the_format_that_the_environment_names() {
         String::from_utf8(output.stdout).unwrap()
     };
     for (form, start) in [
+        ("terminal", "fit\n"),
+        ("full", "fit\n"),
         ("markdown", "| Lifecycle Point"),
         ("tree", "setup\n"),
         ("json", "{\n"),
@@ -175,9 +177,14 @@ fn describe_requested_prints_the_format_that_the_environment_names() {
         let printed = printed.split_once("running 1 test\n").map_or(printed, |(_, printed)| printed);
         assert!(printed.starts_with(start), "{form}: {text}");
     }
-    let text = run("tere");
-    let error = "`TRAINER_DESCRIBE=tere` is not a known format: expected one of `markdown`, `tree`, `json`, `mermaid`; did you mean `tree`?";
-    assert!(text.contains(error), "{text}");
+    for (value, similar) in [("tere", "; did you mean `tree`?"), ("ful", "; did you mean `full`?"), ("", "")]
+    {
+        let text = run(value);
+        let error = format!(
+            "`TRAINER_DESCRIBE={value}` is not a known format: expected one of `terminal`, `full`, `markdown`, `tree`, `json`, `mermaid`{similar}"
+        );
+        assert!(text.contains(&error), "{text}");
+    }
 }
 
 #[test]
@@ -260,24 +267,6 @@ fn every_key_of_the_hook_attribute_is_documented() {
             "{key}"
         );
     }
-}
-
-#[test]
-fn the_table_in_the_readme_has_current_source_lines() {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
-    let sources = readme
-        .lines()
-        .filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next()?.trim().rsplit_once(".rs:"));
-    let mut count = 0;
-    for (file, line) in sources {
-        let number: usize = line.parse().unwrap();
-        let code = std::fs::read_to_string(format!("{root}/{file}.rs")).unwrap();
-        let code = code.lines().nth(number - 1).unwrap_or_default();
-        assert!(code.contains("fn "), "{file}.rs:{line} is not a function: {code}");
-        count += 1;
-    }
-    assert!(count > 4, "the README has no table");
 }
 
 /// Returns the paths as texts. Compiles only if each can be imported.

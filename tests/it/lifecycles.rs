@@ -10,7 +10,7 @@ use crate::model::{self, message};
 
 /// Counts the calls of its hooks at the custom points.
 #[derive(Default)]
-struct Witness {
+pub(crate) struct Witness {
     seen: i64,
     after: u64,
     praised: u64,
@@ -33,7 +33,7 @@ impl Witness {
 }
 
 /// Skips an operation of another crate in the first batch.
-struct Skips;
+pub(crate) struct Skips;
 
 #[hook]
 impl Skips {

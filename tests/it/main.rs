@@ -19,6 +19,7 @@ mod collectives;
 mod comparison;
 mod data;
 mod describe;
+mod describe_terminal;
 mod discovery;
 #[cfg(target_os = "linux")]
 mod distributed;

@@ -35,7 +35,7 @@
 //!         .epochs(3)
 //!         .hook(Lowest(f64::INFINITY)) // in addition to every #[hook] function that is linked in
 //!         .build()?;
-//!     println!("{}", trainer.describe_hooks());
+//!     trainer.describe_hooks().print();
 //!
 //!     let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
 //!     let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);

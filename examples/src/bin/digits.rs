@@ -74,8 +74,11 @@ fn main() -> Result<()> {
         .hook(TensorBoard::new())
         .hook(Csv::new())
         .build()?;
+    if trainer.describe_requested()? {
+        return Ok(()); // with TRAINER_DESCRIBE=full, for example
+    }
     if trainer.is_main() {
-        println!("{}\n", trainer.describe_hooks().only_used());
+        trainer.describe_hooks().only_used().print();
     }
 
     let summary = trainer.fit(&mut train, Some(&mut valid))?;

@@ -39,7 +39,7 @@ fn main() -> Result<()> {
         .require_crate("gan_hooks")
         .build()?;
     if trainer.is_main() {
-        println!("{}", trainer.describe_hooks().only_used().tree());
+        trainer.describe_hooks().only_used().print();
     }
 
     trainer.fit(&mut train, Some(&mut valid))?;

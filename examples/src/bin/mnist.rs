@@ -53,7 +53,7 @@ fn main() -> Result<()> {
         .hook(Progress::new())
         .build()?;
     if trainer.is_main() {
-        println!("{}\n", trainer.describe_hooks().only_used());
+        trainer.describe_hooks().only_used().print();
     }
 
     trainer.fit(&mut train, Some(&mut valid))?;

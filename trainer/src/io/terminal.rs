@@ -1,5 +1,5 @@
-//! Printing lines above a progress bar, and texts that are one line. Nothing else in this crate
-//! prints: `clippy.toml` forbids it.
+//! Printing lines above a progress bar, what the terminal can show, and texts that are one line.
+//! Nothing else in this crate prints: `clippy.toml` forbids it.
 //!
 //! A stream that cannot be written, such as a closed pipe (`… | head`) or a file on a full disk, is
 //! not an error of the run.
@@ -9,6 +9,7 @@ use std::io::Write;
 use std::panic::catch_unwind;
 use std::sync::{Mutex, PoisonError};
 
+use console::Term;
 use indicatif::ProgressBar;
 
 use crate::error::discard_panic;
@@ -24,6 +25,26 @@ pub fn print_line(line: impl Display) {
     beside_bar(|| {
         let _ = writeln!(std::io::stdout(), "{line}");
     });
+}
+
+/// The terminal that standard output is.
+pub(crate) struct Terminal {
+    pub(crate) columns: usize,
+    /// Whether it shows colors, and the environment (`NO_COLOR`, `CLICOLOR`) does not forbid them.
+    pub(crate) colors: bool,
+}
+
+/// The columns of a terminal that does not report their number.
+pub(crate) const COLUMNS: usize = 80;
+
+/// Returns the terminal that standard output is, if it is one.
+pub(crate) fn of_stdout() -> Option<Terminal> {
+    let terminal = Term::stdout();
+    let columns = terminal.size_checked().map(|(_, columns)| usize::from(columns));
+    terminal.is_term().then(|| Terminal {
+        columns: columns.filter(|columns| *columns > 0).unwrap_or(COLUMNS),
+        colors: console::colors_enabled(),
+    })
 }
 
 /// Prints a line on standard error, above the progress bar if one is drawn.

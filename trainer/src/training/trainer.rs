@@ -134,9 +134,10 @@ impl<T: Task> Trainer<T> {
         HookTable::of(&self.run.hooks.table)
     }
 
-    /// Prints the [`HookTable`] to standard output if the environment variable `TRAINER_DESCRIBE`
-    /// is `markdown`, `tree`, `json` or `mermaid`, in that format. Returns whether the variable is
-    /// set. If several processes train together, only the [main](Trainer::is_main) one prints.
+    /// Prints the [`HookTable`] to standard output in the format that the environment variable
+    /// `TRAINER_DESCRIBE` names, and returns whether the variable is set. The formats are `terminal`
+    /// and `full` (as wide as the terminal, or 80 columns; `full` expands the built-in hooks),
+    /// `markdown`, `tree`, `json` and `mermaid`. If several processes train together, only the [main](Trainer::is_main) one prints.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;

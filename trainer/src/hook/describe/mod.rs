@@ -2,8 +2,11 @@
 
 mod escape;
 mod json;
+mod lines;
 mod markdown;
 mod mermaid;
+mod page;
+mod terminal;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -70,9 +73,16 @@ pub struct HookRow {
     /// Whether a neighbor has the same `ord`, and no constraint orders the two, so that their order
     /// depends on when they were added, or on their names.
     pub tied: bool,
+    /// Whether it is defined in a binary, and not in a library that others can link.
+    pub(crate) in_binary: bool,
 }
 
 impl HookRow {
+    /// Returns whether it is a hook of this crate.
+    fn is_built_in(&self) -> bool {
+        self.krate == env!("CARGO_CRATE_NAME") && !self.in_binary
+    }
+
     /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, rank 0, writes`.
     pub(crate) fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
@@ -133,9 +143,11 @@ impl HookRow {
     }
 }
 
-/// The hooks of a trainer and when they run. `Display` prints a Markdown table, aligned for a
-/// terminal; other formats are [`tree`](HookTable::tree), [`json`](HookTable::json) and
-/// [`mermaid`](HookTable::mermaid).
+/// The hooks of a trainer and when they run.
+///
+/// [`print`](HookTable::print) shows it to a person at a terminal, in the form of
+/// [`terminal`](HookTable::terminal). `Display` writes a Markdown table; other formats are
+/// [`tree`](HookTable::tree), [`json`](HookTable::json) and [`mermaid`](HookTable::mermaid).
 ///
 /// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
 /// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all
@@ -150,6 +162,8 @@ pub struct HookTable {
     left_out: usize,
     /// The paths of the functions and types with a hook in this trainer.
     paths: BTreeSet<String>,
+    /// Whether a terminal shows each built-in hook on a line of its own.
+    full: bool,
 }
 
 /// Tables are equal if their JSON representations are.
@@ -240,7 +254,13 @@ impl HookTable {
         name_versions(&mut nodes);
         let on_main = table.hooks().iter().filter(|hook| table.rank() > 0 && hook.definition.main_only);
         let paths = table.hooks().iter().map(|hook| hook.definition.origin.path.to_string());
-        HookTable { nodes, rank: table.rank(), left_out: on_main.count(), paths: paths.collect() }
+        HookTable {
+            nodes,
+            rank: table.rank(),
+            left_out: on_main.count(),
+            paths: paths.collect(),
+            full: false,
+        }
     }
 
     /// Returns every point and operation once, where it is declared, in the order of the lifecycle.
@@ -373,13 +393,14 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             line: origin.line,
             docs: origin.docs,
             tied: ties.get(nth) == Some(&true) || nth > 0 && ties[nth - 1],
+            in_binary: origin.binary,
         }
     });
     rows.collect()
 }
 
 /// The valid values of `TRAINER_DESCRIBE`.
-const FORMATS: [&str; 4] = ["markdown", "tree", "json", "mermaid"];
+const FORMATS: [&str; 6] = ["terminal", "full", "markdown", "tree", "json", "mermaid"];
 
 /// Returns the text that the environment variable `TRAINER_DESCRIBE` requests, if it is set.
 ///
@@ -387,9 +408,11 @@ const FORMATS: [&str; 4] = ["markdown", "tree", "json", "mermaid"];
 ///
 /// Returns an error if its value is not a known format.
 pub(crate) fn requested(table: &Table) -> Result<Option<String>> {
-    let Ok(format) = std::env::var("TRAINER_DESCRIBE") else { return Ok(None) };
+    let Some(format) = std::env::var_os("TRAINER_DESCRIBE") else { return Ok(None) };
     let table = HookTable::of(table);
-    let text = match format.as_str() {
+    let text = match &*format.to_string_lossy() {
+        "terminal" => table.for_stdout(),
+        "full" => table.full().for_stdout(),
         "markdown" => table.to_string(),
         "tree" => table.tree(),
         "json" => table.json(),

@@ -1,0 +1,200 @@
+//! Lines of a terminal: columns, wrapped texts and colors.
+
+use console::Style;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+use super::lines::{Folded, HookLine, Line};
+use super::markdown::padded;
+
+/// The width of the column with `&` or `&mut`.
+const ACCESS: usize = 5;
+
+/// What a text is, which decides its color.
+#[derive(Clone, Copy)]
+pub(super) enum Part {
+    /// The name of an operation that contains others.
+    Heading,
+    Plain,
+    Faint,
+    /// `&mut`.
+    Changes,
+    /// The name of a hook of the program.
+    Hook,
+}
+
+/// The text of a terminal.
+pub(super) struct Page {
+    pub(super) text: String,
+    columns: usize,
+    colors: bool,
+    /// The column of the hooks.
+    left: usize,
+    /// The column of the sentences, if they are beside the hooks.
+    beside: Option<usize>,
+}
+
+impl Page {
+    pub(super) fn new(columns: usize, colors: bool) -> Self {
+        Page { text: String::new(), columns, colors, left: 0, beside: None }
+    }
+
+    /// Sets the columns: hooks begin at `left`, and their sentences are beside them if that leaves
+    /// `min_sentence` columns. A hook that needs more than a third of a line has its sentence below.
+    pub(super) fn lay_out(&mut self, left: usize, hooks: impl Iterator<Item = usize>, min_sentence: usize) {
+        let widest = hooks.filter(|width| *width <= self.columns / 3).max();
+        let beside = widest.map(|widest| left + ACCESS + widest + 2);
+        self.left = left;
+        self.beside = beside.filter(|beside| beside + min_sentence <= self.columns);
+    }
+
+    /// Adds a line with texts of these kinds.
+    fn line(&mut self, parts: &[(Part, &str)]) {
+        let length =
+            parts.iter().rposition(|(_, text)| !text.trim_end().is_empty()).map_or(0, |last| last + 1);
+        for (nth, (part, text)) in parts[..length].iter().enumerate() {
+            let text = if nth + 1 == length { text.trim_end() } else { text };
+            let style = match part {
+                Part::Heading => Style::new().bold(),
+                Part::Plain => Style::new(),
+                Part::Faint => Style::new().dim(),
+                Part::Changes => Style::new().yellow(),
+                Part::Hook => Style::new().cyan(),
+            };
+            self.text.push_str(&style.force_styling(self.colors).apply_to(text).to_string());
+        }
+        self.text.push('\n');
+    }
+
+    /// Adds a text over the whole width; an empty line if it is empty.
+    pub(super) fn paragraph(&mut self, text: &str) {
+        wrap(text, self.columns).iter().for_each(|line| self.line(&[(Part::Faint, line)]));
+    }
+
+    /// Adds the name of a moment, and beside it the lines of its hooks.
+    pub(super) fn group(&mut self, label: &str, part: Part, lines: &[Line]) {
+        let is_beside = label.width() + 2 <= self.left && !lines.is_empty();
+        if !is_beside {
+            for line in wrap_indented(label, self.columns) {
+                self.line(&[(part, &line)]);
+            }
+        }
+        let mut label = padded(if is_beside { label } else { "" }, self.left);
+        for line in lines {
+            match line {
+                Line::Hook(hook) => self.hook((part, &label), hook),
+                Line::Folded(names) => {
+                    let names = folded(names, self.columns - self.left);
+                    self.line(&[(part, &label), (Part::Faint, &names)]);
+                }
+            }
+            label = " ".repeat(self.left);
+        }
+    }
+
+    fn hook(&mut self, label: (Part, &str), hook: &HookLine) {
+        let indent = " ".repeat(self.left + ACCESS);
+        let room = self.columns - indent.len();
+        let access = padded(hook.access, ACCESS);
+        let access = (if hook.access == "&" { Part::Plain } else { Part::Changes }, &*access);
+        let fits = hook.width() <= room;
+        let sentence = wrap(&hook.sentence, self.columns - self.beside.unwrap_or(indent.len()));
+        let mut sentence = sentence.iter();
+        let names = wrap(&hook.name, room);
+        for (nth, name) in names.iter().enumerate() {
+            let (label, access) =
+                if nth == 0 { (label, access) } else { ((Part::Plain, &*indent), (Part::Plain, "")) };
+            let when = if fits { format!("  {}", hook.when) } else { String::new() };
+            let head = self.left + ACCESS + name.width() + when.width();
+            let beside = self.beside.filter(|beside| fits && head + 2 <= *beside);
+            let gap = " ".repeat(beside.map_or(0, |beside| beside - head));
+            let first = beside.and_then(|_| sentence.next()).map_or("", String::as_str);
+            self.line(&[
+                label,
+                access,
+                (Part::Hook, name),
+                (Part::Faint, &when),
+                (Part::Plain, &gap),
+                (Part::Plain, first),
+            ]);
+        }
+        if !fits {
+            for line in wrap(&hook.when, room) {
+                self.line(&[(Part::Plain, &indent), (Part::Faint, &line)]);
+            }
+        }
+        let indent = " ".repeat(self.beside.unwrap_or(indent.len()));
+        sentence.for_each(|line| self.line(&[(Part::Plain, &indent), (Part::Plain, line)]));
+    }
+}
+
+/// Joins the names of folded hooks; `+3` stands for three more that do not fit.
+fn folded(names: &[Folded], columns: usize) -> String {
+    let mut text = String::new();
+    let mut hidden: usize = names.iter().map(|names| names.count).sum();
+    for Folded { long, short, count } in names {
+        let separator = if text.is_empty() { "" } else { ", " };
+        let rest = hidden - count;
+        let more = if rest == 0 { 0 } else { format!(" +{rest}").width() };
+        let room = columns.saturating_sub(text.width() + separator.width() + more);
+        let name = if long.width() <= room { long } else { short };
+        if name.width() > room && !text.is_empty() {
+            break;
+        }
+        text.push_str(separator);
+        text.push_str(&cut(name, room));
+        hidden = rest;
+    }
+    if hidden == 0 { text } else { format!("{text} +{hidden}") }
+}
+
+/// Shortens a text to a number of columns.
+fn cut(text: &str, columns: usize) -> String {
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut short = String::new();
+    let mut width = 1;
+    for letter in text.chars() {
+        width += letter.width().unwrap_or(0);
+        if width > columns {
+            break;
+        }
+        short.push(letter);
+    }
+    short + "…"
+}
+
+/// Divides a text into lines between its words. A word that is longer than a line is divided, too: a
+/// path at its separators.
+fn wrap(text: &str, columns: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split(' ') {
+        if !line.is_empty() && line.width() + 1 + word.width() > columns {
+            lines.push(std::mem::take(&mut line));
+        } else if !line.is_empty() {
+            line.push(' ');
+        }
+        if line.width() + word.width() <= columns {
+            line.push_str(word);
+            continue;
+        }
+        for letter in word.chars() {
+            if line.width() + letter.width().unwrap_or(0) > columns {
+                let end = line.rfind(['/', ':']).map_or(line.len(), |separator| separator + 1);
+                let rest = line.split_off(end);
+                lines.push(std::mem::replace(&mut line, rest));
+            }
+            line.push(letter);
+        }
+    }
+    lines.push(line);
+    lines
+}
+
+/// Divides an indented text into lines with the same indentation.
+fn wrap_indented(text: &str, columns: usize) -> Vec<String> {
+    let words = text.trim_start();
+    let indent = &text[..(text.len() - words.len()).min(columns / 2)];
+    wrap(words, columns - indent.len()).iter().map(|line| format!("{indent}{line}")).collect()
+}
