@@ -68,7 +68,7 @@ def check_tensorboard(points):
     print(f"histograms: counts equal those of {of_torch}")
 
     images = events.Images("train/image")
-    assert [(image.width, image.height) for image in images] == [(5, 4)] * 5
+    assert [(image.width, image.height) for image in images] == [(130, 104)] * 5, "5 x 4 pixels, each 26 times"
     assert all(image.encoded_image_string.startswith(b"\x89PNG") for image in images)
     texts = events.Tensors("train/text")
     assert [text.tensor_proto.string_val[0].decode() for text in texts] == [f"step {step}, é" for step in range(50, 300, 50)]
@@ -93,7 +93,7 @@ def check_hyperparameters(events):
 
     found = content("_hparams_/session_start_info").session_start_info.hparams
     assert found["width"].number_value == 8 and found["activation"].string_value == "relu", found
-    assert found["optimizer"].string_value == "Sgd" and found["lr"].number_value == 0.1, found
+    assert found["▸ optimizer"].string_value == "Sgd" and found["▸ lr"].number_value == 0.1, found
     assert content("_hparams_/session_end_info").session_end_info.status == 1
     print(f"hyperparameters: {len(found)}")
 
@@ -150,6 +150,9 @@ def check_server():
             query = urllib.parse.urlencode({"run": "killed", "tag": tag})
             shown = lambda: [point[1:] for point in get(port, f"data/plugin/scalars/scalars?{query}")]
             wait_for(lambda: shown() == scalars, f"the server shows the points of {tag} in the files")
+        query = urllib.parse.urlencode({"request": json.dumps({"experimentName": ""})})
+        infos = get(port, f"data/plugin/hparams/experiment?{query}")["hparamInfos"]
+        assert [info["name"] for info in infos][:2] == ["activation", "width"], infos
         print(f"TensorBoard's server: the points are correct after {kills} kills")
     finally:
         server.kill()

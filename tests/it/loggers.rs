@@ -222,6 +222,27 @@ fn an_image_is_encoded_as_png() {
 }
 
 #[test]
+fn a_small_image_is_enlarged_by_repeating_its_pixels() {
+    let image = trainer::Image { width: 2, height: 1, channels: 3, pixels: vec![1, 2, 3, 4, 5, 6] };
+    let enlarged = image.enlarged(3);
+    let row = [1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 6];
+    assert_eq!((enlarged.width, enlarged.height, &*enlarged.pixels), (4, 2, &[row, row].concat()[..]));
+    for (width, height, side, expected) in [
+        (28, 28, 128, (140, 140)),
+        (128, 2, 128, (128, 2)),
+        (64, 256, 128, (64, 256)),
+        (1, 1, 128, (128, 128)),
+    ] {
+        let image = trainer::Image { width, height, channels: 1, pixels: vec![7; (width * height) as usize] };
+        let enlarged = image.enlarged(side);
+        assert_eq!((enlarged.width, enlarged.height), expected);
+        assert!(enlarged.png().is_ok());
+    }
+    let empty = trainer::Image { width: 0, height: 0, channels: 1, pixels: Vec::new() };
+    assert_eq!(*empty.enlarged(128), empty);
+}
+
+#[test]
 fn a_truncated_file_and_a_file_of_another_run_are_refused() {
     let folder = scratch("loggers-short");
     let path = folder.join("values.csv");

@@ -45,7 +45,7 @@ fn fit(trainer: &mut Trainer<impl Task<Batch = (Tensor, Tensor)>>) -> Result<tra
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn tensorboard_and_pandas_read_the_logged_values() {
+fn other_programs_read_the_logged_values() {
     let folder = scratch("interop-loggers");
     let run = folder.join("run");
     let tensor = |seed: f64, count: i64| {
@@ -93,6 +93,7 @@ fn tensorboard_and_pandas_read_the_logged_values() {
     }
     describe_program(&folder);
     run_script("loggers.py", &folder);
+    run_script("importers.py", &folder);
     fs::remove_dir_all(&folder).unwrap();
 }
 

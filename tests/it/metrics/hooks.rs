@@ -1,5 +1,7 @@
 //! Metrics in a trainer: names, phases, bad input, exact resume.
 
+use std::sync::{Arc, Mutex};
+
 use trainer::CancelToken;
 use trainer::hooks::{Checkpoint, EarlyStopping};
 use trainer::metrics::{
@@ -498,4 +500,51 @@ fn the_description_shows_which_metric_a_hook_measures() {
     assert_eq!(table.at("after_valid"), names.map(|name| format!("trainer::metrics::MetricHook{name}")));
     assert!(table.json().contains("\"trainer::metrics::MetricHook(top2)\""));
     assert!(table.to_string().contains("MetricHook(rmse)"));
+}
+
+/// Draws an image with a letter for each pixel of 2 × 2 pixels: `#` for a dark one.
+fn drawn(image: &trainer::Image) -> String {
+    let width = image.width as usize;
+    let rows = image.pixels.chunks(3 * width).step_by(2);
+    let rows = rows.map(|row| {
+        let pixels = row.chunks(3).step_by(2);
+        let letters = pixels.map(|pixel| match pixel[0] {
+            0..=60 => '#',
+            61..=227 => '+',
+            228 => '.',
+            _ => ' ',
+        });
+        letters.collect::<String>().trim_end().to_owned()
+    });
+    rows.collect::<Vec<_>>().join("\n")
+}
+
+/// The images of records, by name.
+type Images = Arc<Mutex<Vec<(String, trainer::Image)>>>;
+
+#[test]
+fn a_confusion_matrix_is_logged_as_an_image() {
+    let images = Images::default();
+    let noted = Arc::clone(&images);
+    let train = |metric: ConfusionMatrix, noted: Option<Images>| {
+        let mut builder = model::builder().epochs(1).hook(metric);
+        if let Some(noted) = noted {
+            builder = builder.on::<AfterRecord>("images", move |cx| {
+                let images = cx.record().images().map(|(name, image)| (name.to_owned(), image.clone()));
+                noted.lock().unwrap().extend(images);
+            });
+        }
+        let mut trainer = builder.build().unwrap();
+        trainer.fit(&mut model::rows(8), Some(&mut model::rows(40))).unwrap();
+        let value = trainer.hook::<MetricHook<ConfusionMatrix>>().unwrap().value(Phase::Valid);
+        Vec::<f64>::try_from(value.unwrap().reshape([-1])).unwrap()
+    };
+    let counts = train(ConfusionMatrix::multiclass(3), Some(noted));
+    assert_eq!(counts.iter().sum::<f64>(), 40.0);
+    let images = images.lock().unwrap();
+    let [(name, image)] = &images[..] else { panic!("{images:?}") };
+    assert_eq!((name.as_str(), image.channels), ("valid/confusion_matrix", 3));
+    insta::assert_snapshot!("confusion_matrix_image", format!("{counts:?}\n{}", drawn(image)));
+    // Nothing that needs a record is in the way of a run without loggers.
+    assert_eq!(train(ConfusionMatrix::multiclass(3), None), counts);
 }

@@ -1,5 +1,7 @@
 //! [`Image`]: the pixels of a logged image.
 
+use std::borrow::Cow;
+
 use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
@@ -48,6 +50,24 @@ impl Image {
         writer.write_image_data(&self.pixels).map_err(Error::new)?;
         writer.finish().map_err(Error::new)?;
         Ok(bytes)
+    }
+
+    /// Enlarges a small image by an integer factor, without smoothing, so that its longer side has at
+    /// least `side` pixels. A large image is returned unchanged.
+    #[must_use]
+    pub fn enlarged(&self, side: u32) -> Cow<'_, Image> {
+        let factor = side.div_ceil(self.width.max(self.height).max(1));
+        if factor <= 1 || self.width == 0 || self.channels == 0 {
+            return Cow::Borrowed(self);
+        }
+        let times = factor as usize;
+        let pixel_length = usize::from(self.channels);
+        let mut pixels = Vec::with_capacity(self.pixels.len() * times * times);
+        for row in self.pixels.chunks(self.width as usize * pixel_length) {
+            let wide: Vec<u8> = row.chunks(pixel_length).flat_map(|pixel| pixel.repeat(times)).collect();
+            pixels.extend(wide.repeat(times));
+        }
+        Cow::Owned(Image { width: self.width * factor, height: self.height * factor, pixels, ..*self })
     }
 
     /// Converts a tensor of shape `[channels, height, width]` or `[height, width]` to pixels of

@@ -6,6 +6,7 @@ use tch::{Kind, Tensor};
 use super::average::safe_divide;
 use super::counts;
 use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int};
+use super::matrix_image;
 use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, scalar};
@@ -82,7 +83,7 @@ pub(super) fn column_sums(matrix: &Matrix) -> Vec<f64> {
 }
 
 macro_rules! confusion_metric {
-    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr $(, $per_class:ident)?) => {
+    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr $(, $per_class:ident $(, $image:ident)?)?) => {
         impl $type {
             classes_settings!(confusion.classes);
 
@@ -112,7 +113,11 @@ macro_rules! confusion_metric {
 
             $(fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
                 self.$per_class()
-            })?
+            }
+
+            $(fn image(&mut self) -> Result<Option<Tensor>> {
+                self.$image()
+            })?)?
 
             state_of!(confusion.states);
         }
@@ -136,10 +141,13 @@ pub enum Normalize {
 /// torchmetrics' `ConfusionMatrix`.
 ///
 /// The value has shape `[classes, classes]`, with a row for each target and a column for each
-/// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for multilabel targets. A trainer logs
-/// each element, such as `valid/confusion_matrix/0/1`, if [`per_class`](Metric::per_class) was
-/// called, and nothing otherwise: [`MetricHook::value`](super::MetricHook::value) returns the
-/// matrix.
+/// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for multilabel targets.
+///
+/// A trainer logs an image of the counts, `valid/confusion_matrix`, if a hook receives records, except
+/// for several labels; and each element, such as `valid/confusion_matrix/0/1`, if
+/// [`per_class`](Metric::per_class) was called. In the image, the rows are the targets, the columns
+/// the predictions, and a cell is the darker, the greater its share of the row.
+/// [`MetricHook::value`](super::MetricHook::value) returns the matrix.
 #[derive(Clone, Debug)]
 pub struct ConfusionMatrix {
     confusion: Confusion,
@@ -201,6 +209,11 @@ impl ConfusionMatrix {
     fn per_class_value(&self) -> Result<Option<Tensor>> {
         self.matrices().map(|matrices| Some(self.value(&matrices)))
     }
+
+    fn picture(&self) -> Result<Option<Tensor>> {
+        let matrices = self.matrices()?;
+        Ok(if let [matrix] = &matrices[..] { Some(matrix_image::draw(matrix)) } else { None })
+    }
 }
 
 confusion_metric!(
@@ -209,7 +222,8 @@ confusion_metric!(
     this,
     matrices,
     this.value(&matrices),
-    per_class_value
+    per_class_value,
+    picture
 );
 
 /// The weight that [`CohenKappa`] gives to a confusion of two classes.

@@ -31,7 +31,9 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 /// `valid/clean/accuracy`.
 ///
 /// A metric with several values, such as one for each class, is logged as `valid/accuracy/0`,
-/// `valid/accuracy/1` and so on, a matrix only with `per_class`. A pass without data logs nothing.
+/// `valid/accuracy/1` and so on, a matrix only with `per_class`. A metric that can
+/// [draw itself](Metric::image), such as the confusion matrix, is also logged as an image. A pass
+/// without data logs nothing.
 ///
 /// ```
 /// use trainer::metrics::{Accuracy, FBeta, Metric};
@@ -216,10 +218,15 @@ impl<M: Metric> MetricHook<M> {
         // no data on any rank logs nothing.
         let Some(pass) = self.measured_on_all_ranks(cx)? else { return Ok(()) };
         let is_per_class = self.is_per_class;
-        let (value, each) = self.with(pass, |metric| {
+        let has_record = cx.is_record_due();
+        let (value, each, image) = self.with(pass, |metric| {
             let each = if is_per_class { metric.compute_per_class()? } else { None };
-            Ok((metric.compute()?, each))
+            let image = if has_record { metric.image()? } else { None };
+            Ok((metric.compute()?, each, image))
         })?;
+        if let Some(image) = image {
+            cx.log_image(&self.name, image);
+        }
         let value = value.to_device(Device::Cpu).to_kind(Kind::Double);
         if value.dim() < 2 {
             log(cx, &self.name, &value)?;

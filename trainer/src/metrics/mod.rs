@@ -97,6 +97,7 @@ mod hook;
 mod images;
 mod jaccard;
 mod labels;
+mod matrix_image;
 mod ranking;
 mod regression;
 mod scores;
@@ -230,6 +231,16 @@ pub trait Metric: Send + 'static {
     ///
     /// Returns an error for the same reasons as [`compute`](Metric::compute).
     fn compute_per_class(&mut self) -> Result<Option<Tensor>> {
+        Ok(None)
+    }
+
+    /// Draws the data as an image, of a shape that [`log_image`](crate::Cx::log_image) takes, which a
+    /// trainer logs under the name of the metric. Defaults to `None`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for the same reasons as [`compute`](Metric::compute).
+    fn image(&mut self) -> Result<Option<Tensor>> {
         Ok(None)
     }
 

@@ -93,6 +93,12 @@ impl<M: Metric> Metric for Running<M> {
         with(&mut self.metric, &mut all, Metric::compute_per_class)
     }
 
+    fn image(&mut self) -> Result<Option<Tensor>> {
+        let mut all = self.metric.states().blank();
+        self.states.children().iter().try_for_each(|batch| all.merge(batch))?;
+        with(&mut self.metric, &mut all, Metric::image)
+    }
+
     /// Returns an error: two parts of the data have no order, so there are no last batches.
     fn merge(&mut self, _: &Self) -> Result<()> {
         Err(self.error(

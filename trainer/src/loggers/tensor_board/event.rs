@@ -111,8 +111,13 @@ fn histogram_message(histogram: &Histogram) -> Message {
         .doubles(7, histogram.counts.iter().map(|count| *count as f64))
 }
 
+/// The number of pixels of the longer side to which smaller images are enlarged: TensorBoard smooths
+/// an image that it enlarges.
+const MIN_SIDE: u32 = 128;
+
 /// Encodes an image; returns `None` if that fails.
 fn image_message(image: &Image) -> Option<Message> {
+    let image = image.enlarged(MIN_SIDE);
     let png = image.png().ok()?;
     let message = Message::default().integer(1, u64::from(image.height)).integer(2, u64::from(image.width));
     Some(message.integer(3, u64::from(image.channels)).field(4, png))

@@ -19,7 +19,12 @@ use crate::prelude::*;
 ///
 /// `tensorboard --logdir runs` then shows every run folder in `runs` as a run. The metrics of a
 /// training epoch have separate tags: `epoch/train/loss` beside `train/loss`. Numbers are rounded
-/// to `f32`, which is what TensorBoard stores.
+/// to `f32`, which is what TensorBoard stores. Small images are enlarged without smoothing.
+///
+/// On the page HPARAMS, TensorBoard shows first the hyperparameters that differ between runs, then
+/// the others by name, and ticks the first five. Those that the program has not
+/// [set](crate::TrainerBuilder::hyperparameter), such as `▸ beta1`, begin with a mark that sorts them
+/// after its own.
 ///
 /// A resumed run begins a new file, and moves what the interrupted run wrote after its last
 /// checkpoint to `….before-resume-<n>`, so that no point of a curve is duplicated. A TensorBoard
@@ -53,6 +58,21 @@ impl Default for TensorBoard {
             is_resuming: false,
         }
     }
+}
+
+/// The start of the names of hyperparameters that the program has not set. TensorBoard sorts those with
+/// the same value in all runs by their names, and shows the first five: this character is after all
+/// letters of alphabets.
+const ADDED: &str = "▸ ";
+
+/// Returns the hyperparameters of the program, then the others, which are also sorted after them.
+fn in_order(
+    own: Vec<(String, Hyperparameter)>,
+    all: Vec<(String, Hyperparameter)>,
+) -> Vec<(String, Hyperparameter)> {
+    let added = all.into_iter().skip(own.len()).map(|(name, value)| (format!("{ADDED}{name}"), value));
+    let added: Vec<_> = added.collect();
+    own.into_iter().chain(added).collect()
 }
 
 /// Returns the name of the event file with this index. TensorBoard reads the files in the order of
@@ -143,7 +163,7 @@ impl TensorBoard {
     /// Creates the first file of a new run, and collects the hyperparameters.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)?;
-        self.hyperparameters = cx.hyperparameters();
+        self.hyperparameters = in_order(cx.own_hyperparameters(), cx.hyperparameters());
         self.status = Status::Success;
         self.is_resuming = cx.is_resuming();
         Ok(())
@@ -209,5 +229,26 @@ impl State for TensorBoard {
         self.has_hyperparameters = saved.get("has_hyperparameters")?;
         self.file = self.file_of(self.part);
         self.file.load(saved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hyperparameters_of_the_program_are_first_also_by_name() {
+        let own = || {
+            vec![
+                ("width".to_owned(), 8.into()),
+                ("Zahl".to_owned(), 1.into()),
+                ("ширина".to_owned(), 2.into()),
+            ]
+        };
+        let all: Vec<_> = own().into_iter().chain([("amsgrad".to_owned(), false.into())]).collect();
+        let mut names: Vec<_> = in_order(own(), all).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["width", "Zahl", "ширина", "▸ amsgrad"]);
+        names.sort(); // as TensorBoard does
+        assert_eq!(names, ["Zahl", "width", "ширина", "▸ amsgrad"]);
     }
 }

@@ -90,6 +90,13 @@ impl<P> Cx<P> {
         self.as_run().all_hyperparameters()
     }
 
+    /// The hyperparameters that the program has [set](crate::TrainerBuilder::hyperparameter): the first
+    /// of [`hyperparameters`](Cx::hyperparameters).
+    #[must_use]
+    pub fn own_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
+        self.as_run().hyperparameters.clone()
+    }
+
     /// Adds a warning to [`Summary::warnings`] and prints it on standard error, above the progress
     /// bar, unless the current entry point already has this warning.
     ///

@@ -1,0 +1,167 @@
+//! The picture of a confusion matrix.
+
+use tch::Tensor;
+
+use super::confusion::{Matrix, row_sums};
+use super::labels::int;
+
+/// The greatest number of classes whose cells have numbers; above it, each cell is one pixel.
+const MAX_NUMBERED: usize = 32;
+
+/// The greatest number of digits of a count. If a count has more, the cells have percentages.
+const MAX_DIGITS: usize = 4;
+
+/// The width and height of a pixel of a digit.
+const SCALE: usize = 2;
+
+/// The digits: five rows of three pixels.
+const DIGITS: [[u8; 5]; 10] = [
+    [0b111, 0b101, 0b101, 0b101, 0b111],
+    [0b010, 0b110, 0b010, 0b010, 0b111],
+    [0b111, 0b001, 0b111, 0b100, 0b111],
+    [0b111, 0b001, 0b111, 0b001, 0b111],
+    [0b101, 0b101, 0b111, 0b001, 0b001],
+    [0b111, 0b100, 0b111, 0b001, 0b111],
+    [0b111, 0b100, 0b111, 0b101, 0b111],
+    [0b111, 0b001, 0b001, 0b001, 0b001],
+    [0b111, 0b101, 0b111, 0b101, 0b111],
+    [0b111, 0b101, 0b111, 0b001, 0b111],
+];
+
+type Color = [u8; 3];
+
+const HEADER: Color = [228, 228, 228];
+const BLACK: Color = [0, 0, 0];
+const WHITE: Color = [255, 255, 255];
+/// The color of a cell with all samples of its row.
+const FULL: Color = [8, 48, 107];
+
+/// Draws a matrix of counts, of shape `[3, height, width]` and dtype `Uint8`: a row for each target,
+/// a column for each prediction, with the classes in the first row and column. A cell is the darker,
+/// the greater its share of the row, and has the count, or the share in percent.
+pub(super) fn draw(matrix: &Matrix) -> Tensor {
+    let classes = matrix.len();
+    let shares: Matrix = (matrix.iter().zip(row_sums(matrix)))
+        .map(|(row, sum)| row.iter().map(|count| if sum > 0.0 { count / sum } else { 0.0 }).collect())
+        .collect();
+    if classes > MAX_NUMBERED {
+        let mut canvas = Canvas::new(classes);
+        for (row, column, share) in cells(&shares) {
+            canvas.fill(row, column, 1, shade(share));
+        }
+        return canvas.tensor();
+    }
+    let width = |numbers: &Matrix| {
+        cells(numbers).map(|(_, _, number)| format!("{number:.0}").len()).max().unwrap_or(1)
+    };
+    let are_counts = width(matrix) <= MAX_DIGITS;
+    let numbers = if are_counts {
+        matrix.clone()
+    } else {
+        shares.iter().map(|row| row.iter().map(|share| (100.0 * share).round()).collect()).collect()
+    };
+    let digits = width(&numbers).max(classes.saturating_sub(1).to_string().len());
+    let side = (4 * digits + 3).max(9) * SCALE;
+    let mut canvas = Canvas::new((classes + 1) * side);
+    canvas.fill(0, 0, side, HEADER);
+    for class in 0..classes {
+        for (row, column) in [(0, class + 1), (class + 1, 0)] {
+            canvas.fill(row * side, column * side, side, HEADER);
+            canvas.write(row * side, column * side, side, &class.to_string(), BLACK);
+        }
+    }
+    for (row, column, share) in cells(&shares) {
+        let (top, left) = ((row + 1) * side, (column + 1) * side);
+        canvas.fill(top, left, side, shade(share));
+        if numbers[row][column] > 0.0 {
+            let ink = if share > 0.2 { WHITE } else { BLACK };
+            canvas.write(top, left, side, &format!("{:.0}", numbers[row][column]), ink);
+        }
+    }
+    canvas.tensor()
+}
+
+fn cells(matrix: &Matrix) -> impl Iterator<Item = (usize, usize, f64)> {
+    let rows = matrix.iter().enumerate();
+    rows.flat_map(|(row, cells)| cells.iter().enumerate().map(move |(column, cell)| (row, column, *cell)))
+}
+
+/// Returns the color of a share. Its square root makes rare confusions visible.
+fn shade(share: f64) -> Color {
+    let part = share.clamp(0.0, 1.0).sqrt();
+    std::array::from_fn(|channel| {
+        let white = f64::from(WHITE[channel]);
+        (white + part * (f64::from(FULL[channel]) - white)).round() as u8
+    })
+}
+
+/// A square image.
+struct Canvas {
+    side: usize,
+    pixels: Vec<Color>,
+}
+
+impl Canvas {
+    fn new(side: usize) -> Self {
+        Canvas { side, pixels: vec![WHITE; side * side] }
+    }
+
+    fn fill(&mut self, top: usize, left: usize, side: usize, color: Color) {
+        for row in top..top + side {
+            let start = row * self.side + left;
+            self.pixels[start..start + side].fill(color);
+        }
+    }
+
+    /// Writes digits into the middle of a square.
+    fn write(&mut self, top: usize, left: usize, side: usize, digits: &str, color: Color) {
+        let width = 4 * digits.len() - 1;
+        let top = top + (side - 5 * SCALE) / 2;
+        let left = left + (side - width * SCALE) / 2;
+        for (nth, digit) in digits.bytes().enumerate() {
+            let rows = DIGITS[usize::from(digit - b'0')];
+            for (row, bits) in rows.into_iter().enumerate() {
+                for column in (0..3).filter(|column| bits >> (2 - column) & 1 == 1) {
+                    let left = left + (4 * nth + column) * SCALE;
+                    self.fill(top + row * SCALE, left, SCALE, color);
+                }
+            }
+        }
+    }
+
+    fn tensor(&self) -> Tensor {
+        let side = int(self.side);
+        Tensor::from_slice(self.pixels.as_flattened()).view([side, side, 3]).permute([2, 0, 1])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_matrix_can_be_drawn() {
+        for (classes, count, side) in [
+            (1, 5.0, 36),
+            (2, 0.0, 54),
+            (11, 1234.0, 12 * 38),
+            (32, 1e9, 33 * 22),
+            (33, 3.0, 33),
+            (200, 1.0, 200),
+        ] {
+            let image = draw(&vec![vec![count; classes]; classes]);
+            assert_eq!(image.size(), [3, side, side], "{classes} classes with {count}");
+            assert_eq!(image.kind(), tch::Kind::Uint8);
+        }
+        // All samples of a row in one cell, and in none.
+        let matrix = vec![vec![7.0, 0.0], vec![0.0, 0.0]];
+        let corner = |row: i64, column: i64| {
+            Vec::<u8>::try_from(draw(&matrix).select(1, row * 18).select(1, column * 18)).unwrap()
+        };
+        assert_eq!([corner(0, 0), corner(1, 1)], [HEADER.to_vec(), FULL.to_vec()]);
+        assert_eq!(
+            [corner(1, 2), corner(2, 1), corner(2, 2)],
+            [WHITE.to_vec(), WHITE.to_vec(), WHITE.to_vec()]
+        );
+    }
+}
