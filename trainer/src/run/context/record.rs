@@ -94,7 +94,8 @@ impl<P> Cx<P> {
     /// of [`hyperparameters`](Cx::hyperparameters).
     #[must_use]
     pub fn own_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
-        self.as_run().hyperparameters.clone()
+        let own = self.as_run().hyperparameters.iter();
+        own.map(|given| (given.name.clone(), given.value.clone())).collect()
     }
 
     /// Adds a warning to [`Summary::warnings`] and prints it on standard error, above the progress
