@@ -1,11 +1,13 @@
 //! Locks: a text file with what a program runs.
 
 use std::fs;
+use std::marker::PhantomData;
 
-use trainer::TrainerBuilder;
+use trainer::checkpoint::{SettingList, Settings};
 use trainer::hooks::{ClipGradNorm, Ema, Progress};
 use trainer::metrics::Accuracy;
 use trainer::prelude::*;
+use trainer::{Tape, TrainerBuilder};
 
 use crate::model;
 use crate::support::{child_process, scratch};
@@ -32,6 +34,33 @@ fn error(builder: TrainerBuilder<impl Task>, path: &std::path::Path) -> String {
     builder.build().unwrap().check_lock(path).unwrap_err().to_string()
 }
 
+/// A type whose values of different types have one path.
+struct Twice<T>(PhantomData<T>);
+
+#[hook]
+impl<T: Send + 'static> Twice<T> {
+    fn after_step(&mut self, _: &Cx<AfterStep>) {}
+}
+
+/// A hook whose settings are hard to write in one line.
+struct Odd;
+
+impl Settings for Odd {
+    fn settings(&self) -> SettingList {
+        let [lines, nothing] = [format_args!("a\n  b"), format_args!("")];
+        SettingList::new().with("lines", lines).with("nothing", nothing).with("a = b", "[c] = d | e")
+    }
+}
+
+#[hook(settings)]
+impl Odd {
+    fn after_step(&mut self, _: &mut Cx<AfterStep>) {}
+}
+
+fn odd() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
+    program().hook(Odd).hook(Twice::<u8>(PhantomData))
+}
+
 /// The environment variable with the folder of the child processes.
 const FOLDER: &str = "TRAINER_TESTS_LOCK";
 
@@ -40,6 +69,7 @@ const FOLDER: &str = "TRAINER_TESTS_LOCK";
 fn child_process_that_writes_a_lock() {
     let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
     ordered().build().unwrap().check_lock(folder.join("hooks.lock")).unwrap();
+    odd().hook(Twice::<u16>(PhantomData)).build().unwrap().check_lock(folder.join("odd.lock")).unwrap();
     fs::write(folder.join("other"), "mine").unwrap();
     let error = error(program(), &folder.join("other"));
     assert!(error.ends_with("this file is not a lock, so it is kept: choose another path"), "{error}");
@@ -76,13 +106,24 @@ fn child_process_that_compares() {
         ".epochs(…) = 3",
         "optimizer.group 1.weight_decay = 0.0",
         concat!("trainer = ", env!("CARGO_PKG_VERSION")),
-        "[before_opt_step]\nhalve | train\nclamp | train",
+        "[before_opt_step]\nhalve | &mut | train\nclamp | &mut | train",
+        "\ntrainer::metrics::MetricHook(accuracy) | & | train sanity valid test\n",
+        "\ntrainer::metrics::MetricHook<trainer::metrics::Accuracy> (accuracy).name = \"accuracy\"\n",
+        "optimizer.group 1.elements = 11",
+        "optimizer.group 1.parameters = 2",
         "trainer::hooks::Ema.decay = 0.9",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(!text.contains(".rs:"), "{text}");
     ordered().build().unwrap().check_lock(&path).unwrap();
+    // A tape changes nothing.
+    let taped = ordered().run_folder(folder.join("run")).tape(Tape::steps(100)).build().unwrap();
+    taped.check_lock(&path).unwrap();
+    let mut trained = ordered().build().unwrap();
+    trained.fit(&mut model::rows(8), None).unwrap();
+    let late = trained.check_lock(&path).unwrap_err().to_string();
+    assert!(late.ends_with("and a run changes them: call it before `fit`"), "{late}");
     // On another rank, nothing is compared.
     program().rank(1).build().unwrap().check_lock(&path).unwrap();
 
@@ -99,6 +140,17 @@ fn child_process_that_compares() {
         (
             error(ordered().on::<AfterLoss>("watch", |_| {}), &path),
             "\n- `watch` now runs at after_loss, in train sanity valid test\n",
+        ),
+        (
+            error(
+                program().observe::<BeforeOptStep>("halve", |_| {}).on::<BeforeOptStep>("clamp", clamp),
+                &path,
+            ),
+            "\n- `halve` could change training (`&mut Cx`) at before_opt_step, and can now only observe (`&Cx`)\n",
+        ),
+        (
+            error(ordered().limit_test_batches(3), &path),
+            "\n- `.limit_test_batches(…)` was not set, and is 3\n",
         ),
         (error(ordered().epochs(4), &path), "\n- `.epochs(…)` was 3, and is 4\n"),
         (
@@ -128,13 +180,27 @@ fn child_process_that_compares() {
         assert!(error.ends_with("if that is meant, update the lock with `TRAINER_LOCK=update`"), "{error}");
     }
 
+    // Equal names and texts of several lines.
+    let path_of_odd = folder.join("odd.lock");
+    assert!(
+        odd().hook(Twice::<u16>(PhantomData)).build().unwrap().check_lock(&path_of_odd).unwrap().is_empty()
+    );
+    let error_of_odd = error(odd(), &path_of_odd);
+    assert!(
+        error_of_odd
+            .contains("is not what is locked:\n- `it::lock::Twice #2` no longer runs at after_step\nif that"),
+        "{error_of_odd}"
+    );
+
     // Another version alone is no error.
     fs::write(&path, text.replace(concat!("trainer = ", env!("CARGO_PKG_VERSION")), "trainer = 0.0.1"))
         .unwrap();
-    ordered().build().unwrap().check_lock(&path).unwrap();
-    fs::write(&path, text.replace("halve | train", "halve")).unwrap();
+    let versions = ordered().build().unwrap().check_lock(&path).unwrap();
+    let listed: Vec<String> = versions.iter().map(ToString::to_string).collect();
+    assert_eq!(listed, [concat!("`trainer` was 0.0.1, and is ", env!("CARGO_PKG_VERSION"))]);
+    fs::write(&path, text.replace("halve | &mut | train", "halve | train")).unwrap();
     let damaged = error(ordered(), &path);
-    assert!(damaged.ends_with("is not one of a lock: `halve`"), "{damaged}");
+    assert!(damaged.ends_with("is not one of a lock: `halve | train`"), "{damaged}");
     fs::write(&path, "something").unwrap();
     assert!(error(ordered(), &path).contains("this is not a lock of this version"));
 }

@@ -34,6 +34,7 @@ mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;
 mod fork;
+mod golden;
 mod harness;
 mod hooks;
 mod hyperparameters;

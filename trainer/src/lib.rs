@@ -114,7 +114,7 @@ pub use tools::cli;
 #[doc(inline)]
 pub use tools::{finders, testing};
 #[doc(inline)]
-pub use training::prelude;
+pub use training::{lock, prelude};
 
 // At the root, so that rustc's messages name a moment by its shortest path.
 #[doc(no_inline)]
@@ -251,6 +251,7 @@ pub mod __private {
         next_of, observed, outcome, pass_on, selected_by_nth,
     };
     pub use crate::run::{Rest, Run};
+    pub use crate::training::lock::{assert_golden, assert_lock};
     pub use crate::values::facts::SettingsOf;
 
     /// Returns the function that computes the dispatch-table row of the operation `O`, within which

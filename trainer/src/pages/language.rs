@@ -121,8 +121,8 @@ pub const after: () = ();
 pub const auto: () = ();
 
 /// `writes`: the hook writes files, or anything else that outlives the process, as loggers do. The
-/// table says so, and the [tape](crate::guide::tape) leaves out the state of its value, which may
-/// contain times and positions in files.
+/// table says so, the [tape](crate::guide::tape) leaves out the state of its value, which may contain
+/// times and positions in files, and [`check_golden`](crate::Trainer::check_golden) does not run it.
 pub const writes: () = ();
 
 /// `more`, on a block: a further block of a type that has a block with `#[hook]`, as in another file.

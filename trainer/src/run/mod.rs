@@ -15,6 +15,7 @@ pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
 pub(crate) mod replay;
+mod rehearsal;
 pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
@@ -50,6 +51,7 @@ pub(crate) use frame::{Ending, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks};
+pub(crate) use rehearsal::{Rehearsal, Rehearsed};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 
 /// The requests of hooks to the loop: `skip_batch`, `end_epoch` and `stop`.
@@ -102,6 +104,8 @@ pub struct Run {
     pub(crate) tape: RefCell<Option<Box<tape::Recorder>>>,
     /// Set if the run repeats a part of a recorded one.
     pub(crate) replay: Option<Replay>,
+    /// Records the first steps, after which the run ends, if it is a rehearsal.
+    pub(crate) rehearsal: Option<Box<Rehearsal>>,
     pub(crate) modules: Modules,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
     pub(crate) error: Option<Error>,
@@ -209,7 +213,7 @@ impl Run {
     /// Returns the source of a request to cancel the run in this process, if there is one.
     #[inline]
     pub(crate) fn cancel_request(&self) -> Option<CancelledBy> {
-        if self.settings.cancel_token.is_cancelled() {
+        if self.settings.cancel_token.is_cancelled() || self.is_rehearsed() {
             Some(CancelledBy::Token)
         } else if self.handles_signals {
             cancel::received_signal()

@@ -90,6 +90,18 @@ impl Settings {
         ]
     }
 
+    /// The settings that change no result of a fit.
+    pub(crate) fn others(&self) -> [(&'static str, String); 3] {
+        let limit =
+            |limit: Option<Amount>| limit.map_or_else(|| "not set".to_owned(), |limit| limit.to_string());
+        let fast = self.fast_dev_run.map_or_else(|| "not set".to_owned(), |batches| batches.to_string());
+        [
+            ("limit_test_batches", limit(self.limit_test)),
+            ("limit_predict_batches", limit(self.limit_predict)),
+            ("fast_dev_run", fast),
+        ]
+    }
+
     /// Whether this is a smoke test of the program.
     pub(crate) fn is_fast_dev_run(&self) -> bool {
         self.fast_dev_run.is_some()

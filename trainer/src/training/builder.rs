@@ -291,6 +291,7 @@ impl<T: Task> TrainerBuilder<T> {
             recorder,
             tape: RefCell::new(tape),
             replay: None,
+            rehearsal: None,
             modules: Modules::new(may_grow),
             error: None,
         };

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use tch::Tensor;
+
 use crate::hook::definition::Hook;
 use crate::hook::instance::Instance;
 use crate::lifecycle::at;
@@ -21,6 +23,8 @@ pub(super) enum Audience {
     Resume,
     /// The facts of the other ranks. Hooks that run on rank 0 only may differ.
     Ranks,
+    /// The lock of the program. Nothing may differ.
+    Lock,
 }
 
 /// Records what decides the result, before the first entry point changes any of it.
@@ -56,6 +60,7 @@ fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BT
     ];
     let is_compared = |hook: &&Hook| match audience {
         Audience::Ranks => !hook.definition.main_only,
+        Audience::Lock => true,
         Audience::Resume => {
             let is_of_load = on_load.contains(&(hook.definition.row)());
             let is_left_out = instance_of(run, hook).map_or(hook.definition.observes, Instance::is_left_out);
@@ -147,12 +152,16 @@ fn of_optimizers(optimizers: &Optimizers, audience: Audience) -> BTreeMap<String
                 .with("algorithm", format_args!("{}", group.algorithm()))
                 .with_optional("pattern", group.pattern())
                 .with("parameters", group.names().count());
+            let own = match audience {
+                Audience::Lock => own.with("elements", group.parameters().map(Tensor::numel).sum::<usize>()),
+                Audience::Resume | Audience::Ranks => own,
+            };
             let own = group.settings().fold(own, |own, (name, value)| own.with(name, value));
             list = list.with_all(&of, own);
         }
     }
     let mut values = list.into_values();
-    if audience == Audience::Resume {
+    if audience != Audience::Ranks {
         // The result is the same with and without `Sharded`.
         values.retain(|name, _| !name.ends_with(".sharded"));
     }

@@ -187,6 +187,7 @@ fn train_pass<T: Task>(
         validate::<T>(run, valid, true)?;
         run.log.get_mut().add_row(&mut run.history, run.progress.counters);
     }
+    run.rehearse_start()?;
     while let Some(batch) = pass.next(run, &mut weigh::<T>)? {
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
         run.fit.window.is_last_of_pass = !window::is_filled_by_next(run) && pass.is_last(run);
@@ -197,6 +198,9 @@ fn train_pass<T: Task>(
         );
         step::<T>(run, batch)?;
         records::emit_if_due(run, steps)?;
+        if run.progress.counters.optimizer_steps > steps {
+            run.rehearse_step()?;
+        }
         if is_any_due(run, valid, Stage::ValidatingWithin, steps)? && !decide::is_stopped_by_now(run)? {
             run.fit.position = LoopPosition {
                 stage: Stage::ValidatingWithin,

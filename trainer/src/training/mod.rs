@@ -9,7 +9,7 @@ mod entry;
 mod erased;
 mod facts;
 mod fit;
-mod lock;
+pub mod lock;
 mod modules;
 pub(crate) mod options;
 pub(crate) mod parts;

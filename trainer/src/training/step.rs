@@ -246,6 +246,9 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     run.step.loss_scale = 1.0;
     run.step.losses += 1;
     run.fire::<at::after_loss>()?;
+    if run.place.phase == Phase::Train {
+        run.rehearse_loss(name)?;
+    }
     Ok(run.step.losses)
 }
 

@@ -44,7 +44,7 @@ pub struct Process {
     /// Whether every tensor is read at every entry.
     pub paranoid: bool,
     /// The circumstances: the number of threads, the versions of libtorch and of the compiler, the
-    /// instruction set of the kernels, the device.
+    /// processor, the instruction set of the kernels, the device.
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,

@@ -134,7 +134,7 @@ impl HookRow {
     }
 
     /// Formats what the hook may do: `&` if it only observes, as in the type of its context.
-    fn access(&self) -> &'static str {
+    pub(crate) fn access(&self) -> &'static str {
         if self.observes { "&" } else { "&mut" }
     }
 

@@ -1,0 +1,141 @@
+//! [`Rehearsal`]: the first steps of a fit, whose losses and weights are compared with a golden.
+
+use tch::Device;
+
+use super::Run;
+use crate::error::{CancelledBy, Result};
+use crate::libtorch;
+use crate::model::vars::Vars;
+
+/// What the first steps of a fit compute. A run that has a rehearsal ends after these steps, and writes
+/// no checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Rehearsal {
+    /// The number of optimizer steps after which the run ends.
+    steps: u64,
+    /// The hash of the weights before the first step.
+    start: String,
+    recorded: Vec<Rehearsed>,
+    /// The losses since the last step, each with its name and its weight.
+    losses: Vec<(String, f64, f64)>,
+}
+
+/// What one optimizer step computes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rehearsed {
+    /// The losses by name, each the mean over the batches of the step.
+    pub(crate) losses: Vec<(String, f64)>,
+    /// The hash of the weights after the step.
+    pub(crate) weights: String,
+    /// The number of training batches up to its end.
+    pub(crate) batches: u64,
+}
+
+impl Rehearsal {
+    pub(crate) fn new(steps: u64) -> Self {
+        Rehearsal { steps, ..Rehearsal::default() }
+    }
+
+    /// Whether all steps have been taken.
+    pub(crate) fn is_over(&self) -> bool {
+        self.recorded.len() as u64 >= self.steps
+    }
+
+    /// Returns the hash of the weights before the first step, and what each step has computed.
+    pub(crate) fn into_recorded(self) -> (String, Vec<Rehearsed>) {
+        (self.start, self.recorded)
+    }
+}
+
+impl Run {
+    /// Whether the run is a rehearsal that has ended.
+    #[inline]
+    pub(crate) fn is_rehearsed(&self) -> bool {
+        self.rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.is_over())
+    }
+
+    /// Records the weights with which training begins, in a rehearsal.
+    pub(crate) fn rehearse_start(&mut self) -> Result<()> {
+        match &mut self.rehearsal {
+            Some(rehearsal) if rehearsal.start.is_empty() => {
+                rehearsal.start = hash_of_weights(&self.model.vars)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Records the loss of the current batch, which has this name, in a rehearsal.
+    pub(crate) fn rehearse_loss(&mut self, name: &str) -> Result<()> {
+        if let (Some(rehearsal), Some(loss)) = (&mut self.rehearsal, &self.step.loss) {
+            rehearsal.losses.push((name.to_owned(), loss.f_double_value(&[])?, self.step.weight));
+        }
+        Ok(())
+    }
+
+    /// Records the optimizer step that a batch has taken, in a rehearsal.
+    ///
+    /// # Errors
+    ///
+    /// After the last step, returns the error that ends the run.
+    pub(crate) fn rehearse_step(&mut self) -> Result<()> {
+        let Some(rehearsal) = &mut self.rehearsal else { return Ok(()) };
+        let losses = means(&std::mem::take(&mut rehearsal.losses));
+        let weights = hash_of_weights(&self.model.vars)?;
+        let batches = self.progress.train_batches;
+        rehearsal.recorded.push(Rehearsed { losses, weights, batches });
+        if rehearsal.is_over() { Err(self.cancelled(CancelledBy::Token)) } else { Ok(()) }
+    }
+}
+
+/// Returns the mean of the losses of each name, weighted by the batches. A single loss stays as it is.
+fn means(losses: &[(String, f64, f64)]) -> Vec<(String, f64)> {
+    let mut means: Vec<(String, f64)> = Vec::new();
+    for (name, loss, _) in losses {
+        if means.iter().any(|(known, _)| known == name) {
+            continue;
+        }
+        let of_name = || losses.iter().filter(|(other, ..)| other == name);
+        let mean = match of_name().count() {
+            1 => *loss,
+            _ => {
+                let sum: f64 = of_name().map(|(_, loss, weight)| loss * weight).sum();
+                sum / of_name().map(|(_, _, weight)| weight).sum::<f64>()
+            }
+        };
+        means.push((name.clone(), mean));
+    }
+    means
+}
+
+/// Returns a hash of all parameters and buffers of the task, with their names, types and shapes.
+fn hash_of_weights(vars: &Vars) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    for var in vars.iter() {
+        let tensor = var.tensor.detach();
+        hasher.update(format!("{} {:?} {:?}\n", var.name, tensor.kind(), tensor.size()).as_bytes());
+        let on_cpu = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
+        hasher.update(libtorch::bytes(&on_cpu)?);
+    }
+    Ok(hasher.finalize().to_hex()[..HASH_LENGTH].to_owned())
+}
+
+/// The number of hexadecimal digits of a hash.
+const HASH_LENGTH: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loss_of_a_step_is_the_mean_over_its_batches() {
+        let loss = |name: &str, loss, weight| (name.to_owned(), loss, weight);
+        // 0.1 · 3 / 3 would be another number.
+        assert_eq!(means(&[loss("loss", 0.1, 3.0)]), [("loss".to_owned(), 0.1)]);
+        assert_eq!(
+            means(&[loss("a", 1.0, 1.0), loss("b", 5.0, 2.0), loss("a", 2.0, 3.0)]),
+            [("a".to_owned(), 1.75), ("b".to_owned(), 5.0)]
+        );
+        assert_eq!(means(&[]), []);
+    }
+}

@@ -1,0 +1,126 @@
+//! What the formats of locks and goldens have in common: a title, and sections of lines.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::error::{Error, Result};
+use crate::io::files::{self, Links, in_file, is_file};
+
+/// The environment variable that requests that the files are written.
+const VARIABLE: &str = "TRAINER_LOCK";
+
+/// Whether the files are to be written.
+///
+/// # Errors
+///
+/// Returns an error if the environment variable has another value than `update`.
+pub(super) fn is_update_requested() -> Result<bool> {
+    match std::env::var(VARIABLE) {
+        Ok(value) if value == "update" => Ok(true),
+        Ok(value) if !value.is_empty() => {
+            Err(Error::usage(format!("`{VARIABLE}={value}`: expected `update`")))
+        }
+        _ => Ok(false),
+    }
+}
+
+/// The format of a kind of file.
+pub(super) struct Format {
+    /// The name of such a file in messages.
+    pub(super) name: &'static str,
+    /// The beginning of the first line.
+    pub(super) title: &'static str,
+}
+
+/// A part of a file below a title in brackets. Each line has its number in the file.
+pub(super) struct Section<'t> {
+    pub(super) title: &'t str,
+    pub(super) lines: Vec<(usize, &'t str)>,
+}
+
+impl Format {
+    /// The first line. The number is the version of the format.
+    fn first_line(&self) -> String {
+        format!("{}, version 1. To change it: {VARIABLE}=update", self.title)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that says how to write it if it does not exist.
+    pub(super) fn read(&self, path: &Path) -> Result<String> {
+        if is_file(path) {
+            return files::read_text(path);
+        }
+        let text = format!(
+            "there is no {}: write it with `{VARIABLE}=update`, and add it to the repository",
+            self.name
+        );
+        Err(in_file(path, text))
+    }
+
+    /// Writes a file. Replaces only a file of this format.
+    pub(super) fn write(&self, path: &Path, text: &str) -> Result<()> {
+        let is_of_format = |path: &Path| {
+            files::open(path, Links::Refuse)?;
+            if files::read_text(path)?.starts_with(&format!("{}, version ", self.title)) {
+                return Ok(());
+            }
+            let text = format!("this file is not a {}, so it is kept: choose another path", self.name);
+            Err(in_file(path, text))
+        };
+        files::replace_file(path, is_of_format, |file| file.write(text.as_bytes()))
+    }
+
+    /// Returns the text of a file with these sections.
+    pub(super) fn text(&self, sections: &[(&str, Vec<String>)]) -> String {
+        let mut text = self.first_line() + "\n";
+        for (title, lines) in sections {
+            text.push_str(&format!("\n[{title}]\n"));
+            lines.iter().for_each(|line| text.extend([line.trim(), "\n"]));
+        }
+        text
+    }
+
+    /// Returns the sections of a file.
+    pub(super) fn sections<'t>(&self, text: &'t str) -> Result<Vec<Section<'t>>, String> {
+        let mut lines = text.lines().map(str::trim).zip(1..);
+        let first_line = self.first_line();
+        if lines.next().is_none_or(|(first, _)| first != first_line) {
+            return Err(format!(
+                "this is not a {} of this version, which begins with `{first_line}`: write it with `{VARIABLE}=update`",
+                self.name
+            ));
+        }
+        let mut sections: Vec<Section<'t>> = Vec::new();
+        for (line, number) in lines.filter(|(line, _)| !line.is_empty()) {
+            match (line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')), sections.last_mut()) {
+                (Some(title), _) => sections.push(Section { title, lines: Vec::new() }),
+                (None, Some(section)) => section.lines.push((number, line)),
+                (None, None) => return Err(self.is_not(number, line)),
+            }
+        }
+        Ok(sections)
+    }
+
+    /// The message about a line that does not belong into such a file.
+    pub(super) fn is_not(&self, number: usize, line: &str) -> String {
+        format!("line {number} is not one of a {}: `{line}`", self.name)
+    }
+
+    /// Returns the values of a section by name.
+    pub(super) fn values(&self, section: &Section<'_>) -> Result<BTreeMap<String, String>, String> {
+        let lines = section.lines.iter();
+        let values = lines.map(|(number, line)| {
+            let (name, value) = line.split_once(" =").ok_or_else(|| self.is_not(*number, line))?;
+            Ok((name.to_owned(), value.trim().to_owned()))
+        });
+        values.collect()
+    }
+}
+
+/// Returns the lines of values by name.
+pub(super) fn lines_of(values: &BTreeMap<String, String>) -> Vec<String> {
+    values.iter().map(|(name, value)| format!("{name} = {value}")).collect()
+}

@@ -1,0 +1,254 @@
+//! The lock of a program: what runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::file::{Format, is_update_requested, lines_of};
+use super::{Change, changes, crates, list_versions, version_changes};
+use crate::HookTable;
+use crate::error::{Error, Result};
+use crate::hook::definition::public_path;
+use crate::io::files::in_file;
+use crate::io::terminal::one_line;
+use crate::run::Run;
+use crate::training::facts::{self, Audience};
+use crate::training::task::Task;
+use crate::training::trainer::Trainer;
+use crate::values::facts::NOT_SET;
+
+const FORMAT: Format = Format { name: "lock", title: "# What this program runs" };
+const SETTINGS: &str = "settings";
+const CRATES: &str = "crates";
+
+/// The hook that writes a tape. It changes nothing, and the environment can add it.
+const TAPE: &str = "trainer::loggers::TapeFile";
+
+/// The maximum number of differences that an error lists.
+const MAX_LISTED: usize = 50;
+
+impl<T: Task> Trainer<T> {
+    /// Compares the hooks and the settings of this trainer with a lock, a text file in the repository
+    /// of the program, so that a review sees what an update of a crate of hooks changes.
+    ///
+    /// The file has the hooks of each moment in the order in which they run, with their phases and
+    /// whether they may change training (`&mut`) or only observe (`&`); the settings of the trainer, the
+    /// optimizers, their groups and the hooks; and the versions of the crates with hooks. With the
+    /// environment variable `TRAINER_LOCK=update`, the file is written. The hook that writes a
+    /// [tape](crate::Tape) is left out.
+    ///
+    /// Returns the crates of which only the version differs, and prints them on standard error: that is
+    /// no error.
+    ///
+    /// Call it in a test, so that it fails where the update is made, or use
+    /// [`assert_locked!`](crate::assert_locked). If several processes train together, only the
+    /// [main](Trainer::is_main) one compares.
+    ///
+    /// ```no_run
+    /// # use trainer::prelude::*;
+    /// # fn build() -> Result<Trainer<impl Task>> {
+    /// #     let vs = nn::VarStore::new(Device::Cpu);
+    /// #     let net = nn::linear(&vs.root() / "fc", 4, 2, Default::default());
+    /// #     let task = Supervised::new(vs, net, |pred: &Tensor, labels: &Tensor| pred.cross_entropy_for_logits(labels));
+    /// #     Trainer::builder(task).optimizer(Sgd::new(0.1)).build()
+    /// # }
+    /// # /*
+    /// #[test]
+    /// # */
+    /// fn what_runs_is_locked() -> Result<()> {
+    ///     build()?.check_lock("hooks.lock")?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that lists what differs, or that the file is missing or cannot be read, written
+    /// or parsed. Returns an error after an entry point such as `fit` has run, because that changes
+    /// settings.
+    pub fn check_lock(&self, path: impl AsRef<Path>) -> Result<Vec<Change>> {
+        let path = path.as_ref();
+        if !self.is_main() {
+            return Ok(Vec::new());
+        }
+        if self.run.checkpoints.facts.is_some() {
+            return Err(Error::usage(
+                "`check_lock` compares the settings that the program has set, and a run changes them: call it before `fit`",
+            ));
+        }
+        let text = Lock::of(&self.run, &self.describe_hooks()).text();
+        if is_update_requested()? {
+            FORMAT.write(path, &text)?;
+            return Ok(Vec::new());
+        }
+        let locked = Lock::parse(&FORMAT.read(path)?).map_err(|why| in_file(path, why))?;
+        // Parsed as well, so that whatever is in a name, both are read in the same way.
+        let lock =
+            Lock::parse(&text).map_err(|why| Error::usage(format!("this trainer has no lock: {why}")))?;
+        let versions = version_changes(&locked.crates, &lock.crates);
+        let mut changes = locked.changes(&lock);
+        if changes.is_empty() {
+            for version in &versions {
+                self.run.notice(&format!("{}: the crate {version}", path.display()));
+            }
+            return Ok(versions);
+        }
+        let left_out = changes.len().saturating_sub(MAX_LISTED);
+        if left_out > 0 {
+            changes.truncate(MAX_LISTED);
+            changes.push(format!("{left_out} more"));
+        }
+        Err(Error::usage(format!(
+            "{}: what runs is not what is locked:\n- {}{}\nif that is meant, update the lock with `TRAINER_LOCK=update`",
+            path.display(),
+            changes.join("\n- "),
+            list_versions(&versions)
+        )))
+    }
+}
+
+/// The content of a lock.
+#[derive(Debug, Default, PartialEq)]
+struct Lock {
+    settings: BTreeMap<String, String>,
+    crates: BTreeMap<String, String>,
+    /// The hooks of each moment in the order in which they run.
+    moments: Vec<(String, Vec<Locked>)>,
+}
+
+/// A hook at one moment.
+#[derive(Clone, Debug, PartialEq)]
+struct Locked {
+    name: String,
+    /// `&mut` if it may change training, `&` if it only observes.
+    access: String,
+    /// The phases, the interval, and what else decides when it runs.
+    when: String,
+}
+
+impl Locked {
+    fn line(&self) -> String {
+        format!("{} | {} | {}", self.name, self.access, self.when)
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.rsplitn(3, " | ").map(str::to_owned);
+        let (when, access, name) = (words.next()?, words.next()?, words.next()?);
+        Some(Locked { name, access, when })
+    }
+}
+
+impl Lock {
+    fn of(run: &Run, table: &HookTable) -> Self {
+        let facts = facts::of(run, Audience::Lock);
+        let mut settings = facts.settings;
+        for (hook, of) in facts.hooks {
+            let hook = public_path(&hook); // with type arguments, which have the paths of their files
+            let own = of.settings.into_iter().map(|(name, value)| (format!("{hook}.{name}"), value));
+            settings.extend(own);
+        }
+        let further = run.settings.length().into_iter().chain(run.settings.others());
+        settings.extend(further.map(|(name, value)| (format!(".{name}(…)"), value)));
+        settings.retain(|name, value| value != NOT_SET && !name.starts_with(TAPE));
+        settings.values_mut().for_each(|value| *value = one_line(value));
+        let mut lock = Lock { settings, crates: crates(table), ..Lock::default() };
+        for row in table.rows().filter(|row| !row.hook.starts_with(TAPE)) {
+            let moment = if row.around { format!("around {}", row.moment) } else { row.moment.clone() };
+            let nth = match lock.moments.iter().position(|(known, _)| *known == moment) {
+                Some(nth) => nth,
+                None => {
+                    lock.moments.push((moment, Vec::new()));
+                    lock.moments.len() - 1
+                }
+            };
+            let hooks = &mut lock.moments[nth].1;
+            // Two types with different arguments have one path.
+            let is_same = |hook: &&Locked| hook.name.split(" #").next() == Some(&row.hook);
+            let name = match hooks.iter().filter(is_same).count() {
+                0 => row.hook.clone(),
+                others => format!("{} #{}", row.hook, others + 1),
+            };
+            hooks.push(Locked { name, access: row.access().to_owned(), when: row.when() });
+        }
+        lock
+    }
+
+    fn text(&self) -> String {
+        let mut sections = vec![(SETTINGS, lines_of(&self.settings)), (CRATES, lines_of(&self.crates))];
+        for (moment, hooks) in &self.moments {
+            sections.push((moment, hooks.iter().map(Locked::line).collect()));
+        }
+        FORMAT.text(&sections)
+    }
+
+    /// Parses the text of a lock.
+    fn parse(text: &str) -> Result<Self, String> {
+        let mut lock = Lock::default();
+        for section in FORMAT.sections(text)? {
+            match section.title {
+                SETTINGS => lock.settings = FORMAT.values(&section)?,
+                CRATES => lock.crates = FORMAT.values(&section)?,
+                moment => {
+                    let hooks = section.lines.iter().map(|(number, line)| {
+                        Locked::parse(line).ok_or_else(|| FORMAT.is_not(*number, line))
+                    });
+                    lock.moments.push((moment.to_owned(), hooks.collect::<Result<_, _>>()?));
+                }
+            }
+        }
+        Ok(lock)
+    }
+
+    /// Says what differs in another lock, which is newer.
+    fn changes(&self, newer: &Lock) -> Vec<String> {
+        let mut found: Vec<String> =
+            changes(&self.settings, &newer.settings).iter().map(ToString::to_string).collect();
+        let of = |lock: &Lock, moment: &str| {
+            let hooks = lock.moments.iter().find(|(known, _)| known == moment);
+            hooks.map(|(_, hooks)| hooks.clone()).unwrap_or_default()
+        };
+        let moments = self.moments.iter().chain(&newer.moments).map(|(moment, _)| moment);
+        let mut known = BTreeSet::new();
+        for moment in moments.filter(|moment| known.insert(Clone::clone(*moment))) {
+            found.extend(changes_at(moment, &of(self, moment), &of(newer, moment)));
+        }
+        found
+    }
+}
+
+/// Says what differs at one moment.
+fn changes_at(moment: &str, was: &[Locked], is: &[Locked]) -> Vec<String> {
+    let at = if moment.starts_with("around ") { moment.to_owned() } else { format!("at {moment}") };
+    let mut changes = Vec::new();
+    for hook in was {
+        let name = &hook.name;
+        let Some(now) = find(is, name) else {
+            changes.push(format!("`{name}` no longer runs {at}"));
+            continue;
+        };
+        if now.when != hook.when {
+            changes.push(format!("`{name}` ran {at} in {}, and now runs in {}", hook.when, now.when));
+        }
+        if now.access != hook.access {
+            let [before, after] = [hook, now].map(|hook| match &*hook.access {
+                "&" => "only observe (`&Cx`)",
+                _ => "change training (`&mut Cx`)",
+            });
+            changes.push(format!("`{name}` could {before} {at}, and can now {after}"));
+        }
+    }
+    let added = is.iter().filter(|hook| find(was, &hook.name).is_none());
+    changes.extend(added.map(|hook| format!("`{}` now runs {at}, in {}", hook.name, hook.when)));
+    let common = |hooks: &[Locked], others: &[Locked]| -> Vec<String> {
+        let common = hooks.iter().filter(|hook| find(others, &hook.name).is_some());
+        common.map(|hook| format!("`{}`", hook.name)).collect()
+    };
+    let [before, after] = [common(was, is), common(is, was)];
+    if before != after {
+        changes.push(format!("the order {at} was {}, and is {}", before.join(", "), after.join(", ")));
+    }
+    changes
+}
+
+fn find<'l>(hooks: &'l [Locked], name: &str) -> Option<&'l Locked> {
+    hooks.iter().find(|hook| hook.name == name)
+}
