@@ -13,6 +13,7 @@ use trainer::schedule::Linear;
 use trainer::{RunFolder, TrainerBuilder};
 
 use crate::model;
+use crate::parts::rivals;
 use crate::support::{child_process, scratch, tree};
 
 /// The environment variable with the folder of the child processes.
@@ -27,7 +28,7 @@ fn run_child(test: &str, folder: &Path, update: bool) -> String {
     }
     let output = child.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
     text.into_owned()
 }
 
@@ -246,20 +247,32 @@ fn child_process_that_compares() {
     assert!(far.contains("only the losses were compared, within a tolerance of 1e-9"), "{far}");
 }
 
-/// A fit that is shorter than the golden.
 #[test]
-fn a_short_fit_has_fewer_steps() {
-    let folder = scratch("golden-short");
-    run_child("golden::child_process_with_a_short_fit", &folder, true);
+fn short_fits_and_steps_with_several_losses_have_goldens() {
+    let folder = scratch("golden-other");
+    run_child("golden::child_process_with_other_fits", &folder, true);
     fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 #[ignore = "run by another test in a child process, which needs an environment variable"]
-fn child_process_with_a_short_fit() {
+fn child_process_with_other_fits() {
     let path = folder().join("hooks.golden");
     assert_eq!(check(program().epochs(2), &path).unwrap().steps, 10);
     assert_eq!(steps(&path).len(), 11);
+
+    let path = folder().join("rivals.golden");
+    let builder = Trainer::builder(rivals()).discover(Discover::None);
+    let builder = builder.optimizer_of("left", Sgd::new(1e-4)).optimizer_of("right", Sgd::new(1e-4));
+    let mut data = InMemory::new(Tensor::ones([6, 3], (Kind::Float, Device::Cpu))).unwrap().batch_size(2);
+    assert_eq!(builder.build().unwrap().check_golden(&path, &mut data, None).unwrap().steps, 3);
+    for (line, nth) in steps(&path)[1..].iter().zip(1..) {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        assert_eq!((cells.len(), cells[0]), (4, &*nth.to_string()), "{line}");
+        for (cell, name) in cells[1..].iter().zip(["left_turn/loss ", "right_turn/loss ", "weights "]) {
+            assert!(cell.starts_with(name), "{line}");
+        }
+    }
 }
 
 #[test]

@@ -20,13 +20,13 @@ mod turns {
 use turns::{AtCrossing, LeftTurn, RightTurn};
 
 /// A task with two weights and a loss for each, which has gradients for both weights.
-struct Rivals {
+pub(crate) struct Rivals {
     vars: nn::VarStore,
     left: Tensor,
     right: Tensor,
 }
 
-fn rivals() -> Rivals {
+pub(crate) fn rivals() -> Rivals {
     let vars = nn::VarStore::new(Device::Cpu);
     let [left, right] = ["left", "right"].map(|name| (vars.root() / name).ones("weight", &[3]));
     Rivals { vars, left, right }
