@@ -55,8 +55,8 @@ pub(crate) struct BackgroundSave {
 
 impl Run {
     pub(crate) fn request_checkpoint(&self, folder: PathBuf, in_background: bool) {
-        if self.replay.is_some() || self.rehearsal.is_some() {
-            return; // both write nothing
+        if self.replay.is_some() {
+            return; // a replay writes nothing
         }
         let mut requests = self.checkpoints.requests.borrow_mut();
         requests.retain(|request| request.folder != folder);

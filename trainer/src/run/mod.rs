@@ -14,8 +14,8 @@ pub(crate) mod probe;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
-pub(crate) mod replay;
 mod rehearsal;
+pub(crate) mod replay;
 pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
@@ -104,8 +104,6 @@ pub struct Run {
     pub(crate) tape: RefCell<Option<Box<tape::Recorder>>>,
     /// Set if the run repeats a part of a recorded one.
     pub(crate) replay: Option<Replay>,
-    /// Records the first steps, after which the run ends, if it is a rehearsal.
-    pub(crate) rehearsal: Option<Box<Rehearsal>>,
     pub(crate) modules: Modules,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
     pub(crate) error: Option<Error>,
@@ -213,7 +211,7 @@ impl Run {
     /// Returns the source of a request to cancel the run in this process, if there is one.
     #[inline]
     pub(crate) fn cancel_request(&self) -> Option<CancelledBy> {
-        if self.settings.cancel_token.is_cancelled() || self.is_rehearsed() {
+        if self.settings.cancel_token.is_cancelled() {
             Some(CancelledBy::Token)
         } else if self.handles_signals {
             cancel::received_signal()

@@ -37,7 +37,7 @@ impl Rehearsal {
     }
 
     /// Whether all steps have been taken.
-    pub(crate) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.recorded.len() as u64 >= self.steps
     }
 
@@ -48,27 +48,28 @@ impl Rehearsal {
 }
 
 impl Run {
-    /// Whether the run is a rehearsal that has ended.
-    #[inline]
-    pub(crate) fn is_rehearsed(&self) -> bool {
-        self.rehearsal.as_ref().is_some_and(|rehearsal| rehearsal.is_over())
+    fn rehearsal(&mut self) -> Option<&mut Rehearsal> {
+        self.replay.as_mut()?.rehearsal.as_mut()
     }
 
     /// Records the weights with which training begins, in a rehearsal.
     pub(crate) fn rehearse_start(&mut self) -> Result<()> {
-        match &mut self.rehearsal {
-            Some(rehearsal) if rehearsal.start.is_empty() => {
-                rehearsal.start = hash_of_weights(&self.model.vars)?;
-            }
-            _ => {}
+        if self.rehearsal().is_some_and(|rehearsal| rehearsal.start.is_empty()) {
+            let start = hash_of_weights(&self.model.vars)?;
+            self.rehearsal().into_iter().for_each(|rehearsal| rehearsal.start.clone_from(&start));
         }
         Ok(())
     }
 
     /// Records the loss of the current batch, which has this name, in a rehearsal.
     pub(crate) fn rehearse_loss(&mut self, name: &str) -> Result<()> {
-        if let (Some(rehearsal), Some(loss)) = (&mut self.rehearsal, &self.step.loss) {
-            rehearsal.losses.push((name.to_owned(), loss.f_double_value(&[])?, self.step.weight));
+        if self.replay.is_none() {
+            return Ok(());
+        }
+        let loss = self.step.loss.as_ref().map(|loss| loss.f_double_value(&[])).transpose()?;
+        let weight = self.step.weight;
+        if let (Some(rehearsal), Some(loss)) = (self.rehearsal(), loss) {
+            rehearsal.losses.push((name.to_owned(), loss, weight));
         }
         Ok(())
     }
@@ -79,12 +80,20 @@ impl Run {
     ///
     /// After the last step, returns the error that ends the run.
     pub(crate) fn rehearse_step(&mut self) -> Result<()> {
-        let Some(rehearsal) = &mut self.rehearsal else { return Ok(()) };
-        let losses = means(&std::mem::take(&mut rehearsal.losses));
+        if self.rehearsal().is_none() {
+            return Ok(());
+        }
         let weights = hash_of_weights(&self.model.vars)?;
         let batches = self.progress.train_batches;
+        let Some(replay) = &mut self.replay else { return Ok(()) };
+        let Some(rehearsal) = &mut replay.rehearsal else { return Ok(()) };
+        let losses = means(&std::mem::take(&mut rehearsal.losses));
         rehearsal.recorded.push(Rehearsed { losses, weights, batches });
-        if rehearsal.is_over() { Err(self.cancelled(CancelledBy::Token)) } else { Ok(()) }
+        if !rehearsal.is_over() {
+            return Ok(());
+        }
+        replay.has_ended = true;
+        Err(self.cancelled(CancelledBy::EndOfReplay))
     }
 }
 

@@ -1,10 +1,12 @@
-//! [`Replay`]: what makes a run one that repeats a part of a recorded run.
+//! [`Replay`]: what makes a run one that repeats a part of a recorded run, and writes nothing.
 
 use std::path::PathBuf;
 
 use trainer_formats::certificate::Place;
 
-/// A run that repeats a part of a recorded run, and writes nothing.
+use super::rehearsal::Rehearsal;
+
+/// A run that repeats a part of a recorded run, or rehearses its first steps, and writes nothing.
 #[derive(Debug)]
 pub(crate) struct Replay {
     /// The number of training batches, since the start of the recorded run, after which it ends.
@@ -19,6 +21,8 @@ pub(crate) struct Replay {
     pub(crate) begin: Option<Mark>,
     /// The state with which it ended, if all of its batches are trained.
     pub(crate) end: Option<Mark>,
+    /// Records the first steps, after which it ends, if it is a rehearsal.
+    pub(crate) rehearsal: Option<Rehearsal>,
     /// Whether all of its batches are trained.
     pub(crate) has_ended: bool,
 }
@@ -43,6 +47,7 @@ impl Replay {
             certifies: false,
             begin: None,
             end: None,
+            rehearsal: None,
             has_ended: false,
         }
     }

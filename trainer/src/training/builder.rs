@@ -291,7 +291,6 @@ impl<T: Task> TrainerBuilder<T> {
             recorder,
             tape: RefCell::new(tape),
             replay: None,
-            rehearsal: None,
             modules: Modules::new(may_grow),
             error: None,
         };

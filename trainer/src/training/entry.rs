@@ -117,8 +117,6 @@ fn run_guarded(
     }));
 
     let (result, mut panic) = match outcome {
-        // A rehearsal ends like a cancelled run, but it has done what it was asked for.
-        Ok(Err(error)) if error.is_cancelled() && run.is_rehearsed() => (Ok(()), None),
         Ok(result) => (result, None),
         Err(payload) => (Err(panicked(run, &payload)), Some(payload)),
     };

@@ -8,16 +8,15 @@ use super::file::{Format, is_update_requested, lines_of};
 use super::{Change, changes, crates, list_versions, version_changes};
 use crate::data::Loader;
 use crate::error::{Error, Result};
-use crate::hook::definition::Hook;
-use crate::hook::table::Table;
 use crate::io::files::in_file;
 use crate::lifecycle;
 use crate::moment::Moment;
 use crate::phase::Phase;
-use crate::run::{FolderState, Modules, Rehearsal, Rehearsed, Run};
+use crate::run::replay::Replay;
+use crate::run::{Rehearsal, Rehearsed, Run};
 use crate::training::task::Task;
 use crate::training::trainer::Trainer;
-use crate::training::{entry, fit};
+use crate::training::{entry, fit, replay};
 
 const FORMAT: Format = Format { name: "golden", title: "# What the first steps of this program compute" };
 const CIRCUMSTANCES: &str = "circumstances";
@@ -136,9 +135,9 @@ impl<T: Task> Trainer<T> {
     /// a line on standard error. Crates of which only the version differs are listed there as well.
     ///
     /// The hooks run as in [`fit`](Self::fit), from `setup` on, and schedules see the planned length of
-    /// the fit. It ends after the steps without `after_fit`; `teardown` fires. Nothing is written: there
-    /// is no run folder, nothing is resumed, and hooks that [write](crate::language::writes), and
-    /// those on rank 0 only that observe, do not run. The trainer is used up, because it is then in the
+    /// the fit. It ends after the steps without `after_fit`; `teardown` fires. Nothing is written, as in a
+    /// [replay](Self::replay): there is no run folder, nothing is resumed, and hooks that
+    /// [write](crate::language::writes) do not run. The trainer is used up, because it is then in the
     /// middle of a fit.
     ///
     /// The program must compute the same each time. Set [`seed`](crate::TrainerBuilder::seed), and call
@@ -222,16 +221,8 @@ fn rehearse<T: Task>(
     train: &mut dyn Loader<T::Batch>,
     valid: Option<&mut dyn Loader<T::Batch>>,
 ) -> Result<(String, Vec<Rehearsed>)> {
-    let is_left_out =
-        |hook: &&Hook| hook.definition.writes || hook.definition.main_only && hook.definition.observes;
-    let kept = run.hooks.table.hooks().iter().filter(|hook| !is_left_out(hook)).cloned().collect();
-    run.hooks.table = Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))?;
-    run.modules = Modules::new(run.modules.is_unchecked);
-    run.folder = FolderState::default();
-    run.checkpoints.resume = None;
-    run.recorder = None;
-    *run.tape.get_mut() = None;
-    run.rehearsal = Some(Box::new(Rehearsal::new(steps)));
+    let rehearsal = Some(Rehearsal::new(steps));
+    replay::begin(run, None, Replay { rehearsal, ..Replay::until(u64::MAX) }, None, Vec::new())?;
     entry::enter(run, Phase::Train, lifecycle::Fit::INFO, |run| {
         if run.rank > 0 || !run.ranks.world.is_solo() {
             return Err(Error::usage(
@@ -240,7 +231,8 @@ fn rehearse<T: Task>(
         }
         fit::fit::<T>(run, train, valid)
     })?;
-    Ok(run.rehearsal.take().map(|rehearsal| rehearsal.into_recorded()).unwrap_or_default())
+    let rehearsal = run.replay.take().and_then(|replay| replay.rehearsal);
+    Ok(rehearsal.map(Rehearsal::into_recorded).unwrap_or_default())
 }
 
 /// The content of a golden.
