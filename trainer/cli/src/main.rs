@@ -1,23 +1,48 @@
-//! The command `trainer`: reads the folders of runs, without libtorch.
+//! The command `trainer`: lists, compares and starts runs, without libtorch. Except for `sweep`, which
+//! starts programs, it only reads.
 
-#![allow(clippy::disallowed_macros, reason = "a command prints")]
+#![allow(clippy::disallowed_methods, reason = "the rules for files are those of the library `trainer`")]
 
-use std::path::{Path, PathBuf};
+mod compare;
+mod diff;
+mod facts;
+mod output;
+mod runs;
+mod show;
+mod sweep;
+mod table;
+
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use trainer_formats::tape;
+use clap::{Args, Parser, Subcommand};
 
-/// Compares the runs of the training library `trainer`.
+use crate::output::{Failure, Output};
+
+/// Lists, compares and starts the runs of the training library `trainer`.
 #[derive(Parser)]
 #[command(name = "trainer", version, about)]
 struct Command {
+    /// Prints one JSON object per line
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     action: Action,
 }
 
 #[derive(Subcommand)]
 enum Action {
+    /// Lists the runs in a folder: status, age, duration, the settings that differ, metrics
+    Runs(RunsArguments),
+    /// Shows all that is known about a run
+    Show {
+        /// The run folder, or its name in `runs`
+        run: PathBuf,
+    },
+    /// Compares runs: settings, hooks, environment and metrics, what differs first
+    Compare(CompareArguments),
+    /// Runs a program once for each combination of parameters; started again, continues
+    Sweep(SweepArguments),
     /// Says where two runs differ first, from their tapes. Ends with 1 if they do
     Diff {
         /// The run folder of the first run, or its tape
@@ -27,59 +52,66 @@ enum Action {
     },
 }
 
+#[derive(Args)]
+struct RunsArguments {
+    /// The folder with the runs
+    #[arg(default_value = "runs")]
+    folder: PathBuf,
+    /// A metric, a setting, or one of name, status, started, duration. Metrics: the best run first if it
+    /// is known whether small or large values are good, otherwise the smallest value first. With a minus
+    /// sign, the largest value first: `--sort -valid/accuracy`
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    sort: Option<String>,
+    /// Lists only some runs: `status=finished`, `lr=0.1`, `valid/loss<0.5`; also `!=`, `<=`, `>`, `>=`.
+    /// Several filters must all hold
+    #[arg(long, value_name = "FILTER")]
+    filter: Vec<String>,
+    /// A metric to show, in place of those that are chosen otherwise; several are shown in this order
+    #[arg(long, value_name = "NAME")]
+    metric: Vec<String>,
+    /// Sorts and filters by the best value of a metric instead of the last one
+    #[arg(long)]
+    best: bool,
+}
+
+#[derive(Args)]
+struct CompareArguments {
+    /// The run folders, or their names in `runs`
+    #[arg(required = true, num_args = 2.., value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// Also lists what is the same in all runs
+    #[arg(long)]
+    all: bool,
+}
+
+#[derive(Args)]
+struct SweepArguments {
+    /// The file with the parameters, in TOML
+    file: PathBuf,
+    /// Prints the trials and their commands without starting them
+    #[arg(long)]
+    dry_run: bool,
+    /// The program and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
 fn main() -> ExitCode {
-    let Command { action: Action::Diff { first, second } } = Command::parse();
-    match diff(&first, &second) {
-        Ok(are_equal) => ExitCode::from(u8::from(!are_equal)),
-        Err(message) => {
-            eprintln!("error: {message}");
+    let Command { json, action } = Command::parse();
+    let mut out = Output::new(json);
+    let done = match action {
+        Action::Runs(arguments) => runs::run(&arguments, &mut out),
+        Action::Show { run } => show::run(&run, &mut out),
+        Action::Compare(arguments) => compare::run(&arguments, &mut out),
+        Action::Sweep(arguments) => sweep::run(&arguments, &mut out),
+        Action::Diff { first, second } => diff::run(&first, &second, &mut out),
+    };
+    done.unwrap_or_else(|failure| match failure {
+        // As `trainer runs | head` closes it.
+        Failure::OutputClosed => ExitCode::SUCCESS,
+        Failure::Message(message) => {
+            out.error(&message);
             ExitCode::from(2)
         }
-    }
-}
-
-/// Prints the difference of two runs, and returns whether they are equal.
-fn diff(first: &Path, second: &Path) -> Result<bool, String> {
-    let [one, other] = [tapes(first)?, tapes(second)?];
-    if one.len() != other.len() {
-        return Err(format!(
-            "{} has the tapes of {} ranks, but {} has {}: compare runs with the same number of ranks",
-            first.display(),
-            one.len(),
-            second.display(),
-            other.len()
-        ));
-    }
-    let ranks = one.len();
-    for (rank, (one, other)) in one.iter().zip(&other).enumerate() {
-        let difference = tape::difference(one, other).map_err(|error| error.to_string())?;
-        // If all ranks are equal, the last one is shown.
-        if !difference.is_empty() || rank + 1 == ranks {
-            if ranks > 1 && !difference.is_empty() {
-                println!("On rank {rank}:");
-            }
-            print!("{difference}");
-            return Ok(difference.is_empty());
-        }
-    }
-    Ok(true)
-}
-
-/// Returns the paths of the tapes of a run, one for each rank.
-fn tapes(run: &Path) -> Result<Vec<PathBuf>, String> {
-    if run.is_file() {
-        return Ok(vec![run.to_owned()]);
-    }
-    if !run.is_dir() {
-        return Err(format!("{} does not exist", run.display()));
-    }
-    let tapes: Vec<_> =
-        (0..).map(|rank| run.join(tape::file_name(rank))).take_while(|path| path.is_file()).collect();
-    if tapes.is_empty() {
-        return Err(format!(
-            "{} has no tape: record one with `.tape(Tape::steps(100))` on the builder, or with `TRAINER_TAPE=steps:100`",
-            run.display()
-        ));
-    }
-    Ok(tapes)
+    })
 }

@@ -14,6 +14,7 @@
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights |
 //! | [`distributed`] | training one model in several processes |
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
+//! | [`runs`] | the command `trainer`: listing and comparing runs, sweeps |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |
 //! | [`tape`] | why two runs differ, and what an update of a crate of hooks changes |
@@ -63,6 +64,9 @@ pub mod distributed {}
 ///
 #[doc = include_str!("guide/tensorboard.md")]
 pub mod records {}
+
+#[doc = include_str!("guide/runs.md")]
+pub mod runs {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}

@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::events::{Error, Event, Tape};
 use super::record::{Entry, EntryKind, Level, Position, Process};
 
@@ -14,7 +16,7 @@ const AHEAD: usize = 4096;
 const LISTED: usize = 4;
 
 /// How two runs differ. `Display` says it in sentences.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Difference {
     /// The first entry whose inputs were equal in both runs, and whose changes were not; `None` if
     /// there is none.
@@ -35,7 +37,7 @@ pub struct Difference {
 }
 
 /// The first difference of two runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct First {
     /// In what the runs differ.
     pub kind: Kind,
@@ -48,7 +50,8 @@ pub struct First {
 }
 
 /// In what two runs differ.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// The entry left other values.
     Values,
@@ -65,7 +68,7 @@ pub enum Kind {
 }
 
 /// A hook that only one of the runs has.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Only {
     /// The run, 0 for the first.
     pub run: usize,
@@ -74,7 +77,7 @@ pub struct Only {
 }
 
 /// The end of a run, if the other one goes on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct End {
     /// The run that ends, 0 for the first.
     pub run: usize,

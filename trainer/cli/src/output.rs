@@ -1,0 +1,180 @@
+//! [`Output`]: what the command prints, as text that fits the terminal, or as JSON.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anstyle::{AnsiColor, Style};
+use serde_json::{Value as Json, json};
+use trainer_formats::run::{self, Run, Status};
+
+/// Why a command ends without a result.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Something that the user must know.
+    Message(String),
+    /// The reader of the output is gone.
+    OutputClosed,
+}
+
+impl Failure {
+    pub(crate) fn new(message: impl fmt::Display) -> Self {
+        Failure::Message(message.to_string())
+    }
+}
+
+impl From<run::Error> for Failure {
+    fn from(error: run::Error) -> Self {
+        Failure::new(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::BrokenPipe => Failure::OutputClosed,
+            _ => Failure::new(format!("cannot write the output: {error}")),
+        }
+    }
+}
+
+/// The standard output, as text or as JSON.
+///
+/// Styles are left out where the output is not a terminal, and with `NO_COLOR`.
+pub(crate) struct Output {
+    is_json: bool,
+    width: Option<usize>,
+    out: anstream::AutoStream<io::Stdout>,
+}
+
+impl Output {
+    pub(crate) fn new(is_json: bool) -> Self {
+        Output { is_json, width: width(), out: anstream::AutoStream::auto(io::stdout()) }
+    }
+
+    /// Whether the output is JSON: the command prints nothing but [objects](Output::object).
+    pub(crate) fn is_json(&self) -> bool {
+        self.is_json
+    }
+
+    /// The number of columns of the terminal; `None` if lines may have any length.
+    pub(crate) fn width(&self) -> Option<usize> {
+        self.width
+    }
+
+    /// Prints a line, or several.
+    pub(crate) fn line(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
+        writeln!(self.out, "{text}")?;
+        Ok(())
+    }
+
+    /// Prints an object on a line.
+    pub(crate) fn object(&mut self, object: &Json) -> Result<(), Failure> {
+        self.line(object)
+    }
+
+    /// Prints an error on standard error. Nothing can be done if that fails.
+    pub(crate) fn error(&self, message: &str) {
+        let mut err = anstream::stderr();
+        let _ = if self.is_json {
+            writeln!(err, "{}", json!({ "error": message }))
+        } else {
+            writeln!(err, "{BAD}error:{BAD:#} {message}")
+        };
+    }
+}
+
+/// Returns the width that tables must fit: that in the variable `COLUMNS`, or else that of the
+/// terminal.
+fn width() -> Option<usize> {
+    let requested = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let own = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
+    requested.or_else(own).filter(|width| *width > 0)
+}
+
+pub(crate) const PLAIN: Style = Style::new();
+pub(crate) const HEADING: Style = Style::new().bold();
+pub(crate) const FAINT: Style = Style::new().dimmed();
+pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
+pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
+const BUSY: Style = AnsiColor::Cyan.on_default();
+const ENDED: Style = AnsiColor::Yellow.on_default();
+
+/// The style of a status.
+pub(crate) fn style_of(status: Status) -> Style {
+    match status {
+        Status::Running => BUSY,
+        Status::Finished => GOOD,
+        Status::Failed => BAD,
+        Status::Cancelled | Status::Killed => ENDED,
+    }
+}
+
+/// Formats a duration with its two largest units: `45s`, `3m 20s`, `2h 05m`, `3d 04h`.
+pub(crate) fn duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match () {
+        () if minutes == 0 => format!("{seconds}s"),
+        () if hours == 0 => format!("{minutes}m {:02}s", seconds % 60),
+        () if days == 0 => format!("{hours}h {:02}m", minutes % 60),
+        () => format!("{days}d {:02}h", hours % 24),
+    }
+}
+
+/// Formats an age with its largest unit: `45s`, `3m`, `2h`, `3d`.
+pub(crate) fn age(age: Duration) -> String {
+    let text = duration(age);
+    text.split(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Returns `1 run`, `2 runs`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Returns "; did you mean `x`?" for the most similar candidate, or an empty string.
+pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    let similar = candidates.into_iter().map(|candidate| (strsim::jaro_winkler(name, candidate), candidate));
+    let nearest =
+        similar.filter(|(similarity, _)| *similarity > 0.75).max_by(|one, other| one.0.total_cmp(&other.0));
+    nearest.map_or_else(String::new, |(_, nearest)| format!("; did you mean `{nearest}`?"))
+}
+
+/// Opens a run by the path of its folder, or by its name in `runs`.
+pub(crate) fn open(path: &Path) -> Result<Run, Failure> {
+    let in_runs = Path::new("runs").join(path);
+    let path: PathBuf = match (path.exists(), in_runs.exists()) {
+        (true, _) => path.to_owned(),
+        (false, true) => in_runs,
+        (false, false) => {
+            return Err(Failure::new(format!(
+                "there is no run {}, and no {}: `trainer runs` lists the runs in `runs`",
+                path.display(),
+                in_runs.display()
+            )));
+        }
+    };
+    Ok(Run::open(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_their_two_largest_units() {
+        let text = |seconds| (duration(Duration::from_secs(seconds)), age(Duration::from_secs(seconds)));
+        for (seconds, long, short) in [
+            (0, "0s", "0s"),
+            (59, "59s", "59s"),
+            (60, "1m 00s", "1m"),
+            (3_725, "1h 02m", "1h"),
+            (86_399, "23h 59m", "23h"),
+            (270_000, "3d 03h", "3d"),
+        ] {
+            assert_eq!(text(seconds), (long.to_owned(), short.to_owned()));
+        }
+    }
+}

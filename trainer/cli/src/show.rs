@@ -1,0 +1,217 @@
+//! `trainer show`: all that is known about a run.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use serde_json::{Value as Json, json};
+use trainer_formats::run::{Metrics, Run, Status};
+
+use crate::facts::{goals, metrics_to_json, ranked, settings, text_of, value};
+use crate::output::{BAD, FAINT, Failure, HEADING, Output, age, duration, open, style_of};
+use crate::table::{Cell, Column, Table};
+
+/// Prints everything about a run.
+pub(crate) fn run(path: &Path, out: &mut Output) -> Result<ExitCode, Failure> {
+    let run = open(path)?;
+    let now = SystemTime::now();
+    let (metrics, unreadable) = match run.metrics() {
+        Ok(metrics) => (metrics, None),
+        Err(error) => (run.file().metrics.clone(), Some(error.to_string())),
+    };
+    if out.is_json() {
+        out.object(&to_json(&run, &metrics, unreadable.as_deref(), now)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let style = style_of(run.status());
+    out.line(format!(
+        "{HEADING}{}{HEADING:#}  {style}{}{style:#}",
+        run.path().display(),
+        run.status().name()
+    ))?;
+    list(out, &times(&run, now))?;
+
+    section(out, "metrics")?;
+    match metrics.is_empty() {
+        true => out.line("  none")?,
+        false => metrics_table(&metrics, out)?,
+    }
+    if let Some(error) = unreadable {
+        out.line(format!("  {BAD}damaged:{BAD:#} {error}"))?;
+    }
+    section(out, "settings")?;
+    let settings: Vec<_> =
+        settings(run.file()).into_iter().map(|(name, value)| (name.to_owned(), text_of(&value))).collect();
+    list(out, &settings)?;
+    section(out, "environment")?;
+    let environment: Vec<_> =
+        run.file().environment().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    list(out, &environment)?;
+    section(out, "hooks")?;
+    list(out, &by_moment(run.file().hooks.iter().map(String::as_str)))?;
+    section(out, "files")?;
+    list(out, &files(&run)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn section(out: &mut Output, title: &str) -> Result<(), Failure> {
+    out.line(format!("\n{HEADING}{title}{HEADING:#}"))
+}
+
+/// Prints names and values in two columns, without those that have no value. Long values are broken
+/// into lines.
+pub(crate) fn list(out: &mut Output, facts: &[(String, String)]) -> Result<(), Failure> {
+    let widest =
+        facts.iter().filter(|(_, value)| !value.is_empty()).map(|(name, _)| name.chars().count()).max();
+    let names = widest.unwrap_or(0).min(32);
+    for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
+        let room = out.width().map_or(usize::MAX, |width| width.saturating_sub(names + 4).max(16));
+        for (nth, line) in lines(value, room).into_iter().enumerate() {
+            let name = if nth == 0 { name } else { "" };
+            out.line(format!("  {FAINT}{name:names$}{FAINT:#}  {line}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Breaks a text at spaces, and within words that are too long.
+fn lines(text: &str, room: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut rest = line;
+        while let Some((end, _)) = rest.char_indices().nth(room) {
+            let at = rest[..end].rfind(' ').filter(|at| *at > 0).unwrap_or(end);
+            lines.push(rest[..at].to_owned());
+            rest = rest[at..].trim_start();
+        }
+        lines.push(rest.to_owned());
+    }
+    lines
+}
+
+/// Returns the moment and the name of each hook, such as `Csv at after_record`. A moment that is that
+/// of the line above is left out.
+pub(crate) fn by_moment<'h>(hooks: impl Iterator<Item = &'h str>) -> Vec<(String, String)> {
+    let mut last = "";
+    hooks
+        .map(|hook| {
+            let (name, moment) = match hook.rsplit_once(" around ") {
+                Some((name, _)) => (name, &hook[name.len() + 1..]),
+                None => hook.rsplit_once(" at ").unwrap_or((hook, "")),
+            };
+            let shown = if moment == last { "" } else { moment };
+            last = moment;
+            (shown.to_owned(), name.to_owned())
+        })
+        .collect()
+}
+
+/// When the run began and ended, and why.
+fn times(run: &Run, now: SystemTime) -> Vec<(String, String)> {
+    let file = run.file();
+    let when = |text: &str| text.replace('T', " ").replace('Z', " UTC");
+    let ago = run.started().and_then(|started| now.duration_since(started).ok());
+    let ago = ago.map_or_else(String::new, |ago| format!(", {} ago", age(ago)));
+    let process = file.process.as_ref().map(|process| match &process.host {
+        Some(host) => format!("{} on {host}", process.id),
+        None => process.id.to_string(),
+    });
+    let ended = match run.status() {
+        Status::Killed => "its process no longer exists".to_owned(),
+        _ => file.ended.as_deref().map(when).unwrap_or_default(),
+    };
+    let facts = [
+        ("started", format!("{}{ago}", when(&file.started))),
+        ("resumed", file.resumed.iter().map(|time| when(time)).collect::<Vec<_>>().join(", ")),
+        ("ended", ended),
+        ("duration", run.duration(now).map(duration).unwrap_or_default()),
+        ("entry", file.entry.clone()),
+        ("stopped", file.stopped.clone().unwrap_or_default()),
+        ("error", file.error.clone().unwrap_or_default()),
+        ("process", process.unwrap_or_default()),
+    ];
+    facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn metrics_table(metrics: &Metrics, out: &mut Output) -> Result<(), Failure> {
+    let names = ranked([metrics].into_iter());
+    let column =
+        |read: &dyn Fn(&str) -> String| names.iter().map(|name| Cell::new(read(name))).collect::<Vec<_>>();
+    let at = |name: &str| metrics[name].best().map(|best| best.epoch.to_string()).unwrap_or_default();
+    let columns = vec![
+        Column::text("  ", 0, column(&|name| format!("  {name}"))),
+        Column::number("last", 1, column(&|name| value(metrics[name].last))),
+        Column::number(
+            "best",
+            2,
+            column(&|name| metrics[name].best().map(|best| value(best.value)).unwrap_or_default()),
+        ),
+        Column::number("in epoch", 3, column(&at)),
+        Column::number(
+            "smallest",
+            4,
+            column(&|name| metrics[name].min.map(|min| value(min.value)).unwrap_or_default()),
+        ),
+        Column::number(
+            "largest",
+            5,
+            column(&|name| metrics[name].max.map(|max| value(max.value)).unwrap_or_default()),
+        ),
+    ];
+    let (text, _) = Table { columns }.render(out.width());
+    out.line(text.trim_end_matches('\n'))
+}
+
+/// The files in the folder of the run, with their sizes.
+fn files(run: &Run) -> Result<Vec<(String, String)>, Failure> {
+    let cannot = |error| Failure::new(format!("{}: {error}", run.path().display()));
+    let mut files = Vec::new();
+    for entry in fs::read_dir(run.path()).map_err(cannot)? {
+        let entry = entry.map_err(cannot)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => {
+                let inside = fs::read_dir(entry.path()).map_or(0, Iterator::count);
+                files.push((format!("{name}/"), format!("{inside} inside")));
+            }
+            Ok(metadata) if !name.starts_with('.') => files.push((name, size(metadata.len()))),
+            _ => {}
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000 => format!("{bytes} B"),
+        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
+fn to_json(run: &Run, metrics: &Metrics, unreadable: Option<&str>, now: SystemTime) -> Result<Json, Failure> {
+    let goals = goals([metrics].into_iter());
+    let mut object = serde_json::to_value(run.file()).map_err(Failure::new)?;
+    object["path"] = json!(run.path());
+    object["status"] = json!(run.status());
+    object["duration_seconds"] = json!(run.duration(now).map(|duration| duration.as_secs()));
+    object["metrics"] = metrics_to_json(metrics, &goals);
+    object["damaged"] = json!(unreadable);
+    Ok(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lines;
+
+    #[test]
+    fn long_values_are_broken_at_spaces() {
+        assert_eq!(lines("one two three", 7), ["one", "two", "three"]);
+        assert_eq!(lines("one two three", 8), ["one two", "three"]);
+        assert_eq!(lines("abcdefgh ij", 3), ["abc", "def", "gh", "ij"]);
+        assert_eq!(lines("a\nb", 3), ["a", "b"]);
+        assert_eq!(lines("whole", usize::MAX), ["whole"]);
+    }
+}

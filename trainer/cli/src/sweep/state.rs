@@ -1,0 +1,128 @@
+//! [`State`]: the file `sweep.json` in the folder of a sweep, and the lock of the folder.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value as Json;
+use trainer_formats::sweep::{SWEEP_FILE, SweepFile, Trial, TrialState};
+
+use super::file::Plan;
+use super::search;
+use crate::output::Failure;
+
+/// The file that is locked while a sweep runs.
+const LOCK: &str = ".sweep-lock";
+
+/// The state of a sweep on disk. While it exists, no other sweep uses the folder.
+pub(crate) struct State {
+    folder: PathBuf,
+    file: SweepFile,
+    _lock: File,
+}
+
+impl State {
+    /// Locks the folder of a sweep, which is created if necessary, and reads how far the sweep is.
+    /// Returns an error if the folder has another sweep.
+    pub(crate) fn open(plan: &Plan, program: &[String], source: &Path) -> Result<Self, Failure> {
+        let folder = &plan.folder;
+        let cannot = |error| Failure::new(format!("{}: {error}", folder.display()));
+        fs::create_dir_all(folder).map_err(cannot)?;
+        let lock = File::create(folder.join(LOCK)).map_err(cannot)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new(format!(
+                    "{}: another sweep is running in this folder: wait for it, or set another `folder` in {}",
+                    folder.display(),
+                    source.display()
+                )));
+            }
+            Err(TryLockError::Error(error)) => return Err(cannot(error)),
+        }
+        let definition = plan.definition(program);
+        let mut trials: Vec<_> = search::trials(plan).into_iter().map(Trial::new).collect();
+        // A sweep of which no trial has begun, for example because the program was misspelled, may change.
+        let has_begun = |file: &SweepFile| file.trials.iter().any(|trial| trial.state != TrialState::Waiting);
+        if let Some(earlier) = SweepFile::load(folder)?.filter(has_begun) {
+            let changes = changes(&earlier.definition, &definition);
+            if !changes.is_empty() {
+                return Err(Failure::new(format!(
+                    "{}: the sweep in {} was started with another file or program; undo the changes, or set another \
+                     `folder`:\n{}",
+                    source.display(),
+                    folder.display(),
+                    changes.join("\n")
+                )));
+            }
+            for (trial, earlier) in trials.iter_mut().zip(&earlier.trials) {
+                trial.state = earlier.state;
+            }
+            // Fewer trials of a random search: the file keeps those that there are.
+            trials.extend(
+                earlier
+                    .trials
+                    .into_iter()
+                    .skip(trials.len())
+                    .filter(|trial| trial.state != TrialState::Waiting),
+            );
+        }
+        let mut state =
+            State { folder: folder.clone(), file: SweepFile::new(definition, trials), _lock: lock };
+        // The sweep may have been killed after the run of a trial had finished.
+        for number in 1..=state.trials().len() {
+            let is_started = matches!(state.trials()[number - 1].state, TrialState::Started);
+            if is_started && super::trial::has_finished(&state.folder_of(number)) {
+                state.file.trials[number - 1].state = TrialState::Finished;
+            }
+        }
+        state.write()?;
+        Ok(state)
+    }
+
+    pub(crate) fn trials(&self) -> &[Trial] {
+        &self.file.trials
+    }
+
+    /// The number of trials in a state.
+    pub(crate) fn count(&self, state: TrialState) -> usize {
+        self.trials().iter().filter(|trial| trial.state == state).count()
+    }
+
+    /// The run folder of a trial.
+    pub(crate) fn folder_of(&self, number: usize) -> PathBuf {
+        self.folder.join(SweepFile::folder_name(number))
+    }
+
+    /// Records how far a trial is.
+    pub(crate) fn set(&mut self, number: usize, state: TrialState) -> Result<(), Failure> {
+        self.file.trials[number - 1].state = state;
+        self.write()
+    }
+
+    /// Replaces the file atomically.
+    fn write(&self) -> Result<(), Failure> {
+        let path = self.folder.join(SWEEP_FILE);
+        let aside = self.folder.join(format!(".{SWEEP_FILE}.new"));
+        let write = || {
+            let text = serde_json::to_string_pretty(&self.file)?;
+            fs::write(&aside, text + "\n")?;
+            File::open(&aside)?.sync_all()?;
+            fs::rename(&aside, &path)
+        };
+        write().map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+    }
+}
+
+/// Says what differs between two definitions of a sweep.
+fn changes(earlier: &BTreeMap<String, Json>, now: &BTreeMap<String, Json>) -> Vec<String> {
+    let names = earlier.keys().chain(now.keys().filter(|name| !earlier.contains_key(*name)));
+    names
+        .filter_map(|name| match (earlier.get(name), now.get(name)) {
+            (Some(was), Some(is)) if was == is => None,
+            (Some(was), Some(is)) => Some(format!("- {name} was {was}, and is {is}")),
+            (Some(was), None) => Some(format!("- {name} was {was}, and is no longer there")),
+            (None, is) => Some(format!("- {name} is new: {}", is.unwrap_or(&Json::Null))),
+        })
+        .collect()
+}
