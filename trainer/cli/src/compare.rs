@@ -131,7 +131,9 @@ fn facts(runs: &[Run], metrics: &[Metrics]) -> Vec<Fact> {
     let names: BTreeSet<&str> = all.iter().flat_map(|settings| settings.keys().copied()).collect();
     let equal = names.into_iter().filter(|name| !different.contains(name));
     for name in different.iter().copied().chain(equal) {
-        let values = all.iter().map(|settings| settings.get(name).cloned().unwrap_or(Json::Null));
+        let values = all
+            .iter()
+            .map(|settings| settings.get(name).map_or(Json::Null, |value| value.clone().into_owned()));
         facts.push(Fact::new("settings", name, values.collect()));
     }
 

@@ -1,17 +1,31 @@
 //! What is known about runs, by name, so that they can be compared: settings and metrics.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value as Json, json};
 use trainer_formats::run::{Goal, Metric, Metrics, RunFile};
 use trainer_formats::{Float, exact, readable};
 
+/// The settings of a run, by name.
+pub(crate) type Settings<'r> = BTreeMap<&'r str, Cow<'r, Json>>;
+
 /// Returns the settings of a run: its hyperparameters, and its seed.
-pub(crate) fn settings(file: &RunFile) -> BTreeMap<&str, Json> {
-    let mut settings: BTreeMap<_, _> =
-        file.hyperparameters.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-    settings.entry("seed").or_insert_with(|| file.seed.map_or(Json::Null, Json::from));
+pub(crate) fn settings(file: &RunFile) -> Settings<'_> {
+    let own = file.hyperparameters.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value)));
+    let mut settings: Settings<'_> = own.collect();
+    settings.entry("seed").or_insert_with(|| Cow::Owned(seed(file)));
     settings
+}
+
+/// Returns one of the settings of a run.
+pub(crate) fn setting<'r>(file: &'r RunFile, name: &str) -> Option<Cow<'r, Json>> {
+    let own = file.hyperparameters.get(name).map(Cow::Borrowed);
+    own.or_else(|| (name == "seed").then(|| Cow::Owned(seed(file))))
+}
+
+fn seed(file: &RunFile) -> Json {
+    file.seed.map_or(Json::Null, Json::from)
 }
 
 /// Returns the text of a setting: a number with all of its digits.
@@ -26,12 +40,12 @@ pub(crate) fn text_of(value: &Json) -> String {
 
 /// Returns the names of the settings that are not equal in all runs. Those that more of the runs have
 /// come first.
-pub(crate) fn differing<'r>(runs: &[BTreeMap<&'r str, Json>]) -> Vec<&'r str> {
+pub(crate) fn differing<'r>(runs: &[Settings<'r>]) -> Vec<&'r str> {
     let names: BTreeSet<&str> = runs.iter().flat_map(|settings| settings.keys().copied()).collect();
     let mut differing: Vec<(usize, &str)> = names
         .into_iter()
         .filter_map(|name| {
-            let values: Vec<_> = runs.iter().map(|settings| settings.get(name)).collect();
+            let values: Vec<_> = runs.iter().map(|settings| settings.get(name).map(AsRef::as_ref)).collect();
             let missing = values.iter().filter(|value| value.is_none_or(Json::is_null)).count();
             let same =
                 |value: &Option<&Json>| value.unwrap_or(&Json::Null) == values[0].unwrap_or(&Json::Null);

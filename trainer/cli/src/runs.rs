@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 use trainer_formats::run::{Found, Goal, Metrics, Run, runs_in};
 
 use crate::RunsArguments;
-use crate::facts::{differing, goals, metrics_to_json, ranked, settings, text_of, value};
+use crate::facts::{differing, goals, metrics_to_json, ranked, setting, settings, text_of, value};
 use crate::output::{BAD, Failure, Output, age, duration, style_of, suggestion};
 use crate::table::{Cell, Column, Table, note};
 
@@ -68,11 +68,11 @@ impl Row {
             "entry" => return Some(Value::Text(file.entry.clone())),
             _ => {}
         }
-        if let Some(setting) = settings(file).remove(key) {
-            return match setting {
+        if let Some(setting) = setting(file, key) {
+            return match &*setting {
                 Json::Null => None,
                 Json::Number(number) => Some(Value::Number(number.as_f64()?)),
-                other => Some(Value::Text(text_of(&other))),
+                other => Some(Value::Text(text_of(other))),
             };
         }
         let metric = self.metrics.get(key)?;
@@ -177,13 +177,14 @@ fn read(found: Vec<Found>, folder: &Path) -> (Vec<Row>, Vec<(String, String)>) {
 
 /// Returns an error if no run has something of this name.
 fn check_key(key: &str, rows: &[Row]) -> Result<(), Failure> {
+    let is_known = |row: &Row| setting(row.run.file(), key).is_some() || row.metrics.contains_key(key);
+    if rows.is_empty() || FIELDS.contains(&key) || rows.iter().any(is_known) {
+        return Ok(());
+    }
     let mut known = FIELDS.to_vec();
     for row in rows {
         known.extend(settings(row.run.file()).into_keys());
         known.extend(row.metrics.keys().map(String::as_str));
-    }
-    if rows.is_empty() || known.contains(&key) {
-        return Ok(());
     }
     let similar = suggestion(key, known);
     let metrics = ranked(rows.iter().map(|row| &row.metrics));
@@ -294,7 +295,9 @@ fn table(
 
     let all: Vec<_> = rows.iter().map(|row| settings(row.run.file())).collect();
     for (nth, name) in differing(&all).into_iter().enumerate() {
-        let cells = all.iter().map(|settings| Cell::new(settings.get(name).map(text_of).unwrap_or_default()));
+        let cells = all
+            .iter()
+            .map(|settings| Cell::new(settings.get(name).map(|value| text_of(value)).unwrap_or_default()));
         let rank = match nth {
             _ if sorted_by == Some(name) => 2,
             0..4 => 5 + nth,

@@ -81,6 +81,22 @@ fn run_files_of_this_and_earlier_versions_are_read() {
     assert_eq!((old.status, old.metrics.len(), old.process), (Status::Finished, 0, None));
 }
 
+/// `tests/runs` has the folder of a run of each form of the format: whoever adds a form adds a folder.
+#[test]
+fn runs_that_earlier_versions_wrote_are_read_for_ever() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runs");
+    let found = runs_in(&folder).unwrap();
+    let names: Vec<_> = found.iter().map(|found| found.path.file_name().unwrap().to_owned()).collect();
+    assert_eq!(names, ["first", "with-metrics"]);
+    for run in found.into_iter().map(|found| found.run.unwrap()) {
+        assert_eq!((run.status(), run.file().hyperparameters["lr"].as_f64()), (Status::Finished, Some(0.01)));
+        let metrics = run.metrics().unwrap();
+        let accuracy = &metrics["valid/accuracy"];
+        assert_eq!(accuracy.max.map(|max| (max.value, max.epoch)), Some((Float(0.9721448467966574), 7)));
+        assert_eq!(metrics["valid/loss"].goal, Some(Goal::Minimize));
+    }
+}
+
 #[test]
 fn files_that_are_not_of_a_run_are_refused_with_the_file_and_the_reason() {
     let scratch = Scratch::new("refused");
