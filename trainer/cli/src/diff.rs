@@ -4,13 +4,30 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
-use trainer_formats::tape;
+use trainer_formats::tape::{self, Kind};
 
+use crate::DiffArguments;
 use crate::output::{Failure, Output};
+use crate::program::{Program, errors};
 
 /// Prints the difference of two runs. The exit code says whether there is one.
-pub(crate) fn run(first: &Path, second: &Path, out: &mut Output) -> Result<ExitCode, Failure> {
+pub(crate) fn run(arguments: &DiffArguments, out: &mut Output) -> Result<ExitCode, Failure> {
+    let DiffArguments { first, second, .. } = arguments;
     let [one, other] = [tapes(first)?, tapes(second)?];
+    if arguments.replay {
+        return replay(arguments, &one, &other, out);
+    }
+    compare(first, &one, second, &other, out)
+}
+
+/// Compares the tapes of two runs, one for each rank.
+fn compare(
+    first: &Path,
+    one: &[PathBuf],
+    second: &Path,
+    other: &[PathBuf],
+    out: &mut Output,
+) -> Result<ExitCode, Failure> {
     if one.len() != other.len() {
         return Err(Failure::new(format!(
             "{} has the tapes of {} ranks, but {} has {}: compare runs with the same number of ranks",
@@ -21,7 +38,7 @@ pub(crate) fn run(first: &Path, second: &Path, out: &mut Output) -> Result<ExitC
         )));
     }
     let ranks = one.len();
-    for (rank, (one, other)) in one.iter().zip(&other).enumerate() {
+    for (rank, (one, other)) in one.iter().zip(other).enumerate() {
         let difference = tape::difference(one, other).map_err(Failure::new)?;
         // If all ranks are equal, the last one is shown.
         if !difference.is_empty() || rank + 1 == ranks {
@@ -40,6 +57,82 @@ pub(crate) fn run(first: &Path, second: &Path, out: &mut Output) -> Result<ExitC
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Compares two runs. If their tapes only say within which batches they differ, trains these again, and
+/// compares the full tapes of them.
+fn replay(
+    arguments: &DiffArguments,
+    one: &[PathBuf],
+    other: &[PathBuf],
+    out: &mut Output,
+) -> Result<ExitCode, Failure> {
+    let DiffArguments { first, second, first_program, second_program, .. } = arguments;
+    let mut batches = None;
+    for (one, other) in one.iter().zip(other) {
+        let difference = tape::difference(one, other).map_err(Failure::new)?;
+        if let Some(found) = &difference.first {
+            batches = match found.kind {
+                Kind::Since(start) => Some(start..found.position.batches_seen + 1),
+                _ => None,
+            };
+            break;
+        }
+    }
+    let Some(batches) = batches else {
+        // Equal, or the tapes name the hook already.
+        return compare(first, one, second, other, out);
+    };
+    let part = format!("{}..{}", batches.start, batches.end);
+    let folder =
+        tempfile::tempdir().map_err(|error| Failure::new(format!("no temporary folder: {error}")))?;
+    let mut full = Vec::new();
+    for (name, run, given, coarse) in
+        [("first", first, first_program, one), ("second", second, second_program, other)]
+    {
+        let words: Vec<String> = match given {
+            Some(command) => ["sh", "-c", &format!("exec {command}")].map(str::to_owned).into(),
+            None => Vec::new(),
+        };
+        let program = Program::of(run, &words)?;
+        if !out.is_json() {
+            out.line(format!("Training the batches {part} of {} again: {}", run.display(), program.shown()))?;
+        }
+        let folder = folder.path().join(name);
+        std::fs::create_dir(&folder)
+            .map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+        let output = program.repeat(&part, Some(&folder))?;
+        let tapes: Vec<PathBuf> = (0..coarse.len()).map(|rank| folder.join(rank_file(rank))).collect();
+        if !output.status.success() || !tapes.iter().all(|path| path.is_file()) {
+            let text = errors(&output);
+            let why = if text.is_empty() {
+                "it wrote no tape: the program must call `trainer.replay_requested(…)` before it trains"
+                    .to_owned()
+            } else {
+                text
+            };
+            return Err(Failure::new(format!("{} cannot repeat {}:\n{why}", program.shown(), run.display())));
+        }
+        for (coarse, full) in coarse.iter().zip(&tapes) {
+            if let Some(found) = tape::disagreement(coarse, full).map_err(Failure::new)? {
+                return Err(Failure::new(format!(
+                    "{} no longer computes what {} recorded: after the training batch {}, {} differ; name the program of \
+                     that time with `--{name}-program`",
+                    program.shown(),
+                    run.display(),
+                    found.batch,
+                    found.values.iter().take(4).map(|name| &**name).collect::<Vec<_>>().join(", ")
+                )));
+            }
+        }
+        full.push(tapes);
+    }
+    compare(first, &full[0], second, &full[1], out)
+}
+
+/// The name of the tape of a rank.
+fn rank_file(rank: usize) -> String {
+    tape::file_name(u32::try_from(rank).unwrap_or(u32::MAX))
 }
 
 /// Returns the paths of the tapes of a run, one for each rank.

@@ -7,10 +7,12 @@ mod compare;
 mod diff;
 mod facts;
 mod output;
+mod program;
 mod runs;
 mod show;
 mod sweep;
 mod table;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,12 +46,9 @@ enum Action {
     /// Runs a program once for each combination of parameters; started again, continues
     Sweep(SweepArguments),
     /// Says where two runs differ first, from their tapes. Ends with 1 if they do
-    Diff {
-        /// The run folder of the first run, or its tape
-        first: PathBuf,
-        /// The run folder of the second run, or its tape
-        second: PathBuf,
-    },
+    Diff(DiffArguments),
+    /// Trains random stretches of a run with a certificate again. Ends with 1 if one is not confirmed
+    Verify(VerifyArguments),
 }
 
 #[derive(Args)]
@@ -96,6 +95,42 @@ struct SweepArguments {
     program: Vec<String>,
 }
 
+#[derive(Args)]
+struct DiffArguments {
+    /// The run folder of the first run, or its tape
+    first: PathBuf,
+    /// The run folder of the second run, or its tape
+    second: PathBuf,
+    /// Where tapes only have the state after every few batches, trains these batches of both runs again,
+    /// and names the hook or the operation. The programs must call `replay_requested`
+    #[arg(long)]
+    replay: bool,
+    /// The program of the first run, if it is not the command line in its run.json
+    #[arg(long, value_name = "COMMAND", requires = "replay")]
+    first_program: Option<String>,
+    /// The program of the second run, if it is not the command line in its run.json
+    #[arg(long, value_name = "COMMAND", requires = "replay")]
+    second_program: Option<String>,
+}
+
+#[derive(Args)]
+struct VerifyArguments {
+    /// The run folder
+    run: PathBuf,
+    /// The number of stretches to train again
+    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "all")]
+    stretches: usize,
+    /// Trains all stretches again
+    #[arg(long)]
+    all: bool,
+    /// Draws the same stretches each time. Whoever wrote the certificate must not know the number
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+    /// The program and its arguments, after `--`, if it is not the command line in run.json
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let Command { json, action } = Command::parse();
     let mut out = Output::new(json);
@@ -104,7 +139,11 @@ fn main() -> ExitCode {
         Action::Show { run } => show::run(&run, &mut out),
         Action::Compare(arguments) => compare::run(&arguments, &mut out),
         Action::Sweep(arguments) => sweep::run(&arguments, &mut out),
-        Action::Diff { first, second } => diff::run(&first, &second, &mut out),
+        Action::Diff(arguments) => diff::run(&arguments, &mut out),
+        Action::Verify(VerifyArguments { run, stretches, all, seed, program }) => verify::run(
+            &verify::Request { run: &run, stretches: (!all).then_some(stretches), seed, program: &program },
+            &mut out,
+        ),
     };
     done.unwrap_or_else(|failure| match failure {
         // As `trainer runs | head` closes it.

@@ -107,7 +107,7 @@ pub(crate) fn style_of(status: Status) -> Style {
         Status::Running => BUSY,
         Status::Finished => GOOD,
         Status::Failed => BAD,
-        Status::Cancelled | Status::Killed => ENDED,
+        Status::Cancelled | Status::Forked | Status::Killed => ENDED,
     }
 }
 
@@ -129,9 +129,14 @@ pub(crate) fn age(age: Duration) -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Returns `1 run`, `2 runs`.
+/// Returns `1 run`, `2 runs`, `2 batches`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
-    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+    let ending = match count {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{count} {noun}{ending}")
 }
 
 /// Returns "; did you mean `x`?" for the most similar candidate, or an empty string.

@@ -122,6 +122,13 @@ fn times(run: &Run, now: SystemTime) -> Vec<(String, String)> {
         _ => file.ended.as_deref().map(when).unwrap_or_default(),
     };
     let facts = [
+        (
+            "origin",
+            file.origin
+                .as_ref()
+                .map(|origin| format!("{} before the training batch {}", origin.run, origin.batches))
+                .unwrap_or_default(),
+        ),
         ("started", format!("{}{ago}", when(&file.started))),
         ("resumed", file.resumed.iter().map(|time| when(time)).collect::<Vec<_>>().join(", ")),
         ("ended", ended),

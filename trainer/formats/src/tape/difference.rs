@@ -543,7 +543,8 @@ impl fmt::Display for First {
             Kind::Since(batches) => write!(
                 f,
                 "The runs differ within the training batches {batches} to {}: {values}. To find the hook or the operation, \
-                 record these batches of both runs with `TRAINER_TAPE=full:{batches}..{}`",
+                 train these batches of both runs again, with `trainer diff --replay`, or record them with \
+                 `TRAINER_TAPE=full:{batches}..{}`",
                 position.batches_seen,
                 position.batches_seen + 1
             ),

@@ -4,10 +4,12 @@
 //! name, and is only ever appended to. A record that is cut off at the end, because the process was
 //! killed, is ignored.
 
+mod agreement;
 mod difference;
 mod events;
 mod record;
 
+pub use agreement::{Disagreement, disagreement};
 pub use difference::{Difference, End, First, Kind, Only, difference, difference_of};
 pub use events::{Error, Event, Tape};
 pub use record::{Entry, EntryKind, Level, MAGIC, Position, Process, Record};

@@ -1,0 +1,76 @@
+//! [`Program`]: the program of a run, started again to repeat a part of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use trainer_formats::run::Run;
+use trainer_formats::tape;
+
+use crate::output::Failure;
+
+/// The number of lines of a program's errors that are shown.
+const SHOWN: usize = 12;
+
+/// The program of a run.
+pub(crate) struct Program {
+    /// The folder of the run, which does not depend on the working directory.
+    run: PathBuf,
+    words: Vec<String>,
+    folder: Option<PathBuf>,
+}
+
+impl Program {
+    /// Returns the program that wrote the run in this folder: the one that `run.json` names, unless
+    /// another command line is given.
+    pub(crate) fn of(run: &Path, given: &[String]) -> Result<Self, Failure> {
+        let path =
+            fs::canonicalize(run).map_err(|error| Failure::new(format!("{}: {error}", run.display())))?;
+        if !given.is_empty() {
+            return Ok(Program { run: path, words: given.to_vec(), folder: None });
+        }
+        let file = Run::open(&path)?.file().clone();
+        let Some(words) = file.command_line.filter(|words| !words.is_empty()) else {
+            return Err(Failure::new(format!(
+                "{}: run.json has no command line, so the program of the run must be named: add `-- PROGRAM ARGUMENTS`",
+                run.display()
+            )));
+        };
+        if path.join(tape::file_name(1)).is_file() {
+            return Err(Failure::new(format!(
+                "{}: the run has several ranks, so its launcher must be named: add `-- torchrun … PROGRAM ARGUMENTS`",
+                run.display()
+            )));
+        }
+        Ok(Program { run: path, words, folder: file.working_folder.map(PathBuf::from) })
+    }
+
+    /// Starts the program to repeat `part` of the run, such as `28..35`, and waits for it. With a folder,
+    /// it writes tapes into it.
+    pub(crate) fn repeat(&self, part: &str, tapes: Option<&Path>) -> Result<Output, Failure> {
+        let Program { run, words, folder } = self;
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null());
+        command.env("TRAINER_REPLAY", format!("{}@{part}", run.display()));
+        for variable in ["TRAINER_TAPE", "TRAINER_RUN_FOLDER", "TRAINER_REPLAY_TAPE"] {
+            command.env_remove(variable);
+        }
+        command.envs(tapes.map(|tapes| ("TRAINER_REPLAY_TAPE", tapes)));
+        if let Some(folder) = folder {
+            command.current_dir(folder);
+        }
+        command.output().map_err(|error| Failure::new(format!("{} cannot be started: {error}", self.shown())))
+    }
+
+    /// The command line.
+    pub(crate) fn shown(&self) -> String {
+        format!("`{}`", self.words.join(" "))
+    }
+}
+
+/// The end of what a program has written to standard error.
+pub(crate) fn errors(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(SHOWN)..].join("\n")
+}
