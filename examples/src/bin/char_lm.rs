@@ -148,7 +148,7 @@ fn main() -> Result<()> {
         .hook(Progress::new())
         .hook(JsonLines::at(folder.join("records.jsonl")))
         .build()?;
-    if trainer.describe_requested()? {
+    if trainer.describe_requested()? || trainer.replay_requested(&mut train, Some(&mut valid))? {
         return Ok(());
     }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;

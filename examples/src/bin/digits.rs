@@ -74,7 +74,7 @@ fn main() -> Result<()> {
         .hook(TensorBoard::new())
         .hook(Csv::new())
         .build()?;
-    if trainer.describe_requested()? {
+    if trainer.describe_requested()? || trainer.replay_requested(&mut train, Some(&mut valid))? {
         return Ok(()); // with TRAINER_DESCRIBE=full, for example
     }
     if trainer.is_main() {

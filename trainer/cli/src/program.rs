@@ -64,7 +64,12 @@ impl Program {
 
     /// The command line.
     pub(crate) fn shown(&self) -> String {
-        format!("`{}`", self.words.join(" "))
+        match &self.words[..] {
+            [shell, option, command] if (&**shell, &**option) == ("sh", "-c") => {
+                format!("`{}`", command.trim_start_matches("exec "))
+            }
+            words => format!("`{}`", words.join(" ")),
+        }
     }
 }
 

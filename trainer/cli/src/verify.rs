@@ -32,16 +32,12 @@ pub(crate) fn run(request: &Request<'_>, out: &mut Output) -> Result<ExitCode, F
     drawn.truncate(request.stretches.unwrap_or(all.len()));
     drawn.sort_by_key(|(nth, _)| *nth);
     if !out.is_json() {
+        let batches = certificate.links.last().map_or(0, |link| link.batches);
         out.line(format!(
             "The chain of {} is complete: {} in {}. Training {} again with {}:",
             request.run.join(CERTIFICATE_FILE).display(),
-            counted(
-                usize::try_from(certificate.links.last().map_or(0, |link| link.batches))
-                    .unwrap_or(usize::MAX),
-                "training batch"
-            )
-            .replace("batchs", "batches"),
-            counted(all.len(), "stretch").replace("stretchs", "stretches"),
+            counted(usize::try_from(batches).unwrap_or(usize::MAX), "training batch"),
+            counted(all.len(), "stretch"),
             if drawn.len() == all.len() {
                 "all of them".to_owned()
             } else {

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -130,7 +131,10 @@ pub struct Stretch {
 
 impl fmt::Display for Stretch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the training batches {}..{}", self.start, self.end)
+        match self.start == self.end {
+            true => write!(f, "the end of the fit after {} training batches", self.end),
+            false => write!(f, "the training batches {}..{}", self.start, self.end),
+        }
     }
 }
 
@@ -157,7 +161,12 @@ impl Certificate {
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let fail = |why: String| Error { path: path.to_owned(), why };
-        let text = fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+        let text = fs::read_to_string(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                fail("the run has no certificate: record one with `.hook(Certificate::new())`".to_owned())
+            }
+            _ => fail(error.to_string()),
+        })?;
         let mut lines = text.lines();
         let first = lines.next().unwrap_or_default();
         let header: Header = serde_json::from_str(first)
