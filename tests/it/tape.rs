@@ -387,14 +387,25 @@ fn pairs_in_a_process_of_their_own() {
 }
 
 fn equal_runs() {
-    for tape in [Tape::full(), Tape::full().paranoid(true), Tape::steps(7)] {
-        let [one, other] = ["1", "2"].map(|name| {
-            Program { ema: Some(0.9), mixed: Some(0.1), ..Program::default() }
-                .run(&format!("tape-equal-{name}"), tape.clone())
-        });
-        let found = compare(&one, other);
-        assert!(found.is_empty() && found.end.is_none() && found.compared > 6, "{tape:?}: {found}");
-        assert_eq!(found.to_string(), format!("The runs are equal in all {} changes.\n", found.compared));
+    for nth in 0..10 {
+        let program = Program {
+            ema: Some(0.9),
+            mixed: (nth % 2 == 0).then_some(0.1),
+            clipped: nth % 3 == 0,
+            accumulated: Some(1 + nth % 4),
+            scheduled: (nth % 5 == 0).then_some(0.1),
+            skip: (nth % 4 == 0).then_some(3 * nth),
+            seed: Some(nth),
+            order: Some(nth),
+            ..Program::default()
+        };
+        for tape in [Tape::full(), Tape::full().paranoid(true), Tape::steps(1 + nth)] {
+            let [one, other] =
+                ["1", "2"].map(|name| program.run(&format!("tape-equal-{name}"), tape.clone()));
+            let found = compare(&one, other);
+            assert!(found.is_empty() && found.end.is_none() && found.compared > 4, "{tape:?}: {found}");
+            assert_eq!(found.to_string(), format!("The runs are equal in all {} changes.\n", found.compared));
+        }
     }
     // An observer changes nothing, and a write through `data()` is found by itself if all is read.
     let plain = Program::default().run("tape-plain", Tape::full());
@@ -429,7 +440,7 @@ fn coarse_tapes() {
     });
     let text = compare(&one, other).to_string();
     assert!(text.starts_with("The runs differ within the training batches 28 to 34: "), "{text}");
-    assert!(text.contains("`TRAINER_TAPE=full:28..35`"), "{text}");
+    assert!(text.contains("`trainer diff --replay`, or record them with `TRAINER_TAPE=full:28..35`"), "{text}");
     let full = Program::default().run("tape-level", Tape::full());
     let error = difference(one, full).unwrap_err().to_string();
     assert!(error.ends_with("this tape is full, but the first one has the state after every 7 batches: record both in the same way"), "{error}");
