@@ -394,7 +394,6 @@ fn equal_runs() {
             clipped: nth % 3 == 0,
             accumulated: Some(1 + nth % 4),
             scheduled: (nth % 5 == 0).then_some(0.1),
-            skip: (nth % 4 == 0).then_some(3 * nth),
             seed: Some(nth),
             order: Some(nth),
             ..Program::default()
