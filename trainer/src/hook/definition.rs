@@ -361,10 +361,22 @@ impl HookDef {
     }
 }
 
+/// Where a trainer has a hook from. This breaks ties in the order of hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The program has added it to the builder.
+    Builder,
+    /// It was discovered.
+    Discovery,
+    /// It belongs to the type of the task.
+    Task,
+}
+
 /// One hook of a trainer.
 #[derive(Clone, Debug)]
 pub(crate) struct Hook {
     pub(crate) definition: HookDef,
+    pub(crate) source: Source,
     /// The index of its value among the run's instances, if it has one.
     pub(crate) slot: Option<u32>,
     /// The patterns of the modules that it runs at; empty for all.
@@ -383,7 +395,15 @@ impl Hook {
             definition.origin.path = Cow::Owned(public);
         }
         let modules = definition.of.to_vec();
-        Hook { definition, slot, modules, label: None, unchecked: None, unrecorded: None }
+        Hook {
+            definition,
+            source: Source::Builder,
+            slot,
+            modules,
+            label: None,
+            unchecked: None,
+            unrecorded: None,
+        }
     }
 }
 

@@ -25,28 +25,27 @@ type Position = (Stage, i32);
 /// in at least one of them.
 pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     let graph = Graph::of(&hooks);
-    let mut waiting: Vec<usize> = vec![0; hooks.len()];
-    for followers in &graph.followers {
-        followers.iter().for_each(|(follower, _)| waiting[*follower] += 1);
-    }
     let positions = graph.positions(&hooks);
-    let ready = |index: usize| Reverse((positions[index], index));
-    let mut heap: BinaryHeap<_> = (0..hooks.len()).filter(|&index| waiting[index] == 0).map(ready).collect();
-    let mut placed = Vec::with_capacity(hooks.len());
-    while let Some(Reverse((_, index))) = heap.pop() {
-        placed.push(index);
-        for &(follower, _) in &graph.followers[index] {
-            waiting[follower] -= 1;
-            if waiting[follower] == 0 {
-                heap.push(ready(follower));
-            }
-        }
-    }
-    if placed.len() < hooks.len() {
-        return Err(graph.cycles(&hooks, &waiting));
-    }
+    let placed = graph.placed(|index| positions[index]).map_err(|waiting| graph.cycles(&hooks, &waiting))?;
     let mut hooks: Vec<_> = hooks.into_iter().map(Some).collect();
     Ok(placed.into_iter().filter_map(|index| hooks[index].take()).collect())
+}
+
+/// Whether the first of these two hooks of a moment runs before the second one, however the hooks are
+/// listed: if not, the order of the two is an accident.
+pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
+    let graph = Graph::of(hooks);
+    let positions = graph.positions(hooks);
+    let [before_first, before_second] = [first, second].map(|index| graph.ancestors(index));
+    // In each tie, what the second one waits for wins, and what only the first one waits for loses.
+    let rank = |index: usize| match (before_second[index], before_first[index]) {
+        (true, _) => 0,
+        (false, false) => 1,
+        (false, true) => 2,
+    };
+    let placed = graph.placed(|index| (positions[index], rank(index)));
+    // Nothing with a cycle runs.
+    placed.is_ok_and(|placed| placed.into_iter().find(|index| [first, second].contains(index)) == Some(first))
 }
 
 /// The graph of order constraints.
@@ -93,6 +92,46 @@ impl Graph {
             }
         }
         Graph { followers, preceded_by }
+    }
+
+    /// Returns the hooks in their order: of those that wait for nothing, the one with the lowest key
+    /// comes next.
+    ///
+    /// # Errors
+    ///
+    /// If there is a cycle, returns how many others each hook still waits for.
+    fn placed<K: Ord>(&self, key: impl Fn(usize) -> K) -> Result<Vec<usize>, Vec<usize>> {
+        let count = self.followers.len();
+        let mut waiting: Vec<usize> = vec![0; count];
+        for followers in &self.followers {
+            followers.iter().for_each(|(follower, _)| waiting[*follower] += 1);
+        }
+        let ready = |index: usize| Reverse((key(index), index));
+        let mut heap: BinaryHeap<_> = (0..count).filter(|&index| waiting[index] == 0).map(ready).collect();
+        let mut placed = Vec::with_capacity(count);
+        while let Some(Reverse((_, index))) = heap.pop() {
+            placed.push(index);
+            for &(follower, _) in &self.followers[index] {
+                waiting[follower] -= 1;
+                if waiting[follower] == 0 {
+                    heap.push(ready(follower));
+                }
+            }
+        }
+        if placed.len() == count { Ok(placed) } else { Err(waiting) }
+    }
+
+    /// Returns for each hook whether it is this one, or must run before it.
+    fn ancestors(&self, of: usize) -> Vec<bool> {
+        let mut found = vec![false; self.followers.len()];
+        let mut open = vec![of];
+        while let Some(index) = open.pop() {
+            if !std::mem::replace(&mut found[index], true) {
+                let is_before = |first: &usize| self.followers[*first].iter().any(|(next, _)| *next == index);
+                open.extend((0..self.followers.len()).filter(is_before));
+            }
+        }
+        found
     }
 
     /// Returns the position of each hook, from the earliest on: that of a target may come from a
@@ -288,6 +327,49 @@ mod tests {
     fn cases() -> impl Strategy<Value = Vec<Case>> {
         let constraints = prop::collection::vec((any::<bool>(), 0..12_usize), 0..3);
         prop::collection::vec((0..9_usize, -2..3, prop::option::of(0..3_usize), constraints), 0..12)
+    }
+
+    /// Returns all orders of this many things.
+    fn permutations(count: usize) -> Vec<Vec<usize>> {
+        let Some(last) = count.checked_sub(1) else { return vec![Vec::new()] };
+        let shorter = permutations(last);
+        let longer = shorter.iter().flat_map(|order| {
+            (0..count).map(move |at| {
+                let mut order = order.clone();
+                order.insert(at, last);
+                order
+            })
+        });
+        longer.collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn an_order_is_decided_if_no_order_of_the_list_changes_it(cases in cases().prop_map(|mut cases| {
+            cases.truncate(5);
+            cases
+        })) {
+            let hooks: Vec<_> = cases.iter().enumerate().map(|(nth, case)| {
+                let mut hook = hook(case);
+                hook.definition.origin.line = u32::try_from(nth).unwrap();
+                hook
+            }).collect();
+            let orders: Vec<Vec<usize>> = permutations(hooks.len()).into_iter().filter_map(|listed| {
+                let ordered = order(listed.into_iter().map(|nth| hooks[nth].clone()).collect()).ok()?;
+                Some(ordered.iter().map(|hook| hook.definition.origin.line as usize).collect())
+            }).collect();
+            prop_assume!(!orders.is_empty());
+            for (first, second) in (0..hooks.len()).flat_map(|first| (0..hooks.len()).map(move |second| (first, second))) {
+                if first == second {
+                    continue;
+                }
+                let place = |order: &[usize], hook| order.iter().position(|nth| *nth == hook);
+                let always = orders.iter().all(|order| place(order, first) < place(order, second));
+                prop_assert_eq!(is_decided(&hooks, first, second), always, "{} before {}", first, second);
+            }
+        }
     }
 
     proptest! {

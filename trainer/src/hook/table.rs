@@ -231,6 +231,12 @@ impl Table {
         &self.hooks[id.index()]
     }
 
+    /// Returns the index of a hook of this table.
+    pub(crate) fn index_of(&self, hook: &Hook) -> usize {
+        let index = self.hooks.iter().position(|other| std::ptr::eq(other, hook));
+        index.expect("the hook is in the table")
+    }
+
     /// Returns the number of hooks around operations.
     pub(crate) fn around_count(&self) -> usize {
         self.hooks.iter().filter(|hook| hook.definition.goes_around()).count()

@@ -44,7 +44,7 @@ pub(crate) use optimizers::{
     Adagrad, Adam, Lion, Muon, RmsProp, Sgd, adagrad, adam, lion, muon, rms_prop, sgd,
 };
 pub(crate) use random::{DrawWatch, random_state, set_random_state};
-pub(crate) use scan::{Scan, cpu_capability, hash_of_bytes, hash_of_random_state};
+pub(crate) use scan::{Aspect, Scan, cpu_capability, hash_of_bytes, hash_of_random_state};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 pub(crate) use tensors::{Parameters, TensorList, lerp};

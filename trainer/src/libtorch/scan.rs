@@ -11,6 +11,17 @@ use trainer_sys::{
 use super::{TensorList, outcome};
 use crate::error::Result;
 
+/// What a scan reads of each tensor of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aspect {
+    /// Its values.
+    Values,
+    /// Its values, and whether it is a leaf that requires a gradient.
+    ValuesAndMark,
+    /// The values of its gradient.
+    Gradient,
+}
+
 /// Remembers the tensors of a list, and finds those that have changed since the last scan.
 #[derive(Debug)]
 pub(crate) struct Scan {
@@ -35,14 +46,14 @@ impl Scan {
         Scan { scan: unsafe { trainer_scan_new() }, changed: Vec::new(), hashes: Vec::new() }
     }
 
-    /// Returns the places and hashes of the tensors of a list, or of their gradients, whose hash has
-    /// changed since the last scan; 0 is the hash of a tensor that does not exist. A scan that `trusts`
+    /// Returns the places and hashes of the tensors of a list of which this aspect has another hash
+    /// than in the last scan; 0 is the hash of a tensor that does not exist. A scan that `trusts`
     /// reads a tensor only if its identity, its version counter or its data pointer have changed,
     /// which does not notice a change through `tensor.data()`.
     pub(crate) fn changed(
         &mut self,
         list: &TensorList,
-        gradients: bool,
+        aspect: Aspect,
         trusts: bool,
     ) -> Result<impl Iterator<Item = (usize, u64)> + '_> {
         // A list may be shorter than the one before.
@@ -57,7 +68,8 @@ impl Scan {
                 self.scan,
                 list.handles.as_ptr(),
                 list.len(),
-                gradients,
+                aspect == Aspect::Gradient,
+                aspect == Aspect::ValuesAndMark,
                 trusts,
                 self.changed.as_mut_ptr(),
                 self.hashes.as_mut_ptr(),

@@ -1,6 +1,7 @@
 //! [`Run`]: the state that hooks and the training loop share.
 
 pub(crate) mod cancel;
+pub(crate) mod changes;
 mod checkpoints;
 mod circumstances;
 pub(crate) mod context;
@@ -10,7 +11,6 @@ mod frame;
 mod log;
 pub(crate) mod modules;
 mod place;
-pub(crate) mod probe;
 pub mod profile;
 mod ranks;
 pub(crate) mod recorder;
@@ -163,9 +163,14 @@ impl Run {
     /// Returns the first of the [`values`](Run::values) of type `H` mutably.
     pub(crate) fn value_mut<H: 'static>(&mut self) -> Result<&mut H> {
         let known = self.has_value::<H>();
-        let mut values = self.hooks.instances[TASK + 1..].iter_mut();
-        let first = values.find_map(|instance| instance.value.as_mut()?.downcast_mut());
-        first.ok_or_else(|| no_such_hook::<H>(known))
+        let mut values = self.hooks.instances.iter_mut().enumerate().skip(TASK + 1);
+        let first =
+            values.find_map(|(slot, instance)| Some((slot, instance.value.as_mut()?.downcast_mut()?)));
+        let (slot, value) = first.ok_or_else(|| no_such_hook::<H>(known))?;
+        if let Some(tape) = self.tape.get_mut() {
+            tape.may_change(slot);
+        }
+        Ok(value)
     }
 
     /// Whether there is a hook value of type `H`, lent to one of its methods or not.

@@ -228,7 +228,7 @@ fn describe(run: &Run, entry: &str) -> RunFile {
     let values = run.all_hyperparameters();
     file.hyperparameters =
         values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
-    let table = HookTable::of(&run.hooks.table);
+    let table = HookTable::of(&run.hooks.table, &BTreeMap::new());
     file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
     file
 }

@@ -128,10 +128,13 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// Returns the table of hooks and when they run, built from the dispatch tables themselves.
+    /// Returns the table of hooks and when they run, built from the dispatch tables themselves. After a
+    /// run with a full [tape](crate::guide::tape), it has what each hook was seen to change.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {
-        HookTable::of(&self.run.hooks.table)
+        let tape = self.run.tape.borrow();
+        let seen = tape.as_ref().map(|tape| tape.seen(&self.run)).unwrap_or_default();
+        HookTable::of(&self.run.hooks.table, &seen)
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable

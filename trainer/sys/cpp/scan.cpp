@@ -90,10 +90,10 @@ void trainer_scan_free(TrainerScan* scan) { delete scan; }
 
 // Writes the places and hashes of the tensors, or of their gradients, whose hash differs from that of
 // the last scan; 0 for a tensor that is undefined. With `trusts`, a tensor is read only if its identity,
-// version counter, data or `requires_grad` have changed. `changed` and `hashes` have room for the
-// longest list so far.
-char* trainer_scan(TrainerScan* scan, at::Tensor* const* tensors, size_t count, bool gradients, bool trusts,
-                   uint32_t* changed, uint64_t* hashes, size_t* found) {
+// version counter, data or `requires_grad` have changed. With `marks`, the hash of a leaf says whether it
+// requires a gradient. `changed` and `hashes` have room for the longest list so far.
+char* trainer_scan(TrainerScan* scan, at::Tensor* const* tensors, size_t count, bool gradients, bool marks,
+                   bool trusts, uint32_t* changed, uint64_t* hashes, size_t* found) {
   return guarded([&] {
     *found = 0;
     const size_t before = scan->seen.size();
@@ -108,7 +108,7 @@ char* trainer_scan(TrainerScan* scan, at::Tensor* const* tensors, size_t count, 
         const bool is_counted = !impl->is_inference();
         const uint32_t version = is_counted ? impl->version_counter().current_version() : 0;
         const void* data = tensor.has_storage() ? tensor.storage().data() : nullptr;
-        const bool is_trained = !gradients && tensor.requires_grad() && tensor.is_leaf();
+        const bool is_trained = marks && tensor.requires_grad() && tensor.is_leaf();
         if (trusts && is_counted && data && seen.impl && seen.impl->_unsafe_get_target() == impl &&
             seen.version == version && seen.data == data && seen.is_trained == is_trained) {
           continue;

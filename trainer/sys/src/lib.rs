@@ -77,6 +77,7 @@ unsafe extern "C" {
         tensors: *const *mut C_tensor,
         count: usize,
         gradients: bool,
+        marks: bool,
         trusts: bool,
         changed: *mut u32,
         hashes: *mut u64,

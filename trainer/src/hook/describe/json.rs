@@ -21,7 +21,8 @@ impl HookTable {
     ///     registration orders it and a neighbor), `phases`, `every` (`{ "n", "unit" }` or null),
     ///     `when` (a path or null), `of` (the patterns of its modules, as written), `main_only`,
     ///     `observes`, `writes`, `trial` (null if the hook does not say it), `crate` (null for a closure),
-    ///     `version`, `file`, `line`, `about`
+    ///     `version`, `file`, `line`, `about`, `seen` (what a full tape has seen it change; null without a
+    ///     tape)
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
     #[must_use]
@@ -72,5 +73,6 @@ fn hook(row: &HookRow) -> Value {
         "file": short(row.file),
         "line": row.line,
         "about": row.docs,
+        "seen": row.seen,
     })
 }

@@ -7,19 +7,25 @@ use unicode_width::UnicodeWidthStr;
 use super::{Contributor, HookTable, escape};
 
 const COLUMNS: [&str; 7] = ["Lifecycle Point", "Hook", "Cx", "Order", "Phases", "Source", "About"];
+/// One more column, if there is a tape.
+const SEEN: &str = "Changed";
 
 impl fmt::Display for HookTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = vec![COLUMNS.map(String::from)];
+        let has_seen = self.rows().any(|row| row.seen.is_some());
+        let mut lines = vec![COLUMNS.map(String::from).to_vec()];
+        let mut changed = vec![SEEN.to_owned()];
         for node in self.moments() {
             let path = node.info.path();
             let name = if node.is_operation() { format!("around {path}") } else { path };
             if node.rows.is_empty() && !node.is_operation() {
-                lines.push([&name, "(none)", "", "", "", "", ""].map(String::from));
+                lines.push([&name, "(none)", "", "", "", "", ""].map(String::from).to_vec());
+                changed.push(String::new());
             }
             for (nth, row) in node.rows.iter().enumerate() {
                 let name = if nth == 0 { name.clone() } else { String::new() };
-                lines.push([
+                changed.push(row.changed());
+                lines.push(vec![
                     name,
                     row.hook.clone(),
                     row.access().to_owned(),
@@ -30,10 +36,14 @@ impl fmt::Display for HookTable {
                 ]);
             }
         }
+        if has_seen {
+            // After `Cx`, which says what a hook may change.
+            lines.iter_mut().zip(changed).for_each(|(line, changed)| line.insert(3, changed));
+        }
         for cell in lines.iter_mut().flatten() {
             *cell = escape::markdown(cell);
         }
-        let widths: Vec<usize> = (0..COLUMNS.len())
+        let widths: Vec<usize> = (0..lines[0].len())
             .map(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0))
             .collect();
         for (nth, line) in lines.iter().enumerate() {

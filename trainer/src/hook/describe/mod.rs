@@ -21,6 +21,9 @@ use crate::moment::{MomentInfo, MomentKind, Unit};
 use crate::moments::tree::{children, moments, roots};
 use crate::phase::Phase;
 
+/// What hooks were seen to change, by their index in the table.
+type SeenByHook = BTreeMap<usize, Vec<&'static str>>;
+
 /// One hook at one moment, as it is dispatched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -75,6 +78,9 @@ pub struct HookRow {
     pub tied: bool,
     /// Whether it is defined in a binary, and not in a library that others can link.
     pub(crate) in_binary: bool,
+    /// What a full [tape](crate::guide::tape) has seen it change, as in `["gradients", "its state"]`;
+    /// `None` if none has recorded a call of it.
+    pub seen: Option<Vec<&'static str>>,
 }
 
 impl HookRow {
@@ -138,6 +144,16 @@ impl HookRow {
         if self.observes { "&" } else { "&mut" }
     }
 
+    /// Formats what the hook was seen to change: `gradients, its state`, `nothing`; empty if it was not
+    /// recorded.
+    fn changed(&self) -> String {
+        match self.seen.as_deref() {
+            None => String::new(),
+            Some([]) => "nothing".to_owned(),
+            Some(kinds) => kinds.join(", "),
+        }
+    }
+
     fn source(&self) -> String {
         format!("{}:{}", short(self.file), self.line)
     }
@@ -151,7 +167,8 @@ impl HookRow {
 ///
 /// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
 /// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all
-/// others run on every rank. In the process of another rank, these are not in the table, and the last
+/// others run on every rank. After a run with a full [tape](crate::guide::tape), the column `Changed` has
+/// what each hook was seen to change. In the process of another rank, these are not in the table, and the last
 /// line has their number.
 #[derive(Clone, Debug)]
 pub struct HookTable {
@@ -187,13 +204,13 @@ struct Node {
 }
 
 impl Node {
-    fn of(table: &Table, moment: usize) -> Self {
+    fn of(table: &Table, seen: &SeenByHook, moment: usize) -> Self {
         let inside = children(moment).into_iter().map(|child| match child.again {
-            false => Node::of(table, child.moment),
+            false => Node::of(table, seen, child.moment),
             true => Node { info: moments()[child.moment], rows: Vec::new(), again: true, inside: Vec::new() },
         });
         let info = moments()[moment];
-        Node { info, rows: rows(table, moment, info), again: false, inside: inside.collect() }
+        Node { info, rows: rows(table, seen, moment, info), again: false, inside: inside.collect() }
     }
 
     fn is_operation(&self) -> bool {
@@ -249,8 +266,9 @@ impl HookTable {
         paths.into_iter().collect()
     }
 
-    pub(crate) fn of(table: &Table) -> Self {
-        let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, moment)).collect();
+    /// Describes the hooks of a table, with what each was seen to change.
+    pub(crate) fn of(table: &Table, seen: &SeenByHook) -> Self {
+        let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, seen, moment)).collect();
         name_versions(&mut nodes);
         let on_main = table.hooks().iter().filter(|hook| table.rank() > 0 && hook.definition.main_only);
         let paths = table.hooks().iter().map(|hook| hook.definition.origin.path.to_string());
@@ -356,7 +374,7 @@ fn name_versions(nodes: &mut [Node]) {
     }
 }
 
-fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow> {
+fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentInfo) -> Vec<HookRow> {
     let hooks = table.dispatched(moment);
     let ties: Vec<bool> =
         hooks.windows(2).map(|pair| are_tied(&pair[0].0.definition, &pair[1].0.definition)).collect();
@@ -394,6 +412,7 @@ fn rows(table: &Table, moment: usize, info: &'static MomentInfo) -> Vec<HookRow>
             docs: origin.docs,
             tied: ties.get(nth) == Some(&true) || nth > 0 && ties[nth - 1],
             in_binary: origin.binary,
+            seen: seen.get(&table.index_of(hook)).cloned(),
         }
     });
     rows.collect()
@@ -409,7 +428,7 @@ const FORMATS: [&str; 6] = ["terminal", "full", "markdown", "tree", "json", "mer
 /// Returns an error if its value is not a known format.
 pub(crate) fn requested(table: &Table) -> Result<Option<String>> {
     let Some(format) = std::env::var_os("TRAINER_DESCRIBE") else { return Ok(None) };
-    let table = HookTable::of(table);
+    let table = HookTable::of(table, &SeenByHook::new());
     let text = match &*format.to_string_lossy() {
         "terminal" => table.for_stdout(),
         "full" => table.full().for_stdout(),

@@ -45,9 +45,13 @@ impl<P> Cx<P> {
         self.outcome(|recorder| recorder.saved(&self.run))
     }
 
-    /// Ends the recording of the entry point.
+    /// Ends the recording of the entry point, and warns of hooks whose order is an accident.
     pub(crate) fn end_tape(&self) {
-        self.recorder(Recorder::end);
+        let warnings = self.recorder(|recorder| {
+            recorder.end();
+            recorder.conflicts(&self.run)
+        });
+        warnings.into_iter().for_each(|warning| self.warn(warning));
     }
 
     fn outcome(&self, body: impl FnOnce(&mut Recorder) -> Result<()>) -> Result<()> {

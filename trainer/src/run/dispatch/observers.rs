@@ -8,7 +8,7 @@ use crate::error::{BoxError, Result};
 use crate::hook::definition::{Hook, HookResult, Shim};
 use crate::hook::table::Range;
 use crate::libtorch::DrawWatch;
-use crate::run::probe::Probe;
+use crate::run::changes::{Changes, Reading};
 use crate::run::{Ending, Frame, Rest, Run};
 
 /// The number of changes that an error lists.
@@ -52,11 +52,10 @@ fn unchecked(run: &Run) -> Shim {
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
     let Shim::Point(call) = unchecked(run) else { unreachable!("a check is of the kind of its hook") };
-    let before = Probe::of(run)?;
-    let watch = DrawWatch::start()?;
+    let mut watch = Watch::new(run);
+    watch.start(run)?;
     call(run, slot)?;
-    let has_drawn = watch.stop()?;
-    compare(run, &before, has_drawn, "takes `&Cx`", "take `&mut Cx`")
+    watch.stop(run, "takes `&Cx`", "take `&mut Cx`")
 }
 
 /// What a hook around an operation promises to only observe.
@@ -67,18 +66,17 @@ const FIX: &str = "remove the key";
 /// Checks what the hook changes before it runs the operation and afterwards.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     let Shim::Around(call) = unchecked(run) else { unreachable!("a check is of the kind of its hook") };
-    let mut last = Probe::of(run)?;
-    let mut watch = Some(DrawWatch::start()?);
+    let mut watch = Watch::new(run);
+    watch.start(run)?;
     let frame = &mut Frame {
         operation: rest.operation,
         remaining_hooks: Range::default(),
         ending: Ending::Open,
         responsible: None,
         body: |run: &mut Run| -> Result<()> {
-            compare(run, &last, has_drawn(&mut watch)?, PROMISE, FIX)?;
+            watch.stop(run, PROMISE, FIX)?;
             let result = run.run_rest(rest);
-            last = Probe::of(run)?;
-            watch = Some(DrawWatch::start()?);
+            watch.start(run)?;
             result
         },
     };
@@ -87,7 +85,7 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     if ending != Ending::Ran {
         return Err(not_run(ending));
     }
-    compare(run, &last, has_drawn(&mut watch)?, PROMISE, FIX)
+    watch.stop(run, PROMISE, FIX)
 }
 
 /// Returns the error of a hook that only observes, but ended the operation like this.
@@ -97,18 +95,37 @@ pub(super) fn not_run(ending: Ending) -> BoxError {
     format!("it {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into()
 }
 
-fn has_drawn(watch: &mut Option<DrawWatch>) -> Result<bool> {
-    watch.take().map_or(Ok(false), DrawWatch::stop)
+/// Finds what the hook that is being called changes.
+struct Watch {
+    changes: Changes,
+    draws: Option<DrawWatch>,
 }
 
-/// Returns an error if something has changed since `before`, or if the hook has drawn random numbers.
-fn compare(run: &Run, before: &Probe, has_drawn: bool, promise: &str, fix: &str) -> HookResult {
-    let now = Probe::of(run)?;
-    let mut changed: Vec<&str> = before.changed(&now).collect();
-    if has_drawn {
-        changed.push(RANDOM);
+impl Watch {
+    fn new(run: &Run) -> Self {
+        let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook));
+        let own = hook.and_then(|hook| hook.slot);
+        Watch { changes: Changes::new(Reading::Observed { by: own }), draws: None }
     }
-    if changed.is_empty() { Ok(()) } else { Err(broken(&changed, promise, fix)) }
+
+    /// Notes what there is.
+    fn start(&mut self, run: &Run) -> Result<()> {
+        self.changes.changed(run)?;
+        self.draws = Some(DrawWatch::start()?);
+        Ok(())
+    }
+
+    /// Returns an error if something has changed since the start, or if the hook has drawn random
+    /// numbers.
+    fn stop(&mut self, run: &Run, promise: &str, fix: &str) -> HookResult {
+        let has_drawn = self.draws.take().map_or(Ok(false), DrawWatch::stop)?;
+        let found = self.changes.changed(run)?;
+        let names = self.changes.names();
+        let mut changed: Vec<&str> = found.iter().map(|(number, _)| names.name(*number)).collect();
+        changed.sort_unstable();
+        changed.extend(has_drawn.then_some(RANDOM));
+        if changed.is_empty() { Ok(()) } else { Err(broken(&changed, promise, fix)) }
+    }
 }
 
 #[cold]

@@ -7,7 +7,7 @@ use std::panic::Location;
 use super::closure::{ClosureHook, HookOptions, ObserverClosure, call, observe};
 use crate::checkpoint::StateOf;
 use crate::error::{nearest, suggestion};
-use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, PointShim, public_path};
+use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, PointShim, Source, public_path};
 use crate::hook::discovery::{Discover, HookImpl, discover, hooks_of, of_generic_task, of_task};
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::selected::Selected;
@@ -144,7 +144,7 @@ impl HookSelection {
                     }
                 }),
             };
-            hooks.push(Hook::new(definition, slot));
+            hooks.push(Hook { source: Source::Discovery, ..Hook::new(definition, slot) });
         }
         if self.task_hooks.is_empty()
             && let Some(path) = of_generic_task::<T>()
@@ -153,7 +153,8 @@ impl HookSelection {
                 "the hooks of the task's generic type `{path}` are not found automatically: call `.task_hooks()`"
             ));
         }
-        hooks.extend(self.task_hooks.into_iter().map(|hook| Hook::new(hook, Some(TASK_SLOT))));
+        let of_task = |hook| Hook { source: Source::Task, ..Hook::new(hook, Some(TASK_SLOT)) };
+        hooks.extend(self.task_hooks.into_iter().map(of_task));
         leave_out(&mut hooks, &self.without, mistakes);
         for Automatic { slot, make, .. } in automatic {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
@@ -328,7 +329,7 @@ mod tests {
         let hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
         let table =
             crate::hook::table::Table::freeze(hooks, 0).unwrap_or_else(|_| unreachable!("no constraints"));
-        let table = crate::HookTable::of(&table);
+        let table = crate::HookTable::of(&table, &Default::default());
         assert_eq!(table.at("after_step"), ["plugin@0.1.0::clip", "plugin@0.2.0::clip"]);
         let text = table.to_string();
         assert!(text.contains("From: plugin 0.1.0 (1 hook), plugin 0.2.0 (1 hook)"), "{text}");

@@ -36,15 +36,10 @@ fn with(run: &mut Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> 
 }
 
 /// Records what `body` changes as changes of an entry.
-fn within(
-    run: &mut Run,
-    key: Key,
-    slot: Option<u32>,
-    body: impl FnOnce(&mut Run) -> HookResult,
-) -> HookResult {
+fn within(run: &mut Run, key: Key, body: impl FnOnce(&mut Run) -> HookResult) -> HookResult {
     with(run, |recorder, run| recorder.enter(run, key))?;
     let result = body(run);
-    let recorded = with(run, |recorder, run| recorder.leave(run, key, slot));
+    let recorded = with(run, |recorder, run| recorder.leave(run, key));
     result.and(recorded.map_err(Into::into))
 }
 
@@ -56,14 +51,14 @@ fn current(run: &Run) -> (HookId, Shim) {
 
 fn point(run: &mut Run, slot: u32) -> HookResult {
     let (hook, Shim::Point(call)) = current(run) else { unreachable!("an entry is of the kind of its hook") };
-    within(run, Key::Hook(hook.index()), Some(slot), |run| call(run, slot))
+    within(run, Key::Hook(hook.index()), |run| call(run, slot))
 }
 
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     let (hook, Shim::Around(call)) = current(run) else {
         unreachable!("an entry is of the kind of its hook")
     };
-    within(run, Key::Hook(hook.index()), Some(slot), |run| call(run, slot, rest))
+    within(run, Key::Hook(hook.index()), |run| call(run, slot, rest))
 }
 
 /// Runs an operation with the hooks around it, or only its body. The slot is the row of the operation.
@@ -73,7 +68,7 @@ fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
         Some(call) if row == Module::index() => Key::Module(call.known),
         _ => Key::Operation(row),
     };
-    within(run, key, None, |run| {
+    within(run, key, |run| {
         let result = run.run_rest(rest);
         // This is not a hook, so the error keeps its own location.
         run.dispatch.error_is_located |= result.is_err();
@@ -88,7 +83,7 @@ pub(crate) fn data<R>(run: &mut Run, draw: impl FnOnce(&mut Run) -> R) -> Result
     }
     with(run, |recorder, run| recorder.enter(run, Key::Loader))?;
     let drawn = draw(run);
-    with(run, |recorder, run| recorder.leave(run, Key::Loader, None))?;
+    with(run, |recorder, run| recorder.leave(run, Key::Loader))?;
     Ok(drawn)
 }
 

@@ -1,17 +1,18 @@
 //! [`Recorder`]: finds what has changed since the last time, and writes it as records.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use trainer_formats::tape::{Entry, EntryKind, Level, Position, Process, Record};
 
+use super::seen::Seen;
 use super::settings::Tape;
-use super::values::{Values, names_of_states};
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Run;
+use crate::run::changes::{Changes, Reading, names_of_states};
 
 /// Identifies an entry of the tape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,7 +36,8 @@ pub(crate) struct Recorder {
     tape: Tape,
     /// The records that are not in the file yet.
     buffer: Vec<u8>,
-    values: Values,
+    values: Changes,
+    seen: Seen,
     /// Whether an entry point is being recorded.
     is_on: bool,
     /// Whether the last batch was one of those to record.
@@ -52,11 +54,12 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     pub(crate) fn new(tape: Tape) -> Self {
-        let values = Values::new(tape.trusts);
+        let reading = if tape.trusts { Reading::Counted } else { Reading::Everything };
         Recorder {
             tape,
             buffer: Vec::new(),
-            values,
+            values: Changes::new(reading),
+            seen: Seen::default(),
             is_on: false,
             is_in_range: false,
             has_begun: false,
@@ -109,6 +112,23 @@ impl Recorder {
     pub(crate) fn end(&mut self) {
         self.is_on = false;
         self.open.clear();
+    }
+
+    /// Returns a warning for each two hooks that changed the same value in this entry point, and whose
+    /// order is an accident.
+    pub(crate) fn conflicts(&mut self, run: &Run) -> Vec<String> {
+        self.seen.conflicts(&run.hooks.table, self.values.names())
+    }
+
+    /// What each hook was seen to change, by its index in the dispatch table; nothing of one that was
+    /// not recorded.
+    pub(crate) fn seen(&self, run: &Run) -> BTreeMap<usize, Vec<&'static str>> {
+        self.seen.by_hook(&run.hooks.table)
+    }
+
+    /// Notes that a hook may change the value in this slot, which belongs to another one.
+    pub(crate) fn may_change(&mut self, slot: usize) {
+        self.values.look_at(u32::try_from(slot).ok());
     }
 
     /// Notes that a checkpoint of the current state was written.
@@ -197,22 +217,30 @@ impl Recorder {
             self.turn(run)?;
         }
         self.open.push(key);
+        if let Key::Hook(hook) = key
+            && self.is_in_range
+        {
+            self.seen.begin(run, hook);
+        }
         Ok(())
     }
 
-    /// Ends an entry. `slot` is the value of a hook.
-    pub(super) fn leave(&mut self, run: &Run, key: Key, slot: Option<u32>) -> Result<()> {
+    /// Ends an entry.
+    pub(super) fn leave(&mut self, run: &Run, key: Key) -> Result<()> {
         if !self.is_on || self.open.last() != Some(&key) {
             return Ok(());
         }
         if key == Key::Operation(at::opt_step::index()) {
             self.values.refresh();
         }
-        let observes = matches!(key, Key::Hook(nth) if run.hooks.table.hooks()[nth].definition.observes);
-        if !observes {
+        let hook = match key {
+            Key::Hook(nth) => Some(&run.hooks.table.hooks()[nth]),
+            _ => None,
+        };
+        if !hook.is_some_and(|hook| hook.definition.observes) {
             self.values.read_buffers();
         }
-        self.values.look_at(slot);
+        self.values.look_at(hook.and_then(|hook| hook.slot));
         self.turn(run)?;
         self.open.pop();
         self.last = match key {
@@ -275,6 +303,9 @@ impl Recorder {
         let changed = self.values.changed(run)?;
         if changed.is_empty() {
             return Ok(());
+        }
+        if let Key::Hook(hook) = key {
+            self.seen.note(run, hook, &changed, self.values.names());
         }
         self.name_new()?;
         self.go_to(run)?;

@@ -1,0 +1,422 @@
+//! [`Changes`]: everything that a run can change, by name, and which of it has changed.
+//!
+//! This is the only list of what hooks and operations can change. The tape and the check of observers
+//! both read it; they differ in when they do, and in what [`Reading`] says.
+
+mod names;
+
+use std::collections::{BTreeMap, HashMap};
+
+use tch::{Device, Tensor};
+
+pub(crate) use names::{Kind, Names};
+
+use crate::checkpoint::Saved;
+use crate::error::Result;
+use crate::hook::definition::public_path;
+use crate::hook::instance::Instance;
+use crate::libtorch::{Aspect, Scan, TensorList, Var, hash_of_bytes, hash_of_random_state};
+use crate::run::Run;
+
+/// Which values are read, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// All, but a tensor only if its identity, its version counter or its data pointer has changed.
+    Counted,
+    /// All, and every tensor each time: also a change through `tensor.data()` is found.
+    Everything,
+    /// What a hook must not change that only observes: every tensor each time. Not the random state,
+    /// which other threads may change too; of hook values, only the tensors that a hook could have
+    /// in common with another one, and none of the value in this slot, which is its own.
+    Observed { by: Option<u32> },
+}
+
+/// A list of tensors, of which only those are read that may have changed.
+struct Watched {
+    scan: Scan,
+    list: TensorList,
+    /// The number of the name of each tensor.
+    names: Vec<u32>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        Watched { scan: Scan::new(), list: TensorList::default(), names: Vec::new() }
+    }
+
+    /// Adds the tensors of which this aspect has changed.
+    fn find(&mut self, aspect: Aspect, trusts: bool, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+        let Watched { scan, list, names } = self;
+        let found = scan.changed(list, aspect, trusts)?;
+        // A place beyond the list, which has become shorter, has no name.
+        changed.extend(found.filter_map(|(place, hash)| Some((*names.get(place)?, hash))));
+        Ok(())
+    }
+}
+
+/// The names of values that belong to one batch.
+const LOSS_SCALE: &str = "the scale of the loss";
+const WEIGHT: &str = "the weight of the batch";
+
+/// What a run can change, with the hash of each value as it was last read.
+pub(crate) struct Changes {
+    reading: Reading,
+    names: Names,
+    parameters: Watched,
+    gradients: Watched,
+    buffers: Watched,
+    optimizers: Watched,
+    batch: Watched,
+    pred: Watched,
+    loss: Watched,
+    /// The output of each module that was called, by its index.
+    outputs: HashMap<u32, Watched>,
+    /// The state of each hook value, by its slot.
+    states: HashMap<u32, Watched>,
+    /// The hashes of values that are no tensors, by name.
+    plain: HashMap<u32, u64>,
+    /// The hash of all hyperparameters together.
+    hyperparameters: u64,
+    /// The hash of which variables are trained.
+    trained: u64,
+    /// Whether the tensors of the optimizers may be others than before.
+    is_stale: bool,
+    /// Whether buffers may have changed, whatever their version counters say.
+    reads_buffers: bool,
+    /// The values of hooks that may have changed: all, or those with these slots.
+    looks_at_all: bool,
+    looks_at: Vec<u32>,
+}
+
+impl Changes {
+    pub(crate) fn new(reading: Reading) -> Self {
+        Changes {
+            reading,
+            names: Names::default(),
+            parameters: Watched::new(),
+            gradients: Watched::new(),
+            buffers: Watched::new(),
+            optimizers: Watched::new(),
+            batch: Watched::new(),
+            pred: Watched::new(),
+            loss: Watched::new(),
+            outputs: HashMap::new(),
+            states: HashMap::new(),
+            plain: HashMap::new(),
+            hyperparameters: 0,
+            trained: 0,
+            is_stale: true,
+            reads_buffers: true,
+            looks_at_all: true,
+            looks_at: Vec::new(),
+        }
+    }
+
+    /// Forgets all hashes, so that everything counts as changed.
+    pub(crate) fn forget(&mut self) {
+        let names = std::mem::take(&mut self.names);
+        *self = Changes { names, ..Changes::new(self.reading) };
+    }
+
+    /// Forgets what belongs to one batch, so that it is found again in the next one, whether the run
+    /// was resumed or not.
+    pub(crate) fn begin_batch(&mut self) {
+        let of_step = [&mut self.batch, &mut self.pred, &mut self.loss];
+        for watched in of_step.into_iter().chain(self.outputs.values_mut()) {
+            watched.scan = Scan::new();
+        }
+        for name in [LOSS_SCALE, WEIGHT] {
+            if let Some(number) = self.names.known(name) {
+                self.plain.remove(&number);
+            }
+        }
+    }
+
+    /// Notes that the tensors of the optimizers may be others than before.
+    pub(crate) fn refresh(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Notes that buffers may have changed: the kernels of batch normalization do not move
+    /// the version counters of the running statistics.
+    pub(crate) fn read_buffers(&mut self) {
+        self.reads_buffers = true;
+    }
+
+    /// Notes that the hook value in this slot may have changed.
+    pub(crate) fn look_at(&mut self, slot: Option<u32>) {
+        self.looks_at.extend(slot);
+    }
+
+    /// Notes that any hook value may have changed.
+    pub(crate) fn look_at_all(&mut self) {
+        self.looks_at_all = true;
+    }
+
+    /// The names of the values.
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Returns the names that are new since the last call.
+    pub(crate) fn new_names(&mut self) -> Vec<String> {
+        self.names.take_new()
+    }
+
+    /// Whether tensors are read only if their version counters have changed.
+    fn trusts(&self) -> bool {
+        self.reading == Reading::Counted
+    }
+
+    /// Whether the values of a hook are compared that only observes.
+    fn is_check(&self) -> bool {
+        matches!(self.reading, Reading::Observed { .. })
+    }
+
+    /// Returns the values that have changed since the last call: the number of each name, and the hash;
+    /// 0 for a value that no longer exists. The batch, the prediction and the loss keep their hash while
+    /// there is none.
+    pub(crate) fn changed(&mut self, run: &Run) -> Result<Vec<(u32, u64)>> {
+        let mut changed = Vec::new();
+        self.add_variables(run, &mut changed)?;
+        self.add_optimizers(run, &mut changed)?;
+        self.add_step(run, &mut changed)?;
+        self.add_random(run, &mut changed)?;
+        self.add_plain(run, &mut changed);
+        self.add_states(run, &mut changed)?;
+        Ok(changed)
+    }
+
+    /// Adds the parameters, the buffers, their gradients, and whether they are trained.
+    fn add_variables(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+        if run.model.vars.iter().count() != self.gradients.names.len() {
+            let (parameters, buffers): (Vec<&Var>, Vec<&Var>) =
+                run.model.vars.iter().partition(|var| var.is_parameter);
+            self.gradients = Watched::new();
+            for (watched, kind, vars) in [
+                (&mut self.parameters, Kind::Parameter, parameters),
+                (&mut self.buffers, Kind::Buffer, buffers),
+            ] {
+                let name = |var: &&Var| self.names.number(kind, &format!("`{}`", var.name));
+                watched.names = vars.iter().map(name).collect();
+                watched.list = vars.iter().map(|var| var.tensor.shallow_clone()).collect();
+                let name = |var: &&Var| {
+                    self.names.number(Kind::Gradient, &format!("the gradient of `{}`", var.name))
+                };
+                self.gradients.names.extend(vars.iter().map(name));
+            }
+            let all = self.parameters.list.iter().chain(self.buffers.list.iter());
+            self.gradients.list = all.map(Tensor::shallow_clone).collect();
+        }
+        let trusts = self.trusts();
+        let trusts_buffers = trusts && !std::mem::take(&mut self.reads_buffers);
+        self.parameters.find(Aspect::Values, trusts, changed)?;
+        self.gradients.find(Aspect::Gradient, trusts, changed)?;
+        self.buffers.find(Aspect::Values, trusts_buffers, changed)?;
+        let trained = || run.model.vars.iter().map(|var| (&var.name, u64::from(var.tensor.requires_grad())));
+        if is_new(&mut self.trained, trained().map(|(_, is_trained)| is_trained)) {
+            for (name, is_trained) in trained() {
+                self.plain(Kind::IsTrained, &format!("whether `{name}` is trained"), is_trained + 1, changed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the state of the optimizers.
+    fn add_optimizers(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+        if std::mem::take(&mut self.is_stale) || self.is_check() {
+            let mut tensors = Vec::new();
+            self.optimizers.names.clear();
+            for (part, optimizer, ..) in run.model.optimizers.parts() {
+                let of = of_part(part);
+                for (name, tensor) in optimizer.state() {
+                    let name = format!("`{name}` in the state of the optimizer{of}");
+                    self.optimizers.names.push(self.names.number(Kind::OptimizerState, &name));
+                    tensors.push(tensor);
+                }
+            }
+            self.optimizers.list = tensors.into_iter().collect();
+        }
+        let trusts = self.trusts();
+        self.optimizers.find(Aspect::Values, trusts, changed)
+    }
+
+    /// Adds the batch, the prediction, the loss and the output of the innermost module.
+    fn add_step(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+        let trusts = self.trusts();
+        let names = &mut self.names;
+        let mut add = |watched: &mut Watched, kind: Kind, what: &str, tensors: Vec<Tensor>| -> Result<()> {
+            while watched.names.len() < tensors.len() {
+                let name = match watched.names.len() {
+                    0 => what.to_owned(),
+                    nth => format!("{what} (tensor {})", nth + 1),
+                };
+                watched.names.push(names.number(kind, &name));
+            }
+            watched.list = tensors.into_iter().collect();
+            watched.find(Aspect::ValuesAndMark, trusts, changed)?;
+            // Do not keep the memory of the batch.
+            watched.list = TensorList::default();
+            Ok(())
+        };
+        if let Some(data) = &run.step.data
+            && run.step.batch_len.is_some()
+        {
+            let mut tensors = Vec::new();
+            data.visit_batch(&mut |tensor| tensors.push(tensor.shallow_clone()));
+            add(&mut self.batch, Kind::Batch, "the batch", tensors)?;
+            let mut tensors = Vec::new();
+            data.visit_pred(&mut |tensor| tensors.push(tensor.shallow_clone()));
+            if !tensors.is_empty() {
+                add(&mut self.pred, Kind::Prediction, "the prediction", tensors)?;
+            }
+        }
+        if let Some(loss) = &run.step.loss {
+            add(&mut self.loss, Kind::Loss, "the loss", vec![loss.shallow_clone()])?;
+        }
+        if let Some(call) = run.modules.calls.last()
+            && let Some(output) = &call.output
+        {
+            let name = format!("the output of `{}`", run.modules.known[call.known as usize].name);
+            let watched = self.outputs.entry(call.known).or_insert_with(Watched::new);
+            add(watched, Kind::ModuleOutput, &name, vec![output.shallow_clone()])?;
+        }
+        Ok(())
+    }
+
+    /// Adds the state of libtorch's random numbers.
+    fn add_random(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+        if self.is_check() {
+            return Ok(());
+        }
+        let mut random = hash_of_random_state(Device::Cpu)?;
+        if let device @ Device::Cuda(_) = run.model.device {
+            random = random.rotate_left(17) ^ hash_of_random_state(device)?;
+        }
+        self.plain(Kind::Random, "the random state", random, changed);
+        Ok(())
+    }
+
+    /// Adds the requests of hooks and the settings of the step and of the optimizers.
+    fn add_plain(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) {
+        let Run { step, requests, .. } = run;
+        for (kind, name, is_requested) in [
+            (Kind::SkipRequest, "the request to skip the batch", requests.skip_batch),
+            (Kind::EpochRequest, "the request to end the epoch", requests.end_epoch),
+            (Kind::StopRequest, "the request to stop", requests.stop.is_some()),
+        ] {
+            self.plain(kind, name, u64::from(is_requested) + 1, changed);
+        }
+        if step.batch_len.is_some() {
+            self.plain(Kind::LossScale, LOSS_SCALE, step.loss_scale.to_bits() | 1, changed);
+            self.plain(Kind::BatchWeight, WEIGHT, step.weight.to_bits() | 1, changed);
+        }
+        let groups = || {
+            run.model.optimizers.parts().flat_map(|(part, optimizer, ..)| {
+                let groups = optimizer.groups().iter().enumerate();
+                groups.flat_map(move |(nth, group)| {
+                    group.settings().map(move |(name, value)| (part, nth, name, value))
+                })
+            })
+        };
+        if is_new(&mut self.hyperparameters, groups().map(|(.., value)| value.to_bits())) {
+            for (part, nth, name, value) in groups() {
+                let kind = if name == "lr" { Kind::LearningRate } else { Kind::Hyperparameter };
+                let name = format!("`{name}` of group {nth} of the optimizer{}", of_part(part));
+                self.plain(kind, &name, value.to_bits() | 1 << 63, changed);
+            }
+        }
+    }
+
+    /// Adds the states of the hook values that may have changed.
+    fn add_states(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+        let reads_all = std::mem::take(&mut self.looks_at_all) || self.is_check();
+        let slots = match reads_all {
+            true => (0..u32::try_from(run.hooks.instances.len()).unwrap_or(u32::MAX)).collect(),
+            false => std::mem::take(&mut self.looks_at),
+        };
+        self.looks_at.clear();
+        for slot in slots {
+            let instance = &run.hooks.instances[slot as usize];
+            // No other hook has a part of what the state of an observer depends on.
+            let is_left_out = match self.reading {
+                Reading::Observed { by } => instance.observes || by == Some(slot),
+                Reading::Counted | Reading::Everything => false,
+            };
+            let (Some(state), Some(value), true, false) =
+                (instance.state, &instance.value, is_read(instance), is_left_out)
+            else {
+                continue;
+            };
+            // An error is reported when a checkpoint is saved.
+            let Ok(saved) = (state.save)(value) else { continue };
+            self.add_state(slot, &name_of_state(run, slot as usize), &saved, changed)?;
+        }
+        Ok(())
+    }
+
+    fn add_state(
+        &mut self,
+        slot: u32,
+        state: &str,
+        saved: &Saved,
+        changed: &mut Vec<(u32, u64)>,
+    ) -> Result<()> {
+        let kind = Kind::State(slot);
+        if !self.is_check() {
+            for (key, text) in &saved.values {
+                self.plain(kind, &format!("`{key}` {state}"), hash_of_bytes(text.as_bytes()), changed);
+            }
+        }
+        let tensors: BTreeMap<&String, &Tensor> = saved.tensors.iter().chain(&saved.averages).collect();
+        if tensors.is_empty() {
+            return Ok(());
+        }
+        let trusts = self.trusts();
+        let watched = self.states.entry(slot).or_insert_with(Watched::new);
+        let names = tensors.keys().map(|key| self.names.number(kind, &format!("`{key}` {state}")));
+        watched.names = names.collect();
+        watched.list = tensors.into_values().map(Tensor::shallow_clone).collect();
+        watched.find(Aspect::Values, trusts, changed)
+    }
+
+    /// Adds a value that is not a tensor, if its hash is new.
+    fn plain(&mut self, kind: Kind, name: &str, hash: u64, changed: &mut Vec<(u32, u64)>) {
+        let number = self.names.number(kind, name);
+        if self.plain.insert(number, hash) != Some(hash) {
+            changed.push((number, hash));
+        }
+    }
+}
+
+/// Replaces the hash of some values, and returns whether it is another one than before.
+fn is_new(last: &mut u64, values: impl Iterator<Item = u64>) -> bool {
+    let mix = |hash: u64, value: u64| (hash ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
+    let hash = values.fold(1, mix);
+    std::mem::replace(last, hash) != hash
+}
+
+/// Whether the state of a hook value is read.
+fn is_read(instance: &Instance) -> bool {
+    instance.state.is_some() && !instance.writes
+}
+
+/// The names of the states that are read.
+pub(crate) fn names_of_states(run: &Run) -> Vec<String> {
+    let read = run.hooks.instances.iter().enumerate().filter(|(_, instance)| is_read(instance));
+    read.map(|(slot, _)| name_of_state(run, slot)).collect()
+}
+
+/// The end of the names of what is in the state of a hook value: ``in the state of `my_crate::Hook` ``,
+/// with a number for each further value of the type.
+fn name_of_state(run: &Run, slot: usize) -> String {
+    let instances = &run.hooks.instances;
+    let nth = instances[..slot].iter().filter(|other| other.type_id == instances[slot].type_id).count();
+    let number = if nth == 0 { String::new() } else { format!(" #{}", nth + 1) };
+    format!("in the state of `{}`{number}", public_path(instances[slot].type_name))
+}
+
+/// ` of generator`; nothing for the optimizer of the whole model.
+fn of_part(part: &str) -> String {
+    if part.is_empty() { String::new() } else { format!(" of {part}") }
+}

@@ -1,0 +1,154 @@
+//! [`Seen`]: what each hook was seen to change, and which hooks changed the same value at one moment.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::hook::definition::{Hook, Source};
+use crate::hook::order::is_decided;
+use crate::hook::table::Table;
+use crate::run::Run;
+use crate::run::changes::{Kind, Names};
+
+/// What hooks were seen to change.
+#[derive(Default)]
+pub(super) struct Seen {
+    /// The kinds of what each recorded hook changed.
+    kinds: BTreeMap<usize, BTreeSet<Kind>>,
+    /// What the hooks of each moment have changed since it was last reached, by its row.
+    reached: HashMap<usize, Reached>,
+    /// The values that two hooks of a moment have both changed, by the indexes of the hooks.
+    shared: BTreeMap<(usize, usize), BTreeSet<u32>>,
+}
+
+/// One time that a moment was reached.
+#[derive(Default)]
+struct Reached {
+    /// The hook that was called last.
+    last: Option<usize>,
+    /// The module that was computing, by its index.
+    module: Option<u32>,
+    /// The hooks that changed each value.
+    changed_by: HashMap<u32, Vec<usize>>,
+}
+
+impl Seen {
+    /// Notes that a hook is called.
+    pub(super) fn begin(&mut self, run: &Run, hook: usize) {
+        self.kinds.entry(hook).or_default();
+        let row = (run.hooks.table.hooks()[hook].definition.row)();
+        let module = run.modules.calls.last().map(|call| call.known);
+        let reached = self.reached.entry(row).or_default();
+        // Hooks are called in the order of their indexes, so this is not the same time as before.
+        if reached.module != module || reached.last.is_some_and(|last| hook <= last) {
+            *reached = Reached { module, ..Reached::default() };
+        }
+        reached.last = Some(hook);
+    }
+
+    /// Notes that a hook has changed these values.
+    pub(super) fn note(&mut self, run: &Run, hook: usize, changed: &[(u32, u64)], names: &Names) {
+        let kinds = self.kinds.entry(hook).or_default();
+        kinds.extend(changed.iter().map(|(number, _)| names.kind(*number)));
+        let row = (run.hooks.table.hooks()[hook].definition.row)();
+        let reached = self.reached.entry(row).or_default();
+        for (number, _) in changed {
+            let hooks = reached.changed_by.entry(*number).or_default();
+            for other in hooks.iter().filter(|other| **other != hook) {
+                let pair = (hook.min(*other), hook.max(*other));
+                self.shared.entry(pair).or_default().insert(*number);
+            }
+            if !hooks.contains(&hook) {
+                hooks.push(hook);
+            }
+        }
+    }
+
+    /// Returns what each hook was seen to change.
+    pub(super) fn by_hook(&self, table: &Table) -> BTreeMap<usize, Vec<&'static str>> {
+        let named = |(hook, kinds): (&usize, &BTreeSet<Kind>)| {
+            let mut names: Vec<_> = kinds.iter().map(|kind| kind.name(table.hooks()[*hook].slot)).collect();
+            names.dedup(); // the states of several other hooks
+            (*hook, names)
+        };
+        self.kinds.iter().map(named).collect()
+    }
+
+    /// Returns a warning for each two hooks whose order is an accident and that changed the same value,
+    /// and forgets them.
+    pub(super) fn conflicts(&mut self, table: &Table, names: &Names) -> Vec<String> {
+        self.reached.clear();
+        let found = std::mem::take(&mut self.shared).into_iter();
+        let accidental = found.filter(|((first, second), _)| !is_deliberate(table, *first, *second));
+        accidental
+            .map(|((first, second), values)| {
+                let values: Vec<&str> = values.into_iter().map(|number| names.name(number)).collect();
+                warning(&table.hooks()[first], &table.hooks()[second], &values)
+            })
+            .collect()
+    }
+}
+
+/// Whether the order of two hooks of a moment is what somebody wrote.
+fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
+    let [one, other] = [first, second].map(|hook| &table.hooks()[hook]);
+    // Methods of one block run in the order of the source. Several values of one type have the same keys,
+    // so that the program can order them only by adding them in this order.
+    let is_closure = one.definition.origin.module.is_empty();
+    if one.definition.id == other.definition.id && (one.slot == other.slot || !is_closure) {
+        return true;
+    }
+    let row = |hook: &Hook| (hook.definition.row)();
+    let before = table.hooks().iter().take_while(|hook| row(hook) < row(one)).count();
+    let of_moment = table.hooks()[before..].iter().take_while(|hook| row(hook) == row(one)).count();
+    let hooks = &table.hooks()[before..before + of_moment];
+    is_decided(hooks, first - before, second - before)
+}
+
+/// The number of values that a warning lists.
+const LISTED: usize = 2;
+
+fn warning(first: &Hook, second: &Hook, values: &[&str]) -> String {
+    let moment = first.definition.moment.path();
+    let (at, earlier) = match first.definition.goes_around() {
+        false => (format!("at {moment}"), "runs first"),
+        true => (format!("around {moment}"), "is further outside"),
+    };
+    let more = match values.len().saturating_sub(LISTED) {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    let listed = values.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+    let [one, other] = [first, second].map(|hook| hook.definition.origin.placed());
+    let name = first.definition.origin.name();
+    format!(
+        "two hooks {at} change the same, and nothing orders them: {one} and {other} both changed {listed}{more}. \
+         `{name}` {earlier} only because {}: {}",
+        reason(first, second),
+        advice(first, second)
+    )
+}
+
+/// Why the first of two hooks that nothing orders runs first.
+fn reason(first: &Hook, second: &Hook) -> &'static str {
+    let krate = |hook: &Hook| (hook.definition.origin.krate(), hook.definition.origin.version);
+    match (first.source, second.source) {
+        (Source::Builder, Source::Builder) => "it was added to the builder first",
+        (Source::Builder, _) => "it was added to the builder, and the other one was not",
+        (_, Source::Task) if first.source != Source::Task => "the other one is a method of the task",
+        _ if krate(first) == krate(second) => "its path is first in the alphabet",
+        _ => "the name of its crate is first in the alphabet",
+    }
+}
+
+/// What to write so that the order stays as it is.
+fn advice(first: &Hook, second: &Hook) -> String {
+    let [one, other] = [first, second].map(|hook| &hook.definition.origin);
+    let ord = second.definition.ord.saturating_add(1);
+    let keep = if other.module.is_empty() {
+        format!("`HookOptions::named(\"{}\").ord({ord})`", other.path)
+    } else if one.module.is_empty() {
+        format!("`#[hook(ord = {ord})]` on `{}`", other.name())
+    } else {
+        format!("`#[hook(after = {})]` on `{}`", one.path, other.name())
+    };
+    format!("write {keep} to keep this order, or give them another one")
+}
