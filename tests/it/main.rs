@@ -88,6 +88,7 @@ mod replay;
 mod run_folder;
 mod run_formats;
 mod schedules;
+mod seen;
 mod settings;
 #[cfg(target_os = "linux")]
 mod sharded;

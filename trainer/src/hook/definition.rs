@@ -361,8 +361,8 @@ impl HookDef {
     }
 }
 
-/// Where a trainer has a hook from. This breaks ties in the order of hooks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a trainer has a hook from, in the order that breaks ties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// The program has added it to the builder.
     Builder,

@@ -151,6 +151,9 @@ impl<P> Cx<P> {
     where
         P: TaskWithin + TaskBegun + TaskKept + OnAllRanks,
     {
+        if let Some(tape) = self.run.tape.get_mut() {
+            tape.may_change(TASK);
+        }
         let Instance { type_id, type_name, value, .. } = &mut self.run.hooks.instances[TASK];
         let task = value.as_mut().and_then(|value| value.downcast_mut());
         task.ok_or_else(|| no_such_task::<T>(*type_id, type_name))

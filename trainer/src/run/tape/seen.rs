@@ -90,10 +90,16 @@ impl Seen {
 /// Whether the order of two hooks of a moment is what somebody wrote.
 fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
     let [one, other] = [first, second].map(|hook| &table.hooks()[hook]);
-    // Methods of one block run in the order of the source. Several values of one type have the same keys,
-    // so that the program can order them only by adding them in this order.
-    let is_closure = one.definition.origin.module.is_empty();
-    if one.definition.id == other.definition.id && (one.slot == other.slot || !is_closure) {
+    // Methods of one block run in the order of the source.
+    if one.definition.id == other.definition.id && one.slot == other.slot {
+        return true;
+    }
+    // The program cannot change the keys of these, so that the order of its calls is the one way to
+    // order them.
+    if one.source == Source::Builder
+        && other.source == Source::Builder
+        && (is_same_type(one, other) || (is_built_in(one) && is_built_in(other)))
+    {
         return true;
     }
     let row = |hook: &Hook| (hook.definition.row)();
@@ -101,6 +107,16 @@ fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
     let of_moment = table.hooks()[before..].iter().take_while(|hook| row(hook) == row(one)).count();
     let hooks = &table.hooks()[before..before + of_moment];
     is_decided(hooks, first - before, second - before)
+}
+
+/// Whether two hooks belong to values of one type, whose keys are the same.
+fn is_same_type(one: &Hook, other: &Hook) -> bool {
+    let is_closure = one.definition.origin.module.is_empty();
+    !is_closure && one.definition.id == other.definition.id
+}
+
+fn is_built_in(hook: &Hook) -> bool {
+    hook.definition.origin.krate() == env!("CARGO_CRATE_NAME") && !hook.definition.origin.binary
 }
 
 /// The number of values that a warning lists.
@@ -120,7 +136,7 @@ fn warning(first: &Hook, second: &Hook, values: &[&str]) -> String {
     let [one, other] = [first, second].map(|hook| hook.definition.origin.placed());
     let name = first.definition.origin.name();
     format!(
-        "two hooks {at} change the same, and nothing orders them: {one} and {other} both changed {listed}{more}. \
+        "nothing orders two hooks {at} that change the same values: {one} and {other} both changed {listed}{more}. \
          `{name}` {earlier} only because {}: {}",
         reason(first, second),
         advice(first, second)
@@ -129,13 +145,22 @@ fn warning(first: &Hook, second: &Hook, values: &[&str]) -> String {
 
 /// Why the first of two hooks that nothing orders runs first.
 fn reason(first: &Hook, second: &Hook) -> &'static str {
-    let krate = |hook: &Hook| (hook.definition.origin.krate(), hook.definition.origin.version);
+    let [one, other] = [first, second].map(|hook| &hook.definition.origin);
     match (first.source, second.source) {
-        (Source::Builder, Source::Builder) => "it was added to the builder first",
-        (Source::Builder, _) => "it was added to the builder, and the other one was not",
-        (_, Source::Task) if first.source != Source::Task => "the other one is a method of the task",
-        _ if krate(first) == krate(second) => "its path is first in the alphabet",
-        _ => "the name of its crate is first in the alphabet",
+        (Source::Builder, Source::Builder) if first.slot < second.slot => "it was added to the builder first",
+        (Source::Builder, Source::Discovery | Source::Task) => {
+            "it was added to the builder, and the other one was not"
+        }
+        (Source::Discovery, Source::Task) => "the other one is a method of the task",
+        (Source::Discovery, Source::Discovery) if one.krate() < other.krate() => {
+            "the name of its crate is first in the alphabet"
+        }
+        (Source::Discovery, Source::Discovery)
+            if one.krate() == other.krate() && one.rank() < other.rank() =>
+        {
+            "its path is first in the alphabet"
+        }
+        _ => "the other one waits for a third one that nothing orders either",
     }
 }
 
@@ -150,5 +175,82 @@ fn advice(first: &Hook, second: &Hook) -> String {
     } else {
         format!("`#[hook(after = {})]` on `{}`", one.path, other.name())
     };
-    format!("write {keep} to keep this order, or give them another one")
+    format!("write {keep} to keep this order, or give them the opposite one")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::TypeId;
+
+    use super::*;
+    use crate::hook::definition::{Definition, Origin};
+    use crate::lifecycle::BeforeOptStep;
+
+    fn hook<T: 'static>(source: Source, slot: Option<u32>, module: &'static str, path: &'static str) -> Hook {
+        let origin = Origin::new(module, path, None, "src/lib.rs").written(3, "");
+        let definition = Definition::<BeforeOptStep>::at(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
+        Hook { source, ..Hook::new(definition, slot) }
+    }
+
+    struct One;
+    struct Other;
+
+    #[test]
+    fn a_warning_says_why_the_order_is_an_accident() {
+        let added = |slot, path| hook::<One>(Source::Builder, Some(slot), "", path);
+        let found = |path| hook::<Other>(Source::Discovery, None, crate_of(path), path);
+        let of_task = hook::<Other>(Source::Task, Some(0), "app", "app::Task");
+        for (first, second, why, what) in [
+            (added(1, "a"), added(2, "b"), "it was added to the builder first", "named(\"b\").ord(1)`"),
+            (added(2, "b"), added(1, "a"), "the other one waits for a third one", "named(\"a\").ord(1)`"),
+            (
+                added(1, "z"),
+                found("a::b"),
+                "it was added to the builder, and",
+                "`#[hook(ord = 1)]` on `a::b`",
+            ),
+            (
+                found("a::z"),
+                found("b::a"),
+                "the name of its crate is first",
+                "`#[hook(after = a::z)]` on `b::a`",
+            ),
+            (found("a::a"), found("a::b"), "its path is first", "`#[hook(after = a::a)]` on `a::b`"),
+            (found("a::b"), found("a::a"), "the other one waits", "`#[hook(after = a::b)]` on `a::a`"),
+            (found("z::z"), of_task, "the other one is a method of the task", "on `app::Task`"),
+        ] {
+            let text = warning(&first, &second, &["the loss"]);
+            assert!(text.contains(&format!("only because {why}")), "{text}");
+            assert!(text.contains(what), "{text}");
+        }
+    }
+
+    fn crate_of(path: &'static str) -> &'static str {
+        crate::hook::definition::crate_of(path)
+    }
+
+    #[test]
+    fn the_order_of_calls_is_deliberate_only_where_nothing_else_can_order_the_hooks() {
+        let table = |hooks: [Hook; 2]| Table::freeze(hooks.into(), 0).unwrap_or_else(|_| unreachable!());
+        let value = |slot, path| hook::<One>(Source::Builder, Some(slot), crate_of(path), path);
+        let other = |slot, path| hook::<Other>(Source::Builder, Some(slot), crate_of(path), path);
+        for (hooks, expected) in [
+            ([value(1, "a::One"), other(2, "a::Other")], false),
+            ([value(1, "a::One"), value(2, "a::One")], true),
+            ([value(1, "a::One"), value(1, "a::One")], true),
+            ([value(1, "trainer::hooks::One"), other(2, "trainer::hooks::Other")], true),
+            ([value(1, "trainer::hooks::One"), other(2, "a::Other")], false),
+            // Closures of one type, which have an `ord` each.
+            (
+                [
+                    hook::<One>(Source::Builder, Some(1), "", "a"),
+                    hook::<One>(Source::Builder, Some(2), "", "b"),
+                ],
+                false,
+            ),
+        ] {
+            let paths = hooks.each_ref().map(|hook| hook.definition.origin.path.to_string());
+            assert_eq!(is_deliberate(&table(hooks), 0, 1), expected, "{paths:?}");
+        }
+    }
 }
