@@ -5,7 +5,7 @@ use std::fs;
 
 use trainer::TrainerBuilder;
 use trainer::hooks::{
-    ActivationStats, Checkpoint, FeatureRecorder, HyperparameterMonitor, ModelSummary, ParameterMonitor,
+    ActivationStats, Checkpoint, Ema, FeatureRecorder, HyperparameterMonitor, ModelSummary, ParameterMonitor,
     Progress, SystemMonitor, ThroughputMonitor,
 };
 use trainer::loggers::{Csv, JsonLines, TensorBoard, ToFile};
@@ -91,6 +91,31 @@ fn what_an_observer_changes_through_shared_memory_is_named() {
     assert_eq!(prediction, "the prediction");
     let loss = changes::<AfterLoss>(|cx| drop(cx.loss().detach().fill_(1.0)));
     assert_eq!(loss, "the loss");
+}
+
+#[test]
+fn one_element_of_a_large_tensor_is_found() {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = nn::linear(vs.root() / "fc1", 4, 100_000, Default::default());
+    let task =
+        Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
+    let builder = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
+    let error = checked(builder.observe::<AfterStep>("cheat", |cx| {
+        let _ = weight(cx).data().get(777).get(1).fill_(0.5);
+    }));
+    assert!(error.as_ref().is_some_and(|error| error.contains("it changed `fc1.weight`: ")), "{error:?}");
+}
+
+#[test]
+fn the_averages_of_another_hook_are_checked() {
+    let builder = model::builder().hook(Ema::new(0.9));
+    let error = checked(builder.observe::<AfterStep>("cheat", |cx| {
+        let (_, average) = cx.hook::<Ema>().unwrap().average().next().unwrap();
+        let _ = average.shallow_clone().fill_(0.5);
+    }));
+    let expected = "it changed `fc1.bias` in the state of `trainer::hooks::Ema`: ";
+    assert!(error.as_ref().is_some_and(|error| error.contains(expected)), "{error:?}");
+    assert_eq!(checked(model::builder().hook(Ema::new(0.9)).observe::<AfterStep>("idle", |_| ())), None);
 }
 
 #[test]

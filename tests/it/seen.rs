@@ -90,7 +90,7 @@ fn every_kind_in_a_process_of_its_own() {
         .on::<AfterStep>(train("weights"), |cx| scale(&variable(cx, "fc1.weight"), 0.9))
         .on::<AfterStep>(second("buffers"), |cx| scale(&variable(cx, "norm.running_mean"), 0.9))
         .on::<BeforeTrainEpoch>(named("trained", 1), |cx| {
-            drop(variable(cx, "fc2.bias").set_requires_grad(false))
+            drop(variable(cx, "fc2.bias").set_requires_grad(false));
         })
         .on::<BeforeOptStep>(train("gradients"), |cx| scale(&cx.grad("fc1.bias").unwrap(), 0.5))
         .on::<AfterOptStep>(train("momentum"), |cx| {
@@ -207,6 +207,7 @@ fn without_a_full_tape_nothing_is_seen() {
         let table = trainer.describe_hooks();
         assert!(!table.to_string().contains("Changed"));
         assert!(table.json().contains("\"seen\": null"));
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
 

@@ -51,7 +51,8 @@
 //! added, then discovered hooks by crate, module path and name, then the task's hooks. Around an
 //! operation, the hook that comes first is the outer one.
 //! [`describe_hooks`](crate::Trainer::describe_hooks) shows the order, and marks with `=` neighbors
-//! that none of these rules orders.
+//! that none of these rules orders. A full [tape](crate::guide::tape) warns of those that change the same
+//! value.
 //!
 //! # Points and operations
 //!

@@ -60,9 +60,10 @@ use crate::run::{Run, task_is_lent};
 /// The compiler checks the methods of `Cx`. It cannot check the tensors, which share their memory:
 /// `cx.grads()` returns gradients that `clamp_` would change. Nor does it see a hook that draws from
 /// libtorch's random numbers, which changes the numbers that dropout draws next. A check at run time
-/// finds these: it compares the variables, their gradients, the state of the optimizers, the batch,
-/// the prediction, the loss and the random states before and after each hook that observes, and ends
-/// the run with an error that names the hook and what it changed. It is on in
+/// finds these: before and after each hook that observes, it compares everything that a
+/// [tape](crate::guide::tape) records, except for the states of hooks that only observe and the values
+/// of other states that are not tensors. It ends the run with an error that names the hook and what it
+/// changed. It is on in
 /// [`Harness`](crate::testing::Harness) and in [smoke
 /// tests](crate::TrainerBuilder::fast_dev_run);
 /// [`check_observers`](crate::TrainerBuilder::check_observers) and the environment variable
