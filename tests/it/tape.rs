@@ -439,7 +439,10 @@ fn coarse_tapes() {
     });
     let text = compare(&one, other).to_string();
     assert!(text.starts_with("The runs differ within the training batches 28 to 34: "), "{text}");
-    assert!(text.contains("`trainer diff --replay`, or record them with `TRAINER_TAPE=full:28..35`"), "{text}");
+    assert!(
+        text.contains("`trainer diff --replay`, or record them with `TRAINER_TAPE=full:28..35`"),
+        "{text}"
+    );
     let full = Program::default().run("tape-level", Tape::full());
     let error = difference(one, full).unwrap_err().to_string();
     assert!(error.ends_with("this tape is full, but the first one has the state after every 7 batches: record both in the same way"), "{error}");
