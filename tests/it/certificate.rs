@@ -236,7 +236,7 @@ fn dishonest_runs() {
                 Cheat::Rate => drop(weight.grad().g_mul_scalar_(1.001)),
                 Cheat::Draw => drop(Tensor::rand([1], (Kind::Float, Device::Cpu))),
                 Cheat::Data => {
-                    drop(cx.batch::<(Tensor, Tensor)>().unwrap().0.get(0).get(0).g_add_scalar_(1e-3))
+                    drop(cx.batch::<(Tensor, Tensor)>().unwrap().0.get(0).get(0).g_add_scalar_(1e-3));
                 }
             }
         });
