@@ -44,10 +44,15 @@ impl<'a> Krate<'a> {
     }
 
     /// The import that an expansion starts with, if the user gave a path: the path then occurs only
-    /// once.
+    /// once. It goes through an item that only `trainer` has, so that rustc reports the path of another
+    /// crate, and nothing else.
     pub(crate) fn import(&self) -> Option<TokenStream> {
         match self {
-            Krate::Path(path) => Some(quote!(use #path as __trainer;)),
+            Krate::Path(path) => {
+                let last = path.segments.last().map_or_else(Span::call_site, |last| last.ident.span());
+                let private = Ident::new("__private", Span::call_site().located_at(last));
+                Some(quote!(use #path::#private::trainer as __trainer;))
+            }
             Krate::Dependency(_) => None,
         }
     }

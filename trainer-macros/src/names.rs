@@ -57,7 +57,7 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
     vec![
         (
             hook(
-                "ord = 1, only = train, every = 2, when = w, in = s, before = a, after = optional(b::C), crate = d::e",
+                "ord = 1, only = train, every = 2, when = w, in = S, before = a, after = optional(b::C), crate = d::e",
                 "fn late(cx: &mut Cx<Main<AfterStep>>) -> Result<()> { Ok(()) }",
             ),
             &["late"],

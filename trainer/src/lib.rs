@@ -204,7 +204,7 @@ pub use trainer_macros::hook;
 /// A *moment* is an operation or a point.
 ///
 /// - **`within step { … }`** names the operation that the moments belong to: one of [`at`], or one
-///   of another custom lifecycle by its path. The moments can only be reached from within it, and
+///   of another custom lifecycle by its path, `within gan::Generator`. The moments can only be reached from within it, and
 ///   [`describe_hooks`](Trainer::describe_hooks) lists them there. They have its phases and its
 ///   unit of `every`, unless the declaration changes these (`in train`, `counts epochs`).
 /// - **`within step by MyTask { … }`** also names the task, or the hooks, that reach the moments.
@@ -233,6 +233,9 @@ pub use trainer_macros::lifecycle;
 /// Implementation details of the macros, and access for tests and benchmarks. Not public API.
 #[doc(hidden)]
 pub mod __private {
+    // For `crate = path` in an attribute.
+    pub extern crate self as trainer;
+
     pub use inventory;
 
     pub use crate::checkpoint::StateOf;

@@ -23,6 +23,21 @@ const fn second<T, U>() -> i32 {
     size_of::<(T, U)>() as i32
 }
 
+/// Hooks that never return.
+#[hook(only = test)]
+fn never(_: &Cx<AfterStep>) -> ! {
+    unimplemented!()
+}
+
+struct Never;
+
+#[hook(only = test)]
+impl Never {
+    fn after_step(&mut self, _: &Cx<AfterStep>) -> ! {
+        unimplemented!()
+    }
+}
+
 /// A deprecated hook, and a hook that refers to it.
 #[deprecated]
 #[hook]

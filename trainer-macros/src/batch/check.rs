@@ -6,15 +6,15 @@ use super::parse::{Item, Kind};
 use crate::errors::Errors;
 
 pub(super) fn check(item: &Item, derived: Derived, errors: &mut Errors) {
-    let name = derived.name();
+    // Equal for both traits: rustc drops the second of two equal errors.
     match item.kind {
         Kind::Enum(word) => errors.push(
             word,
-            format!("`#[derive({name})]` goes on a struct: for an enum, implement `{name}` by hand"),
+            "the derives of `Batch` and `Rows` go on a struct: for an enum, implement the traits by hand",
         ),
         Kind::Union(word) => errors.push(
             word,
-            format!("`#[derive({name})]` goes on a struct: the active field of a union is unknown"),
+            "the derives of `Batch` and `Rows` go on a struct: the active field of a union is unknown",
         ),
         Kind::Struct if item.fields.is_empty() => errors.push(
             item.name.span(),

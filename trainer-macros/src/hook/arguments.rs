@@ -2,6 +2,7 @@
 
 use proc_macro2::{Delimiter, Ident, Span, TokenStream, TokenTree};
 use quote::ToTokens;
+use syn::ext::IdentExt;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::{
@@ -222,6 +223,11 @@ impl Arguments {
     }
 
     fn parse_one(&mut self, argument: TokenStream, errors: &mut Errors) {
+        let is_semicolon =
+            |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';');
+        if let Some(semicolon) = argument.clone().into_iter().find(is_semicolon) {
+            return errors.push(semicolon.span(), "expected a comma between two keys, found `;`");
+        }
         let span = argument.span();
         let text = argument.to_string();
         let is_string = text.starts_with('"');
@@ -347,6 +353,12 @@ impl Arguments {
         self.keys.push(key.clone());
         let completed = if name == "in" { Ident::new_raw("in", span) } else { key.clone() };
         self.words.extend((key != "crate").then_some((LATER, completed)));
+        if let Form::Value(value) = &form
+            && let Some(TokenTree::Punct(second)) = value.clone().into_iter().next()
+            && second.as_char() == '='
+        {
+            return errors.push(second.span(), format!("expected one `=`: write `{name} = …`"));
+        }
         match (name.as_str(), form) {
             ("ord", Form::Value(value)) => self.ord = integer("ord", value, span, errors),
             ("every", Form::Value(value)) => self.every = positive(value, span, errors),
@@ -687,27 +699,38 @@ fn phases(
     if check_single(&list, errors).is_none() {
         return Vec::new();
     }
-    let phases = parts("only", list, at, errors).into_iter().filter_map(|part| {
+    let mut phases = Vec::new();
+    for part in parts("only", list, at, errors) {
         match syn::parse2::<Ident>(part.clone()) {
+            Ok(name) if phases.contains(&name) => {
+                errors.push(name.span(), format!("duplicate phase `{name}`"));
+            }
             Ok(name) => {
                 words.push((PHASES, name.clone()));
-                crate::phases::check(name, errors)
+                phases.extend(crate::phases::check(name, errors));
             }
             Err(_) => {
                 if let Some(second) = second_word(&part) {
                     errors.push(second.span(), format!("expected a comma before `{second}`"));
-                    return None;
+                    continue;
                 }
-                let path = Path::parse_mod_style.parse2(part.clone()).ok();
-                let last = path.and_then(|path| Some(path.segments.last()?.ident.to_string().to_lowercase()));
-                let phase = last.filter(|last| crate::phases::PHASES.contains(&&**last));
+                let phase = last_word(&part).map(|last| last.to_lowercase());
+                let phase = phase.filter(|phase| crate::phases::PHASES.contains(&&**phase));
                 let help = phase.map_or_else(String::new, |phase| format!(": write `only = {phase}`"));
                 errors.push(part.span(), format!("expected {}{help}", form_of("only")));
-                None
             }
         }
-    });
-    phases.collect()
+    }
+    phases
+}
+
+/// Returns the last word of a path, `Train` in `Phase::Train`, or the text of a string.
+fn last_word(part: &TokenStream) -> Option<String> {
+    if let Ok(text) = syn::parse2::<LitStr>(part.clone()) {
+        return Some(text.value());
+    }
+    let path = Path::parse_mod_style.parse2(part.clone()).ok()?;
+    Some(path.segments.last()?.ident.to_string())
 }
 
 /// Returns the second of two words without a comma between them.
@@ -791,11 +814,29 @@ fn sets(list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Path> {
             Ok(TypePath { path, qself: None, .. }) if sets.contains(&path) => {
                 errors.push(span, "the hook is in this set already");
             }
-            Ok(TypePath { path, qself: None, .. }) => sets.push(path),
+            Ok(TypePath { path, qself: None, .. }) => {
+                if begins_lowercase(&path) {
+                    // A function, as in `after`, or a module.
+                    errors.push(
+                        span,
+                        format!(
+                            "a set is a type, whose name begins with a capital letter: {}",
+                            form_of("in")
+                        ),
+                    );
+                }
+                sets.push(path);
+            }
             _ => errors.push(span, format!("expected the path of a set of hooks: {}", form_of("in"))),
         }
     }
     sets
+}
+
+/// Returns whether the last word of a path begins with a lowercase letter, which names of types do not.
+fn begins_lowercase(path: &Path) -> bool {
+    let last = path.segments.last().map(|segment| segment.ident.unraw().to_string());
+    last.is_some_and(|last| last.starts_with(char::is_lowercase))
 }
 
 /// Parses the paths of hooks, each of which may be `optional(…)`.

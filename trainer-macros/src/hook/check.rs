@@ -6,7 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{GenericParam, ReturnType, Type, WherePredicate};
 
-use super::arguments::{Arguments, Moved, Of, Only, is_of_value};
+use super::arguments::{Arguments, Moved, Of, Only, is_like_a_point, is_of_value};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
@@ -100,7 +100,9 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         _ => {}
     }
     header(block, arguments, errors);
+    let called = called(block, errors);
     let mut hooks = Vec::new();
+    // Whether a method is a hook, or is reported as one.
     let mut any = false;
     for member in &block.members {
         let method = match member {
@@ -122,7 +124,11 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
             errors.refuse(&own.krate, "`crate` goes on the `impl` block, where it applies to every method");
         }
         if !is_hook(method) {
-            no_hook(&method.function, errors);
+            any |= no_hook(&method.function, errors);
+            continue;
+        }
+        if called.contains(&&method.function.signature.ident) {
+            any = true;
             continue;
         }
         let (first, inherited) = method.hook.as_ref().map_or((arguments, None), |own| (own, Some(arguments)));
@@ -142,7 +148,6 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
         );
     }
     unbounded(block, &hooks, errors);
-    called(block, errors);
     hooks
 }
 
@@ -199,24 +204,32 @@ fn unbounded(block: &Block, hooks: &[Hook<'_>], errors: &mut Errors) {
     }
 }
 
-/// Reports a method that is named like a point but is not a hook.
-fn no_hook(function: &Function, errors: &mut Errors) {
+/// Reports a method that is named like a point, here or in another framework, but is not a hook.
+/// Returns whether it is.
+fn no_hook(function: &Function, errors: &mut Errors) -> bool {
     let name = &function.signature.ident;
     let word = name.unraw().to_string();
-    if is_nearly_a_point(&word) {
-        errors.push(
-            name.span(),
-            format!(
-                "`{word}` is named like a hook but takes no `&mut Cx<…>` after `self`: \
-                 add the context, or move the method to an `impl` block without `#[hook]`"
-            ),
-        );
-    }
+    let theirs =
+        (word.starts_with("on_") || is_like_a_point(&word)).then(|| foreign::translate(&word)).flatten();
+    let message = match theirs {
+        Some(ours) => format!(
+            "{}, which a hook takes after `self`: `cx: &mut Cx<{}>`",
+            ours.message(&word),
+            ours.marker
+        ),
+        None if is_nearly_a_point(&word) => format!(
+            "`{word}` is named like a hook but takes no `&mut Cx<…>` after `self`: \
+             add the context, or move the method to an `impl` block without `#[hook]`"
+        ),
+        None => return false,
+    };
+    errors.push(name.span(), message);
+    true
 }
 
 /// Reports the calls of a hook by other methods of its block: a helper that takes a context has
-/// become a hook.
-fn called(block: &Block, errors: &mut Errors) {
+/// become a hook. Returns the names of these hooks.
+fn called<'a>(block: &'a Block, errors: &mut Errors) -> Vec<&'a Ident> {
     let methods = || {
         block.members.iter().filter_map(|member| match member {
             Member::Method(method) => Some(&**method),
@@ -225,24 +238,30 @@ fn called(block: &Block, errors: &mut Errors) {
     };
     let hooks: Vec<_> = methods().filter(|method| is_hook(method)).collect();
     let hooks: Vec<_> = hooks.iter().map(|method| &method.function.signature.ident).collect();
+    let mut called = Vec::new();
     for method in methods() {
-        calls(method.function.body.clone(), &hooks, errors);
+        calls(method.function.body.clone(), &hooks, &mut called, errors);
     }
+    called
 }
 
-/// Reports `self.name(…)` and `Self::name(…)` of a hook in these tokens.
-fn calls(tokens: TokenStream, hooks: &[&Ident], errors: &mut Errors) {
+/// Reports `self.name(…)` and `Self::name(…)` of a hook in these tokens, and adds it to `called`.
+fn calls<'a>(tokens: TokenStream, hooks: &[&'a Ident], called: &mut Vec<&'a Ident>, errors: &mut Errors) {
     let tokens: Vec<_> = tokens.into_iter().collect();
     for (nth, token) in tokens.iter().enumerate() {
         if let TokenTree::Group(group) = token {
-            calls(group.stream(), hooks, errors);
+            calls(group.stream(), hooks, called, errors);
         }
         let TokenTree::Ident(name) = token else { continue };
         let before: Vec<String> = tokens[..nth].iter().rev().take(3).map(ToString::to_string).collect();
         let before: Vec<&str> = before.iter().map(String::as_str).collect();
         let is_method = before.starts_with(&[".", "self"]) || before == [":", ":", "Self"];
         let is_called = tokens.get(nth + 1).is_some_and(|next| next.to_string().starts_with(['(', ':']));
-        if is_method && is_called && hooks.contains(&name) {
+        if is_method
+            && is_called
+            && let Some(hook) = hooks.iter().find(|hook| **hook == name)
+        {
+            called.push(*hook);
             errors.push(
                 name.span(),
                 format!(
@@ -307,7 +326,7 @@ fn hook<'a>(
     }
     let is_sound = errors.none_in(|errors| {
         signature(function, in_block, errors);
-        moment(function, errors);
+        moment(function, arguments, errors);
     });
     let name = &function.signature.ident;
     let next = next_of(function).map(innermost);
@@ -408,7 +427,7 @@ fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
 
 /// Reports a moment that another framework has, a function that is named like another point, and
 /// `Main` around an operation. rustc resolves the names.
-fn moment(function: &Function, errors: &mut Errors) {
+fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let Some(context) = context_of(function).filter(|context| is_named("Cx", context)) else { return };
     let Some(marker) = marker_of(context) else { return };
     if let Some((word, _)) = main_of(context)
@@ -442,7 +461,7 @@ fn moment(function: &Function, errors: &mut Errors) {
         );
         return;
     }
-    kind(context, &marker, function, errors);
+    kind(context, &marker, function, arguments, errors);
     let name = &function.signature.ident;
     let word = name.unraw().to_string();
     if is_point(&word) && is_marker(&marker) && pascal(&word) != marker {
@@ -457,12 +476,13 @@ fn moment(function: &Function, errors: &mut Errors) {
 }
 
 /// Reports an operation of the trainer at which a hook takes no `next`, and a point at which it does.
-fn kind(context: &Type, marker: &str, function: &Function, errors: &mut Errors) {
+fn kind(context: &Type, marker: &str, function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let Some(word) = marker_ident(context) else { return };
     let name = snake(marker);
     let next = next_of(function);
-    // A second argument of another type is reported.
-    if is_operation(&name) && typed(function).count() == 1 {
+    // A second argument of another type is reported, and so is `around = backward`.
+    let says_around = arguments.moved.iter().any(|(_, moved)| matches!(moved, Moved::Around(..)));
+    if is_operation(&name) && typed(function).count() == 1 && !says_around {
         errors.push(
             word.span(),
             format!(

@@ -371,11 +371,14 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
     let call = call(if bind_next.is_some() { quote!(#context, __next) } else { quote!(#context) });
     // In a variable, so that a wrong return type is reported where the user wrote it.
     let returned = Ident::new("__returned", hook.output);
-    let outcome = {
+    let outcome = if hook.function.never_returns() {
+        call // rustc would warn that what follows is unreachable
+    } else {
         let trainer = krate.at(hook.output);
         let outcome = if hook.next.is_some() { "around_outcome" } else { "outcome" };
         let outcome = Ident::new(outcome, hook.output);
-        quote_spanned!(hook.output=> #trainer::__private::#outcome(#returned))
+        let outcome = quote_spanned!(hook.output=> #trainer::__private::#outcome(#returned));
+        quote!(let #returned = #call; #outcome)
     };
     let trainer = krate.at(Span::call_site());
     let otherwise = match hook.next {
@@ -397,7 +400,6 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
         #bind_context
         #when
         #bind_next
-        let #returned = #call;
         #outcome
     })
 }

@@ -5,7 +5,7 @@ use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, TokenStreamExt, quote};
 use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
-use syn::{Attribute, Generics, Meta, Signature, Token, Type, Visibility, braced, token};
+use syn::{Attribute, Generics, Meta, ReturnType, Signature, Token, Type, Visibility, braced, token};
 
 use super::arguments::Arguments;
 use crate::errors::Errors;
@@ -100,6 +100,11 @@ impl Function {
             input.parse::<Token![;]>()?.into_token_stream()
         };
         Ok(Function { attributes, visibility, default, signature, body })
+    }
+
+    /// Returns whether the return type is `!`.
+    pub(super) fn never_returns(&self) -> bool {
+        matches!(&self.signature.output, ReturnType::Type(_, returned) if matches!(peeled(returned), Type::Never(_)))
     }
 
     /// Returns the first sentence of the doc comment.

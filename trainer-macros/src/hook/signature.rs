@@ -6,6 +6,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{FnArg, GenericArgument, PathArguments, Receiver, ReceiverKind, Type, WherePredicate};
 
+use super::foreign;
 use super::parse::{Function, is_foreign, peeled};
 use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
@@ -252,11 +253,15 @@ fn is_reference(written: &Type) -> bool {
     matches!(peeled(written), Type::Reference(_))
 }
 
-/// Returns the marker type for a message: `AfterStep` for `after_step`, and `…` for a name that is
-/// not a point.
+/// Returns the marker type for a message: `AfterStep` for `after_step`, also for the name of a point in
+/// another framework, and `…` for any other name.
 fn example(name: &Ident) -> String {
     let name = name.unraw().to_string();
-    if is_point(&name) { pascal(&name) } else { "…".into() }
+    match foreign::translate(&name) {
+        _ if is_point(&name) => pascal(&name),
+        Some(ours) => ours.marker,
+        None => "…".into(),
+    }
 }
 
 /// Returns whether the first argument after `self` is a `Cx`.

@@ -8,6 +8,7 @@ use syn::ext::IdentExt;
 use super::flatten::{Kind, Moment, Origin, pascal};
 use super::parse::{Availability, AvailabilityKind};
 use crate::errors::Errors;
+use crate::keys::nearest;
 
 /// An availability with its moments resolved.
 pub(super) struct Resolved<'a> {
@@ -30,7 +31,10 @@ impl<'a> Resolved<'a> {
         let find = |name: &Ident, errors: &mut Errors| {
             let found = moments.iter().position(|moment| moment.name == *name);
             if found.is_none() {
-                errors.push(name.span(), format!("no point or operation `{name}` in this declaration"));
+                let names: Vec<String> = moments.iter().map(|moment| moment.name.to_string()).collect();
+                let meant = nearest(&name.to_string(), names.iter().map(String::as_str));
+                let help = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+                errors.push(name.span(), format!("no point or operation `{name}` in this declaration{help}"));
             }
             found
         };

@@ -151,6 +151,9 @@ impl Parse for Declaration {
                 extensions.push(Extension { operation, by, nodes: nodes_in_braces(input)? });
                 continue;
             }
+            if input.peek(Token![crate]) {
+                return Err(input.error("`crate = …;` comes first, before the moments"));
+            }
             let docs = input.call(Attribute::parse_outer)?;
             let next = input.lookahead1();
             if next.peek(word::exists) || next.peek(word::exist) || next.peek(word::allows) {
@@ -178,6 +181,12 @@ impl Node {
         if next.peek(word::point) {
             input.parse::<word::point>()?;
             let head = Head::parse(docs, input)?;
+            if input.peek(token::Brace) {
+                return Err(input.error(format!(
+                    "a point is an instant, and nothing is within it: write `operation {0}`, or `point {0};`",
+                    head.name
+                )));
+            }
             if input.peek(Token![=]) {
                 return Err(input.error(format!(
                     "expected `:` before what exists at the point: `point {}: loss;`",
@@ -239,11 +248,13 @@ impl Head {
                 while input.parse::<Option<Token![+]>>()?.is_some() {
                     has.push(input.call(Path::parse_mod_style)?);
                 }
+                no_comma(input, "+")?;
             } else if phases.is_none() && input.parse::<Option<Token![in]>>()?.is_some() {
                 let mut listed = vec![input.parse()?];
                 while input.parse::<Option<Token![|]>>()?.is_some() {
                     listed.push(input.parse()?);
                 }
+                no_comma(input, "|")?;
                 phases = Some(listed);
             } else if counts.is_none() && input.parse::<Option<word::counts>>()?.is_some() {
                 counts = Some(input.parse()?);
@@ -253,6 +264,14 @@ impl Head {
         }
         Ok(Head { docs, name, payload, has, phases, counts })
     }
+}
+
+/// Reports a comma in a list whose items are separated by something else.
+fn no_comma(input: ParseStream<'_>, separator: &str) -> syn::Result<()> {
+    if input.peek(Token![,]) {
+        return Err(input.error(format!("expected `{separator}`, not a comma, before another name")));
+    }
+    Ok(())
 }
 
 impl Availability {

@@ -14,7 +14,7 @@
 //! | `cx: &Cx<my_crate::AtSpike>` | at a moment of a [custom lifecycle](macro@crate::lifecycle) |
 //! | `#[hook] impl Monitor { … }` | stateful hooks: every method whose first argument after `self` is a [`Cx`](crate::Cx) is a hook; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
 //! | `#[hook(auto)] impl Monitor { … }` | discovered stateful hooks: each trainer creates a value with `Default`, unless one is added |
-//! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after all other hooks of equal `ord` |
+//! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after all other hooks of equal `ord`; those of a generic task are added with [`.task_hooks()`](crate::TrainerBuilder::task_hooks) |
 //! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). [`HookOptions`](crate::HookOptions) in place of the name set the keys |
 //!
 //! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends
@@ -27,7 +27,8 @@
 //! other keys are methods of [`HookOptions`](crate::HookOptions).
 //!
 //! The type of the context can be an alias of a `Cx`. In a block, a method with an alias needs its
-//! own `#[hook]`, because only a first argument that is written `Cx<…>` makes a method a hook. A hook
+//! own `#[hook]`, because only a first argument that is written `Cx<…>` makes a method a hook. `Next`,
+//! and `#[hook]` on a method, have no other names, because the macro looks for these words. A hook
 //! of a block cannot be called by other methods of the block: helpers go into a second `impl` block, and
 //! so do functions without `self` that take a context, such as one for [`when`].
 //!
@@ -98,8 +99,9 @@ pub const when: () = ();
 pub const of: () = ();
 
 /// `in = my_crate::Clipping`, `in(A, B)`: adds the hook to these [sets](crate::HookSet), or to one of
-/// the [stages](crate::stages), which are sets with a position. Other hooks run before or after all
-/// hooks of a set with [`before`] and [`after`].
+/// the [stages](crate::stages), which are sets with a position. A set is a type, so its name does not
+/// begin with a lowercase letter. Other hooks run before or after all hooks of a set with [`before`]
+/// and [`after`].
 pub const r#in: () = ();
 
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their

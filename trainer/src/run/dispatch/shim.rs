@@ -147,7 +147,8 @@ impl<'a, At: Moment> NextOf<'a, At> for Next<'a, At> {
 #[diagnostic::on_unimplemented(
     message = "the closure that replaces an operation returns `()` or a `Result<(), _>` with any error, not `{Self}`",
     label = "its closure cannot return this",
-    note = "it sets the output of the operation: `cx.set_output(…)?`, `cx.set_pred(…)?`, `cx.set_batch(…)?` or `cx.set_loss(…)`"
+    note = "it sets the output of the operation: `cx.set_output(…)?`, `cx.set_pred(…)?`, `cx.set_batch(…)?` or `cx.set_loss(…)`",
+    note = "a hook that runs the operation itself returns `next.run(cx)`"
 )]
 pub trait Replaced {
     /// Converts the value to the result of the replacement.
