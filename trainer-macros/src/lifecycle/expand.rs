@@ -162,25 +162,15 @@ fn marker(
         }
         _ => quote!(impl #trainer::moment::AtPoint for #marker {}),
     };
-    let (payload, with_payload) = match (&moment.kind, &moment.payload) {
+    let payload = match (&moment.kind, &moment.payload) {
         (_, Some(payload)) => {
             // Located where rustc reports a type that is private.
             let here = Span::call_site().located_at(payload.span());
             let payload = quote_spanned!(here=> type Payload = #payload;);
-            (payload, quote!(impl #trainer::moment::HasPayload for #marker {}))
+            quote!(impl #trainer::moment::HasPayload for #marker { #payload })
         }
-        (Kind::Operation { .. }, None) => (
-            quote!(
-                type Payload = ();
-            ),
-            TokenStream::new(),
-        ),
-        (_, None) => (
-            quote!(
-                type Payload = ();
-            ),
-            quote!(impl #trainer::moment::WithoutPayload for #marker {}),
-        ),
+        (Kind::Operation { .. }, None) => TokenStream::new(),
+        (_, None) => quote!(impl #trainer::moment::WithoutPayload for #marker {}),
     };
     let counted = match (&moment.counts, outside) {
         (Some(_), _) => quote!(impl #trainer::moment::Counted for #marker {}),
@@ -218,7 +208,7 @@ fn marker(
     let checked: TokenStream = checked.collect();
     let promised = (origin == Origin::Custom).then(|| promised(index, moments, trainer));
     let of_spans = availabilities.iter().flat_map(|thing| thing.impls(index, marker));
-    let impls = [kind, with_payload, counted].into_iter().chain(reached).chain(inside).chain(of_spans);
+    let impls = [kind, payload, counted].into_iter().chain(reached).chain(inside).chain(of_spans);
     let impls = impls.filter(|tokens| !tokens.is_empty());
     let row = match origin {
         Origin::Builtin => quote!(#index),
@@ -236,7 +226,6 @@ fn marker(
         #[diagnostic::do_not_recommend]
         impl #trainer::moment::Moment for #marker {
             const INFO: &'static #trainer::moment::MomentInfo = &MOMENTS[#index];
-            #payload
             #[inline]
             fn index() -> ::core::primitive::usize { #row }
         }

@@ -14,9 +14,6 @@ use crate::phase::PhaseSet;
     note = "`trainer::at` lists the points and operations of the trainer"
 )]
 pub trait Moment: Sized + 'static {
-    /// The type of its [payload](HasPayload); `()` if it has none.
-    type Payload: Send + 'static;
-
     /// The description from its declaration.
     const INFO: &'static MomentInfo;
 
@@ -54,7 +51,6 @@ pub struct Main<P> {
 
 #[diagnostic::do_not_recommend]
 impl<P: Moment> Moment for Main<P> {
-    type Payload = P::Payload;
     const INFO: &'static MomentInfo = P::INFO;
     const IS_MAIN_ONLY: bool = true;
 
@@ -68,7 +64,9 @@ impl<P: Moment> Moment for Main<P> {
 impl<P: AtPoint> AtPoint for Main<P> {}
 
 #[diagnostic::do_not_recommend]
-impl<P: HasPayload> HasPayload for Main<P> {}
+impl<P: HasPayload> HasPayload for Main<P> {
+    type Payload = P::Payload;
+}
 
 #[diagnostic::do_not_recommend]
 impl<P: Counted> Counted for Main<P> {}
@@ -119,7 +117,10 @@ pub trait AtPoint: Moment {}
     label = "no payload here",
     note = "a point of `trainer::lifecycle!` has a payload if its declaration names the type: `point sampled(Samples)`"
 )]
-pub trait HasPayload: AtPoint {}
+pub trait HasPayload: AtPoint {
+    /// The type of the payload.
+    type Payload: Send + 'static;
+}
 
 /// A point without a [payload](HasPayload).
 #[diagnostic::on_unimplemented(
@@ -167,9 +168,10 @@ pub trait Within<O>: Moment {}
 /// A custom moment that can be fired or run from a hook at `P`, because everything that its
 /// declaration lists after `:` exists at `P`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be fired or run from a hook: only the trainer does that",
-    label = "belongs to the trainer",
-    note = "hooks and tasks can fire and run custom points and operations, which `trainer::lifecycle!` declares"
+    message = "`{Self}` is not a custom point or operation, and a hook can fire or run no other",
+    label = "not a custom point or operation",
+    note = "`trainer::lifecycle!` declares custom points and operations",
+    note = "the points before and after a custom operation fire when it runs: `cx.run::<…>(|cx| …)?`"
 )]
 pub trait FireableFrom<P>: Moment {}
 
