@@ -1,0 +1,8 @@
+trainer::lifecycle! {
+    within step {
+        /// A low loss.
+        point at_record in train, valid;
+    }
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+trainer::lifecycle! {
+    within step {
+        /// A low loss.
+        point at_record;
+    }
+    crate = trainer;
+}
+
+fn main() {}

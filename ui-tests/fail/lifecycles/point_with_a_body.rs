@@ -1,0 +1,11 @@
+trainer::lifecycle! {
+    within step {
+        /// One half of a batch.
+        point half {
+            /// In the middle.
+            point at_half;
+        }
+    }
+}
+
+fn main() {}
