@@ -1,5 +1,5 @@
-//! The command `trainer`: lists, compares and starts runs, without libtorch. Except for `sweep`, which
-//! starts programs, it only reads.
+//! The command `trainer`: lists, watches, compares and starts runs, without libtorch. It changes no file
+//! of a run.
 
 #![allow(clippy::disallowed_methods, reason = "the rules for files are those of the library `trainer`")]
 
@@ -13,6 +13,8 @@ mod show;
 mod sweep;
 mod table;
 mod verify;
+#[cfg(unix)]
+mod watch;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +23,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::output::{Failure, Output};
 
-/// Lists, compares and starts the runs of the training library `trainer`.
+/// Lists, watches, compares and starts the runs of the training library `trainer`.
 #[derive(Parser)]
 #[command(name = "trainer", version, about)]
 struct Command {
@@ -47,6 +49,12 @@ enum Action {
     Sweep(SweepArguments),
     /// Says where two runs differ first, from their tapes. Ends with 1 if they do
     Diff(DiffArguments),
+    /// Shows a run in the terminal while it is running: curves, progress, hooks and warnings
+    #[cfg(unix)]
+    Watch {
+        /// The run folder, or a folder of runs, whose newest one is shown; by default `runs`
+        run: Option<PathBuf>,
+    },
     /// Trains random stretches of a run with a certificate again. Ends with 1 if one is not confirmed
     Verify(VerifyArguments),
 }
@@ -140,6 +148,10 @@ fn main() -> ExitCode {
         Action::Compare(arguments) => compare::run(&arguments, &mut out),
         Action::Sweep(arguments) => sweep::run(&arguments, &mut out),
         Action::Diff(arguments) => diff::run(&arguments, &mut out),
+        #[cfg(unix)]
+        Action::Watch { run } => {
+            watch::watch(run.as_deref()).map(|()| ExitCode::SUCCESS).map_err(Failure::new)
+        }
         Action::Verify(VerifyArguments { run, stretches, all, seed, program }) => verify::run(
             &verify::Request { run: &run, stretches: (!all).then_some(stretches), seed, program: &program },
             &mut out,

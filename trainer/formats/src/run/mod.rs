@@ -1,5 +1,5 @@
 //! The folder of a run: what it is ([`RunFile`]), whether it is still running ([`Run::status`]), its
-//! metrics ([`Run::metrics`]) and its curves ([`Run::points`]).
+//! metrics ([`Run::metrics`]), its curves ([`Run::points`]) and what it is doing right now ([`Live`]).
 //!
 //! ```no_run
 //! use trainer_formats::run::runs_in;
@@ -22,6 +22,7 @@
 mod error;
 mod file;
 mod folder;
+mod live;
 mod metric;
 mod points;
 mod process;
@@ -30,6 +31,7 @@ mod time;
 pub use error::Error;
 pub use file::{MAX_BYTES, NotARun, Origin, RUN_FILE, RunFile, Status};
 pub use folder::{Found, Run, runs_in};
+pub use live::{HookTime, LIVE_FILE, Live, LiveHook, LiveValue};
 pub use metric::{Extreme, Goal, Metric, Metrics, metrics_of};
 pub use points::{CSV_FILE, JSON_LINES_FILE, Point, Points, Span, Update};
 pub use process::Process;

@@ -1,0 +1,187 @@
+//! [`Screen`]: a terminal that is borrowed for the view, and always given back.
+
+use std::io::{self, IsTerminal, Write};
+use std::panic;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::crossterm::{execute, style};
+use ratatui::{Frame, Terminal};
+
+/// The stream on which the view is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+impl Stream {
+    fn is_terminal(self) -> bool {
+        match self {
+            Stream::Stdout => io::stdout().is_terminal(),
+            Stream::Stderr => io::stderr().is_terminal(),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Stdout => io::stdout().write(bytes),
+            Stream::Stderr => io::stderr().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Stdout => io::stdout().flush(),
+            Stream::Stderr => io::stderr().flush(),
+        }
+    }
+}
+
+/// Why a view cannot be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NoScreen {
+    /// The output or the input is not a terminal, or one that cannot move its cursor.
+    NoTerminal,
+    /// The process runs in the background of its terminal: it would be stopped.
+    Background,
+}
+
+/// Returns an error if a view cannot be shown on a stream.
+///
+/// # Errors
+///
+/// Returns why it cannot be shown.
+pub fn check_screen(stream: Stream) -> Result<(), NoScreen> {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
+    if is_dumb || !stream.is_terminal() || !io::stdin().is_terminal() {
+        return Err(NoScreen::NoTerminal);
+    }
+    let foreground = rustix::termios::tcgetpgrp(io::stdin());
+    if foreground.is_ok_and(|group| group != rustix::process::getpgrp()) {
+        return Err(NoScreen::Background);
+    }
+    Ok(())
+}
+
+/// Whether a screen is open. Whoever sets it to false gives the terminal back.
+static IS_OPEN: AtomicBool = AtomicBool::new(false);
+/// Whether the screen is on standard output.
+static IS_ON_STDOUT: AtomicBool = AtomicBool::new(false);
+
+/// A terminal in which nothing but the view is shown. It is as before when this is dropped, and before
+/// the message of a panic is printed, on any thread.
+#[derive(Debug)]
+pub struct Screen {
+    terminal: Terminal<CrosstermBackend<Stream>>,
+    stream: Stream,
+}
+
+impl Screen {
+    /// Borrows the terminal of a stream. A process can have one screen at a time.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is another screen, or if the terminal cannot be used.
+    pub fn open(stream: Stream) -> io::Result<Self> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let previous = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                give_back();
+                previous(info);
+            }));
+        });
+        if IS_OPEN.swap(true, Ordering::SeqCst) {
+            return Err(io::Error::other("the terminal already shows a view of this process"));
+        }
+        IS_ON_STDOUT.store(stream == Stream::Stdout, Ordering::SeqCst);
+        let opened = enable_raw_mode()
+            .and_then(|()| execute!(&mut { stream }, EnterAlternateScreen))
+            .and_then(|()| Terminal::new(CrosstermBackend::new(stream)));
+        match opened {
+            Ok(mut terminal) => {
+                let _ = terminal.clear();
+                Ok(Screen { terminal, stream })
+            }
+            Err(error) => {
+                give_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Draws the view, in the size that the terminal has now. Returns whether the screen is still open:
+    /// a panic closes it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the terminal cannot be written.
+    pub fn draw(&mut self, content: impl FnOnce(&mut Frame<'_>)) -> io::Result<bool> {
+        if !IS_OPEN.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        self.terminal.draw(content)?;
+        let is_open = IS_OPEN.load(Ordering::SeqCst);
+        if !is_open {
+            restore(self.stream); // it was closed while it was drawn
+        }
+        Ok(is_open)
+    }
+
+    /// Forgets what the terminal shows, so that it is drawn completely.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the terminal cannot be written.
+    pub fn redraw(&mut self) -> io::Result<()> {
+        self.terminal.clear()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// Gives the terminal back, unless that was done already.
+fn give_back() {
+    if IS_OPEN.swap(false, Ordering::SeqCst) {
+        restore(if IS_ON_STDOUT.load(Ordering::SeqCst) { Stream::Stdout } else { Stream::Stderr });
+    }
+}
+
+/// Restores the terminal. There is nobody to report an error to.
+fn restore(mut stream: Stream) {
+    let _ = disable_raw_mode();
+    let _ = execute!(&mut stream, style::ResetColor, LeaveAlternateScreen, Show);
+}
+
+/// Waits for a key for at most this time. Returns `None` if there was none, or if the terminal has
+/// changed its size, so that it is to be drawn again.
+///
+/// # Errors
+///
+/// Returns an error if the terminal cannot be read, as after it was closed.
+pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
+    if !event::poll(timeout)? {
+        return Ok(None);
+    }
+    match event::read()? {
+        Event::Key(key) if key.kind != KeyEventKind::Release => Ok(Some(key)),
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,162 @@
+//! Texts of a limited width, and rounded amounts.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Returns the text in one line of at most `width` columns. If it is longer, it ends in `…`.
+pub(crate) fn fit(text: &str, width: usize) -> String {
+    let line: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    if line.width() <= width {
+        return line;
+    }
+    let (mut kept, mut used) = (String::new(), 1);
+    for letter in line.chars() {
+        used += letter.width().unwrap_or(0);
+        if used > width {
+            break;
+        }
+        kept.push(letter);
+    }
+    if width > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// Like [`fit`], but keeps the end, which tells the paths of hooks apart.
+pub(crate) fn fit_end(text: &str, width: usize) -> String {
+    let line: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    if line.width() <= width {
+        return line;
+    }
+    let (mut kept, mut used) = (Vec::new(), 1);
+    for letter in line.chars().rev() {
+        used += letter.width().unwrap_or(0);
+        if used > width {
+            break;
+        }
+        kept.push(letter);
+    }
+    let end: String = kept.into_iter().rev().collect();
+    if width > 0 { format!("…{end}") } else { end }
+}
+
+/// Splits a text into lines of at most `width` columns, at spaces where there are some.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let last = lines.last_mut().expect("there is a line");
+        if last.is_empty() || last.width() + 1 + word.width() <= width {
+            if !last.is_empty() {
+                last.push(' ');
+            }
+            last.push_str(word);
+        } else {
+            lines.push(word.to_owned());
+        }
+        while lines.last().is_some_and(|last| last.width() > width) {
+            let long = lines.pop().unwrap_or_default();
+            let mut used = 0;
+            let fits = |letter: &(usize, char)| {
+                used += letter.1.width().unwrap_or(0);
+                used <= width
+            };
+            let at = long.char_indices().take_while(fits).map(|(at, letter)| at + letter.len_utf8()).last();
+            // A letter that is wider than the line stays as it is.
+            let first = long.chars().next().map_or(0, char::len_utf8);
+            let at = at.unwrap_or(first);
+            if at == long.len() {
+                lines.push(long);
+                break;
+            }
+            lines.push(long[..at].to_owned());
+            lines.push(long[at..].to_owned());
+        }
+    }
+    lines
+}
+
+/// Formats a time in seconds: `12 s`, `3 min`, `2 h 5 min`, `3 d 4 h`.
+pub(crate) fn rough(seconds: f64) -> String {
+    let seconds = seconds.max(0.0).round() as u64;
+    match seconds {
+        0..100 => format!("{seconds} s"),
+        100..5400 => format!("{} min", (seconds + 30) / 60),
+        5400..172_800 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+/// Formats a number of bytes: `1.5 GiB`.
+pub(crate) fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut value, mut unit) = (count as f64, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// Formats nanoseconds with three digits: `1.25 ms`.
+pub(crate) fn nanos(count: u64) -> String {
+    let value = count as f64;
+    let (value, unit) = match count {
+        0..1_000 => (value, "ns"),
+        1_000..1_000_000 => (value / 1e3, "µs"),
+        1_000_000..1_000_000_000 => (value / 1e6, "ms"),
+        _ => (value / 1e9, "s"),
+    };
+    let digits = if unit == "ns" || value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_shortened_by_their_columns() {
+        for (text, width, start, end) in [
+            ("loss", 4, "loss", "loss"),
+            ("train/loss", 6, "train…", "…/loss"),
+            ("損失損失", 8, "損失損失", "損失損失"),
+            ("損失損失", 6, "損失…", "…損失"),
+            ("損失損失", 5, "損失…", "…損失"),
+            ("a\nb\tc", 9, "a b c", "a b c"),
+            ("loss", 1, "…", "…"),
+            ("loss", 0, "", ""),
+        ] {
+            assert_eq!(
+                (fit(text, width), fit_end(text, width)),
+                (start.to_owned(), end.to_owned()),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn long_lines_are_wrapped_at_spaces_or_within_words() {
+        assert_eq!(wrap("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrap("損失損失損", 4), ["損失", "損失", "損"]);
+        assert_eq!(wrap("abcdef gh", 4), ["abcd", "ef", "gh"]);
+        assert_eq!(wrap("", 4), [""]);
+        assert_eq!(wrap("損", 1), ["損"]);
+    }
+
+    #[test]
+    fn amounts_are_rounded_to_their_leading_units() {
+        assert_eq!([0.4, 119.0, 7500.0, 270_000.0].map(rough), ["0 s", "2 min", "2 h 5 min", "3 d 3 h"]);
+        assert_eq!([0, 999, 1000, 1 << 30].map(bytes), ["0 B", "999 B", "1.0 KiB", "1.0 GiB"]);
+        assert_eq!(
+            [7, 1_250, 99_500_000, 2_000_000_000].map(nanos),
+            ["7 ns", "1.25 µs", "99.5 ms", "2.00 s"]
+        );
+    }
+}
