@@ -20,6 +20,9 @@ use crate::values::every::ends_interval;
 /// last. Older ones are removed as soon as a newer one is on disk. A successful fit also ends with
 /// a checkpoint, unless the end of its last epoch has just written one.
 ///
+/// SIGUSR1 requests one more, after the current batch: `kill -USR1` with the process id in `run.json`,
+/// or the key `c` of [`trainer watch`](crate::guide::watching).
+///
 /// ```
 /// use std::time::Duration;
 ///
@@ -373,7 +376,8 @@ impl Checkpoint {
             }
             _ => false,
         };
-        if is_due || self.every_time.is_some_and(|time| self.requested.0.elapsed() >= time) {
+        let is_requested = cx.take_checkpoint_request();
+        if is_due || is_requested || self.every_time.is_some_and(|time| self.requested.0.elapsed() >= time) {
             self.request(cx)?;
         }
         Ok(())

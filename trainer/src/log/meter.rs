@@ -191,6 +191,8 @@ pub(super) struct Meter {
     pub(super) last: Option<Value>,
     /// Whether it was last logged by a hook that runs on rank 0 only.
     pub(super) is_main_only: bool,
+    /// The index of the hook that logged it last. Not known after a resume until it logs again.
+    pub(super) hook: Option<usize>,
 }
 
 impl Meter {
@@ -203,6 +205,7 @@ impl Meter {
             window: Sum::default(),
             last: None,
             is_main_only: false,
+            hook: None,
         }
     }
 
@@ -417,6 +420,7 @@ impl MeterState {
             window: self.window.sum(unread(&self.key(WINDOW))),
             last: self.last.map(|last| Value::Number(last.0)),
             is_main_only: self.is_main_only,
+            hook: None,
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct Logged<'a> {
     pub(crate) weight: f64,
     /// Whether the hook that logs it runs on rank 0 only.
     pub(crate) is_main_only: bool,
+    /// The index of the hook that logs it; `None` for the trainer itself.
+    pub(crate) hook: Option<usize>,
 }
 
 /// The result of a meter over a pass, or a value that was logged between batches.
@@ -86,6 +88,8 @@ pub(crate) struct Log {
     pub(crate) expected: Vec<String>,
     /// Whether smaller or larger values of a metric are better, by the hooks that compare them.
     pub(crate) goals: BTreeMap<String, Goal>,
+    /// The indices of the hooks that set metrics without a reduction, by the name with the phase.
+    set_by: BTreeMap<String, Option<usize>>,
 }
 
 impl Log {
@@ -117,12 +121,13 @@ impl Log {
     /// Adds a value to its reduction over the current pass and, in a training pass with records, to
     /// its reduction since the last record.
     pub(crate) fn add(&mut self, logged: Logged<'_>) -> Result<()> {
-        let Logged { phase, name, reduce, value, weight, is_main_only } = logged;
+        let Logged { phase, name, reduce, value, weight, is_main_only, hook } = logged;
         let value = self.reader.settle(value)?;
         let index = self.index_of(phase, name, reduce);
         let has_window = phase == Phase::Train && self.records.has_windows();
         let meter = &mut self.meters[index];
         meter.is_main_only = is_main_only;
+        meter.hook = hook;
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
                 "it was already logged with the reduction {}, and is now logged with {reduce}: use one reduction for each name",
@@ -148,9 +153,13 @@ impl Log {
     }
 
     /// Sets a metric directly, without a reduction over a pass.
-    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: &Value) -> Result<()> {
+    pub(crate) fn set(&mut self, phase: Phase, name: &str, value: &Value, hook: Option<usize>) -> Result<()> {
         let value = self.reader.number(value)?;
-        self.close(phase, format!("{phase}/{name}"), value);
+        let name = format!("{phase}/{name}");
+        if self.set_by.get(&name) != Some(&hook) {
+            self.set_by.insert(name.clone(), hook);
+        }
+        self.close(phase, name, value);
         Ok(())
     }
 
@@ -198,6 +207,17 @@ impl Log {
         current.find(|metric| metric.name == name).map(|metric| metric.value.0)
     }
 
+    /// Returns the name of each value that was logged, with the index of the hook that logged it and
+    /// the result of the last pass. Reads no tensor.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = (String, Option<usize>, Option<f64>)> {
+        let of_passes = self.meters.iter().map(|meter| (meter.full_name(), meter.hook));
+        let set = self.set_by.iter().map(|(name, hook)| (name.clone(), *hook));
+        of_passes.chain(set).map(|(name, hook)| {
+            let closed = self.closed.iter().find(|metric| metric.name == name);
+            (name, hook, closed.map(|metric| metric.value.0))
+        })
+    }
+
     /// Returns the most recently logged value of each metric in the current pass.
     pub(crate) fn latest(&self, phase: Phase) -> Result<Metrics> {
         let meters = self.meters.iter().filter(|meter| meter.phase == phase);
@@ -213,6 +233,7 @@ impl Log {
         self.failed = None;
         self.expected.clear();
         self.goals.clear();
+        self.set_by.clear();
     }
 
     /// Discards the metrics of the previous epoch, except for those that the history or a record

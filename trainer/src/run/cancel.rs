@@ -1,4 +1,5 @@
-//! Cancellation of a run from outside: by a signal or a [`CancelToken`].
+//! What reaches a run from outside: cancellation by a signal or a [`CancelToken`], and SIGUSR1, which
+//! requests a checkpoint.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::low_level::{self, unregister};
 use signal_hook::{SigId, flag};
 
@@ -60,7 +61,11 @@ impl CancelToken {
 /// The reaction of an entry point of the trainer to SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed
 /// terminal).
 ///
-/// Unless this is [`Ignore`](OnSignal::Ignore), the first signal cancels the run: the current batch
+/// SIGUSR1 is also handled: it requests a checkpoint, which [`Checkpoint`](crate::hooks::Checkpoint)
+/// writes after the current batch of training, and the run continues. Between the entry points of a
+/// program that has entered one, SIGUSR1 has no effect, because its default one would end the program.
+///
+/// Unless this is [`Ignore`](OnSignal::Ignore), the first of the other signals cancels the run: the current batch
 /// is finished, and `after_cancel` and `teardown` run. A second signal ends the program
 /// immediately. Outside of entry points, signals have the effect that they have without the
 /// trainer. A program that installs its own handlers after its first entry point must use
@@ -94,6 +99,8 @@ static RECEIVED_SIGNAL: AtomicUsize = AtomicUsize::new(0);
 static SHUTDOWN_REQUESTED: AtomicBool = AtomicBool::new(false);
 /// Whether no entry point that handles signals is running, so that a signal has its default effect.
 static NO_ACTIVE_RUN: AtomicBool = AtomicBool::new(true);
+/// Whether SIGUSR1 was received while an entry point was running, and no run has taken the request.
+static CHECKPOINT_REQUESTED: AtomicBool = AtomicBool::new(false);
 static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers {
     defaults_registered: false,
     actions: Vec::new(),
@@ -123,6 +130,14 @@ pub(crate) fn received_signal() -> Option<CancelledBy> {
         signal if signal == SIGHUP as usize => Some(CancelledBy::Sighup),
         _ => Some(CancelledBy::Sigint),
     }
+}
+
+/// Returns whether SIGUSR1 was received while an entry point was running, once for each time that it
+/// was.
+#[inline]
+pub(crate) fn take_checkpoint_request() -> bool {
+    // Only a request is worth a write, which other processors would have to be told of.
+    CHECKPOINT_REQUESTED.load(Ordering::Relaxed) && CHECKPOINT_REQUESTED.swap(false, Ordering::Relaxed)
 }
 
 /// Keeps the signal handlers installed while an entry point runs.
@@ -189,6 +204,7 @@ fn end_entry(exits: bool) -> Option<CancelledBy> {
         }
         SHUTDOWN_REQUESTED.store(false, Ordering::SeqCst);
         RECEIVED_SIGNAL.store(0, Ordering::SeqCst);
+        CHECKPOINT_REQUESTED.store(false, Ordering::SeqCst);
     }
     received
 }
@@ -236,6 +252,7 @@ impl Handlers {
             self.actions.push(flag::register(signal, &SHUTDOWN_REQUESTED)?);
             self.actions.push(flag::register_usize(signal, &RECEIVED_SIGNAL, signal as usize)?);
         }
+        self.actions.push(flag::register(SIGUSR1, &CHECKPOINT_REQUESTED)?);
         self.defaults_registered = true;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The state of a run that concerns its checkpoints.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 
@@ -23,6 +23,10 @@ pub(crate) struct CheckpointState {
     pub(crate) background: Option<BackgroundSave>,
     /// The checkpoints to write between two batches or epochs, or when the fit ends.
     pub(crate) requests: RefCell<Vec<SaveRequest>>,
+    /// Whether SIGUSR1 has requested a checkpoint, on any rank. On rank 0 only.
+    pub(crate) is_requested: Cell<bool>,
+    /// The newest checkpoint that this process has written.
+    pub(crate) written: Option<PathBuf>,
     pub(crate) journal: Journal,
     /// What decides the result, as the program had set it when its first entry point began.
     pub(crate) facts: Option<Facts>,
@@ -54,6 +58,19 @@ pub(crate) struct BackgroundSave {
 }
 
 impl Run {
+    /// Returns why a checkpoint that is requested from outside would not be written; `None` if it would.
+    pub(crate) fn why_no_checkpoint(&self) -> Option<&'static str> {
+        let has_hook =
+            || self.hooks.instances.iter().any(|instance| instance.checkpoints(self.folder()).is_some());
+        match () {
+            () if self.replay.is_some() => Some("a replay writes nothing"),
+            () if self.settings.is_fast_dev_run() => Some("a smoke test writes nothing"),
+            () if !self.fit.is_running => Some("only `fit` writes checkpoints"),
+            () if !has_hook() => Some("add the hook `Checkpoint`, which writes it"),
+            () => None,
+        }
+    }
+
     pub(crate) fn request_checkpoint(&self, folder: PathBuf, in_background: bool) {
         if self.replay.is_some() {
             return; // a replay writes nothing

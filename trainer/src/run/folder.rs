@@ -1,6 +1,9 @@
 //! The state of a run that concerns its folder, and the list of its hyperparameters.
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use trainer_formats::run::Live;
 
 use super::Run;
 use crate::hook::definition::public_path;
@@ -11,6 +14,19 @@ use crate::run::run_folder::{RunFile, RunFolder};
 use crate::run::settings::Settings;
 use crate::values::facts::{NOT_SET, SettingList};
 use crate::values::hyperparameter::Hyperparameter;
+
+/// What is needed to write `live.json`.
+#[derive(Debug)]
+pub(crate) struct LiveState {
+    /// When the entry point began.
+    pub(crate) began: Instant,
+    /// When the file is written again.
+    pub(crate) due: Instant,
+    /// Whether a batch of training has come due, so that the first step is known.
+    pub(crate) has_trained: bool,
+    /// What was written last.
+    pub(crate) content: Live,
+}
 
 /// The state of a run that concerns its folder.
 #[derive(Debug, Default)]
@@ -25,6 +41,8 @@ pub(crate) struct FolderState {
     pub(crate) path: Option<PathBuf>,
     /// The file that describes the run, from the first entry point that is not skipped.
     pub(crate) file: Option<RunFile>,
+    /// What the run is doing, for `live.json`, while an entry point runs.
+    pub(crate) live: Option<Box<LiveState>>,
     /// The lock of the folder, held while an entry point runs.
     pub(crate) lock: Option<Lock>,
 }

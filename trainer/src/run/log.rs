@@ -5,6 +5,7 @@
 
 use super::Run;
 use crate::error::{Error, Result};
+use crate::hook::table::HookId;
 use crate::log::{Content, LOSS, Logged, Reduce, Value};
 use crate::moments::tree;
 use crate::phase::Phase;
@@ -31,15 +32,25 @@ impl Run {
         }
         let name = self.metric_name(name);
         let phase = self.place.phase;
+        let id = self.place.hook;
+        let nth = id.map(HookId::index);
         if self.step.batch_len.is_none() {
-            return self.log.borrow_mut().set(phase, &name, &value);
+            return self.log.borrow_mut().set(phase, &name, &value, nth);
         }
         if self.ranks.is_borrowed {
             return Ok(()); // the row belongs to another rank, which logs its values
         }
-        let hook = self.place.hook.map(|id| self.hooks.table.hook(id));
+        let hook = id.map(|id| self.hooks.table.hook(id));
         let is_main_only = hook.is_some_and(|hook| hook.definition.main_only);
-        self.log.borrow_mut().add(Logged { phase, name: &name, reduce, value, weight, is_main_only })
+        self.log.borrow_mut().add(Logged {
+            phase,
+            name: &name,
+            reduce,
+            value,
+            weight,
+            is_main_only,
+            hook: nth,
+        })
     }
 
     /// Logs the loss of the current step under this name.
@@ -52,6 +63,7 @@ impl Run {
             value: loss,
             weight: self.step.weight,
             is_main_only: false,
+            hook: None,
         })
     }
 

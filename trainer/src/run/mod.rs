@@ -45,7 +45,7 @@ use crate::run::replay::Replay;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Given;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveRequest};
-pub(crate) use folder::{FolderState, recorded};
+pub(crate) use folder::{FolderState, LiveState, recorded};
 pub use frame::Rest;
 pub(crate) use frame::{Ending, Frame};
 pub(crate) use modules::Modules;

@@ -1,10 +1,10 @@
 //! What the loop does next: [`decide`], which all ranks decide together.
 
-use super::{plan, replay, save};
+use super::{live, plan, replay, save};
 use crate::distributed::World;
 use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
-use crate::run::{Amount, Run};
+use crate::run::{Amount, Run, cancel};
 
 /// The name of the agreement in errors.
 const AGREEMENT: &str = "the agreement on the next batch";
@@ -41,6 +41,8 @@ struct Report {
     stop: bool,
     end_epoch: bool,
     saves: bool,
+    /// Whether SIGUSR1 has requested a checkpoint.
+    checkpoint: bool,
     next: NextBatch,
     batches: f64,
     steps: f64,
@@ -51,7 +53,7 @@ struct Report {
 }
 
 impl Report {
-    fn to_numbers(self) -> [f64; 15] {
+    fn to_numbers(self) -> [f64; 16] {
         let flag = |flag: bool| f64::from(u8::from(flag));
         [
             flag(self.sigint),
@@ -61,6 +63,7 @@ impl Report {
             flag(self.stop),
             flag(self.end_epoch),
             flag(self.saves),
+            flag(self.checkpoint),
             flag(self.next.exists),
             flag(self.next.is_last),
             self.next.weight,
@@ -72,8 +75,9 @@ impl Report {
         ]
     }
 
-    fn from_numbers(numbers: &[f64; 15]) -> Self {
-        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, exists, is_last, rest @ ..] = *numbers;
+    fn from_numbers(numbers: &[f64; 16]) -> Self {
+        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, checkpoint, exists, is_last, rest @ ..] =
+            *numbers;
         let [weight, samples, batches, steps, accumulated, trained] = rest;
         let is = |flag: f64| flag > 0.0;
         Report {
@@ -84,6 +88,7 @@ impl Report {
             stop: is(stop),
             end_epoch: is(end_epoch),
             saves: is(saves),
+            checkpoint: is(checkpoint),
             next: NextBatch { exists: is(exists), is_last: is(is_last), weight, samples },
             batches,
             steps,
@@ -106,6 +111,8 @@ pub(super) fn decide(run: &mut Run, next: Option<NextBatch>) -> Result<Decision>
     if is_train {
         plan::check_deadline(run);
     }
+    live::write_if_due(run);
+    note_checkpoint_request(run);
     agree(run, next)?;
     if is_train {
         save::save_requested(run)?;
@@ -170,9 +177,27 @@ pub(super) fn ends_pass(run: &Run) -> bool {
     end_epoch_is_known(run) || plan::has_all_steps(run) || is_stopped(run)
 }
 
+/// Notes that SIGUSR1 has requested a checkpoint, for the hook that writes it, or warns if none will.
+#[inline]
+fn note_checkpoint_request(run: &mut Run) {
+    let is_due = run.place.phase == Phase::Train || !run.fit.is_running;
+    if is_due && run.handles_signals && cancel::take_checkpoint_request() {
+        accept_checkpoint_request(run);
+    }
+}
+
+#[cold]
+fn accept_checkpoint_request(run: &mut Run) {
+    match run.why_no_checkpoint() {
+        None => run.checkpoints.is_requested.set(true),
+        Some(why) => run.warn(format!("SIGUSR1 requests a checkpoint, but none is written: {why}")),
+    }
+}
+
 #[cold]
 fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     let world = run.ranks.world.clone();
+    let is_requested = run.checkpoints.is_requested.take();
     let by = run.cancel_request();
     let own = Report {
         sigint: by == Some(CancelledBy::Sigint),
@@ -181,6 +206,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         token: by == Some(CancelledBy::Token),
         stop: run.requests.stop.is_some(),
         end_epoch: run.requests.end_epoch,
+        checkpoint: is_requested,
         saves: !run.checkpoints.requests.borrow().is_empty(),
         batches: run.progress.counters.batches_seen as f64,
         steps: run.progress.counters.optimizer_steps as f64,
@@ -206,6 +232,8 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     };
     agreed.saves = any(|report| report.saves);
     agreed.end_epoch = any(|report| report.end_epoch);
+    // Rank 0 writes it.
+    run.checkpoints.is_requested.set(any(|report| report.checkpoint) && run.rank == 0);
     run.requests.end_epoch = agreed.end_epoch;
     if any(|report| report.stop) && !agreed.stop {
         agreed.stop = true;

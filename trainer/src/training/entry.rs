@@ -99,6 +99,7 @@ fn run_guarded(
     run.dispatch = Dispatch::begin();
     run.requests = Requests::default();
     run.checkpoints.requests.get_mut().clear();
+    run.checkpoints.is_requested.set(false);
     run.log.get_mut().clear();
     run.history = History::default();
     run.incomplete_logs.get_mut().clear();

@@ -9,6 +9,7 @@ mod entry;
 mod erased;
 mod facts;
 mod fit;
+mod live;
 pub mod lock;
 mod modules;
 pub(crate) mod options;

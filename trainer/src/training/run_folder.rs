@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value as Json;
 use trainer_formats::run::{Extreme, Goal, Metric, Origin, Process};
 
+use super::live;
 use crate::checkpoint::Resume;
 use crate::error::{Error, Result};
 use crate::hook::HookTable;
@@ -144,12 +145,14 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     write_run_file(&file, &path)?;
     run.folder.file = Some(file);
     run.folder.lock = Some(lock);
+    live::begin(run, entry);
     Ok(())
 }
 
 /// Records how an entry point ended, and unlocks the run folder. A failure is a warning: the
 /// results of the run are not lost.
 pub(super) fn end(run: &mut Run, result: &Result<()>) {
+    live::end(run);
     let stopped = run.requests.stop.clone().filter(|_| run.requests.is_cut_short);
     let measured = measured(run);
     let goals = std::mem::take(&mut run.log.get_mut().goals);

@@ -124,6 +124,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
                 let history = snapshot.journal.digest.bytes;
                 snapshot.write()?;
                 run.checkpoints.journal.written(&folder, history);
+                run.checkpoints.written = Some(folder);
                 Ok(())
             })
             .map(drop);
@@ -150,6 +151,7 @@ fn complete(run: &mut Run) -> Result<()> {
     let written = thread.join().unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic)))));
     written.map_err(|error| in_file(&active.folder, error))?;
     run.checkpoints.journal.written(&active.folder, history);
+    run.checkpoints.written = Some(active.folder.clone());
     run.checkpoints.active = Some(active);
     let result = run.fire::<at::after_save_checkpoint>();
     run.checkpoints.active = None;

@@ -12,7 +12,7 @@
 //!   to recognize it. A new file is created under a name that is free.
 //! - **A file that is replaced is complete at any time**: the new content is written to a temporary
 //!   file, synced, and renamed. What a killed process left under a temporary name is removed when
-//!   the file is replaced again.
+//!   the file is replaced again. Only `live.json`, which is replaced every second, is not synced.
 //!
 //! A profile of libtorch's kernels is written by libtorch, into a file that was created here.
 #![allow(clippy::disallowed_methods)]
@@ -35,6 +35,7 @@ pub(crate) use change::{
 pub(crate) use lock::{Lock, lock_identity};
 pub(crate) use replace::{
     create_unfinished_folder, folders_left_unfinished, is_unfinished, move_aside, replace_file,
+    replace_volatile_file,
 };
 pub(crate) use temporary::TemporaryFolder;
 

@@ -41,6 +41,25 @@ pub(crate) fn replace_file(
     is_ours: impl FnOnce(&Path) -> Result<()>,
     fill: impl FnOnce(&mut Output) -> Result<()>,
 ) -> Result<()> {
+    replace(path, is_ours, |aside| fill(aside).and_then(|()| aside.sync()))?;
+    sync(folder_of(path))
+}
+
+/// Replaces `path` as [`replace_file`] does, but does not wait until the content is on the disk. For a
+/// file that is replaced often, and that nothing depends on after a power loss: it may then be short.
+pub(crate) fn replace_volatile_file(
+    path: &Path,
+    is_ours: impl FnOnce(&Path) -> Result<()>,
+    fill: impl FnOnce(&mut Output) -> Result<()>,
+) -> Result<()> {
+    replace(path, is_ours, fill)
+}
+
+fn replace(
+    path: &Path,
+    is_ours: impl FnOnce(&Path) -> Result<()>,
+    fill: impl FnOnce(&mut Output) -> Result<()>,
+) -> Result<()> {
     check_name(path)?;
     if metadata(path)?.is_some() {
         is_ours(path)?;
@@ -56,12 +75,12 @@ pub(crate) fn replace_file(
         let file = created.file().try_clone()?;
         Ok((created, file))
     })?;
-    let replaced = fill(&mut aside).and_then(|()| aside.sync()).and_then(|()| rename(aside.path(), path));
+    let replaced = fill(&mut aside).and_then(|()| rename(aside.path(), path));
     if replaced.is_err() {
         let _ = remove_file(aside.path());
     }
     drop(claim);
-    replaced.and_then(|()| sync(folder_of(path)))
+    replaced
 }
 
 /// Returns an error if a path does not end in a name that can be part of a temporary name.

@@ -41,6 +41,18 @@ impl<P> Cx<P> {
         self.as_run().request_checkpoint(folder.into(), true);
     }
 
+    /// Returns whether SIGUSR1 has requested a checkpoint, on any rank, and takes the request: it is
+    /// then no longer there for other hooks. [`Checkpoint`](crate::hooks::Checkpoint) takes it after
+    /// the current batch. The request is there only on rank 0, and only if a hook of the run names its
+    /// folder of checkpoints: see [`Settings::checkpoints`](crate::checkpoint::Settings::checkpoints).
+    #[must_use]
+    pub fn take_checkpoint_request(&self) -> bool
+    where
+        P: CanSaveCheckpoint,
+    {
+        self.as_run().checkpoints.is_requested.take()
+    }
+
     /// The folder of the checkpoint that is being written or read.
     #[must_use]
     pub fn checkpoint(&self) -> &Path

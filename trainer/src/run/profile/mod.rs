@@ -172,6 +172,14 @@ impl Profile {
     }
 }
 
+/// Returns the calls and the self time, in nanoseconds, of a hook in all phases; `None` if the run has
+/// no profile. The number is its index in the table.
+pub(crate) fn time_of_hook(run: &Run, hook: usize) -> Option<(u64, u64)> {
+    let recorder = run.recorder.as_ref()?;
+    let of_phases = recorder.of(KEYS_BEFORE_MOMENTS + tree::moments().len() + hook);
+    Some(of_phases.iter().fold((0, 0), |(calls, own), stats| (calls + stats.calls, own + stats.own)))
+}
+
 fn row(
     run: &Run,
     recorder: &Recorder,
@@ -202,7 +210,7 @@ fn row(
 
 /// Returns the name of each hook as in `describe_hooks`: with the method if it is not named after
 /// the moment, and numbered if several values of its type have a hook at the same moment.
-fn hook_names(table: &Table) -> Vec<String> {
+pub(crate) fn hook_names(table: &Table) -> Vec<String> {
     let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
         Some(method) if method != moment.name => origin.name(),
         _ => origin.path.to_string(),

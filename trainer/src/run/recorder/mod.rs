@@ -106,6 +106,11 @@ impl Recorder {
         }
     }
 
+    /// Returns the statistics of a key in each phase.
+    pub(crate) fn of(&self, key: Key) -> &[Stats] {
+        self.stats.get(key * PHASES..(key + 1) * PHASES).unwrap_or_default()
+    }
+
     /// Resets the recorder for this entry point.
     pub(crate) fn restart(&mut self, entry: &'static str) {
         self.entry = entry;

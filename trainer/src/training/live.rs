@@ -1,0 +1,124 @@
+//! `live.json`: what the run is doing, about once a second, for programs that follow it.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use tch::Device;
+use trainer_formats::run::{HookTime, LIVE_FILE, Live, LiveHook, LiveValue};
+
+use crate::error::Result;
+use crate::io::files::{Links, in_file, open, read_start, read_text, replace_volatile_file};
+use crate::libtorch::cuda_memory;
+use crate::phase::Phase;
+use crate::run::profile::{hook_names, time_of_hook};
+use crate::run::{LiveState, Run};
+
+/// The time between two updates.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The number of bytes that show whose file it is.
+const HEAD_BYTES: u64 = 64;
+
+/// Begins to describe an entry point. The file is written before its first batch.
+pub(super) fn begin(run: &mut Run, entry: &str) {
+    let now = Instant::now();
+    let content = begun(run, entry);
+    run.folder.live = Some(Box::new(LiveState { began: now, due: now, has_trained: false, content }));
+}
+
+/// Returns what is known of an entry point when it begins.
+fn begun(run: &Run, entry: &str) -> Live {
+    let mut live = Live::new(entry, run.place.phase.name());
+    let moments = run.hooks.table.hooks().iter().map(|hook| hook.definition.moment.path());
+    let names = hook_names(&run.hooks.table);
+    live.hooks = names.into_iter().zip(moments).map(|(name, moment)| LiveHook::new(name, moment)).collect();
+    live
+}
+
+/// Writes the file if the last time is long enough ago. Without a run folder this is a branch, and
+/// otherwise it reads the clock.
+#[inline]
+pub(super) fn write_if_due(run: &mut Run) {
+    if let Some(live) = &run.folder.live
+        && live.due <= Instant::now()
+    {
+        write(run);
+    }
+}
+
+/// Writes the file when an entry point ends.
+pub(super) fn end(run: &mut Run) {
+    write(run);
+    run.folder.live = None;
+}
+
+#[cold]
+fn write(run: &mut Run) {
+    let Some(mut state) = run.folder.live.take() else { return };
+    update(run, &mut state);
+    let Some(folder) = run.folder.path.clone() else { return };
+    match replace(&folder, &state.content) {
+        Ok(()) => {
+            state.due = Instant::now() + INTERVAL;
+            run.folder.live = Some(state);
+        }
+        // It is not tried again: a disk that is full or slow has better uses.
+        Err(error) => run.warn(format!("`trainer watch` cannot follow this entry point: {error}")),
+    }
+}
+
+/// Replaces the file, unless another program wrote it.
+fn replace(folder: &Path, live: &Live) -> Result<()> {
+    let path = folder.join(LIVE_FILE);
+    let text = live.to_text().map_err(|error| in_file(&path, error))?;
+    let is_ours = |path: &Path| {
+        let (file, length) = open(path, Links::Refuse)?;
+        if Live::is_of_trainer(&read_start(path, &file, length.min(HEAD_BYTES))?) {
+            return Ok(());
+        }
+        Err(in_file(path, "expected a `live.json` that this trainer wrote: move the file elsewhere"))
+    };
+    replace_volatile_file(&path, is_ours, |file| file.write(text.as_bytes()))
+}
+
+/// Describes what the run is doing now. Reads nothing from the device.
+fn update(run: &Run, state: &mut LiveState) {
+    let LiveState { began, has_trained, content: live, .. } = state;
+    let counters = run.progress.counters;
+    live.set_time(SystemTime::now());
+    live.elapsed = began.elapsed().as_secs_f64();
+    live.phase = run.place.phase.name().to_owned();
+    live.loader = run.loader().map(|name| name.to_string());
+    (live.epoch, live.batch, live.batches) = (counters.epoch, counters.batch_idx, run.progress.batches);
+    (live.optimizer_steps, live.samples_seen) = (counters.optimizer_steps, counters.samples_seen);
+    let plan = &run.fit.plan;
+    (live.epochs, live.planned_steps) = if run.fit.is_running {
+        (plan.epochs, plan.planned_steps)
+    } else {
+        (live.epochs, live.planned_steps)
+    };
+    if !*has_trained {
+        live.first_step = counters.optimizer_steps;
+        *has_trained = run.fit.is_running && run.place.phase == Phase::Train;
+    }
+    live.memory = resident_bytes();
+    live.device_memory = match run.model.device {
+        Device::Cuda(nth) => cuda_memory(nth).ok().and_then(|memory| u64::try_from(memory.allocated).ok()),
+        _ => None,
+    };
+    for (nth, hook) in live.hooks.iter_mut().enumerate() {
+        hook.time = time_of_hook(run, nth).map(|(calls, nanos)| HookTime { calls, nanos });
+    }
+    let log = run.log.borrow();
+    live.logged = log.sources().map(|(name, hook, value)| LiveValue::new(name, hook, value)).collect();
+    live.warnings.clone_from(&run.warnings.borrow());
+    live.checkpoint = run.checkpoints.written.as_ref().map(|path| path.display().to_string());
+    live.takes_checkpoint_requests = run.handles_signals && run.why_no_checkpoint().is_none();
+}
+
+/// Returns the memory that the process occupies, which only Linux says in a file.
+fn resident_bytes() -> Option<u64> {
+    let status = read_text(Path::new("/proc/self/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
