@@ -50,6 +50,8 @@ pub use monitors::GpuMonitor;
 pub use monitors::SystemMonitor;
 pub use monitors::{CudaMemoryMonitor, HyperparameterMonitor, ParameterMonitor, ThroughputMonitor};
 pub use nan_guard::NanGuard;
+#[cfg(feature = "dashboard")]
+pub use progress::Dashboard;
 pub use progress::Progress;
 pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
 pub use stochastic_depth::StochasticDepth;

@@ -1,10 +1,16 @@
 //! Progress in a terminal, in a log file and in CI.
 
+#[cfg(feature = "dashboard")]
+mod dashboard;
+
 use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+
+#[cfg(feature = "dashboard")]
+pub use dashboard::Dashboard;
 
 use super::pace::Pace;
 use super::{monitors, stages};
@@ -61,6 +67,9 @@ pub struct Progress {
     /// The phase of the current pass.
     phase: Option<Phase>,
     in_terminal: bool,
+    /// Whether a dashboard shows the progress instead: there is no bar then, and no line within a
+    /// pass.
+    is_hidden: bool,
 }
 
 impl Default for Progress {
@@ -79,6 +88,7 @@ impl Default for Progress {
             in_fit: false,
             phase: None,
             in_terminal: false,
+            is_hidden: false,
         }
     }
 }
@@ -289,7 +299,7 @@ impl Progress {
         self.began = Instant::now();
         self.in_fit = cx.phase() == Phase::Train;
         self.phase = None;
-        self.in_terminal = std::io::stderr().is_terminal();
+        self.in_terminal = !self.is_hidden && std::io::stderr().is_terminal();
         self.epochs.clear();
         if let Some(folder) = cx.run_folder().filter(|_| self.in_fit) {
             print_line(format!("run folder: {}", folder.display()));
@@ -312,6 +322,9 @@ impl Progress {
 
     /// Moves the bar, or prints a line if one is due.
     fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
+        if self.is_hidden {
+            return Ok(());
+        }
         if !self.in_terminal {
             if self.last_line.elapsed() >= self.line_every {
                 self.last_line = Instant::now();

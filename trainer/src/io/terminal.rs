@@ -5,9 +5,9 @@
 //! not an error of the run.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::panic::catch_unwind;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use console::Term;
 use indicatif::ProgressBar;
@@ -17,11 +17,46 @@ use crate::error::discard_panic;
 /// The progress bar on the terminal, if one is drawn.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Prints a line on standard output, above the progress bar if one is drawn.
+/// Where the lines go that are printed while a hook uses the whole terminal.
+type Sink = Arc<dyn Fn(Stream, &str) + Send + Sync>;
+
+/// The stream on which a line is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+static SINK: Mutex<Option<Sink>> = Mutex::new(None);
+
+/// Sets where lines go instead of the terminal; `None` for the terminal. Streams that are not a terminal
+/// still get their lines.
+#[cfg(feature = "dashboard")]
+pub(crate) fn set_sink(sink: Option<Sink>) {
+    *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+}
+
+/// Hands a line to the sink, if there is one. Returns whether it must not be printed.
+fn is_taken(stream: Stream, line: &str) -> bool {
+    let sink = SINK.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Some(sink) = sink else { return false };
+    sink(stream, line);
+    match stream {
+        Stream::Stdout => std::io::stdout().is_terminal(),
+        Stream::Stderr => std::io::stderr().is_terminal(),
+    }
+}
+
+/// Prints a line on standard output, above the progress bar if one is drawn, or in the log of a
+/// dashboard.
 ///
 /// A plain `println!` while [`Progress`](crate::hooks::Progress) draws a bar on the same terminal
 /// leaves a part of the bar in front of its text.
 pub fn print_line(line: impl Display) {
+    let line = line.to_string();
+    if is_taken(Stream::Stdout, &line) {
+        return;
+    }
     beside_bar(|| {
         let _ = writeln!(std::io::stdout(), "{line}");
     });
@@ -47,11 +82,25 @@ pub(crate) fn of_stdout() -> Option<Terminal> {
     })
 }
 
-/// Prints a line on standard error, above the progress bar if one is drawn.
+/// Prints a line on standard error, above the progress bar if one is drawn, or in the log of a
+/// dashboard.
 pub(crate) fn eprint_line(line: &str) {
+    if is_taken(Stream::Stderr, line) {
+        return;
+    }
     beside_bar(|| {
         let _ = writeln!(std::io::stderr(), "{line}");
     });
+}
+
+/// Prints a line that was only shown, unless its stream has it already, because it is not a terminal.
+#[cfg(feature = "dashboard")]
+pub(crate) fn print_shown(stream: Stream, line: &str) {
+    match stream {
+        Stream::Stdout if std::io::stdout().is_terminal() => print_line(line),
+        Stream::Stderr if std::io::stderr().is_terminal() => eprint_line(line),
+        _ => {}
+    }
 }
 
 /// Prints a line on standard error in a way that libtest captures. For tests, which draw no bar.

@@ -79,7 +79,7 @@ pub(super) fn enter(
 }
 
 /// The name of the entry point that runs in this phase.
-fn phase_entry(phase: Phase) -> &'static str {
+pub(crate) fn phase_entry(phase: Phase) -> &'static str {
     match phase {
         Phase::Train => "fit",
         Phase::Sanity | Phase::Valid => "validate",

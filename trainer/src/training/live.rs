@@ -20,18 +20,17 @@ const HEAD_BYTES: u64 = 64;
 
 /// Begins to describe an entry point. The file is written before its first batch.
 pub(super) fn begin(run: &mut Run, entry: &str) {
-    let now = Instant::now();
-    let content = begun(run, entry);
-    run.folder.live = Some(Box::new(LiveState { began: now, due: now, has_trained: false, content }));
+    run.folder.live = Some(Box::new(begun(run, entry)));
 }
 
 /// Returns what is known of an entry point when it begins.
-fn begun(run: &Run, entry: &str) -> Live {
+pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
     let mut live = Live::new(entry, run.place.phase.name());
     let moments = run.hooks.table.hooks().iter().map(|hook| hook.definition.moment.path());
     let names = hook_names(&run.hooks.table);
     live.hooks = names.into_iter().zip(moments).map(|(name, moment)| LiveHook::new(name, moment)).collect();
-    live
+    let now = Instant::now();
+    LiveState { began: now, due: now, has_trained: false, content: live }
 }
 
 /// Writes the file if the last time is long enough ago. Without a run folder this is a branch, and
@@ -41,20 +40,21 @@ pub(super) fn write_if_due(run: &mut Run) {
     if let Some(live) = &run.folder.live
         && live.due <= Instant::now()
     {
-        write(run);
+        write(run, false);
     }
 }
 
 /// Writes the file when an entry point ends.
 pub(super) fn end(run: &mut Run) {
-    write(run);
+    write(run, true);
     run.folder.live = None;
 }
 
 #[cold]
-fn write(run: &mut Run) {
+fn write(run: &mut Run, has_ended: bool) {
     let Some(mut state) = run.folder.live.take() else { return };
     update(run, &mut state);
+    state.content.takes_checkpoint_requests &= !has_ended;
     let Some(folder) = run.folder.path.clone() else { return };
     match replace(&folder, &state.content) {
         Ok(()) => {
@@ -81,7 +81,7 @@ fn replace(folder: &Path, live: &Live) -> Result<()> {
 }
 
 /// Describes what the run is doing now. Reads nothing from the device.
-fn update(run: &Run, state: &mut LiveState) {
+pub(crate) fn update(run: &Run, state: &mut LiveState) {
     let LiveState { began, has_trained, content: live, .. } = state;
     let counters = run.progress.counters;
     live.set_time(SystemTime::now());

@@ -1,0 +1,374 @@
+//! [`Dashboard`]: the run in the whole terminal, in place of [`Progress`].
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::low_level::raise;
+use trainer_formats::run::{Points, Span};
+use trainer_tui::{Action, Requests, Screen, State, Theme, View, check_screen, draw, next_key};
+
+use super::Progress;
+use crate::hooks::stages;
+use crate::io::terminal::{self, Stream};
+use crate::prelude::*;
+use crate::print_line;
+use crate::run::LiveState;
+use crate::run::cancel::received_signal;
+use crate::training::entry::phase_entry;
+use crate::training::live;
+
+/// How often the terminal is drawn.
+const FRAME: Duration = Duration::from_millis(250);
+/// The number of lines that are printed again when the terminal is given back.
+const MAX_LINES: usize = 1000;
+
+/// Shows the run in the whole terminal, in place of [`Progress`]: the curves of its metrics, progress
+/// and remaining time, the hooks with the time of each and what it logged last, warnings, memory, and
+/// the lines that are printed. The command `trainer watch` shows the same for a run folder.
+///
+/// The key `?` shows the others: `q` closes the view, and the run continues with the bar of
+/// [`Progress`]; `s` stops the run, and `c` requests a checkpoint, both after a confirmation; Ctrl-C
+/// cancels the run as it does without a dashboard.
+///
+/// - The times of hooks need a profile, [`profile(true)`](crate::TrainerBuilder::profile) or
+///   `TRAINER_PROFILE`.
+/// - If standard error or standard input is not a terminal, as in a log file, in CI or in the
+///   background, this hook does what [`Progress`] does.
+/// - Lines of [`print_line`] and warnings are shown in the log, and printed when the terminal is given
+///   back: at the end of the entry point, after a panic, or when a signal cancels the run. A plain
+///   `println!` tears the view until Ctrl-L draws it again.
+///
+/// ```
+/// use trainer::hooks::{Dashboard, Progress};
+///
+/// let dashboard = Dashboard::new();
+/// let with_accuracy = Dashboard::with(Progress::new().show("accuracy"));
+/// ```
+#[derive(Debug, Default)]
+pub struct Dashboard {
+    progress: Progress,
+    /// The view, while it is shown.
+    shown: Option<Shown>,
+}
+
+/// A view that a thread shows.
+#[derive(Debug)]
+struct Shown {
+    shared: Arc<Mutex<Shared>>,
+    thread: JoinHandle<()>,
+    live: LiveState,
+    due: Instant,
+}
+
+/// What the run and the thread that draws have in common.
+#[derive(Debug)]
+struct Shared {
+    state: State,
+    /// The lines to print when the terminal is given back.
+    lines: VecDeque<(Stream, String)>,
+    /// The number of lines before these.
+    dropped: u64,
+    handles_signals: bool,
+    /// Whether the entry point ends, so that the view is closed.
+    ends: bool,
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Dashboard {
+    /// Creates the hook with its default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Dashboard::default()
+    }
+
+    /// Creates the hook with the settings of a [`Progress`], which are those of its lines.
+    #[must_use]
+    pub fn with(progress: Progress) -> Self {
+        Dashboard { progress, shown: None }
+    }
+
+    /// Borrows the terminal, if there is one.
+    fn open<P>(&mut self, cx: &Cx<P>) {
+        self.close();
+        let screen = match check_screen(trainer_tui::Stream::Stderr) {
+            Ok(()) => Screen::open(trainer_tui::Stream::Stderr),
+            Err(_) => return,
+        };
+        let screen = match screen {
+            Ok(screen) => screen,
+            Err(error) => {
+                cx.warn(format!("the dashboard cannot be shown, but lines of progress are: {error}"));
+                return;
+            }
+        };
+        let title = cx.run_folder().map_or_else(|| "run".to_owned(), |folder| folder.display().to_string());
+        let shared = Arc::new(Mutex::new(Shared {
+            state: State::new(title),
+            lines: VecDeque::new(),
+            dropped: 0,
+            handles_signals: cx.as_run().handles_signals,
+            ends: false,
+        }));
+        let of_lines = Arc::clone(&shared);
+        terminal::set_sink(Some(Arc::new(move |stream, line| lock(&of_lines).add_line(stream, line))));
+        let of_thread = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("dashboard".into()).spawn(move || show(screen, &of_thread));
+        match thread {
+            Ok(thread) => {
+                let live = live::begun(cx.as_run(), phase_entry(cx.phase()));
+                self.shown = Some(Shown { shared, thread, live, due: Instant::now() });
+            }
+            Err(error) => {
+                give_back(&shared);
+                cx.warn(format!("the dashboard cannot be shown, but lines of progress are: {error}"));
+            }
+        }
+    }
+
+    /// Closes the view, and waits until the terminal is given back.
+    fn close(&mut self) {
+        if let Some(Shown { shared, thread, .. }) = self.shown.take() {
+            lock(&shared).ends = true;
+            // A panic of the thread has been reported, and the terminal was given back.
+            let _ = thread.join();
+        }
+        self.progress.is_hidden = false;
+    }
+
+    /// Shows what the run is doing now, if that was not done a moment ago.
+    fn update<P>(&mut self, cx: &Cx<P>, is_due: bool) {
+        if self.shown.as_ref().is_some_and(|shown| shown.thread.is_finished()) {
+            // The user has closed the view.
+            self.close();
+            self.progress.in_terminal = true;
+        }
+        let Some(Shown { shared, live, due, .. }) = &mut self.shown else { return };
+        if is_due || *due <= Instant::now() {
+            live::update(cx.as_run(), live);
+            lock(shared).state.set_live(live.content.clone());
+            *due = Instant::now() + FRAME;
+        }
+    }
+}
+
+impl Shared {
+    fn add_line(&mut self, stream: Stream, line: &str) {
+        line.lines().for_each(|line| self.state.add_line(line));
+        if self.lines.len() == MAX_LINES {
+            self.lines.pop_front();
+            self.dropped += 1;
+        }
+        self.lines.push_back((stream, line.to_owned()));
+    }
+}
+
+/// Shows the view until the entry point ends, the user closes it, or a signal cancels the run.
+fn show(screen: Screen, shared: &Mutex<Shared>) {
+    /// Gives the terminal back, even after a panic.
+    struct Showing<'a>(Option<Screen>, &'a Mutex<Shared>);
+
+    impl Drop for Showing<'_> {
+        fn drop(&mut self) {
+            self.0 = None;
+            give_back(self.1);
+        }
+    }
+
+    let mut showing = Showing(Some(screen), shared);
+    let signal = match &mut showing.0 {
+        Some(screen) => react(screen, shared),
+        None => None,
+    };
+    drop(showing);
+    if let Some(signal) = signal {
+        // With the terminal as it was: the signal may end the program at once.
+        let _ = raise(signal);
+    }
+}
+
+/// Draws the view and handles keys until it is closed. Returns the signal that Ctrl-C stands for.
+fn react(screen: &mut Screen, shared: &Mutex<Shared>) -> Option<i32> {
+    let theme = Theme::of_environment();
+    let mut view = View::new(true);
+    // A signal closes the view: the run is about to end, and a second signal would leave the terminal
+    // as it is.
+    while !lock(shared).ends && received_signal().is_none() {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let drawn = screen.draw(|frame| draw(frame, &lock(shared).state, &view, theme, now));
+        if !matches!(drawn, Ok(true)) {
+            return None;
+        }
+        let Ok(key) = next_key(FRAME) else { return None };
+        let Some(key) = key else { continue };
+        let action = {
+            let shared = lock(shared);
+            view.press(key, &shared.state, &requests(&shared))
+        };
+        match action {
+            None => {}
+            Some(Action::Close) => return None,
+            Some(Action::Interrupt) => return Some(SIGINT),
+            Some(Action::Stop) => return Some(SIGTERM),
+            Some(Action::Checkpoint) => {
+                let is_sent = raise(SIGUSR1).is_ok();
+                view.show_message(if is_sent {
+                    "the checkpoint follows the current batch"
+                } else {
+                    "no signal"
+                });
+            }
+            Some(Action::Redraw) => drop(screen.redraw()),
+        }
+    }
+    None
+}
+
+fn requests(shared: &Shared) -> Requests {
+    let takes = shared.state.live().is_some_and(|live| live.takes_checkpoint_requests);
+    let ask = |is_possible: bool, question: &str, why: &str| {
+        if is_possible { Ok(question.to_owned()) } else { Err(why.to_owned()) }
+    };
+    Requests {
+        stop: ask(
+            shared.handles_signals,
+            "stop this run?",
+            "this run does not handle signals, `OnSignal::Ignore`: one would end the program at once",
+        ),
+        checkpoint: ask(
+            takes,
+            "write a checkpoint?",
+            "no checkpoint can be written now: it needs the hook `Checkpoint`, and a `fit`",
+        ),
+    }
+}
+
+/// Lets lines be printed again, and prints those that were only shown.
+fn give_back(shared: &Mutex<Shared>) {
+    terminal::set_sink(None);
+    let (lines, dropped) = {
+        let mut shared = lock(shared);
+        (std::mem::take(&mut shared.lines), shared.dropped)
+    };
+    if dropped > 0 {
+        print_line(format!("({dropped} earlier lines were only shown in the dashboard)"));
+    }
+    for (stream, line) in lines {
+        terminal::print_shown(stream, &line);
+    }
+}
+
+#[hook(in = stages::Display, single)]
+impl Dashboard {
+    /// Borrows the terminal. Returns an error if the trainer also has a [`Progress`].
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
+        if cx.hook::<Progress>().is_ok() {
+            return Err(Error::msg(
+                "`Dashboard` and `Progress` cannot share the terminal: remove one of them; `Dashboard::with(progress)` takes \
+                 the settings of a `Progress`",
+            ));
+        }
+        self.open(cx);
+        self.progress.is_hidden = self.shown.is_some();
+        self.progress.setup(cx);
+        self.update(cx, true);
+        Ok(())
+    }
+
+    /// Starts the clock of the epoch.
+    fn before_epoch(&mut self, cx: &Cx<Main<BeforeEpoch>>) {
+        self.progress.before_epoch(cx);
+    }
+
+    /// Shows that a pass begins.
+    fn before_step(&mut self, cx: &Cx<Main<BeforeStep>>) {
+        self.update(cx, cx.counters().batch_idx == 0);
+        if self.shown.is_none() {
+            self.progress.before_step(cx);
+        }
+    }
+
+    /// Shows the progress.
+    fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
+        self.update(cx, false);
+        self.progress.after_step(cx)
+    }
+
+    /// Adds the values of a record to the curves.
+    #[hook(only(train, valid, test, predict))]
+    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) {
+        let Some(Shown { shared, .. }) = &self.shown else { return };
+        let record = cx.record();
+        let span = match record.span() {
+            crate::log::record::Span::Steps => Span::Steps,
+            crate::log::record::Span::Pass => Span::Pass,
+            crate::log::record::Span::Rest => Span::Rest,
+        };
+        let mut shared = lock(shared);
+        for (name, value) in record.scalars() {
+            shared.state.add(name, span, record.counters().optimizer_steps, value);
+        }
+    }
+
+    /// Prints the metrics of the epoch.
+    fn after_epoch(&mut self, cx: &Cx<Main<AfterEpoch>>) {
+        self.progress.after_epoch(cx);
+        self.update(cx, true);
+    }
+
+    /// Prints the metrics of a validation outside of an epoch.
+    fn after_valid(&mut self, cx: &Cx<Main<AfterValid>>) {
+        self.progress.after_valid(cx);
+    }
+
+    /// Prints the metrics of the test.
+    fn after_test(&mut self, cx: &Cx<Main<AfterTest>>) {
+        self.progress.after_test(cx);
+    }
+
+    /// Adds the metrics of the epochs to the checkpoint.
+    fn before_save_checkpoint(&mut self, cx: &Cx<Main<BeforeSaveCheckpoint>>) -> Result<()> {
+        self.progress.before_save_checkpoint(cx)
+    }
+
+    /// Restores the metrics of the epochs before the checkpoint, and the curves from the file of a
+    /// logger.
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+        self.progress.after_load_checkpoint(cx)?;
+        let (Some(Shown { shared, .. }), Some(folder)) = (&self.shown, cx.run_folder()) else {
+            return Ok(());
+        };
+        let points =
+            Points::in_folder(folder).and_then(|points| points.map(|mut own| own.read()).transpose());
+        match points {
+            Ok(update) => {
+                let last = cx.counters().optimizer_steps;
+                let mut shared = lock(shared);
+                for point in update.into_iter().flat_map(|update| update.points) {
+                    // Its logger may not have removed the rows since the checkpoint yet.
+                    if point.optimizer_steps <= last {
+                        shared.state.add(&point.name, point.span, point.optimizer_steps, point.value);
+                    }
+                }
+            }
+            Err(error) => cx.warn(format!("the dashboard shows no curves from before the resume: {error}")),
+        }
+        Ok(())
+    }
+
+    /// Prints the table of the fit.
+    fn after_fit(&mut self, cx: &Cx<Main<AfterFit>>) {
+        self.progress.after_fit(cx);
+    }
+
+    /// Gives the terminal back.
+    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) {
+        self.close();
+        self.progress.teardown(cx);
+    }
+}
