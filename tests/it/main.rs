@@ -43,6 +43,8 @@ mod interop;
 mod kernel_profiler;
 mod layers;
 mod lifecycles;
+#[cfg(unix)]
+mod live;
 mod lock;
 mod log_rows;
 mod loggers;

@@ -15,7 +15,7 @@ use crate::moment::MomentInfo;
 
 /// The length of a message, the same in all collectives: gloo aborts the process if a message is
 /// longer than its receiver expects.
-const LENGTH: usize = 16;
+const LENGTH: usize = 20;
 
 /// The longest description of a collective that is sent for an error message, in bytes.
 const DESCRIPTION: usize = 4096;

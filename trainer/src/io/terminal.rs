@@ -17,14 +17,31 @@ use crate::error::discard_panic;
 /// The progress bar on the terminal, if one is drawn.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Where the lines go that are printed while a hook uses the whole terminal.
-type Sink = Arc<dyn Fn(Stream, &str) + Send + Sync>;
+/// Where the lines go that are printed while a hook uses the whole terminal. Returns whether it took the
+/// line.
+type Sink = Arc<dyn Fn(Stream, &str) -> bool + Send + Sync>;
 
 /// The stream on which a line is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,
     Stderr,
+}
+
+impl Stream {
+    fn is_terminal(self) -> bool {
+        match self {
+            Stream::Stdout => std::io::stdout().is_terminal(),
+            Stream::Stderr => std::io::stderr().is_terminal(),
+        }
+    }
+
+    fn print(self, line: &str) {
+        let _ = match self {
+            Stream::Stdout => writeln!(std::io::stdout(), "{line}"),
+            Stream::Stderr => writeln!(std::io::stderr(), "{line}"),
+        };
+    }
 }
 
 static SINK: Mutex<Option<Sink>> = Mutex::new(None);
@@ -40,11 +57,7 @@ pub(crate) fn set_sink(sink: Option<Sink>) {
 fn is_taken(stream: Stream, line: &str) -> bool {
     let sink = SINK.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(sink) = sink else { return false };
-    sink(stream, line);
-    match stream {
-        Stream::Stdout => std::io::stdout().is_terminal(),
-        Stream::Stderr => std::io::stderr().is_terminal(),
-    }
+    sink(stream, line) && stream.is_terminal()
 }
 
 /// Prints a line on standard output, above the progress bar if one is drawn, or in the log of a
@@ -57,9 +70,7 @@ pub fn print_line(line: impl Display) {
     if is_taken(Stream::Stdout, &line) {
         return;
     }
-    beside_bar(|| {
-        let _ = writeln!(std::io::stdout(), "{line}");
-    });
+    beside_bar(|| Stream::Stdout.print(&line));
 }
 
 /// The terminal that standard output is.
@@ -88,18 +99,14 @@ pub(crate) fn eprint_line(line: &str) {
     if is_taken(Stream::Stderr, line) {
         return;
     }
-    beside_bar(|| {
-        let _ = writeln!(std::io::stderr(), "{line}");
-    });
+    beside_bar(|| Stream::Stderr.print(line));
 }
 
 /// Prints a line that was only shown, unless its stream has it already, because it is not a terminal.
 #[cfg(feature = "dashboard")]
 pub(crate) fn print_shown(stream: Stream, line: &str) {
-    match stream {
-        Stream::Stdout if std::io::stdout().is_terminal() => print_line(line),
-        Stream::Stderr if std::io::stderr().is_terminal() => eprint_line(line),
-        _ => {}
+    if stream.is_terminal() {
+        stream.print(line);
     }
 }
 

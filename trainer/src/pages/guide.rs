@@ -15,6 +15,7 @@
 //! | [`distributed`] | training one model in several processes |
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`runs`] | the command `trainer`: listing and comparing runs, sweeps |
+//! | [`watching`] | seeing what a run does while it trains, and asking it for a checkpoint |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |
 //! | [`tape`] | why two runs differ, and what an update of a crate of hooks changes |
@@ -67,6 +68,9 @@ pub mod records {}
 
 #[doc = include_str!("guide/runs.md")]
 pub mod runs {}
+
+#[doc = include_str!("guide/watching.md")]
+pub mod watching {}
 
 #[doc = include_str!("guide/errors.md")]
 pub mod errors {}

@@ -14,7 +14,6 @@ use super::Progress;
 use crate::hooks::stages;
 use crate::io::terminal::{self, Stream};
 use crate::prelude::*;
-use crate::print_line;
 use crate::run::LiveState;
 use crate::run::cancel::received_signal;
 use crate::training::entry::phase_entry;
@@ -37,7 +36,7 @@ const MAX_LINES: usize = 1000;
 ///   `TRAINER_PROFILE`.
 /// - If standard error or standard input is not a terminal, as in a log file, in CI or in the
 ///   background, this hook does what [`Progress`] does.
-/// - Lines of [`print_line`] and warnings are shown in the log, and printed when the terminal is given
+/// - Lines of [`print_line`](crate::print_line) and warnings are shown in the log, and printed when the terminal is given
 ///   back: at the end of the entry point, after a panic, or when a signal cancels the run. A plain
 ///   `println!` tears the view until Ctrl-L draws it again.
 ///
@@ -72,6 +71,8 @@ struct Shared {
     /// The number of lines before these.
     dropped: u64,
     handles_signals: bool,
+    /// Whether lines are printed again.
+    is_given_back: bool,
     /// Whether the entry point ends, so that the view is closed.
     ends: bool,
 }
@@ -113,6 +114,7 @@ impl Dashboard {
             lines: VecDeque::new(),
             dropped: 0,
             handles_signals: cx.as_run().handles_signals,
+            is_given_back: false,
             ends: false,
         }));
         let of_lines = Arc::clone(&shared);
@@ -158,13 +160,18 @@ impl Dashboard {
 }
 
 impl Shared {
-    fn add_line(&mut self, stream: Stream, line: &str) {
+    /// Shows a line, unless lines are printed again.
+    fn add_line(&mut self, stream: Stream, line: &str) -> bool {
+        if self.is_given_back {
+            return false;
+        }
         line.lines().for_each(|line| self.state.add_line(line));
         if self.lines.len() == MAX_LINES {
             self.lines.pop_front();
             self.dropped += 1;
         }
         self.lines.push_back((stream, line.to_owned()));
+        true
     }
 }
 
@@ -248,18 +255,24 @@ fn requests(shared: &Shared) -> Requests {
     }
 }
 
-/// Lets lines be printed again, and prints those that were only shown.
+/// Prints the lines that were only shown, and lets later ones be printed, in this order.
 fn give_back(shared: &Mutex<Shared>) {
-    terminal::set_sink(None);
-    let (lines, dropped) = {
-        let mut shared = lock(shared);
-        (std::mem::take(&mut shared.lines), shared.dropped)
-    };
-    if dropped > 0 {
-        print_line(format!("({dropped} earlier lines were only shown in the dashboard)"));
-    }
-    for (stream, line) in lines {
-        terminal::print_shown(stream, &line);
+    loop {
+        let lines = {
+            let mut shared = lock(shared);
+            let mut lines = std::mem::take(&mut shared.lines);
+            if let dropped @ 1.. = std::mem::take(&mut shared.dropped) {
+                let text = format!("({dropped} earlier lines were only shown in the dashboard)");
+                lines.push_front((Stream::Stdout, text));
+            }
+            shared.is_given_back = lines.is_empty();
+            lines
+        };
+        if lines.is_empty() {
+            terminal::set_sink(None);
+            return;
+        }
+        lines.iter().for_each(|(stream, line)| terminal::print_shown(*stream, line));
     }
 }
 
