@@ -333,7 +333,7 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
     ]
     .to_vec();
     // Of optional features, which may be on.
-    let optional = ["hooks::GpuMonitor", "hooks::SystemMonitor", "loggers::MlFlow"];
+    let optional = ["hooks::Dashboard", "hooks::GpuMonitor", "hooks::SystemMonitor", "loggers::MlFlow"];
     public.extend(optional.map(|path| format!("trainer::{path}")));
     let shown = trainer::__private::paths_of_hooks();
     assert!(shown.len() >= 37, "{shown:?}");

@@ -95,7 +95,7 @@ stages! {
     /// The [metrics](crate::metrics): before hooks that watch or print what they log.
     Metrics,
     _,
-    /// [`Progress`](crate::hooks::Progress): after hooks that log.
+    /// [`Progress`](crate::hooks::Progress) and its `Dashboard`: after hooks that log.
     Display,
     /// [`EarlyStopping`](crate::hooks::EarlyStopping),
     /// [`ReduceOnPlateau`](crate::hooks::ReduceOnPlateau) and

@@ -1,11 +1,13 @@
 //! The state of a run that concerns its folder, and the list of its hyperparameters.
 
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use trainer_formats::run::Live;
 
 use super::Run;
+use crate::error::Result;
 use crate::hook::definition::public_path;
 use crate::hook::instance::{Instance, TASK};
 use crate::io::files::Lock;
@@ -24,8 +26,11 @@ pub(crate) struct LiveState {
     pub(crate) due: Instant,
     /// Whether a batch of training has come due, so that the first step is known.
     pub(crate) has_trained: bool,
-    /// What was written last.
+    /// What was described last.
     pub(crate) content: Live,
+    /// The thread that writes the file, so that training does not wait for a slow disk. Not used for the
+    /// first and the last time.
+    pub(crate) writer: Option<JoinHandle<Result<()>>>,
 }
 
 /// The state of a run that concerns its folder.

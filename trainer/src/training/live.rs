@@ -1,6 +1,7 @@
 //! `live.json`: what the run is doing, about once a second, for programs that follow it.
 
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use tch::Device;
@@ -30,7 +31,7 @@ pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
     let names = hook_names(&run.hooks.table);
     live.hooks = names.into_iter().zip(moments).map(|(name, moment)| LiveHook::new(name, moment)).collect();
     let now = Instant::now();
-    LiveState { began: now, due: now, has_trained: false, content: live }
+    LiveState { began: now, due: now, has_trained: false, content: live, writer: None }
 }
 
 /// Writes the file if the last time is long enough ago. Without a run folder this is a branch, and
@@ -50,17 +51,32 @@ pub(super) fn end(run: &mut Run) {
     run.folder.live = None;
 }
 
+/// Writes the file: before the first batch and at the end at once, and otherwise on a thread, unless that
+/// is still busy.
 #[cold]
 fn write(run: &mut Run, has_ended: bool) {
-    let Some(mut state) = run.folder.live.take() else { return };
+    let (Some(mut state), Some(folder)) = (run.folder.live.take(), run.folder.path.clone()) else { return };
+    state.due = Instant::now() + INTERVAL;
+    if !has_ended && state.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
+        run.folder.live = Some(state);
+        return;
+    }
+    let is_first = state.content.written == 0.0;
+    // A panic of the thread was printed, and concerns only this file.
+    let earlier = state.writer.take().map_or(Ok(()), |writer| writer.join().unwrap_or(Ok(())));
     update(run, &mut state);
     state.content.takes_checkpoint_requests &= !has_ended;
-    let Some(folder) = run.folder.path.clone() else { return };
-    match replace(&folder, &state.content) {
-        Ok(()) => {
-            state.due = Instant::now() + INTERVAL;
-            run.folder.live = Some(state);
+    let content = state.content.clone();
+    let written = earlier.and_then(|()| {
+        if is_first || has_ended {
+            return replace(&folder, &content);
         }
+        let writer = thread::Builder::new().name("live.json".into());
+        state.writer = Some(writer.spawn(move || replace(&folder, &content))?);
+        Ok(())
+    });
+    match written {
+        Ok(()) => run.folder.live = Some(state),
         // It is not tried again: a disk that is full or slow has better uses.
         Err(error) => run.warn(format!("`trainer watch` cannot follow this entry point: {error}")),
     }

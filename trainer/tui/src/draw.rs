@@ -82,7 +82,12 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, no
         left.push(Span::raw("  resumed"));
     }
     if let Some(why) = state.ending().filter(|_| state.status() != Status::Running) {
-        left.push(Span::raw(format!(": {why}")));
+        // An error of a cancellation begins with the status.
+        let text = match why.strip_prefix(state.status().name()) {
+            Some(rest) => rest.to_owned(),
+            None => format!(": {why}"),
+        };
+        left.push(Span::raw(text));
     }
     if let Some(problem) = state.problem() {
         left.push(Span::styled(format!("  {problem}"), theme.error()));

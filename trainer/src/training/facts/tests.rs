@@ -487,6 +487,7 @@ fn observers() -> Vec<Case> {
         hooks("MlFlow", "", ["http://a", "http://b"].map(MlFlow::new)),
         hooks("TensorBoard", "", ["a", "b"].map(TensorBoard::at)),
         hooks("Progress", "", [true, false].map(|on| Progress::new().table(on))),
+        hooks("Dashboard", "", [true, false].map(|on| Dashboard::with(Progress::new().table(on)))),
         hooks("ModelSummary", "", [true, false].map(|on| ModelSummary::new().quiet(on))),
         hooks("KernelProfiler", "", ["a", "b"].map(|path| KernelProfiler::new(path, 0..1))),
         hooks("SystemMonitor", "", [1, 2].map(|n| SystemMonitor::new().every(n))),
