@@ -57,6 +57,14 @@ pub(super) fn enter(
         (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
     drop(modes);
+    let is_unrecorded = run.tape.get_mut().as_ref().is_some_and(|tape| !tape.has_begun());
+    if is_unrecorded && phase == Phase::Train && result.is_ok() {
+        run.warn(
+            "a tape was requested, but no hook writes it, because `.discover(…)` leaves out those of `trainer`: call `.tape(…)` on \
+             the builder"
+                .to_owned(),
+        );
+    }
     let warnings = run.warnings.take();
     let result = result.map(|summary| Summary { warnings, ..summary });
     if phase == Phase::Predict {

@@ -14,6 +14,7 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::crossterm::{execute, style};
 use ratatui::{Frame, Terminal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The stream on which the view is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +178,9 @@ fn restore(mut stream: Stream) {
 ///
 /// Returns an error if the terminal cannot be read, as after it was closed.
 pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
+    if is_closed() {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal was closed"));
+    }
     if !event::poll(timeout)? {
         return Ok(None);
     }
@@ -184,4 +188,12 @@ pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
         Event::Key(key) if key.kind != KeyEventKind::Release => Ok(Some(key)),
         _ => Ok(None),
     }
+}
+
+/// Whether the terminal was closed. Reading from it would then return at once, again and again.
+fn is_closed() -> bool {
+    let input = io::stdin();
+    let mut polled = [PollFd::new(&input, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }

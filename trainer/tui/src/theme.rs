@@ -68,7 +68,7 @@ impl Theme {
     pub(crate) fn status(self, status: Status) -> Style {
         let style = match status {
             Status::Running | Status::Finished => self.color(Color::Green),
-            Status::Cancelled => self.color(Color::Yellow),
+            Status::Cancelled | Status::Forked => self.color(Color::Yellow),
             Status::Failed | Status::Killed => self.color(Color::Red),
         };
         style.add_modifier(Modifier::BOLD)

@@ -75,6 +75,11 @@ impl Recorder {
         &self.tape
     }
 
+    /// Whether anything was recorded.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
     /// The number of bytes that are not in the file yet.
     pub(crate) fn pending(&self) -> usize {
         self.buffer.len()
