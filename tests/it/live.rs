@@ -15,7 +15,7 @@ use crate::model::{self, message, rows};
 use crate::support::{child_process, scratch};
 
 fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
-    Trainer::builder(model::named_task()).optimizer(Sgd::new(0.1)).discover(Discover::None).seed(1)
+    Trainer::builder(model::named_task()).optimizer(Sgd::new(0.1)).discover(Discover::None)
 }
 
 fn live(folder: &Path) -> Live {
@@ -106,7 +106,7 @@ const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 const SCENE: &str = "TRAINER_TESTS_SCENE";
 
 fn say(line: &str) {
-    writeln!(std::io::stdout(), "{line}").unwrap();
+    println!("{line}");
     std::io::stdout().flush().unwrap();
 }
 
@@ -186,6 +186,7 @@ fn sigusr1_requests_a_checkpoint_and_the_run_continues() {
 /// Trains a run with this hook, which shows it.
 fn train(folder: &Path, is_dashboard: bool, resume: bool, cancel_at: Option<u64>) -> Result<Summary> {
     let mut settings = builder()
+        .seed(1) // in a process of its own
         .epochs(3)
         .run_folder(folder)
         .record_every(Every::Steps(1))
@@ -290,7 +291,12 @@ fn results(folder: &Path) -> (Vec<String>, Vec<u8>) {
 #[cfg(target_os = "linux")]
 fn a_dashboard_changes_nothing_and_gives_the_terminal_back() {
     let folder = scratch("dashboard");
-    train(&folder.join("plain"), false, false, None).unwrap();
+    let plain = child_process("live::child_without_a_terminal")
+        .env(FOLDER, folder.join("plain"))
+        .env(SCENE, "progress")
+        .output()
+        .unwrap();
+    assert!(plain.status.success());
     let expected = results(&folder.join("plain"));
     for (scene, views) in [("whole", 1), ("resumed", 2)] {
         let (written, status) = in_terminal(&folder.join(scene), scene, false);

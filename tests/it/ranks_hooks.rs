@@ -225,6 +225,35 @@ fn trained(folder: &Path, cancelled_at: u64) -> Result<Vec<(u64, i64)>> {
 }
 
 #[test]
+#[cfg(unix)]
+fn sigusr1_on_any_rank_requests_one_checkpoint() {
+    let folder = once(|| scratch("ranks-usr1"));
+    let saves = Ranks::new(2).run(|| {
+        let saves: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let own = Arc::clone(&saves);
+        let mut trainer = model::builder()
+            .epochs(2)
+            .hook(Checkpoint::new(&folder).every(Every::Epochs(100)).keep_last(9))
+            .on::<AfterLoss>("signal", |cx| {
+                if cx.rank() == 1 && cx.counters().batches_seen == 1 {
+                    signal_hook::low_level::raise(signal_hook::consts::SIGUSR1)?;
+                }
+                Ok(())
+            })
+            .on::<AfterSaveCheckpoint>("saved", move |cx| {
+                own.lock().unwrap().push(cx.counters().batches_seen);
+            })
+            .build()?;
+        let summary = trainer.fit(&mut model::rows(16), None)?;
+        assert!(summary.warnings.is_empty(), "{:?}", summary.warnings);
+        Ok(saves.lock().unwrap().clone())
+    });
+    // The request is agreed before the third batch, and the fit ends with a checkpoint.
+    assert_eq!(saves.unwrap(), [[3, 8], [3, 8]]);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn two_then_four_then_three_ranks_train_each_row_once_per_epoch() {
     let folder = once(|| scratch("ranks-elastic"));
     let mut rows = Vec::new();

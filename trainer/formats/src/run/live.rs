@@ -15,7 +15,7 @@ use crate::float::Float;
 pub const LIVE_FILE: &str = "live.json";
 
 /// How every version of the file begins. The trainer does not wait until the file is on the disk, so
-/// after a power loss only a beginning of it may be left.
+/// after a power loss only a beginning of it may be left, or zeros in place of its bytes.
 const BEGIN: &str = "{\"format\":\"trainer live\"";
 const FORMAT: &str = "trainer live";
 const VERSION: u64 = 1;
@@ -165,10 +165,11 @@ impl Live {
         }
     }
 
-    /// Returns whether these bytes are a `live.json` of the trainer, or a beginning of one.
+    /// Returns whether these bytes are a `live.json` of the trainer, or what a power loss left of one: a
+    /// beginning, or zeros.
     #[must_use]
     pub fn is_of_trainer(bytes: &[u8]) -> bool {
-        bytes.starts_with(BEGIN.as_bytes()) || BEGIN.as_bytes().starts_with(bytes)
+        bytes.iter().zip(BEGIN.as_bytes()).all(|(byte, expected)| byte == expected || *byte == 0)
     }
 
     /// Returns the text of the file.
@@ -227,6 +228,7 @@ mod tests {
         for length in 0..text.len() {
             assert!(Live::is_of_trainer(&text.as_bytes()[..length]), "{length}");
         }
+        assert!(Live::is_of_trainer(&[0; 100]));
         for other in ["[]", "{\"format\":\"trainer run\"", " {", "text"] {
             assert!(!Live::is_of_trainer(other.as_bytes()), "{other}");
         }
