@@ -293,6 +293,6 @@ fn built_in_observers_change_nothing_in_1000_steps() {
     let expected: BTreeSet<String> = run.into_iter().chain(CHANGING.map(String::from)).collect();
     // These need a server, a profiler of their own, a GPU and a terminal.
     let left: Vec<_> = all.symmetric_difference(&expected).collect();
-    assert_eq!(left, ["Console", "CudaMemoryMonitor", "GpuMonitor", "KernelProfiler", "MlFlow"]);
+    assert_eq!(left, ["Console", "CudaMemoryMonitor", "Dashboard", "GpuMonitor", "KernelProfiler", "MlFlow"]);
     fs::remove_dir_all(&folder).unwrap();
 }
