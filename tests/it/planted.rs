@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use trainer::Summary;
 use trainer::hooks::Checkpoint;
-use trainer::loggers::{Csv, JsonLines, MlFlow, TensorBoard, ToFile};
+use trainer::loggers::{Certificate, Csv, JsonLines, MlFlow, TensorBoard, ToFile};
 use trainer::prelude::*;
 
 use crate::model::{self, builder};
@@ -74,6 +74,8 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
         .hook(Csv::new())
         .hook(JsonLines::new())
         .hook(TensorBoard::new())
+        .hook(Certificate::new())
+        .tape(trainer::Tape::steps(2))
         .hook(ToFile::in_run_folder("rows/steps.txt", rows))
         .hook(MlFlow::new(server).wait_at_end(Duration::from_secs(10)));
     let mut trainer = builder.build()?;
@@ -83,7 +85,7 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
 }
 
 /// The files of an uninterrupted run.
-const FILES: [&str; 16] = [
+const FILES: [&str; 19] = [
     ".trainer-lock",
     "checkpoints/.trainer-lock",
     "checkpoints/step-00000006/averages.safetensors",
@@ -93,11 +95,14 @@ const FILES: [&str; 16] = [
     "checkpoints/step-00000006/optimizer.safetensors",
     "checkpoints/step-00000006/state.safetensors",
     "events.out.tfevents.0000.trainer",
+    "live.json",
     "mlflow.json",
     "mlflow.jsonl",
     "records.jsonl",
     "rows/steps.txt",
+    "run.certificate",
     "run.json",
+    "run.tape",
     "values.csv",
     "weights.safetensors",
 ];
