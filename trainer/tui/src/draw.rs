@@ -222,26 +222,36 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, name: &str, curve: &Curve, them
         return;
     }
     let [xs, ys] = [bounds(points().map(|point| point.0)), bounds(points().map(|point| point.1))];
+    // Drawing takes forever if the difference of the bounds is not finite.
+    let scaled = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
+        points.iter().map(|(x, y)| (fraction(*x, xs), fraction(*y, ys))).collect()
+    };
+    let (of_steps, of_passes) = (scaled(curve.steps()), scaled(curve.passes()));
     let marker = |is_single: bool| if is_single { Marker::Dot } else { Marker::Braille };
     let steps = Dataset::default()
         .marker(marker(curve.steps().len() == 1))
         .graph_type(GraphType::Line)
         .style(theme.curve())
-        .data(curve.steps());
+        .data(&of_steps);
     let is_alone = curve.steps().is_empty();
     let passes = Dataset::default()
         .marker(marker(!is_alone || curve.passes().len() == 1))
         .graph_type(if is_alone { GraphType::Line } else { GraphType::Scatter })
         .style(theme.passes())
-        .data(curve.passes());
+        .data(&of_passes);
     let label = |value: f64| Span::styled(readable(value), theme.faint());
     let step = |value: f64| Span::styled(format!("{value:.0}"), theme.faint());
     let chart = Chart::new(vec![steps, passes])
         .block(block)
         .legend_position(None)
-        .x_axis(Axis::default().bounds(xs).labels([step(xs[0]), step(xs[1])]).style(theme.faint()))
-        .y_axis(Axis::default().bounds(ys).labels([label(ys[0]), label(ys[1])]).style(theme.faint()));
+        .x_axis(Axis::default().bounds([0.0, 1.0]).labels([step(xs[0]), step(xs[1])]).style(theme.faint()))
+        .y_axis(Axis::default().bounds([0.0, 1.0]).labels([label(ys[0]), label(ys[1])]).style(theme.faint()));
     frame.render_widget(chart, area);
+}
+
+/// Returns where a value is between two bounds: from 0 to 1.
+fn fraction(value: f64, [low, high]: [f64; 2]) -> f64 {
+    (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low)
 }
 
 /// Returns the smallest and the largest value, which differ.
