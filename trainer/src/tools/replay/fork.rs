@@ -32,13 +32,13 @@ impl<T: Task> Trainer<T> {
     /// use trainer::hooks::Checkpoint;
     /// use trainer::prelude::*;
     ///
-    /// # fn program() -> TrainerBuilder<impl Task<Batch = Tensor>> {
+    /// # fn program() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     /// #     let vs = nn::VarStore::new(Device::Cpu);
     /// #     let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
     /// #     let task = trainer::Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.mean(Kind::Float));
     /// #     Trainer::builder(task)
     /// # }
-    /// # fn what_if(train: &mut InMemory<Tensor>) -> Result<()> {
+    /// # fn what_if(train: &mut InMemory<(Tensor, Tensor)>) -> Result<()> {
     /// let mut same = program().build()?;
     /// same.fork(train, None, "runs/0007", 4_000, "runs/unclipped")?;
     ///
