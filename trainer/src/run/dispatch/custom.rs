@@ -114,9 +114,9 @@ impl<P> Cx<P> {
 impl<P: Moment> Cx<P> {
     /// The payload with which the point was [fired](Cx::fire_with).
     #[must_use]
-    pub fn payload(&self) -> &P::Payload
+    pub fn payload<T: 'static>(&self) -> &T
     where
-        P: HasPayload,
+        P: HasPayload<Payload = T>,
     {
         let payload = self.as_run().dispatch.payloads.get(&P::index());
         payload.and_then(|payload| payload.downcast_ref()).expect("`fire_with` put it there")
@@ -124,9 +124,9 @@ impl<P: Moment> Cx<P> {
 
     /// The payload with which the point was [fired](Cx::fire_with), which then gets it back.
     #[must_use]
-    pub fn payload_mut(&mut self) -> &mut P::Payload
+    pub fn payload_mut<T: 'static>(&mut self) -> &mut T
     where
-        P: HasPayload + OnAllRanks,
+        P: HasPayload<Payload = T> + OnAllRanks,
     {
         let payload = self.run_mut().dispatch.payloads.get_mut(&P::index());
         payload.and_then(|payload| payload.downcast_mut()).expect("`fire_with` put it there")
