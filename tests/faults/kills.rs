@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use trainer::TrainerBuilder;
 use trainer::checkpoint;
 use trainer::data::rand::Rng;
-use trainer::data::{BatchRng, NamedLoaders};
+use trainer::data::{NamedLoaders, RowRng};
 use trainer::hooks::{Amp, Checkpoint, EarlyStopping, Ema, Freeze, LrSchedule, MixUp, ReduceOnPlateau};
 use trainer::loggers::{Csv, JsonLines, TensorBoard, ToFile};
 use trainer::optim::Muon;
@@ -74,21 +74,16 @@ fn net(root: &nn::Path<'_>) -> nn::SequentialT {
 struct Waves;
 
 impl Dataset for Waves {
-    type Batch = (Tensor, Tensor);
+    type Row = (Tensor, i64);
 
     fn len(&self) -> usize {
         90
     }
 
-    fn batch(&self, indices: &[usize], rng: &mut BatchRng) -> Result<(Tensor, Tensor)> {
-        let mut values = Vec::new();
-        for index in indices {
-            values
-                .extend((0..16).map(|at| ((index * 16 + at) as f32 * 0.7).sin() + rng.gen_range(-0.1..0.1)));
-        }
-        let labels: Vec<i64> = indices.iter().map(|index| (*index as i64 * 5) % 3).collect();
-        let count = i64::try_from(indices.len()).unwrap();
-        Ok((Tensor::from_slice(&values).view([count, 1, 4, 4]), Tensor::from_slice(&labels)))
+    fn row(&self, index: usize, rng: &mut RowRng) -> Result<(Tensor, i64)> {
+        let values = (0..16).map(|at| ((index * 16 + at) as f32 * 0.7).sin() + rng.gen_range(-0.1..0.1));
+        let wave = Tensor::from_slice(&values.collect::<Vec<f32>>()).view([1, 4, 4]);
+        Ok((wave, (index as i64 * 5) % 3))
     }
 }
 

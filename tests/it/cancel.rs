@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use trainer::data::BatchRng;
+use trainer::data::RowRng;
 use trainer::hooks::{Checkpoint, Progress};
 use trainer::prelude::*;
 use trainer::{CancelToken, CancelledBy, OnSignal, TrainerBuilder};
@@ -178,16 +178,15 @@ fn child_process() {
 struct Computed;
 
 impl Dataset for Computed {
-    type Batch = (Tensor, Tensor);
+    type Row = (Tensor, i64);
 
     fn len(&self) -> usize {
         10_000
     }
-    fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<(Tensor, Tensor)> {
-        let rows = indices.len() as i64;
-        let inputs = Tensor::ones([rows, 4], (Kind::Float, Device::Cpu));
+    fn row(&self, _: usize, _: &mut RowRng) -> Result<(Tensor, i64)> {
+        let inputs = Tensor::ones([4], (Kind::Float, Device::Cpu));
         let weights = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
-        Ok((inputs.matmul(&weights).sin(), Tensor::zeros([rows], (Kind::Int64, Device::Cpu))))
+        Ok((inputs.matmul(&weights).sin(), 0))
     }
 }
 

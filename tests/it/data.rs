@@ -8,29 +8,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use trainer::data::rand::Rng;
-use trainer::data::{BatchRng, from_fn};
+use trainer::data::{Collate, RowRng, from_fn};
 use trainer::prelude::*;
 
 use crate::model;
 
-/// A dataset of indices with random noise, which counts the batches that it makes.
+/// A dataset of indices with random noise, which counts the rows that it makes.
 #[derive(Default)]
 struct Noisy {
     made: AtomicUsize,
 }
 
 impl Dataset for Noisy {
-    type Batch = (Tensor, Tensor);
+    type Row = (i64, f64);
 
     fn len(&self) -> usize {
         23
     }
 
-    fn batch(&self, indices: &[usize], rng: &mut BatchRng) -> Result<(Tensor, Tensor)> {
+    fn row(&self, index: usize, rng: &mut RowRng) -> Result<(i64, f64)> {
         self.made.fetch_add(1, Ordering::SeqCst);
-        let indices: Vec<i64> = indices.iter().map(|&index| index as i64).collect();
-        let noise: Vec<f64> = indices.iter().map(|_| rng.gen_range(0.0..1.0)).collect();
-        Ok((Tensor::from_slice(&indices), Tensor::from_slice(&noise)))
+        Ok((index as i64, rng.gen_range(0.0..1.0)))
     }
 }
 
@@ -178,14 +176,25 @@ impl Watched {
 }
 
 impl Dataset for Watched {
-    type Batch = (Tensor, Tensor);
+    type Row = OneBatch;
 
     fn len(&self) -> usize {
         1000
     }
 
-    fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<(Tensor, Tensor)> {
-        self.batch_of(indices[0])
+    fn row(&self, index: usize, _: &mut RowRng) -> Result<OneBatch> {
+        self.batch_of(index).map(OneBatch)
+    }
+}
+
+/// A row that is a batch already.
+struct OneBatch((Tensor, Tensor));
+
+impl Collate for OneBatch {
+    type Batch = (Tensor, Tensor);
+
+    fn collate(rows: Vec<OneBatch>) -> Result<(Tensor, Tensor)> {
+        Ok(rows.into_iter().next().expect("there is a row").0)
     }
 }
 
@@ -328,17 +337,17 @@ fn rows_without_memory(count: i64) -> InMemory<Tensor> {
     InMemory::new(Tensor::zeros([1, 1], (Kind::Float, Device::Cpu)).expand([count, 1], false)).unwrap()
 }
 
-/// A dataset with the given number of samples, whose batches contain only their size.
+/// A dataset with the given number of rows.
 struct Announced(usize);
 
 impl Dataset for Announced {
-    type Batch = Tensor;
+    type Row = i64;
 
     fn len(&self) -> usize {
         self.0
     }
-    fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<Tensor> {
-        Ok(Tensor::from(indices.len() as i64))
+    fn row(&self, _: usize, _: &mut RowRng) -> Result<i64> {
+        Ok(0)
     }
 }
 
@@ -355,7 +364,7 @@ fn refused<B: Batch>(mut loader: impl Loader<B>) -> String {
 fn row_indices_that_exceed_memory_are_an_error() {
     // The indices take 2^48 bytes, more than a process can allocate.
     let rows = 1 << 45;
-    let text = "cannot hold the indices of 35184372088832 rows in memory: ";
+    let text = "cannot hold 35184372088832 rows or their indices in memory: ";
     for error in [
         refused(rows_without_memory(rows).shuffle(1)),
         refused(DataLoader::new(Announced(1 << 45)).shuffle(1)),
@@ -366,7 +375,7 @@ fn row_indices_that_exceed_memory_are_an_error() {
     }
     let error = refused(DataLoader::new(Announced(usize::MAX)).shuffle(1));
     assert!(
-        error.starts_with(&format!("cannot hold the indices of {} rows in memory: ", usize::MAX)),
+        error.starts_with(&format!("cannot hold {} rows or their indices in memory: ", usize::MAX)),
         "{error}"
     );
     // Without shuffling, no indices are stored.

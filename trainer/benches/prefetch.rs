@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use ratio::{Case, compare};
-use trainer::data::{BatchRng, from_fn};
+use trainer::data::{RowRng, from_fn};
 use trainer::prelude::*;
 
 /// The CPU time of a step, and of producing a batch, in seconds.
@@ -71,12 +71,12 @@ struct Data {
 }
 
 impl Dataset for Data {
-    type Batch = Tensor;
+    type Row = Tensor;
 
     fn len(&self) -> usize {
         self.count
     }
-    fn batch(&self, _: &[usize], _: &mut BatchRng) -> Result<Tensor> {
+    fn row(&self, _: usize, _: &mut RowRng) -> Result<Tensor> {
         Ok(batch(self.turns))
     }
 }

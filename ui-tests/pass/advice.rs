@@ -187,12 +187,12 @@ fn data(loader: impl Loader<Pair>, inputs: Tensor) -> Result<()> {
 struct Items;
 
 impl trainer::data::Dataset for Items {
-    type Batch = Tensor;
+    type Row = Tensor;
 
     fn len(&self) -> usize {
         0
     }
-    fn batch(&self, _: &[usize], _: &mut trainer::data::BatchRng) -> Result<Tensor> {
+    fn row(&self, _: usize, _: &mut trainer::data::RowRng) -> Result<Tensor> {
         Ok(Tensor::new())
     }
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::data::PassNotes;
 use crate::moments::counters::Counters;
+use crate::moments::phase::Phase;
 
 /// The counters of the loop, over all fits. Checkpoints store them.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -116,6 +118,38 @@ pub(crate) struct FitState {
     pub(crate) window: AccumulationWindow,
     /// The fingerprints of the training and the validation data.
     pub(crate) data: [String; 2],
+    /// The loaders of the training and of the validation data.
+    #[serde(default)]
+    pub(crate) streams: [StreamPosition; 2],
+}
+
+/// From where a loader continues, if it cannot compute that from the number of a batch.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(transparent)]
+pub(crate) struct StreamPosition {
+    /// The position of a checkpoint, until its pass has begun.
+    pub(crate) resumed: Option<String>,
+    /// The notes of the current pass.
+    #[serde(skip)]
+    pub(crate) notes: Option<PassNotes>,
+}
+
+impl FitState {
+    /// Returns the position of the loader that the passes of a phase read.
+    pub(crate) fn stream_mut(&mut self, phase: Phase) -> &mut StreamPosition {
+        &mut self.streams[usize::from(phase != Phase::Train)]
+    }
+
+    /// Returns a copy for a checkpoint, with the positions of the loaders.
+    pub(crate) fn with_positions(&self) -> FitState {
+        let mut fit = self.clone();
+        for (stream, batch) in fit.streams.iter_mut().zip([self.position.train, self.position.valid]) {
+            if let Some(notes) = &stream.notes {
+                stream.resumed = notes.position(batch);
+            }
+        }
+        fit
+    }
 }
 
 impl Default for FitState {
@@ -128,6 +162,7 @@ impl Default for FitState {
             position: LoopPosition::default(),
             window: AccumulationWindow::default(),
             data: [String::new(), String::new()],
+            streams: [StreamPosition::default(), StreamPosition::default()],
         }
     }
 }

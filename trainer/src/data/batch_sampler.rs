@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rand::seq::SliceRandom;
 
-use super::loader::Borrowed;
+use super::notes::PassNotes;
 use super::rng::{ORDER, keyed};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
@@ -16,11 +16,36 @@ use crate::error::{Error, Result};
 /// Returns an error if there is not enough memory for the result.
 pub(super) fn row_numbers<N>(rows: Range<usize>, number: impl Fn(usize) -> N) -> Result<Vec<N>> {
     let mut numbers = Vec::new();
-    numbers.try_reserve_exact(rows.len()).map_err(|error| {
-        Error::usage(format!("cannot hold the indices of {} rows in memory: {error}", rows.len()))
-    })?;
+    reserve(&mut numbers, rows.len())?;
     numbers.extend(rows.map(number));
     Ok(numbers)
+}
+
+/// Reserves memory for a value of each row.
+///
+/// # Errors
+///
+/// Returns an error if there is not enough memory.
+pub(super) fn reserve<T>(values: &mut Vec<T>, rows: usize) -> Result<()> {
+    values
+        .try_reserve_exact(rows)
+        .map_err(|error| Error::usage(format!("cannot hold {rows} rows or their indices in memory: {error}")))
+}
+
+/// Returns `number(row)` of each row in the shuffled order of an epoch.
+///
+/// # Errors
+///
+/// Returns an error if there is not enough memory for the order.
+pub(super) fn permutation<N>(
+    rows: usize,
+    seed: u64,
+    epoch: u64,
+    number: impl Fn(usize) -> N,
+) -> Result<Vec<N>> {
+    let mut order = row_numbers(0..rows, number)?;
+    order.shuffle(&mut keyed(seed, epoch, ORDER));
+    Ok(order)
 }
 
 /// Divides a number of rows into batches.
@@ -31,6 +56,8 @@ pub(super) struct BatchSampler {
     pub(super) drop_last: bool,
     /// This rank's share of each batch; `None` if there is only one process.
     pub(super) share: Option<Share>,
+    /// Says which batches have no row for this rank, if there is more than one.
+    pub(super) notes: Option<PassNotes>,
     /// The seed for shuffling; `None` keeps the order of the data.
     pub(super) seed: Option<u64>,
 }
@@ -38,7 +65,7 @@ pub(super) struct BatchSampler {
 impl BatchSampler {
     /// Creates a sampler with batch size 1 that keeps the order of the data.
     pub(super) fn new(rows: usize) -> Self {
-        BatchSampler { rows, batch_size: 1, drop_last: false, share: None, seed: None }
+        BatchSampler { rows, batch_size: 1, drop_last: false, share: None, notes: None, seed: None }
     }
 
     #[track_caller]
@@ -73,29 +100,46 @@ impl BatchSampler {
     ///
     /// Returns an error if there is not enough memory for the order.
     pub(super) fn order<N>(&self, epoch: u64, number: impl Fn(usize) -> N) -> Result<Option<Vec<N>>> {
-        let Some(seed) = self.seed else { return Ok(None) };
-        let mut rng = keyed(seed, epoch, ORDER);
-        let mut order = row_numbers(0..self.rows, number)?;
-        order.shuffle(&mut rng);
-        Ok(Some(order))
+        self.seed.map(|seed| permutation(self.rows, seed, epoch, number)).transpose()
     }
 
     /// Returns the positions, in the order of the epoch, of this rank's rows of a batch.
     pub(super) fn rows_of(&self, batch: usize) -> Range<usize> {
-        let first = batch * self.batch_size;
-        let rows = self.batch_size.min(self.rows - first);
-        let own = self.share.map_or(0..rows, |share| share.rows(rows));
-        first + own.start..first + own.end
+        let all = self.all_rows_of(batch);
+        let own = self.share.map_or(0..all.len(), |share| share.rows(all.len()));
+        all.start + own.start..all.start + own.end
     }
 
-    /// Returns a function that reports which batches have no row for this rank; `None` if there is
-    /// only one process.
-    pub(super) fn borrowed(&self) -> Option<Borrowed> {
-        let BatchSampler { rows, batch_size, .. } = *self;
-        let share = self.share?;
-        Some(Box::new(move |batch| {
-            let first = usize::try_from(batch).map_or(rows, |batch| batch.saturating_mul(batch_size));
-            share.is_borrowed(batch_size.min(rows.saturating_sub(first)))
-        }))
+    /// Returns the positions of the rows of a batch on all ranks.
+    pub(super) fn all_rows_of(&self, batch: usize) -> Range<usize> {
+        let first = batch * self.batch_size;
+        first..first + self.batch_size.min(self.rows - first)
+    }
+
+    /// Whether a batch has no row for this rank.
+    pub(super) fn is_borrowed(&self, batch: usize) -> bool {
+        self.share.is_some_and(|share| share.is_borrowed(self.all_rows_of(batch).len()))
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub(super) fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    pub(super) fn set_share(&mut self, share: Share) {
+        self.share = Some(share);
+        self.notes = (share.of > 1).then(PassNotes::default);
+    }
+
+    /// Notes a batch that has no row for this rank.
+    pub(super) fn note(&self, batch: usize) {
+        if let Some(notes) = &self.notes
+            && self.is_borrowed(batch)
+        {
+            notes.set_borrowed(batch as u64);
+        }
     }
 }

@@ -1,13 +1,16 @@
 //! [`DataLoader`]: a loader for a [`Dataset`], with worker threads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::batch_sampler::{BatchSampler, row_numbers};
+use super::batch_sampler::{BatchSampler, reserve};
+use super::collate::Collate;
 use super::dataset::Dataset;
-use super::loader::{Batches, Borrowed, Loader};
+use super::loader::{Batches, Loader};
+use super::notes::PassNotes;
 use super::prefetch::{assert_depth, depth_in};
 use super::prefetch_pool::{BatchSender, PrefetchPool};
-use super::rng::BatchRng;
+use super::rng::RowRng;
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 
@@ -17,25 +20,20 @@ const MAX_WORKERS: usize = 1024;
 /// The default number of batches that each worker prefetches.
 const PREFETCH_PER_WORKER: usize = 2;
 
-/// Yields the batches of a [`Dataset`], optionally produced on worker threads.
+/// The maximum number of damaged rows that are named in a pass.
+const NAMED_DAMAGES: usize = 100;
+
+/// Yields batches of the rows of a [`Dataset`], optionally produced on worker threads.
 ///
-/// The batches and their order do not depend on the number of workers, nor on the batch that a pass
-/// starts at: each batch draws its random numbers from its own generator, which depends on the
-/// seed, the epoch, the index of the batch, and in several processes the rank.
+/// The batches and their order do not depend on the number of workers and of ranks, nor on the batch
+/// that a pass starts at: each row draws its random numbers from its own generator, which depends on
+/// the seed, the epoch and the position of the row in the epoch.
 ///
 /// ```
-/// # use trainer::data::BatchRng;
 /// use trainer::prelude::*;
-/// # struct Images;
-/// # impl Dataset for Images {
-/// #     type Batch = Tensor;
-/// #     fn len(&self) -> usize { 100 }
-/// #     fn batch(&self, indices: &[usize], _: &mut BatchRng) -> Result<Tensor> {
-/// #         Ok(Tensor::zeros([indices.len() as i64], (Kind::Float, Device::Cpu)))
-/// #     }
-/// # }
 ///
-/// let train = DataLoader::new(Images)
+/// let images: Vec<(Vec<f32>, i64)> = vec![(vec![0.0; 784], 7); 100];
+/// let train = DataLoader::new(images)
 ///     .batch_size(32)
 ///     .shuffle(42)
 ///     .drop_last(true)
@@ -54,6 +52,11 @@ pub struct DataLoader<D> {
     seed: Option<u64>,
     workers: usize,
     depth: Option<usize>,
+    skips_damaged: bool,
+    notes: PassNotes,
+    /// The batch that the next pass starts with, among those of the whole epoch, if it differs from
+    /// the number of the batch because some were left out.
+    sought: Option<usize>,
 }
 
 impl<D: Dataset> DataLoader<D> {
@@ -62,31 +65,40 @@ impl<D: Dataset> DataLoader<D> {
     #[must_use]
     pub fn new(dataset: D) -> Self {
         let sampler = BatchSampler::new(dataset.len());
-        DataLoader { dataset: Arc::new(dataset), sampler, seed: None, workers: 0, depth: None }
+        DataLoader {
+            dataset: Arc::new(dataset),
+            sampler,
+            seed: None,
+            workers: 0,
+            depth: None,
+            skips_damaged: false,
+            notes: PassNotes::default(),
+            sought: None,
+        }
     }
 
-    /// Sets the number of samples per batch. The last batch of an epoch may have fewer. Defaults to
-    /// 1.
+    /// Sets the number of rows per batch. The last batch of an epoch may have fewer. Defaults to 1.
     ///
     /// # Panics
     ///
-    /// Panics if `samples` is 0.
+    /// Panics if `rows` is 0.
     #[must_use]
     #[track_caller]
-    pub fn batch_size(mut self, samples: usize) -> Self {
-        self.sampler.set_batch_size(samples);
+    pub fn batch_size(mut self, rows: usize) -> Self {
+        self.sampler.set_batch_size(rows);
         self
     }
 
-    /// Shuffles the samples in each epoch. The order depends only on the seed and the epoch, and is
-    /// the same as in an [`InMemory`](super::InMemory) loader with the same seed.
+    /// Shuffles the rows in each epoch. The order depends only on the seed and the epoch. Unless the
+    /// data set has an [order](Dataset::order) of its own, it is the same as in an
+    /// [`InMemory`](super::InMemory) loader with the same seed.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
         self.sampler.seed = Some(seed);
         self
     }
 
-    /// Sets the seed of the batches' random number generators. Defaults to the seed of
+    /// Sets the seed of the rows' random number generators. Defaults to the seed of
     /// [`shuffle`](DataLoader::shuffle), or 0.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -129,21 +141,50 @@ impl<D: Dataset> DataLoader<D> {
         self.depth = Some(depth);
         self
     }
-}
 
-impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
-    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, D::Batch>> {
-        let pass = Arc::new(Pass {
+    /// Leaves out rows that cannot be produced, instead of ending the run with their error. A warning
+    /// names each of the first 100 in an epoch. Off by default.
+    ///
+    /// The batches of damaged rows are smaller, and a batch without any other row is left out, on all
+    /// ranks. A rank whose rows are all damaged borrows one from another rank.
+    #[must_use]
+    pub fn skip_damaged(mut self, skip: bool) -> Self {
+        self.skips_damaged = skip;
+        self
+    }
+
+    /// Returns what produces the rows of an epoch.
+    pub(super) fn pass(&self, epoch: u64) -> Result<Pass<D>> {
+        let order = self.dataset.order(epoch, self.sampler.seed)?;
+        if let Some(order) = &order
+            && order.len() != self.sampler.rows()
+        {
+            return Err(Error::usage(format!(
+                "`Dataset::order` returned {} indices: expected as many as the data set has rows, {}",
+                order.len(),
+                self.sampler.rows()
+            )));
+        }
+        Ok(Pass {
             dataset: Arc::clone(&self.dataset),
-            sampler: self.sampler.clone(),
-            order: self.sampler.order(epoch, |row| row)?,
+            order,
+            rows: self.sampler.rows(),
             seed: self.seed.or(self.sampler.seed).unwrap_or(0),
             epoch,
-        });
-        let indices = self.sampler.batches_from(start);
-        let workers = self.workers.max(usize::from(self.depth.is_some())).min(indices.len());
+            notes: self.skips_damaged.then(|| self.notes.clone()),
+            damaged: AtomicUsize::new(0),
+        })
+    }
+
+    /// Produces `make` of each of `items`, on the threads of this loader.
+    pub(super) fn produce<T: Send + 'static>(
+        &self,
+        items: std::ops::Range<usize>,
+        make: impl Fn(usize) -> Result<T> + Send + Sync + 'static,
+    ) -> Result<Box<dyn Iterator<Item = Result<T>>>> {
+        let workers = self.workers.max(usize::from(self.depth.is_some())).min(items.len());
         if workers == 0 {
-            return Ok(Box::new(indices.map(move |index| pass.batch(index))));
+            return Ok(Box::new(items.map(make)));
         }
         if workers > MAX_WORKERS {
             return Err(Error::usage(format!(
@@ -151,22 +192,85 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
                 self.workers
             )));
         }
-        let depth = depth_in(self.depth.unwrap_or(workers * PREFETCH_PER_WORKER), Some(indices.len()))?;
-        let workers = (0..workers).map(|nth| {
-            let pass = Arc::clone(&pass);
-            let own = indices.clone().skip(nth).step_by(workers);
-            move |sender: &BatchSender<D::Batch>| sender.send_all(own.map(|index| pass.batch(index)))
+        let depth = depth_in(self.depth.unwrap_or(workers * PREFETCH_PER_WORKER), Some(items.len()))?;
+        let make = Arc::new(make);
+        let producers = (0..workers).map(|nth| {
+            let make = Arc::clone(&make);
+            let own = items.clone().skip(nth).step_by(workers);
+            move |sender: &BatchSender<T>| sender.send_all(own.map(|item| make(item)))
         });
-        Ok(Box::new(PrefetchPool::start(depth, workers.collect())?))
+        Ok(Box::new(PrefetchPool::start(depth, producers.collect())?))
+    }
+
+    pub(super) fn shared_notes(&self) -> &PassNotes {
+        &self.notes
+    }
+
+    pub(super) fn set_share(&mut self, share: Share) {
+        self.sampler.set_share(share);
+    }
+
+    pub(super) fn sampler(&self) -> &BatchSampler {
+        &self.sampler
+    }
+
+    /// Describes everything that determines the rows.
+    pub(super) fn fingerprint_of_rows(&self) -> String {
+        let mut text = self.dataset.fingerprint();
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text + &self.sampler.fingerprint()
+            + &self.seed.map(|seed| format!(", seed {seed}")).unwrap_or_default()
+    }
+}
+
+impl<D> Loader<<D::Row as Collate>::Batch> for DataLoader<D>
+where
+    D: Dataset<Row: Collate>,
+{
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, <D::Row as Collate>::Batch>> {
+        let pass = self.pass(epoch)?;
+        let sampler = self.sampler.clone();
+        let first = self.sought.take().map_or(start, |sought| sought as u64);
+        let made =
+            self.produce(self.sampler.batches_from(first), move |index| pass.batch(&sampler, index))?;
+        let notes = self.notes.clone();
+        let follows_positions = self.skips_damaged;
+        let mut nth = start;
+        Ok(Box::new(made.filter_map(move |made| match made {
+            Ok(Made { batch: None, .. }) => None,
+            Err(error) => Some(Err(error)),
+            Ok(Made { index, batch: Some(batch), is_borrowed }) => {
+                if is_borrowed {
+                    notes.set_borrowed(nth);
+                }
+                nth += 1;
+                if follows_positions {
+                    notes.set_position(nth, (index + 1).to_string());
+                }
+                Some(Ok(batch))
+            }
+        })))
     }
 
     fn share(&mut self, share: Share) -> Result<()> {
-        self.sampler.share = Some(share);
+        self.sampler.set_share(share);
         Ok(())
     }
 
-    fn borrowed(&self) -> Option<Borrowed> {
-        self.sampler.borrowed()
+    fn notes(&self) -> Option<PassNotes> {
+        (self.skips_damaged || self.sampler.notes.is_some()).then(|| self.notes.clone())
+    }
+
+    fn seek(&mut self, _epoch: u64, batch: u64, position: &str) -> Result<()> {
+        let index = position.parse().map_err(|_| {
+            Error::usage(format!(
+                "the position of batch {batch} in the checkpoint is {position:?}: expected a number"
+            ))
+        })?;
+        self.sought = Some(index);
+        Ok(())
     }
 
     fn len(&self) -> Option<u64> {
@@ -174,28 +278,81 @@ impl<D: Dataset> Loader<D::Batch> for DataLoader<D> {
     }
 
     fn fingerprint(&self) -> Option<String> {
-        Some(self.sampler.fingerprint() + &self.seed.map(|seed| format!(", seed {seed}")).unwrap_or_default())
+        Some(self.fingerprint_of_rows())
     }
 }
 
-/// The data that the workers of one pass share.
-struct Pass<D> {
+/// A batch of a pass, as a worker made it.
+struct Made<B> {
+    /// The number of the batch, counting those that are left out.
+    index: usize,
+    /// `None` if all its rows are damaged.
+    batch: Option<B>,
+    is_borrowed: bool,
+}
+
+/// Produces the rows of one epoch. The workers share it.
+pub(super) struct Pass<D> {
     dataset: Arc<D>,
-    sampler: BatchSampler,
     order: Option<Vec<usize>>,
+    rows: usize,
     seed: u64,
     epoch: u64,
+    /// For the names of damaged rows, if they are left out.
+    notes: Option<PassNotes>,
+    /// The number of damaged rows so far.
+    damaged: AtomicUsize,
 }
 
 impl<D: Dataset> Pass<D> {
-    /// Produces the batch with this index.
-    fn batch(&self, index: usize) -> Result<D::Batch> {
-        let rows = self.sampler.rows_of(index);
-        let rank = self.sampler.share.map_or(0, |share| share.rank);
-        let mut rng = BatchRng::new(self.seed, self.epoch, index, rank);
-        match &self.order {
-            Some(order) => self.dataset.batch(&order[rows], &mut rng),
-            None => self.dataset.batch(&row_numbers(rows, |row| row)?, &mut rng),
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Produces the row at a position of the epoch; `None` if it is damaged and left out.
+    pub(super) fn row(&self, position: usize) -> Result<Option<D::Row>> {
+        let index = self.order.as_ref().map_or(position, |order| order[position]);
+        let row = self.dataset.row(index, &mut RowRng::new(self.seed, self.epoch, position));
+        let (Err(error), Some(notes)) = (&row, &self.notes) else { return row.map(Some) };
+        match self.damaged.fetch_add(1, Ordering::Relaxed) {
+            before if before < NAMED_DAMAGES => notes.warn(format!("left out a damaged row: {error}")),
+            NAMED_DAMAGES => notes.warn(format!(
+                "more than {NAMED_DAMAGES} damaged rows in epoch {}: further ones are left out without being named",
+                self.epoch
+            )),
+            _ => {}
         }
+        Ok(None)
+    }
+
+    fn rows_at(&self, positions: impl Iterator<Item = usize>) -> Result<Vec<D::Row>> {
+        let mut rows = Vec::new();
+        reserve(&mut rows, positions.size_hint().0)?;
+        for position in positions {
+            rows.extend(self.row(position)?);
+        }
+        Ok(rows)
+    }
+}
+
+impl<D: Dataset<Row: Collate>> Pass<D> {
+    /// Produces the batch with this index.
+    fn batch(&self, sampler: &BatchSampler, index: usize) -> Result<Made<<D::Row as Collate>::Batch>> {
+        let own = sampler.rows_of(index);
+        let mut is_borrowed = sampler.is_borrowed(index);
+        let mut rows = self.rows_at(own.clone())?;
+        if rows.is_empty() {
+            // All own rows are damaged: any other row of the batch will do, with a weight of 0.
+            is_borrowed = true;
+            let others = sampler.all_rows_of(index).filter(|position| !own.contains(position));
+            for position in others {
+                rows.extend(self.row(position)?);
+                if !rows.is_empty() {
+                    break;
+                }
+            }
+        }
+        let batch = if rows.is_empty() { None } else { Some(D::Row::collate(rows)?) };
+        Ok(Made { index, batch, is_borrowed })
     }
 }

@@ -3,7 +3,8 @@
 use tch::Tensor;
 
 use super::batch_sampler::BatchSampler;
-use super::loader::{Batches, Borrowed, Loader};
+use super::loader::{Batches, Loader};
+use super::notes::PassNotes;
 use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::Result;
@@ -71,6 +72,7 @@ impl<D: Rows> Loader<D> for InMemory<D> {
         let order = order.map(|order| Tensor::f_from_slice(&order)).transpose()?;
         Ok(Box::new(self.sampler.batches_from(start).map(move |index| {
             let rows = self.sampler.rows_of(index);
+            self.sampler.note(index);
             let first = rows.start as i64;
             let count = rows.len() as i64;
             Ok(match &order {
@@ -81,12 +83,12 @@ impl<D: Rows> Loader<D> for InMemory<D> {
     }
 
     fn share(&mut self, share: Share) -> Result<()> {
-        self.sampler.share = Some(share);
+        self.sampler.set_share(share);
         Ok(())
     }
 
-    fn borrowed(&self) -> Option<Borrowed> {
-        self.sampler.borrowed()
+    fn notes(&self) -> Option<PassNotes> {
+        self.sampler.notes.clone()
     }
 
     fn len(&self) -> Option<u64> {

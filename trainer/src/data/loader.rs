@@ -2,6 +2,7 @@
 
 use super::batch::Batch;
 use super::named::NamedLoader;
+use super::notes::PassNotes;
 use super::prefetch::Prefetch;
 use super::rows::Rows;
 use super::share::{PerRank, Sliced};
@@ -10,10 +11,6 @@ use crate::error::{Error, Result};
 
 /// An iterator over the batches of one pass.
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
-
-/// A function that returns whether the batch at this index of the current pass has no row for this
-/// rank, which then borrows a row from another rank.
-pub type Borrowed = Box<dyn Fn(u64) -> bool + Send>;
 
 /// Yields the batches of an epoch, starting at any index.
 #[diagnostic::on_unimplemented(
@@ -83,10 +80,23 @@ pub trait Loader<B: Batch> {
         )))
     }
 
-    /// Returns a function that determines which batches of the current pass [are
-    /// borrowed](Share::is_borrowed), or `None` if none are.
-    fn borrowed(&self) -> Option<Borrowed> {
+    /// Returns what the loader notes about the batches of its passes: which of them [are
+    /// borrowed](Share::is_borrowed), from which position it continues with each, and warnings. Called
+    /// before each pass. Defaults to `None`, for a loader that notes nothing.
+    fn notes(&self) -> Option<PassNotes> {
         None
+    }
+
+    /// Prepares the next call of [`batches`](Loader::batches), for this epoch and starting with this
+    /// batch, with the [position](PassNotes::set_position) that was noted before the batch. Called
+    /// when a run is resumed in the middle of an epoch. The default implementation does nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the position is not one of this loader.
+    fn seek(&mut self, epoch: u64, batch: u64, position: &str) -> Result<()> {
+        let _ = (epoch, batch, position);
+        Ok(())
     }
 
     /// Divides each batch among the ranks, if [several processes](crate::distributed) train
@@ -185,8 +195,12 @@ macro_rules! through {
                 (**self).share(share)
             }
 
-            fn borrowed(&self) -> Option<Borrowed> {
-                (**self).borrowed()
+            fn notes(&self) -> Option<PassNotes> {
+                (**self).notes()
+            }
+
+            fn seek(&mut self, epoch: u64, batch: u64, position: &str) -> Result<()> {
+                (**self).seek(epoch, batch, position)
             }
         }
     )+};

@@ -1,8 +1,9 @@
 //! Batches, and the loaders that yield them.
 //!
 //! - [`InMemory`] splits tensors that fit into memory.
-//! - [`DataLoader`] yields the batches of a [`Dataset`], whose samples are produced on demand,
-//!   optionally on several threads.
+//! - [`DataLoader`] makes batches of the rows of a [`Dataset`], which are produced on demand,
+//!   optionally on several threads: of the same number of rows, by their
+//!   [lengths](DataLoader::by_length), or [packed](DataLoader::pack).
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
 //! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!
@@ -10,31 +11,39 @@
 
 mod batch;
 mod batch_sampler;
+mod by_length;
+mod collate;
 mod data_loader;
 mod dataset;
 mod from_fn;
 mod in_memory;
 mod loader;
 mod named;
+mod notes;
 mod prefetch;
 mod prefetch_pool;
 mod rng;
 pub(crate) mod rows;
+mod sequence;
 mod share;
 
 pub use batch::Batch;
+pub use by_length::{Buckets, ByLength, Grouping, Packing};
+pub use collate::{Collate, pad, pad_mask};
 pub use data_loader::DataLoader;
 pub use dataset::Dataset;
 pub use from_fn::{FromFn, IntoBatch, from_fn};
 pub use in_memory::InMemory;
-pub use loader::{Batches, Borrowed, Loader};
+pub use loader::{Batches, Loader};
 pub(crate) use named::not_one_loader;
 pub use named::{NamedLoader, NamedLoaders};
+pub use notes::PassNotes;
 pub use prefetch::Prefetch;
-/// The version of rand whose traits [`BatchRng`] implements.
+/// The version of rand whose traits [`RowRng`] implements.
 pub use rand;
-pub use rng::BatchRng;
+pub use rng::RowRng;
 pub use rows::Rows;
+pub use sequence::{IGNORED, Sequence, Sequences};
 pub use share::{PerRank, Sliced};
 
 /// Derives [`Batch`](trait@Batch) for a struct whose fields are all batches.

@@ -4,7 +4,8 @@ use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use super::batch::Batch;
-use super::loader::{Batches, Borrowed, Loader};
+use super::loader::{Batches, Loader};
+use super::notes::PassNotes;
 use super::prefetch_pool::{BatchSender, PrefetchPool};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
@@ -60,14 +61,16 @@ fn try_lock<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
     }
 }
 
+fn is_active() -> Error {
+    Error::usage("the previous pass over this loader is still active: exhaust or drop its iterator first")
+}
+
 impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
         let loader = Arc::clone(&self.loader);
         let make = move |sender: &BatchSender<B>| {
             let Some(mut loader) = try_lock(&loader) else {
-                return sender.send_all(iter::once(Err(Error::usage(
-                    "the previous pass over this loader is still active: exhaust or drop its iterator first",
-                ))));
+                return sender.send_all(iter::once(Err(is_active())));
             };
             match loader.batches(epoch, start) {
                 Ok(batches) => sender.send_all(batches),
@@ -88,16 +91,15 @@ impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
     }
 
     fn share(&mut self, share: Share) -> Result<()> {
-        match try_lock(&self.loader) {
-            Some(mut loader) => loader.share(share),
-            None => Err(Error::usage(
-                "the previous pass over this loader is still active: exhaust or drop its iterator first",
-            )),
-        }
+        try_lock(&self.loader).ok_or_else(is_active)?.share(share)
     }
 
-    fn borrowed(&self) -> Option<Borrowed> {
-        try_lock(&self.loader)?.borrowed()
+    fn notes(&self) -> Option<PassNotes> {
+        try_lock(&self.loader)?.notes()
+    }
+
+    fn seek(&mut self, epoch: u64, batch: u64, position: &str) -> Result<()> {
+        try_lock(&self.loader).ok_or_else(is_active)?.seek(epoch, batch, position)
     }
 
     fn is_deterministic(&self) -> bool {

@@ -1,10 +1,8 @@
 //! Loaders for several processes: [`Sliced`] and [`PerRank`].
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use super::batch::Batch;
-use super::loader::{Batches, Borrowed, Loader};
+use super::loader::{Batches, Loader};
+use super::notes::PassNotes;
 use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::Result;
@@ -14,27 +12,26 @@ use crate::error::Result;
 pub struct Sliced<L> {
     loader: L,
     share: Option<Share>,
-    /// The indices of the batches of the current pass that have no row for this rank.
-    borrowed: Arc<Mutex<BTreeSet<u64>>>,
+    /// For the notes of a loader that notes nothing itself.
+    notes: PassNotes,
 }
 
 impl<L> Sliced<L> {
     pub(super) fn new(loader: L) -> Self {
-        Sliced { loader, share: None, borrowed: Arc::default() }
+        Sliced { loader, share: None, notes: PassNotes::default() }
     }
 }
 
 impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
+        let notes = self.loader.notes().unwrap_or_else(|| self.notes.clone());
         let batches = self.loader.batches(epoch, start)?;
         let Some(share) = self.share else { return Ok(batches) };
-        let borrowed = Arc::clone(&self.borrowed);
-        borrowed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(Box::new((start..).zip(batches).map(move |(index, batch)| {
             let batch = batch?;
             let rows = usize::try_from(batch.rows()?).unwrap_or(0);
             if share.is_borrowed(rows) {
-                borrowed.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+                notes.set_borrowed(index);
             }
             let own = share.rows(rows);
             Ok(batch.slice(own.start as i64, own.len() as i64))
@@ -58,9 +55,12 @@ impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
         Ok(())
     }
 
-    fn borrowed(&self) -> Option<Borrowed> {
-        let borrowed = Arc::clone(&self.borrowed);
-        Some(Box::new(move |index| borrowed.lock().unwrap_or_else(PoisonError::into_inner).contains(&index)))
+    fn notes(&self) -> Option<PassNotes> {
+        self.loader.notes().or_else(|| Some(self.notes.clone()))
+    }
+
+    fn seek(&mut self, epoch: u64, batch: u64, position: &str) -> Result<()> {
+        self.loader.seek(epoch, batch, position)
     }
 }
 
@@ -94,5 +94,13 @@ impl<B: Batch, L: Loader<B>> Loader<B> for PerRank<L> {
 
     fn share(&mut self, _: Share) -> Result<()> {
         Ok(())
+    }
+
+    fn notes(&self) -> Option<PassNotes> {
+        self.0.notes()
+    }
+
+    fn seek(&mut self, epoch: u64, batch: u64, position: &str) -> Result<()> {
+        self.0.seek(epoch, batch, position)
     }
 }

@@ -188,6 +188,14 @@ impl Run {
         }
     }
 
+    /// Adds a warning about what only this rank has seen, which its process prints.
+    pub(crate) fn warn_on_any_rank(&self, text: String) {
+        if self.rank > 0 {
+            terminal::eprint_line(&format!("warning: rank {}: {text}", self.rank));
+        }
+        self.warn(text);
+    }
+
     /// Prints a line on standard error in the process of rank 0. Not for warnings.
     pub(crate) fn notice(&self, text: &str) {
         if self.rank == 0 {

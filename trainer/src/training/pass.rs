@@ -5,7 +5,7 @@ use tch::Device;
 use super::decide::{Decision, NextBatch, decide};
 use super::window;
 use crate::checkpoint::progress::{LoopPosition, Stage};
-use crate::data::{Batch, Batches, Borrowed, Loader};
+use crate::data::{Batch, Batches, Loader, PassNotes};
 use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::phase::Phase;
@@ -23,9 +23,8 @@ pub(super) struct Pass<'a, B> {
     ahead: Option<Option<Result<B>>>,
     /// The batch after that, if it was already drawn.
     second: Option<Option<Result<B>>>,
-    /// Returns whether the batch with the given index has no row for this rank; `None` if every
-    /// batch has one.
-    borrowed: Option<Borrowed>,
+    /// What the loader says about the batches.
+    notes: Option<PassNotes>,
 }
 
 impl<'a, B: Batch> Pass<'a, B> {
@@ -43,13 +42,21 @@ impl<'a, B: Batch> Pass<'a, B> {
         run.progress.counters.batch_idx = start;
         run.progress.batches = batches_of(known, left);
         loader.share(run.ranks.world.share())?;
-        let borrowed = loader.borrowed();
+        let notes = loader.notes();
+        if let Some(notes) = &notes {
+            notes.clear();
+        }
+        let stream = run.fit.stream_mut(run.place.phase);
+        stream.notes.clone_from(&notes);
+        if let (Some(batch), Some(position)) = (resumed, stream.resumed.take()) {
+            loader.seek(epoch, batch, &position)?;
+        }
         if resumed.is_none() {
             run.log.get_mut().restart(run.place.phase);
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = draw(run, || loader.batches(epoch, start))??;
-        Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, borrowed })
+        Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, notes })
     }
 
     /// [Decides](Run::decide) whether the pass goes on, and returns its next batch; `None` at its
@@ -72,6 +79,9 @@ impl<'a, B: Batch> Pass<'a, B> {
                     run.fit.position = LoopPosition { train: done, ..begun };
                 }
                 _ => run.fit.position.valid = done,
+            }
+            if let Some(notes) = &self.notes {
+                notes.forget_before(done);
             }
             let next = if run.ranks.world.is_solo() { None } else { Some(self.look(run, weigh)?) };
             let decision = decide(run, next)?;
@@ -160,12 +170,16 @@ impl<'a, B: Batch> Pass<'a, B> {
     /// Whether the next batch has no row for this rank. Peeks at the batch.
     fn is_borrowed(&mut self, run: &mut Run) -> bool {
         let index = run.progress.counters.batch_idx;
-        self.peek(run).is_some() && self.borrowed.as_ref().is_some_and(|borrowed| borrowed(index))
+        self.peek(run).is_some() && self.notes.as_ref().is_some_and(|notes| notes.is_borrowed(index))
     }
 
     fn draw(&mut self, run: &mut Run) -> Option<Result<B>> {
         self.left = self.left.checked_sub(1)?;
-        draw(run, || self.batches.next()).unwrap_or_else(|error| Some(Err(error)))
+        let drawn = draw(run, || self.batches.next()).unwrap_or_else(|error| Some(Err(error)));
+        if let Some(notes) = &self.notes {
+            notes.take_warnings().into_iter().for_each(|warning| run.warn_on_any_rank(warning));
+        }
+        drawn
     }
 }
 

@@ -29,7 +29,7 @@ impl Part for Position {
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.set("progress", &run.progress)?;
-        saved.set("fit", &run.fit)?;
+        saved.set("fit", &run.fit.with_positions())?;
         Ok(saved)
     }
 

@@ -1,0 +1,444 @@
+//! [`ByLength`]: batches whose rows depend on the lengths of the data.
+
+use std::cmp::Reverse;
+use std::collections::VecDeque;
+use std::fmt;
+use std::iter;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::batch::Batch;
+use super::collate::Collate;
+use super::data_loader::DataLoader;
+use super::dataset::Dataset;
+use super::loader::{Batches, Loader};
+use super::notes::PassNotes;
+use super::sequence::{Sequence, Sequences};
+use crate::distributed::Share;
+use crate::error::{Error, Result};
+
+/// The number of rows that a worker produces together.
+const ROWS_PER_TASK: usize = 32;
+
+/// A loader that chooses the rows of a batch by their lengths: see [`DataLoader::pack`] and
+/// [`DataLoader::by_length`].
+///
+/// It reads the rows in the order of the [`DataLoader`], and holds those that are not in a batch yet.
+/// A checkpoint stores which these are; a resumed run reads them again, and nothing else that came
+/// before. Several ranks form the same batches, for which each of them reads all rows, and then
+/// divide each batch.
+pub struct ByLength<D, G> {
+    loader: DataLoader<D>,
+    grouping: G,
+    sought: Option<Position>,
+}
+
+/// Which rows the batches that are still to come consist of.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Position {
+    /// The position in the epoch of the first row that was not read yet.
+    next: usize,
+    /// The pieces that were read and are in no batch yet: the positions of their rows, and which
+    /// piece of its row each is.
+    held: Vec<(usize, usize)>,
+}
+
+/// A part of a row, and where it comes from.
+struct Piece<P> {
+    at: (usize, usize),
+    value: P,
+}
+
+/// The rule that chooses the rows of a batch.
+///
+/// It is a function of the pieces that it is given: the batches after a resume are the same because
+/// the pieces are.
+pub trait Grouping<R>: Clone + Send + Sync + 'static {
+    /// What a row is divided into.
+    type Piece: Send + 'static;
+    /// The type of the batch.
+    type Batch: Batch;
+
+    /// Divides a row into pieces, in order.
+    fn pieces(&self, row: R) -> Vec<Self::Piece>;
+
+    /// Returns the indices of the pieces of the rows of the next batch, among those that are held, the
+    /// oldest first; `None` if further pieces must be read before. If `is_all`, there are no further
+    /// pieces.
+    fn choose(&self, held: &[&Self::Piece], rows: usize, is_all: bool) -> Option<Vec<Vec<usize>>>;
+
+    /// Makes a batch.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the rows do not fit together.
+    fn collate(&self, rows: Vec<Vec<Self::Piece>>) -> Result<Self::Batch>;
+
+    /// Describes the rule, for checkpoints.
+    fn describe(&self) -> String;
+}
+
+impl<D: Dataset> DataLoader<D> {
+    /// Packs sequences into rows of `length` tokens, so that little of a batch is padding. Each batch
+    /// has as many rows as [`batch_size`](DataLoader::batch_size) says.
+    ///
+    /// Among the sequences that were read ahead (256, see [`Packing::read_ahead`]), the oldest is placed
+    /// first, and then the longest ones, each into the row with the least room that is enough for it
+    /// (best fit). A sequence of more than `length` tokens is split.
+    ///
+    /// ```
+    /// use trainer::data::{Sequence, Sequences};
+    /// use trainer::prelude::*;
+    ///
+    /// let texts: Vec<Vec<i64>> = (1..100).map(|length| vec![7; length % 12 + 1]).collect();
+    /// let mut train = DataLoader::new(texts).batch_size(4).shuffle(42).pack(16);
+    /// let batch: Sequences = train.batches(0, 0)?.next().expect("there are several batches")?;
+    /// assert_eq!(batch.tokens.size(), [4, 16]);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    ///
+    /// Sequences in the same row must not see each other: pass [`Sequences::causal_mask`] to the attention
+    /// and [`Sequences::positions`] to the embedding of positions. With [`Sequences::weight`] as
+    /// [`Task::weight`](crate::Task::weight), the loss of an accumulated step and of several ranks is the
+    /// mean over all tokens.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `length` is 0.
+    #[must_use]
+    #[track_caller]
+    pub fn pack(self, length: usize) -> ByLength<D, Packing>
+    where
+        D::Row: Into<Sequence>,
+    {
+        assert!(length > 0, "`.pack(0)`: expected a length of at least 1");
+        ByLength { loader: self, grouping: Packing { length, read_ahead: 256 }, sought: None }
+    }
+
+    /// Makes batches of rows of similar length, so that little of a batch is padding: the rows of a batch
+    /// are in the same bucket, of those that end at `boundaries`. `length` returns the length of a row.
+    ///
+    /// A batch follows when a bucket has enough rows, and at the end of the epoch for each bucket that
+    /// has any.
+    ///
+    /// ```
+    /// use trainer::data::{Sequence, Sequences};
+    /// use trainer::prelude::*;
+    ///
+    /// let texts: Vec<Sequence> = (1..100).map(|length| vec![7; length % 12 + 1].into()).collect();
+    /// let mut train = DataLoader::new(texts).batch_size(4).shuffle(42).by_length(&[4, 8, 12], Sequence::len);
+    /// for batch in train.batches(0, 0)? {
+    ///     let batch: Sequences = batch?;
+    ///     assert!([4, 8, 12].iter().any(|end| (end - 3..=*end).contains(&batch.tokens.size()[1])));
+    /// }
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if the boundaries do not increase.
+    #[must_use]
+    #[track_caller]
+    pub fn by_length(
+        self,
+        boundaries: &[usize],
+        length: impl Fn(&D::Row) -> usize + Send + Sync + 'static,
+    ) -> ByLength<D, Buckets<D::Row>>
+    where
+        D::Row: Collate,
+    {
+        assert!(
+            boundaries.is_sorted_by(|a, b| a < b),
+            "`.by_length({boundaries:?}, …)`: expected increasing boundaries"
+        );
+        let grouping = Buckets { boundaries: boundaries.into(), length: Arc::new(length) };
+        ByLength { loader: self, grouping, sought: None }
+    }
+}
+
+impl<D> ByLength<D, Packing> {
+    /// Sets the number of sequences that are read ahead, among which the best fit is chosen. Defaults to
+    /// 256; more of them leave less padding.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `sequences` is 0.
+    #[must_use]
+    #[track_caller]
+    pub fn read_ahead(mut self, sequences: usize) -> Self {
+        assert!(sequences > 0, "`.read_ahead(0)`: expected at least 1");
+        self.grouping.read_ahead = sequences;
+        self
+    }
+}
+
+impl<D, G> Loader<G::Batch> for ByLength<D, G>
+where
+    D: Dataset,
+    G: Grouping<D::Row>,
+{
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, G::Batch>> {
+        let left_out = if self.sought.is_some() { 0 } else { start };
+        let position = self.sought.take().unwrap_or_default();
+        let mut pass = Pass::begin(&self.loader, self.grouping.clone(), epoch, &position)?;
+        // Without a position, the batches before the start are formed and left out.
+        for _ in 0..left_out {
+            if pass.next_rows()?.is_none() {
+                break;
+            }
+        }
+        let notes = self.loader.shared_notes().clone();
+        notes.set_position(start, pass.position());
+        let mut nth = start;
+        Ok(Box::new(iter::from_fn(move || {
+            let rows = match pass.next_rows() {
+                Ok(rows) => rows?,
+                Err(error) => return Some(Err(error)),
+            };
+            if let Some(share) = pass.share
+                && share.is_borrowed(rows.len())
+            {
+                notes.set_borrowed(nth);
+            }
+            nth += 1;
+            notes.set_position(nth, pass.position());
+            let own = pass.share.map_or(0..rows.len(), |share| share.rows(rows.len()));
+            Some(pass.grouping.collate(rows.into_iter().skip(own.start).take(own.len()).collect()))
+        })))
+    }
+
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.loader.set_share(share);
+        Ok(())
+    }
+
+    fn notes(&self) -> Option<PassNotes> {
+        Some(self.loader.shared_notes().clone())
+    }
+
+    fn seek(&mut self, _epoch: u64, batch: u64, position: &str) -> Result<()> {
+        let position: Position = serde_json::from_str(position).map_err(|error| {
+            Error::usage(format!(
+                "the position of batch {batch} of the data in the checkpoint cannot be read: {error}"
+            ))
+        })?;
+        let rows = self.loader.sampler().rows();
+        if let Some(beyond) =
+            position.held.iter().map(|(row, _)| *row + 1).chain([position.next]).find(|at| *at > rows)
+        {
+            return Err(Error::usage(format!(
+                "the position of batch {batch} in the checkpoint is row {beyond}, but the data has {rows} rows"
+            )));
+        }
+        self.sought = Some(position);
+        Ok(())
+    }
+
+    fn fingerprint(&self) -> Option<String> {
+        Some(format!("{}, {}", self.loader.fingerprint_of_rows(), self.grouping.describe()))
+    }
+}
+
+/// The rows of an epoch on their way into batches.
+struct Pass<R, G: Grouping<R>> {
+    grouping: G,
+    /// The rows that were not read yet, and the position of each; `None` for a damaged row.
+    rows: Box<dyn Iterator<Item = Result<Vec<(usize, Result<Option<R>>)>>>>,
+    /// Rows that a worker produced together.
+    chunk: VecDeque<(usize, Result<Option<R>>)>,
+    held: Vec<Piece<G::Piece>>,
+    next: usize,
+    is_all: bool,
+    rows_per_batch: usize,
+    drops_last: bool,
+    share: Option<Share>,
+}
+
+impl<R: Send + 'static, G: Grouping<R>> Pass<R, G> {
+    fn begin<D: Dataset<Row = R>>(
+        loader: &DataLoader<D>,
+        grouping: G,
+        epoch: u64,
+        from: &Position,
+    ) -> Result<Self> {
+        let pass = loader.pass(epoch)?;
+        let mut held = Vec::new();
+        for &(row, nth) in &from.held {
+            let pieces = pass.row(row)?.map_or_else(Vec::new, |row| grouping.pieces(row));
+            held.extend(pieces.into_iter().nth(nth).map(|value| Piece { at: (row, nth), value }));
+        }
+        let first = from.next;
+        let count = pass.rows();
+        let chunks = (count - first.min(count)).div_ceil(ROWS_PER_TASK);
+        let rows = loader.produce(0..chunks, move |nth| {
+            let start = first + nth * ROWS_PER_TASK;
+            Ok((start..(start + ROWS_PER_TASK).min(count)).map(|at| (at, pass.row(at))).collect())
+        })?;
+        let sampler = loader.sampler();
+        Ok(Pass {
+            grouping,
+            rows,
+            chunk: VecDeque::new(),
+            held,
+            next: first,
+            is_all: false,
+            rows_per_batch: sampler.batch_size(),
+            drops_last: sampler.drop_last,
+            share: sampler.share,
+        })
+    }
+
+    /// Returns the rows of the next batch on all ranks.
+    fn next_rows(&mut self) -> Result<Option<Vec<Vec<G::Piece>>>> {
+        loop {
+            let held: Vec<_> = self.held.iter().map(|piece| &piece.value).collect();
+            let Some(chosen) = self.grouping.choose(&held, self.rows_per_batch, self.is_all) else {
+                if self.is_all {
+                    return Ok(None);
+                }
+                self.read()?;
+                continue;
+            };
+            let is_incomplete = chosen.len() < self.rows_per_batch;
+            let rows = self.take(chosen);
+            if !(is_incomplete && self.drops_last) {
+                return Ok(Some(rows));
+            }
+        }
+    }
+
+    /// Reads one more row.
+    fn read(&mut self) -> Result<()> {
+        if self.chunk.is_empty() {
+            match self.rows.next() {
+                Some(chunk) => self.chunk = chunk?.into(),
+                None => self.is_all = true,
+            }
+        }
+        if let Some((at, row)) = self.chunk.pop_front() {
+            self.next = at + 1;
+            let pieces = row?.map_or_else(Vec::new, |row| self.grouping.pieces(row));
+            let pieces = pieces.into_iter().enumerate();
+            self.held.extend(pieces.map(|(nth, value)| Piece { at: (at, nth), value }));
+        }
+        Ok(())
+    }
+
+    /// Removes the chosen pieces from those that are held.
+    fn take(&mut self, chosen: Vec<Vec<usize>>) -> Vec<Vec<G::Piece>> {
+        let mut held: Vec<Option<Piece<G::Piece>>> = self.held.drain(..).map(Some).collect();
+        let mut take = |at: usize| held[at].take().expect("a piece is chosen once").value;
+        let rows = chosen.into_iter().map(|row| row.into_iter().map(&mut take).collect()).collect();
+        self.held.extend(held.into_iter().flatten());
+        rows
+    }
+
+    fn position(&self) -> String {
+        let held = self.held.iter().map(|piece| piece.at).collect();
+        serde_json::to_string(&Position { next: self.next, held }).expect("numbers are valid JSON")
+    }
+}
+
+/// Packs sequences into rows of the same length: see [`DataLoader::pack`].
+#[derive(Clone, Debug)]
+pub struct Packing {
+    length: usize,
+    read_ahead: usize,
+}
+
+impl<R: Into<Sequence> + 'static> Grouping<R> for Packing {
+    type Piece = Sequence;
+    type Batch = Sequences;
+
+    fn pieces(&self, row: R) -> Vec<Sequence> {
+        row.into().pieces(self.length).collect()
+    }
+
+    fn choose(&self, held: &[&Sequence], rows: usize, is_all: bool) -> Option<Vec<Vec<usize>>> {
+        let tokens: usize = held.iter().map(|sequence| sequence.len()).sum();
+        if held.is_empty() || !is_all && (held.len() < self.read_ahead || tokens < rows * self.length) {
+            return None;
+        }
+        // The oldest first, so that none stays behind; then the longest.
+        let mut order: Vec<usize> = (1..held.len()).collect();
+        order.sort_by_key(|at| Reverse(held[*at].len()));
+        let mut packed: Vec<(usize, Vec<usize>)> = Vec::with_capacity(rows);
+        for at in iter::once(0).chain(order) {
+            let length = held[at].len();
+            let fitting = packed.iter_mut().filter(|(room, _)| *room >= length);
+            if let Some((room, row)) = fitting.min_by_key(|(room, _)| *room) {
+                *room -= length;
+                row.push(at);
+            } else if packed.len() < rows {
+                packed.push((self.length - length, vec![at]));
+            }
+        }
+        Some(packed.into_iter().map(|(_, row)| row).collect())
+    }
+
+    fn collate(&self, rows: Vec<Vec<Sequence>>) -> Result<Sequences> {
+        Sequences::of_rows(&rows, Some(self.length))
+    }
+
+    fn describe(&self) -> String {
+        format!("packed into {} tokens, best fit among {}", self.length, self.read_ahead)
+    }
+}
+
+/// Makes batches of rows of similar length: see [`DataLoader::by_length`].
+pub struct Buckets<R> {
+    boundaries: Arc<[usize]>,
+    length: Arc<dyn Fn(&R) -> usize + Send + Sync>,
+}
+
+impl<R> Clone for Buckets<R> {
+    fn clone(&self) -> Self {
+        Buckets { boundaries: Arc::clone(&self.boundaries), length: Arc::clone(&self.length) }
+    }
+}
+
+impl<R: Collate> Grouping<R> for Buckets<R> {
+    type Piece = R;
+    type Batch = R::Batch;
+
+    fn pieces(&self, row: R) -> Vec<R> {
+        vec![row]
+    }
+
+    fn choose(&self, held: &[&R], rows: usize, is_all: bool) -> Option<Vec<Vec<usize>>> {
+        let mut buckets = vec![Vec::new(); self.boundaries.len() + 1];
+        for (at, row) in held.iter().enumerate() {
+            let length = (self.length)(row);
+            let bucket = self.boundaries.partition_point(|end| *end < length);
+            buckets[bucket].push(vec![at]);
+            if buckets[bucket].len() == rows {
+                return Some(buckets.swap_remove(bucket));
+            }
+        }
+        buckets.into_iter().find(|bucket| is_all && !bucket.is_empty())
+    }
+
+    fn collate(&self, rows: Vec<Vec<R>>) -> Result<R::Batch> {
+        R::collate(rows.into_iter().flatten().collect())
+    }
+
+    fn describe(&self) -> String {
+        format!("in buckets up to {:?}", self.boundaries)
+    }
+}
+
+impl<D: fmt::Debug, G: fmt::Debug> fmt::Debug for ByLength<D, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByLength")
+            .field("loader", &self.loader)
+            .field("grouping", &self.grouping)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R> fmt::Debug for Buckets<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buckets").field("boundaries", &self.boundaries).finish_non_exhaustive()
+    }
+}

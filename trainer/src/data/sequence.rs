@@ -1,0 +1,165 @@
+//! [`Sequence`] and [`Sequences`]: tokens, and batches of them that are padded or packed.
+
+use tch::{Kind, Tensor};
+
+use super::collate::Collate;
+use crate::error::{Error, Result};
+
+/// The target of a token that does not count: the default of `ignore_index` in PyTorch's
+/// cross-entropy.
+pub const IGNORED: i64 = -100;
+
+/// The tokens of one text, and what a language model is to predict after each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    tokens: Vec<i64>,
+    targets: Vec<i64>,
+}
+
+impl Sequence {
+    /// Creates a sequence in which the target of each token is the next one. The last token has
+    /// none.
+    #[must_use]
+    pub fn new(tokens: Vec<i64>) -> Self {
+        let targets = tokens.iter().skip(1).copied().chain([IGNORED]).take(tokens.len()).collect();
+        Sequence { tokens, targets }
+    }
+
+    /// Creates the sequence of a prompt and its answer, of which only the tokens of the answer are
+    /// targets.
+    #[must_use]
+    pub fn answer(prompt: &[i64], answer: &[i64]) -> Self {
+        let mut sequence = Sequence::new([prompt, answer].concat());
+        sequence.targets[..prompt.len().saturating_sub(1)].fill(IGNORED);
+        sequence
+    }
+
+    /// Creates a sequence with a target for each token: [`IGNORED`] where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there are more or fewer targets than tokens.
+    pub fn with_targets(tokens: Vec<i64>, targets: Vec<i64>) -> Result<Self> {
+        if tokens.len() != targets.len() {
+            return Err(Error::usage(format!(
+                "a sequence of {} tokens has {} targets: expected one for each token, `data::IGNORED` where there is none",
+                tokens.len(),
+                targets.len()
+            )));
+        }
+        Ok(Sequence { tokens, targets })
+    }
+
+    /// Returns the tokens.
+    #[must_use]
+    pub fn tokens(&self) -> &[i64] {
+        &self.tokens
+    }
+
+    /// Returns the targets, one for each token.
+    #[must_use]
+    pub fn targets(&self) -> &[i64] {
+        &self.targets
+    }
+
+    /// Returns the number of tokens.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Returns whether there are no tokens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Splits the sequence into pieces of at most `length` tokens. The targets stay the same, so
+    /// the last token of a piece has the first of the next as its target.
+    pub(super) fn pieces(&self, length: usize) -> impl Iterator<Item = Sequence> {
+        let pairs = self.tokens.chunks(length).zip(self.targets.chunks(length));
+        pairs.map(|(tokens, targets)| Sequence { tokens: tokens.to_vec(), targets: targets.to_vec() })
+    }
+}
+
+impl From<Vec<i64>> for Sequence {
+    fn from(tokens: Vec<i64>) -> Self {
+        Sequence::new(tokens)
+    }
+}
+
+/// A batch of sequences: [padded](crate::data::DataLoader::by_length) to the same length, or several
+/// [packed](crate::data::DataLoader::pack) into each row.
+///
+/// All tensors are `Int64 [rows, length]`.
+#[derive(Debug, crate::data::Batch, crate::data::Rows)]
+#[batch(crate = crate)]
+pub struct Sequences {
+    /// The tokens; 0 where a row is padded.
+    pub tokens: Tensor,
+    /// The target of each token; [`IGNORED`] where there is none, and where a row is padded.
+    pub targets: Tensor,
+    /// The position of each token in its sequence, from 0; 0 where a row is padded.
+    pub positions: Tensor,
+    /// The number of the sequence in its row, from 1; 0 where a row is padded.
+    pub segments: Tensor,
+}
+
+impl Sequences {
+    /// Returns the number of targets that count, which the mean of the cross-entropy is over: the
+    /// [weight](crate::Task::weight) of the batch.
+    #[must_use]
+    pub fn weight(&self) -> f64 {
+        self.targets.not_equal(IGNORED).sum(Kind::Int64).int64_value(&[]) as f64
+    }
+
+    /// Returns the mask for attention, `Bool [rows, 1, length, length]`: true where the token of the
+    /// third dimension attends to that of the fourth, which is in the same sequence. Padding attends to
+    /// itself only, so that no row of the mask is empty.
+    ///
+    /// `scaled_dot_product_attention` takes it as `attn_mask`.
+    #[must_use]
+    pub fn mask(&self) -> Tensor {
+        let same = self.segments.unsqueeze(2).eq_tensor(&self.segments.unsqueeze(1));
+        let is_token = self.segments.not_equal(0).unsqueeze(2);
+        let length = self.segments.size()[1];
+        let itself = Tensor::eye(length, (Kind::Bool, self.segments.device()));
+        same.logical_and(&is_token).logical_or(&itself).unsqueeze(1)
+    }
+
+    /// Returns the [mask](Sequences::mask) in which a token attends to no later one.
+    #[must_use]
+    pub fn causal_mask(&self) -> Tensor {
+        self.mask().tril(0)
+    }
+
+    /// Makes a batch of rows, each of one or more sequences one after the other. The rows are padded
+    /// to `length` tokens, which none exceeds, or to the longest.
+    pub(super) fn of_rows(rows: &[Vec<Sequence>], length: Option<usize>) -> Result<Self> {
+        let longest = rows.iter().map(|row| row.iter().map(Sequence::len).sum()).max().unwrap_or(0);
+        let length = length.unwrap_or(longest);
+        let join = |padding: i64, of: fn(usize, &Sequence) -> Vec<i64>| {
+            let mut values = Vec::with_capacity(rows.len() * length);
+            for (nth, row) in rows.iter().enumerate() {
+                values.extend(row.iter().enumerate().flat_map(|(nth, sequence)| of(nth, sequence)));
+                values.resize((nth + 1) * length, padding);
+            }
+            Ok::<_, Error>(Tensor::f_from_slice(&values)?.f_view([rows.len() as i64, length as i64])?)
+        };
+        Ok(Sequences {
+            tokens: join(0, |_, sequence| sequence.tokens.clone())?,
+            targets: join(IGNORED, |_, sequence| sequence.targets.clone())?,
+            positions: join(0, |_, sequence| (0..sequence.len() as i64).collect())?,
+            segments: join(0, |nth, sequence| vec![nth as i64 + 1; sequence.len()])?,
+        })
+    }
+}
+
+impl Collate for Sequence {
+    type Batch = Sequences;
+
+    fn collate(rows: Vec<Sequence>) -> Result<Sequences> {
+        let rows: Vec<Vec<Sequence>> = rows.into_iter().map(|row| vec![row]).collect();
+        Sequences::of_rows(&rows, None)
+    }
+}
