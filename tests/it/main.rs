@@ -8,6 +8,7 @@ mod around;
 mod averaging;
 mod bad_input;
 #[cfg(unix)]
+mod by_length;
 mod cancel;
 mod certificate;
 mod checkpoints;
