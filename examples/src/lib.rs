@@ -3,4 +3,4 @@
 pub mod digits;
 pub mod idx;
 pub mod per_class;
-pub mod sonnets;
+pub mod text;

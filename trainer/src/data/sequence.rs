@@ -1,6 +1,6 @@
 //! [`Sequence`] and [`Sequences`]: tokens, and batches of them that are padded or packed.
 
-use tch::{Kind, Tensor};
+use tch::{Kind, Reduction, Tensor};
 
 use super::collate::Collate;
 use crate::error::{Error, Result};
@@ -111,6 +111,15 @@ impl Sequences {
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.targets.not_equal(IGNORED).sum(Kind::Int64).int64_value(&[]) as f64
+    }
+
+    /// Returns the mean cross-entropy of the targets that count, given logits `[rows, length, tokens]`
+    /// or `[rows · length, tokens]`: the loss of a language model.
+    #[must_use]
+    pub fn cross_entropy(&self, logits: &Tensor) -> Tensor {
+        let targets = self.targets.flatten(0, 1);
+        let logits = logits.flatten(0, -2);
+        logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Mean, IGNORED, 0.0)
     }
 
     /// Returns the mask for attention, `Bool [rows, 1, length, length]`: true where the token of the
