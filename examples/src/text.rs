@@ -5,8 +5,8 @@ use trainer::data::Sequence;
 static SONNETS: &str = include_str!("../data/sonnets.txt");
 static PROSE: &str = include_str!("../../README.md");
 
-/// Returns 42 sonnets by William Shakespeare (1609, public domain), in texts of two lines: those for
-/// training, and every tenth sonnet, which is held out.
+/// Returns 42 sonnets by William Shakespeare (1609, public domain), in texts of two lines: those
+/// for training, and every tenth sonnet, which is held out.
 #[must_use]
 pub fn sonnets() -> (Vec<Sequence>, Vec<Sequence>) {
     let [mut train, mut valid] = [Vec::new(), Vec::new()];

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-/// A change to the files of a folder, as `preload.cpp` records it. Paths are relative to the folder.
+/// A change to the files of a folder, as `preload.cpp` records it. Paths are relative to the
+/// folder.
 #[derive(Debug)]
 pub(crate) enum Change {
     Create(String),

@@ -26,10 +26,10 @@ use crate::preload::{faulty_process, watched_process};
 use crate::support::{Random, exact_state, scratch};
 
 /// The environment variable with the folder of the child process.
-const FOLDER: &str = "TRAINER_TESTS_FOLDER";
+pub(crate) const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 const EPOCHS: u64 = 8;
 /// The number of checkpoints that are kept: the last ones, and the best ones.
-const KEPT: [usize; 2] = [2, 2];
+pub(crate) const KEPT: [usize; 2] = [2, 2];
 
 /// Counts the points that fire, with state that serde saves.
 #[derive(Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -173,7 +173,7 @@ fn child_process() {
     fs::write(folder.join("end.json"), serde_json::to_string_pretty(&end).unwrap()).unwrap();
 }
 
-fn bits(tensor: &Tensor) -> String {
+pub(crate) fn bits(tensor: &Tensor) -> String {
     let values: Vec<f64> = Vec::try_from(&tensor.to_kind(Kind::Double).view([-1])).unwrap();
     values.iter().map(|value| format!("{:x} ", value.to_bits())).collect()
 }
@@ -250,13 +250,17 @@ fn difference(one: &End, other: &End) -> String {
 
 #[test]
 fn a_run_killed_at_random_moments_ends_like_an_uninterrupted_one() {
-    const PROGRAM: &str = "kills::child_process";
-    let parent = scratch("kills").canonicalize().unwrap();
+    ends_like_an_uninterrupted_one("kills::child_process");
+}
+
+/// Kills the runs of a program at random moments, and starts each again until it has ended.
+pub(crate) fn ends_like_an_uninterrupted_one(program: &str) {
+    let parent = scratch(program.split("::").next().unwrap()).canonicalize().unwrap();
     let [whole, killed] = ["whole", "killed"].map(|name| parent.join(name));
     fs::create_dir(&whole).unwrap();
     let log = parent.join("log");
     let begun = Instant::now();
-    let mut command = watched_process(PROGRAM, &whole);
+    let mut command = watched_process(program, &whole);
     command.env("FAULTS_LOG", &log);
     let expected = end(&start(command, &whole).wait_with_output().unwrap(), &whole);
     let duration = usize::try_from(begun.elapsed().as_millis()).unwrap();
@@ -273,7 +277,7 @@ fn a_run_killed_at_random_moments_ends_like_an_uninterrupted_one() {
         loop {
             // Every other kill is at a random change to a file, the others at a random time.
             let mut command =
-                if done % 2 == 0 { watched_process(PROGRAM, &killed) } else { faulty_process(PROGRAM) };
+                if done % 2 == 0 { watched_process(program, &killed) } else { faulty_process(program) };
             if done % 2 == 0 && done < kills {
                 command.env("FAULTS_KILL_AT", (1 + random.below(changes / 6)).to_string());
             }

@@ -125,8 +125,8 @@ impl Disk {
         }
     }
 
-    /// Returns everything below a folder by path, after a loss: the content of files, and `None` for
-    /// folders.
+    /// Returns everything below a folder by path, after a loss: the content of files, and `None`
+    /// for folders.
     fn after(&self, loss: Loss) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
         let mut found = BTreeMap::new();
         self.collect(0, Path::new(""), loss, &mut found);
@@ -180,7 +180,8 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
 /// and the rows of the table.
 type End = (Vec<(String, Vec<u64>)>, Vec<(String, Vec<f32>)>, Vec<String>);
 
-/// Runs the program in `runs/first`. Returns its end, and the step that it resumed from, 0 for none.
+/// Runs the program in `runs/first`. Returns its end, and the step that it resumed from, 0 for
+/// none.
 fn run(folder: &Path) -> Result<(End, u64)> {
     let folder = &folder.join("runs/first");
     let step = Arc::new(AtomicU64::new(0));

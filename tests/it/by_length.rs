@@ -170,7 +170,8 @@ fn ranks_divide_the_batches_of_one_process() {
             for (at, expected) in all.iter().enumerate() {
                 let own =
                     ranks.iter().filter(|(_, borrowed)| !borrowed[at]).map(|((batches, _), _)| &batches[at]);
-                // Buckets are padded to the longest of the rank's own rows: compare what is in them.
+                // Buckets are padded to the longest of the rank's own rows: compare what is in
+                // them.
                 let tokens = own.flat_map(|own| own[0].iter().map(|row| trimmed(row)));
                 assert_eq!(
                     tokens.collect::<Vec<_>>(),
@@ -242,8 +243,8 @@ impl Task for Lm {
     }
 }
 
-/// Trains for two epochs on each of the loaders in turn, up to `stop_at` batches, and resumes what a
-/// checkpoint in `folder` has. Returns the weights, and the rows that were read.
+/// Trains for two epochs on each of the loaders in turn, up to `stop_at` batches, and resumes what
+/// a checkpoint in `folder` has. Returns the weights, and the rows that were read.
 fn train(folder: &Path, nth: usize, workers: usize, stop_at: Option<u64>) -> (Vec<Tensor>, usize) {
     let texts = Texts::new(120);
     let loader = DataLoader::new(Arc::clone(&texts)).batch_size(3).shuffle(5).workers(workers);
@@ -278,7 +279,8 @@ fn a_resumed_run_continues_with_the_next_batch_and_reads_only_what_it_held() {
             train(&folder, nth, 0, Some(stop_at));
             let (weights, read) = train(&folder, nth, 3, None);
             assert_eq!(weights, expected, "loader {nth}, stopped at batch {stop_at}");
-            // Those of the batches that are done are not read again, except for the few that were held.
+            // Those of the batches that are done are not read again, except for the few that were
+            // held.
             assert!(stop_at < 9 || read < all, "stopped at batch {stop_at}: {read} of {all} rows were read");
         }
     }

@@ -119,7 +119,8 @@ fn no_line_is_wider_than_the_terminal() {
                 }
             }
         }
-        // Every hook is there in full, and every hook of the program in any case, in the same order.
+        // Every hook is there in full, and every hook of the program in any case, in the same
+        // order.
         let full = table.clone().full().terminal(100);
         for row in table.rows() {
             assert!(contains(&full, &row.hook.replace(char::is_control, " ")), "{}:\n{full}", row.hook);

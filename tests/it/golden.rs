@@ -19,7 +19,8 @@ use crate::support::{child_process, scratch, tree};
 /// The environment variable with the folder of the child processes.
 const FOLDER: &str = "TRAINER_TESTS_GOLDEN";
 
-/// Runs a test in a child process, whatever is in the environment of this one, and returns what it prints.
+/// Runs a test in a child process, whatever is in the environment of this one, and returns what it
+/// prints.
 fn run_child(test: &str, folder: &Path, update: bool) -> String {
     let mut child = child_process(test);
     child.env_remove("TRAINER_LOCK").env(FOLDER, folder);
@@ -282,8 +283,8 @@ fn one_line_of_a_test_compares_both_files() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The package has a lock, which is the one of [`program`], but no golden, whose bits would be those of one
-/// machine.
+/// The package has a lock, which is the one of [`program`], but no golden, whose bits would be
+/// those of one machine.
 #[test]
 #[ignore = "run by another test in a child process, which needs an environment without a variable"]
 fn child_process_with_assertions() {

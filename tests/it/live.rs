@@ -276,7 +276,8 @@ fn in_terminal(folder: &Path, scene: &str, interrupts: bool) -> (String, std::pr
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
-/// Returns the rows of a run without their times, and the bytes of the weights of its last checkpoint.
+/// Returns the rows of a run without their times, and the bytes of the weights of its last
+/// checkpoint.
 fn results(folder: &Path) -> (Vec<String>, Vec<u8>) {
     let text = fs::read_to_string(folder.join("values.csv")).unwrap();
     let rows = text.lines().map(|line| {

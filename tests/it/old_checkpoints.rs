@@ -97,8 +97,8 @@ fn a_checkpoint_of_this_version_resumes_exactly() {
     }
 }
 
-/// Writes the checkpoint of the current version:
-/// `TRAINER_TESTS_WRITE=1 cargo test -p tests --test it -- --ignored write_the_reference_checkpoint`.
+/// Writes the checkpoint of the current version: `TRAINER_TESTS_WRITE=1 cargo test -p tests --test
+/// it -- --ignored write_the_reference_checkpoint`.
 #[test]
 #[ignore = "writes to the source folder"]
 fn write_the_reference_checkpoint() {

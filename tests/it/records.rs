@@ -567,7 +567,8 @@ fn media_that_no_record_contains_are_reported() {
             .unwrap();
         trainer.fit(&mut model::rows(24), None).unwrap().warnings
     };
-    // Logged in the first of six batches, while records are due in the fourth, the eighth and so on.
+    // Logged in the first of six batches, while records are due in the fourth, the eighth and so
+    // on.
     let lost = run(Some(4), 6);
     assert_eq!(lost.len(), 1, "{lost:?}");
     assert!(lost[0].starts_with("`train/sample` is in no record, because no record was due"), "{lost:?}");

@@ -84,7 +84,8 @@ fn record(folder: &Path, tape: Tape) -> Vec<(u64, f64)> {
     losses.lock().unwrap().clone()
 }
 
-/// Replays batches of the run in this folder with a hook that observes, and returns what it has seen.
+/// Replays batches of the run in this folder with a hook that observes, and returns what it has
+/// seen.
 fn replayed(folder: &Path, batches: Range<u64>) -> Result<(Replayed, Vec<(u64, f64)>)> {
     let losses = Losses::default();
     let builder = watched(builder(), &losses).hook(Checkpoint::in_run_folder()).hook(Csv::new());
@@ -171,7 +172,8 @@ fn ends_in_a_process_of_their_own() {
     let folder = scratch("replay-ends");
     record(&folder, Tape::full());
     let before = tree(&folder);
-    // Batches, and how often `after_fit`, `after_cancel`, `after_error`, `teardown` and `after_epoch` fire.
+    // Batches, and how often `after_fit`, `after_cancel`, `after_error`, `teardown` and
+    // `after_epoch` fire.
     for (batches, expected) in [
         (7..8, [0, 0, 0, 1, 0]),
         (7..9, [0, 0, 0, 1, 1]),

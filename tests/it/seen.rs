@@ -13,8 +13,8 @@ use trainer::{Tape, TrainerBuilder};
 use crate::model::{self, message};
 use crate::support::{child_process, scratch};
 
-/// Runs a test of this file in a process of its own: the random numbers of libtorch belong to the whole
-/// process.
+/// Runs a test of this file in a process of its own: the random numbers of libtorch belong to the
+/// whole process.
 fn alone(test: &str) {
     let output = child_process(test).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

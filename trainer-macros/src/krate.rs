@@ -44,8 +44,8 @@ impl<'a> Krate<'a> {
     }
 
     /// The import that an expansion starts with, if the user gave a path: the path then occurs only
-    /// once. It goes through an item that only `trainer` has, so that rustc reports the path of another
-    /// crate, and nothing else.
+    /// once. It goes through an item that only `trainer` has, so that rustc reports the path of
+    /// another crate, and nothing else.
     pub(crate) fn import(&self) -> Option<TokenStream> {
         match self {
             Krate::Path(path) => {
@@ -141,8 +141,8 @@ fn names(key: &str, of: &DeValue<'_>) -> bool {
     of.get("package").map_or(key, |package| package.get_ref().as_str().unwrap_or_default()) == PACKAGE
 }
 
-/// Returns whether the workspace of the package in `folder` declares a dependency with this key that
-/// is `trainer`. `root` is the path of the workspace, if the manifest has one.
+/// Returns whether the workspace of the package in `folder` declares a dependency with this key
+/// that is `trainer`. `root` is the path of the workspace, if the manifest has one.
 fn inherits(folder: &Path, root: Option<&str>, key: &str) -> bool {
     let roots: Vec<PathBuf> = match root {
         Some(root) => vec![folder.join(root)],

@@ -1,5 +1,5 @@
-//! The lints that an expansion allows. Only what the user's item itself needs: `#![forbid(…)]` in the
-//! user's crate rejects any other `allow`. rustc does not report lints that an expansion could
+//! The lints that an expansion allows. Only what the user's item itself needs: `#![forbid(…)]` in
+//! the user's crate rejects any other `allow`. rustc does not report lints that an expansion could
 //! cause, because its tokens are not the user's.
 
 use proc_macro2::{TokenStream, TokenTree};

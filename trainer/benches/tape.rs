@@ -1,6 +1,6 @@
-//! Measures the overhead of a tape: a step of a small network, of a network of 10 million parameters and
-//! of a convolutional network, without a tape, with the state after every 100 batches, and with what each
-//! entry changes.
+//! Measures the overhead of a tape: a step of a small network, of a network of 10 million
+//! parameters and of a convolutional network, without a tape, with the state after every 100
+//! batches, and with what each entry changes.
 
 #![allow(missing_docs)]
 

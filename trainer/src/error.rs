@@ -342,8 +342,8 @@ pub enum CancelledBy {
     Sigterm,
     /// SIGHUP, sent when the terminal is closed or its connection is lost.
     Sighup,
-    /// The last batch of a [replay](crate::Trainer::replay). Only hooks around an operation see it, as an
-    /// error of the operation.
+    /// The last batch of a [replay](crate::Trainer::replay). Only hooks around an operation see it,
+    /// as an error of the operation.
     EndOfReplay,
 }
 

@@ -1,6 +1,6 @@
-//! Every form of expansion, in a program that forbids every stable lint of rustc and the common ones
-//! of clippy: an expansion must cause none of them, and must not allow one, which `forbid` rejects.
-//! The exception is `non_upper_case_globals`, which `inventory::submit!` allows.
+//! Every form of expansion, in a program that forbids every stable lint of rustc and the common
+//! ones of clippy: an expansion must cause none of them, and must not allow one, which `forbid`
+//! rejects. The exception is `non_upper_case_globals`, which `inventory::submit!` allows.
 
 #![forbid(
     aarch64_softfloat_neon,

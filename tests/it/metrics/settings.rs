@@ -15,8 +15,8 @@ fn accepts(metric: &impl Metric) {
     metric.check().unwrap();
 }
 
-/// Asserts that the settings are refused when a run starts and when data is added, with an error that
-/// names the metric and the call.
+/// Asserts that the settings are refused when a run starts and when data is added, with an error
+/// that names the metric and the call.
 fn refuses(mut metric: impl Metric, call: &str) {
     let error = metric.check().unwrap_err().to_string();
     let expected = format!("metric `{}`: `{call}`: ", metric.name());
@@ -144,8 +144,8 @@ fn check_all() -> BTreeSet<&'static str> {
     checked
 }
 
-/// Returns the methods of metrics that take a number and return the metric, as the file and the name
-/// of the method, read from the sources.
+/// Returns the methods of metrics that take a number and return the metric, as the file and the
+/// name of the method, read from the sources.
 fn settings() -> BTreeSet<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src/metrics");
     let mut found = BTreeSet::new();

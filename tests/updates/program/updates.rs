@@ -1,9 +1,10 @@
-//! 25 updates of a crate of hooks: the lock and the golden find those that change what a program runs
-//! or computes, and only those.
+//! 25 updates of a crate of hooks: the lock and the golden find those that change what a program
+//! runs or computes, and only those.
 //!
 //! The folder `../denoise` has 26 versions of a package of that name. Each is complete, so that
-//! `diff ../denoise/v00/lib.rs ../denoise/v07/lib.rs` shows an update, and cargo builds them as it builds several
-//! versions of a dependency: the names and versions in messages are those of the packages.
+//! `diff ../denoise/v00/lib.rs ../denoise/v07/lib.rs` shows an update, and cargo builds them as it
+//! builds several versions of a dependency: the names and versions in messages are those of the
+//! packages.
 
 use std::env;
 use std::fs;
@@ -35,8 +36,9 @@ enum Golden {
     Equal,
 }
 
-/// The updates from version 0.1.0 to 0.1.1, 0.1.2, … A hook that is added is a change, even if it only
-/// observes: a review wants to see it. So is a hook that could now change training, although it does not.
+/// The updates from version 0.1.0 to 0.1.1, 0.1.2, … A hook that is added is a change, even if it
+/// only observes: a review wants to see it. So is a hook that could now change training, although
+/// it does not.
 const UPDATES: [(&str, Changes); 25] = [
     (
         "another `ord`, and so another order",
@@ -135,8 +137,8 @@ fn check_golden(patch: usize, folder: &Path) -> Result<GoldenCheck> {
 /// The environment variable with the folder of the files.
 const FOLDER: &str = "TRAINER_TESTS_UPDATES";
 
-/// Runs an ignored test of this program in a separate process, because all threads share libtorch's random
-/// numbers and the environment.
+/// Runs an ignored test of this program in a separate process, because all threads share libtorch's
+/// random numbers and the environment.
 fn run_child(test: &str, folder: &Path, update: bool) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]).env(FOLDER, folder);

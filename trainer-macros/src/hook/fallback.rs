@@ -119,7 +119,8 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
     }
 }
 
-/// Changes `Main<AfterStep>` and `&Main<Cx<AfterStep>>` in place of a context to `&Cx<Main<AfterStep>>`.
+/// Changes `Main<AfterStep>` and `&Main<Cx<AfterStep>>` in place of a context to
+/// `&Cx<Main<AfterStep>>`.
 fn main_in_context(function: &mut Function, krate: &Krate<'_>) {
     let mut inputs = function.signature.inputs.iter_mut();
     let first = inputs.find_map(|argument| match argument {

@@ -38,7 +38,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
         Ok(()) if matches!(&item, Item::Block(block) if block.has_unused_parameter()) => quote!(#item),
         Ok(()) => {
             let registration = if *IN_RUST_ANALYZER {
-                // Tokens with the location of the user's would be further targets of "go to definition".
+                // Tokens with the location of the user's would be further targets of "go to
+                // definition".
                 fallback::hooks(&checked, &arguments, &Krate::of(arguments.krate.as_ref()))
             } else {
                 Some(expand::expand(&checked, &arguments))

@@ -1,5 +1,6 @@
 //! The types of the task, batch and prediction that a hook reads in every call, so that `build` can
-//! compare them with those of the task: `cx.batch::<MyBatch>()?` before the first branch of its body.
+//! compare them with those of the task: `cx.batch::<MyBatch>()?` before the first branch of its
+//! body.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::ToTokens;

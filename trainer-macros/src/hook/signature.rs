@@ -201,8 +201,8 @@ fn no_moment(context: &Type, errors: &mut Errors) {
     );
 }
 
-/// Returns the argument of a context that cannot be a moment: `impl AtPoint`, `dyn AtPoint`, `_`, or
-/// a literal.
+/// Returns the argument of a context that cannot be a moment: `impl AtPoint`, `dyn AtPoint`, `_`,
+/// or a literal.
 pub(super) fn unnamed_moment(context: &Type) -> Option<TokenStream> {
     match peeled(context) {
         Type::Reference(reference) => unnamed_moment(&reference.elem),
@@ -253,8 +253,8 @@ fn is_reference(written: &Type) -> bool {
     matches!(peeled(written), Type::Reference(_))
 }
 
-/// Returns the marker type for a message: `AfterStep` for `after_step`, also for the name of a point in
-/// another framework, and `…` for any other name.
+/// Returns the marker type for a message: `AfterStep` for `after_step`, also for the name of a
+/// point in another framework, and `…` for any other name.
 fn example(name: &Ident) -> String {
     let name = name.unraw().to_string();
     match foreign::translate(&name) {

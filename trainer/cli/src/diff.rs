@@ -59,8 +59,8 @@ fn compare(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compares two runs. If their tapes only say within which batches they differ, trains these again, and
-/// compares the full tapes of them.
+/// Compares two runs. If their tapes only say within which batches they differ, trains these again,
+/// and compares the full tapes of them.
 fn replay(
     arguments: &DiffArguments,
     one: &[PathBuf],

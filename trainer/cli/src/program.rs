@@ -45,8 +45,8 @@ impl Program {
         Ok(Program { run: path, words, folder: file.working_folder.map(PathBuf::from) })
     }
 
-    /// Starts the program to repeat `part` of the run, such as `28..35`, and waits for it. With a folder,
-    /// it writes tapes into it.
+    /// Starts the program to repeat `part` of the run, such as `28..35`, and waits for it. With a
+    /// folder, it writes tapes into it.
     pub(crate) fn repeat(&self, part: &str, tapes: Option<&Path>) -> Result<Output, Failure> {
         let Program { run, words, folder } = self;
         let mut command = Command::new(&words[0]);

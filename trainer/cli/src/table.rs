@@ -90,8 +90,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Returns the text of the table, within `width` columns, and the names of the columns that it has
-    /// no room for.
+    /// Returns the text of the table, within `width` columns, and the names of the columns that it
+    /// has no room for.
     pub(crate) fn render(&self, width: Option<usize>) -> (String, Vec<&str>) {
         let (widths, left_out) = self.fit(width);
         let shown: Vec<_> = self

@@ -243,7 +243,8 @@ fn a_closed_output_is_not_an_error() {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
-/// Prints the time for 1,000 runs: `cargo test --release -p trainer-cli -- --ignored --nocapture thousand`.
+/// Prints the time for 1,000 runs: `cargo test --release -p trainer-cli -- --ignored --nocapture
+/// thousand`.
 #[test]
 #[ignore = "a measurement"]
 fn a_thousand_runs() {

@@ -1,9 +1,9 @@
-//! The certificate of a run: a chain of hashes, from the start of the run over all of its training batches
-//! to its end, with a link at each checkpoint.
+//! The certificate of a run: a chain of hashes, from the start of the run over all of its training
+//! batches to its end, with a link at each checkpoint.
 //!
-//! The file has one JSON object a line: a [`Header`], then [`Link`]s. It is a proof only together with
-//! the program and the data: whoever has both trains the stretch between two links again, from the
-//! checkpoint at the first, and compares the result with the second.
+//! The file has one JSON object a line: a [`Header`], then [`Link`]s. It is a proof only together
+//! with the program and the data: whoever has both trains the stretch between two links again, from
+//! the checkpoint at the first, and compares the result with the second.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,10 +24,11 @@ pub const VERSION: u32 = 1;
 pub struct Header {
     /// The version of the format.
     pub certificate: u32,
-    /// The number of training batches before the chain: 0, except in a run that begins with a part of
-    /// another one.
+    /// The number of training batches before the chain: 0, except in a run that begins with a part
+    /// of another one.
     pub batches: u64,
-    /// What can make the same program compute something else: libtorch, compiler, processor, threads, ….
+    /// What can make the same program compute something else: libtorch, compiler, processor,
+    /// threads, ….
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,
@@ -37,7 +38,8 @@ pub struct Header {
     pub crates: BTreeMap<String, String>,
     /// The descriptions of the training and the validation data.
     pub data: [String; 2],
-    /// The hash of the state with which training begins: weights, optimizers, random numbers, hooks.
+    /// The hash of the state with which training begins: weights, optimizers, random numbers,
+    /// hooks.
     pub state: String,
 }
 
@@ -101,8 +103,8 @@ fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// Returns the hash of all training batches after one more of them: of the number of the batch, its loss
-/// and the hash of its data.
+/// Returns the hash of all training batches after one more of them: of the number of the batch, its
+/// loss and the hash of its data.
 #[must_use]
 pub fn add_batch(steps: &str, batch: u64, loss: Option<f64>, data: &str) -> String {
     hash(&format!("{steps} {batch} {:?} {data}", loss.map(f64::to_bits)))
@@ -117,8 +119,8 @@ pub struct Certificate {
     pub links: Vec<Link>,
 }
 
-/// A part of a run that can be trained again and compared: from one link, or the start of the run, to the
-/// next link.
+/// A part of a run that can be trained again and compared: from one link, or the start of the run,
+/// to the next link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// The index of the link at its end, from 0.
@@ -149,7 +151,8 @@ pub struct Error {
 }
 
 impl Certificate {
-    /// Reads the certificate at this path, and checks that each of its lines follows from the line before.
+    /// Reads the certificate at this path, and checks that each of its lines follows from the line
+    /// before.
     ///
     /// # Errors
     ///
@@ -204,9 +207,9 @@ impl Certificate {
         Ok(Certificate { header, links })
     }
 
-    /// Returns the stretches of the run that can be trained again. What a program does between two fits is
-    /// in none of them, and neither are the batches between the start of a further fit and its first
-    /// checkpoint.
+    /// Returns the stretches of the run that can be trained again. What a program does between two
+    /// fits is in none of them, and neither are the batches between the start of a further fit and
+    /// its first checkpoint.
     #[must_use]
     pub fn stretches(&self) -> Vec<Stretch> {
         let mut stretches = Vec::new();

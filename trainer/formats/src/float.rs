@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An `f64` that survives a round trip through JSON. JSON has neither NaN nor infinities, so they are
-/// the strings `"NaN"`, `"inf"` and `"-inf"`.
+/// An `f64` that survives a round trip through JSON. JSON has neither NaN nor infinities, so they
+/// are the strings `"NaN"`, `"inf"` and `"-inf"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Float(pub f64);
 

@@ -1,7 +1,8 @@
 //! The state of a sweep: its trials, each with the folder of a run, and which of them have ended.
 //!
 //! The command `trainer sweep` writes [`SWEEP_FILE`] into the folder of the sweep, and replaces it
-//! atomically whenever a trial begins or ends. The run of trial 3 is in the folder `0003` beside it.
+//! atomically whenever a trial begins or ends. The run of trial 3 is in the folder `0003` beside
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,8 +25,8 @@ const VERSION: u64 = 1;
 pub struct SweepFile {
     format: String,
     version: u64,
-    /// What decides which trials there are: the parameters of the sweep, the seed, how values reach the
-    /// program. A sweep is only continued if all of it is the same.
+    /// What decides which trials there are: the parameters of the sweep, the seed, how values reach
+    /// the program. A sweep is only continued if all of it is the same.
     pub definition: BTreeMap<String, Json>,
     /// The trials, from number 1.
     pub trials: Vec<Trial>,

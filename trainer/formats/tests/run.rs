@@ -81,7 +81,8 @@ fn run_files_of_this_and_earlier_versions_are_read() {
     assert_eq!((old.status, old.metrics.len(), old.process), (Status::Finished, 0, None));
 }
 
-/// `tests/runs` has the folder of a run of each form of the format: whoever adds a form adds a folder.
+/// `tests/runs` has the folder of a run of each form of the format: whoever adds a form adds a
+/// folder.
 #[test]
 fn runs_that_earlier_versions_wrote_are_read_for_ever() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runs");

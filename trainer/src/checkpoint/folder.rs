@@ -86,8 +86,8 @@ impl CheckpointFolder {
     }
 
     /// Removes the checkpoint of this step, if there is one. Files in its folder that are not part
-    /// of a checkpoint are kept. If the process is killed meanwhile, [`lock`](CheckpointFolder::lock)
-    /// removes what is left.
+    /// of a checkpoint are kept. If the process is killed meanwhile,
+    /// [`lock`](CheckpointFolder::lock) removes what is left.
     ///
     /// # Errors
     ///

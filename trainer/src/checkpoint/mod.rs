@@ -39,10 +39,11 @@
 //! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and contains a checkpoint. It follows no
 //! symbolic links, except that the folder of the hook may be one.
 //!
-//! A checkpoint is written as `.writing-step-00000400-1`, and renamed to `.removing-step-00000400-1`
-//! before its files are removed. One that is replaced is renamed to `step-00000400.replaced`. If the
-//! process is killed meanwhile, the next run in the folder completes or undoes what it was doing, and
-//! the next [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) does so for its own folder.
+//! A checkpoint is written as `.writing-step-00000400-1`, and renamed to
+//! `.removing-step-00000400-1` before its files are removed. One that is replaced is renamed to
+//! `step-00000400.replaced`. If the process is killed meanwhile, the next run in the folder
+//! completes or undoes what it was doing, and the next
+//! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) does so for its own folder.
 //!
 //! # What a checkpoint contains
 //!

@@ -56,8 +56,8 @@ impl FileDigest {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Writes tensors to a new file in the format `safetensors`, and waits until it is on disk. Only tensors that are
-/// not contiguous on the CPU are copied, one at a time.
+/// Writes tensors to a new file in the format `safetensors`, and waits until it is on disk. Only
+/// tensors that are not contiguous on the CPU are copied, one at a time.
 pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(file.path(), why))?;
     let mut hasher = Hasher::new();

@@ -24,10 +24,10 @@ const ROWS_PER_TASK: usize = 32;
 /// A loader that chooses the rows of a batch by their lengths: see [`DataLoader::pack`] and
 /// [`DataLoader::by_length`].
 ///
-/// It reads the rows in the order of the [`DataLoader`], and holds those that are not in a batch yet.
-/// A checkpoint stores which these are; a resumed run reads them again, and nothing else that came
-/// before. Several ranks form the same batches, for which each of them reads all rows, and then
-/// divide each batch.
+/// It reads the rows in the order of the [`DataLoader`], and holds those that are not in a batch
+/// yet. A checkpoint stores which these are; a resumed run reads them again, and nothing else that
+/// came before. Several ranks form the same batches, for which each of them reads all rows, and
+/// then divide each batch.
 pub struct ByLength<D, G> {
     loader: DataLoader<D>,
     grouping: G,
@@ -63,9 +63,9 @@ pub trait Grouping<R>: Clone + Send + Sync + 'static {
     /// Divides a row into pieces, in order.
     fn pieces(&self, row: R) -> Vec<Self::Piece>;
 
-    /// Returns the indices of the pieces of the rows of the next batch, among those that are held, the
-    /// oldest first; `None` if further pieces must be read before. If `is_all`, there are no further
-    /// pieces.
+    /// Returns the indices of the pieces of the rows of the next batch, among those that are held,
+    /// the oldest first; `None` if further pieces must be read before. If `is_all`, there are no
+    /// further pieces.
     fn choose(&self, held: &[&Self::Piece], rows: usize, is_all: bool) -> Option<Vec<Vec<usize>>>;
 
     /// Makes a batch.
@@ -80,12 +80,12 @@ pub trait Grouping<R>: Clone + Send + Sync + 'static {
 }
 
 impl<D: Dataset> DataLoader<D> {
-    /// Packs sequences into rows of `length` tokens, so that little of a batch is padding. Each batch
-    /// has as many rows as [`batch_size`](DataLoader::batch_size) says.
+    /// Packs sequences into rows of `length` tokens, so that little of a batch is padding. Each
+    /// batch has as many rows as [`batch_size`](DataLoader::batch_size) says.
     ///
-    /// Among the sequences that were read ahead (256, see [`Packing::read_ahead`]), the oldest is placed
-    /// first, and then the longest ones, each into the row with the least room that is enough for it
-    /// (best fit). A sequence of more than `length` tokens is split.
+    /// Among the sequences that were read ahead (256, see [`Packing::read_ahead`]), the oldest is
+    /// placed first, and then the longest ones, each into the row with the least room that is
+    /// enough for it (best fit). A sequence of more than `length` tokens is split.
     ///
     /// ```
     /// use trainer::data::{Sequence, Sequences};
@@ -98,10 +98,10 @@ impl<D: Dataset> DataLoader<D> {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// Sequences in the same row must not see each other: pass [`Sequences::causal_mask`] to the attention
-    /// and [`Sequences::positions`] to the embedding of positions. With [`Sequences::weight`] as
-    /// [`Task::weight`](crate::Task::weight), the loss of an accumulated step and of several ranks is the
-    /// mean over all tokens.
+    /// Sequences in the same row must not see each other: pass [`Sequences::causal_mask`] to the
+    /// attention and [`Sequences::positions`] to the embedding of positions. With
+    /// [`Sequences::weight`] as [`Task::weight`](crate::Task::weight), the loss of an accumulated
+    /// step and of several ranks is the mean over all tokens.
     ///
     /// # Panics
     ///
@@ -116,11 +116,12 @@ impl<D: Dataset> DataLoader<D> {
         ByLength { loader: self, grouping: Packing { length, read_ahead: 256 }, sought: None }
     }
 
-    /// Makes batches of rows of similar length, so that little of a batch is padding: the rows of a batch
-    /// are in the same bucket, of those that end at `boundaries`. `length` returns the length of a row.
+    /// Makes batches of rows of similar length, so that little of a batch is padding: the rows of a
+    /// batch are in the same bucket, of those that end at `boundaries`. `length` returns the length
+    /// of a row.
     ///
-    /// A batch follows when a bucket has enough rows, and at the end of the epoch for each bucket that
-    /// has any.
+    /// A batch follows when a bucket has enough rows, and at the end of the epoch for each bucket
+    /// that has any.
     ///
     /// ```
     /// use trainer::data::{Sequence, Sequences};
@@ -158,8 +159,8 @@ impl<D: Dataset> DataLoader<D> {
 }
 
 impl<D> ByLength<D, Packing> {
-    /// Sets the number of sequences that are read ahead, among which the best fit is chosen. Defaults to
-    /// 256; more of them leave less padding.
+    /// Sets the number of sequences that are read ahead, among which the best fit is chosen.
+    /// Defaults to 256; more of them leave less padding.
     ///
     /// # Panics
     ///

@@ -172,7 +172,8 @@ pub fn pad<T: tch::kind::Element + Copy>(rows: &[impl AsRef<[T]>], padding: T) -
     Ok(Tensor::f_from_slice(&values)?.f_view([rows.len() as i64, longest as i64])?)
 }
 
-/// Returns a mask `[rows, length of the longest]`, which is true where [`pad`] has a value of a row.
+/// Returns a mask `[rows, length of the longest]`, which is true where [`pad`] has a value of a
+/// row.
 #[must_use]
 pub fn pad_mask(lengths: &[usize]) -> Tensor {
     let longest = lengths.iter().max().map_or(0, |longest| *longest as i64);

@@ -60,11 +60,12 @@ pub trait Loader<B: Batch> {
 
     /// Sets this rank's share of each batch. Called at the start of each fit and of each pass, with
     /// the share of rank 0 of 1 unless [several processes](crate::distributed) train together.
-    /// Afterwards, [`batches`](Loader::batches) yields [these rows](Share::rows) of each batch. The number of
-    /// batches and the fingerprint still describe the data of all ranks.
+    /// Afterwards, [`batches`](Loader::batches) yields [these rows](Share::rows) of each batch. The
+    /// number of batches and the fingerprint still describe the data of all ranks.
     ///
-    /// The default implementation returns an error unless there is one rank. [`sliced`](Loader::sliced) and
-    /// [`per_rank`](Loader::per_rank) wrap a loader that does not override it.
+    /// The default implementation returns an error unless there is one rank.
+    /// [`sliced`](Loader::sliced) and [`per_rank`](Loader::per_rank) wrap a loader that does not
+    /// override it.
     ///
     /// # Errors
     ///
@@ -81,15 +82,16 @@ pub trait Loader<B: Batch> {
     }
 
     /// Returns what the loader notes about the batches of its passes: which of them [are
-    /// borrowed](Share::is_borrowed), from which position it continues with each, and warnings. Called
-    /// before each pass. Defaults to `None`, for a loader that notes nothing.
+    /// borrowed](Share::is_borrowed), from which position it continues with each, and warnings.
+    /// Called before each pass. Defaults to `None`, for a loader that notes nothing.
     fn notes(&self) -> Option<PassNotes> {
         None
     }
 
-    /// Prepares the next call of [`batches`](Loader::batches), for this epoch and starting with this
-    /// batch, with the [position](PassNotes::set_position) that was noted before the batch. Called
-    /// when a run is resumed in the middle of an epoch. The default implementation does nothing.
+    /// Prepares the next call of [`batches`](Loader::batches), for this epoch and starting with
+    /// this batch, with the [position](PassNotes::set_position) that was noted before the batch.
+    /// Called when a run is resumed in the middle of an epoch. The default implementation does
+    /// nothing.
     ///
     /// # Errors
     ///

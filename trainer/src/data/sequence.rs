@@ -88,8 +88,8 @@ impl From<Vec<i64>> for Sequence {
     }
 }
 
-/// A batch of sequences: [padded](crate::data::DataLoader::by_length) to the same length, or several
-/// [packed](crate::data::DataLoader::pack) into each row.
+/// A batch of sequences: [padded](crate::data::DataLoader::by_length) to the same length, or
+/// several [packed](crate::data::DataLoader::pack) into each row.
 ///
 /// All tensors are `Int64 [rows, length]`.
 #[derive(Debug, crate::data::Batch, crate::data::Rows)]
@@ -113,8 +113,8 @@ impl Sequences {
         self.targets.not_equal(IGNORED).sum(Kind::Int64).int64_value(&[]) as f64
     }
 
-    /// Returns the mean cross-entropy of the targets that count, given logits `[rows, length, tokens]`
-    /// or `[rows · length, tokens]`: the loss of a language model.
+    /// Returns the mean cross-entropy of the targets that count, given logits `[rows, length,
+    /// tokens]` or `[rows · length, tokens]`: the loss of a language model.
     #[must_use]
     pub fn cross_entropy(&self, logits: &Tensor) -> Tensor {
         let targets = self.targets.flatten(0, 1);
@@ -122,9 +122,9 @@ impl Sequences {
         logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Mean, IGNORED, 0.0)
     }
 
-    /// Returns the mask for attention, `Bool [rows, 1, length, length]`: true where the token of the
-    /// third dimension attends to that of the fourth, which is in the same sequence. Padding attends to
-    /// itself only, so that no row of the mask is empty.
+    /// Returns the mask for attention, `Bool [rows, 1, length, length]`: true where the token of
+    /// the third dimension attends to that of the fourth, which is in the same sequence. Padding
+    /// attends to itself only, so that no row of the mask is empty.
     ///
     /// `scaled_dot_product_attention` takes it as `attn_mask`.
     #[must_use]
@@ -142,8 +142,8 @@ impl Sequences {
         self.mask().tril(0)
     }
 
-    /// Makes a batch of rows, each of one or more sequences one after the other. The rows are padded
-    /// to `length` tokens, which none exceeds, or to the longest.
+    /// Makes a batch of rows, each of one or more sequences one after the other. The rows are
+    /// padded to `length` tokens, which none exceeds, or to the longest.
     pub(super) fn of_rows(rows: &[Vec<Sequence>], length: Option<usize>) -> Result<Self> {
         let longest = rows.iter().map(|row| row.iter().map(Sequence::len).sum()).max().unwrap_or(0);
         let length = length.unwrap_or(longest);

@@ -71,8 +71,8 @@ impl Links {
         self.frames(own, &call.what, &call.compared, &call.text)
     }
 
-    /// Exchanges numbers. Returns an error if `compared` is not the same on all ranks. `what` is the
-    /// name of the collective, and `text` describes it to the other ranks.
+    /// Exchanges numbers. Returns an error if `compared` is not the same on all ranks. `what` is
+    /// the name of the collective, and `text` describes it to the other ranks.
     fn frames<const N: usize>(
         &self,
         own: [f64; N],

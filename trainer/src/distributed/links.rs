@@ -19,7 +19,8 @@ use crate::io::tensor_format;
 use crate::libtorch::dist::{Group, ProcessGroup};
 use crate::libtorch::{self, TensorList};
 
-/// The operation with which [`World::all_reduce`](super::World::all_reduce) reduces the tensors of all ranks.
+/// The operation with which [`World::all_reduce`](super::World::all_reduce) reduces the tensors of
+/// all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Op {

@@ -167,9 +167,9 @@ fn watch(watched: &Watched, watcher: &Watcher, rank: u32, size: u32) {
     }
 }
 
-/// Whether a rank that waits for a control message and has begun `own` collectives will wait forever
-/// for one that has begun `other`: it has not begun this message, but a collective that the waiting
-/// rank has not begun.
+/// Whether a rank that waits for a control message and has begun `own` collectives will wait
+/// forever for one that has begun `other`: it has not begun this message, but a collective that the
+/// waiting rank has not begun.
 fn is_ahead(other: &[u64; 3], own: &[u64; 3]) -> bool {
     other[0] < own[0] && (other[1] > own[1] || other[2] > own[2])
 }

@@ -32,8 +32,8 @@ use crate::moment::MomentInfo;
 /// [`broadcast`](World::broadcast) take several named tensors and match them by name, in any order.
 ///
 /// If one rank is in a collective and another goes past it, they return an error after a second or
-/// two that says where each of them is. A call in a hook with [`Main`](crate::Main) in its context, or on another thread than that of the
-/// running entry point, returns one at once.
+/// two that says where each of them is. A call in a hook with [`Main`](crate::Main) in its context,
+/// or on another thread than that of the running entry point, returns one at once.
 ///
 /// ```no_run
 /// use trainer::distributed::{Op, World};

@@ -24,7 +24,8 @@ pub(crate) fn check(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>
     check_around(hooks, mistakes);
 }
 
-/// Reports an `every` of 0, from a constant or a value. That of a closure is reported with its options.
+/// Reports an `every` of 0, from a constant or a value. That of a closure is reported with its
+/// options.
 fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         if definition.every == Some(0) && !definition.origin.module.is_empty() {

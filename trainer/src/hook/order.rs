@@ -13,11 +13,11 @@ type Position = (Stage, i32);
 
 /// Orders the hooks of one moment.
 ///
-/// A hook is ready when all hooks that must run before it are placed. The ready hook of the earliest
-/// stage, then with the lowest `ord`, comes next, and in a tie the one that `hooks` lists first: hooks
-/// of the builder in the order they were added, then discovered ones by crate, module path and name,
-/// then the task's. A hook with `before` has the position of its earliest target, if that is earlier
-/// than its own: so a constraint moves the hook that has it, not its target.
+/// A hook is ready when all hooks that must run before it are placed. The ready hook of the
+/// earliest stage, then with the lowest `ord`, comes next, and in a tie the one that `hooks` lists
+/// first: hooks of the builder in the order they were added, then discovered ones by crate, module
+/// path and name, then the task's. A hook with `before` has the position of its earliest target, if
+/// that is earlier than its own: so a constraint moves the hook that has it, not its target.
 ///
 /// # Errors
 ///
@@ -31,8 +31,8 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     Ok(placed.into_iter().filter_map(|index| hooks[index].take()).collect())
 }
 
-/// Whether the first of these two hooks of a moment runs before the second one, however the hooks are
-/// listed: if not, the order of the two is an accident.
+/// Whether the first of these two hooks of a moment runs before the second one, however the hooks
+/// are listed: if not, the order of the two is an accident.
 pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
     let graph = Graph::of(hooks);
     let positions = graph.positions(hooks);
@@ -94,8 +94,8 @@ impl Graph {
         Graph { followers, preceded_by }
     }
 
-    /// Returns the hooks in their order: of those that wait for nothing, the one with the lowest key
-    /// comes next.
+    /// Returns the hooks in their order: of those that wait for nothing, the one with the lowest
+    /// key comes next.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! What the value of a hook selects: `of = self.modules`, `every = self.every`, `only = self.phases`.
+//! What the value of a hook selects: `of = self.modules`, `every = self.every`, `only =
+//! self.phases`.
 
 use std::any::Any;
 use std::num::{NonZeroU32, NonZeroU64};

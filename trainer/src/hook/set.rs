@@ -4,9 +4,9 @@ use std::any::TypeId;
 
 use super::stages;
 
-/// A set of hooks. A hook joins it with `#[hook(in = Clipping)]`, and other hooks run before or after
-/// all of its hooks with `before = Clipping` or `after = Clipping`, also those of other crates. A set
-/// may be empty.
+/// A set of hooks. A hook joins it with `#[hook(in = Clipping)]`, and other hooks run before or
+/// after all of its hooks with `before = Clipping` or `after = Clipping`, also those of other
+/// crates. A set may be empty.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;

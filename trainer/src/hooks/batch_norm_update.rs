@@ -32,9 +32,9 @@ impl<T: Task> TrainerBuilder<T> {
     /// numbers of the training are not changed. A model without batch norm does not read the
     /// loader.
     ///
-    /// Batches go directly to [`Task::pred`](crate::Task::pred): hooks around `transfer` and `pred`, such as
-    /// [`Amp`](crate::hooks::Amp), do not run. In several processes, each rank computes the same
-    /// statistics from all of the data.
+    /// Batches go directly to [`Task::pred`](crate::Task::pred): hooks around `transfer` and
+    /// `pred`, such as [`Amp`](crate::hooks::Amp), do not run. In several processes, each rank
+    /// computes the same statistics from all of the data.
     ///
     /// ```no_run
     /// # use trainer::hooks::Swa;

@@ -59,16 +59,16 @@ impl FeatureRecorder {
         }
     }
 
-    /// Whether to keep the outputs of every batch of a pass, rather than only those of the most recent
-    /// batch. Defaults to `false`.
+    /// Whether to keep the outputs of every batch of a pass, rather than only those of the most
+    /// recent batch. Defaults to `false`.
     #[must_use]
     pub fn all(mut self, all: bool) -> Self {
         self.keeps_all = all;
         self
     }
 
-    /// Limits recording to one phase, or to several: `only([Phase::Valid, Phase::Test])`. Defaults to
-    /// all.
+    /// Limits recording to one phase, or to several: `only([Phase::Valid, Phase::Test])`. Defaults
+    /// to all.
     #[must_use]
     pub fn only(mut self, phases: impl Into<PhaseSet>) -> Self {
         self.phases = phases.into();

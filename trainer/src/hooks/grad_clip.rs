@@ -9,10 +9,11 @@ use crate::prelude::*;
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.
 ///
 /// It runs inside other hooks around `opt_step`, [`ClipGradValue`] among them, in the stage
-/// [`Clipping`](crate::stages::Clipping). Hooks at `before_opt_step` and other hooks around `opt_step`
-/// see the unclipped gradients, and gradients that such a hook keeps for a later step are not clipped.
-/// A hook that [replaces](crate::Next::replace) `opt_step` needs `after = trainer::stages::Clipping`:
-/// otherwise its replacement would omit the clipping, which is an error.
+/// [`Clipping`](crate::stages::Clipping). Hooks at `before_opt_step` and other hooks around
+/// `opt_step` see the unclipped gradients, and gradients that such a hook keeps for a later step
+/// are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs `after =
+/// trainer::stages::Clipping`: otherwise its replacement would omit the clipping, which is an
+/// error.
 #[derive(Debug)]
 pub struct ClipGradNorm {
     max_norm: f64,
@@ -36,8 +37,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm) does. Adds the hook [`ClipGradNorm`]
     /// around `opt_step`.
     ///
-    /// With [`clip_grad_value`](TrainerBuilder::clip_grad_value), the elements are clipped first, so
-    /// that one large element does not scale down all others. Both limits then hold.
+    /// With [`clip_grad_value`](TrainerBuilder::clip_grad_value), the elements are clipped first,
+    /// so that one large element does not scale down all others. Both limits then hold.
     #[doc(alias = "gradient_clip_val")]
     pub fn clip_grad_norm(self, max_norm: f64) -> Self {
         self.hook(ClipGradNorm::new(max_norm))

@@ -30,9 +30,9 @@ use crate::print_line;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// The operations of the whole forward pass are counted, in and outside of named modules, with those
-/// of other hooks at modules. Only the trainer's first forward pass is summarized, in whichever phase it occurs. If it calls
-/// no named module, the run ends with an error.
+/// The operations of the whole forward pass are counted, in and outside of named modules, with
+/// those of other hooks at modules. Only the trainer's first forward pass is summarized, in
+/// whichever phase it occurs. If it calls no named module, the run ends with an error.
 #[derive(Debug, Default)]
 pub struct ModelSummary {
     /// The forward pass that is running.

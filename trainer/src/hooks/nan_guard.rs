@@ -26,9 +26,9 @@ use crate::prelude::*;
 ///
 /// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch
 ///   and, for gradients, the parameters; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
-///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. None of them lets the
-///   optimizer step with such a value: the gradients of its whole accumulation window are dropped,
-///   and the step is not counted. The weights and the optimizer's state do not change.
+///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. None of them lets
+///   the optimizer step with such a value: the gradients of its whole accumulation window are
+///   dropped, and the step is not counted. The weights and the optimizer's state do not change.
 /// - **What it costs**: one synchronization with the device per check, which waits for the forward
 ///   pass (loss), or for the backward pass and the norms of the gradients (gradients).
 ///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each

@@ -237,7 +237,8 @@ impl ReduceOnPlateau {
 
 #[hook(in = stages::Decisions, state = self.state, settings)]
 impl ReduceOnPlateau {
-    /// Records whether a fit is running, and the goal of the metric. In a fit, returns an error if a setting is invalid.
+    /// Records whether a fit is running, and the goal of the metric. In a fit, returns an error if
+    /// a setting is invalid.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         self.in_fit = cx.phase() == Phase::Train;
         cx.record_goal(&self.metric, self.goal);

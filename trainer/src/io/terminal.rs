@@ -17,8 +17,8 @@ use crate::error::discard_panic;
 /// The progress bar on the terminal, if one is drawn.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Where the lines go that are printed while a hook uses the whole terminal. Returns whether it took the
-/// line.
+/// Where the lines go that are printed while a hook uses the whole terminal. Returns whether it
+/// took the line.
 type Sink = Arc<dyn Fn(Stream, &str) -> bool + Send + Sync>;
 
 /// The stream on which a line is printed.
@@ -46,8 +46,8 @@ impl Stream {
 
 static SINK: Mutex<Option<Sink>> = Mutex::new(None);
 
-/// Sets where lines go instead of the terminal; `None` for the terminal. Streams that are not a terminal
-/// still get their lines.
+/// Sets where lines go instead of the terminal; `None` for the terminal. Streams that are not a
+/// terminal still get their lines.
 #[cfg(feature = "dashboard")]
 pub(crate) fn set_sink(sink: Option<Sink>) {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
@@ -102,7 +102,8 @@ pub(crate) fn eprint_line(line: &str) {
     beside_bar(|| Stream::Stderr.print(line));
 }
 
-/// Prints a line that was only shown, unless its stream has it already, because it is not a terminal.
+/// Prints a line that was only shown, unless its stream has it already, because it is not a
+/// terminal.
 #[cfg(feature = "dashboard")]
 pub(crate) fn print_shown(stream: Stream, line: &str) {
     if stream.is_terminal() {

@@ -52,8 +52,8 @@ impl Image {
         Ok(bytes)
     }
 
-    /// Enlarges a small image by an integer factor, without smoothing, so that its longer side has at
-    /// least `side` pixels. A large image is returned unchanged.
+    /// Enlarges a small image by an integer factor, without smoothing, so that its longer side has
+    /// at least `side` pixels. A large image is returned unchanged.
     #[must_use]
     pub fn enlarged(&self, side: u32) -> Cow<'_, Image> {
         let factor = side.div_ceil(self.width.max(self.height).max(1));

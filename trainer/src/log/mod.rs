@@ -207,8 +207,8 @@ impl Log {
         current.find(|metric| metric.name == name).map(|metric| metric.value.0)
     }
 
-    /// Returns the name of each value that was logged, with the index of the hook that logged it and
-    /// the result of the last pass. Reads no tensor.
+    /// Returns the name of each value that was logged, with the index of the hook that logged it
+    /// and the result of the last pass. Reads no tensor.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (String, Option<usize>, Option<f64>)> {
         let of_passes = self.meters.iter().map(|meter| (meter.full_name(), meter.hook));
         let set = self.set_by.iter().map(|(name, hook)| (name.clone(), *hook));

@@ -14,8 +14,8 @@ use crate::prelude::*;
 /// The maximum number of bytes kept in memory while the file cannot be written.
 const MAX_PENDING: usize = 16 << 20;
 
-/// A file that a run appends to. Its length, its hash and the rows that could not be written yet are
-/// part of the run's checkpoints, so a resumed run continues it exactly: no row is missing or
+/// A file that a run appends to. Its length, its hash and the rows that could not be written yet
+/// are part of the run's checkpoints, so a resumed run continues it exactly: no row is missing or
 /// duplicated.
 ///
 /// A logger calls [`begin`](GrowingFile::begin) at `setup` and

@@ -143,8 +143,8 @@ pub enum Normalize {
 /// The value has shape `[classes, classes]`, with a row for each target and a column for each
 /// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for multilabel targets.
 ///
-/// A trainer logs an image of the counts, `valid/confusion_matrix`, if a hook receives records, except
-/// for several labels; and each element, such as `valid/confusion_matrix/0/1`, if
+/// A trainer logs an image of the counts, `valid/confusion_matrix`, if a hook receives records,
+/// except for several labels; and each element, such as `valid/confusion_matrix/0/1`, if
 /// [`per_class`](Metric::per_class) was called. In the image, the rows are the targets, the columns
 /// the predictions, and a cell is the darker, the greater its share of the row.
 /// [`MetricHook::value`](super::MetricHook::value) returns the matrix.

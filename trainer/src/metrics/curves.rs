@@ -275,9 +275,9 @@ macro_rules! curve {
                 self
             }
 
-            /// Computes the curve at `n` thresholds, at least 2, evenly spaced from 0 to 1: the state
-            /// then has `2 (n + 1)` integers for each class. By default, all scores are kept and the value
-            /// is exact.
+            /// Computes the curve at `n` thresholds, at least 2, evenly spaced from 0 to 1: the
+            /// state then has `2 (n + 1)` integers for each class. By default, all scores are kept
+            /// and the value is exact.
             #[must_use]
             pub fn thresholds(mut self, n: usize) -> Self {
                 self.curve.thresholds = Some(n);

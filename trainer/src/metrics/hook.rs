@@ -94,8 +94,8 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Whether to also log a value for each class, such as `valid/accuracy/3`. Entry points return an error
-    /// if the metric [has no such values](Metric::compute_per_class).
+    /// Whether to also log a value for each class, such as `valid/accuracy/3`. Entry points return
+    /// an error if the metric [has no such values](Metric::compute_per_class).
     #[must_use]
     pub fn per_class(mut self, per_class: bool) -> Self {
         self.is_per_class = per_class;

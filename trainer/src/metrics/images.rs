@@ -53,8 +53,8 @@ impl Dice {
         self
     }
 
-    /// Whether to compute one score over the pixels of all images, instead of a mean over the images.
-    /// Corresponds to torchmetrics' `aggregation_level="global"`. Defaults to `false`.
+    /// Whether to compute one score over the pixels of all images, instead of a mean over the
+    /// images. Corresponds to torchmetrics' `aggregation_level="global"`. Defaults to `false`.
     #[must_use]
     pub fn global(mut self, global: bool) -> Self {
         self.is_global = global;

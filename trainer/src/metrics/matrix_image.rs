@@ -36,9 +36,9 @@ const WHITE: Color = [255, 255, 255];
 /// The color of a cell with all samples of its row.
 const FULL: Color = [8, 48, 107];
 
-/// Draws a matrix of counts, of shape `[3, height, width]` and dtype `Uint8`: a row for each target,
-/// a column for each prediction, with the classes in the first row and column. A cell is the darker,
-/// the greater its share of the row, and has the count, or the share in percent.
+/// Draws a matrix of counts, of shape `[3, height, width]` and dtype `Uint8`: a row for each
+/// target, a column for each prediction, with the classes in the first row and column. A cell is
+/// the darker, the greater its share of the row, and has the count, or the share in percent.
 pub(super) fn draw(matrix: &Matrix) -> Tensor {
     let classes = matrix.len();
     let shares: Matrix = (matrix.iter().zip(row_sums(matrix)))

@@ -234,8 +234,8 @@ pub trait Metric: Send + 'static {
         Ok(None)
     }
 
-    /// Draws the data as an image, of a shape that [`log_image`](crate::Cx::log_image) takes, which a
-    /// trainer logs under the name of the metric. Defaults to `None`.
+    /// Draws the data as an image, of a shape that [`log_image`](crate::Cx::log_image) takes, which
+    /// a trainer logs under the name of the metric. Defaults to `None`.
     ///
     /// # Errors
     ///

@@ -65,8 +65,8 @@ impl MeanSquaredError {
         }
     }
 
-    /// Whether to compute the square root of the mean, like torchmetrics' `squared=False`. It is logged
-    /// as `rmse`. Defaults to `false`.
+    /// Whether to compute the square root of the mean, like torchmetrics' `squared=False`. It is
+    /// logged as `rmse`. Defaults to `false`.
     #[must_use]
     pub fn root(mut self, root: bool) -> Self {
         self.is_root = root;

@@ -109,8 +109,8 @@ pub trait OnAllRanks: Moment {}
 )]
 pub trait AtPoint: Moment {}
 
-/// A point with a payload: a value with which a hook or a task [fires](crate::Cx::fire_with) it, and
-/// which its hooks [read](crate::Cx::payload) and [change](crate::Cx::payload_mut). A custom
+/// A point with a payload: a value with which a hook or a task [fires](crate::Cx::fire_with) it,
+/// and which its hooks [read](crate::Cx::payload) and [change](crate::Cx::payload_mut). A custom
 /// lifecycle declares it: `point sampled(Samples);`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no payload",

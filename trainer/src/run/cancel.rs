@@ -1,5 +1,5 @@
-//! What reaches a run from outside: cancellation by a signal or a [`CancelToken`], and SIGUSR1, which
-//! requests a checkpoint.
+//! What reaches a run from outside: cancellation by a signal or a [`CancelToken`], and SIGUSR1,
+//! which requests a checkpoint.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -61,16 +61,17 @@ impl CancelToken {
 /// The reaction of an entry point of the trainer to SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed
 /// terminal).
 ///
-/// SIGUSR1 is also handled: it requests a checkpoint, which [`Checkpoint`](crate::hooks::Checkpoint)
-/// writes after the current batch of training, and the run continues. Between the entry points of a
-/// program that has entered one, SIGUSR1 has no effect, because its default one would end the program.
+/// SIGUSR1 is also handled: it requests a checkpoint, which
+/// [`Checkpoint`](crate::hooks::Checkpoint) writes after the current batch of training, and the run
+/// continues. Between the entry points of a program that has entered one, SIGUSR1 has no effect,
+/// because its default one would end the program.
 ///
-/// Unless this is [`Ignore`](OnSignal::Ignore), the first of the other signals cancels the run: the current batch
-/// is finished, and `after_cancel` and `teardown` run. A second signal ends the program
-/// immediately. Outside of entry points, signals have the effect that they have without the
+/// Unless this is [`Ignore`](OnSignal::Ignore), the first of the other signals cancels the run: the
+/// current batch is finished, and `after_cancel` and `teardown` run. A second signal ends the
+/// program immediately. Outside of entry points, signals have the effect that they have without the
 /// trainer. A program that installs its own handlers after its first entry point must use
-/// [`Ignore`](OnSignal::Ignore). On Linux, a program that was started with SIGHUP ignored, as `nohup`
-/// does, continues to ignore it.
+/// [`Ignore`](OnSignal::Ignore). On Linux, a program that was started with SIGHUP ignored, as
+/// `nohup` does, continues to ignore it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -132,8 +133,8 @@ pub(crate) fn received_signal() -> Option<CancelledBy> {
     }
 }
 
-/// Returns whether SIGUSR1 was received while an entry point was running, once for each time that it
-/// was.
+/// Returns whether SIGUSR1 was received while an entry point was running, once for each time that
+/// it was.
 #[inline]
 pub(crate) fn take_checkpoint_request() -> bool {
     // Only a request is worth a write, which other processors would have to be told of.

@@ -30,7 +30,8 @@ pub(crate) struct CheckpointState {
     pub(crate) journal: Journal,
     /// What decides the result, as the program had set it when its first entry point began.
     pub(crate) facts: Option<Facts>,
-    /// The number of entry points of each phase that were skipped after a resume, because they had ended.
+    /// The number of entry points of each phase that were skipped after a resume, because they had
+    /// ended.
     pub(crate) skipped: [usize; Phase::ALL.len()],
     /// The number of calls of `predict` that have ended, with or without an error.
     pub(crate) predictions: u64,
@@ -58,7 +59,8 @@ pub(crate) struct BackgroundSave {
 }
 
 impl Run {
-    /// Returns why a checkpoint that is requested from outside would not be written; `None` if it would.
+    /// Returns why a checkpoint that is requested from outside would not be written; `None` if it
+    /// would.
     pub(crate) fn why_no_checkpoint(&self) -> Option<&'static str> {
         let has_hook =
             || self.hooks.instances.iter().any(|instance| instance.checkpoints(self.folder()).is_some());

@@ -23,8 +23,8 @@ impl Run {
     }
 }
 
-/// Returns the name of the processor, because libraries below libtorch choose kernels by it. Only Linux
-/// exposes it to read, on some architectures; elsewhere the result is the architecture.
+/// Returns the name of the processor, because libraries below libtorch choose kernels by it. Only
+/// Linux exposes it to read, on some architectures; elsewhere the result is the architecture.
 fn processor() -> String {
     let described = read_text(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let name = described.lines().find_map(|line| {

@@ -28,8 +28,8 @@ pub(crate) struct LiveState {
     pub(crate) has_trained: bool,
     /// What was described last.
     pub(crate) content: Live,
-    /// The thread that writes the file, so that training does not wait for a slow disk. Not used for the
-    /// first and the last time.
+    /// The thread that writes the file, so that training does not wait for a slow disk. Not used
+    /// for the first and the last time.
     pub(crate) writer: Option<JoinHandle<Result<()>>>,
 }
 
@@ -38,7 +38,8 @@ pub(crate) struct LiveState {
 pub(crate) struct FolderState {
     /// The folder that the builder was given.
     pub(crate) setting: Option<RunFolder>,
-    /// Whether the environment cannot replace it, because the settings of the program take precedence.
+    /// Whether the environment cannot replace it, because the settings of the program take
+    /// precedence.
     pub(crate) is_decided: bool,
     /// Whether the command line is left out of `run.json`.
     pub(crate) omits_command_line: bool,
@@ -68,8 +69,8 @@ impl Run {
         self.folder.path.as_deref()
     }
 
-    /// The hyperparameters of the program, then those of the optimizers, the settings of the trainer,
-    /// and those of its hooks.
+    /// The hyperparameters of the program, then those of the optimizers, the settings of the
+    /// trainer, and those of its hooks.
     pub(crate) fn all_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
         let own = self.hyperparameters.iter().map(|given| (given.name.clone(), given.value.clone()));
         own.chain(recorded(&self.model.optimizers, &self.settings, &self.hooks.instances[TASK + 1..]))
@@ -110,8 +111,8 @@ pub(crate) fn recorded(
     all
 }
 
-/// The settings of a hook that a resume compares, under the name of its type, and a number after the
-/// first of that type among all hooks.
+/// The settings of a hook that a resume compares, under the name of its type, and a number after
+/// the first of that type among all hooks.
 fn of_hook<'i>(hook: &'i Instance, before: &[Instance]) -> impl Iterator<Item = (String, String)> + use<'i> {
     let path = public_path(hook.type_name);
     let path = path.split('<').next().unwrap_or_default();

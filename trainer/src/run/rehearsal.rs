@@ -7,8 +7,8 @@ use crate::error::{CancelledBy, Result};
 use crate::libtorch;
 use crate::model::vars::Vars;
 
-/// What the first steps of a fit compute. A run that has a rehearsal ends after these steps, and writes
-/// no checkpoint.
+/// What the first steps of a fit compute. A run that has a rehearsal ends after these steps, and
+/// writes no checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Rehearsal {
     /// The number of optimizer steps after which the run ends.
@@ -97,7 +97,8 @@ impl Run {
     }
 }
 
-/// Returns the mean of the losses of each name, weighted by the batches. A single loss stays as it is.
+/// Returns the mean of the losses of each name, weighted by the batches. A single loss stays as it
+/// is.
 fn means(losses: &[(String, f64, f64)]) -> Vec<(String, f64)> {
     let mut means: Vec<(String, f64)> = Vec::new();
     for (name, loss, _) in losses {

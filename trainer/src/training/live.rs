@@ -51,8 +51,8 @@ pub(super) fn end(run: &mut Run) {
     run.folder.live = None;
 }
 
-/// Writes the file: before the first batch and at the end at once, and otherwise on a thread, unless that
-/// is still busy.
+/// Writes the file: before the first batch and at the end at once, and otherwise on a thread,
+/// unless that is still busy.
 #[cold]
 fn write(run: &mut Run, has_ended: bool) {
     let (Some(mut state), Some(folder)) = (run.folder.live.take(), run.folder.path.clone()) else { return };

@@ -233,9 +233,10 @@ impl<T: Task> TrainerBuilder<T> {
     /// hyperparameters, the hooks, the versions of this crate, of libtorch and of rustc, the git
     /// commit of the working directory, the device, the number of threads, the seed, and the
     /// command line. Each entry point replaces the status: `running`, then `finished`, `failed` or
-    /// `cancelled`, and, when it ends, adds the last and the best value of each metric. If the process
-    /// is killed, the status remains `running`; the file has the number of the process, and its start,
-    /// so that the command `trainer` says `killed`. Environment variables are not recorded.
+    /// `cancelled`, and, when it ends, adds the last and the best value of each metric. If the
+    /// process is killed, the status remains `running`; the file has the number of the process, and
+    /// its start, so that the command `trainer` says `killed`. Environment variables are not
+    /// recorded.
     ///
     /// The environment variable `TRAINER_RUN_FOLDER` replaces this folder, so that another program,
     /// such as `trainer sweep`, can choose it. A trainer without this setting has no folder in any

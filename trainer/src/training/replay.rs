@@ -17,9 +17,9 @@ use crate::run::{FolderState, Modules, Run};
 /// The environment variable that requests a replay.
 pub(crate) const REQUEST: &str = "TRAINER_REPLAY";
 
-/// From now on, the trainer calls no hook that writes, except those of `kept`, which write nothing in a
-/// replay, and has no run folder. The next `fit` continues `checkpoint`, or else begins at the start, and
-/// ends where the replay does.
+/// From now on, the trainer calls no hook that writes, except those of `kept`, which write nothing
+/// in a replay, and has no run folder. The next `fit` continues `checkpoint`, or else begins at the
+/// start, and ends where the replay does.
 pub(crate) fn begin(
     run: &mut Run,
     checkpoint: Option<Resume>,
@@ -69,7 +69,8 @@ pub(super) fn check_requested(run: &Run) -> Result<()> {
     )))
 }
 
-/// Returns an error, which ends the entry point, if this is a replay and all of its batches are trained.
+/// Returns an error, which ends the entry point, if this is a replay and all of its batches are
+/// trained.
 #[inline]
 pub(super) fn check_end(run: &mut Run) -> Result<()> {
     if run.replay.is_some() && run.place.phase == Phase::Train { check(run) } else { Ok(()) }

@@ -156,9 +156,9 @@ pub trait Task: Send + Sized + 'static {
     }
 
     /// Calls `visit` with every tensor of a prediction, which the check of
-    /// [observers](crate::Cx#observers) reads. By default, these are the tensors of a `Pred` that is
-    /// a tensor, a tuple of two or three, or an `Option` or a `Vec` of tensors. A task whose `Pred`
-    /// is a struct derives [`Batch`](macro@crate::data::Batch) for it, and calls
+    /// [observers](crate::Cx#observers) reads. By default, these are the tensors of a `Pred` that
+    /// is a tensor, a tuple of two or three, or an `Option` or a `Vec` of tensors. A task whose
+    /// `Pred` is a struct derives [`Batch`](macro@crate::data::Batch) for it, and calls
     /// `pred.tensors(visit)`.
     fn pred_tensors(pred: &Self::Pred, visit: &mut dyn FnMut(&Tensor)) {
         let pred: &dyn Any = pred;

@@ -194,13 +194,13 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         enter_custom::<Q, _>(&mut self.run, |run| run.fire::<Q>())
     }
 
-    /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload when
-    /// its hooks have run.
+    /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload
+    /// when its hooks have run.
     ///
     /// # Errors
     ///
-    /// Returns the error of the first hook that fails, or an error if the point is already firing. The
-    /// payload is then lost.
+    /// Returns the error of the first hook that fails, or an error if the point is already firing.
+    /// The payload is then lost.
     pub fn fire_with<Q: HasPayload + FireableFrom<P>>(&mut self, payload: Q::Payload) -> Result<Q::Payload> {
         fire_with::<Q>(&mut self.run, payload)
     }

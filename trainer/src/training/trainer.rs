@@ -128,8 +128,9 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// Returns the table of hooks and when they run, built from the dispatch tables themselves. After a
-    /// run with a full [tape](crate::guide::tape), it has what each hook was seen to change.
+    /// Returns the table of hooks and when they run, built from the dispatch tables themselves.
+    /// After a run with a full [tape](crate::guide::tape), it has what each hook was seen to
+    /// change.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {
         let tape = self.run.tape.borrow();
@@ -138,9 +139,10 @@ impl<T: Task> Trainer<T> {
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
-    /// `TRAINER_DESCRIBE` names, and returns whether the variable is set. The formats are `terminal`
-    /// and `full` (as wide as the terminal, or 80 columns; `full` expands the built-in hooks),
-    /// `markdown`, `tree`, `json` and `mermaid`. If several processes train together, only the [main](Trainer::is_main) one prints.
+    /// `TRAINER_DESCRIBE` names, and returns whether the variable is set. The formats are
+    /// `terminal` and `full` (as wide as the terminal, or 80 columns; `full` expands the built-in
+    /// hooks), `markdown`, `tree`, `json` and `mermaid`. If several processes train together, only
+    /// the [main](Trainer::is_main) one prints.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;

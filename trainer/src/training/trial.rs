@@ -128,15 +128,15 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
     )))
 }
 
-/// Whether a trial runs a hook: if the hook says so, or else if its value may change training and has
-/// a state that can be restored.
+/// Whether a trial runs a hook: if the hook says so, or else if its value may change training and
+/// has a state that can be restored.
 fn is_kept(run: &Run, hook: &Hook) -> bool {
     let is_restored = || value_of(run, hook).is_some_and(|value| value.state.is_some() && !value.observes);
     hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
 }
 
-/// Whether a trial leaves out a hook that may change training. `replaced` are the types of the hooks
-/// that the trial does not need.
+/// Whether a trial leaves out a hook that may change training. `replaced` are the types of the
+/// hooks that the trial does not need.
 fn is_missed(run: &Run, hook: &Hook, replaced: &[TypeId]) -> bool {
     let definition = &hook.definition;
     !is_kept(run, hook)

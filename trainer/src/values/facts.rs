@@ -60,8 +60,8 @@ pub trait Settings {
     /// Returns the settings by name.
     fn settings(&self) -> SettingList;
 
-    /// Checks the settings. [`build`](crate::TrainerBuilder::build) returns an error that lists what
-    /// is wrong, with the name of the hook.
+    /// Checks the settings. [`build`](crate::TrainerBuilder::build) returns an error that lists
+    /// what is wrong, with the name of the hook.
     ///
     /// # Errors
     ///
@@ -71,8 +71,8 @@ pub trait Settings {
     }
 
     /// Returns the folder into which the hook writes checkpoints, in which
-    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) looks for one; `None` if it writes none, or
-    /// if it needs the folder of the run and there is none.
+    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) looks for one; `None` if it writes none,
+    /// or if it needs the folder of the run and there is none.
     fn checkpoints(&self, _run_folder: Option<&Path>) -> Option<PathBuf> {
         None
     }

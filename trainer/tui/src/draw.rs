@@ -307,8 +307,8 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, state: &State, view: &View, the
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Splits a text into lines of which all but the first are indented. A line that fits stays as it is,
-/// so that the columns of a table do.
+/// Splits a text into lines of which all but the first are indented. A line that fits stays as it
+/// is, so that the columns of a table do.
 fn hanging(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {

@@ -30,8 +30,8 @@ pub enum Action {
     Redraw,
 }
 
-/// What can be requested from the run: the question that the user has to confirm, or why it cannot be
-/// requested.
+/// What can be requested from the run: the question that the user has to confirm, or why it cannot
+/// be requested.
 #[derive(Clone, Debug)]
 pub struct Requests {
     /// Stopping the run.

@@ -42,7 +42,8 @@ impl State {
         }
         let definition = plan.definition(program);
         let mut trials: Vec<_> = search::trials(plan).into_iter().map(Trial::new).collect();
-        // A sweep of which no trial has begun, for example because the program was misspelled, may change.
+        // A sweep of which no trial has begun, for example because the program was misspelled, may
+        // change.
         let has_begun = |file: &SweepFile| file.trials.iter().any(|trial| trial.state != TrialState::Waiting);
         if let Some(earlier) = SweepFile::load(folder)?.filter(has_begun) {
             let changes = changes(&earlier.definition, &definition);

@@ -10,8 +10,8 @@ use trainer_tui::State;
 /// The identity of a file: its number, its length and when it was changed.
 type Stamp = (u64, u64, i64, i64);
 
-/// Feeds a [`State`] from the folder of a run. A file that has not changed is not read again, and of
-/// the file of a logger only new lines are.
+/// Feeds a [`State`] from the folder of a run. A file that has not changed is not read again, and
+/// of the file of a logger only new lines are.
 pub(crate) struct Source {
     folder: PathBuf,
     state: State,

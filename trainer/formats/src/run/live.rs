@@ -14,14 +14,15 @@ use crate::float::Float;
 /// The name of the file in the folder of a run that says what it is doing.
 pub const LIVE_FILE: &str = "live.json";
 
-/// How every version of the file begins. The trainer does not wait until the file is on the disk, so
-/// after a power loss only a beginning of it may be left, or zeros in place of its bytes.
+/// How every version of the file begins. The trainer does not wait until the file is on the disk,
+/// so after a power loss only a beginning of it may be left, or zeros in place of its bytes.
 const BEGIN: &str = "{\"format\":\"trainer live\"";
 const FORMAT: &str = "trainer live";
 const VERSION: u64 = 1;
 
-/// What a run is doing: the content of `live.json`. The trainer replaces the file at most once a second
-/// and when an entry point ends. Nothing depends on it: a program that only follows a run reads it.
+/// What a run is doing: the content of `live.json`. The trainer replaces the file at most once a
+/// second and when an entry point ends. Nothing depends on it: a program that only follows a run
+/// reads it.
 ///
 /// Counts and times are those of the process of rank 0.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -63,7 +64,8 @@ pub struct Live {
     /// The memory of the process, in bytes, on systems that report it.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// The memory that libtorch has allocated on the device of the task, in bytes, if that is a GPU.
+    /// The memory that libtorch has allocated on the device of the task, in bytes, if that is a
+    /// GPU.
     #[serde(default)]
     pub device_memory: Option<u64>,
     /// The hooks, in the order of the trainer's table.
@@ -78,7 +80,8 @@ pub struct Live {
     /// The newest checkpoint that this process has written.
     #[serde(default)]
     pub checkpoint: Option<String>,
-    /// Whether the process writes a checkpoint when it receives SIGUSR1. If not, the signal may end it.
+    /// Whether the process writes a checkpoint when it receives SIGUSR1. If not, the signal may end
+    /// it.
     #[serde(default)]
     pub takes_checkpoint_requests: bool,
 }
@@ -165,8 +168,8 @@ impl Live {
         }
     }
 
-    /// Returns whether these bytes are a `live.json` of the trainer, or what a power loss left of one: a
-    /// beginning, or zeros.
+    /// Returns whether these bytes are a `live.json` of the trainer, or what a power loss left of
+    /// one: a beginning, or zeros.
     #[must_use]
     pub fn is_of_trainer(bytes: &[u8]) -> bool {
         bytes.iter().zip(BEGIN.as_bytes()).all(|(byte, expected)| byte == expected || *byte == 0)

@@ -18,8 +18,8 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Returns whether `one` is better than `other`. NaN is never better, and nothing is better than
-    /// NaN.
+    /// Returns whether `one` is better than `other`. NaN is never better, and nothing is better
+    /// than NaN.
     #[must_use]
     pub fn is_better(self, one: f64, other: f64) -> bool {
         match self {

@@ -22,7 +22,8 @@ pub struct Process {
     /// The namespace of numbers of processes, which a container has for itself.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// When the process started, in clock ticks since the boot: numbers of processes are used again.
+    /// When the process started, in clock ticks since the boot: numbers of processes are used
+    /// again.
     #[serde(default)]
     pub started: Option<u64>,
 }
@@ -42,8 +43,8 @@ impl Process {
         }
     }
 
-    /// Returns whether the process still exists; `None` if that cannot be known from here, because it
-    /// belongs to another host or container, or because this is not Linux.
+    /// Returns whether the process still exists; `None` if that cannot be known from here, because
+    /// it belongs to another host or container, or because this is not Linux.
     #[must_use]
     pub fn exists(&self) -> Option<bool> {
         self.exists_beside(&Process::current())
@@ -72,8 +73,8 @@ impl Process {
     }
 }
 
-/// Returns when a process started, from its `/proc/<id>/stat`; `None` if it has ended, and only waits
-/// for its parent.
+/// Returns when a process started, from its `/proc/<id>/stat`; `None` if it has ended, and only
+/// waits for its parent.
 fn start_of(stat: &str) -> Option<u64> {
     // The second field is the name of the program, which may contain anything.
     let (_, fields) = stat.rsplit_once(')')?;

@@ -32,7 +32,8 @@ pub fn disagreement(coarse: impl AsRef<Path>, full: impl AsRef<Path>) -> Result<
         }
     }
     let mut state: HashMap<Arc<str>, u64> = HashMap::new();
-    // The values that the current batch has had, because the record may be older than the end of it.
+    // The values that the current batch has had, because the record may be older than the end of
+    // it.
     let mut current: HashMap<Arc<str>, HashSet<u64>> = HashMap::new();
     let mut batch = None;
     let end_of = |batch: u64, state: &HashMap<Arc<str>, u64>, current: &HashMap<Arc<str>, HashSet<u64>>| {

@@ -22,11 +22,11 @@ pub enum Record {
     Entry(Entry),
     /// What follows happened here.
     At(Position),
-    /// An entry has changed these values: the number of each name, and the hash of its new value; 0 is
-    /// the hash of a value that no longer exists.
+    /// An entry has changed these values: the number of each name, and the hash of its new value; 0
+    /// is the hash of a value that no longer exists.
     Changed(u32, Vec<(u32, u64)>),
-    /// The run was resumed from a checkpoint that was written after this many training batches, and has
-    /// these values; none in a tape of [`Level::Steps`].
+    /// The run was resumed from a checkpoint that was written after this many training batches, and
+    /// has these values; none in a tape of [`Level::Steps`].
     Resumed(u64, Vec<(u32, u64)>),
     /// A checkpoint of this state was written, after this many training batches.
     Saved(u64),

@@ -39,8 +39,8 @@ pub struct HookRow {
     pub hook: String,
     /// The name of its [stage](crate::stages), if it is in one.
     pub stage: Option<&'static str>,
-    /// The value of `ord`: of the hooks in its stage, or of those without one, hooks with a lower value
-    /// run first at a point, and further outside around an operation.
+    /// The value of `ord`: of the hooks in its stage, or of those without one, hooks with a lower
+    /// value run first at a point, and further outside around an operation.
     pub ord: i32,
     /// Its other [sets](crate::HookSet), as written: `my_crate::Clipping`.
     pub sets: Vec<&'static str>,
@@ -78,8 +78,8 @@ pub struct HookRow {
     pub tied: bool,
     /// Whether it is defined in a binary, and not in a library that others can link.
     pub(crate) in_binary: bool,
-    /// What a full [tape](crate::guide::tape) has seen it change, as in `["gradients", "its state"]`;
-    /// `None` if none has recorded a call of it.
+    /// What a full [tape](crate::guide::tape) has seen it change, as in `["gradients", "its
+    /// state"]`; `None` if none has recorded a call of it.
     pub seen: Option<Vec<&'static str>>,
 }
 
@@ -116,8 +116,8 @@ impl HookRow {
         self.position() + &self.relations()
     }
 
-    /// Formats the hook's position: `10`, `Loggers` for one in a stage, `Loggers -1` if it also has an
-    /// `ord`, each with ` =` if it is tied.
+    /// Formats the hook's position: `10`, `Loggers` for one in a stage, `Loggers -1` if it also has
+    /// an `ord`, each with ` =` if it is tied.
     fn position(&self) -> String {
         let position = match (self.stage, self.ord) {
             (None, ord) => ord.to_string(),
@@ -127,7 +127,8 @@ impl HookRow {
         if self.tied { position + " =" } else { position }
     }
 
-    /// Formats the hook's sets and constraints: `, in = my_crate::Clipping, after = my_crate::Clip`.
+    /// Formats the hook's sets and constraints: `, in = my_crate::Clipping, after =
+    /// my_crate::Clip`.
     fn relations(&self) -> String {
         let sets = self.sets.iter().map(|set| format!(", in = {set}"));
         sets.chain(self.constraints.iter().map(|constraint| format!(", {constraint}"))).collect()
@@ -144,8 +145,8 @@ impl HookRow {
         if self.observes { "&" } else { "&mut" }
     }
 
-    /// Formats what the hook was seen to change: `gradients, its state`, `nothing`; empty if it was not
-    /// recorded.
+    /// Formats what the hook was seen to change: `gradients, its state`, `nothing`; empty if it was
+    /// not recorded.
     fn changed(&self) -> String {
         match self.seen.as_deref() {
             None => String::new(),
@@ -166,10 +167,10 @@ impl HookRow {
 /// [`tree`](HookTable::tree), [`json`](HookTable::json) and [`mermaid`](HookTable::mermaid).
 ///
 /// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
-/// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`; all
-/// others run on every rank. After a run with a full [tape](crate::guide::tape), the column `Changed` has
-/// what each hook was seen to change. In the process of another rank, these are not in the table, and the last
-/// line has their number.
+/// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`;
+/// all others run on every rank. After a run with a full [tape](crate::guide::tape), the column
+/// `Changed` has what each hook was seen to change. In the process of another rank, these are not
+/// in the table, and the last line has their number.
 #[derive(Clone, Debug)]
 pub struct HookTable {
     nodes: Vec<Node>,
@@ -244,10 +245,10 @@ struct Contributor<'a> {
 }
 
 impl HookTable {
-    /// Returns the paths of the types with hooks that are linked into the program, but of which this
-    /// trainer has no value: those that were never added with
-    /// [`.hook(…)`](crate::TrainerBuilder::hook), are excluded, or belong to another task. The hooks of
-    /// this crate are left out.
+    /// Returns the paths of the types with hooks that are linked into the program, but of which
+    /// this trainer has no value: those that were never added with
+    /// [`.hook(…)`](crate::TrainerBuilder::hook), are excluded, or belong to another task. The
+    /// hooks of this crate are left out.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;

@@ -39,7 +39,8 @@ impl Page {
     }
 
     /// Sets the columns: hooks begin at `left`, and their sentences are beside them if that leaves
-    /// `min_sentence` columns. A hook that needs more than a third of a line has its sentence below.
+    /// `min_sentence` columns. A hook that needs more than a third of a line has its sentence
+    /// below.
     pub(super) fn lay_out(&mut self, left: usize, hooks: impl Iterator<Item = usize>, min_sentence: usize) {
         let widest = hooks.filter(|width| *width <= self.columns / 3).max();
         let beside = widest.map(|widest| left + ACCESS + widest + 2);
@@ -164,8 +165,8 @@ fn cut(text: &str, columns: usize) -> String {
     short + "…"
 }
 
-/// Divides a text into lines between its words. A word that is longer than a line is divided, too: a
-/// path at its separators.
+/// Divides a text into lines between its words. A word that is longer than a line is divided, too:
+/// a path at its separators.
 fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();

@@ -14,8 +14,8 @@ use crate::phase::Phase;
 /// The least number of columns that lines are made for.
 const MIN_COLUMNS: usize = 40;
 
-/// The least number of columns for the sentences beside the hooks. If there are fewer, they are below
-/// the hooks.
+/// The least number of columns for the sentences beside the hooks. If there are fewer, they are
+/// below the hooks.
 const MIN_SENTENCE: usize = 40;
 
 impl HookTable {
@@ -41,25 +41,25 @@ impl HookTable {
     /// operations in the order of a run, with the points and operations that have hooks, and their
     /// hooks in the order of dispatch.
     ///
-    /// A hook of the program has a line with its name and when it runs, and the first sentence of its
-    /// documentation, or its source location if it has none. The built-in hooks between two of them
-    /// are one line, unless [`full`](HookTable::full) expands them.
+    /// A hook of the program has a line with its name and when it runs, and the first sentence of
+    /// its documentation, or its source location if it has none. The built-in hooks between two of
+    /// them are one line, unless [`full`](HookTable::full) expands them.
     #[must_use]
     pub fn terminal(&self, columns: usize) -> String {
         self.styled(columns, false)
     }
 
-    /// Expands the built-in hooks in a terminal: each has a line with its path, when it runs and its
-    /// source location, and the first sentence of its documentation. The other formats always contain
-    /// this.
+    /// Expands the built-in hooks in a terminal: each has a line with its path, when it runs and
+    /// its source location, and the first sentence of its documentation. The other formats always
+    /// contain this.
     #[must_use]
     pub fn full(mut self) -> Self {
         self.full = true;
         self
     }
 
-    /// Returns the form of [`terminal`](HookTable::terminal) for standard output, with 80 columns if
-    /// that is not a terminal.
+    /// Returns the form of [`terminal`](HookTable::terminal) for standard output, with 80 columns
+    /// if that is not a terminal.
     pub(super) fn for_stdout(&self) -> String {
         of_stdout()
             .map_or_else(|| self.terminal(COLUMNS), |terminal| self.styled(terminal.columns, terminal.colors))

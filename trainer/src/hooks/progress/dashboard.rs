@@ -24,21 +24,22 @@ const FRAME: Duration = Duration::from_millis(250);
 /// The number of lines that are printed again when the terminal is given back.
 const MAX_LINES: usize = 1000;
 
-/// Shows the run in the whole terminal, in place of [`Progress`]: the curves of its metrics, progress
-/// and remaining time, the hooks with the time of each and what it logged last, warnings, memory, and
-/// the lines that are printed. The command `trainer watch` shows the same for a run folder.
+/// Shows the run in the whole terminal, in place of [`Progress`]: the curves of its metrics,
+/// progress and remaining time, the hooks with the time of each and what it logged last, warnings,
+/// memory, and the lines that are printed. The command `trainer watch` shows the same for a run
+/// folder.
 ///
 /// The key `?` shows the others: `q` closes the view, and the run continues with the bar of
-/// [`Progress`]; `s` stops the run, and `c` requests a checkpoint, both after a confirmation; Ctrl-C
-/// cancels the run as it does without a dashboard.
+/// [`Progress`]; `s` stops the run, and `c` requests a checkpoint, both after a confirmation;
+/// Ctrl-C cancels the run as it does without a dashboard.
 ///
 /// - The times of hooks need a profile, [`profile(true)`](crate::TrainerBuilder::profile) or
 ///   `TRAINER_PROFILE`.
 /// - If standard error or standard input is not a terminal, as in a log file, in CI or in the
 ///   background, this hook does what [`Progress`] does.
-/// - Lines of [`print_line`](crate::print_line) and warnings are shown in the log, and printed when the terminal is given
-///   back: at the end of the entry point, after a panic, or when a signal cancels the run. A plain
-///   `println!` tears the view until Ctrl-L draws it again.
+/// - Lines of [`print_line`](crate::print_line) and warnings are shown in the log, and printed when
+///   the terminal is given back: at the end of the entry point, after a panic, or when a signal
+///   cancels the run. A plain `println!` tears the view until Ctrl-L draws it again.
 ///
 /// ```
 /// use trainer::hooks::{Dashboard, Progress};
@@ -203,8 +204,8 @@ fn show(screen: Screen, shared: &Mutex<Shared>) {
 fn react(screen: &mut Screen, shared: &Mutex<Shared>) -> Option<i32> {
     let theme = Theme::of_environment();
     let mut view = View::new(true);
-    // A signal closes the view: the run is about to end, and a second signal would leave the terminal
-    // as it is.
+    // A signal closes the view: the run is about to end, and a second signal would leave the
+    // terminal as it is.
     while !lock(shared).ends && received_signal().is_none() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let drawn = screen.draw(|frame| draw(frame, &lock(shared).state, &view, theme, now));

@@ -45,8 +45,9 @@ pub(crate) fn replace_file(
     sync(folder_of(path))
 }
 
-/// Replaces `path` as [`replace_file`] does, but does not wait until the content is on the disk. For a
-/// file that is replaced often, and that nothing depends on after a power loss: it may then be short.
+/// Replaces `path` as [`replace_file`] does, but does not wait until the content is on the disk.
+/// For a file that is replaced often, and that nothing depends on after a power loss: it may then
+/// be short.
 pub(crate) fn replace_volatile_file(
     path: &Path,
     is_ours: impl FnOnce(&Path) -> Result<()>,

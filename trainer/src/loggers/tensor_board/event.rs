@@ -111,8 +111,8 @@ fn histogram_message(histogram: &Histogram) -> Message {
         .doubles(7, histogram.counts.iter().map(|count| *count as f64))
 }
 
-/// The number of pixels of the longer side to which smaller images are enlarged: TensorBoard smooths
-/// an image that it enlarges.
+/// The number of pixels of the longer side to which smaller images are enlarged: TensorBoard
+/// smooths an image that it enlarges.
 const MIN_SIDE: u32 = 128;
 
 /// Encodes an image; returns `None` if that fails.

@@ -23,8 +23,8 @@ use crate::prelude::*;
 ///
 /// On the page HPARAMS, TensorBoard shows first the hyperparameters that differ between runs, then
 /// the others by name, and ticks the first five. Those that the program has not
-/// [set](crate::TrainerBuilder::hyperparameter), such as `▸ beta1`, begin with a mark that sorts them
-/// after its own.
+/// [set](crate::TrainerBuilder::hyperparameter), such as `▸ beta1`, begin with a mark that sorts
+/// them after its own.
 ///
 /// A resumed run begins a new file, and moves what the interrupted run wrote after its last
 /// checkpoint to `….before-resume-<n>`, so that no point of a curve is duplicated. A TensorBoard
@@ -60,9 +60,9 @@ impl Default for TensorBoard {
     }
 }
 
-/// The start of the names of hyperparameters that the program has not set. TensorBoard sorts those with
-/// the same value in all runs by their names, and shows the first five: this character is after all
-/// letters of alphabets.
+/// The start of the names of hyperparameters that the program has not set. TensorBoard sorts those
+/// with the same value in all runs by their names, and shows the first five: this character is
+/// after all letters of alphabets.
 const ADDED: &str = "▸ ";
 
 /// Returns the hyperparameters of the program, then the others, which are also sorted after them.

@@ -73,8 +73,8 @@ pub fn seq_t(name: impl Into<Name>) -> SequentialT {
 macro_rules! sequence {
     ($sequence:ident, $module:ident, $named:ident) => {
         impl $sequence {
-            /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer that
-            /// already has a name, such as another sequence, keeps it.
+            /// Appends a layer, and names it after the sequence and its index: `encoder.0`. A layer
+            /// that already has a name, such as another sequence, keeps it.
             #[must_use]
             #[allow(clippy::should_implement_trait)]
             pub fn add<M: $module + 'static>(self, layer: M) -> Self {

@@ -44,7 +44,8 @@ impl Custom {
     }
 
     /// Sets a hyperparameter of the algorithm; a [flag](super::Setting::flag) to 1 or 0. A name
-    /// that the algorithm does not have, or an invalid value, is an error when the trainer is built.
+    /// that the algorithm does not have, or an invalid value, is an error when the trainer is
+    /// built.
     #[must_use]
     pub fn set(self, name: &str, value: f64) -> Self {
         Custom(self.0.with(name, value))

@@ -385,8 +385,9 @@ impl Optimizers {
         })
     }
 
-    /// Restores the learning rates of the last step, which are empty before the first step, the step
-    /// count and the accumulated batch weights of a part. Does nothing if the part has no optimizer.
+    /// Restores the learning rates of the last step, which are empty before the first step, the
+    /// step count and the accumulated batch weights of a part. Does nothing if the part has no
+    /// optimizer.
     pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64, accumulated: Accumulated) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
             part.used_lrs = used_lrs;

@@ -1,7 +1,7 @@
 //! [`Changes`]: everything that a run can change, by name, and which of it has changed.
 //!
-//! This is the only list of what hooks and operations can change. The tape and the check of observers
-//! both read it; they differ in when they do, and in what [`Reading`] says.
+//! This is the only list of what hooks and operations can change. The tape and the check of
+//! observers both read it; they differ in when they do, and in what [`Reading`] says.
 
 mod names;
 
@@ -25,9 +25,9 @@ pub(crate) enum Reading {
     Counted,
     /// All, and every tensor each time: also a change through `tensor.data()` is found.
     Everything,
-    /// What a hook must not change that only observes: every tensor each time. Not the random state,
-    /// which other threads may change too; of hook values, only the tensors that a hook could have
-    /// in common with another one, and none of the value in this slot, which is its own.
+    /// What a hook must not change that only observes: every tensor each time. Not the random
+    /// state, which other threads may change too; of hook values, only the tensors that a hook
+    /// could have in common with another one, and none of the value in this slot, which is its own.
     Observed { by: Option<u32> },
 }
 
@@ -118,8 +118,8 @@ impl Changes {
         *self = Changes { names, ..Changes::new(self.reading) };
     }
 
-    /// Forgets what belongs to one batch, so that it is found again in the next one, whether the run
-    /// was resumed or not.
+    /// Forgets what belongs to one batch, so that it is found again in the next one, whether the
+    /// run was resumed or not.
     pub(crate) fn begin_batch(&mut self) {
         let of_step = [&mut self.batch, &mut self.pred, &mut self.loss];
         for watched in of_step.into_iter().chain(self.outputs.values_mut()) {
@@ -173,9 +173,9 @@ impl Changes {
         matches!(self.reading, Reading::Observed { .. })
     }
 
-    /// Returns the values that have changed since the last call: the number of each name, and the hash;
-    /// 0 for a value that no longer exists. The batch, the prediction and the loss keep their hash while
-    /// there is none.
+    /// Returns the values that have changed since the last call: the number of each name, and the
+    /// hash; 0 for a value that no longer exists. The batch, the prediction and the loss keep their
+    /// hash while there is none.
     pub(crate) fn changed(&mut self, run: &Run) -> Result<Vec<(u32, u64)>> {
         let mut changed = Vec::new();
         self.add_variables(run, &mut changed)?;
@@ -407,8 +407,8 @@ pub(crate) fn names_of_states(run: &Run) -> Vec<String> {
     read.map(|(slot, _)| name_of_state(run, slot)).collect()
 }
 
-/// The end of the names of what is in the state of a hook value: ``in the state of `my_crate::Hook` ``,
-/// with a number for each further value of the type.
+/// The end of the names of what is in the state of a hook value: ``in the state of `my_crate::Hook`
+/// ``, with a number for each further value of the type.
 fn name_of_state(run: &Run, slot: usize) -> String {
     let instances = &run.hooks.instances;
     let nth = instances[..slot].iter().filter(|other| other.type_id == instances[slot].type_id).count();

@@ -31,8 +31,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What a hook changes that changes a value of this kind. `own` is the slot of its value, if it has
-    /// one.
+    /// What a hook changes that changes a value of this kind. `own` is the slot of its value, if it
+    /// has one.
     pub(crate) fn name(self, own: Option<u32>) -> &'static str {
         match self {
             Kind::Parameter => "weights",

@@ -41,10 +41,11 @@ impl<P> Cx<P> {
         self.as_run().request_checkpoint(folder.into(), true);
     }
 
-    /// Returns whether SIGUSR1 has requested a checkpoint, on any rank, and takes the request: it is
-    /// then no longer there for other hooks. [`Checkpoint`](crate::hooks::Checkpoint) takes it after
-    /// the current batch. The request is there only on rank 0, and only if a hook of the run names its
-    /// folder of checkpoints: see [`Settings::checkpoints`](crate::checkpoint::Settings::checkpoints).
+    /// Returns whether SIGUSR1 has requested a checkpoint, on any rank, and takes the request: it
+    /// is then no longer there for other hooks. [`Checkpoint`](crate::hooks::Checkpoint) takes it
+    /// after the current batch. The request is there only on rank 0, and only if a hook of the run
+    /// names its folder of checkpoints: see
+    /// [`Settings::checkpoints`](crate::checkpoint::Settings::checkpoints).
     #[must_use]
     pub fn take_checkpoint_request(&self) -> bool
     where

@@ -6,9 +6,9 @@ use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
     /// The processes that train together; a process that trains alone is a world of one rank, in
-    /// which collectives return at once. Most methods of [`World`] are collectives, which a hook must call on every rank, so a hook with
-    /// [`Main`](crate::Main) in its context has no access to it. Errors of its collectives name this hook and
-    /// its moment.
+    /// which collectives return at once. Most methods of [`World`] are collectives, which a hook
+    /// must call on every rank, so a hook with [`Main`](crate::Main) in its context has no access
+    /// to it. Errors of its collectives name this hook and its moment.
     #[must_use]
     pub fn world(&self) -> World
     where

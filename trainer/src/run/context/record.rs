@@ -55,8 +55,8 @@ impl<P> Cx<P> {
     /// are expected to be from 0 to 1, as in PyTorch's `SummaryWriter.add_image`; values outside
     /// that range are clamped, and NaN is black. `Uint8` values are used unchanged.
     ///
-    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on its
-    /// own device, without synchronizing with it. The last call for a name wins. A tensor of
+    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on
+    /// its own device, without synchronizing with it. The last call for a name wins. A tensor of
     /// another shape or dtype ends the run with an error that names the hook.
     pub fn log_image(&self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
@@ -90,8 +90,8 @@ impl<P> Cx<P> {
         self.as_run().all_hyperparameters()
     }
 
-    /// The hyperparameters that the program has [set](crate::TrainerBuilder::hyperparameter): the first
-    /// of [`hyperparameters`](Cx::hyperparameters).
+    /// The hyperparameters that the program has [set](crate::TrainerBuilder::hyperparameter): the
+    /// first of [`hyperparameters`](Cx::hyperparameters).
     #[must_use]
     pub fn own_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
         let own = self.as_run().hyperparameters.iter();

@@ -70,8 +70,8 @@ impl HookOptions {
         self
     }
 
-    /// Limits the hook to one phase, or to several: `only([Phase::Valid, Phase::Test])`. Defaults to all
-    /// phases.
+    /// Limits the hook to one phase, or to several: `only([Phase::Valid, Phase::Test])`. Defaults
+    /// to all phases.
     pub fn only(mut self, phases: impl Into<PhaseSet>) -> Self {
         self.only = Some(phases.into());
         self
@@ -84,8 +84,8 @@ impl HookOptions {
         self
     }
 
-    /// Sets whether the hook runs in the [trials](crate::language::trial) of finders. By default, it
-    /// does not, and a warning says so.
+    /// Sets whether the hook runs in the [trials](crate::language::trial) of finders. By default,
+    /// it does not, and a warning says so.
     pub fn trial(mut self, runs: bool) -> Self {
         self.trial = Some(runs);
         self

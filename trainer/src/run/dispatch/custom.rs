@@ -50,8 +50,8 @@ impl<P> Cx<P> {
         enter_custom::<Q, _>(self.run_mut(), |run| run.fire::<Q>())
     }
 
-    /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload when
-    /// its hooks have run, which can read it with [`payload`](Cx::payload) and change it with
+    /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload
+    /// when its hooks have run, which can read it with [`payload`](Cx::payload) and change it with
     /// [`payload_mut`](Cx::payload_mut).
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! [`Next`]: the second argument of an `around` hook, which runs, replaces or skips the operation, and
-//! [`Done`]: what the hook returns.
+//! [`Next`]: the second argument of an `around` hook, which runs, replaces or skips the operation,
+//! and [`Done`]: what the hook returns.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,17 +14,19 @@ use crate::run::{Ending, Rest};
 /// The remaining hooks around an operation, and the operation itself. An `around` hook receives it
 /// as its second argument, for the duration of the call.
 ///
-/// An `around` hook returns how the operation ended, `Result<Done>`. It gets the [`Done`] from one of
-/// these methods:
+/// An `around` hook returns how the operation ended, `Result<Done>`. It gets the [`Done`] from one
+/// of these methods:
 ///
-/// - [`run`](Next::run) runs the hooks further inside and the operation, [`run_then`](Next::run_then)
-///   also something afterwards, and [`run_or`](Next::run_or) handles an error.
+/// - [`run`](Next::run) runs the hooks further inside and the operation,
+///   [`run_then`](Next::run_then) also something afterwards, and [`run_or`](Next::run_or) handles
+///   an error.
 /// - [`replace`](Next::replace) runs a closure instead. The operation counts as done: the point
 ///   after it fires, and the counters and schedules that depend on it advance.
-/// - [`skip`](Next::skip) skips the operation: the point after it does not fire, and the counters and
-///   schedules that depend on it do not advance, except that a skipped `epoch` counts as an epoch,
-///   and a skipped `step` or `predict_step` advances [`batch_idx`](crate::Counters::batch_idx).
-///   `transfer`, `pred`, `module` and `loss` cannot be skipped, because the step needs their output.
+/// - [`skip`](Next::skip) skips the operation: the point after it does not fire, and the counters
+///   and schedules that depend on it do not advance, except that a skipped `epoch` counts as an
+///   epoch, and a skipped `step` or `predict_step` advances
+///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module` and `loss` cannot be
+///   skipped, because the step needs their output.
 ///
 /// The table in [`language::operations`](crate::language::operations) shows what each of these
 /// means for each operation.
@@ -175,8 +177,8 @@ impl<O: Moment> fmt::Debug for Next<'_, O> {
     }
 }
 
-/// The proof that a hook around an operation said how the operation ends, which the hook returns: made
-/// by the methods of [`Next`].
+/// The proof that a hook around an operation said how the operation ends, which the hook returns:
+/// made by the methods of [`Next`].
 ///
 /// It belongs to one call of the hook, so the value of a hook cannot keep it:
 ///

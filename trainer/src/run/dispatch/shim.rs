@@ -68,8 +68,8 @@ where
     Definition::around(origin, id, ord, call)
 }
 
-/// Whether a type is a context, for a check of aliases at compile time: the constant of this type is
-/// found before that of [`NoContext`].
+/// Whether a type is a context, for a check of aliases at compile time: the constant of this type
+/// is found before that of [`NoContext`].
 #[derive(Debug)]
 pub struct Probe<T>(PhantomData<T>);
 
@@ -99,8 +99,8 @@ pub fn observed<C: HookContext>(run: &mut Run) -> &C {
     C::of_shared(run)
 }
 
-/// Returns whether a hook with `when` runs. Takes a function pointer, because rustc then says what it
-/// expected, and suggests no closure.
+/// Returns whether a hook with `when` runs. Takes a function pointer, because rustc then says what
+/// it expected, and suggests no closure.
 #[inline]
 pub fn holds<C>(context: &C, condition: fn(&C) -> bool) -> bool {
     condition(context)

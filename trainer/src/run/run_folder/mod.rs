@@ -128,8 +128,8 @@ fn holds_run(folder: &Path) -> bool {
     bytes.is_some_and(|bytes| RunFile::is_of_trainer(&bytes))
 }
 
-/// Reads the `run.json` in this folder. Returns `None` if there is none, or an error if it is not the
-/// `run.json` of a run.
+/// Reads the `run.json` in this folder. Returns `None` if there is none, or an error if it is not
+/// the `run.json` of a run.
 pub(crate) fn load_run_file(folder: &Path) -> Result<Option<RunFile>> {
     let path = folder.join(RUN_FILE);
     let Some(bytes) = read_run_file(&path)? else { return Ok(None) };

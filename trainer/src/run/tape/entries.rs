@@ -61,7 +61,8 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     within(run, Key::Hook(hook.index()), |run| call(run, slot, rest))
 }
 
-/// Runs an operation with the hooks around it, or only its body. The slot is the row of the operation.
+/// Runs an operation with the hooks around it, or only its body. The slot is the row of the
+/// operation.
 fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     let row = row as usize;
     let key = match run.modules.calls.last() {

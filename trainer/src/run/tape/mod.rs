@@ -1,8 +1,8 @@
 //! The tape of a run: what each hook and each operation changes.
 //!
-//! [`Recorder`] finds the changes, [`entries`] are the entries of the dispatch table that call it, and
-//! the hook [`loggers::TapeFile`](crate::loggers::TapeFile) writes its records into a file. [`seen`] keeps
-//! what each hook changed, for `describe_hooks` and for warnings.
+//! [`Recorder`] finds the changes, [`entries`] are the entries of the dispatch table that call it,
+//! and the hook [`loggers::TapeFile`](crate::loggers::TapeFile) writes its records into a file.
+//! [`seen`] keeps what each hook changed, for `describe_hooks` and for warnings.
 
 mod entries;
 mod recorder;

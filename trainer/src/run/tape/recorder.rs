@@ -119,14 +119,14 @@ impl Recorder {
         self.open.clear();
     }
 
-    /// Returns a warning for each two hooks that changed the same value in this entry point, and whose
-    /// order is an accident.
+    /// Returns a warning for each two hooks that changed the same value in this entry point, and
+    /// whose order is an accident.
     pub(crate) fn conflicts(&mut self, run: &Run) -> Vec<String> {
         self.seen.conflicts(&run.hooks.table, self.values.names())
     }
 
-    /// What each hook was seen to change, by its index in the dispatch table; nothing of one that was
-    /// not recorded.
+    /// What each hook was seen to change, by its index in the dispatch table; nothing of one that
+    /// was not recorded.
     pub(crate) fn seen(&self, run: &Run) -> BTreeMap<usize, Vec<&'static str>> {
         self.seen.by_hook(&run.hooks.table)
     }

@@ -1,4 +1,5 @@
-//! [`Seen`]: what each hook was seen to change, and which hooks changed the same value at one moment.
+//! [`Seen`]: what each hook was seen to change, and which hooks changed the same value at one
+//! moment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -72,8 +73,8 @@ impl Seen {
         self.kinds.iter().map(named).collect()
     }
 
-    /// Returns a warning for each two hooks whose order is an accident and that changed the same value,
-    /// and forgets them.
+    /// Returns a warning for each two hooks whose order is an accident and that changed the same
+    /// value, and forgets them.
     pub(super) fn conflicts(&mut self, table: &Table, names: &Names) -> Vec<String> {
         self.reached.clear();
         let found = std::mem::take(&mut self.shared).into_iter();

@@ -25,23 +25,24 @@ impl Tape {
         Tape { level: Level::Full, batches: 0..u64::MAX, trusts: true, path: None }
     }
 
-    /// Records everything that training has changed after every `n` training batches, for a whole run.
+    /// Records everything that training has changed after every `n` training batches, for a whole
+    /// run.
     #[must_use]
     pub fn steps(n: u64) -> Self {
         Tape { level: Level::Steps(n), ..Tape::full() }
     }
 
-    /// Limits the tape to these training batches, counted from 0 over all epochs, and to the passes over
-    /// other data between them. Defaults to all.
+    /// Limits the tape to these training batches, counted from 0 over all epochs, and to the passes
+    /// over other data between them. Defaults to all.
     #[must_use]
     pub fn batches(mut self, batches: Range<u64>) -> Self {
         self.batches = batches;
         self
     }
 
-    /// Whether every tensor is read at every entry, and not only those that libtorch's version counters
-    /// mark as changed. This also finds changes through `tensor.data()`, and is several times slower.
-    /// Defaults to `false`.
+    /// Whether every tensor is read at every entry, and not only those that libtorch's version
+    /// counters mark as changed. This also finds changes through `tensor.data()`, and is several
+    /// times slower. Defaults to `false`.
     #[must_use]
     pub fn paranoid(mut self, paranoid: bool) -> Self {
         self.trusts = !paranoid;

@@ -128,8 +128,8 @@ impl<T: Task> Trainer<T> {
     /// counters are as before, bit for bit, even after an error, a panic or a cancellation. Nothing
     /// is recorded.
     ///
-    /// Of the hooks, those run whose value has a [state](crate::language::state), which is restored,
-    /// and those with [`trial`](crate::language::trial), such as gradient clipping,
+    /// Of the hooks, those run whose value has a [state](crate::language::state), which is
+    /// restored, and those with [`trial`](crate::language::trial), such as gradient clipping,
     /// [`MixUp`](crate::hooks::MixUp) and [`Sam`](crate::hooks::Sam). Hooks on rank 0 only and
     /// schedules of the learning rate do not run. A warning names others that do not run and may
     /// change training. A hook that runs begins as at the start of the next fit: `before_fit` and

@@ -19,13 +19,13 @@ use crate::training::task::Task;
 
 impl<T: Task> Trainer<T> {
     /// Begins another run, in the folder `into`, with the state that a recorded run had before its
-    /// training batch `batch`, to answer the question: what if the program had been another one from
-    /// there on?
+    /// training batch `batch`, to answer the question: what if the program had been another one
+    /// from there on?
     ///
-    /// The trainer is that of the recorded run: it [replays](Trainer::replay) the run until that batch, writes a
-    /// checkpoint into the folder, and `run.json`, which names the origin. A trainer that differs, without
-    /// a hook or with another setting, then trains in this folder, and reports what differs. `trainer
-    /// diff` compares the two runs from there on.
+    /// The trainer is that of the recorded run: it [replays](Trainer::replay) the run until that
+    /// batch, writes a checkpoint into the folder, and `run.json`, which names the origin. A
+    /// trainer that differs, without a hook or with another setting, then trains in this folder,
+    /// and reports what differs. `trainer diff` compares the two runs from there on.
     ///
     /// ```no_run
     /// use trainer::TrainerBuilder;

@@ -31,31 +31,31 @@ use source::Source;
 pub struct Replayed {
     /// The checkpoint from which the replay began; `None` for the start of the run.
     pub from: Option<PathBuf>,
-    /// The number of changes that were equal in the replay and in the [tape](crate::Tape) of the run;
-    /// `None` if the run has no tape.
+    /// The number of changes that were equal in the replay and in the [tape](crate::Tape) of the
+    /// run; `None` if the run has no tape.
     pub compared: Option<u64>,
     /// The summary of the training batches, as [`fit`](Trainer::fit) returns it.
     pub summary: Summary,
 }
 
 impl<T: Task> Trainer<T> {
-    /// Trains the training batches `batches` of a recorded run again, and those between the checkpoint
-    /// before them and their beginning, with the hooks of this trainer: for example with one that
-    /// [observes](crate::Cx#observers) what nobody had observed in the run.
+    /// Trains the training batches `batches` of a recorded run again, and those between the
+    /// checkpoint before them and their beginning, with the hooks of this trainer: for example with
+    /// one that [observes](crate::Cx#observers) what nobody had observed in the run.
     ///
-    /// `run` is the folder of the run, or a folder with its checkpoints. Batches are counted from 0 over all
-    /// epochs, as in the answers of `trainer diff`. The replay begins with the newest checkpoint that
-    /// was written before the first of the batches, or else with the start of the run, and ends right
-    /// after the last one, before a validation that follows it. Of the points at the end of a run, only
-    /// `teardown` fires then. If the run has a [tape](crate::Tape), everything that it records is compared
-    /// with it.
+    /// `run` is the folder of the run, or a folder with its checkpoints. Batches are counted from 0
+    /// over all epochs, as in the answers of `trainer diff`. The replay begins with the newest
+    /// checkpoint that was written before the first of the batches, or else with the start of the
+    /// run, and ends right after the last one, before a validation that follows it. Of the points
+    /// at the end of a run, only `teardown` fires then. If the run has a [tape](crate::Tape),
+    /// everything that it records is compared with it.
     ///
     /// A replay writes nothing: hooks with the key [`writes`](crate::language::writes), such as the
     /// built-in loggers and [`Checkpoint`](crate::hooks::Checkpoint), are not called, requests for
-    /// checkpoints are ignored, and there is no run folder. A hook that writes without the key can ask
-    /// [`Cx::is_replay`](crate::Cx::is_replay). All of this holds for the trainer from now on: it stands at the end of the
-    /// batches, so that its weights are those of the run at that time, and
-    /// [`validate`](Trainer::validate) and [`predict`](Trainer::predict) use them.
+    /// checkpoints are ignored, and there is no run folder. A hook that writes without the key can
+    /// ask [`Cx::is_replay`](crate::Cx::is_replay). All of this holds for the trainer from now on:
+    /// it stands at the end of the batches, so that its weights are those of the run at that time,
+    /// and [`validate`](Trainer::validate) and [`predict`](Trainer::predict) use them.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -130,8 +130,8 @@ impl<T: Task> Trainer<T> {
         Ok(())
     }
 
-    /// Runs a replay, and returns the states at its beginning and its end. From then on, the trainer
-    /// still writes nothing.
+    /// Runs a replay, and returns the states at its beginning and its end. From then on, the
+    /// trainer still writes nothing.
     fn run_replay(
         &mut self,
         train: &mut dyn Loader<T::Batch>,
@@ -172,8 +172,8 @@ fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> 
     replay::begin(run, checkpoint, replay, tape, kept)
 }
 
-/// Compares the records of a replay with the tape of the run, and returns the number of changes that
-/// were equal.
+/// Compares the records of a replay with the tape of the run, and returns the number of changes
+/// that were equal.
 fn compare(run: &Path, tape: &Path, records: &[u8]) -> Result<u64> {
     let recorded = TapeReader::open(tape).map_err(Error::new)?;
     let replayed = TapeReader::of_bytes("the replay", [MAGIC, records].concat()).map_err(Error::new)?;

@@ -56,11 +56,12 @@ impl Request {
 
 impl<T: Task> Trainer<T> {
     /// [Replays](Trainer::replay) what the environment variable `TRAINER_REPLAY` requests, such as
-    /// `runs/0007@4170..4175`, and prints a line about the result. Returns whether the variable is set.
+    /// `runs/0007@4170..4175`, and prints a line about the result. Returns whether the variable is
+    /// set.
     ///
-    /// `trainer diff --replay` and `trainer verify` start a program in this way. A program that calls an entry point
-    /// while the variable is set, and has not called this method before, gets an error, so that it does
-    /// not train by mistake.
+    /// `trainer diff --replay` and `trainer verify` start a program in this way. A program that
+    /// calls an entry point while the variable is set, and has not called this method before, gets
+    /// an error, so that it does not train by mistake.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -74,13 +75,13 @@ impl<T: Task> Trainer<T> {
     /// # }
     /// ```
     ///
-    /// With `TRAINER_REPLAY_TAPE=folder`, each rank writes a [full tape](crate::Tape::full) of the batches into
-    /// this folder, and does not compare them with the tape of the run.
+    /// With `TRAINER_REPLAY_TAPE=folder`, each rank writes a [full tape](crate::Tape::full) of the
+    /// batches into this folder, and does not compare them with the tape of the run.
     ///
     /// # Errors
     ///
-    /// Returns an error if the value of the variable has another form, or if [`replay`](Trainer::replay)
-    /// does.
+    /// Returns an error if the value of the variable has another form, or if
+    /// [`replay`](Trainer::replay) does.
     pub fn replay_requested(
         &mut self,
         train: &mut dyn Loader<T::Batch>,

@@ -14,13 +14,14 @@ use crate::training::Trainer;
 use crate::training::task::Task;
 
 impl<T: Task> Trainer<T> {
-    /// Trains one stretch of a run again that has a [certificate](crate::loggers::Certificate), and compares the
-    /// result with it: the losses and the data of the batches, and the state after the last of them.
+    /// Trains one stretch of a run again that has a [certificate](crate::loggers::Certificate), and
+    /// compares the result with it: the losses and the data of the batches, and the state after the
+    /// last of them.
     ///
-    /// `stretch` is the number of the stretch, from 0: the first begins with the start of the run, each other
-    /// one with the link at the end of the one before it. As in a
-    /// [`replay`](Trainer::replay), nothing is written, and it begins with the newest checkpoint that
-    /// was written before the stretch. Returns the batches of the stretch.
+    /// `stretch` is the number of the stretch, from 0: the first begins with the start of the run,
+    /// each other one with the link at the end of the one before it. As in a
+    /// [`replay`](Trainer::replay), nothing is written, and it begins with the newest checkpoint
+    /// that was written before the stretch. Returns the batches of the stretch.
     ///
     /// # Errors
     ///
@@ -101,8 +102,8 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// Lists what the certificate says of the program and its circumstances and what they are now, if that
-/// can be why a stretch differs.
+/// Lists what the certificate says of the program and its circumstances and what they are now, if
+/// that can be why a stretch differs.
 fn differences(there: &Header, here: &Header) -> String {
     let mut text = String::new();
     for (what, there, here) in [

@@ -121,28 +121,29 @@ impl fmt::Display for GoldenCheck {
 
 impl<T: Task> Trainer<T> {
     /// Trains the first steps, and compares their losses and the weights after each of them with a
-    /// golden, a text file in the repository of the program. It finds what a [lock](Self::check_lock)
-    /// cannot see, such as a constant that changes inside of a hook.
+    /// golden, a text file in the repository of the program. It finds what a
+    /// [lock](Self::check_lock) cannot see, such as a constant that changes inside of a hook.
     ///
-    /// The argument is a path, or a [`Golden`] with another number of steps or a tolerance. The loaders
-    /// are those of [`fit`](Self::fit). With the environment variable `TRAINER_LOCK=update`, the file is
-    /// written.
+    /// The argument is a path, or a [`Golden`] with another number of steps or a tolerance. The
+    /// loaders are those of [`fit`](Self::fit). With the environment variable
+    /// `TRAINER_LOCK=update`, the file is written.
     ///
-    /// Bits are only equal in equal circumstances: the number of threads, the processor and its kernels,
-    /// the device, the versions of libtorch and of the compiler. They are in the file. If bits differ and
-    /// circumstances as well, that is an error, unless the golden has a
-    /// [tolerance](Golden::tolerance). Then only the losses are compared; the result says so, and so does
-    /// a line on standard error. Crates of which only the version differs are listed there as well.
+    /// Bits are only equal in equal circumstances: the number of threads, the processor and its
+    /// kernels, the device, the versions of libtorch and of the compiler. They are in the file. If
+    /// bits differ and circumstances as well, that is an error, unless the golden has a
+    /// [tolerance](Golden::tolerance). Then only the losses are compared; the result says so, and
+    /// so does a line on standard error. Crates of which only the version differs are listed there
+    /// as well.
     ///
-    /// The hooks run as in [`fit`](Self::fit), from `setup` on, and schedules see the planned length of
-    /// the fit. It ends after the steps without `after_fit`; `teardown` fires. Nothing is written, as in a
-    /// [replay](Self::replay): there is no run folder, nothing is resumed, and hooks that
-    /// [write](crate::language::writes) do not run. The trainer is used up, because it is then in the
-    /// middle of a fit.
+    /// The hooks run as in [`fit`](Self::fit), from `setup` on, and schedules see the planned
+    /// length of the fit. It ends after the steps without `after_fit`; `teardown` fires. Nothing is
+    /// written, as in a [replay](Self::replay): there is no run folder, nothing is resumed, and
+    /// hooks that [write](crate::language::writes) do not run. The trainer is used up, because it
+    /// is then in the middle of a fit.
     ///
-    /// The program must compute the same each time. Set [`seed`](crate::TrainerBuilder::seed), and call
-    /// `tch::manual_seed` before the model is built. All threads share libtorch's random numbers, so if
-    /// the program draws any, let the test have a file of its own in `tests/`.
+    /// The program must compute the same each time. Set [`seed`](crate::TrainerBuilder::seed), and
+    /// call `tch::manual_seed` before the model is built. All threads share libtorch's random
+    /// numbers, so if the program draws any, let the test have a file of its own in `tests/`.
     ///
     /// ```no_run
     /// use trainer::lock::Golden;
@@ -169,10 +170,10 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that says which step differs and how, that the steps cannot be compared in these
-    /// circumstances, or that the file is missing or cannot be read, written or parsed. Returns an error
-    /// if the trainer has trained before, if several processes train together, and for the same reasons
-    /// as [`fit`](Self::fit).
+    /// Returns an error that says which step differs and how, that the steps cannot be compared in
+    /// these circumstances, or that the file is missing or cannot be read, written or parsed.
+    /// Returns an error if the trainer has trained before, if several processes train together, and
+    /// for the same reasons as [`fit`](Self::fit).
     pub fn check_golden(
         mut self,
         golden: impl Into<Golden>,

@@ -27,17 +27,17 @@ const TAPE: &str = "trainer::loggers::TapeFile";
 const MAX_LISTED: usize = 50;
 
 impl<T: Task> Trainer<T> {
-    /// Compares the hooks and the settings of this trainer with a lock, a text file in the repository
-    /// of the program, so that a review sees what an update of a crate of hooks changes.
+    /// Compares the hooks and the settings of this trainer with a lock, a text file in the
+    /// repository of the program, so that a review sees what an update of a crate of hooks changes.
     ///
     /// The file has the hooks of each moment in the order in which they run, with their phases and
-    /// whether they may change training (`&mut`) or only observe (`&`); the settings of the trainer, the
-    /// optimizers, their groups and the hooks; and the versions of the crates with hooks. With the
-    /// environment variable `TRAINER_LOCK=update`, the file is written. The hook that writes a
-    /// [tape](crate::Tape) is left out.
+    /// whether they may change training (`&mut`) or only observe (`&`); the settings of the
+    /// trainer, the optimizers, their groups and the hooks; and the versions of the crates with
+    /// hooks. With the environment variable `TRAINER_LOCK=update`, the file is written. The hook
+    /// that writes a [tape](crate::Tape) is left out.
     ///
-    /// Returns the crates of which only the version differs, and prints them on standard error: that is
-    /// no error.
+    /// Returns the crates of which only the version differs, and prints them on standard error:
+    /// that is no error.
     ///
     /// Call it in a test, so that it fails where the update is made, or use
     /// [`assert_locked!`](crate::assert_locked). If several processes train together, only the
@@ -62,9 +62,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that lists what differs, or that the file is missing or cannot be read, written
-    /// or parsed. Returns an error after an entry point such as `fit` has run, because that changes
-    /// settings.
+    /// Returns an error that lists what differs, or that the file is missing or cannot be read,
+    /// written or parsed. Returns an error after an entry point such as `fit` has run, because that
+    /// changes settings.
     pub fn check_lock(&self, path: impl AsRef<Path>) -> Result<Vec<Change>> {
         let path = path.as_ref();
         if !self.is_main() {

@@ -1,10 +1,10 @@
 //! Text files that say what a program runs and what it computes: a review reads them, and a test
 //! compares them with the program.
 //!
-//! - The **lock**, [`hooks.lock`](crate::Trainer::check_lock), has the hooks and the settings. It is
-//!   the same on every machine.
-//! - The **golden**, [`hooks.golden`](crate::Trainer::check_golden), has the losses and the weights of
-//!   the first steps, with their circumstances.
+//! - The **lock**, [`hooks.lock`](crate::Trainer::check_lock), has the hooks and the settings. It
+//!   is the same on every machine.
+//! - The **golden**, [`hooks.golden`](crate::Trainer::check_golden), has the losses and the weights
+//!   of the first steps, with their circumstances.
 //!
 //! [`assert_locked!`](crate::assert_locked) compares both in one line of a test. The
 //! [guide](crate::guide::tape#before-it-happens-the-lock) shows them.
@@ -60,7 +60,8 @@ fn version_changes(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>
     changes
 }
 
-/// Returns the crates with hooks and this one, each with its version, or with several: `0.1.0, 0.2.0`.
+/// Returns the crates with hooks and this one, each with its version, or with several: `0.1.0,
+/// 0.2.0`.
 fn crates(table: &HookTable) -> BTreeMap<String, String> {
     let this = (env!("CARGO_CRATE_NAME"), BTreeSet::from([env!("CARGO_PKG_VERSION")]));
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::from([this]);
@@ -83,9 +84,9 @@ fn list_versions(versions: &[Change]) -> String {
 ///
 /// `assert_locked!(trainer)` [compares the hooks and the settings](crate::Trainer::check_lock).
 /// `assert_locked!(trainer, train)`, or `assert_locked!(trainer, train, valid)` for a program with
-/// validation data, also [trains the first 20 steps](crate::Trainer::check_golden), which uses up the
-/// trainer. The files are beside the `Cargo.toml` of the package. `TRAINER_LOCK=update cargo test`
-/// writes them.
+/// validation data, also [trains the first 20 steps](crate::Trainer::check_golden), which uses up
+/// the trainer. The files are beside the `Cargo.toml` of the package. `TRAINER_LOCK=update cargo
+/// test` writes them.
 ///
 /// ```no_run
 /// # use trainer::prelude::*;

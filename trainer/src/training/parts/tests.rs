@@ -1,5 +1,5 @@
-//! A new piece of state is one `impl Part` and its line in [`parts`](super::parts): it is then saved,
-//! gathered from all ranks, resumed, and restored after a trial.
+//! A new piece of state is one `impl Part` and its line in [`parts`](super::parts): it is then
+//! saved, gathered from all ranks, resumed, and restored after a trial.
 
 #![allow(clippy::disallowed_methods)]
 
