@@ -15,6 +15,7 @@ use ratatui::crossterm::terminal::{
 use ratatui::crossterm::{execute, style};
 use ratatui::{Frame, Terminal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// The stream on which the view is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,10 +179,11 @@ fn restore(mut stream: Stream) {
 ///
 /// Returns an error if the terminal cannot be read, as after it was closed.
 pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
-    if is_closed() {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal was closed"));
-    }
-    if !event::poll(timeout)? {
+    // `event::poll` never returns if the terminal is closed meanwhile, so it must not be what
+    // waits.
+    wait_for_input(Duration::ZERO)?;
+    let has_event = || event::poll(Duration::ZERO);
+    if !(has_event()? || wait_for_input(timeout)? && has_event()?) {
         return Ok(None);
     }
     match event::read()? {
@@ -190,10 +192,24 @@ pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
     }
 }
 
-/// Whether the terminal was closed. Reading from it would then return at once, again and again.
-fn is_closed() -> bool {
+/// Waits until the terminal has input, for at most this time. Returns whether it has; a signal,
+/// such as that of a new size, ends the wait.
+///
+/// # Errors
+///
+/// Returns an error if the terminal was closed.
+fn wait_for_input(timeout: Duration) -> io::Result<bool> {
     let input = io::stdin();
-    let mut polled = [PollFd::new(&input, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    let mut polled = [PollFd::new(&input, PollFlags::IN)];
+    let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+    match poll(&mut polled, Some(&timeout)) {
+        Err(Errno::INTR) => return Ok(false),
+        Err(error) => return Err(error.into()),
+        Ok(_) => {}
+    }
+    let found = polled[0].revents();
+    if found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal was closed"));
+    }
+    Ok(found.contains(PollFlags::IN))
 }
