@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use anstyle::Style;
 use serde_json::{Map, Value as Json, json};
 use trainer_formats::Float;
-use trainer_formats::run::{Goal, Metrics, Run};
+use trainer_formats::run::{Goal, Metrics, Run, ranked, settings_of, text_of_setting};
 
 use crate::CompareArguments;
-use crate::facts::{differing, goals, ranked, settings, text_of, value};
+use crate::facts::{differing, goals, value};
 use crate::output::{FAINT, Failure, GOOD, HEADING, Output, counted, open, style_of};
 use crate::show::{by_moment, list};
 use crate::table::{Cell, Column, GAP, Table, shortened};
@@ -31,7 +31,7 @@ struct Fact {
 
 impl Fact {
     fn new(section: &'static str, name: impl Into<String>, values: Vec<Json>) -> Self {
-        let texts = values.iter().map(text_of).collect();
+        let texts = values.iter().map(text_of_setting).collect();
         let styles = vec![Style::new(); values.len()];
         let name = name.into();
         Fact { section, label: name.clone(), name, texts, values, styles }
@@ -126,7 +126,7 @@ fn facts(runs: &[Run], metrics: &[Metrics]) -> Vec<Fact> {
         }
     }
 
-    let all: Vec<_> = runs.iter().map(|run| settings(run.file())).collect();
+    let all: Vec<_> = runs.iter().map(|run| settings_of(run.file())).collect();
     let different = differing(&all);
     let names: BTreeSet<&str> = all.iter().flat_map(|settings| settings.keys().copied()).collect();
     let equal = names.into_iter().filter(|name| !different.contains(name));

@@ -4,38 +4,12 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value as Json, json};
-use trainer_formats::run::{Goal, Metric, Metrics, RunFile};
-use trainer_formats::{Float, exact, readable};
-
-/// The settings of a run, by name.
-pub(crate) type Settings<'r> = BTreeMap<&'r str, Cow<'r, Json>>;
-
-/// Returns the settings of a run: its hyperparameters, and its seed.
-pub(crate) fn settings(file: &RunFile) -> Settings<'_> {
-    let own = file.hyperparameters.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value)));
-    let mut settings: Settings<'_> = own.collect();
-    settings.entry("seed").or_insert_with(|| Cow::Owned(seed(file)));
-    settings
-}
+use trainer_formats::run::{Goal, Metric, Metrics, RunFile, Settings, settings_of};
+use trainer_formats::{Float, readable};
 
 /// Returns one of the settings of a run.
 pub(crate) fn setting<'r>(file: &'r RunFile, name: &str) -> Option<Cow<'r, Json>> {
-    let own = file.hyperparameters.get(name).map(Cow::Borrowed);
-    own.or_else(|| (name == "seed").then(|| Cow::Owned(seed(file))))
-}
-
-fn seed(file: &RunFile) -> Json {
-    file.seed.map_or(Json::Null, Json::from)
-}
-
-/// Returns the text of a setting: a number with all of its digits.
-pub(crate) fn text_of(value: &Json) -> String {
-    match value {
-        Json::Null => String::new(),
-        Json::String(text) => text.clone(),
-        Json::Number(number) => number.as_f64().map_or_else(|| number.to_string(), exact),
-        other => other.to_string(),
-    }
+    settings_of(file).remove(name)
 }
 
 /// Returns the names of the settings that are not equal in all runs. Those that more of the runs have
@@ -60,19 +34,6 @@ pub(crate) fn differing<'r>(runs: &[Settings<'r>]) -> Vec<&'r str> {
 pub(crate) fn goals<'m>(runs: impl Iterator<Item = &'m Metrics>) -> BTreeMap<String, Goal> {
     let metrics = runs.flatten();
     metrics.filter_map(|(name, metric)| Some((name.clone(), metric.goal?))).collect()
-}
-
-/// Returns the names of the metrics, those that say most about a run first: the loss and the metrics of
-/// validation, then of tests, then of training; those of a class or of another part last.
-pub(crate) fn ranked<'m>(runs: impl Iterator<Item = &'m Metrics>) -> Vec<&'m str> {
-    let names: BTreeSet<&str> = runs.flat_map(|metrics| metrics.keys().map(String::as_str)).collect();
-    let mut names: Vec<&str> = names.into_iter().collect();
-    names.sort_by_key(|name| {
-        let (phase, own) = name.split_once('/').unwrap_or(("", name));
-        let phase = ["valid", "test", "train"].iter().position(|known| *known == phase);
-        (own.matches(['/', '.']).count(), phase.unwrap_or(3), own != "loss", *name)
-    });
-    names
 }
 
 /// Returns a metric as JSON.

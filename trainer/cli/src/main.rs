@@ -8,6 +8,7 @@ mod diff;
 mod facts;
 mod output;
 mod program;
+mod report;
 mod runs;
 mod show;
 mod sweep;
@@ -45,6 +46,8 @@ enum Action {
     },
     /// Compares runs: settings, hooks, environment and metrics, what differs first
     Compare(CompareArguments),
+    /// Writes a report of runs: one HTML file with their curves, settings, hooks and profiles
+    Report(ReportArguments),
     /// Runs a program once for each combination of parameters; started again, continues
     Sweep(SweepArguments),
     /// Says where two runs differ first, from their tapes. Ends with 1 if they do
@@ -89,6 +92,16 @@ struct CompareArguments {
     /// Also lists what is the same in all runs
     #[arg(long)]
     all: bool,
+}
+
+#[derive(Args)]
+struct ReportArguments {
+    /// The run folders, their names in `runs`, or folders of runs
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<PathBuf>,
+    /// The file to write; only an earlier report is replaced
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
 }
 
 #[derive(Args)]
@@ -146,6 +159,7 @@ fn main() -> ExitCode {
         Action::Runs(arguments) => runs::run(&arguments, &mut out),
         Action::Show { run } => show::run(&run, &mut out),
         Action::Compare(arguments) => compare::run(&arguments, &mut out),
+        Action::Report(ReportArguments { runs, output }) => report::run(&runs, &output, &mut out),
         Action::Sweep(arguments) => sweep::run(&arguments, &mut out),
         Action::Diff(arguments) => diff::run(&arguments, &mut out),
         #[cfg(unix)]

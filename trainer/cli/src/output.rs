@@ -74,6 +74,11 @@ impl Output {
         self.line(object)
     }
 
+    /// Prints a warning on standard error. Nothing can be done if that fails.
+    pub(crate) fn warning(&self, message: &str) {
+        let _ = writeln!(anstream::stderr(), "{ENDED}warning:{ENDED:#} {message}");
+    }
+
     /// Prints an error on standard error. Nothing can be done if that fails.
     pub(crate) fn error(&self, message: &str) {
         let mut err = anstream::stderr();
@@ -149,19 +154,21 @@ pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'
 
 /// Opens a run by the path of its folder, or by its name in `runs`.
 pub(crate) fn open(path: &Path) -> Result<Run, Failure> {
+    Ok(Run::open(find(path)?)?)
+}
+
+/// Returns the path of a folder that the user names by its path, or by its name in `runs`.
+pub(crate) fn find(path: &Path) -> Result<PathBuf, Failure> {
     let in_runs = Path::new("runs").join(path);
-    let path: PathBuf = match (path.exists(), in_runs.exists()) {
-        (true, _) => path.to_owned(),
-        (false, true) => in_runs,
-        (false, false) => {
-            return Err(Failure::new(format!(
-                "there is no run {}, and no {}: `trainer runs` lists the runs in `runs`",
-                path.display(),
-                in_runs.display()
-            )));
-        }
-    };
-    Ok(Run::open(path)?)
+    match (path.exists(), in_runs.exists()) {
+        (true, _) => Ok(path.to_owned()),
+        (false, true) => Ok(in_runs),
+        (false, false) => Err(Failure::new(format!(
+            "there is no run {}, and no {}: `trainer runs` lists the runs in `runs`",
+            path.display(),
+            in_runs.display()
+        ))),
+    }
 }
 
 #[cfg(test)]

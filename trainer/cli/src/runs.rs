@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value as Json, json};
-use trainer_formats::run::{Found, Goal, Metrics, Run, runs_in};
+use trainer_formats::run::{Found, Goal, Metrics, Run, ranked, runs_in, settings_of, text_of_setting};
 
 use crate::RunsArguments;
-use crate::facts::{differing, goals, metrics_to_json, ranked, setting, settings, text_of, value};
+use crate::facts::{differing, goals, metrics_to_json, setting, value};
 use crate::output::{BAD, Failure, Output, age, duration, style_of, suggestion};
 use crate::table::{Cell, Column, Table, note};
 
@@ -72,7 +72,7 @@ impl Row {
             return match &*setting {
                 Json::Null => None,
                 Json::Number(number) => Some(Value::Number(number.as_f64()?)),
-                other => Some(Value::Text(text_of(other))),
+                other => Some(Value::Text(text_of_setting(other))),
             };
         }
         let metric = self.metrics.get(key)?;
@@ -183,7 +183,7 @@ fn check_key(key: &str, rows: &[Row]) -> Result<(), Failure> {
     }
     let mut known = FIELDS.to_vec();
     for row in rows {
-        known.extend(settings(row.run.file()).into_keys());
+        known.extend(settings_of(row.run.file()).into_keys());
         known.extend(row.metrics.keys().map(String::as_str));
     }
     let similar = suggestion(key, known);
@@ -293,11 +293,11 @@ fn table(
         Column::number("duration", 10, durations),
     ];
 
-    let all: Vec<_> = rows.iter().map(|row| settings(row.run.file())).collect();
+    let all: Vec<_> = rows.iter().map(|row| settings_of(row.run.file())).collect();
     for (nth, name) in differing(&all).into_iter().enumerate() {
-        let cells = all
-            .iter()
-            .map(|settings| Cell::new(settings.get(name).map(|value| text_of(value)).unwrap_or_default()));
+        let cells = all.iter().map(|settings| {
+            Cell::new(settings.get(name).map(|value| text_of_setting(value)).unwrap_or_default())
+        });
         let rank = match nth {
             _ if sorted_by == Some(name) => 2,
             0..4 => 5 + nth,
@@ -346,7 +346,7 @@ fn to_json(row: &Row, goals: &BTreeMap<String, Goal>, now: SystemTime) -> Json {
         "started": file.started,
         "age_seconds": age.map(seconds),
         "duration_seconds": row.run.duration(now).map(seconds),
-        "settings": settings(file),
+        "settings": settings_of(file),
         "metrics": metrics_to_json(&row.metrics, goals),
     });
     if let Some(error) = file.error.as_ref().or(row.unreadable.as_ref()) {

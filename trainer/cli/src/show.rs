@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
-use trainer_formats::run::{Metrics, Run, Status};
+use trainer_formats::run::{Metrics, Run, Status, ranked, settings_of, text_of_setting};
 
-use crate::facts::{goals, metrics_to_json, ranked, settings, text_of, value};
+use crate::facts::{goals, metrics_to_json, value};
 use crate::output::{BAD, FAINT, Failure, HEADING, Output, age, duration, open, style_of};
 use crate::table::{Cell, Column, Table};
 
@@ -41,8 +41,10 @@ pub(crate) fn run(path: &Path, out: &mut Output) -> Result<ExitCode, Failure> {
         out.line(format!("  {BAD}damaged:{BAD:#} {error}"))?;
     }
     section(out, "settings")?;
-    let settings: Vec<_> =
-        settings(run.file()).into_iter().map(|(name, value)| (name.to_owned(), text_of(&value))).collect();
+    let settings: Vec<_> = settings_of(run.file())
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), text_of_setting(&value)))
+        .collect();
     list(out, &settings)?;
     section(out, "environment")?;
     let environment: Vec<_> =

@@ -2,6 +2,7 @@
 //! that read them. It needs no libtorch.
 //!
 //! - [`certificate`]: a chain of hashes that a replay of any of its stretches can confirm.
+//! - [`report`]: the report of a run, or of several, as one HTML file.
 //! - [`run`]: the folder of a run: its settings, status, metrics and curves.
 //! - [`sweep`]: the trials of a sweep.
 //! - [`tape`]: what each hook and each operation of a run changed, and the difference of two runs.
@@ -10,6 +11,7 @@
 
 pub mod certificate;
 mod float;
+pub mod report;
 pub mod run;
 pub mod sweep;
 pub mod tape;

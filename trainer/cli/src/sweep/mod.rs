@@ -11,14 +11,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Instant;
 
 use serde_json::{Map, Value as Json, json};
-use trainer_formats::run::{Run, Status};
+use trainer_formats::run::{Run, Status, ranked};
 use trainer_formats::sweep::TrialState;
 
 use self::file::Plan;
 use self::state::State;
 use self::trial::{Ended, Trial, text_of_values};
 use crate::SweepArguments;
-use crate::facts::{ranked, value};
+use crate::facts::value;
 use crate::output::{BAD, FAINT, Failure, GOOD, HEADING, Output, counted, duration, open};
 
 /// What the sweep waits for.

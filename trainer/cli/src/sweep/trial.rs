@@ -7,11 +7,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
 use serde_json::{Map, Value as Json};
-use trainer_formats::run::{RUN_FILE, Run, Status};
+use trainer_formats::run::{RUN_FILE, Run, Status, text_of_setting};
 use trainer_formats::sweep::SweepFile;
 
 use super::file::Plan;
-use crate::facts::text_of;
 use crate::output::Failure;
 
 /// The signal of Ctrl-C.
@@ -32,7 +31,7 @@ impl Trial {
     pub(crate) fn new(plan: &Plan, program: &[String], number: usize, values: &[(String, Json)]) -> Self {
         let mut arguments = program[1..].to_vec();
         for (name, value) in values {
-            let value = text_of(value);
+            let value = text_of_setting(value);
             let filled = |word: &String| word.replace("{name}", name).replace("{value}", &value);
             arguments.extend(plan.arguments.iter().map(filled));
         }
@@ -128,7 +127,7 @@ fn last_line(log: &Path) -> Option<String> {
 
 /// Returns `lr 0.1, width 64`.
 pub(crate) fn text_of_values(values: &[(String, Json)]) -> String {
-    let texts = values.iter().map(|(name, value)| format!("{name} {}", text_of(value)));
+    let texts = values.iter().map(|(name, value)| format!("{name} {}", text_of_setting(value)));
     texts.collect::<Vec<_>>().join(", ")
 }
 

@@ -27,11 +27,11 @@ pub enum Error {
 }
 
 impl Error {
-    pub(super) fn io(path: &Path, error: io::Error) -> Self {
+    pub(crate) fn io(path: &Path, error: io::Error) -> Self {
         Error::Io { path: path.to_owned(), error }
     }
 
-    pub(super) fn content(path: &Path, why: impl Into<String>) -> Self {
+    pub(crate) fn content(path: &Path, why: impl Into<String>) -> Self {
         Error::Content { path: path.to_owned(), why: why.into() }
     }
 

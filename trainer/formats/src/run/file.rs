@@ -7,11 +7,14 @@ use serde_json::Value as Json;
 
 use super::metric::Metrics;
 use super::process::Process;
+use super::profile::Profile;
 
 /// The name of the file in the folder of a run that describes it.
 pub const RUN_FILE: &str = "run.json";
 /// The largest `run.json` that is read.
 pub const MAX_BYTES: u64 = 1 << 24;
+/// The number of warnings that `run.json` keeps.
+pub const MAX_WARNINGS: usize = 100;
 
 const FORMAT: &str = "trainer run";
 /// Increased if an earlier reader would misunderstand the file. A field that is added does not: it has
@@ -79,6 +82,12 @@ pub struct RunFile {
     /// The metrics of all entry points that have ended.
     #[serde(default)]
     pub metrics: Metrics,
+    /// The warnings of all entry points that have ended: the first [`MAX_WARNINGS`].
+    #[serde(default)]
+    pub warnings: Vec<String>,
+    /// The profile of the last entry point of each kind, if it was measured.
+    #[serde(default)]
+    pub profiles: Vec<Profile>,
     /// The version of the trainer.
     pub trainer: String,
     /// The version of libtorch.
@@ -151,6 +160,8 @@ impl RunFile {
             stopped: None,
             process: None,
             metrics: Metrics::new(),
+            warnings: Vec::new(),
+            profiles: Vec::new(),
             trainer: String::new(),
             libtorch: String::new(),
             rustc: String::new(),

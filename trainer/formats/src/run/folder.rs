@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use super::error::Error;
 use super::file::{MAX_BYTES, NotARun, RUN_FILE, RunFile, Status};
 use super::metric::{Metrics, metrics_of};
-use super::points::Points;
+use super::points::{Point, Points};
 use super::time::parse_time;
 
 /// The folder of a run, as it was when it was opened. Reading it changes nothing in it.
@@ -50,6 +50,12 @@ impl Run {
             recorded => recorded,
         };
         Ok(Run { path, file: content, status })
+    }
+
+    /// Returns the run in this folder as this content of its `run.json` describes it.
+    #[must_use]
+    pub fn with_file(folder: impl Into<PathBuf>, file: RunFile) -> Self {
+        Run { path: folder.into(), status: file.status, file }
     }
 
     /// Returns the path of the folder.
@@ -119,20 +125,32 @@ impl Run {
     ///
     /// Returns an error if the file of the logger cannot be read.
     pub fn metrics(&self) -> Result<Metrics, Error> {
-        let recorded = &self.file.metrics;
-        let is_complete = !matches!(self.status, Status::Running | Status::Killed) && !recorded.is_empty();
-        if is_complete {
-            return Ok(recorded.clone());
+        if self.has_all_metrics() {
+            return Ok(self.file.metrics.clone());
         }
-        let Some(mut points) = self.points()? else { return Ok(recorded.clone()) };
-        let mut metrics = metrics_of(&points.read()?.points);
-        for (name, earlier) in recorded {
+        let points = self.points()?.map(|mut points| points.read()).transpose()?;
+        Ok(self.metrics_with(&points.map(|update| update.points).unwrap_or_default()))
+    }
+
+    /// Whether `run.json` has the metrics of the whole run.
+    fn has_all_metrics(&self) -> bool {
+        !matches!(self.status, Status::Running | Status::Killed) && !self.file.metrics.is_empty()
+    }
+
+    /// Returns the metrics of the run, as [`metrics`](Run::metrics) does, from the points of its
+    /// logger.
+    pub(crate) fn metrics_with(&self, points: &[Point]) -> Metrics {
+        if self.has_all_metrics() {
+            return self.file.metrics.clone();
+        }
+        let mut metrics = metrics_of(points);
+        for (name, earlier) in &self.file.metrics {
             match metrics.get_mut(name) {
                 Some(metric) => metric.goal = metric.goal.or(earlier.goal),
                 None => drop(metrics.insert(name.clone(), earlier.clone())),
             }
         }
-        Ok(metrics)
+        metrics
     }
 }
 

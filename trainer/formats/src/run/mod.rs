@@ -20,19 +20,23 @@
 //! `run.json` is JSON, with the [version](RunFile::parse) of its format in it.
 
 mod error;
+mod facts;
 mod file;
 mod folder;
 mod live;
 mod metric;
 mod points;
 mod process;
+mod profile;
 mod time;
 
 pub use error::Error;
-pub use file::{MAX_BYTES, NotARun, Origin, RUN_FILE, RunFile, Status};
+pub use facts::{Settings, ranked, settings_of, text_of_setting};
+pub use file::{MAX_BYTES, MAX_WARNINGS, NotARun, Origin, RUN_FILE, RunFile, Status};
 pub use folder::{Found, Run, runs_in};
 pub use live::{HookTime, LIVE_FILE, Live, LiveHook, LiveValue};
 pub use metric::{Extreme, Goal, Metric, Metrics, metrics_of};
-pub use points::{CSV_FILE, JSON_LINES_FILE, Point, Points, Span, Update};
+pub use points::{CSV_FILE, JSON_LINES_FILE, Point, Points, REPORT_RECORDS_FILE, Span, Update};
 pub use process::Process;
+pub use profile::{Profile, ProfileRow};
 pub use time::{format_time, parse_time};

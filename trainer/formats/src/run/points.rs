@@ -17,6 +17,9 @@ use crate::float::not_finite;
 pub const CSV_FILE: &str = "values.csv";
 /// The file that the logger `JsonLines` writes into the folder of a run.
 pub const JSON_LINES_FILE: &str = "records.jsonl";
+/// The file that the logger `Report` writes into the folder of a run, as `JsonLines` does, with
+/// images.
+pub const REPORT_RECORDS_FILE: &str = "report.jsonl";
 
 /// A number of a record.
 #[derive(Clone, Debug, PartialEq)]
@@ -103,14 +106,14 @@ pub struct Update {
 }
 
 impl Points {
-    /// Opens the file of a logger in the folder of a run: `values.csv`, or else `records.jsonl`.
-    /// Returns `None` if there is neither.
+    /// Opens the file of a logger in the folder of a run: `values.csv`, or else `records.jsonl`, or
+    /// else `report.jsonl`. Returns `None` if there is none of them.
     ///
     /// # Errors
     ///
     /// Returns an error if it cannot be known whether there is one.
     pub fn in_folder(folder: impl AsRef<Path>) -> Result<Option<Self>, Error> {
-        for name in [CSV_FILE, JSON_LINES_FILE] {
+        for name in [CSV_FILE, JSON_LINES_FILE, REPORT_RECORDS_FILE] {
             let path = folder.as_ref().join(name);
             match path.metadata() {
                 Ok(metadata) if metadata.is_file() && metadata.len() > 0 => {

@@ -1,0 +1,42 @@
+//! [`Text`]: text within HTML.
+
+use std::fmt::{self, Write};
+
+/// A text as the content or the quoted attribute of an HTML element. Everything that a run records
+/// goes through it.
+pub(super) struct Text<'t>(pub(super) &'t str);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                '\n' | '\t' => f.write_char(character)?,
+                // HTML allows no other control characters, and overrides of the direction of text
+                // would reach beyond it.
+                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => f.write_char('\u{fffd}')?,
+                _ if character.is_control() => f.write_char('\u{fffd}')?,
+                _ => f.write_char(character)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Text;
+
+    #[test]
+    fn text_cannot_end_an_element_or_an_attribute() {
+        let hostile = "<script>alert('1')</script>\" onload=\"x\" &amp; \u{0}\u{1b}[2J\u{202e}\n";
+        assert_eq!(
+            Text(hostile).to_string(),
+            "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&quot; onload=&quot;x&quot; &amp;amp; \u{fffd}\u{fffd}[2J\u{fffd}\n"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! [`Media`]: the texts and images that a run has recorded.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::path::Path;
+
+use serde_json::Value as Json;
+
+use crate::float::not_finite;
+use crate::run::{Error, JSON_LINES_FILE, REPORT_RECORDS_FILE};
+
+/// The longest line that is read: a record with its images.
+const MAX_LINE: u64 = 1 << 28;
+
+/// The texts and images of a run, by name, each in the order of the file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Media {
+    pub(super) texts: BTreeMap<String, Vec<Item<String>>>,
+    pub(super) images: BTreeMap<String, Vec<Item<Png>>>,
+}
+
+/// A text or an image, and the counters of its record.
+#[derive(Clone, Debug)]
+pub(super) struct Item<T> {
+    pub(super) optimizer_steps: u64,
+    pub(super) epoch: u64,
+    pub(super) content: T,
+}
+
+/// An image.
+#[derive(Clone, Debug)]
+pub(super) struct Png {
+    pub(super) width: u64,
+    /// The file, in base64.
+    pub(super) base64: String,
+}
+
+impl Png {
+    /// Reads `{"png": …, "width": …}`. Returns `None` for another value, such as a histogram.
+    fn of(value: &Json) -> Option<Self> {
+        let base64 = value.get("png")?.as_str()?;
+        let is_valid = base64.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
+        is_valid.then(|| Png {
+            width: value.get("width").and_then(Json::as_u64).unwrap_or(0),
+            base64: base64.to_owned(),
+        })
+    }
+}
+
+impl Media {
+    /// Reads the records of the logger `Report`, or else those of `JsonLines`, which have texts
+    /// only.
+    pub(super) fn read(folder: &Path) -> Result<Self, Error> {
+        for name in [REPORT_RECORDS_FILE, JSON_LINES_FILE] {
+            let path = folder.join(name);
+            match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_file() && metadata.len() > 0 => return Media::read_file(&path),
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(&path, error)),
+                _ => {}
+            }
+        }
+        Ok(Media::default())
+    }
+
+    fn read_file(path: &Path) -> Result<Self, Error> {
+        let mut media = Media::default();
+        let mut reader = BufReader::new(File::open(path).map_err(|error| Error::io(path, error))?);
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            let mut limited = reader.by_ref().take(MAX_LINE);
+            limited.read_until(b'\n', &mut line).map_err(|error| Error::io(path, error))?;
+            if line.last() != Some(&b'\n') {
+                // The last line is not complete yet.
+                return match line.len() as u64 {
+                    MAX_LINE => Err(Error::content(path, format!("line {number} is too long"))),
+                    _ => Ok(media),
+                };
+            }
+            let record: serde_json::Map<String, Json> = serde_json::from_slice(&line)
+                .map_err(|error| Error::content(path, format!("line {number}: {error}")))?;
+            media.add(record);
+        }
+        Ok(media)
+    }
+
+    fn add(&mut self, record: serde_json::Map<String, Json>) {
+        let counter = |name| record.get(name).and_then(Json::as_u64).unwrap_or(0);
+        let (optimizer_steps, epoch) = (counter("optimizer_steps"), counter("epoch"));
+        // The names of the counters and of the phase contain no slash.
+        for (name, value) in record.into_iter().filter(|(name, _)| name.contains('/')) {
+            if let Some(content) = Png::of(&value) {
+                self.images.entry(name).or_default().push(Item { optimizer_steps, epoch, content });
+            } else if let Json::String(content) = value
+                && not_finite(&content).is_none()
+            {
+                self.texts.entry(name).or_default().push(Item { optimizer_steps, epoch, content });
+            }
+        }
+    }
+}
+
+/// Encodes bytes in base64, with padding.
+#[must_use]
+pub fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let byte = |nth: usize| u32::from(chunk.get(nth).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for nth in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * nth)) as usize & 63];
+            text.push(if nth <= chunk.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::base64;
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+            ("foobar", "Zm9vYmFy"),
+        ] {
+            assert_eq!(base64(bytes.as_bytes()), text);
+        }
+        assert_eq!(base64(&[0xfb, 0xff, 0xbf]), "+/+/");
+    }
+}

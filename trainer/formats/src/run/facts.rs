@@ -1,0 +1,49 @@
+//! What is known about runs, by name, so that they can be compared: settings, and the order of
+//! metrics.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value as Json;
+
+use super::file::RunFile;
+use super::metric::Metrics;
+use crate::float::exact;
+
+/// The settings of a run, by name.
+pub type Settings<'r> = BTreeMap<&'r str, Cow<'r, Json>>;
+
+/// Returns the settings of a run: its hyperparameters, and its seed, which is `null` without one.
+#[must_use]
+pub fn settings_of(file: &RunFile) -> Settings<'_> {
+    let own = file.hyperparameters.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value)));
+    let mut settings: Settings<'_> = own.collect();
+    settings.entry("seed").or_insert_with(|| Cow::Owned(file.seed.map_or(Json::Null, Json::from)));
+    settings
+}
+
+/// Returns the text of a setting: a number with all of its digits, nothing for `null`.
+#[must_use]
+pub fn text_of_setting(value: &Json) -> String {
+    match value {
+        Json::Null => String::new(),
+        Json::String(text) => text.clone(),
+        Json::Number(number) => number.as_f64().map_or_else(|| number.to_string(), exact),
+        other => other.to_string(),
+    }
+}
+
+/// Returns the names of the metrics of runs, those that say most about a run first: the loss and
+/// the metrics of validation, then of tests, then of training; those of a class or of another part
+/// last.
+#[must_use]
+pub fn ranked<'m>(runs: impl Iterator<Item = &'m Metrics>) -> Vec<&'m str> {
+    let names: BTreeSet<&str> = runs.flat_map(|metrics| metrics.keys().map(String::as_str)).collect();
+    let mut names: Vec<&str> = names.into_iter().collect();
+    names.sort_by_key(|name| {
+        let (phase, own) = name.split_once('/').unwrap_or(("", name));
+        let phase = ["valid", "test", "train"].iter().position(|known| *known == phase);
+        (own.matches(['/', '.']).count(), phase.unwrap_or(3), own != "loss", *name)
+    });
+    names
+}
