@@ -15,7 +15,7 @@ use trainer::checkpoint;
 use trainer::data::rand::Rng;
 use trainer::data::{NamedLoaders, RowRng};
 use trainer::hooks::{Amp, Checkpoint, EarlyStopping, Ema, Freeze, LrSchedule, MixUp, ReduceOnPlateau};
-use trainer::loggers::{Csv, JsonLines, TensorBoard, ToFile};
+use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::optim::Muon;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -141,6 +141,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .hook(Counts::default())
         .hook(Csv::new())
         .hook(JsonLines::new())
+        .hook(Report::new())
         .hook(TensorBoard::new())
         .hook(text)
         .tape(trainer::Tape::full())

@@ -326,6 +326,7 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::loggers::Console,
         trainer::loggers::Csv,
         trainer::loggers::JsonLines,
+        trainer::loggers::Report,
         trainer::loggers::TapeFile,
         trainer::loggers::TensorBoard,
         trainer::loggers::ToFile,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Rows {
     pub(crate) csv: Vec<String>,
     pub(crate) json: Vec<String>,
+    pub(crate) report: Vec<String>,
     pub(crate) tsv: String,
     pub(crate) events: Vec<Vec<u8>>,
 }
@@ -18,15 +19,19 @@ pub(crate) fn rows(folder: &Path) -> Rows {
         let fields: Vec<_> = line.splitn(6, ',').collect();
         [&fields[..4], &fields[5..]].concat().join(",")
     };
-    let json = fs::read_to_string(folder.join("records.jsonl")).unwrap();
     let json_without_time = |line: &str| {
         let mut object: serde_json::Value = serde_json::from_str(line).unwrap();
         assert!(object.as_object_mut().unwrap().remove("time").unwrap().as_f64().unwrap() > 1e9);
         object.to_string()
     };
+    let json = |name: &str| {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        text.lines().map(json_without_time).collect()
+    };
     Rows {
         csv: csv.lines().map(without_time).collect(),
-        json: json.lines().map(json_without_time).collect(),
+        json: json("records.jsonl"),
+        report: json("report.jsonl"),
         tsv: fs::read_to_string(folder.join("values.tsv")).unwrap(),
         events: events(folder),
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use trainer::checkpoint::Resume;
 use trainer::hooks::Checkpoint;
-use trainer::loggers::{Axis, Csv, GrowingFile, JsonLines, TensorBoard, ToFile};
+use trainer::loggers::{Axis, Csv, GrowingFile, JsonLines, Report, TensorBoard, ToFile};
 use trainer::prelude::*;
 use trainer::{CancelToken, TrainerBuilder};
 
@@ -36,6 +36,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
         .hook(Checkpoint::in_run_folder().every(Every::Steps(2)))
         .hook(Csv::new())
         .hook(JsonLines::new())
+        .hook(Report::new())
         .hook(TensorBoard::new())
         .hook(tsv)
         .resume(Resume::Auto)

@@ -88,6 +88,7 @@ mod recovery;
 mod reference;
 mod regressions_trainer_tools;
 mod replay;
+mod reports;
 mod run_folder;
 mod run_formats;
 mod schedules;

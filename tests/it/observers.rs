@@ -8,7 +8,7 @@ use trainer::hooks::{
     ActivationStats, Checkpoint, Ema, FeatureRecorder, HyperparameterMonitor, ModelSummary, ParameterMonitor,
     Progress, SystemMonitor, ThroughputMonitor,
 };
-use trainer::loggers::{Certificate, Csv, JsonLines, TensorBoard, ToFile};
+use trainer::loggers::{Certificate, Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::metrics::Accuracy;
 use trainer::modules::Patterns;
 use trainer::prelude::*;
@@ -269,6 +269,7 @@ fn built_in_observers_change_nothing_in_1000_steps() {
             .hook(Accuracy::multiclass(3))
             .hook(Certificate::new())
             .hook(Csv::new())
+            .hook(Report::new())
             .hook(JsonLines::new())
             .hook(TensorBoard::new())
             .hook(ToFile::in_run_folder("rows.txt", |_, _| Ok(())))

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use trainer::Summary;
 use trainer::hooks::Checkpoint;
-use trainer::loggers::{Certificate, Csv, JsonLines, MlFlow, TensorBoard, ToFile};
+use trainer::loggers::{Certificate, Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile};
 use trainer::prelude::*;
 
 use crate::model::{self, builder};
@@ -73,6 +73,7 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
         .hook(trainer::hooks::Ema::new(0.9))
         .hook(Csv::new())
         .hook(JsonLines::new())
+        .hook(Report::new())
         .hook(TensorBoard::new())
         .hook(Certificate::new())
         .tape(trainer::Tape::steps(2))
@@ -85,7 +86,7 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
 }
 
 /// The files of an uninterrupted run.
-const FILES: [&str; 19] = [
+const FILES: [&str; 21] = [
     ".trainer-lock",
     "checkpoints/.trainer-lock",
     "checkpoints/step-00000006/averages.safetensors",
@@ -99,6 +100,8 @@ const FILES: [&str; 19] = [
     "mlflow.json",
     "mlflow.jsonl",
     "records.jsonl",
+    "report.html",
+    "report.jsonl",
     "rows/steps.txt",
     "run.certificate",
     "run.json",

@@ -55,17 +55,7 @@ impl JsonLines {
 
     /// Formats the line of a record.
     fn line(record: &Record) -> String {
-        let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
-        let mut line = format!(
-            "{{\"optimizer_steps\":{optimizer_steps},\"epoch\":{epoch},\"batches_seen\":{batches_seen},\
-             \"samples_seen\":{samples_seen},\"time\":{:.3},\"phase\":\"{}\",\"span\":\"{}\"",
-            seconds(record.time()),
-            record.phase(),
-            record.span().name()
-        );
-        let mut add = |name: &str, value: &Json| line += &format!(",{}:{value}", Json::from(name));
-        record.scalars().for_each(|(name, value)| add(name, &number(value)));
-        record.texts().for_each(|(name, text)| add(name, &text.into()));
+        let mut line = numbers_and_texts(record);
         for (name, histogram) in record.histograms() {
             let value = json!({
                 "min": histogram.min,
@@ -76,10 +66,30 @@ impl JsonLines {
                 "limits": histogram.limits,
                 "counts": histogram.counts,
             });
-            add(name, &value);
+            add(&mut line, name, &value);
         }
         line + "}\n"
     }
+}
+
+/// Returns the line of a record without its end: with the counters, the numbers and the texts.
+pub(super) fn numbers_and_texts(record: &Record) -> String {
+    let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
+    let mut line = format!(
+        "{{\"optimizer_steps\":{optimizer_steps},\"epoch\":{epoch},\"batches_seen\":{batches_seen},\
+         \"samples_seen\":{samples_seen},\"time\":{:.3},\"phase\":\"{}\",\"span\":\"{}\"",
+        seconds(record.time()),
+        record.phase(),
+        record.span().name()
+    );
+    record.scalars().for_each(|(name, value)| add(&mut line, name, &number(value)));
+    record.texts().for_each(|(name, text)| add(&mut line, name, &text.into()));
+    line
+}
+
+/// Adds a value to the line of a record.
+pub(super) fn add(line: &mut String, name: &str, value: &Json) {
+    *line += &format!(",{}:{value}", Json::from(name));
 }
 
 /// Converts a number to JSON: NaN and infinities, which JSON does not have, become strings.

@@ -30,6 +30,7 @@ mod growing_file;
 mod json_lines;
 #[cfg(feature = "mlflow")]
 mod ml_flow;
+mod report;
 mod tape_file;
 mod tensor_board;
 mod to_file;
@@ -42,6 +43,7 @@ pub use growing_file::GrowingFile;
 pub use json_lines::JsonLines;
 #[cfg(feature = "mlflow")]
 pub use ml_flow::MlFlow;
+pub use report::Report;
 pub use tape_file::TapeFile;
 pub use tensor_board::TensorBoard;
 pub use to_file::ToFile;

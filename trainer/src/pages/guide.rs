@@ -14,7 +14,7 @@
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights |
 //! | [`distributed`] | training one model in several processes |
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
-//! | [`runs`] | the command `trainer`: listing and comparing runs, sweeps |
+//! | [`runs`] | the command `trainer`: listing, comparing and reporting runs, sweeps |
 //! | [`watching`] | seeing what a run does while it trains, and asking it for a checkpoint |
 //! | [`errors`] | how a run ends, what its errors say, signals, NaN |
 //! | [`profiling`] | where the time of a run goes |

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value as Json;
-use trainer_formats::run::{Extreme, Goal, Metric, Origin, Process};
+use trainer_formats::run::{Extreme, Goal, MAX_WARNINGS, Metric, Origin, Process};
 
 use super::live;
 use crate::checkpoint::Resume;
@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::hook::HookTable;
 use crate::io::files::{Lock, in_file};
 use crate::moments::counters::Counters;
+use crate::profile::Profile;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::{FolderState, Run};
 use crate::values::float::Float;
@@ -153,18 +154,46 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
 /// results of the run are not lost.
 pub(super) fn end(run: &mut Run, result: &Result<()>) {
     live::end(run);
-    let stopped = run.requests.stop.clone().filter(|_| run.requests.is_cut_short);
-    let measured = measured(run);
-    let goals = std::mem::take(&mut run.log.get_mut().goals);
-    let FolderState { path: Some(path), file: Some(file), lock, .. } = &mut run.folder else { return };
-    (file.status, file.error) = match result {
-        Ok(()) => (Status::Finished, None),
-        Err(error) if error.is_cancelled() => (Status::Cancelled, Some(error.to_string())),
-        Err(error) => (Status::Failed, Some(error.to_string())),
+    let ended = describe_end(run, result.as_ref().err().map(Ended::with_error));
+    let FolderState { path: Some(path), file, lock, .. } = &mut run.folder else { return };
+    let Some(ended) = ended else { return };
+    let written = write_run_file(file.insert(ended), path);
+    *lock = None;
+    if let Err(error) = written {
+        run.warn(format!("cannot record the end of the run: {error}"));
+    }
+}
+
+/// How an entry point ended early.
+#[derive(Clone, Debug)]
+pub(crate) struct Ended {
+    status: Status,
+    error: String,
+}
+
+impl Ended {
+    /// Returns how the entry point ends, at `after_error` and `after_cancel`.
+    pub(crate) fn of(run: &Run) -> Option<Self> {
+        run.error.as_ref().map(Ended::with_error)
+    }
+
+    fn with_error(error: &Error) -> Self {
+        let status = if error.is_cancelled() { Status::Cancelled } else { Status::Failed };
+        Ended { status, error: error.to_string() }
+    }
+}
+
+/// Returns the content of `run.json` if the entry point ends now, without an error or with this
+/// one. Returns `None` if this process does not write the run folder.
+pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
+    let mut file = run.folder.file.clone()?;
+    (file.status, file.error) = match ended {
+        None => (Status::Finished, None),
+        Some(Ended { status, error }) => (status, Some(error)),
     };
     file.ended = Some(now());
-    file.stopped = stopped;
-    for (name, value) in measured {
+    file.stopped = run.requests.stop.clone().filter(|_| run.requests.is_cut_short);
+    for (name, value) in measured(run) {
         match file.metrics.get_mut(&name) {
             Some(metric) => metric.add(value),
             None => {
@@ -173,31 +202,34 @@ pub(super) fn end(run: &mut Run, result: &Result<()>) {
             }
         }
     }
-    for (name, goal) in goals {
-        if let Some(metric) = file.metrics.get_mut(&name) {
-            metric.goal = Some(goal);
+    for (name, goal) in &run.log.borrow().goals {
+        if let Some(metric) = file.metrics.get_mut(name) {
+            metric.goal = Some(*goal);
         }
     }
-    let written = write_run_file(file, path);
-    *lock = None;
-    if let Err(error) = written {
-        run.warn(format!("cannot record the end of the run: {error}"));
+    for warning in run.warnings.borrow().iter() {
+        if file.warnings.len() < MAX_WARNINGS && !file.warnings.contains(warning) {
+            file.warnings.push(warning.clone());
+        }
     }
+    if let Some(profile) = Profile::so_far(run).map(|profile| profile.recorded()) {
+        file.profiles.retain(|earlier| earlier.entry != profile.entry);
+        file.profiles.push(profile);
+    }
+    Some(file)
 }
 
 /// Returns the values of all metrics of the entry point: those of its history, and those that an error
 /// kept from becoming a row of it.
-fn measured(run: &mut Run) -> Vec<(String, Extreme)> {
+fn measured(run: &Run) -> Vec<(String, Extreme)> {
     let value = |value, at: Counters| Extreme::new(value, at.epoch, at.optimizer_steps);
     let mut measured = Vec::new();
-    if run.folder.file.is_none() {
-        return measured;
-    }
     for (row, counters) in run.history.steps().iter().enumerate() {
         measured.extend(run.history.row(row).map(|(name, own)| (name.to_owned(), value(own, *counters))));
     }
     let counters = run.progress.counters;
-    let late = run.log.get_mut().new_to_history();
+    let log = run.log.borrow();
+    let late = log.new_to_history();
     measured.extend(late.map(|(name, own)| (name.to_owned(), value(own, counters))));
     measured
 }

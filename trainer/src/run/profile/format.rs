@@ -21,28 +21,35 @@ impl Profile {
     /// - `dropped_spans`: the number of spans that a trace omits
     #[must_use]
     pub fn json(&self) -> String {
-        let row = |row: &ProfileRow| {
-            json!({
-                "kind": row.kind.name(),
-                "name": row.name,
-                "moment": row.moment,
-                "phase": row.phase.name(),
-                "calls": row.calls,
-                "total_ns": nanos(row.total),
-                "self_ns": nanos(row.self_time),
-                "mean_ns": nanos(row.mean()),
-                "max_ns": nanos(row.max),
-            })
-        };
-        let rows: Vec<_> = self.rows().into_iter().map(row).collect();
+        let recorded = self.recorded();
         let all = json!({
             "version": 1,
-            "entry": self.entry,
-            "total_ns": nanos(self.total()),
-            "rows": rows,
+            "entry": recorded.entry,
+            "total_ns": recorded.total_ns,
+            "rows": recorded.rows,
             "dropped_spans": self.dropped,
         });
         format!("{all:#}")
+    }
+
+    /// Returns the rows as `run.json` records them.
+    pub(crate) fn recorded(&self) -> trainer_formats::run::Profile {
+        let row = |row: &ProfileRow| trainer_formats::run::ProfileRow {
+            kind: row.kind.name().to_owned(),
+            name: row.name.clone(),
+            moment: row.moment.clone(),
+            phase: row.phase.name().to_owned(),
+            calls: row.calls,
+            total_ns: nanos(row.total),
+            self_ns: nanos(row.self_time),
+            mean_ns: nanos(row.mean()),
+            max_ns: nanos(row.max),
+        };
+        trainer_formats::run::Profile {
+            entry: self.entry.to_owned(),
+            total_ns: nanos(self.total()),
+            rows: self.rows().into_iter().map(row).collect(),
+        }
     }
 
     /// Returns the spans as a trace in the JSON format of Chrome's trace viewer, which Perfetto and

@@ -130,6 +130,16 @@ impl Profile {
     /// Returns the profile of the last entry point of a run, or `None` if it was not measured.
     pub(crate) fn of(run: &Run) -> Option<Self> {
         let recorder = run.recorder.as_ref().filter(|recorder| !recorder.entry.is_empty())?;
+        Some(Profile::build(run, recorder))
+    }
+
+    /// Returns the profile of the running entry point until now, without the spans of a trace, or
+    /// `None` if it is not measured.
+    pub(crate) fn so_far(run: &Run) -> Option<Self> {
+        run.recorder.as_ref().map(|recorder| Profile::build(run, &recorder.so_far()))
+    }
+
+    fn build(run: &Run, recorder: &Recorder) -> Self {
         let names = hook_names(&run.hooks.table);
         let mut rows = Vec::new();
         let mut row_of = HashMap::new();
@@ -140,8 +150,8 @@ impl Profile {
         }
         let spans =
             recorder.events.iter().filter_map(|event| Some((*row_of.get(&(event.slot as usize))?, *event)));
-        let Recorder { entry, began, dropped, .. } = **recorder;
-        Some(Profile { entry, began, spans: spans.collect(), rows, dropped })
+        let Recorder { entry, began, dropped, .. } = *recorder;
+        Profile { entry, began, spans: spans.collect(), rows, dropped }
     }
 
     /// Returns the name of the entry point's operation: `fit`, `valid`, `test` or `predict`.

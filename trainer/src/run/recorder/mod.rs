@@ -52,6 +52,7 @@ pub(crate) struct Stats {
 }
 
 /// A span that has not ended.
+#[derive(Clone)]
 struct Open {
     slot: usize,
     start: Instant,
@@ -109,6 +110,25 @@ impl Recorder {
     /// Returns the statistics of a key in each phase.
     pub(crate) fn of(&self, key: Key) -> &[Stats] {
         self.stats.get(key * PHASES..(key + 1) * PHASES).unwrap_or_default()
+    }
+
+    /// Returns what was recorded so far as if the open spans ended now, without events.
+    pub(crate) fn so_far(&self) -> Recorder {
+        let open = self.open.iter().map(|span| Open { event: None, ..span.clone() });
+        let mut so_far = Recorder {
+            entry: self.entry,
+            began: self.began,
+            stats: self.stats.clone(),
+            open: open.collect(),
+            events: Vec::new(),
+            dropped: self.dropped + self.events.len() as u64,
+            synchronizes: self.synchronizes,
+            settings: ProfileSettings::default(),
+        };
+        while let Some(depth) = so_far.open.len().checked_sub(1) {
+            so_far.end(depth);
+        }
+        so_far
     }
 
     /// Resets the recorder for this entry point.
@@ -212,6 +232,21 @@ mod tests {
         assert!(operation.total <= entry.total, "the inner spans are within the outer ones");
         assert_eq!(operation.total, operation.own + of(DATA, Phase::Valid).total);
         assert_eq!(recorder.events.len(), 301);
+    }
+
+    #[test]
+    fn what_was_recorded_so_far_adds_up_and_leaves_the_open_spans_open() {
+        let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
+        recorder.restart("fit");
+        let outer = recorder.begin(ENTRY, Phase::Train, false);
+        let inner = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
+        let so_far = recorder.so_far();
+        let entry = so_far.stats[slot(ENTRY, Phase::Train)];
+        assert_eq!(so_far.stats.iter().map(|stats| stats.own).sum::<u64>(), entry.total);
+        assert_eq!((entry.calls, so_far.open.len(), so_far.dropped), (1, 0, 2));
+        recorder.end(inner);
+        recorder.end(outer);
+        assert_eq!(recorder.stats[slot(ENTRY, Phase::Train)].calls, 1);
     }
 
     #[test]

@@ -1,0 +1,136 @@
+//! [`Report`]: one HTML file about the run.
+
+use std::path::Path;
+
+use trainer_formats::report::{REPORT_FILE, base64, is_report};
+use trainer_formats::run::{REPORT_RECORDS_FILE, Run};
+
+use super::{GrowingFile, json_lines, stages};
+use crate::Record;
+use crate::io::files::{Links, in_file, metadata, open, read_start, replace_file};
+use crate::prelude::*;
+use crate::training::run_folder::{Ended, describe_end};
+
+/// Writes `report.html` in the [run folder](crate::TrainerBuilder::run_folder) when an entry point
+/// ends, also by an error or a cancellation: curves, metrics, settings, hooks, the profile,
+/// confusion matrices, images, texts, warnings, resumes and the environment of the run.
+///
+/// ```
+/// use trainer::loggers::Report;
+/// use trainer::prelude::*;
+///
+/// fn with_report(builder: trainer::TrainerBuilder<impl Task>) -> trainer::TrainerBuilder<impl Task> {
+///     builder.run_folder("runs/first").profile(true).hook(Report::new())
+/// }
+/// ```
+///
+/// The file needs no network and no other file. Until the end, the numbers, texts and images of the
+/// records are in `report.jsonl`, in the format of [`JsonLines`](super::JsonLines) with images as
+/// `{"png": …, "width": …, "height": …}` in base64 and without histograms. A resumed run continues
+/// this file, so its report shows one curve. If the process is killed, the command `trainer report`
+/// writes the report from it.
+///
+/// An existing `report.html` is replaced only if it is a report; otherwise the run ends at `setup`
+/// with an error. The hook runs after all others at `teardown`, in the process of rank 0 only. If
+/// the report cannot be written, this is a [warning](crate::Cx::warn).
+#[derive(Debug)]
+pub struct Report {
+    records: GrowingFile,
+    /// How the entry point ended, if by an error or a cancellation.
+    ended: Option<Ended>,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        Report { records: GrowingFile::in_run_folder(REPORT_RECORDS_FILE), ended: None }
+    }
+}
+
+impl Report {
+    /// Creates a logger that writes `report.html` in the
+    /// [run folder](crate::TrainerBuilder::run_folder).
+    #[must_use]
+    pub fn new() -> Self {
+        Report::default()
+    }
+
+    /// Formats the line of a record.
+    fn line(record: &Record) -> Result<String> {
+        let mut line = json_lines::numbers_and_texts(record);
+        for (name, image) in record.images() {
+            let value = serde_json::json!({
+                "png": base64(&image.png()?),
+                "width": image.width,
+                "height": image.height,
+            });
+            json_lines::add(&mut line, name, &value);
+        }
+        Ok(line + "}\n")
+    }
+
+    /// Writes the report of the run as it would be if it ended now.
+    fn write<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+        let Some(folder) = cx.run_folder() else { return Ok(()) };
+        let Some(file) = describe_end(cx.as_run(), self.ended.take()) else { return Ok(()) };
+        let mut report = trainer_formats::report::Report::new();
+        report.add(&Run::with_file(folder, file));
+        let html = report.html(std::time::SystemTime::now());
+        replace_file(&folder.join(REPORT_FILE), check_is_report, |file| file.write(html.as_bytes()))
+    }
+}
+
+/// Returns an error if a file is not a report, so that it must not be replaced.
+fn check_is_report(path: &Path) -> Result<()> {
+    let (file, length) = open(path, Links::Refuse)?;
+    if is_report(&read_start(path, &file, length.min(256))?) {
+        return Ok(());
+    }
+    Err(in_file(path, "this is not a report of the trainer, so it is not replaced: move it elsewhere"))
+}
+
+#[hook(in = stages::Last, state = self.records, writes)]
+impl Report {
+    /// Creates the file of a new run. Returns an error if it contains data of an earlier run, or if
+    /// something else has the name of the report.
+    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
+        self.ended = None;
+        self.records.begin(cx)?;
+        let Some(folder) = cx.run_folder().filter(|_| !cx.is_fast_dev_run()) else { return Ok(()) };
+        let path = folder.join(REPORT_FILE);
+        if metadata(&path)?.is_some() { check_is_report(&path) } else { Ok(()) }
+    }
+
+    /// Moves the lines written since the checkpoint to a separate file.
+    #[hook(in = stages::Loggers)]
+    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+        self.records.continue_after_resume(cx)
+    }
+
+    /// Appends the line of a record.
+    #[hook(in = stages::Loggers, only(train, valid, test, predict))]
+    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
+        let line = Report::line(cx.record())?;
+        self.records.append(cx, line.as_bytes())
+    }
+
+    /// Notes the error.
+    fn after_error(&mut self, cx: &Cx<Main<AfterError>>) {
+        self.ended = Ended::of(cx.as_run());
+    }
+
+    /// Notes the cancellation.
+    fn after_cancel(&mut self, cx: &Cx<Main<AfterCancel>>) {
+        self.ended = Ended::of(cx.as_run());
+    }
+
+    /// Writes the report.
+    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
+        self.records.finish(cx)?;
+        if !cx.is_fast_dev_run()
+            && let Err(error) = self.write(cx)
+        {
+            cx.warn(format!("the report is not written: {error}"));
+        }
+        Ok(())
+    }
+}
