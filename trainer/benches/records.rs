@@ -1,8 +1,11 @@
-//! Measures the overhead of logging in a training step, without and with loggers.
+//! Measures the overhead of logging in a training step, without and with loggers, and that of a run
+//! folder, in which the trainer says once a second what it is doing.
 
 #![allow(missing_docs, clippy::disallowed_methods)]
 
 mod ratio;
+
+use std::path::PathBuf;
 
 use ratio::{Case, compare};
 use trainer::data::from_fn;
@@ -10,6 +13,9 @@ use trainer::loggers::{Csv, TensorBoard};
 use trainer::prelude::*;
 
 const STEPS: i64 = 500;
+/// The steps of a run with a folder, which lasts for several updates of `live.json`. Files that are
+/// written once in a run count little.
+const LONG: i64 = 40_000;
 
 /// The hooks that a case adds to the trainer.
 #[derive(Clone, Copy, PartialEq)]
@@ -19,10 +25,19 @@ enum Adds {
     Scalars,
     /// The same hook, and loggers for TensorBoard and CSV, which receive a record every 50 steps.
     Loggers,
+    /// A run folder: `run.json` at the ends of the run, and `live.json` once a second.
+    Folder,
 }
 
-/// Returns a function that trains an MLP 64→32→10 for [`STEPS`] batches of 32.
-fn run<'a>(adds: Adds, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut() + 'a> {
+/// Returns an empty folder for the files of a case.
+fn scratch(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("trainer-bench-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    folder
+}
+
+/// Returns a function that trains an MLP 64→32→10 for a number of batches of 32.
+fn run<'a>(adds: Adds, steps: i64, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut() + 'a> {
     let vs = nn::VarStore::new(Device::Cpu);
     let root = vs.root();
     let net = nn::seq()
@@ -32,7 +47,7 @@ fn run<'a>(adds: Adds, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut(
     let task =
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
     let mut builder = Trainer::builder(task).optimizer(Sgd::new(1e-3));
-    if adds != Adds::Nothing {
+    if matches!(adds, Adds::Scalars | Adds::Loggers) {
         let names: Vec<String> = (0..10).map(|nth| format!("value{nth}")).collect();
         let values: Vec<Tensor> = (0..10).map(|nth| Tensor::from(f64::from(nth))).collect();
         builder = builder.on::<AfterStep>("values", move |cx| {
@@ -42,13 +57,15 @@ fn run<'a>(adds: Adds, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut(
         });
     }
     if adds == Adds::Loggers {
-        let folder = std::env::temp_dir().join(format!("trainer-bench-records-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
+        let folder = scratch("records");
         builder = builder.hook(TensorBoard::at(&folder)).hook(Csv::at(folder.join("values.csv")));
+    }
+    if adds == Adds::Folder {
+        builder = builder.run_folder(scratch("folder"));
     }
     let mut trainer = builder.build().expect("the settings are valid");
     Box::new(move || {
-        let mut loader = from_fn(|_| (0..STEPS).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
+        let mut loader = from_fn(|_| (0..steps).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
         trainer.fit(&mut loader, None).expect("nothing fails");
     })
 }
@@ -58,10 +75,17 @@ fn main() {
     let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
     let labels = Tensor::randint(10, [32], (Kind::Int64, Device::Cpu));
     let cases: &mut [Case<'_>] = &mut [
-        ("nothing logged but the loss", run(Adds::Nothing, &inputs, &labels)),
-        ("10 scalars of CPU tensors in each step", run(Adds::Scalars, &inputs, &labels)),
-        ("… and TensorBoard and CSV every 50 steps", run(Adds::Loggers, &inputs, &labels)),
+        ("nothing logged but the loss", run(Adds::Nothing, STEPS, &inputs, &labels)),
+        ("10 scalars of CPU tensors in each step", run(Adds::Scalars, STEPS, &inputs, &labels)),
+        ("… and TensorBoard and CSV every 50 steps", run(Adds::Loggers, STEPS, &inputs, &labels)),
     ];
     let steps = u32::try_from(STEPS).expect("`STEPS` fits in a `u32`");
     compare(&format!("{STEPS} steps of an MLP 64→32→10, batch 32, one thread, plain SGD"), 2, steps, cases);
+
+    let cases: &mut [Case<'_>] = &mut [
+        ("no run folder", run(Adds::Nothing, LONG, &inputs, &labels)),
+        ("a run folder, with live.json once a second", run(Adds::Folder, LONG, &inputs, &labels)),
+    ];
+    let steps = u32::try_from(LONG).expect("`LONG` fits in a `u32`");
+    compare(&format!("{LONG} steps of the same"), 1, steps, cases);
 }
