@@ -241,13 +241,16 @@ where
     }
 }
 
+/// A row and its position in the epoch; `None` for a damaged one.
+type Produced<R> = (usize, Result<Option<R>>);
+
 /// The rows of an epoch on their way into batches.
 struct Pass<R, G: Grouping<R>> {
     grouping: G,
-    /// The rows that were not read yet, and the position of each; `None` for a damaged row.
-    rows: Box<dyn Iterator<Item = Result<Vec<(usize, Result<Option<R>>)>>>>,
-    /// Rows that a worker produced together.
-    chunk: VecDeque<(usize, Result<Option<R>>)>,
+    /// The rows that were not read yet, as the workers produce them together.
+    rows: Box<dyn Iterator<Item = Result<Vec<Produced<R>>>>>,
+    /// Those that a worker has produced.
+    chunk: VecDeque<Produced<R>>,
     held: Vec<Piece<G::Piece>>,
     next: usize,
     is_all: bool,

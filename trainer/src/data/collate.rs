@@ -174,7 +174,6 @@ pub fn pad<T: tch::kind::Element + Copy>(rows: &[impl AsRef<[T]>], padding: T) -
 
 /// Returns a mask `[rows, length of the longest]`, which is true where [`pad`] has a value of a
 /// row.
-#[must_use]
 pub fn pad_mask(lengths: &[usize]) -> Tensor {
     let longest = lengths.iter().max().map_or(0, |longest| *longest as i64);
     let lengths: Vec<i64> = lengths.iter().map(|length| *length as i64).collect();

@@ -115,7 +115,6 @@ impl Sequences {
 
     /// Returns the mean cross-entropy of the targets that count, given logits `[rows, length,
     /// tokens]` or `[rows · length, tokens]`: the loss of a language model.
-    #[must_use]
     pub fn cross_entropy(&self, logits: &Tensor) -> Tensor {
         let targets = self.targets.flatten(0, 1);
         let logits = logits.flatten(0, -2);
@@ -127,7 +126,6 @@ impl Sequences {
     /// attends to itself only, so that no row of the mask is empty.
     ///
     /// `scaled_dot_product_attention` takes it as `attn_mask`.
-    #[must_use]
     pub fn mask(&self) -> Tensor {
         let same = self.segments.unsqueeze(2).eq_tensor(&self.segments.unsqueeze(1));
         let is_token = self.segments.not_equal(0).unsqueeze(2);
@@ -137,7 +135,6 @@ impl Sequences {
     }
 
     /// Returns the [mask](Sequences::mask) in which a token attends to no later one.
-    #[must_use]
     pub fn causal_mask(&self) -> Tensor {
         self.mask().tril(0)
     }
