@@ -1,0 +1,497 @@
+//! GPT-2 (Radford et al., 2019), with the names of `GPT2LMHeadModel`.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use trainer::checkpoint::LoadWeights;
+use trainer::modules::{self, Name, Named};
+use trainer::prelude::*;
+use trainer::tch::nn::{Init, ModuleT};
+
+use crate::Activation;
+use crate::config::{check_dropout, check_sizes, read};
+use crate::layers::{attention_mask, embedding, join_heads, layer_norm, normal, positions, split_heads};
+
+/// The configuration of a GPT-2, with the names of its `config.json`. The default is
+/// [`small`](Gpt2Config::small).
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct Gpt2Config {
+    /// The number of different tokens.
+    pub vocab_size: i64,
+    /// The longest sequence, in tokens.
+    #[serde(alias = "n_ctx")]
+    pub n_positions: i64,
+    /// The width of the hidden states.
+    pub n_embd: i64,
+    /// The number of blocks.
+    pub n_layer: i64,
+    /// The number of attention heads of each block, which divides the width.
+    pub n_head: i64,
+    /// The width inside of each block's MLP; `None` is four times `n_embd`.
+    pub n_inner: Option<i64>,
+    /// The activation function of each block's MLP.
+    pub activation_function: Activation,
+    /// Dropout at the end of each residual branch.
+    pub resid_pdrop: f64,
+    /// Dropout of the embeddings.
+    pub embd_pdrop: f64,
+    /// Dropout of the attention weights.
+    pub attn_pdrop: f64,
+    /// The ε of each layer norm.
+    pub layer_norm_epsilon: f64,
+    /// The standard deviation of the initial weights.
+    pub initializer_range: f64,
+}
+
+impl Gpt2Config {
+    /// The published `openai-community/gpt2`: 124 million parameters.
+    #[must_use]
+    pub fn small() -> Self {
+        Gpt2Config {
+            vocab_size: 50257,
+            n_positions: 1024,
+            n_embd: 768,
+            n_layer: 12,
+            n_head: 12,
+            n_inner: None,
+            activation_function: Activation::GeluNew,
+            resid_pdrop: 0.1,
+            embd_pdrop: 0.1,
+            attn_pdrop: 0.1,
+            layer_norm_epsilon: 1e-5,
+            initializer_range: 0.02,
+        }
+    }
+
+    /// The published `openai-community/gpt2-medium`: 355 million parameters.
+    #[must_use]
+    pub fn medium() -> Self {
+        Gpt2Config { n_embd: 1024, n_layer: 24, n_head: 16, ..Gpt2Config::small() }
+    }
+
+    /// The published `openai-community/gpt2-large`: 774 million parameters.
+    #[must_use]
+    pub fn large() -> Self {
+        Gpt2Config { n_embd: 1280, n_layer: 36, n_head: 20, ..Gpt2Config::small() }
+    }
+
+    /// The published `openai-community/gpt2-xl`: 1.6 billion parameters.
+    #[must_use]
+    pub fn xl() -> Self {
+        Gpt2Config { n_embd: 1600, n_layer: 48, n_head: 25, ..Gpt2Config::small() }
+    }
+
+    /// The published `distilbert/distilgpt2`: 82 million parameters.
+    #[must_use]
+    pub fn distil() -> Self {
+        Gpt2Config { n_layer: 6, ..Gpt2Config::small() }
+    }
+
+    /// Sets every dropout probability.
+    #[must_use]
+    pub fn dropout(self, probability: f64) -> Self {
+        Gpt2Config { resid_pdrop: probability, embd_pdrop: probability, attn_pdrop: probability, ..self }
+    }
+
+    /// Reads the `config.json` of a published GPT-2.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read, belongs to another kind of model, or needs
+    /// something that [`Gpt2`] does not have.
+    pub fn from_json(path: impl AsRef<Path>) -> Result<Self> {
+        let fixed = [
+            ("add_cross_attention", false.into()),
+            ("scale_attn_by_inverse_layer_idx", false.into()),
+            ("scale_attn_weights", true.into()),
+            ("tie_word_embeddings", true.into()),
+        ];
+        read(path.as_ref(), "gpt2", &fixed, Gpt2Config::check)
+    }
+
+    fn check(&self) -> Result<()> {
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("n_positions", self.n_positions),
+            ("n_embd", self.n_embd),
+            ("n_layer", self.n_layer),
+            ("n_head", self.n_head),
+            ("n_inner", self.n_inner.unwrap_or(1)),
+        ];
+        check_sizes(&sizes, self.n_embd, self.n_head)?;
+        check_dropout(&[
+            ("resid_pdrop", self.resid_pdrop),
+            ("embd_pdrop", self.embd_pdrop),
+            ("attn_pdrop", self.attn_pdrop),
+        ])
+    }
+}
+
+impl Default for Gpt2Config {
+    fn default() -> Self {
+        Gpt2Config::small()
+    }
+}
+
+/// A linear layer whose weight is `[inputs, outputs]`: the `Conv1D` of `transformers`.
+#[derive(Debug)]
+pub struct Conv1d {
+    /// The weight, `[inputs, outputs]`.
+    pub weight: Tensor,
+    /// The bias, `[outputs]`.
+    pub bias: Tensor,
+}
+
+impl Conv1d {
+    fn named(path: nn::Path<'_>, inputs: i64, outputs: i64, stdev: f64) -> Named<Self> {
+        modules::named(path, |path| Conv1d {
+            weight: path.var("weight", &[inputs, outputs], normal(stdev)),
+            bias: path.var("bias", &[outputs], Init::Const(0.0)),
+        })
+    }
+}
+
+impl nn::Module for Conv1d {
+    fn forward(&self, xs: &Tensor) -> Tensor {
+        xs.linear(&self.weight.tr(), Some(&self.bias))
+    }
+}
+
+/// The keys and values of the tokens that a [`Gpt2`] has read, for [`Gpt2::forward_cached`].
+#[derive(Debug, Default)]
+pub struct Cache {
+    /// The keys and values of each block, `[batch, heads, time, width / heads]`.
+    blocks: Vec<Option<(Tensor, Tensor)>>,
+}
+
+impl Cache {
+    /// Creates an empty cache.
+    #[must_use]
+    pub fn new() -> Self {
+        Cache::default()
+    }
+
+    /// The number of tokens in the cache.
+    #[must_use]
+    pub fn time(&self) -> i64 {
+        self.blocks.first().and_then(Option::as_ref).map_or(0, |(keys, _)| keys.size()[2])
+    }
+}
+
+/// Which tokens each token attends to.
+enum Attended {
+    /// Itself and those before it.
+    Causal,
+    /// All.
+    All,
+    /// Those that are `true` in a mask which broadcasts to `[batch, heads, new, time]`.
+    Masked(Tensor),
+}
+
+/// The causal self-attention of a block.
+#[derive(Debug)]
+struct Attention {
+    name: Name,
+    heads: i64,
+    c_attn: Named<Conv1d>,
+    c_proj: Named<Conv1d>,
+    attention_dropout: f64,
+    dropout: f64,
+}
+
+impl Attention {
+    fn new(path: &nn::Path<'_>, config: &Gpt2Config) -> Self {
+        let width = config.n_embd;
+        Attention {
+            name: path.into(),
+            heads: config.n_head,
+            c_attn: Conv1d::named(path / "c_attn", width, 3 * width, config.initializer_range),
+            c_proj: Conv1d::named(path / "c_proj", width, width, residual_stdev(config)),
+            attention_dropout: config.attn_pdrop,
+            dropout: config.resid_pdrop,
+        }
+    }
+
+    /// `[batch, time, width]` to the same. Adds the keys and values to the cache, if there is one.
+    fn forward(
+        &self,
+        xs: &Tensor,
+        attended: &Attended,
+        cache: Option<&mut Option<(Tensor, Tensor)>>,
+        train: bool,
+    ) -> Tensor {
+        self.name.run(xs, |xs| {
+            let parts = xs.apply(&self.c_attn).chunk(3, 2);
+            let [queries, mut keys, mut values] = [0, 1, 2].map(|nth| split_heads(&parts[nth], self.heads));
+            if let Some(cache) = cache {
+                if let Some((old_keys, old_values)) = cache.take() {
+                    keys = Tensor::cat(&[old_keys, keys], 2);
+                    values = Tensor::cat(&[old_values, values], 2);
+                }
+                *cache = Some((keys.shallow_clone(), values.shallow_clone()));
+            }
+            let (mask, is_causal) = match attended {
+                Attended::Causal => (None, true),
+                Attended::All => (None, false),
+                Attended::Masked(mask) => (Some(mask), false),
+            };
+            let dropout = if train { self.attention_dropout } else { 0.0 };
+            let mixed = Tensor::scaled_dot_product_attention(
+                &queries, &keys, &values, mask, dropout, is_causal, None, false,
+            );
+            join_heads(&mixed).apply(&self.c_proj).dropout(self.dropout, train)
+        })
+    }
+}
+
+/// The MLP of a block.
+#[derive(Debug)]
+struct Mlp {
+    c_fc: Named<Conv1d>,
+    c_proj: Named<Conv1d>,
+    activation: Activation,
+    dropout: f64,
+}
+
+impl Mlp {
+    fn named(path: nn::Path<'_>, config: &Gpt2Config) -> modules::NamedT<Self> {
+        let width = config.n_embd;
+        let inner = config.n_inner.unwrap_or(4 * width);
+        modules::named_t(path, |path| Mlp {
+            c_fc: Conv1d::named(path / "c_fc", width, inner, config.initializer_range),
+            c_proj: Conv1d::named(path / "c_proj", inner, width, residual_stdev(config)),
+            activation: config.activation_function,
+            dropout: config.resid_pdrop,
+        })
+    }
+}
+
+impl ModuleT for Mlp {
+    fn forward_t(&self, xs: &Tensor, train: bool) -> Tensor {
+        self.activation.apply(&xs.apply(&self.c_fc)).apply(&self.c_proj).dropout(self.dropout, train)
+    }
+}
+
+/// One of the blocks `transformer.h.*`.
+#[derive(Debug)]
+struct Block {
+    name: Name,
+    ln_1: Named<nn::LayerNorm>,
+    attn: Attention,
+    ln_2: Named<nn::LayerNorm>,
+    mlp: modules::NamedT<Mlp>,
+}
+
+impl Block {
+    fn new(path: &nn::Path<'_>, config: &Gpt2Config) -> Self {
+        let norm = |name| layer_norm(path / name, config.n_embd, config.layer_norm_epsilon);
+        Block {
+            name: path.into(),
+            ln_1: norm("ln_1"),
+            attn: Attention::new(&(path / "attn"), config),
+            ln_2: norm("ln_2"),
+            mlp: Mlp::named(path / "mlp", config),
+        }
+    }
+
+    fn forward(
+        &self,
+        xs: &Tensor,
+        attended: &Attended,
+        cache: Option<&mut Option<(Tensor, Tensor)>>,
+        train: bool,
+    ) -> Tensor {
+        self.name.run(xs, |xs| {
+            let xs = xs + self.attn.forward(&xs.apply(&self.ln_1), attended, cache, train);
+            let mlp = xs.apply(&self.ln_2).apply_t(&self.mlp, train);
+            xs + mlp
+        })
+    }
+}
+
+/// The initial weights at the end of a residual branch are smaller, by the root of the number of
+/// branches (Radford et al., 2019, section 2.3).
+fn residual_stdev(config: &Gpt2Config) -> f64 {
+    config.initializer_range / (2.0 * config.n_layer as f64).sqrt()
+}
+
+/// GPT-2: predicts each token of a text from those before it. As a [`ModuleT`], it maps token ids
+/// `[batch, time]` to logits `[batch, time, vocab_size]`.
+///
+/// Its variables have the names of `transformers`' `GPT2LMHeadModel`, such as
+/// `transformer.h.0.attn.c_attn.weight`; the output layer has no weights of its own, but uses those
+/// of the embedding `transformer.wte`. Its modules have the names of these variables:
+/// `transformer.wte`, `transformer.wpe`, `transformer.drop`, the blocks `transformer.h.0` …, each
+/// with `ln_1`, `attn` (`c_attn`, `c_proj`), `ln_2` and `mlp` (`c_fc`, `c_proj`), then
+/// `transformer.ln_f` and `lm_head`.
+///
+/// ```
+/// use models::{Gpt2, Gpt2Config, loss};
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let config = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, vocab_size: 256, ..Gpt2Config::small() };
+/// let gpt2 = Gpt2::new(&vs.root(), &config);
+/// let tokens = Tensor::from_slice(b"to be or not").to_kind(Kind::Int64).unsqueeze(0);
+/// let logits = tokens.apply_t(&gpt2, false);
+/// assert_eq!(logits.size(), [1, 12, 256]);
+/// let loss = loss::next_token(&logits, &tokens);
+/// # assert!((loss.double_value(&[]) - 256f64.ln()).abs() < 0.5);
+/// ```
+#[derive(Debug)]
+pub struct Gpt2 {
+    config: Gpt2Config,
+    wte: Named<nn::Embedding>,
+    wpe: Named<nn::Embedding>,
+    drop: Name,
+    blocks: Vec<Block>,
+    ln_f: Named<nn::LayerNorm>,
+    lm_head: Name,
+}
+
+impl Gpt2 {
+    /// Creates a GPT-2 with random weights, usually at the root of a `VarStore`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a size of the configuration is not positive, if the heads do not divide the width,
+    /// or if a dropout probability is not in `0..1`.
+    #[must_use]
+    pub fn new(path: &nn::Path<'_>, config: &Gpt2Config) -> Self {
+        if let Err(error) = config.check() {
+            panic!("{error}");
+        }
+        let root = path / "transformer";
+        let stdev = config.initializer_range;
+        Gpt2 {
+            wte: embedding(&root / "wte", config.vocab_size, config.n_embd, stdev),
+            wpe: embedding(&root / "wpe", config.n_positions, config.n_embd, stdev),
+            drop: (&root / "drop").into(),
+            blocks: (0..config.n_layer).map(|nth| Block::new(&(&root / "h" / nth), config)).collect(),
+            ln_f: layer_norm(&root / "ln_f", config.n_embd, config.layer_norm_epsilon),
+            lm_head: (path / "lm_head").into(),
+            config: config.clone(),
+        }
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Gpt2Config {
+        &self.config
+    }
+
+    /// Options that load a published GPT-2 into one at the root of a `VarStore`: files with and
+    /// without the prefix `transformer.`, with a copy of the tied output layer, and with the masks
+    /// that older versions of `transformers` saved as buffers (`attn.bias`, `attn.masked_bias`).
+    #[must_use]
+    pub fn published() -> LoadWeights<'static> {
+        LoadWeights::new().rename(|name| {
+            let is_unused = [".attn.bias", ".attn.masked_bias"].iter().any(|mask| name.ends_with(mask));
+            match name {
+                "lm_head.weight" => None,
+                _ if is_unused => None,
+                _ if name.starts_with("transformer.") => Some(name.to_owned()),
+                _ => Some(format!("transformer.{name}")),
+            }
+        })
+    }
+
+    /// Returns the logits `[batch, time, vocab_size]` for token ids `[batch, time]`.
+    ///
+    /// `positions`, `[batch, time]` or `[1, time]`, are those of the tokens in their sequences, and
+    /// default to `0..time`. `mask` says which tokens may be attended to, besides that no token
+    /// attends to a later one: `[batch, time]` for padding, or `[batch, 1, time, time]` for packed
+    /// sequences, as booleans or as numbers that are not 0.
+    ///
+    /// ```
+    /// # use models::{Gpt2, Gpt2Config};
+    /// # use trainer::prelude::*;
+    /// # let vs = nn::VarStore::new(Device::Cpu);
+    /// # let config = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, vocab_size: 256, ..Gpt2Config::small() };
+    /// # let gpt2 = Gpt2::new(&vs.root(), &config);
+    /// // Two sequences of 3 and 2 tokens in one row.
+    /// let ids = Tensor::from_slice(&[10i64, 11, 12, 20, 21]).unsqueeze(0);
+    /// let positions = Tensor::from_slice(&[0i64, 1, 2, 0, 1]).unsqueeze(0);
+    /// let sequence = Tensor::from_slice(&[0i64, 0, 0, 1, 1]).unsqueeze(0);
+    /// let mask = sequence.unsqueeze(2).eq_tensor(&sequence.unsqueeze(1)).unsqueeze(1);
+    /// let logits = gpt2.forward(&ids, Some(&positions), Some(&mask), false);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if the sequences are longer than `n_positions` or if a shape does not fit, and on the
+    /// CPU if a token or a position is out of range.
+    #[must_use]
+    pub fn forward(
+        &self,
+        ids: &Tensor,
+        positions: Option<&Tensor>,
+        mask: Option<&Tensor>,
+        train: bool,
+    ) -> Tensor {
+        let attended = match mask {
+            None => Attended::Causal,
+            Some(mask) => {
+                let time = ids.size()[1];
+                let causal = Tensor::ones([time, time], (Kind::Bool, ids.device())).tril(0);
+                Attended::Masked(attention_mask(mask).logical_and(&causal))
+            }
+        };
+        self.logits(ids, positions, &attended, None, train)
+    }
+
+    /// Returns the logits for token ids that follow those in the cache, and adds them to it: the
+    /// logits are those that [`forward`](Gpt2::forward) would return for these tokens in the whole
+    /// sequence.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the sequences become longer than `n_positions`, or if the cache belongs to another
+    /// number of sequences.
+    #[must_use]
+    pub fn forward_cached(&self, ids: &Tensor, cache: &mut Cache) -> Tensor {
+        let past = cache.time();
+        let new = ids.size()[1];
+        let attended = if past == 0 {
+            Attended::Causal
+        } else if new == 1 {
+            Attended::All
+        } else {
+            Attended::Masked(Tensor::ones([new, past + new], (Kind::Bool, ids.device())).tril(past))
+        };
+        self.logits(ids, None, &attended, Some(cache), false)
+    }
+
+    fn logits(
+        &self,
+        ids: &Tensor,
+        given: Option<&Tensor>,
+        attended: &Attended,
+        mut cache: Option<&mut Cache>,
+        train: bool,
+    ) -> Tensor {
+        let time = *ids.size().get(1).expect("token ids are [batch, time]");
+        let past = cache.as_ref().map_or(0, |cache| cache.time());
+        let positions = match given {
+            Some(positions) => positions.shallow_clone(),
+            None => positions(past, time, self.config.n_positions, ids.device()),
+        };
+        let embedded = ids.apply(&self.wte) + positions.apply(&self.wpe);
+        let mut hidden = self.drop.run(&embedded, |xs| xs.dropout(self.config.embd_pdrop, train));
+        if let Some(cache) = &mut cache {
+            cache.blocks.resize_with(self.blocks.len(), || None);
+        }
+        for (nth, block) in self.blocks.iter().enumerate() {
+            let cache = cache.as_mut().map(|cache| &mut cache.blocks[nth]);
+            hidden = block.forward(&hidden, attended, cache, train);
+        }
+        self.lm_head.run(&hidden.apply(&self.ln_f), |xs| xs.linear::<&Tensor>(&self.wte.ws, None))
+    }
+}
+
+impl ModuleT for Gpt2 {
+    fn forward_t(&self, ids: &Tensor, train: bool) -> Tensor {
+        self.forward(ids, None, None, train)
+    }
+}

@@ -1,0 +1,14 @@
+//! GPT-2, BERT, ViT and ResNet as plain tch modules. Their variables have the names of the weights
+//! that are published on the Hugging Face hub, so that `load_weights` reads these files as they
+//! are, and their blocks are named modules, at which hooks run.
+
+#[cfg(test)]
+mod tests;
+
+mod config;
+pub mod gpt2;
+mod layers;
+pub mod loss;
+
+pub use gpt2::{Gpt2, Gpt2Config};
+pub use layers::Activation;

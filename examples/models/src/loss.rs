@@ -1,0 +1,31 @@
+//! Losses over labels of which some are ignored.
+
+use trainer::prelude::*;
+
+/// The label that a loss ignores, as in PyTorch and `transformers`.
+pub const IGNORED: i64 = -100;
+
+/// Returns the mean cross-entropy over all labels that are not [`IGNORED`]. `logits` has one more
+/// dimension than `labels`, the classes, which is the last. NaN if all labels are ignored.
+#[must_use]
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
+    let logits = logits.reshape([-1, logits.size()[logits.dim() - 1]]);
+    logits.cross_entropy_loss::<Tensor>(&labels.reshape([-1]), None, Reduction::Mean, IGNORED, 0.0)
+}
+
+/// Returns the mean cross-entropy of predicting each token from those before it: the logits
+/// `[batch, time, tokens]` at a position belong to the label at the next one. The labels,
+/// `[batch, time]`, are the tokens themselves, or [`IGNORED`] where nothing is to be learned: in
+/// padding, and at the first token of each packed sequence. This is the loss of `transformers`.
+#[must_use]
+pub fn next_token(logits: &Tensor, labels: &Tensor) -> Tensor {
+    cross_entropy(&logits.slice(1, 0, -1, 1), &labels.slice(1, 1, None, 1))
+}
+
+/// Returns the number of labels over which [`next_token`] is a mean, for
+/// [`Task::weight`]: with it, windows of accumulated batches, validation and several ranks are exact
+/// means over tokens.
+#[must_use]
+pub fn next_tokens(labels: &Tensor) -> f64 {
+    labels.slice(1, 1, None, 1).ne(IGNORED).sum(Kind::Int64).double_value(&[])
+}
