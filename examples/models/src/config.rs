@@ -22,7 +22,8 @@ pub(crate) fn read<C: DeserializeOwned>(
 ) -> Result<C> {
     let within = |error: String| Error::msg(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| within(error.to_string()))?;
-    let mut json: Value = serde_json::from_str(&text).map_err(|error| within(format!("invalid JSON: {error}")))?;
+    let mut json: Value =
+        serde_json::from_str(&text).map_err(|error| within(format!("invalid JSON: {error}")))?;
     match json.get("model_type").and_then(Value::as_str) {
         Some(found) if found == kind => {}
         Some(found) => return Err(within(format!("describes the model `{found}`: expected `{kind}`"))),
@@ -50,7 +51,9 @@ pub(crate) fn check_sizes(sizes: &[(&str, i64)], width: i64, heads: i64) -> Resu
         }
     }
     if width % heads != 0 {
-        return Err(Error::msg(format!("the width {width} is not a multiple of the number of heads, {heads}")));
+        return Err(Error::msg(format!(
+            "the width {width} is not a multiple of the number of heads, {heads}"
+        )));
     }
     Ok(())
 }
@@ -59,7 +62,9 @@ pub(crate) fn check_sizes(sizes: &[(&str, i64)], width: i64, heads: i64) -> Resu
 pub(crate) fn check_dropout(probabilities: &[(&str, f64)]) -> Result<()> {
     for (name, probability) in probabilities {
         if !(0.0..1.0).contains(probability) {
-            return Err(Error::msg(format!("`{name}` is {probability}: expected at least 0 and less than 1")));
+            return Err(Error::msg(format!(
+                "`{name}` is {probability}: expected at least 0 and less than 1"
+            )));
         }
     }
     Ok(())

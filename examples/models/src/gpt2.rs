@@ -20,7 +20,6 @@ pub struct Gpt2Config {
     /// The number of different tokens.
     pub vocab_size: i64,
     /// The longest sequence, in tokens.
-    #[serde(alias = "n_ctx")]
     pub n_positions: i64,
     /// The width of the hidden states.
     pub n_embd: i64,
@@ -40,7 +39,8 @@ pub struct Gpt2Config {
     pub attn_pdrop: f64,
     /// The ε of each layer norm.
     pub layer_norm_epsilon: f64,
-    /// The standard deviation of the initial weights.
+    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest for
+    /// a model whose weights are loaded.
     pub initializer_range: f64,
 }
 
@@ -381,6 +381,11 @@ impl Gpt2 {
         &self.config
     }
 
+    /// The device of the weights.
+    pub(crate) fn device(&self) -> Device {
+        self.wte.ws.device()
+    }
+
     /// Options that load a published GPT-2 into one at the root of a `VarStore`: files with and
     /// without the prefix `transformer.`, with a copy of the tied output layer, and with the masks
     /// that older versions of `transformers` saved as buffers (`attn.bias`, `attn.masked_bias`).
@@ -422,7 +427,6 @@ impl Gpt2 {
     ///
     /// Panics if the sequences are longer than `n_positions` or if a shape does not fit, and on the
     /// CPU if a token or a position is out of range.
-    #[must_use]
     pub fn forward(
         &self,
         ids: &Tensor,
@@ -449,7 +453,6 @@ impl Gpt2 {
     ///
     /// Panics if the sequences become longer than `n_positions`, or if the cache belongs to another
     /// number of sequences.
-    #[must_use]
     pub fn forward_cached(&self, ids: &Tensor, cache: &mut Cache) -> Tensor {
         let past = cache.time();
         let new = ids.size()[1];

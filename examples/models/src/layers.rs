@@ -28,9 +28,9 @@ impl Activation {
     }
 }
 
-/// A normal distribution around 0.
+/// A normal distribution around 0, or zeros, which cost next to nothing.
 pub(crate) fn normal(stdev: f64) -> Init {
-    Init::Randn { mean: 0.0, stdev }
+    if stdev == 0.0 { Init::Const(0.0) } else { Init::Randn { mean: 0.0, stdev } }
 }
 
 /// Creates a linear layer with weights from a normal distribution, and a bias of 0.

@@ -5,10 +5,18 @@
 #[cfg(test)]
 mod tests;
 
+pub mod bert;
 mod config;
+pub mod generate;
 pub mod gpt2;
 mod layers;
 pub mod loss;
+pub mod resnet;
+pub mod vit;
 
+pub use bert::{BertClassifier, BertConfig, BertMaskedLm};
+pub use generate::{Generate, Sampling};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use layers::Activation;
+pub use resnet::ResNet;
+pub use vit::{Vit, VitConfig};

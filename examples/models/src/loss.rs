@@ -7,7 +7,6 @@ pub const IGNORED: i64 = -100;
 
 /// Returns the mean cross-entropy over all labels that are not [`IGNORED`]. `logits` has one more
 /// dimension than `labels`, the classes, which is the last. NaN if all labels are ignored.
-#[must_use]
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
     let logits = logits.reshape([-1, logits.size()[logits.dim() - 1]]);
     logits.cross_entropy_loss::<Tensor>(&labels.reshape([-1]), None, Reduction::Mean, IGNORED, 0.0)
@@ -17,7 +16,6 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 /// `[batch, time, tokens]` at a position belong to the label at the next one. The labels,
 /// `[batch, time]`, are the tokens themselves, or [`IGNORED`] where nothing is to be learned: in
 /// padding, and at the first token of each packed sequence. This is the loss of `transformers`.
-#[must_use]
 pub fn next_token(logits: &Tensor, labels: &Tensor) -> Tensor {
     cross_entropy(&logits.slice(1, 0, -1, 1), &labels.slice(1, 1, None, 1))
 }

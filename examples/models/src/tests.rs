@@ -1,1 +1,522 @@
+//! What all models have in common: their names, their weights, and which tokens see each other.
 
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use trainer::checkpoint::{LoadWeights, Loaded};
+use trainer::modules;
+use trainer::prelude::*;
+use trainer::tch::nn::ModuleT;
+
+use crate::bert::Text;
+use crate::gpt2::Cache;
+use crate::{
+    BertClassifier, BertConfig, BertMaskedLm, Generate, Gpt2, Gpt2Config, ResNet, Sampling, Vit, VitConfig,
+    loss,
+};
+
+const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+fn tiny_gpt2() -> Gpt2Config {
+    Gpt2Config { vocab_size: 23, n_positions: 16, n_embd: 8, n_layer: 2, n_head: 2, ..Gpt2Config::small() }
+}
+
+fn tiny_bert() -> BertConfig {
+    BertConfig {
+        vocab_size: 23,
+        hidden_size: 8,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        intermediate_size: 12,
+        max_position_embeddings: 16,
+        ..BertConfig::base()
+    }
+}
+
+fn tiny_vit() -> VitConfig {
+    VitConfig {
+        image_size: 8,
+        patch_size: 4,
+        hidden_size: 8,
+        num_hidden_layers: 2,
+        num_attention_heads: 2,
+        intermediate_size: 12,
+        ..VitConfig::default()
+    }
+}
+
+/// Replaces the initial weights, with which all logits are close to 0.
+fn with_large_weights<N>(build: impl FnOnce(&nn::Path<'_>) -> N) -> (nn::VarStore, N) {
+    tch::manual_seed(1);
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = build(&vs.root());
+    let _no_grad = tch::no_grad_guard();
+    for mut tensor in vs.trainable_variables() {
+        let _ = tensor.normal_(0.0, 0.4);
+    }
+    (vs, net)
+}
+
+fn tokens(shape: [i64; 2]) -> Tensor {
+    Tensor::randint_low(1, 23, shape, (Kind::Int64, Device::Cpu))
+}
+
+#[track_caller]
+fn assert_close(one: &Tensor, other: &Tensor) {
+    assert_eq!(one.size(), other.size());
+    let difference = (one - other).abs().max().double_value(&[]);
+    assert!(difference < 1e-5, "{difference}");
+}
+
+/// The names and shapes of all variables, in the format of the files in `names/`.
+fn names<N>(build: impl FnOnce(&nn::Path<'_>) -> N) -> String {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let _net = build(&vs.root());
+    let lines: BTreeSet<String> = (vs.variables().iter())
+        .map(|(name, tensor)| {
+            let shape: String = tensor.size().iter().map(|size| format!(" {size}")).collect();
+            format!("{name}{shape}\n")
+        })
+        .collect();
+    lines.into_iter().collect()
+}
+
+/// The lists are those of the tensors that `transformers` and torchvision save: `make interop`
+/// compares them.
+#[test]
+fn variables_have_the_names_and_shapes_of_the_published_weights() {
+    let sorted = |list: &str| list.lines().map(|line| format!("{line}\n")).collect::<BTreeSet<_>>();
+    #[track_caller]
+    fn same(name: &str, ours: &BTreeSet<String>, published: &BTreeSet<String>) {
+        let missing: Vec<_> = published.difference(ours).collect();
+        let unexpected: Vec<_> = ours.difference(published).collect();
+        assert!(missing.is_empty() && unexpected.is_empty(), "{name}: {missing:?}, {unexpected:?}");
+    }
+    let gpt2 = names(|root| Gpt2::new(root, &Gpt2Config { initializer_range: 0.0, ..Gpt2Config::small() }));
+    same("GPT-2", &sorted(&gpt2), &sorted(include_str!("../names/gpt2.txt")));
+    let zeros = BertConfig { initializer_range: 0.0, ..BertConfig::base() };
+    let bert = names(|root| BertMaskedLm::new(root, &zeros));
+    same("masked", &sorted(&bert), &sorted(include_str!("../names/bert_masked_lm.txt")));
+    let bert = names(|root| BertClassifier::new(root, &zeros));
+    same("classifier", &sorted(&bert), &sorted(include_str!("../names/bert_classifier.txt")));
+    let vit = names(|root| Vit::new(root, &VitConfig { initializer_range: 0.0, ..VitConfig::base_16_224() }));
+    same("ViT", &sorted(&vit), &sorted(include_str!("../names/vit.txt")));
+    let resnet = names(|root| ResNet::resnet18(root, 1000));
+    same("ResNet-18", &sorted(&resnet), &sorted(include_str!("../names/resnet18.txt")));
+    let resnet = names(|root| ResNet::resnet34(root, 1000));
+    same("ResNet-34", &sorted(&resnet), &sorted(include_str!("../names/resnet34.txt")));
+    let resnet = names(|root| ResNet::resnet50(root, 1000));
+    same("ResNet-50", &sorted(&resnet), &sorted(include_str!("../names/resnet50.txt")));
+}
+
+#[test]
+fn blocks_and_their_layers_are_named_modules() {
+    fn of(vs: &nn::VarStore, net: &impl ModuleT, input: &Tensor) -> Vec<String> {
+        let table = modules::summary(vs, net, input).unwrap();
+        table.rows().iter().map(|row| row.name.clone()).collect()
+    }
+    #[track_caller]
+    fn contains(names: &[String], expected: &[&str]) {
+        for name in expected {
+            assert!(names.iter().any(|own| own == name), "no `{name}` in {names:?}");
+        }
+    }
+    let vs = nn::VarStore::new(Device::Cpu);
+    let gpt2 = of(&vs, &Gpt2::new(&vs.root(), &tiny_gpt2()), &tokens([1, 4]));
+    contains(
+        &gpt2,
+        &["transformer.wte", "transformer.wpe", "transformer.drop", "transformer.h.1", "lm_head"],
+    );
+    contains(&gpt2, &["transformer.h.1.ln_1", "transformer.h.1.attn", "transformer.h.1.attn.c_attn"]);
+    contains(&gpt2, &["transformer.h.1.attn.c_proj", "transformer.h.1.ln_2", "transformer.h.1.mlp"]);
+    contains(&gpt2, &["transformer.h.1.mlp.c_fc", "transformer.h.1.mlp.c_proj", "transformer.ln_f"]);
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let bert = of(&vs, &BertMaskedLm::new(&vs.root(), &tiny_bert()), &tokens([1, 4]));
+    let layer = "bert.encoder.layer.1";
+    contains(
+        &bert,
+        &["bert.embeddings", "bert.embeddings.word_embeddings", "bert.embeddings.LayerNorm", layer],
+    );
+    for part in ["attention", "attention.self.query", "attention.self.key", "attention.self.value"] {
+        contains(&bert, &[&format!("{layer}.{part}")]);
+    }
+    for part in
+        ["attention.output", "attention.output.dense", "intermediate.dense", "output", "output.LayerNorm"]
+    {
+        contains(&bert, &[&format!("{layer}.{part}")]);
+    }
+    contains(&bert, &["cls.predictions.transform", "cls.predictions.decoder"]);
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let bert = of(&vs, &BertClassifier::new(&vs.root(), &tiny_bert()), &tokens([1, 4]));
+    contains(&bert, &["bert.encoder.layer.1", "bert.pooler", "bert.pooler.dense", "classifier"]);
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let vit = of(&vs, &Vit::new(&vs.root(), &tiny_vit()), &Tensor::zeros([1, 3, 8, 8], FLOAT));
+    contains(&vit, &["vit.embeddings", "vit.embeddings.patch_embeddings.projection", "vit.encoder.layer.1"]);
+    contains(&vit, &["vit.encoder.layer.1.attention", "vit.encoder.layer.1.attention.attention.query"]);
+    contains(&vit, &["vit.encoder.layer.1.output.dense", "vit.layernorm", "classifier"]);
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let resnet = of(&vs, &ResNet::resnet50(&vs.root(), 3), &Tensor::zeros([1, 3, 32, 32], FLOAT));
+    contains(&resnet, &["conv1", "bn1", "relu", "maxpool", "layer1", "layer1.0", "layer1.0.conv3"]);
+    contains(&resnet, &["layer1.0.bn3", "layer1.0.relu", "layer2.0.downsample", "layer2.0.downsample.1"]);
+    contains(&resnet, &["layer4.2", "avgpool", "fc"]);
+}
+
+#[test]
+fn weights_begin_as_in_the_papers() {
+    tch::manual_seed(1);
+    let stdev = |vs: &nn::VarStore, name: &str| vs.variables()[name].std(false).double_value(&[]);
+    let near =
+        |value: f64, expected: f64| assert!((value / expected - 1.0).abs() < 0.1, "{value}, {expected}");
+    let vs = nn::VarStore::new(Device::Cpu);
+    let _gpt2 = Gpt2::new(&vs.root(), &Gpt2Config { n_embd: 64, n_layer: 8, ..tiny_gpt2() });
+    near(stdev(&vs, "transformer.wte.weight"), 0.02);
+    near(stdev(&vs, "transformer.h.3.mlp.c_fc.weight"), 0.02);
+    near(stdev(&vs, "transformer.h.3.mlp.c_proj.weight"), 0.02 / 4.0); // the root of two for each of 8 blocks
+    near(stdev(&vs, "transformer.h.3.attn.c_proj.weight"), 0.02 / 4.0);
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let _bert = BertMaskedLm::new(&vs.root(), &BertConfig { hidden_size: 64, ..tiny_bert() });
+    let words = &vs.variables()["bert.embeddings.word_embeddings.weight"];
+    assert_eq!(words.get(0).abs().max().double_value(&[]), 0.0, "the embedding of padding");
+    near(words.slice(0, 1, None, 1).std(false).double_value(&[]), 0.02);
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let _resnet = ResNet::resnet18(&vs.root(), 3);
+    near(stdev(&vs, "layer1.0.conv1.weight"), (2.0 / (9.0 * 64.0f64)).sqrt());
+    near(stdev(&vs, "layer2.0.conv1.weight"), (2.0 / (9.0 * 128.0f64)).sqrt()); // the channels that leave it
+    near(stdev(&vs, "fc.weight"), (1.0 / (3.0 * 512.0f64)).sqrt());
+    assert_eq!(vs.variables()["bn1.weight"].min().double_value(&[]), 1.0);
+}
+
+#[test]
+fn no_token_of_gpt2_sees_a_later_one() {
+    let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
+    let ids = tokens([2, 9]);
+    let logits = ids.apply_t(&gpt2, false);
+    let changed = ids.copy();
+    let _ = changed.narrow(1, 5, 4).fill_(22);
+    let changed = changed.apply_t(&gpt2, false);
+    assert_close(&logits.narrow(1, 0, 5), &changed.narrow(1, 0, 5));
+    let later = (logits.narrow(1, 5, 4) - changed.narrow(1, 5, 4)).abs().max();
+    assert!(later.double_value(&[]) > 0.1);
+}
+
+#[test]
+fn logits_with_a_cache_are_those_without() {
+    let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
+    let ids = tokens([3, 16]);
+    let whole = ids.apply_t(&gpt2, false);
+    for parts in [vec![16], vec![5, 1, 1, 4, 5], vec![1; 16]] {
+        let mut cache = Cache::new();
+        let mut start = 0;
+        for part in parts {
+            assert_eq!(cache.time(), start);
+            let logits = gpt2.forward_cached(&ids.narrow(1, start, part), &mut cache);
+            assert_close(&logits, &whole.narrow(1, start, part));
+            start += part;
+        }
+        assert_eq!(cache.time(), 16);
+    }
+}
+
+/// Two sequences in one row: their tokens, positions and the mask.
+fn packed(one: &Tensor, two: &Tensor) -> (Tensor, Tensor, Tensor) {
+    let times = [one.size()[1], two.size()[1]];
+    let ids = Tensor::cat(&[one, two], 1);
+    let positions = times.map(|time| Tensor::arange(time, (Kind::Int64, Device::Cpu)));
+    let sequence = (0..).zip(times).map(|(nth, time)| Tensor::full([time], nth, (Kind::Int64, Device::Cpu)));
+    let sequence = Tensor::cat(&sequence.collect::<Vec<_>>(), 0);
+    let mask = sequence.unsqueeze(1).eq_tensor(&sequence.unsqueeze(0)).unsqueeze(0).unsqueeze(0);
+    (ids, Tensor::cat(&positions, 0).unsqueeze(0), mask)
+}
+
+#[test]
+fn packed_sequences_have_the_logits_of_each_alone() {
+    let (one, two) = (tokens([1, 6]), tokens([1, 9]));
+    let (ids, positions, mask) = packed(&one, &two);
+    let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
+    let together = gpt2.forward(&ids, Some(&positions), Some(&mask), false);
+    assert_close(&together.narrow(1, 0, 6), &one.apply_t(&gpt2, false));
+    assert_close(&together.narrow(1, 6, 9), &two.apply_t(&gpt2, false));
+
+    let (_vs, bert) = with_large_weights(|root| BertMaskedLm::new(root, &tiny_bert()));
+    let text = Text { positions: Some(positions), mask: Some(mask), ..ids.into() };
+    let together = bert.forward(&text, false);
+    assert_close(&together.narrow(1, 0, 6), &one.apply_t(&bert, false));
+    assert_close(&together.narrow(1, 6, 9), &two.apply_t(&bert, false));
+}
+
+#[test]
+fn padding_does_not_change_a_sequence() {
+    let ids = tokens([1, 6]);
+    let padded = Tensor::cat(&[&ids, &Tensor::zeros([1, 3], (Kind::Int64, Device::Cpu))], 1);
+    let text = Text { mask: Some(padded.ne(0)), ..padded.shallow_clone().into() };
+    let (_vs, bert) = with_large_weights(|root| BertClassifier::new(root, &tiny_bert()));
+    assert_close(&bert.forward(&text, false), &ids.apply_t(&bert, false));
+    let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
+    let logits = gpt2.forward(&padded, None, Some(&padded.ne(0)), false);
+    assert_close(&logits.narrow(1, 0, 6), &ids.apply_t(&gpt2, false));
+}
+
+#[test]
+fn dropout_is_active_in_training_only() {
+    fn check(net: &impl ModuleT, input: &Tensor) {
+        let [one, two] = [(); 2].map(|()| input.apply_t(net, false));
+        assert_eq!(one, two);
+        let [one, two] = [(); 2].map(|()| input.apply_t(net, true));
+        assert_ne!(one, two);
+    }
+    let images = Tensor::ones([1, 3, 8, 8], FLOAT);
+    check(&with_large_weights(|root| Gpt2::new(root, &tiny_gpt2().dropout(0.5))).1, &tokens([2, 5]));
+    check(&with_large_weights(|root| BertMaskedLm::new(root, &tiny_bert().dropout(0.5))).1, &tokens([2, 5]));
+    check(
+        &with_large_weights(|root| BertClassifier::new(root, &tiny_bert().dropout(0.5))).1,
+        &tokens([2, 5]),
+    );
+    check(&with_large_weights(|root| Vit::new(root, &tiny_vit().dropout(0.5))).1, &images);
+    let (_vs, vit) = with_large_weights(|root| Vit::new(root, &tiny_vit()));
+    assert_eq!(images.apply_t(&vit, true), images.apply_t(&vit, true), "a ViT has none by default");
+}
+
+#[test]
+fn generated_texts_depend_on_the_seed_only() {
+    let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
+    let prompts = tokens([3, 4]);
+    let sample = |seed| Generate::new(12).sample(Sampling::new(seed).temperature(1.5).top_k(20).top_p(0.99));
+    let texts = gpt2.generate(&prompts, &sample(1)).unwrap();
+    assert_eq!(texts, gpt2.generate(&prompts, &sample(1).cache(false)).unwrap());
+    assert_ne!(texts, gpt2.generate(&prompts, &sample(2)).unwrap());
+    assert_eq!(
+        texts[..1],
+        gpt2.generate(&prompts.narrow(0, 0, 1), &sample(1)).unwrap(),
+        "the first text alone"
+    );
+    assert!(texts.iter().all(|text| text.len() == 12));
+
+    // Equal prompts are continued differently.
+    let same = prompts.narrow(0, 0, 1).repeat([3, 1]);
+    let texts = gpt2.generate(&same, &sample(1)).unwrap();
+    assert_ne!(texts[0], texts[1]);
+
+    // Greedily: each token is the most likely one after those before it.
+    let texts = gpt2.generate(&prompts, &Generate::new(12)).unwrap();
+    assert_eq!(texts, gpt2.generate(&prompts, &Generate::new(12).cache(false)).unwrap());
+    let whole = Tensor::cat(&[&prompts, &Tensor::from_slice2(&texts)], 1);
+    let likely = whole.apply_t(&gpt2, false).argmax(-1, false);
+    assert_eq!(likely.narrow(1, 3, 12), Tensor::from_slice2(&texts));
+
+    // A text ends before the token that stops it; the others go on.
+    let stop = texts[0][3];
+    let stopped = gpt2.generate(&prompts, &Generate::new(12).stop(stop)).unwrap();
+    for (text, stopped) in texts.iter().zip(&stopped) {
+        let end = text.iter().position(|token| *token == stop).unwrap_or(12);
+        assert_eq!(*stopped, text[..end]);
+    }
+}
+
+#[test]
+fn prompts_that_cannot_be_continued_are_errors() {
+    let (vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
+    let message = |prompt: &Tensor, new| gpt2.generate(prompt, &Generate::new(new)).unwrap_err().to_string();
+    assert_eq!(gpt2.generate(&tokens([1, 5]), &Generate::new(12)).unwrap()[0].len(), 12);
+    assert_eq!(
+        message(&tokens([1, 5]), 13),
+        "a prompt of 5 tokens and 13 new ones do not fit into the 16 positions of the model: shorten the prompt, or \
+         generate at most 12"
+    );
+    assert!(message(&tokens([1, 0]), 1).contains("expected at least one token"));
+    assert!(message(&tokens([1, 5]).squeeze(), 1).contains("expected [batch, time]"));
+    assert!(message(&tokens([1, 5]).to_kind(Kind::Float), 1).contains("expected Int64"));
+    assert!(message(&(tokens([1, 5]) + 22), 1).contains("less than 23"));
+    assert!(message(&tokens([1, 5]), -1).contains("expected at least 0"));
+    let _ = tch::no_grad(|| vs.variables()["transformer.ln_f.bias"].shallow_clone().fill_(f64::NAN));
+    assert!(message(&tokens([1, 5]), 1).contains("are the weights loaded, and finite?"));
+}
+
+#[test]
+fn losses_skip_ignored_labels() {
+    let logits = Tensor::randn([2, 4, 5], FLOAT);
+    let labels = Tensor::from_slice(&[3i64, 1, -100, 2, 0, -100, -100, 4]).view([2, 4]);
+    let log_softmax = logits.log_softmax(-1, Kind::Float);
+    let term = |row: i64, time: i64, label: i64| -log_softmax.double_value(&[row, time, label]);
+    let expected = (term(0, 0, 3) + term(0, 1, 1) + term(0, 3, 2) + term(1, 0, 0) + term(1, 3, 4)) / 5.0;
+    assert!((loss::cross_entropy(&logits, &labels).double_value(&[]) - expected).abs() < 1e-6);
+    // The logits at a position predict the next token.
+    let expected = (term(0, 0, 1) + term(0, 2, 2) + term(1, 2, 4)) / 3.0;
+    assert!((loss::next_token(&logits, &labels).double_value(&[]) - expected).abs() < 1e-6);
+    assert_eq!(loss::next_tokens(&labels), 3.0);
+}
+
+/// Writes the weights of a model under other names, and loads them into a second one. Every variable
+/// that is loaded must then be equal.
+fn load<N: ModuleT + Send + 'static>(
+    build: fn(&nn::Path<'_>) -> N,
+    rename: impl Fn(&str) -> Option<String>,
+    unused: &[&str],
+    how: &LoadWeights<'_>,
+) -> Loaded {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let (source, _) = with_large_weights(build);
+    let source = source.variables();
+    let mut tensors: Vec<_> =
+        source.iter().filter_map(|(name, tensor)| Some((rename(name)?, tensor.shallow_clone()))).collect();
+    tensors.extend(unused.iter().map(|name| ((*name).to_owned(), Tensor::ones([1, 1, 4, 4], FLOAT))));
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    Tensor::write_safetensors(&tensors, &path).unwrap();
+
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = build(&vs.root());
+    let task = Supervised::new(vs, net, |logits: &Tensor, _: &Tensor| logits.sum(Kind::Float));
+    let mut trainer = Trainer::builder(task).discover(Discover::None).build().unwrap();
+    let loaded = trainer.load_weights(&path, how).unwrap();
+    assert!(loaded.unexpected.is_empty(), "{loaded}");
+    let vars = trainer.task().vars().variables();
+    for name in &loaded.loaded {
+        assert_eq!(vars[name], source[name], "{name}");
+    }
+    loaded
+}
+
+#[test]
+fn published_files_of_all_ages_are_loaded() {
+    let gpt2: fn(&nn::Path<'_>) -> Gpt2 = |root| Gpt2::new(root, &tiny_gpt2());
+    // `openai-community/gpt2` has no prefix, and the causal masks; other files have the output layer.
+    let old = |name: &str| Some(name.strip_prefix("transformer.").unwrap().to_owned());
+    let masks = ["h.0.attn.bias", "h.1.attn.bias", "h.0.attn.masked_bias"];
+    assert_eq!(load(gpt2, old, &masks, &Gpt2::published()).missing, [""; 0]);
+    let masks = ["transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias", "lm_head.weight"];
+    assert_eq!(load(gpt2, |name| Some(name.to_owned()), &masks, &Gpt2::published()).missing, [""; 0]);
+
+    // `google-bert/bert-base-uncased` has names of the first implementation.
+    let old = |name: &str| {
+        let name = name.replace("LayerNorm.weight", "LayerNorm.gamma");
+        Some(name.replace("LayerNorm.bias", "LayerNorm.beta"))
+    };
+    let masked: fn(&nn::Path<'_>) -> BertMaskedLm = |root| BertMaskedLm::new(root, &tiny_bert());
+    let unused = [
+        "bert.embeddings.position_ids",
+        "bert.pooler.dense.weight",
+        "cls.seq_relationship.bias",
+        "cls.predictions.decoder.weight",
+        "cls.predictions.decoder.bias",
+    ];
+    assert_eq!(load(masked, old, &unused, &BertMaskedLm::published()).missing, [""; 0]);
+    let classifier: fn(&nn::Path<'_>) -> BertClassifier = |root| BertClassifier::new(root, &tiny_bert());
+    let language_model = |name: &str| if name.starts_with("classifier.") { None } else { old(name) };
+    let unused = ["bert.embeddings.position_ids", "cls.seq_relationship.bias", "cls.predictions.bias"];
+    let loaded = load(classifier, language_model, &unused, &BertClassifier::published().partial(true));
+    assert_eq!(loaded.missing, ["classifier.bias", "classifier.weight"]);
+    let encoder = |name: &str| language_model(name).map(|name| name.replacen("bert.", "", 1));
+    let loaded = load(classifier, encoder, &[], &BertClassifier::published().partial(true));
+    assert_eq!(loaded.missing, ["classifier.bias", "classifier.weight"]);
+
+    let vit: fn(&nn::Path<'_>) -> Vit = |root| Vit::new(root, &tiny_vit());
+    let same = |name: &str| Some(name.to_owned());
+    let unused = ["vit.pooler.dense.weight", "vit.embeddings.mask_token"];
+    assert_eq!(load(vit, same, &unused, &Vit::published()).missing, [""; 0]);
+    let encoder = |name: &str| name.strip_prefix("vit.").map(str::to_owned);
+    let loaded = load(vit, encoder, &["pooler.dense.weight"], &Vit::published().partial(true));
+    assert_eq!(loaded.missing, ["classifier.bias", "classifier.weight"]);
+
+    let resnet: fn(&nn::Path<'_>) -> ResNet = |root| ResNet::resnet18(root, 3);
+    let counters = ["bn1.num_batches_tracked", "layer1.0.bn1.num_batches_tracked"];
+    assert_eq!(load(resnet, same, &counters, &LoadWeights::new()).missing, [""; 0]);
+}
+
+#[test]
+fn configurations_are_those_of_the_hub() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let write = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        path.as_path()
+    };
+    // That of `openai-community/gpt2`, shortened.
+    let json = r#"{"activation_function": "gelu_new", "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
+        "n_head": 12, "n_layer": 12, "n_positions": 1024, "task_specific_params": {"a": 1}, "vocab_size": 50257}"#;
+    assert_eq!(Gpt2Config::from_json(write(json)).unwrap(), Gpt2Config::small());
+    let json = r#"{"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute",
+        "id2label": {"0": "a", "1": "b", "2": "c"}}"#;
+    assert_eq!(BertConfig::from_json(write(json)).unwrap(), BertConfig::base().classes(3));
+    let json =
+        r#"{"model_type": "vit", "hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768}"#;
+    assert_eq!(VitConfig::from_json(write(json)).unwrap(), VitConfig::tiny_16_224().classes(2));
+}
+
+#[test]
+fn configurations_that_do_not_fit_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    #[track_caller]
+    fn check<C: std::fmt::Debug>(path: &Path, json: &str, read: fn(&Path) -> Result<C>, expected: &str) {
+        std::fs::write(path, json).unwrap();
+        let message = read(path).unwrap_err().to_string();
+        assert_eq!(message, format!("{}: {expected}", path.display()));
+    }
+    let gpt2 = |json: &str, expected: &str| check(&path, json, |path| Gpt2Config::from_json(path), expected);
+    gpt2(r#"{"model_type": "llama"}"#, "describes the model `llama`: expected `gpt2`");
+    gpt2(r#"{"n_embd": 768}"#, "has no `model_type`: expected \"gpt2\"");
+    gpt2("{", "invalid JSON: EOF while parsing an object at line 1 column 1");
+    gpt2(
+        r#"{"model_type": "gpt2", "tie_word_embeddings": false}"#,
+        "`tie_word_embeddings` is false, but only true is supported",
+    );
+    gpt2(
+        r#"{"model_type": "gpt2", "activation_function": "silu"}"#,
+        "unknown variant `silu`, expected one of `gelu`, `gelu_new`, `gelu_pytorch_tanh`, `relu`",
+    );
+    gpt2(
+        r#"{"model_type": "gpt2", "n_head": 5}"#,
+        "the width 768 is not a multiple of the number of heads, 5",
+    );
+    gpt2(r#"{"model_type": "gpt2", "n_layer": 0}"#, "`n_layer` is 0: expected at least 1");
+    gpt2(
+        r#"{"model_type": "gpt2", "attn_pdrop": 1.0}"#,
+        "`attn_pdrop` is 1: expected at least 0 and less than 1",
+    );
+    let bert = |json: &str, expected: &str| check(&path, json, |path| BertConfig::from_json(path), expected);
+    bert(
+        r#"{"model_type": "bert", "position_embedding_type": "relative_key"}"#,
+        "`position_embedding_type` is \"relative_key\", but only \"absolute\" is supported",
+    );
+    bert(
+        r#"{"model_type": "bert", "pad_token_id": 99999}"#,
+        "`pad_token_id` is 99999: expected at least 0 and less than `vocab_size`, 30522",
+    );
+    let vit = |json: &str, expected: &str| check(&path, json, |path| VitConfig::from_json(path), expected);
+    vit(
+        r#"{"model_type": "vit", "patch_size": 15}"#,
+        "`image_size`, 224, is not a multiple of `patch_size`, 15",
+    );
+    let missing = Gpt2Config::from_json(folder.path().join("none.json")).unwrap_err().to_string();
+    assert!(missing.contains("none.json") && missing.contains("No such file"), "{missing}");
+}
+
+/// Returns the message with which a forward pass panics.
+fn panic_message(forward: impl FnOnce() -> Tensor) -> String {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(forward)).unwrap_err();
+    panic.downcast_ref::<String>().cloned().unwrap()
+}
+
+#[test]
+fn inputs_that_do_not_fit_panic_with_what_is_expected() {
+    let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
+    assert_eq!(
+        panic_message(|| tokens([1, 17]).apply_t(&gpt2, false)),
+        "a sequence of 17 tokens is longer than the 16 positions of the model: shorten it"
+    );
+    assert_eq!(
+        panic_message(|| gpt2.forward(&tokens([1, 3]), None, Some(&Tensor::ones([3], FLOAT)), false)),
+        "the attention mask has the shape [3]: expected [batch, time] or [batch, 1, time, time]"
+    );
+    let (_vs, vit) = with_large_weights(|root| Vit::new(root, &tiny_vit()));
+    assert_eq!(
+        panic_message(|| Tensor::zeros([2, 1, 8, 8], FLOAT).apply_t(&vit, false)),
+        "images have the shape [2, 1, 8, 8]: expected [batch, 3, 8, 8]"
+    );
+}

@@ -8,6 +8,7 @@ mod ddp;
 mod loggers;
 pub(crate) mod methods;
 mod metrics;
+mod models;
 mod resnet18;
 #[cfg(target_os = "linux")]
 mod torchrun;
