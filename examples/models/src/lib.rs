@@ -7,14 +7,18 @@ mod tests;
 
 pub mod bert;
 mod config;
+mod files;
 pub mod generate;
 pub mod gpt2;
+#[cfg(feature = "hub")]
+pub mod hub;
 mod layers;
 pub mod loss;
 pub mod resnet;
 pub mod vit;
 
 pub use bert::{BertClassifier, BertConfig, BertMaskedLm};
+pub use files::Files;
 pub use generate::{Generate, Sampling};
 pub use gpt2::{Gpt2, Gpt2Config};
 pub use layers::Activation;

@@ -11,8 +11,8 @@ use trainer::tch::nn::ModuleT;
 use crate::bert::Text;
 use crate::gpt2::Cache;
 use crate::{
-    BertClassifier, BertConfig, BertMaskedLm, Generate, Gpt2, Gpt2Config, ResNet, Sampling, Vit, VitConfig,
-    loss,
+    BertClassifier, BertConfig, BertMaskedLm, Files, Generate, Gpt2, Gpt2Config, ResNet, Sampling, Vit,
+    VitConfig, loss,
 };
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
@@ -495,6 +495,24 @@ fn configurations_that_do_not_fit_are_errors() {
     );
     let missing = Gpt2Config::from_json(folder.path().join("none.json")).unwrap_err().to_string();
     assert!(missing.contains("none.json") && missing.contains("No such file"), "{missing}");
+}
+
+#[test]
+fn files_in_a_folder_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let message = || Files::in_folder(path).unwrap_err().to_string();
+    assert_eq!(
+        message(),
+        format!("{} has no `config.json`: download it from the model's page", path.display())
+    );
+    std::fs::write(path.join("config.json"), "{}").unwrap();
+    assert!(message().contains("has no `model.safetensors` and no `pytorch_model.bin`"), "{}", message());
+    std::fs::write(path.join("pytorch_model.bin"), "").unwrap();
+    assert_eq!(Files::in_folder(path).unwrap().weights, path.join("pytorch_model.bin"));
+    std::fs::write(path.join("model.safetensors"), "").unwrap();
+    let files = Files { config: path.join("config.json"), weights: path.join("model.safetensors") };
+    assert_eq!(Files::in_folder(path).unwrap(), files);
 }
 
 /// Returns the message with which a forward pass panics.

@@ -1,0 +1,42 @@
+//! The files of a published model.
+
+use std::path::{Path, PathBuf};
+
+use trainer::prelude::*;
+
+/// The names under which weights are published, in the order in which they are looked for.
+pub(crate) const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
+
+/// The name of the configuration.
+pub(crate) const CONFIG: &str = "config.json";
+
+/// The files of a published model, in a folder or from the hub (feature `hub`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// The configuration, such as for [`Gpt2Config::from_json`](crate::Gpt2Config::from_json).
+    pub config: PathBuf,
+    /// The weights, for [`Trainer::load_weights`].
+    pub weights: PathBuf,
+}
+
+impl Files {
+    /// Returns the files in a folder: `config.json`, and `model.safetensors` or else
+    /// `pytorch_model.bin`. This is how a program uses weights without a network.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if one of them is missing.
+    pub fn in_folder(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        let missing = |what: &str| {
+            Error::msg(format!("{} has no {what}: download it from the model's page", folder.display()))
+        };
+        let config = folder.join(CONFIG);
+        if !config.is_file() {
+            return Err(missing("`config.json`"));
+        }
+        let weights = WEIGHTS.map(|name| folder.join(name)).into_iter().find(|path| path.is_file());
+        let weights = weights.ok_or_else(|| missing("`model.safetensors` and no `pytorch_model.bin`"))?;
+        Ok(Files { config, weights })
+    }
+}
