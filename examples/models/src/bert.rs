@@ -12,7 +12,7 @@ use trainer::tch::nn::ModuleT;
 use crate::Activation;
 use crate::config::{check_dropout, check_sizes, read};
 use crate::layers::{
-    attention_mask, embedding, join_heads, layer_norm, linear, normal, positions, split_heads,
+    attention_mask, embedding, join_heads, layer_norm, layers, linear, normal, positions, split_heads,
 };
 
 /// The configuration of a BERT, with the names of its `config.json`. The default is
@@ -353,6 +353,10 @@ impl Encoder {
         }
     }
 
+    fn layers(&self, head: &str) -> Vec<String> {
+        layers("bert.embeddings.*", "bert.encoder.layer", self.layers.len(), head)
+    }
+
     /// Returns the hidden states, `[batch, time, width]`.
     fn forward(&self, text: &Text, train: bool) -> Tensor {
         let mask = text.mask.as_ref().map(attention_mask);
@@ -422,6 +426,13 @@ impl BertMaskedLm {
         }
     }
 
+    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
+    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, bert.layers())`.
+    #[must_use]
+    pub fn layers(&self) -> Vec<String> {
+        self.bert.layers("cls.*")
+    }
+
     /// Options that load a published BERT into one at the root of a `VarStore`: without its pooler
     /// and the classifier of sentence pairs, with names of older files (`LayerNorm.gamma`), copies of
     /// tied weights, and files without the prefix `bert.`. Such files have no `cls.predictions.*`:
@@ -469,8 +480,9 @@ impl ModuleT for BertMaskedLm {
 /// use trainer::prelude::*;
 ///
 /// let vs = nn::VarStore::new(Device::Cpu);
-/// let small = BertConfig { hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, ..BertConfig::base() };
-/// let bert = BertClassifier::new(&vs.root(), &small.classes(3));
+/// let sizes = BertConfig { hidden_size: 16, num_attention_heads: 2, ..BertConfig::base() };
+/// let config = BertConfig { num_hidden_layers: 1, ..sizes }.classes(3);
+/// let bert = BertClassifier::new(&vs.root(), &config);
 /// let ids = Tensor::from_slice(&[101i64, 7592, 102, 0, 0]).unsqueeze(0);
 /// let text = Text { mask: Some(ids.ne(0)), ..ids.into() };
 /// assert_eq!(bert.forward(&text, false).size(), [1, 3]);
@@ -502,6 +514,13 @@ impl BertClassifier {
             classifier: config.linear(path / "classifier", config.hidden_size, config.num_labels),
             dropout: config.classifier_dropout.unwrap_or(config.hidden_dropout_prob),
         }
+    }
+
+    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
+    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, bert.layers())`.
+    #[must_use]
+    pub fn layers(&self) -> Vec<String> {
+        self.bert.layers("classifier.*")
     }
 
     /// Options that load a published classifier into one at the root of a `VarStore`: files with and

@@ -57,7 +57,8 @@ impl Generate {
 ///
 /// # fn main() -> Result<()> {
 /// let vs = nn::VarStore::new(Device::Cpu);
-/// let config = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, vocab_size: 256, ..Gpt2Config::small() };
+/// let sizes = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, ..Gpt2Config::small() };
+/// let config = Gpt2Config { vocab_size: 256, ..sizes };
 /// let gpt2 = Gpt2::new(&vs.root(), &config);
 /// let how = Generate::new(10).sample(Sampling::new(7).temperature(0.8).top_k(40).top_p(0.95));
 ///
@@ -173,7 +174,8 @@ impl Gpt2 {
     /// # use models::{Gpt2, Gpt2Config};
     /// # use trainer::prelude::*;
     /// # let vs = nn::VarStore::new(Device::Cpu);
-    /// # let config = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, vocab_size: 256, ..Gpt2Config::small() };
+    /// # let sizes = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, ..Gpt2Config::small() };
+    /// # let config = Gpt2Config { vocab_size: 256, ..sizes };
     /// # let gpt2 = Gpt2::new(&vs.root(), &config);
     ///
     /// let prompt = Tensor::from_slice(b"Shall I compare").to_kind(Kind::Int64).unsqueeze(0);

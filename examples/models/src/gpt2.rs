@@ -10,7 +10,9 @@ use trainer::tch::nn::{Init, ModuleT};
 
 use crate::Activation;
 use crate::config::{check_dropout, check_sizes, read};
-use crate::layers::{attention_mask, embedding, join_heads, layer_norm, normal, positions, split_heads};
+use crate::layers::{
+    attention_mask, embedding, join_heads, layer_norm, layers, normal, positions, split_heads,
+};
 
 /// The configuration of a GPT-2, with the names of its `config.json`. The default is
 /// [`small`](Gpt2Config::small).
@@ -331,7 +333,8 @@ fn residual_stdev(config: &Gpt2Config) -> f64 {
 /// use trainer::prelude::*;
 ///
 /// let vs = nn::VarStore::new(Device::Cpu);
-/// let config = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, vocab_size: 256, ..Gpt2Config::small() };
+/// let sizes = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, ..Gpt2Config::small() };
+/// let config = Gpt2Config { vocab_size: 256, ..sizes };
 /// let gpt2 = Gpt2::new(&vs.root(), &config);
 /// let tokens = Tensor::from_slice(b"to be or not").to_kind(Kind::Int64).unsqueeze(0);
 /// let logits = tokens.apply_t(&gpt2, false);
@@ -381,6 +384,13 @@ impl Gpt2 {
         &self.config
     }
 
+    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
+    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, gpt2.layers())`.
+    #[must_use]
+    pub fn layers(&self) -> Vec<String> {
+        layers("transformer.w?e.*", "transformer.h", self.blocks.len(), "transformer.ln_f.*")
+    }
+
     /// The device of the weights.
     pub(crate) fn device(&self) -> Device {
         self.wte.ws.device()
@@ -413,7 +423,8 @@ impl Gpt2 {
     /// # use models::{Gpt2, Gpt2Config};
     /// # use trainer::prelude::*;
     /// # let vs = nn::VarStore::new(Device::Cpu);
-    /// # let config = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, vocab_size: 256, ..Gpt2Config::small() };
+    /// # let sizes = Gpt2Config { n_embd: 16, n_layer: 2, n_head: 2, ..Gpt2Config::small() };
+    /// # let config = Gpt2Config { vocab_size: 256, ..sizes };
     /// # let gpt2 = Gpt2::new(&vs.root(), &config);
     /// // Two sequences of 3 and 2 tokens in one row.
     /// let ids = Tensor::from_slice(&[10i64, 11, 12, 20, 21]).unsqueeze(0);

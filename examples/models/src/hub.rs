@@ -224,15 +224,15 @@ mod tests {
             let own = address.clone();
             thread::spawn(move || {
                 for stream in listener.incoming() {
-                    let _ = shared.answer(stream.unwrap(), &own);
+                    let _ = shared.answer(&stream.unwrap(), &own);
                 }
             });
             (server, address)
         }
 
-        fn answer(&self, stream: TcpStream, address: &str) -> std::io::Result<()> {
+        fn answer(&self, mut stream: &TcpStream, address: &str) -> std::io::Result<()> {
             let mut lines = Vec::new();
-            for line in BufReader::new(&stream).lines() {
+            for line in BufReader::new(stream).lines() {
                 let line = line?;
                 if line.is_empty() {
                     break;
@@ -246,24 +246,21 @@ mod tests {
             };
             let range = header("range").unwrap_or_default();
             self.requests.lock().unwrap().push(format!("{path} {range}"));
-            let status = |code: u16| {
-                write!(&stream, "HTTP/1.1 {code} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-            };
             if let Some(code) = self.fails {
-                return status(code);
+                return refuse(stream, code);
             }
             if self.token.is_some_and(|token| header("authorization") != Some(format!("Bearer {token}"))) {
-                return status(401);
+                return refuse(stream, 401);
             }
             let (is_stored, stored) = match path.strip_prefix("storage/") {
                 Some(path) => (true, path),
                 None => (false, &path[..]),
             };
-            let Some(content) = self.files.get(stored) else { return status(404) };
+            let Some(content) = self.files.get(stored) else { return refuse(stream, 404) };
             let etag = format!("etag-{}", stored.replace('/', "-"));
             if stored.ends_with("model.safetensors") && !is_stored {
                 return write!(
-                    &stream,
+                    stream,
                     "HTTP/1.1 302 Found\r\nLocation: {address}/storage/{path}\r\nX-Repo-Commit: {COMMIT}\r\n\
                      X-Linked-Etag: \"{etag}\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
                 );
@@ -272,7 +269,7 @@ mod tests {
             let start: usize = start.parse().unwrap();
             let end = end.parse().map_or(content.len(), |last: usize| last + 1);
             write!(
-                &stream,
+                stream,
                 "HTTP/1.1 206 Partial\r\nContent-Range: bytes {start}-{}/{}\r\nX-Repo-Commit: {COMMIT}\r\n\
                  ETag: \"{etag}\"\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                 end - 1,
@@ -285,12 +282,16 @@ mod tests {
                 *cut -= 1;
                 end = start + (end - start) / 2;
             }
-            (&stream).write_all(&content[start..end])
+            stream.write_all(&content[start..end])
         }
 
         fn requests(&self) -> Vec<String> {
             std::mem::take(&mut *self.requests.lock().unwrap())
         }
+    }
+
+    fn refuse(mut stream: &TcpStream, status: u16) -> std::io::Result<()> {
+        write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
     }
 
     fn hub(address: &str, cache: &std::path::Path) -> Hub {

@@ -103,3 +103,9 @@ pub(crate) fn positions(start: i64, time: i64, limit: i64, device: Device) -> Te
     );
     Tensor::arange_start(start, start + time, (Kind::Int64, device)).unsqueeze(0)
 }
+
+/// Lists the patterns of a model's parameters, from its embeddings to its head.
+pub(crate) fn layers(embeddings: &str, blocks: &str, count: usize, head: &str) -> Vec<String> {
+    let blocks = (0..count).map(|nth| format!("{blocks}.{nth}.*"));
+    std::iter::once(embeddings.to_owned()).chain(blocks).chain([head.to_owned()]).collect()
+}

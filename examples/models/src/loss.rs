@@ -7,9 +7,15 @@ pub const IGNORED: i64 = -100;
 
 /// Returns the mean cross-entropy over all labels that are not [`IGNORED`]. `logits` has one more
 /// dimension than `labels`, the classes, which is the last. NaN if all labels are ignored.
+///
+/// Labels of a floating-point dtype are probabilities, with the shape of `logits`, as
+/// [`MixUp`](trainer::hooks::MixUp) makes them.
 pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
-    let logits = logits.reshape([-1, logits.size()[logits.dim() - 1]]);
-    logits.cross_entropy_loss::<Tensor>(&labels.reshape([-1]), None, Reduction::Mean, IGNORED, 0.0)
+    let classes = logits.size()[logits.dim() - 1];
+    let labels =
+        if labels.is_floating_point() { labels.reshape([-1, classes]) } else { labels.reshape([-1]) };
+    let logits = logits.reshape([-1, classes]);
+    logits.cross_entropy_loss::<Tensor>(&labels, None, Reduction::Mean, IGNORED, 0.0)
 }
 
 /// Returns the mean cross-entropy of predicting each token from those before it: the logits

@@ -338,6 +338,31 @@ fn prompts_that_cannot_be_continued_are_errors() {
 }
 
 #[test]
+fn layers_are_listed_from_the_first_to_the_last() {
+    /// The learning rates of the layers, from the first to the last, and then of what is in none.
+    fn rates<N>(build: impl FnOnce(&nn::Path<'_>) -> N, layers: fn(&N) -> Vec<String>) -> Vec<f64> {
+        let vs = nn::VarStore::new(Device::Cpu);
+        let layers = layers(&build(&vs.root()));
+        let net = nn::func(Tensor::shallow_clone);
+        let task = Supervised::new(vs, net, |logits: &Tensor, _: &Tensor| logits.sum(Kind::Float));
+        let optimizer = AdamW::new(1.0).layer_decay(0.5, layers.clone());
+        let trainer = Trainer::builder(task).optimizer(optimizer).discover(Discover::None).build().unwrap();
+        let groups = trainer.optimizer().unwrap().groups();
+        let patterns = layers.iter().map(|layer| Some(&layer[..])).chain([None]);
+        patterns
+            .filter_map(|pattern| Some(groups.iter().find(|group| group.pattern() == pattern)?.lr))
+            .collect()
+    }
+    let expected = [0.125, 0.25, 0.5, 1.0];
+    assert_eq!(rates(|root| Gpt2::new(root, &tiny_gpt2()), Gpt2::layers), expected);
+    assert_eq!(rates(|root| BertMaskedLm::new(root, &tiny_bert()), BertMaskedLm::layers), expected);
+    // What is between the last layer and the head, such as the pooler, has the rate of the head.
+    let expected = [0.125, 0.25, 0.5, 1.0, 1.0];
+    assert_eq!(rates(|root| BertClassifier::new(root, &tiny_bert()), BertClassifier::layers), expected);
+    assert_eq!(rates(|root| Vit::new(root, &tiny_vit()), Vit::layers), expected);
+}
+
+#[test]
 fn losses_skip_ignored_labels() {
     let logits = Tensor::randn([2, 4, 5], FLOAT);
     let labels = Tensor::from_slice(&[3i64, 1, -100, 2, 0, -100, -100, 4]).view([2, 4]);
@@ -345,6 +370,10 @@ fn losses_skip_ignored_labels() {
     let term = |row: i64, time: i64, label: i64| -log_softmax.double_value(&[row, time, label]);
     let expected = (term(0, 0, 3) + term(0, 1, 1) + term(0, 3, 2) + term(1, 0, 0) + term(1, 3, 4)) / 5.0;
     assert!((loss::cross_entropy(&logits, &labels).double_value(&[]) - expected).abs() < 1e-6);
+    let probabilities = Tensor::from_slice(&[0.25f32, 0.75, 0.0, 0.0, 0.0]).view([1, 1, 5]);
+    let mixed = 0.25 * term(0, 0, 0) + 0.75 * term(0, 0, 1);
+    let loss = loss::cross_entropy(&logits.narrow(0, 0, 1).narrow(1, 0, 1), &probabilities);
+    assert!((loss.double_value(&[]) - mixed).abs() < 1e-6);
     // The logits at a position predict the next token.
     let expected = (term(0, 0, 1) + term(0, 2, 2) + term(1, 2, 4)) / 3.0;
     assert!((loss::next_token(&logits, &labels).double_value(&[]) - expected).abs() < 1e-6);

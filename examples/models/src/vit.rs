@@ -11,7 +11,7 @@ use trainer::tch::nn::{Init, ModuleT};
 
 use crate::Activation;
 use crate::config::{check_dropout, check_sizes, read};
-use crate::layers::{join_heads, layer_norm, linear, linear_with, normal, split_heads};
+use crate::layers::{join_heads, layer_norm, layers, linear, linear_with, normal, split_heads};
 
 /// The configuration of a ViT, with the names of its `config.json`. The default is
 /// [`base_16_224`](VitConfig::base_16_224) with 2 classes, as in `transformers`.
@@ -344,6 +344,13 @@ impl Vit {
             norm: config.norm(&root / "layernorm"),
             classifier: config.linear(path / "classifier", config.hidden_size, config.num_labels),
         }
+    }
+
+    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
+    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, vit.layers())`.
+    #[must_use]
+    pub fn layers(&self) -> Vec<String> {
+        layers("vit.embeddings.*", "vit.encoder.layer", self.layers.len(), "classifier.*")
     }
 
     /// Options that load a published ViT into one at the root of a `VarStore`: files with and without

@@ -82,7 +82,7 @@ impl Largest {
     }
 }
 
-/// Loads the weights of a folder, and compares logits, gradients and one step.
+/// Loads the weights of a folder, compares logits, gradients and one step, and saves the weights.
 fn compare(
     folder: &Path,
     task: Compared,
@@ -130,6 +130,13 @@ fn compare(
         largest.0,
         largest.1
     );
+    let config = folder.join("config.json");
+    if config.is_file() {
+        let saved = folder.join("saved");
+        std::fs::create_dir(&saved).unwrap();
+        std::fs::copy(config, saved.join("config.json")).unwrap();
+        trainer.save_weights(saved.join("model.safetensors")).unwrap();
+    }
     trainer
 }
 
@@ -200,6 +207,8 @@ fn models_match_those_of_transformers_and_torchvision() {
         let sgd = Sgd::new(1e-3).momentum(0.9).weight_decay(1e-2);
         compare(&folder.join(name), task, sgd, &LoadWeights::new());
     }
+
+    run_script("models_saved.py", &folder);
 
     let names = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/models/names");
     let mut files = 0;

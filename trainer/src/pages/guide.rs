@@ -10,6 +10,7 @@
 //! | [`data`] | batches, loaders, worker threads |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`fine_tuning`] | pretrained weights, frozen layers, layer-wise rates, finding a learning rate |
+//! | [`models`] | GPT-2, BERT, ViT and ResNet with published weights, generating text |
 //! | [`settings`] | settings of a program from defaults, a file and the command line |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights |
 //! | [`distributed`] | training one model in several processes |
@@ -50,6 +51,9 @@ pub mod optimizers {}
 
 #[doc = include_str!("guide/fine_tuning.md")]
 pub mod fine_tuning {}
+
+#[doc = include_str!("guide/models.md")]
+pub mod models {}
 
 #[doc = include_str!("guide/settings.md")]
 pub mod settings {}
