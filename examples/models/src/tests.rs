@@ -192,6 +192,92 @@ fn weights_begin_as_in_the_papers() {
     assert_eq!(vs.variables()["bn1.weight"].min().double_value(&[]), 1.0);
 }
 
+/// Counts the calls of each attention, and the gradients of their outputs.
+#[derive(Default)]
+struct Attentions {
+    calls: Vec<String>,
+    gradients: usize,
+}
+
+#[hook]
+impl Attentions {
+    #[hook(of = "*.attn", only = train)]
+    fn after_module(&mut self, cx: &Cx<AfterModule>) {
+        self.calls.push(cx.module().to_owned());
+    }
+
+    #[hook(of = "*.attn")]
+    fn after_module_backward(&mut self, _: &Cx<AfterModuleBackward>) {
+        self.gradients += 1;
+    }
+}
+
+/// Two texts that begin differently, and their labels.
+fn texts() -> (Tensor, Tensor) {
+    let ids = Tensor::from_slice2(&[[1i64, 7, 2, 9, 4, 4, 6, 1], [2, 5, 5, 8, 3, 0, 1, 7]]);
+    (ids.shallow_clone(), ids)
+}
+
+#[test]
+fn a_model_that_learned_texts_writes_them() {
+    tch::manual_seed(1);
+    let vs = nn::VarStore::new(Device::Cpu);
+    let gpt2 = Gpt2::new(&vs.root(), &Gpt2Config { n_embd: 16, ..tiny_gpt2() }.dropout(0.0));
+    let task = Supervised::new(vs, gpt2, loss::next_token);
+    let mut trainer = Trainer::builder(task)
+        .optimizer(AdamW::new(3e-2).layer_decay(0.9, ["transformer.h.0.*", "transformer.h.1.*"]))
+        .epochs(100)
+        .hook(Attentions::default())
+        .hook(trainer::hooks::Freeze::nothing().freeze_at(90, "transformer.w?e.*"))
+        .discover(Discover::None)
+        .build()
+        .unwrap();
+    let summary = trainer.fit(&mut InMemory::new(texts()).unwrap().batch_size(2), None).unwrap();
+    assert!(summary.metrics["train/loss"] < 0.05, "{summary:?}");
+    let attentions = trainer.hook::<Attentions>().unwrap();
+    assert_eq!(
+        attentions.calls[..3],
+        ["transformer.h.0.attn", "transformer.h.1.attn", "transformer.h.0.attn"]
+    );
+    assert_eq!((attentions.calls.len(), attentions.gradients), (200, 200));
+
+    let mut vs = nn::VarStore::new(Device::Cpu);
+    let gpt2 = Gpt2::new(&vs.root(), &Gpt2Config { n_embd: 16, ..tiny_gpt2() });
+    vs.copy(trainer.task().vars()).unwrap();
+    let (ids, _) = texts();
+    let written = gpt2.generate(&ids.narrow(1, 0, 1), &Generate::new(7)).unwrap();
+    assert_eq!(Tensor::from_slice2(&written), ids.narrow(1, 1, 7));
+}
+
+#[test]
+fn models_train_in_bf16() {
+    #[track_caller]
+    fn check<N: ModuleT + Send + 'static>(
+        (vs, net): (nn::VarStore, N),
+        loss: fn(&Tensor, &Tensor) -> Tensor,
+        batch: (Tensor, Tensor),
+    ) {
+        let mut trainer = Trainer::builder(Supervised::new(vs, net, loss))
+            .optimizer(Sgd::new(0.1))
+            .hook(trainer::hooks::Amp::bf16())
+            .discover(Discover::None)
+            .build()
+            .unwrap();
+        let summary = trainer.fit(&mut InMemory::new(batch).unwrap().batch_size(2), None).unwrap();
+        assert!(summary.metrics["train/loss"].is_finite(), "{summary:?}");
+    }
+    let labels = || Tensor::from_slice(&[0i64, 1]);
+    let images = |size| Tensor::randn([2, 3, size, size], FLOAT);
+    check(with_large_weights(|root| Gpt2::new(root, &tiny_gpt2())), loss::next_token, texts());
+    check(with_large_weights(|root| BertMaskedLm::new(root, &tiny_bert())), loss::cross_entropy, texts());
+    let classifier = with_large_weights(|root| BertClassifier::new(root, &tiny_bert()));
+    check(classifier, loss::cross_entropy, (texts().0, labels()));
+    let vit = with_large_weights(|root| Vit::new(root, &tiny_vit()));
+    check(vit, loss::cross_entropy, (images(8), labels()));
+    let resnet = with_large_weights(|root| ResNet::resnet18(root, 3));
+    check(resnet, loss::cross_entropy, (images(32), labels()));
+}
+
 #[test]
 fn no_token_of_gpt2_sees_a_later_one() {
     let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));

@@ -1,0 +1,86 @@
+//! Classifies handwritten digits with a Vision Transformer, with MixUp and lower learning rates for
+//! its first layers.
+//!
+//! It begins with random weights. `vit --weights DIR` fine-tunes a published model instead, whose
+//! `config.json` and `model.safetensors` are in a folder, such as those of
+//! `WinKawaks/vit-tiny-patch16-224`; the images are then scaled to its size, so that a GPU helps.
+
+use std::path::PathBuf;
+
+use examples::digits::Digits;
+use models::{Files, Vit, VitConfig, loss};
+use trainer::hooks::{LrSchedule, MixUp, Progress};
+use trainer::metrics::Accuracy;
+use trainer::prelude::*;
+use trainer::schedule::Cosine;
+
+/// A small ViT for images of 8×8 pixels: 16 patches of 2×2 pixels.
+fn small() -> VitConfig {
+    VitConfig {
+        image_size: 8,
+        patch_size: 2,
+        num_channels: 1,
+        hidden_size: 64,
+        num_hidden_layers: 4,
+        num_attention_heads: 4,
+        intermediate_size: 128,
+        ..VitConfig::default()
+    }
+}
+
+/// Returns the folder after `--weights`, if the program was started with it.
+fn weights_folder() -> Result<Option<PathBuf>> {
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    match &arguments[..] {
+        [] => Ok(None),
+        [option, folder] if option == "--weights" => Ok(Some(folder.into())),
+        _ => Err(Error::msg(format!("the arguments are {arguments:?}: expected none, or `--weights DIR`"))),
+    }
+}
+
+/// Returns digits as images of the size that the model expects, with values from -1 to 1.
+fn loader(digits: &Digits, config: &VitConfig) -> Result<InMemory<(Tensor, Tensor)>> {
+    let size = config.image_size;
+    let images = digits.images.view([-1, 1, 8, 8]) * 2.0 - 1.0;
+    let images = images.upsample_bilinear2d([size, size], false, None, None);
+    let images = images.expand([-1, config.num_channels, -1, -1], false);
+    InMemory::new((images, digits.labels.shallow_clone()))
+}
+
+fn main() -> Result<()> {
+    tch::manual_seed(1); // for the initial weights
+    tch::set_num_threads(1); // the fastest for a network this small
+    let files = weights_folder()?.map(Files::in_folder).transpose()?;
+    let config = match &files {
+        Some(files) => VitConfig::from_json(&files.config)?,
+        None => small(),
+    };
+    let config = config.classes(10).dropout(0.1);
+    let (train, valid) = Digits::load()?;
+    let mut train = loader(&train, &config)?.batch_size(64).shuffle(1);
+    let mut valid = loader(&valid, &config)?.batch_size(128);
+
+    let vs = nn::VarStore::new(Device::cuda_if_available());
+    let vit = Vit::new(&vs.root(), &config);
+    let optimizer = AdamW::new(2e-3).weight_decay(0.05).layer_decay(0.8, vit.layers());
+    let mut trainer = Trainer::builder(Supervised::new(vs, vit, loss::cross_entropy))
+        .optimizer(optimizer)
+        .epochs(30)
+        .seed(1) // for dropout and MixUp
+        .clip_grad_norm(1.0)
+        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
+        .hook(MixUp::new(0.2).classes(10))
+        .hook(Accuracy::multiclass(10))
+        .hook(Progress::new())
+        .build()?;
+    if trainer.describe_requested()? || trainer.replay_requested(&mut train, Some(&mut valid))? {
+        return Ok(());
+    }
+    if let Some(files) = files {
+        // The classifier of ImageNet has other classes.
+        println!("{}", trainer.load_weights(files.weights, &Vit::published().skip_mismatched(true))?);
+    }
+    let summary = trainer.fit(&mut train, Some(&mut valid))?;
+    println!("validation set: accuracy {:.2} %", 100.0 * summary.metrics["valid/accuracy"]);
+    Ok(())
+}
