@@ -155,6 +155,9 @@ impl<D: Dataset> DataLoader<D> {
 
     /// Returns what produces the rows of an epoch.
     pub(super) fn pass(&self, epoch: u64) -> Result<Pass<D>> {
+        if !self.skips_damaged {
+            self.dataset.check()?;
+        }
         let order = self.dataset.order(epoch, self.sampler.seed)?;
         if let Some(order) = &order
             && order.len() != self.sampler.rows()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::adapters::{Map, Subset, Weighted, split, weighted};
 use super::batch_sampler::permutation;
 use super::rng::RowRng;
 use crate::error::Result;
@@ -97,6 +98,154 @@ pub trait Dataset: Send + Sync + 'static {
     fn fingerprint(&self) -> String {
         String::new()
     }
+
+    /// Checks before each pass what is known to be damaged without producing rows, unless the loader
+    /// [skips damaged rows](super::DataLoader::skip_damaged). Defaults to nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names everything that is damaged.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Names a row in messages, by where it comes from. Defaults to its index.
+    fn row_name(&self, index: usize) -> String {
+        format!("row {index}")
+    }
+
+    /// Returns the data set whose rows are the results of `change`, which is called on the threads of the
+    /// loader: for decoding and [augmentation](super::augment).
+    ///
+    /// ```
+    /// use trainer::data::rand::Rng;
+    /// use trainer::prelude::*;
+    ///
+    /// let numbers: Vec<f32> = vec![1.0, 2.0, 3.0];
+    /// let noisy = numbers.map(|number, rng| Ok(number + rng.gen_range(-0.1..0.1)));
+    /// let mut train = DataLoader::new(noisy).batch_size(3);
+    /// let batch: Tensor = train.batches(0, 0)?.next().expect("there is a batch")?;
+    /// assert_eq!(batch.round(), Tensor::from_slice(&[1.0_f32, 2.0, 3.0]));
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    ///
+    /// Draw all random numbers from the generator that the closure is passed, as in
+    /// [`row`](Dataset::row). An error names the row.
+    fn map<R, F>(self, change: F) -> Map<Self, F>
+    where
+        Self: Sized,
+        R: Send + 'static,
+        F: Fn(Self::Row, &mut RowRng) -> Result<R> + Send + Sync + 'static,
+    {
+        Map::new(self, change)
+    }
+
+    /// Returns the rows with these indices, in this order, which may repeat. A loader that shuffles keeps
+    /// the order in which this data set would be shuffled, so that data which is read in pieces still is.
+    ///
+    /// Choose rows before they are drawn: the epochs of [`weighted`](Dataset::weighted) and of a
+    /// [`Mixture`](super::Mixture) have no rows by index.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an index is not below [`len`](Dataset::len).
+    #[track_caller]
+    fn subset(self, indices: Vec<usize>) -> Subset<Self>
+    where
+        Self: Sized,
+    {
+        Subset::new(Arc::new(self), indices)
+    }
+
+    /// Divides the rows at random, each part with this fraction of them. The same seed gives the same
+    /// parts.
+    ///
+    /// ```
+    /// use trainer::prelude::*;
+    ///
+    /// let [train, valid] = vec![7_i64; 100].random_split(42, [0.8, 0.2]);
+    /// assert_eq!((train.len(), valid.len()), (80, 20));
+    /// ```
+    ///
+    /// Rows that belong together, such as recordings of one speaker, should be in one part: divide them
+    /// with [`subset`](Dataset::subset) instead.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a fraction is negative or not a number, or if they sum to more than 1.
+    #[track_caller]
+    fn random_split<const N: usize>(self, seed: u64, fractions: [f64; N]) -> [Subset<Self>; N]
+    where
+        Self: Sized,
+    {
+        split::random_split(self, seed, fractions)
+    }
+
+    /// Divides the rows at random into `k` parts of about the same size, and returns for each the other
+    /// rows, to train on, and the part, to validate on.
+    ///
+    /// ```
+    /// use trainer::prelude::*;
+    ///
+    /// let folds = vec![7_i64; 100].folds(5, 42);
+    /// let (train, valid) = &folds[0];
+    /// assert_eq!((folds.len(), train.len(), valid.len()), (5, 80, 20));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics unless `k` is at least 2 and at most the number of rows.
+    #[track_caller]
+    fn folds(self, k: usize, seed: u64) -> Vec<(Subset<Self>, Subset<Self>)>
+    where
+        Self: Sized,
+    {
+        split::folds(self, k, seed)
+    }
+
+    /// Returns a data set whose epochs have `rows` rows, each drawn at random with a probability
+    /// proportional to its weight, with replacement.
+    ///
+    /// ```
+    /// use trainer::prelude::*;
+    ///
+    /// let sampled = vec![0_i64, 1].weighted(&[1.0, 3.0], 1000);
+    /// let mut train = DataLoader::new(sampled).batch_size(1000).shuffle(42);
+    /// let batch: Tensor = train.batches(0, 0)?.next().expect("there is a batch")?;
+    /// assert!((700..800).contains(&batch.sum(Kind::Int64).int64_value(&[])));
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    ///
+    /// The rows are drawn with the seed of [`shuffle`](super::DataLoader::shuffle), or 0, anew in each
+    /// epoch.
+    ///
+    /// # Panics
+    ///
+    /// Panics unless there is one weight for each row, all are finite and not negative, and one is
+    /// positive.
+    #[track_caller]
+    fn weighted(self, weights: &[f64], rows: usize) -> Weighted<Self>
+    where
+        Self: Sized,
+    {
+        Weighted::new(self, weights, rows)
+    }
+
+    /// Returns a data set whose epochs have as many rows as this one, drawn such that each class is
+    /// equally likely, with replacement. `classes` has that of each row.
+    ///
+    /// # Panics
+    ///
+    /// Panics unless there is one class for each row, and at least one row.
+    #[track_caller]
+    fn balanced<C: Ord>(self, classes: &[C]) -> Weighted<Self>
+    where
+        Self: Sized,
+    {
+        let weights = weighted::equal_classes(classes);
+        let rows = self.len();
+        Weighted::new(self, &weights, rows)
+    }
 }
 
 /// A data set that several loaders share.
@@ -117,6 +266,14 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
 
     fn fingerprint(&self) -> String {
         (**self).fingerprint()
+    }
+
+    fn check(&self) -> Result<()> {
+        (**self).check()
+    }
+
+    fn row_name(&self, index: usize) -> String {
+        (**self).row_name(index)
     }
 }
 

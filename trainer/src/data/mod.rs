@@ -4,11 +4,16 @@
 //! - [`DataLoader`] makes batches of the rows of a [`Dataset`], which are produced on demand,
 //!   optionally on several threads: of the same number of rows, by their
 //!   [lengths](DataLoader::by_length), or [packed](DataLoader::pack).
+//! - Every data set has [`map`](Dataset::map), [`random_split`](Dataset::random_split),
+//!   [`folds`](Dataset::folds), [`weighted`](Dataset::weighted) and [`balanced`](Dataset::balanced);
+//!   [`augment`] changes images at random.
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
 //! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!
 //! [`prefetch`](Loader::prefetch) runs any single loader on a background thread.
 
+mod adapters;
+pub mod augment;
 mod batch;
 mod batch_sampler;
 mod by_length;
@@ -27,6 +32,7 @@ pub(crate) mod rows;
 mod sequence;
 mod share;
 
+pub use adapters::{Map, Subset, Weighted};
 pub use batch::Batch;
 pub use by_length::{Buckets, ByLength, Grouping, Packing};
 pub use collate::{Collate, pad, pad_mask};

@@ -1,0 +1,10 @@
+//! Data sets that change the rows of another data set, or choose among them.
+
+mod map;
+pub(super) mod split;
+mod subset;
+pub(super) mod weighted;
+
+pub use map::Map;
+pub use subset::Subset;
+pub use weighted::Weighted;
