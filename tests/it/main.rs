@@ -39,6 +39,7 @@ mod golden;
 mod harness;
 mod hooks;
 mod hyperparameters;
+mod images;
 mod instances;
 mod interop;
 mod kernel_profiler;
@@ -51,6 +52,7 @@ mod log_rows;
 mod loggers;
 mod methods;
 mod metrics;
+mod mixtures;
 mod model;
 mod module_errors;
 mod module_gradients;
@@ -96,6 +98,7 @@ mod seen;
 mod settings;
 #[cfg(target_os = "linux")]
 mod sharded;
+mod sources;
 mod support;
 #[cfg(target_os = "linux")]
 mod sync_batch_norm;

@@ -4,9 +4,10 @@
 //! - [`DataLoader`] makes batches of the rows of a [`Dataset`], which are produced on demand,
 //!   optionally on several threads: of the same number of rows, by their
 //!   [lengths](DataLoader::by_length), or [packed](DataLoader::pack).
-//! - Every data set has [`map`](Dataset::map), [`random_split`](Dataset::random_split),
-//!   [`folds`](Dataset::folds), [`weighted`](Dataset::weighted) and [`balanced`](Dataset::balanced);
-//!   [`augment`] changes images at random.
+//! - [`TokenFile`], `Shards` (features `tar` and `parquet`), `ImageFolder` (feature `image`), `read_csv`
+//!   (feature `csv`) and [`Mixture`] are data sets of files; every data set has [`map`](Dataset::map),
+//!   [`random_split`](Dataset::random_split), [`folds`](Dataset::folds), [`weighted`](Dataset::weighted) and
+//!   [`balanced`](Dataset::balanced); [`augment`] changes images at random.
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
 //! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!
@@ -31,6 +32,7 @@ mod rng;
 pub(crate) mod rows;
 mod sequence;
 mod share;
+mod sources;
 
 pub use adapters::{Map, Subset, Weighted};
 pub use batch::Batch;
@@ -51,6 +53,17 @@ pub use rng::RowRng;
 pub use rows::Rows;
 pub use sequence::{IGNORED, Sequence, Sequences};
 pub use share::{PerRank, Sliced};
+#[cfg(feature = "parquet")]
+pub use sources::Parquet;
+#[cfg(any(feature = "parquet", feature = "tar"))]
+pub use sources::Shards;
+#[cfg(feature = "csv")]
+pub use sources::read_csv;
+#[cfg(feature = "image")]
+pub use sources::{ImageFolder, decode_image};
+pub use sources::{Mixture, TokenFile, TokenRows};
+#[cfg(feature = "tar")]
+pub use sources::{Sample, Tar};
 
 /// Derives [`Batch`](trait@Batch) for a struct whose fields are all batches.
 ///

@@ -7,7 +7,7 @@
 //! | [`training`] | tasks, the length of a run, validation, accumulation, mixed precision, averaged weights |
 //! | [`modules`] | hooks at the layers of a model: activations, gradients, a summary |
 //! | [`metrics`] | accuracy and other metrics, per class, for a custom task; writing a metric |
-//! | [`data`] | batches, loaders, worker threads |
+//! | [`data`] | batches, loaders, worker threads; tokens, shards, images and tables in files; mixtures, splits |
 //! | [`optimizers`] | optimizers, parameter groups, learning-rate schedules, several optimizers |
 //! | [`fine_tuning`] | pretrained weights, frozen layers, layer-wise rates, finding a learning rate |
 //! | [`models`] | GPT-2, BERT, ViT and ResNet with published weights, generating text |

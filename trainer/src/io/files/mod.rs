@@ -110,6 +110,38 @@ pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8
     Ok(bytes)
 }
 
+/// Fills `bytes` from a position of a file, also while other threads read it.
+pub(crate) fn read_at(path: &Path, file: &File, position: u64, bytes: &mut [u8]) -> Result<()> {
+    let length = bytes.len();
+    fill_at(file, position, bytes).map_err(|error| {
+        if error.kind() != io::ErrorKind::UnexpectedEof {
+            return in_file(path, error);
+        }
+        let text = format!(
+            "the {length} bytes from byte {position} on are not there any more: the file was shortened while it was open"
+        );
+        in_file(path, text)
+    })
+}
+
+#[cfg(unix)]
+fn fill_at(file: &File, position: u64, bytes: &mut [u8]) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, bytes, position)
+}
+
+#[cfg(windows)]
+fn fill_at(file: &File, mut position: u64, mut bytes: &mut [u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let read = std::os::windows::fs::FileExt::seek_read(file, bytes, position)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        position += read as u64;
+        bytes = &mut bytes[read..];
+    }
+    Ok(())
+}
+
 /// The maximum length of a file that [`read_text`] reads.
 const MAX_TEXT_BYTES: u64 = 1 << 24;
 

@@ -1,0 +1,115 @@
+//! [`Cache`]: pieces of files that were read, which the workers share.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Values that are read when they are first needed, of which those that were used least recently are
+/// dropped. While a thread reads a value, others that need it wait.
+pub(super) struct Cache<K, V> {
+    /// The sum of the sizes of the values that are held; one value is always held.
+    capacity: usize,
+    entries: Mutex<Entries<K, V>>,
+}
+
+struct Entries<K, V> {
+    by_key: HashMap<K, Entry<V>>,
+    /// The sum of the sizes.
+    held: usize,
+    /// Counts the uses.
+    clock: u64,
+}
+
+struct Entry<V> {
+    value: Arc<OnceLock<V>>,
+    size: usize,
+    used: u64,
+}
+
+impl<K: Copy + Eq + Hash, V> Cache<K, V> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Cache { capacity, entries: Mutex::new(Entries { by_key: HashMap::new(), held: 0, clock: 0 }) }
+    }
+
+    /// Calls `use_value` with the value of a key, which is read if it is not held.
+    pub(super) fn with<R>(
+        &self,
+        key: K,
+        size: usize,
+        read: impl FnOnce() -> V,
+        use_value: impl FnOnce(&V) -> R,
+    ) -> R {
+        let value = self.entry(key, size);
+        use_value(value.get_or_init(read))
+    }
+
+    fn entry(&self, key: K, size: usize) -> Arc<OnceLock<V>> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.clock += 1;
+        let now = entries.clock;
+        if let Some(entry) = entries.by_key.get_mut(&key) {
+            entry.used = now;
+            return Arc::clone(&entry.value);
+        }
+        while entries.held + size > self.capacity
+            && let Some((oldest, _)) = entries.by_key.iter().min_by_key(|(_, entry)| entry.used)
+        {
+            let oldest = *oldest;
+            entries.held -= entries.by_key.remove(&oldest).map_or(0, |entry| entry.size);
+        }
+        let value = Arc::new(OnceLock::new());
+        entries.by_key.insert(key, Entry { value: Arc::clone(&value), size, used: now });
+        entries.held += size;
+        value
+    }
+}
+
+impl<K, V> fmt::Debug for Cache<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("capacity", &self.capacity).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_values_used_last_are_held_up_to_the_capacity() {
+        let cache = Cache::new(10);
+        let read = AtomicUsize::new(0);
+        let get = |key: usize, size| {
+            let value = || {
+                read.fetch_add(1, Ordering::Relaxed);
+                key
+            };
+            assert_eq!(cache.with(key, size, value, |value| *value), key);
+            read.load(Ordering::Relaxed)
+        };
+        assert_eq!([get(1, 4), get(2, 4), get(1, 4), get(2, 4)], [1, 2, 2, 2]);
+        // There is no room for a third: the first was used less recently.
+        assert_eq!([get(3, 4), get(2, 4), get(1, 4)], [3, 3, 4]);
+        // One that is larger than the capacity replaces all.
+        assert_eq!([get(4, 40), get(4, 40), get(1, 4)], [5, 5, 6]);
+    }
+
+    #[test]
+    fn threads_that_need_the_same_value_wait_for_one_that_reads_it() {
+        let cache = Cache::new(10);
+        let read = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for key in 0..10 {
+                        cache.with(key, 1, || read.fetch_add(1, Ordering::Relaxed), |_| {});
+                    }
+                });
+            }
+        });
+        assert_eq!(read.into_inner(), 10);
+    }
+}

@@ -1,0 +1,200 @@
+//! [`ImageFolder`]: images in a folder for each class.
+
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use ::image::imageops::FilterType;
+use ::image::{DynamicImage, ImageReader};
+use tch::{Kind, Tensor};
+
+use crate::data::dataset::Dataset;
+use crate::data::rng::RowRng;
+use crate::error::{Error, Result};
+use crate::io::files::{Links, entries, in_file, name_of, open, read_start};
+
+/// The extensions of the files that are images.
+const EXTENSIONS: [&str; 8] = ["bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", "webp"];
+
+/// The images in a folder that has a folder for each class.
+///
+/// ```no_run
+/// use trainer::data::{ImageFolder, augment};
+/// use trainer::prelude::*;
+///
+/// // flowers/daisy/1.jpg, flowers/daisy/2.jpg, flowers/tulip/1.png, …
+/// let images = ImageFolder::open("flowers")?.size(224, 224);
+/// let labels = images.labels();
+/// let [train, valid] = images.random_split(42, [0.9, 0.1]);
+/// let train = train.map(|(image, label), rng| {
+///     let image = augment::horizontal_flip(&image, 0.5, rng)?;
+///     Ok((augment::normalize(&image, &[0.485, 0.456, 0.406], &[0.229, 0.224, 0.225])?, label))
+/// });
+/// let train = DataLoader::new(train).batch_size(64).shuffle(42).workers(4);
+/// # Ok::<(), trainer::Error>(())
+/// ```
+///
+/// A row is an image, `Float [channels, height, width]` from 0 to 1, and the number of its class: the
+/// folders are numbered from 0 in the order of their names. Images are read when they are needed, in
+/// red, green and blue unless they are [`grayscale`](ImageFolder::grayscale); transparency is dropped.
+/// Batches need images of one [`size`](ImageFolder::size). Images in further folders inside belong to the
+/// class, too, and links are followed.
+#[derive(Clone, Debug)]
+pub struct ImageFolder {
+    classes: Vec<String>,
+    images: Vec<(PathBuf, usize)>,
+    size: Option<(u32, u32)>,
+    is_gray: bool,
+}
+
+impl ImageFolder {
+    /// Finds the images in the folders in a folder.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a folder cannot be read, or if a class has no images.
+    pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
+        let folder = folder.as_ref();
+        let mut folders = entries(folder)?;
+        folders.retain(|path| path.is_dir() && !is_hidden(path));
+        folders.sort();
+        if folders.is_empty() {
+            return Err(in_file(
+                folder,
+                "the folder has no folders: expected one for each class, with its images",
+            ));
+        }
+        let mut classes = Vec::new();
+        let mut images = Vec::new();
+        for path in folders {
+            let before = images.len();
+            find_images(&path, classes.len(), &mut images)?;
+            if images.len() == before {
+                let text = format!("the folder of this class has no images ({})", EXTENSIONS.join(", "));
+                return Err(in_file(&path, text));
+            }
+            classes.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+        Ok(ImageFolder { classes, images, size: None, is_gray: false })
+    }
+
+    /// Resizes the images to this height and width, in pixels, with a linear filter whose width grows
+    /// when an image is made smaller (as `antialias=True` in torchvision).
+    ///
+    /// # Panics
+    ///
+    /// Panics if one of them is 0.
+    #[must_use]
+    #[track_caller]
+    pub fn size(mut self, height: u32, width: u32) -> Self {
+        assert!(height > 0 && width > 0, "`.size({height}, {width})`: expected at least 1 pixel");
+        self.size = Some((height, width));
+        self
+    }
+
+    /// Converts the images to one channel of luminance. Off by default.
+    #[must_use]
+    pub fn grayscale(mut self, grayscale: bool) -> Self {
+        self.is_gray = grayscale;
+        self
+    }
+
+    /// Returns the names of the classes, by number.
+    #[must_use]
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// Returns the number of the class of each image, for [`balanced`](Dataset::balanced).
+    #[must_use]
+    pub fn labels(&self) -> Vec<i64> {
+        self.images.iter().map(|(_, class)| *class as i64).collect()
+    }
+}
+
+fn is_hidden(path: &Path) -> bool {
+    name_of(path).starts_with('.')
+}
+
+/// Adds the images in a folder and in those inside, in the order of their names.
+fn find_images(folder: &Path, class: usize, images: &mut Vec<(PathBuf, usize)>) -> Result<()> {
+    let mut found = entries(folder)?;
+    found.sort();
+    for path in found {
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        let is_image = EXTENSIONS.contains(&extension.to_lowercase().as_str());
+        if is_hidden(&path) {
+            continue;
+        } else if path.is_dir() {
+            find_images(&path, class, images)?;
+        } else if is_image {
+            images.push((path, class));
+        }
+    }
+    Ok(())
+}
+
+impl Dataset for ImageFolder {
+    type Row = (Tensor, i64);
+
+    fn len(&self) -> usize {
+        self.images.len()
+    }
+
+    fn row(&self, index: usize, _: &mut RowRng) -> Result<(Tensor, i64)> {
+        let (path, class) = &self.images[index];
+        let (file, length) = open(path, Links::Follow)?;
+        let bytes = read_start(path, &file, length)?;
+        let mut image = decode(&bytes).map_err(|problem| in_file(path, problem))?;
+        if let Some((height, width)) = self.size
+            && (image.height(), image.width()) != (height, width)
+        {
+            image = image.resize_exact(width, height, FilterType::Triangle);
+        }
+        Ok((to_tensor(&image, self.is_gray)?, *class as i64))
+    }
+
+    fn fingerprint(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for (path, class) in &self.images {
+            hash.update(name_of(path).as_bytes());
+            hash.update(&[0]);
+            hash.update(&(*class as u64).to_le_bytes());
+        }
+        let size =
+            self.size.map_or_else(String::new, |(height, width)| format!(", {height} x {width} pixels"));
+        let gray = if self.is_gray { ", grayscale" } else { "" };
+        format!("images {} of {} classes{size}{gray}", &hash.finalize().to_hex()[..16], self.classes.len())
+    }
+
+    fn row_name(&self, index: usize) -> String {
+        self.images[index].0.display().to_string()
+    }
+}
+
+fn decode(bytes: &[u8]) -> Result<DynamicImage, String> {
+    let reader =
+        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| error.to_string())?;
+    if reader.format().is_none() {
+        return Err("it is not an image in a known format, or its first bytes are damaged".to_owned());
+    }
+    reader.decode().map_err(|error| format!("the image cannot be decoded: {error}"))
+}
+
+fn to_tensor(image: &DynamicImage, is_gray: bool) -> Result<Tensor> {
+    let (height, width) = (i64::from(image.height()), i64::from(image.width()));
+    let (bytes, channels) =
+        if is_gray { (image.to_luma8().into_raw(), 1) } else { (image.to_rgb8().into_raw(), 3) };
+    let pixels = Tensor::f_from_slice(&bytes)?.f_view([height, width, channels])?;
+    // As torchvision's `to_tensor`: bytes divided by 255.
+    Ok(pixels.f_permute([2, 0, 1])?.f_contiguous()?.f_to_kind(Kind::Float)?.f_div_scalar(255.0)?)
+}
+
+/// Decodes an image in a file that was read: `Float [3, height, width]`, red, green and blue from 0 to 1.
+/// The formats are JPEG, PNG, WebP, GIF (its first picture), BMP and TIFF.
+///
+/// # Errors
+///
+/// Returns an error if it is not an image in one of these formats, or if it is damaged.
+pub fn decode_image(bytes: &[u8]) -> Result<Tensor> {
+    to_tensor(&decode(bytes).map_err(Error::msg)?, false)
+}

@@ -1,0 +1,286 @@
+//! [`Shards`]: rows in many files.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::{fmt, thread};
+
+use rand::seq::SliceRandom;
+
+use super::cache::Cache;
+use crate::data::batch_sampler::reserve;
+use crate::data::dataset::Dataset;
+use crate::data::rng::{ORDER, RowRng, keyed};
+use crate::error::{Error, Result, discard_panic, panic_text};
+use crate::io::files::{Links, entries, in_file, name_of, open};
+
+/// The number of threads that open shards, which mostly wait for the disk.
+const OPENERS: usize = 16;
+
+/// The default number of rows that are shuffled together.
+const BUFFER: usize = 10_000;
+
+/// The maximum number of damaged shards that an error names.
+const NAMED_SHARDS: usize = 20;
+
+/// How rows are stored in the files of [`Shards`].
+pub trait Format: Send + Sync + Sized + 'static {
+    /// The type of a row.
+    type Row: Send + 'static;
+    /// What is known of a shard without reading its rows.
+    type Index: fmt::Debug + Send + Sync + 'static;
+    /// What of a shard is held in memory to return rows.
+    type Piece: Send + Sync + 'static;
+
+    /// The extension of the files.
+    const EXTENSION: &'static str;
+
+    /// Reads what is needed to know how many rows there are.
+    fn index(path: &Path, file: File, length: u64) -> Indexed<Self::Index>;
+
+    /// Returns the piece with a row, and its number of rows.
+    fn piece(index: &Self::Index, row: usize) -> (usize, usize);
+
+    /// Reads a piece.
+    fn read(path: &Path, index: &Self::Index, piece: usize) -> Result<Self::Piece>;
+
+    /// Returns a row of a piece.
+    fn row(path: &Path, index: &Self::Index, piece: &Self::Piece, row: usize) -> Result<Self::Row>;
+
+    /// Returns the size of a piece in the cache, for its number of rows.
+    fn size(rows: usize) -> usize;
+
+    /// Returns the capacity of the cache for a buffer, and for the number of rows of the largest piece.
+    fn capacity(buffer: usize, largest: usize) -> usize;
+}
+
+/// What is known of a shard without reading its rows.
+#[derive(Debug)]
+pub struct Indexed<I> {
+    pub(super) index: I,
+    /// The number of rows that can be read.
+    pub(super) rows: usize,
+    /// The number of rows of the largest piece.
+    pub(super) largest: usize,
+    /// What is wrong with the other rows, if the shard is damaged.
+    pub(super) damage: Option<String>,
+}
+
+/// The rows of many files, called shards, which together may be much larger than memory:
+/// [`Shards::tar`] and [`Shards::parquet`]. Shards may have different numbers of rows.
+///
+/// To open them reads only where the rows are, so that the rows of any batch can be read at once,
+/// also after a resume. A shuffled epoch reads one part of the data after the other: it shuffles the
+/// shards, and then the rows within each [`buffer`](Shards::buffer) of consecutive rows.
+///
+/// # Damaged shards
+///
+/// A shard whose footer, or whose first header, cannot be read has one row, which cannot be produced;
+/// a tar file that is cut has such a row in place of those that are missing. A pass over damaged shards
+/// returns an error that names them, before any row is read. With
+/// [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name them, and the other rows are
+/// used.
+pub struct Shards<F: Format> {
+    shards: Vec<Shard<F::Index>>,
+    /// For each shard, the index of its first row; then the number of all rows.
+    starts: Vec<usize>,
+    buffer: usize,
+    /// By the number of the shard and of the piece in it. An error is held as text.
+    cache: Cache<(usize, usize), Result<F::Piece, String>>,
+}
+
+#[derive(Debug)]
+struct Shard<I> {
+    path: PathBuf,
+    length: u64,
+    indexed: Indexed<I>,
+}
+
+impl<I> Shard<I> {
+    /// The number of rows, with the one that stands for what is damaged.
+    fn rows(&self) -> usize {
+        self.indexed.rows + usize::from(self.indexed.damage.is_some())
+    }
+}
+
+impl<F: Format> fmt::Debug for Shards<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.len();
+        f.debug_struct("Shards")
+            .field("shards", &self.shards.len())
+            .field("rows", &rows)
+            .field("buffer", &self.buffer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F: Format> Shards<F> {
+    pub(super) fn open(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
+        let mut files = Vec::new();
+        for path in paths {
+            files_of(path.as_ref(), F::EXTENSION, &mut files)?;
+        }
+        if files.is_empty() {
+            return Err(Error::usage(
+                "no shards were named: expected the path of at least one file or folder",
+            ));
+        }
+        let shards = in_parallel(&files, |path| {
+            let (file, length) = open(path, Links::Follow)?;
+            let indexed = F::index(path, file, length);
+            Ok(Shard { path: path.clone(), length, indexed })
+        })?;
+        let mut starts = vec![0];
+        for shard in &shards {
+            starts.push(starts[starts.len() - 1] + shard.rows());
+        }
+        Ok(Shards { shards, starts, buffer: 0, cache: Cache::new(0) }.buffer(BUFFER))
+    }
+
+    /// Sets the number of consecutive rows that are shuffled together. Defaults to 10,000.
+    ///
+    /// More rows mix more shards, and read from more places of the disk at a time. Of parquet files, as
+    /// many row groups are held in memory as two buffers have rows of.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `rows` is 0.
+    #[must_use]
+    #[track_caller]
+    pub fn buffer(mut self, rows: usize) -> Self {
+        assert!(rows > 0, "`.buffer(0)`: expected at least 1");
+        let largest = self.shards.iter().map(|shard| shard.indexed.largest).max().unwrap_or(0);
+        self.buffer = rows;
+        self.cache = Cache::new(F::capacity(rows, largest));
+        self
+    }
+
+    /// Returns the shard of a row, and the number of the row in it.
+    fn find(&self, index: usize) -> (usize, usize) {
+        let shard = self.starts.partition_point(|start| *start <= index) - 1;
+        (shard, index - self.starts[shard])
+    }
+}
+
+impl<F: Format> Dataset for Shards<F> {
+    type Row = F::Row;
+
+    fn len(&self) -> usize {
+        self.starts[self.shards.len()]
+    }
+
+    fn row(&self, index: usize, _: &mut RowRng) -> Result<F::Row> {
+        let (nth, row) = self.find(index);
+        let Shard { path, indexed: Indexed { index, rows, damage, .. }, .. } = &self.shards[nth];
+        if let Some(damage) = damage
+            && row == *rows
+        {
+            return Err(in_file(path, damage.clone()));
+        }
+        let (piece, piece_rows) = F::piece(index, row);
+        let read = || F::read(path, index, piece).map_err(|error| error.to_string());
+        self.cache.with((nth, piece), F::size(piece_rows), read, |piece| match piece {
+            Ok(piece) => F::row(path, index, piece, row),
+            Err(text) => Err(Error::msg(format!("row {row} of {text}"))),
+        })
+    }
+
+    fn order(&self, epoch: u64, seed: Option<u64>) -> Result<Option<Vec<usize>>> {
+        let Some(seed) = seed else { return Ok(None) };
+        let mut rng = keyed(seed, epoch, ORDER);
+        let mut shards: Vec<usize> = (0..self.shards.len()).collect();
+        shards.shuffle(&mut rng);
+        let mut order = Vec::new();
+        reserve(&mut order, self.len())?;
+        order.extend(shards.into_iter().flat_map(|nth| self.starts[nth]..self.starts[nth + 1]));
+        order.chunks_mut(self.buffer).for_each(|rows| rows.shuffle(&mut rng));
+        Ok(Some(order))
+    }
+
+    fn fingerprint(&self) -> String {
+        let mut hash = blake3::Hasher::new();
+        for shard in &self.shards {
+            hash.update(name_of(&shard.path).as_bytes());
+            hash.update(&[0]);
+            hash.update(&shard.length.to_le_bytes());
+            hash.update(&(shard.rows() as u64).to_le_bytes());
+        }
+        let hash = hash.finalize().to_hex();
+        format!("{} shards {}, buffer of {} rows", self.shards.len(), &hash[..16], self.buffer)
+    }
+
+    fn check(&self) -> Result<()> {
+        let damages = self.shards.iter().filter_map(|shard| {
+            let damage = shard.indexed.damage.as_ref()?;
+            Some(format!("\n  {}: {damage}", shard.path.display()))
+        });
+        let damages: Vec<String> = damages.collect();
+        if damages.is_empty() {
+            return Ok(());
+        }
+        let further = damages.len().saturating_sub(NAMED_SHARDS);
+        let further = if further > 0 { format!("\n  and {further} further ones") } else { String::new() };
+        Err(Error::msg(format!(
+            "{} of {} shards are damaged: replace them, or leave out what is damaged with \
+             `DataLoader::skip_damaged(true)`{}{further}",
+            damages.len(),
+            self.shards.len(),
+            damages[..damages.len().min(NAMED_SHARDS)].concat()
+        )))
+    }
+
+    fn row_name(&self, index: usize) -> String {
+        let (nth, row) = self.find(index);
+        format!("row {row} of {}", self.shards[nth].path.display())
+    }
+}
+
+/// Adds a file, or the files of a folder with this extension, in the order of their names.
+fn files_of(path: &Path, extension: &str, files: &mut Vec<PathBuf>) -> Result<()> {
+    if !path.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    let mut found = entries(path)?;
+    found.retain(|file| file.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension)));
+    if found.is_empty() {
+        return Err(in_file(path, format!("the folder has no files with the extension `.{extension}`")));
+    }
+    found.sort();
+    files.append(&mut found);
+    Ok(())
+}
+
+/// Returns `call` of each item, in order, called on several threads. Returns the first error.
+fn in_parallel<T: Sync, R: Send>(items: &[T], call: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<(usize, Result<R>)>> = Mutex::new(Vec::with_capacity(items.len()));
+    let work = || {
+        while let nth = next.fetch_add(1, Ordering::Relaxed)
+            && let Some(item) = items.get(nth)
+        {
+            let result = call(item);
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((nth, result));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..OPENERS.min(items.len()) {
+            // The calling thread does the work of those that cannot be started.
+            drop(thread::Builder::new().name("opens shards".to_owned()).spawn_scoped(scope, work));
+        }
+        work();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(nth, _)| *nth);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Calls a library that may panic on damaged data.
+pub(super) fn without_panic<R>(call: impl FnOnce() -> R) -> Result<R, String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
+        let text = panic_text(&*payload);
+        discard_panic(payload);
+        format!("reading it {text}")
+    })
+}
