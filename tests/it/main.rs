@@ -50,6 +50,7 @@ mod live;
 mod lock;
 mod log_rows;
 mod loggers;
+mod lora;
 mod methods;
 mod metrics;
 mod mixtures;

@@ -131,6 +131,7 @@ pub use io::terminal::print_line;
 pub use log::history::{History, Metrics, Summary};
 pub use log::record::{Histogram, Image, Record, Span};
 pub use log::{IntoValue, Reduce, Value};
+pub use model::added::{AddVariables, NewVariables};
 pub use model::grad_hook::{GradHook, GradOutcome, OnGrad};
 pub use model::norms::norms;
 pub use model::vars::{Grads, Var, VarName, Vars};
@@ -246,6 +247,7 @@ pub mod __private {
     pub use crate::hook::read::Read;
     pub use crate::hook::selected::Selected;
     pub use crate::hook::set::{SetRef, Stage};
+    pub use crate::model::added::VariablesOf;
     pub use crate::modules::ModulePattern;
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
     pub use crate::run::dispatch::shim::{NoContext, Probe, target_fn};

@@ -16,16 +16,33 @@ use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
 
 /// The keys, for suggestions.
-const KEYS: [&str; 17] = [
-    "ord", "only", "every", "when", "of", "in", "before", "after", "auto", "single", "state", "settings",
-    "trial", "observes", "writes", "more", "crate",
+const KEYS: [&str; 18] = [
+    "ord",
+    "only",
+    "every",
+    "when",
+    "of",
+    "in",
+    "before",
+    "after",
+    "auto",
+    "single",
+    "state",
+    "settings",
+    "variables",
+    "trial",
+    "observes",
+    "writes",
+    "more",
+    "crate",
 ];
 
 /// The keys that need no value.
-const FLAGS: [&str; 8] = ["auto", "single", "state", "settings", "trial", "observes", "writes", "more"];
+const FLAGS: [&str; 9] =
+    ["auto", "single", "state", "settings", "variables", "trial", "observes", "writes", "more"];
 
 /// Words of other libraries for a key.
-const SYNONYMS: [(&str, &[&str]); 12] = [
+const SYNONYMS: [(&str, &[&str]); 13] = [
     ("when", &["if", "cond", "condition", "predicate", "run_if", "only_if", "guard", "filter"]),
     ("ord", &["order", "priority", "level"]),
     ("only", &["phase", "phases", "mode"]),
@@ -35,7 +52,8 @@ const SYNONYMS: [(&str, &[&str]); 12] = [
     ("auto", &["default", "automatic", "auto_register", "register"]),
     ("single", &["singleton", "unique", "once"]),
     ("state", &["stateful", "save", "saves", "saved", "state_dict", "checkpoint", "resume"]),
-    ("settings", &["config", "options", "parameters"]),
+    ("settings", &["config", "options"]),
+    ("variables", &["vars", "parameters", "params", "weights", "buffers"]),
     ("writes", &["write", "output", "outputs", "io", "side_effects"]),
     ("more", &["also", "second", "another", "further", "extend", "extends"]),
 ];
@@ -93,6 +111,8 @@ pub(super) struct Arguments {
     pub(super) state: Option<SavedState>,
     /// The span of the flag `settings`.
     pub(super) settings: Option<Span>,
+    /// The span of the flag `variables`.
+    pub(super) variables: Option<Span>,
     /// The span of the flag `observes`.
     pub(super) observes: Option<Span>,
     /// The span of the flag `writes`.
@@ -385,6 +405,7 @@ impl Arguments {
             ("state", Form::Nothing) => self.state = Some(SavedState { span, field: None }),
             ("state", Form::Value(value)) => self.state = saved_field(value, span, errors),
             ("settings", Form::Nothing) => self.settings = Some(span),
+            ("variables", Form::Nothing) => self.variables = Some(span),
             ("observes", Form::Nothing) => self.observes = Some(span),
             ("writes", Form::Nothing) => self.writes = Some(span),
             ("more", Form::Nothing) => self.more = Some(span),
@@ -519,6 +540,7 @@ fn form_of(key: &str) -> &'static str {
         "auto" => "`auto`, `auto = ranks` or `auto = <path>` of a function that returns a `bool`",
         "state" => "`state` or `state = self.<field>`",
         "settings" => "`settings` without a value",
+        "variables" => "`variables` without a value",
         "observes" => "`observes` without a value",
         "writes" => "`writes` without a value",
         "more" => "`more` without a value",

@@ -570,12 +570,13 @@ fn further_block(block: &Block, arguments: &Arguments, more: Span, errors: &mut 
 }
 
 /// Returns the keys that are about the values of a type.
-fn of_value_keys(arguments: &Arguments) -> [(&'static str, Option<Span>); 4] {
+fn of_value_keys(arguments: &Arguments) -> [(&'static str, Option<Span>); 5] {
     [
         ("auto", arguments.auto),
         ("single", arguments.single),
         ("state", arguments.state.as_ref().map(|state| state.span)),
         ("settings", arguments.settings),
+        ("variables", arguments.variables),
     ]
 }
 

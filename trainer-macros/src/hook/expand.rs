@@ -101,6 +101,15 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
                 ::core::option::Option::Some(#settings);
         }
     });
+    let variables = arguments.variables.map(|word| {
+        let here = krate.at(ours(word));
+        // Located on the word `variables`, where rustc reports a type that adds none.
+        let variables = quote_spanned!(ours(word)=> #here::__private::VariablesOf::of::<Self>());
+        quote! {
+            const VARIABLES: ::core::option::Option<#trainer::__private::VariablesOf> =
+                ::core::option::Option::Some(#variables);
+        }
+    });
     let linked = match arguments.auto {
         _ if let Some(more) = arguments.more => {
             let here = krate.at(ours(more));
@@ -146,6 +155,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             #single
             #state
             #settings
+            #variables
             #selected
             #calls
             #state_of_field

@@ -1,7 +1,7 @@
 //! Weights files that other programs can read and write: `safetensors` files, and PyTorch's
 //! `torch.save` files, which are only read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 
@@ -114,7 +114,8 @@ impl fmt::Debug for LoadWeights<'_> {
 pub struct Loaded {
     /// Variables of the task that have new values.
     pub loaded: Vec<String>,
-    /// Variables of the task that the file does not have.
+    /// Variables of the task that the file does not have, also those that hooks
+    /// [added](crate::AddVariables).
     pub missing: Vec<String>,
     /// Names in the file that match no variable of the task, as they were before renaming. Skipped
     /// tensors and PyTorch's `num_batches_tracked` are not listed.
@@ -207,8 +208,14 @@ impl<'a> WeightsFile<'a> {
 }
 
 /// Loads a file of weights, or the weights of a checkpoint folder, into variables. If the folder
-/// has averaged weights, these replace the live ones.
-pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
+/// has averaged weights, these replace the live ones. A file may be without all of the variables
+/// that hooks have `added`.
+pub(crate) fn load(
+    vars: &Vars,
+    added: &BTreeSet<String>,
+    path: &Path,
+    how: &LoadWeights<'_>,
+) -> Result<Loaded> {
     let folder = path;
     let path = &if is_file(&folder.join(MANIFEST)) { folder.join(MODEL) } else { folder.to_owned() };
     let averages = folder.join(AVERAGES);
@@ -259,7 +266,9 @@ pub(crate) fn load(vars: &Vars, path: &Path, how: &LoadWeights<'_>) -> Result<Lo
             }
         }
     }
-    let names_differ = !(report.missing.is_empty() && report.unexpected.is_empty());
+    let has_added = saved.keys().any(|name| added.contains(name));
+    let is_complete = report.missing.iter().all(|name| !has_added && added.contains(name));
+    let names_differ = !(is_complete && report.unexpected.is_empty());
     let refuses_names = names_differ && !how.partial;
     if refuses_names || !(report.mismatched.is_empty() || how.skip_mismatched) {
         return Err(refused(path, &report, refuses_names));

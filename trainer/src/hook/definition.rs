@@ -12,6 +12,7 @@ use super::stages;
 use crate::checkpoint::{Saved, StateOf};
 use crate::error::{BoxError, Result};
 use crate::lifecycle::HasModule;
+use crate::model::added::VariablesOf;
 use crate::modules::ModulePattern;
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
@@ -450,6 +451,9 @@ pub trait Hooks<Block = ()>: Send + 'static {
     /// The function that returns the settings of a value: `#[hook(settings)]`.
     #[doc(hidden)]
     const SETTINGS: Option<SettingsOf> = None;
+    /// The function with which a value adds variables to the model: `#[hook(variables)]`.
+    #[doc(hidden)]
+    const VARIABLES: Option<VariablesOf> = None;
     /// Returns the state of the field in `#[hook(state = self.field)]`.
     #[doc(hidden)]
     fn __save(&self) -> Result<Saved> {

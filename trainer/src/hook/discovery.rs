@@ -7,6 +7,7 @@ use super::definition::{Definitions, HookDef, Hooks, Origin, crate_of};
 use super::instance::Instance;
 use crate::checkpoint::{Saved, StateOf};
 use crate::error::suggestion;
+use crate::model::added::VariablesOf;
 use crate::values::facts::{SettingList, SettingsOf};
 
 /// The registration of a free function with `#[hook]`.
@@ -27,6 +28,7 @@ pub struct HookImpl {
     when: AutoWhen,
     pub(crate) state: Option<StateOf>,
     pub(crate) settings: Option<SettingsOf>,
+    pub(crate) variables: Option<VariablesOf>,
 }
 
 inventory::collect!(HookImpl);
@@ -44,6 +46,7 @@ impl HookImpl {
             when: AutoWhen::Always,
             state: None,
             settings: None,
+            variables: None,
         }
     }
 
@@ -59,6 +62,7 @@ impl HookImpl {
             when: AutoWhen::Always,
             state: H::STATE,
             settings: H::SETTINGS,
+            variables: H::VARIABLES,
         }
     }
 

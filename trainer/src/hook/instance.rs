@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::definition::{Hooks, public_path};
 use crate::checkpoint::{Slot, StateOf};
+use crate::model::added::{NewVariables, VariablesOf};
 use crate::values::facts::{SettingList, SettingsOf};
 
 /// The task or a hook value. Its type stays known while the value is lent to one of its methods.
@@ -17,6 +18,8 @@ pub(crate) struct Instance {
     pub(crate) state: Option<StateOf>,
     /// The function that returns its settings, if it lists them.
     pub(crate) settings: Option<SettingsOf>,
+    /// The function with which it adds variables to the model, if it does.
+    pub(crate) variables: Option<VariablesOf>,
     /// Whether all of its hooks only observe.
     pub(crate) observes: bool,
     /// Whether one of its hooks writes something that outlives the process.
@@ -31,6 +34,7 @@ impl Instance {
             value: Some(Box::new(value)),
             state: None,
             settings: None,
+            variables: None,
             observes: false,
             writes: false,
         }
@@ -38,7 +42,7 @@ impl Instance {
 
     /// Wraps a value whose type has hook methods.
     pub(crate) fn with_hooks<H: Hooks>(value: H) -> Self {
-        Instance { state: H::STATE, settings: H::SETTINGS, ..Instance::new(value) }
+        Instance { state: H::STATE, settings: H::SETTINGS, variables: H::VARIABLES, ..Instance::new(value) }
     }
 
     /// The label that distinguishes the value from others of its type.
@@ -64,6 +68,12 @@ impl Instance {
         Some(format!("hook `{}`: {why}", public_path(self.type_name)))
     }
 
+    /// Adds the variables of the value to the model, and returns what is wrong, if anything is.
+    pub(crate) fn add_variables(&mut self, model: &NewVariables<'_>) -> Option<String> {
+        let why = (self.variables?.add)(&mut **self.value.as_mut()?, model).err()?;
+        Some(format!("hook `{}`: {why}", public_path(self.type_name)))
+    }
+
     /// Returns the folder into which the value writes checkpoints, if it does.
     pub(crate) fn checkpoints(&self, run_folder: Option<&Path>) -> Option<PathBuf> {
         (self.settings?.checkpoints)(&**self.value.as_ref()?, run_folder)
@@ -82,6 +92,7 @@ impl Instance {
             value: None,
             state: None,
             settings: None,
+            variables: None,
             observes: false,
             writes: false,
         }

@@ -83,7 +83,8 @@ stages! {
     /// [`Swa`](crate::hooks::Swa), then [`BatchNormUpdate`](crate::hooks::BatchNormUpdate). Other hooks
     /// therefore see the averaged weights during evaluation.
     Averaging,
-    /// [`Freeze`](crate::hooks::Freeze): before hooks that read which parameters are trained.
+    /// [`Lora`](crate::hooks::Lora) and [`Freeze`](crate::hooks::Freeze): before hooks that read the
+    /// outputs of modules, or which parameters are trained.
     Freezing,
     /// [`LrSchedule`](crate::hooks::LrSchedule),
     /// [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) and

@@ -1,5 +1,6 @@
 //! The model: its variables, named modules and gradients.
 
+pub(crate) mod added;
 pub(crate) mod grad_hook;
 pub mod modules;
 pub(crate) mod norms;

@@ -129,7 +129,7 @@ pub const auto: () = ();
 pub const writes: () = ();
 
 /// `more`, on a block: a further block of a type that has a block with `#[hook]`, as in another file.
-/// Keys about the values of the type (`auto`, `single`, `state`, `settings`) are on the first block,
+/// Keys about the values of the type (`auto`, `single`, `state`, `settings`, `variables`) are on the first block,
 /// and the type has no type parameters.
 pub const more: () = ();
 
@@ -144,6 +144,11 @@ pub const state: () = ();
 /// `settings`, on a block: a resume compares the [settings](crate::checkpoint::Settings) of each
 /// value with those of the interrupted run, and they must be equal on all ranks.
 pub const settings: () = ();
+
+/// `variables`, on a block: each value [adds variables](crate::AddVariables) to the model when the
+/// trainer is built, before the optimizers are created. Not for the block of a task, which creates its
+/// own.
+pub const variables: () = ();
 
 /// `trial`: [`find_lr`](crate::Trainer::find_lr) and
 /// [`find_batch_size`](crate::Trainer::find_batch_size) run the hook, which is part of what a step

@@ -23,7 +23,7 @@ pub(crate) mod tape;
 
 use std::any::{Any, TypeId, type_name};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tch::Device;
 
@@ -119,6 +119,8 @@ pub(crate) struct RunHooks {
 /// The variables of the task, their device and their optimizers.
 pub(crate) struct Model {
     pub(crate) vars: Vars,
+    /// The names of the variables that hooks added when the trainer was built.
+    pub(crate) added: BTreeSet<String>,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,
 }

@@ -1,11 +1,13 @@
 //! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
+use std::any::type_name;
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use tch::{Cuda, Device};
+use tch::{Cuda, Device, nn};
 
 use super::erased::Erased;
 use super::modules;
@@ -21,19 +23,20 @@ use crate::error::{BuildError, Error, Result};
 use crate::hook::check;
 use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
 use crate::hook::discovery::{Discover, hooks_of};
-use crate::hook::instance::Instance;
+use crate::hook::instance::{Instance, TASK};
 use crate::hook::read::TaskTypes;
 use crate::hook::table::Table;
 use crate::lifecycle::{self, at};
 use crate::log::Log;
 use crate::log::history::History;
+use crate::model::added::NewVariables;
 use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::profile;
-use crate::run::dispatch::observers;
 use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClosure};
+use crate::run::dispatch::{observers, of_task_variables};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::tape::{self, Tape};
@@ -222,9 +225,10 @@ impl<T: Task> TrainerBuilder<T> {
         self.move_task(&mut mistakes);
         let task_state = self.hooks.task_state;
         let task_settings = self.hooks.task_settings;
-        let (mut hooks, instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
+        let (mut hooks, mut instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
         check::check(&hooks, &TaskTypes::of::<T, T::Batch, T::Pred>(), &mut mistakes);
-        mistakes.extend(instances.iter().filter_map(Instance::mistake));
+        let added =
+            add_variables(self.task.vars(), self.settings.seed, &hooks, &mut instances, &mut mistakes);
         let may_grow = may_add_variables(&hooks);
         if !may_grow {
             modules::unmatched(hooks.iter(), &mut mistakes);
@@ -272,7 +276,7 @@ impl<T: Task> TrainerBuilder<T> {
             ranks: Ranks::begin(World::solo(), self.world),
             handles_signals: false,
             hooks: RunHooks { table, instances: all },
-            model: Model { vars, device, optimizers: self.optimizers },
+            model: Model { vars, added, device, optimizers: self.optimizers },
             progress: LoopState::default(),
             fit: FitState::default(),
             step: StepData::new(Erased::<T>::boxed()),
@@ -325,8 +329,32 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
         self.hooks.task_hooks = hooks_of::<T>();
         self.hooks.task_state = T::STATE;
         self.hooks.task_settings = T::SETTINGS;
+        if T::VARIABLES.is_some() {
+            self.hooks.mistakes.push(of_task_variables(type_name::<T>()));
+        }
         self
     }
+}
+
+/// Checks the settings of the hooks, lets those that are used add their variables to the model, and
+/// returns the names of these.
+fn add_variables(
+    store: &nn::VarStore,
+    seed: Option<u64>,
+    hooks: &[Hook],
+    instances: &mut [Instance],
+    mistakes: &mut Vec<String>,
+) -> BTreeSet<String> {
+    let names = || Vars::from_store(store).iter().map(|var| var.name.clone()).collect::<BTreeSet<_>>();
+    let before = names();
+    let model = NewVariables::new(store, seed);
+    for (slot, instance) in (TASK + 1..).zip(instances) {
+        let is_used = hooks.iter().any(|hook| hook.slot.is_some_and(|own| own as usize == slot));
+        let mistake = instance.mistake();
+        let add = || if is_used { instance.add_variables(&model) } else { None };
+        mistakes.extend(mistake.or_else(add));
+    }
+    names().difference(&before).cloned().collect()
 }
 
 /// Returns an error with the reason if a device cannot be used.

@@ -37,6 +37,9 @@ impl<T: Task> Trainer<T> {
     /// Nothing in a `.pt` file is executed: a file that needs more than the tensors of a state dict
     /// is refused. PyTorch has written this format since version 1.6.
     ///
+    /// The variables that hooks [added](crate::AddVariables) keep their values if the file has none of
+    /// them, as that of a pretrained model has none.
+    ///
     /// If a checkpoint has averages, of [`hooks::Ema`](crate::hooks::Ema) for example, these are
     /// loaded, and a line on standard error says so; its file `model.safetensors` always has the
     /// live weights.
@@ -50,7 +53,7 @@ impl<T: Task> Trainer<T> {
     /// After an error, the variables are unchanged.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let path = path.as_ref();
-        let loaded = weights::load(self.vars(), path, how)?;
+        let loaded = weights::load(self.vars(), &self.run.model.added, path, how)?;
         if loaded.is_averaged {
             self.run.notice(&format!(
                 "loaded the averaged weights of {}; its file `model.safetensors` has the live ones",

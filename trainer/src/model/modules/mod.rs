@@ -73,8 +73,7 @@ pub(crate) mod summary;
 pub(crate) mod watcher;
 
 pub use layer::Layer;
-pub use name::Name;
-pub(crate) use name::all_names;
+pub use name::{Name, all_names};
 pub use named::{Named, NamedT, Naming, named, named_t};
 pub(crate) use pattern::is_for;
 pub use pattern::{AsPatterns, ModulePattern, Patterns};

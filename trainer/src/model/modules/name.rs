@@ -57,8 +57,9 @@ fn names() -> MutexGuard<'static, BTreeMap<Arc<str>, usize>> {
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the names of all modules that exist in the program.
-pub(crate) fn all_names() -> Vec<Arc<str>> {
+/// Returns the names of all modules that exist in the program, sorted, also those of other models.
+#[must_use]
+pub fn all_names() -> Vec<Arc<str>> {
     names().keys().cloned().collect()
 }
 

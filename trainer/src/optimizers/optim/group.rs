@@ -134,7 +134,8 @@ impl ParamGroup {
         })
     }
 
-    /// Returns whether the parameters are frozen.
+    /// Returns whether the parameters are frozen: by the program, or because all of them were frozen
+    /// (`requires_grad` was off) when the trainer was built. The group has no state then.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.frozen
@@ -470,7 +471,8 @@ pub(super) fn bind(
         return Err(Error::Build(Box::new(BuildError { mistakes })));
     }
     for group in &mut groups {
-        if group.frozen {
+        if group.frozen || !group.parameters().any(Tensor::requires_grad) {
+            group.frozen = true;
             group.switch_gradients()?;
         }
         group.create_state()?;

@@ -16,7 +16,7 @@ pub use closure::{ClosureHook, HookOptions, ObserverClosure};
 pub(crate) use custom::{enter_custom, fire_with};
 pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;
-pub(crate) use selection::HookSelection;
+pub(crate) use selection::{HookSelection, of_task_variables};
 
 use crate::error::{BoxError, Error, HookError, Result, discard_panic, panic_text};
 use crate::hook::definition::HookResult;

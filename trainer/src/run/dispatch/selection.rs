@@ -38,6 +38,7 @@ impl HookSelection {
     /// Selects every discovered hook, and the hooks of the task.
     pub(crate) fn for_task<T: 'static>() -> Self {
         let block = of_task::<T>();
+        let adds = block.is_some_and(|block| block.variables.is_some());
         HookSelection {
             hooks: Vec::new(),
             instances: Vec::new(),
@@ -48,7 +49,7 @@ impl HookSelection {
             discover: Discover::All,
             required: Vec::new(),
             without: Vec::new(),
-            mistakes: Vec::new(),
+            mistakes: if adds { vec![of_task_variables(type_name::<T>())] } else { Vec::new() },
         }
     }
 
@@ -213,6 +214,14 @@ struct Automatic {
     id: TypeId,
     slot: u32,
     make: fn() -> Instance,
+}
+
+/// Describes the mistake of a task whose own block has `variables`.
+pub(crate) fn of_task_variables(task: &str) -> String {
+    format!(
+        "the block of the task `{}` has `variables`, which is for other hooks: create the variables together with the task",
+        public_path(task)
+    )
 }
 
 /// The index of the task among the run's instances.

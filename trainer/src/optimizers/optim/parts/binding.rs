@@ -119,7 +119,11 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
     for group in optimizer.groups_mut() {
         let own = key(group);
         let Some((_, settings)) = before.iter().find(|(key, _)| *key == own) else { continue };
+        let trains = group.parameters().any(Tensor::requires_grad);
         for (name, value) in settings {
+            if name == "frozen" && *value != 0.0 && trains {
+                continue; // a new parameter trains beside those that are frozen
+            }
             if group.get(name)?.to_bits() != value.to_bits() {
                 group.set(name, *value)?;
             }
