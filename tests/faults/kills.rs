@@ -14,7 +14,9 @@ use trainer::TrainerBuilder;
 use trainer::checkpoint;
 use trainer::data::rand::Rng;
 use trainer::data::{NamedLoaders, RowRng};
-use trainer::hooks::{Amp, Checkpoint, EarlyStopping, Ema, Freeze, LrSchedule, MixUp, ReduceOnPlateau};
+use trainer::hooks::{
+    Amp, Checkpoint, Distillation, EarlyStopping, Ema, Freeze, Lora, LrSchedule, MixUp, ReduceOnPlateau,
+};
 use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::optim::Muon;
 use trainer::prelude::*;
@@ -67,7 +69,18 @@ fn net(root: &nn::Path<'_>) -> nn::SequentialT {
         .add(nn::batch_norm2d(root / "bn", 4, Default::default()))
         .add_fn(|xs| xs.relu().flatten(1, -1))
         .add_fn_t(|xs, train| xs.dropout(0.3, train))
-        .add(nn::linear(root / "fc", 4 * 16, 3, Default::default()))
+        .add(nn::linear(root / "fc", 4 * 16, 3, Default::default()).named(root / "fc"))
+}
+
+/// Returns a teacher, which is the same in every process.
+fn teacher() -> Distillation {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let weight = vs.root().zeros("weight", &[3, 16]);
+    let values = Tensor::arange(3 * 16, (Kind::Float, Device::Cpu)).sin().view([3, 16]);
+    tch::no_grad(|| weight.shallow_clone().copy_(&values));
+    Distillation::from_fn(vs, move |(inputs, _): &(Tensor, Tensor)| {
+        Ok(inputs.flatten(1, -1).linear::<Tensor>(&weight, None))
+    })
 }
 
 /// Waves with random noise, which worker threads produce.
@@ -137,6 +150,8 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .hook(Amp::bf16())
         .hook(MixUp::new(0.3).classes(3))
         .hook(Freeze::new("conv.*").thaw_at(3, "conv.*"))
+        .hook(Lora::new("fc", 2).dropout(0.2).trainable(["conv.*", "bn.*"]))
+        .hook(teacher())
         .hook(Ema::new(0.9))
         .hook(Counts::default())
         .hook(Csv::new())

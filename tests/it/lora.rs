@@ -59,7 +59,9 @@ fn task() -> Net {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());
     // Other tests draw from libtorch's generator at the same time.
-    for (nth, (_, mut value)) in vs.variables().into_iter().collect::<BTreeMap<_, _>>().into_iter().enumerate() {
+    for (nth, (_, mut value)) in
+        vs.variables().into_iter().collect::<BTreeMap<_, _>>().into_iter().enumerate()
+    {
         let values = (Tensor::arange(value.numel() as i64, FLOAT) * 1.7 + nth as f64).sin() * 0.4;
         tch::no_grad(|| value.copy_(&values.view_as(&value)));
     }
@@ -216,15 +218,15 @@ fn what_cannot_work_is_refused_when_the_trainer_is_built() {
             Lora::new("lora_test_activation", 2),
             "`lora_test_activation` matches no module of the task with a weight: a module needs the name",
         ),
-        (Lora::new("*.q_proj", 2).transposed("*.c_attn"), "`.transposed(\"*.c_attn\")` matches no module that it adapts"),
+        (
+            Lora::new("*.q_proj", 2).transposed("*.c_attn"),
+            "`.transposed(\"*.c_attn\")` matches no module that it adapts",
+        ),
         (
             Lora::new("*.q_proj", 2).trainable("lm.heat.*"),
             "`.trainable(\"lm.heat.*\")` matches no parameter; did you mean `lm.head.bias`?",
         ),
-        (
-            Lora::new("lm.*", 2),
-            "`lm.0.norm` has a weight of dtype Float and shape [6]",
-        ),
+        (Lora::new("lm.*", 2), "`lm.0.norm` has a weight of dtype Float and shape [6]"),
         (Lora::new("lm.unnamed*", 2), "no module has such a name"),
     ];
     let _activation = Name::new("lora_test_activation");
@@ -246,14 +248,23 @@ fn a_weight_whose_module_has_no_name_is_refused() {
     let task = Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.mean(Kind::Float));
     let text = Trainer::builder(task).discover(Discover::None).hook(Lora::new("lora_*named", 1)).build();
     let text = text.unwrap_err().to_string();
-    assert!(text.contains("the weight `lora_unnamed.weight` matches, but no module has the name `lora_unnamed`"), "{text}");
+    assert!(
+        text.contains("the weight `lora_unnamed.weight` matches, but no module has the name `lora_unnamed`"),
+        "{text}"
+    );
 }
 
 #[test]
 fn modules_that_turn_out_not_to_be_linear_end_the_run() {
-    let fails = |lora: Lora| builder(lora).epochs(1).build().unwrap().fit(&mut data(), None).unwrap_err().to_string();
+    let fails =
+        |lora: Lora| builder(lora).epochs(1).build().unwrap().fit(&mut data(), None).unwrap_err().to_string();
     let text = fails(Lora::new("*.q_*", 2));
-    assert!(text.contains("`lm.0.q_act` matches a pattern of `Lora`, but the task has no weight `lm.0.q_act.weight`"), "{text}");
+    assert!(
+        text.contains(
+            "`lm.0.q_act` matches a pattern of `Lora`, but the task has no weight `lm.0.q_act.weight`"
+        ),
+        "{text}"
+    );
     let text = fails(Lora::new("*.c_attn", 2));
     assert!(
         text.contains(
@@ -286,8 +297,11 @@ fn two_hooks_can_adapt_different_modules() {
     let mut trainer = hooks().build().unwrap();
     let before = values(&trainer);
     trainer.fit(&mut data(), None).unwrap();
-    let changed: Vec<String> =
-        values(&trainer).into_iter().filter(|(name, value)| !value.equal(&before[name])).map(|(name, _)| name).collect();
+    let changed: Vec<String> = values(&trainer)
+        .into_iter()
+        .filter(|(name, value)| !value.equal(&before[name]))
+        .map(|(name, _)| name)
+        .collect();
     let expected = [
         "lm.0.c_attn.lora_A.weight",
         "lm.0.c_attn.lora_B.weight",
@@ -302,7 +316,10 @@ fn two_hooks_can_adapt_different_modules() {
     let folder = scratch("lora-two");
     let loras: Vec<&Lora> = trainer.hooks::<Lora>().collect();
     let text = loras[0].save_merged(trainer.vars(), folder.join("a")).unwrap_err().to_string();
-    assert!(text.contains("`lm.0.c_attn` has an adapter of another `Lora`: call `merge` of that one first"), "{text}");
+    assert!(
+        text.contains("`lm.0.c_attn` has an adapter of another `Lora`: call `merge` of that one first"),
+        "{text}"
+    );
     loras[1].merge(trainer.vars()).unwrap();
     loras[0].save_merged(trainer.vars(), folder.join("a")).unwrap();
     let mut plain = Trainer::builder(task()).discover(Discover::None).build().unwrap();
@@ -392,7 +409,7 @@ fn weights_of_the_plain_model_and_of_a_checkpoint_are_loaded() {
 
     let mut trainer = builder(lora()).epochs(1).build().unwrap();
     let loaded = trainer.load_weights(&plain, &LoadWeights::new()).unwrap();
-    assert_eq!((loaded.loaded.len(), loaded.missing.len()), (8, 4));
+    assert_eq!((loaded.loaded.len(), loaded.missing.len(), loaded.kept.len()), (8, 0, 4));
     assert!(values(&trainer)["lm.0.q_proj.weight"].eq(0.25).all().int64_value(&[]) == 1);
     trainer.fit(&mut data(), None).unwrap();
     let whole = folder.join("whole.safetensors");
@@ -400,7 +417,7 @@ fn weights_of_the_plain_model_and_of_a_checkpoint_are_loaded() {
 
     let mut second = builder(lora()).build().unwrap();
     let loaded = second.load_weights(&whole, &LoadWeights::new()).unwrap();
-    assert_eq!((loaded.loaded.len(), loaded.missing.len()), (12, 0));
+    assert_eq!((loaded.loaded.len(), loaded.kept.len()), (12, 0));
     assert!(predictions(&mut second).equal(&predictions(&mut trainer)));
     // With some of the adapters, the others are missing.
     let mut third = builder(Lora::new(["*.q_proj", "lm.head"], 2)).build().unwrap();
@@ -442,7 +459,10 @@ fn merged_weights_compute_the_same() {
 
     let foreign = builder(lora()).build().unwrap();
     let text = trainer.hook::<Lora>().unwrap().merge(foreign.vars()).unwrap_err().to_string();
-    assert!(text.contains("these are not the variables of the trainer that this `Lora` belongs to"), "{text}");
+    assert!(
+        text.contains("these are not the variables of the trainer that this `Lora` belongs to"),
+        "{text}"
+    );
     fs::remove_dir_all(folder).unwrap();
 }
 
@@ -472,7 +492,8 @@ fn adapters_are_saved_and_read_in_the_layout_of_peft() {
     let mut second = builder(lora).build().unwrap();
     assert!(predictions(&mut second).equal(&predictions(&mut trainer)));
 
-    let text = Lora::from_peft(&folder, "").map(|lora| builder(lora).build().unwrap_err().to_string()).unwrap();
+    let text =
+        Lora::from_peft(&folder, "").map(|lora| builder(lora).build().unwrap_err().to_string()).unwrap();
     assert!(text.contains("no module has such a name"), "{text}");
     let text = Lora::from_peft(&folder, "other").err().unwrap().to_string();
     assert!(text.contains("does not begin with `base_model.model.other.`"), "{text}");
@@ -491,7 +512,8 @@ fn adapters_are_saved_and_read_in_the_layout_of_peft() {
         assert!(text.contains(expected) && text.contains("adapter_config.json"), "{text}");
     }
     fs::write(&path, "{}").unwrap();
-    let text = trainer.hook::<Lora>().unwrap().save_peft(trainer.vars(), &folder, "").unwrap_err().to_string();
+    let text =
+        trainer.hook::<Lora>().unwrap().save_peft(trainer.vars(), &folder, "").unwrap_err().to_string();
     assert!(text.contains("it is no configuration of an adapter: move it elsewhere"), "{text}");
     fs::remove_dir_all(folder).unwrap();
 }
@@ -528,7 +550,8 @@ fn half_precision_models_have_adapters_in_f32() {
     vs.bfloat16();
     let loss: Loss = |logits, labels| logits.to_kind(Kind::Float).cross_entropy_for_logits(labels);
     let builder = Trainer::builder(Supervised::new(vs, net, loss)).discover(Discover::None);
-    let mut trainer = builder.optimizer(AdamW::new(0.05)).epochs(1).hook(Lora::new("*.q_proj", 2)).build().unwrap();
+    let mut trainer =
+        builder.optimizer(AdamW::new(0.05)).epochs(1).hook(Lora::new("*.q_proj", 2)).build().unwrap();
     assert_eq!(trainer.vars().get("lm.0.q_proj.lora_A.weight").unwrap().kind(), Kind::Float);
     let inputs = (Tensor::arange(26 * 4, FLOAT) * 0.37).sin().view([26, 4]).to_kind(Kind::BFloat16);
     let labels = Tensor::arange(26, (Kind::Int64, Device::Cpu)).remainder(3);

@@ -22,6 +22,7 @@ mod data;
 mod describe;
 mod describe_terminal;
 mod discovery;
+mod distillation;
 #[cfg(target_os = "linux")]
 mod distributed;
 mod error_attribution;

@@ -218,7 +218,7 @@ impl Fails {
 }
 
 /// The built-in hooks that may change training. All others only observe.
-const CHANGING: [&str; 23] = [
+const CHANGING: [&str; 25] = [
     "Amp",
     "BatchNormUpdate",
     "ClipGradNorm",
@@ -226,6 +226,7 @@ const CHANGING: [&str; 23] = [
     "CutMix",
     "DataParallel",
     "DeadUnits",
+    "Distillation",
     "EarlyStopping",
     "Ema",
     "FieldSchedule",
@@ -234,6 +235,7 @@ const CHANGING: [&str; 23] = [
     "HyperparameterSchedule",
     "LabelSmoothing",
     "Lookahead",
+    "Lora",
     "LrSchedule",
     "MixUp",
     "NanGuard",

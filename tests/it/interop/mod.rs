@@ -6,6 +6,7 @@
 #[cfg(target_os = "linux")]
 mod ddp;
 mod loggers;
+mod lora;
 pub(crate) mod methods;
 mod metrics;
 mod models;

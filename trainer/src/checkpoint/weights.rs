@@ -1,7 +1,7 @@
 //! Weights files that other programs can read and write: `safetensors` files, and PyTorch's
 //! `torch.save` files, which are only read.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, nearest, shortened};
 use crate::io::files::{in_file, is_file, replace_file};
 use crate::io::tensor_format::Encoded;
+use crate::model::added::Added;
 use crate::model::vars::Vars;
 
 /// Options for loading weights from a file or a checkpoint into a task:
@@ -114,9 +115,11 @@ impl fmt::Debug for LoadWeights<'_> {
 pub struct Loaded {
     /// Variables of the task that have new values.
     pub loaded: Vec<String>,
-    /// Variables of the task that the file does not have, also those that hooks
-    /// [added](crate::AddVariables).
+    /// Variables of the task that the file does not have.
     pub missing: Vec<String>,
+    /// Variables that hooks [added](crate::AddVariables) or set, and of which the file has none: they keep
+    /// their values.
+    pub kept: Vec<String>,
     /// Names in the file that match no variable of the task, as they were before renaming. Skipped
     /// tensors and PyTorch's `num_batches_tracked` are not listed.
     pub unexpected: Vec<String>,
@@ -208,14 +211,9 @@ impl<'a> WeightsFile<'a> {
 }
 
 /// Loads a file of weights, or the weights of a checkpoint folder, into variables. If the folder
-/// has averaged weights, these replace the live ones. A file may be without all of the variables
-/// that hooks have `added`.
-pub(crate) fn load(
-    vars: &Vars,
-    added: &BTreeSet<String>,
-    path: &Path,
-    how: &LoadWeights<'_>,
-) -> Result<Loaded> {
+/// has averaged weights, these replace the live ones. A file without all of the variables
+/// that hooks have `added` leaves what the hooks added as it is.
+pub(crate) fn load(vars: &Vars, added: &Added, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if is_file(&folder.join(MANIFEST)) { folder.join(MODEL) } else { folder.to_owned() };
     let averages = folder.join(AVERAGES);
@@ -254,8 +252,12 @@ pub(crate) fn load(
         }
     }
     let mut copies = Vec::new();
+    let has_added = saved.keys().any(|name| added.created.contains(name));
     for (name, own) in named(vars) {
         match saved.get(&name) {
+            _ if !has_added && (added.created.contains(&name) || added.set.contains(&name)) => {
+                report.kept.push(name);
+            }
             None => report.missing.push(name),
             Some(tensor) if tensor.size() != own.size() => {
                 report.mismatched.push(Mismatch { name, file: tensor.size(), task: own.size() });
@@ -266,9 +268,7 @@ pub(crate) fn load(
             }
         }
     }
-    let has_added = saved.keys().any(|name| added.contains(name));
-    let is_complete = report.missing.iter().all(|name| !has_added && added.contains(name));
-    let names_differ = !(is_complete && report.unexpected.is_empty());
+    let names_differ = !(report.missing.is_empty() && report.unexpected.is_empty());
     let refuses_names = names_differ && !how.partial;
     if refuses_names || !(report.mismatched.is_empty() || how.skip_mismatched) {
         return Err(refused(path, &report, refuses_names));

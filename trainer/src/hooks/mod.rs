@@ -44,7 +44,7 @@ pub use hyperparameter_schedule::HyperparameterSchedule;
 pub use kernel_profiler::KernelProfiler;
 pub use lora::Lora;
 pub use lr_schedule::LrSchedule;
-pub use methods::{CutMix, GradientNoise, LabelSmoothing, Lookahead, MixUp, Sam};
+pub use methods::{CutMix, Distillation, GradientNoise, LabelSmoothing, Lookahead, MixUp, Sam};
 pub use model_summary::ModelSummary;
 #[cfg(feature = "nvml")]
 pub use monitors::GpuMonitor;

@@ -1,6 +1,8 @@
 //! Variables that hooks add to the model when the trainer is built.
 
 use std::any::Any;
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::PoisonError;
 
@@ -81,11 +83,29 @@ pub trait AddVariables {
 pub struct NewVariables<'a> {
     store: &'a nn::VarStore,
     seed: Option<u64>,
+    added: RefCell<Added>,
+}
+
+/// What hooks have added to a model.
+#[derive(Debug, Default)]
+pub(crate) struct Added {
+    /// The names of the variables that hooks created.
+    pub(crate) created: BTreeSet<String>,
+    /// The names of the model's own variables to which hooks gave values.
+    pub(crate) set: BTreeSet<String>,
 }
 
 impl<'a> NewVariables<'a> {
     pub(crate) fn new(store: &'a nn::VarStore, seed: Option<u64>) -> Self {
-        NewVariables { store, seed }
+        NewVariables { store, seed, added: RefCell::default() }
+    }
+
+    /// Returns what hooks have added, if the store had the variables `before`.
+    pub(crate) fn into_added(self, before: &BTreeSet<String>) -> Added {
+        let vars = self.vars();
+        let names = vars.iter().map(|var| &var.name);
+        let created = names.filter(|name| !before.contains(*name)).cloned().collect();
+        Added { created, ..self.added.into_inner() }
     }
 
     /// The store of the task, with the variables that earlier hooks have added.
@@ -127,6 +147,29 @@ impl<'a> NewVariables<'a> {
         };
         let value = value.f_detach()?.f_to_device(self.store.device())?.copy();
         Ok(path.set_group(group).add(last, value.f_set_requires_grad(true)?, true))
+    }
+
+    /// Gives a variable of the model a value that belongs to those that the hook adds, such as that of a
+    /// head which was trained and saved with them. [`load_weights`](crate::Trainer::load_weights) keeps
+    /// it if the file has none of the variables that hooks add.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the model has no variable of this name, if it has another shape, or if
+    /// libtorch fails.
+    pub fn set(&self, name: &str, value: &Tensor) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let mut own = self.vars().get(name)?;
+        if own.size() != value.size() {
+            return Err(Error::usage(format!(
+                "`{name}` has the shape {:?} in the model, and its new value {:?}",
+                own.size(),
+                value.size()
+            )));
+        }
+        own.f_copy_(value)?;
+        self.added.borrow_mut().set.insert(name.to_owned());
+        Ok(())
     }
 
     /// Moves a parameter of the model into another group.

@@ -23,7 +23,7 @@ pub(crate) mod tape;
 
 use std::any::{Any, TypeId, type_name};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tch::Device;
 
@@ -36,6 +36,7 @@ use crate::io::terminal;
 use crate::log::Log;
 use crate::log::history::History;
 use crate::log::record::Record;
+use crate::model::added::Added;
 use crate::model::vars::Vars;
 use crate::moment::MomentInfo;
 use crate::moments::tree;
@@ -119,8 +120,8 @@ pub(crate) struct RunHooks {
 /// The variables of the task, their device and their optimizers.
 pub(crate) struct Model {
     pub(crate) vars: Vars,
-    /// The names of the variables that hooks added when the trainer was built.
-    pub(crate) added: BTreeSet<String>,
+    /// What hooks added when the trainer was built.
+    pub(crate) added: Added,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,
 }

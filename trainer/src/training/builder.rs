@@ -2,7 +2,6 @@
 
 use std::any::type_name;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -29,7 +28,7 @@ use crate::hook::table::Table;
 use crate::lifecycle::{self, at};
 use crate::log::Log;
 use crate::log::history::History;
-use crate::model::added::NewVariables;
+use crate::model::added::{Added, NewVariables};
 use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
@@ -337,16 +336,15 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
 }
 
 /// Checks the settings of the hooks, lets those that are used add their variables to the model, and
-/// returns the names of these.
+/// returns what they added.
 fn add_variables(
     store: &nn::VarStore,
     seed: Option<u64>,
     hooks: &[Hook],
     instances: &mut [Instance],
     mistakes: &mut Vec<String>,
-) -> BTreeSet<String> {
-    let names = || Vars::from_store(store).iter().map(|var| var.name.clone()).collect::<BTreeSet<_>>();
-    let before = names();
+) -> Added {
+    let before = Vars::from_store(store).iter().map(|var| var.name.clone()).collect();
     let model = NewVariables::new(store, seed);
     for (slot, instance) in (TASK + 1..).zip(instances) {
         let is_used = hooks.iter().any(|hook| hook.slot.is_some_and(|own| own as usize == slot));
@@ -354,7 +352,7 @@ fn add_variables(
         let add = || if is_used { instance.add_variables(&model) } else { None };
         mistakes.extend(mistake.or_else(add));
     }
-    names().difference(&before).cloned().collect()
+    model.into_added(&before)
 }
 
 /// Returns an error with the reason if a device cannot be used.

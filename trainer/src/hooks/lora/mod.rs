@@ -385,7 +385,7 @@ impl AddVariables for Lora {
             values.push((module, [a.f_to_kind(kind)?, b.f_to_kind(kind)?], is_transposed));
         }
         if let Some(pretrained) = &self.pretrained {
-            pretrained.load_others(&vars)?;
+            pretrained.load_others(model)?;
         }
         // If the model has adapters, their hook has frozen the others, except those that it trains.
         if vars.iter().all(|var| adapted(&var.name).is_none()) {

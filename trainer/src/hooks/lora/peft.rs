@@ -8,13 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{A, Adapter, B, Lora};
-use crate::Vars;
 use crate::checkpoint::tensors;
 use crate::error::shortened;
 use crate::io::files::{create_folders, in_file, read_text, replace_file};
 use crate::io::tensor_format;
 use crate::modules::Patterns;
 use crate::prelude::*;
+use crate::{NewVariables, Vars};
 
 const CONFIG: &str = "adapter_config.json";
 const MODEL: &str = "adapter_model.safetensors";
@@ -139,22 +139,10 @@ impl Pretrained {
             .ok_or_else(|| Error::msg(format!("{} has no adapter of `{module}`", self.folder)))
     }
 
-    /// Copies the other variables into those of the model.
-    pub(super) fn load_others(&self, vars: &Vars) -> Result<()> {
-        let _no_grad = tch::no_grad_guard();
-        for (name, value) in &self.others {
-            let mut own = vars.get(name)?;
-            if own.size() != value.size() {
-                return Err(Error::msg(format!(
-                    "`{name}` has the shape {:?} in {}, but {:?} in the model",
-                    value.size(),
-                    self.folder,
-                    own.size()
-                )));
-            }
-            own.f_copy_(value)?;
-        }
-        Ok(())
+    /// Gives the other variables their values.
+    pub(super) fn load_others(&self, model: &NewVariables<'_>) -> Result<()> {
+        let of_folder = |error: Error| Error::msg(format!("the adapter in {}: {error}", self.folder));
+        self.others.iter().try_for_each(|(name, value)| model.set(name, value).map_err(of_folder))
     }
 }
 
@@ -165,7 +153,7 @@ impl Lora {
     /// if both have the same names.
     ///
     /// The parameters of `modules_to_save` are [trainable](Lora::trainable), and have the values of the
-    /// folder. Whether a weight is [transposed](Lora::transposed) follows from the shapes.
+    /// folder, also once [`load_weights`](Trainer::load_weights) has read those of the pretrained model. Whether a weight is [transposed](Lora::transposed) follows from the shapes.
     ///
     /// # Errors
     ///

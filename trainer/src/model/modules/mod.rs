@@ -32,6 +32,7 @@
 //! - [`BeforeModule`](crate::BeforeModule), [`Module`](crate::Module) and [`AfterModule`](crate::AfterModule) are the moments of a call, and at
 //!   `after_module_backward` the gradients of the output and of the input exist.
 //!   [`of`](constant@crate::language::of) selects modules by name.
+//! - [`outputs`](outputs()) returns the outputs of modules outside of a run.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
 //!   [`OnGrad`](crate::OnGrad) observes the gradient of a single tensor.
 //!
@@ -67,6 +68,7 @@
 mod layer;
 pub(crate) mod name;
 mod named;
+pub(crate) mod outputs;
 mod pattern;
 mod sequential;
 pub(crate) mod summary;
@@ -75,6 +77,7 @@ pub(crate) mod watcher;
 pub use layer::Layer;
 pub use name::{Name, all_names};
 pub use named::{Named, NamedT, Naming, named, named_t};
+pub use outputs::{Outputs, outputs};
 pub(crate) use pattern::is_for;
 pub use pattern::{AsPatterns, ModulePattern, Patterns};
 pub use sequential::{Sequential, SequentialT, seq, seq_t};

@@ -260,6 +260,16 @@ impl<P> Cx<P> {
         Ok(())
     }
 
+    /// Around `loss`, the loss that the operation has computed, or that a hook further inside has set,
+    /// once [`next.run`](crate::Next::run) has returned: a hook adds a term to it with
+    /// [`set_loss`](Cx::set_loss). `None` if the task returned no loss outside of training.
+    pub fn computed_loss(&self) -> Option<Tensor>
+    where
+        P: CanSetLoss,
+    {
+        self.run.step.loss.as_ref().map(Tensor::shallow_clone)
+    }
+
     /// Sets the loss, either instead of computing the task's loss or to replace it. The loss must
     /// have one element, and must require a gradient in training.
     pub fn set_loss(&mut self, loss: Tensor)

@@ -17,8 +17,8 @@ use crate::libtorch::identity;
 use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module, at};
 use crate::model::grad_hook::OnGrad;
 use crate::modules::name::{Name, UNHOOKED};
-use crate::modules::summary;
-use crate::modules::watcher::{NOTHING, SUMMARY, WATCHER, WatchGuard};
+use crate::modules::watcher::{NOTHING, OUTPUTS, RECORDING, SUMMARY, WATCHER, WatchGuard};
+use crate::modules::{outputs, summary};
 use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::modules::{Call, Gradient, Known, Modules};
@@ -31,7 +31,8 @@ const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_o
 
 /// Returns the ID that `WATCHER` has while this run observes modules in its current phase.
 fn watcher_of(run: &Run) -> u64 {
-    run.hooks.table.id() * Phase::ALL.len() as u64 + run.place.phase as u64
+    let id = run.hooks.table.id() * Phase::ALL.len() as u64 + run.place.phase as u64;
+    if outputs::is_recording() { id | RECORDING } else { id }
 }
 
 /// Runs `compute`, during which the run's hooks observe the named modules on this thread.
@@ -269,18 +270,31 @@ impl Name {
 
     #[inline(never)]
     fn run_observed(&self, watcher: u64, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
-        if watcher == SUMMARY {
-            return summary::record(self, xs, forward);
+        match watcher {
+            SUMMARY => summary::record(self, xs, forward),
+            OUTPUTS => outputs::record(self, xs, forward),
+            _ if watcher & RECORDING != 0 => {
+                outputs::record(self, xs, &mut |xs| self.run_watched(watcher, xs, forward))
+            }
+            _ => self.run_watched(watcher, xs, forward),
         }
+    }
+
+    /// Runs the module with the hooks of the run, if it has any.
+    fn run_watched(&self, watcher: u64, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
+        let mut known = self.seen.get().1;
         if self.seen.get().0 != watcher {
-            let known = with_run(|run| {
+            known = with_run(|run| {
                 let known = run.known_module(self);
                 let is_hooked = run.modules.known[known as usize].is_hooked(run.place.phase);
                 if is_hooked { known } else { UNHOOKED }
             });
-            self.seen.set((watcher, known));
+            // A module that is noted as unhooked would not be recorded.
+            if watcher & RECORDING == 0 || known != UNHOOKED {
+                self.seen.set((watcher, known));
+            }
         }
-        match self.seen.get().1 {
+        match known {
             UNHOOKED => forward(xs),
             known => with_run(|run| run.call_module(known, xs, forward)),
         }

@@ -80,6 +80,24 @@ fn plateau() -> ReduceOnPlateau {
     ReduceOnPlateau::new("valid/loss", Goal::Minimize)
 }
 
+fn lora(rank: i64) -> Lora {
+    Lora::new("a", rank)
+}
+
+/// Distills a network whose weights have this value.
+fn distillation(value: f64) -> Distillation {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let net = nn::linear(vs.root(), 2, 2, Default::default());
+    vs.trainable_variables().iter_mut().for_each(|weight| drop(tch::no_grad(|| weight.fill_(value))));
+    Distillation::new(Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.mean(Kind::Float)))
+}
+
+fn distillation_from_fn(value: f64) -> Distillation {
+    let vs = nn::VarStore::new(Device::Cpu);
+    let weight = vs.root().var("weight", &[2, 2], nn::Init::Const(value));
+    Distillation::from_fn(vs, move |(inputs, _): &(Tensor, Tensor)| Ok(inputs.matmul(&weight)))
+}
+
 fn accuracy() -> MetricHook<Accuracy> {
     MetricHook::new(Accuracy::multiclass(2))
 }
@@ -237,6 +255,13 @@ fn cases() -> Vec<Case> {
             "factor",
             [0.1, 0.2].map(|it| HyperparameterSchedule::momentum(Constant::new(it))),
         ),
+        hooks("Lora::new", "", ["a", "b"].map(|modules| Lora::new(modules, 1))),
+        hooks("Lora::new", "rank", [1, 2].map(|rank| lora(rank).alpha(1.0))),
+        hooks("Lora::alpha", "alpha", [1.0, 2.0].map(|alpha| lora(1).alpha(alpha))),
+        hooks("Lora::dropout", "dropout", [0.1, 0.2].map(|p| lora(1).dropout(p))),
+        hooks("Lora::rs_lora", "rs_lora", [true, false].map(|on| lora(1).rs_lora(on))),
+        hooks("Lora::transposed", "transposed", [lora(1).transposed("a"), lora(1)]),
+        hooks("Lora::trainable", "trainable", ["b.*", "b.weight"].map(|names| lora(1).trainable(names))),
         hooks("LrSchedule::new", "", [lr(), LrSchedule::new(Cosine::to(0.0))]),
         hooks("$hook::by_epoch", "by_epoch", [true, false].map(|on| lr().by_epoch(on))),
         hooks("$hook::part", "part", [lr().part("a"), lr()]),
@@ -248,6 +273,24 @@ fn cases() -> Vec<Case> {
         hooks("$hook::ungrouped", "groups", [beta().ungrouped(), beta()]),
         hooks("CutMix::new", "alpha", [0.1, 0.2].map(CutMix::new)),
         hooks("MixUp::new", "alpha", [0.1, 0.2].map(MixUp::new)),
+        hooks("Distillation::new", "teacher", [1.0, 2.0].map(distillation)),
+        hooks("Distillation::from_fn", "teacher", [1.0, 2.0].map(distillation_from_fn)),
+        hooks(
+            "Distillation::temperature",
+            "temperature",
+            [1.0, 2.0].map(|it| distillation(1.0).temperature(it)),
+        ),
+        hooks("Distillation::weight", "weight", [0.1, 0.2].map(|it| distillation(1.0).weight(it))),
+        hooks(
+            "Distillation::mask",
+            "has_mask",
+            [distillation(1.0).mask(|(inputs, _): &(Tensor, Tensor)| inputs.copy()), distillation(1.0)],
+        ),
+        hooks(
+            "Distillation::hint",
+            "hints",
+            [0.1, 0.2].map(|weight| distillation(1.0).hint("a", "b", weight)),
+        ),
         hooks("LabelSmoothing::new", "epsilon", [0.1, 0.2].map(LabelSmoothing::new)),
         hooks("samples_settings::classes", "classes", [2, 3].map(|n| CutMix::new(0.1).classes(n))),
         hooks("samples_settings::classes", "classes", [2, 3].map(|n| MixUp::new(0.1).classes(n))),
@@ -496,9 +539,11 @@ fn observers() -> Vec<Case> {
 }
 
 /// The methods whose setting is a closure, which cannot be compared, or is none.
-const NOT_COMPARED: [&str; 7] = [
+const NOT_COMPARED: [&str; 9] = [
     "Averages::load",            // loads what a hook has saved
     "DataParallel::new",         // has no argument
+    "Distillation::logits",      // a closure
+    "Lora::from_peft",           // reads settings, which are compared, and initial values
     "MetricHook::groups",        // a closure
     "MetricHook::inputs",        // a closure
     "TrainerBuilder::resume",    // says what to compare with

@@ -1,0 +1,349 @@
+//! Knowledge distillation.
+
+use std::fmt;
+
+use crate::Vars;
+use crate::checkpoint::{SettingList, Settings};
+use crate::libtorch::bytes;
+use crate::modules::{self, Outputs, Patterns};
+use crate::prelude::*;
+
+/// Trains the model to predict what a trained one, the teacher, predicts (Hinton et al., *Distilling
+/// the Knowledge in a Neural Network*, 2015): the loss is `(1 - w) · loss + w · T² · KL`, where `loss`
+/// is that of the task, and `KL` is the mean of the Kullback-Leibler divergence of `softmax(student /
+/// T)` from `softmax(teacher / T)`. Both are logits of shape `[…, classes]`; the mean is over all
+/// positions, or over those of a [mask](Distillation::mask).
+///
+/// ```
+/// use trainer::hooks::Distillation;
+/// use trainer::prelude::*;
+///
+/// fn task(width: i64) -> impl Task<Batch = (Tensor, Tensor), Pred = Tensor> {
+///     let vs = nn::VarStore::new(Device::Cpu);
+///     let net = nn::seq()
+///         .add(nn::linear(vs.root() / "fc1", 4, width, Default::default()))
+///         .add_fn(Tensor::relu)
+///         .add(nn::linear(vs.root() / "fc2", width, 3, Default::default()));
+///     Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels))
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let teacher = task(64); // with trained weights
+/// let trainer = Trainer::builder(task(8))
+///     .optimizer(AdamW::new(1e-3))
+///     .hook(Distillation::new(teacher).temperature(4.0).weight(0.7))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// With [`hint`](Distillation::hint), the outputs of modules become those of the teacher's modules
+/// too. The logged `loss` is the whole loss, and `distillation_loss` what is added to that of the task:
+/// `w · T² · KL` and the hints. In evaluation, the loss is that of the task.
+///
+/// The teacher gets the batches of the student, after [`transfer`](crate::Transfer), in evaluation
+/// mode and without gradients, and with [`Amp`](crate::hooks::Amp) in its precision. It must be on the
+/// device of the task. Checkpoints do not contain it: a resume, and the other ranks, compare a hash of
+/// its weights, as they are when the hook is created.
+pub struct Distillation {
+    teacher: Teach,
+    device: Device,
+    /// The hash of the teacher's variables.
+    hash: String,
+    temperature: f64,
+    weight: f64,
+    logits: Get,
+    mask: Option<Get>,
+    hints: Vec<Hint>,
+    /// The outputs of the student's modules in the current batch.
+    outputs: Outputs,
+}
+
+/// Computes the teacher's logits.
+type Teach = Box<dyn FnMut(&Cx<Loss>) -> Result<Tensor> + Send>;
+/// Reads a tensor of the step.
+type Get = Box<dyn Fn(&Cx<Loss>) -> Result<Tensor> + Send>;
+
+/// Two modules whose outputs are to be equal.
+#[derive(Debug)]
+struct Hint {
+    student: String,
+    teacher: String,
+    weight: f64,
+}
+
+impl Distillation {
+    /// Distills the predictions of another task, whose loss is not used.
+    #[must_use]
+    pub fn new<T: Task<Pred = Tensor>>(mut teacher: T) -> Self {
+        let (device, hash) = (teacher.vars().device(), hash(teacher.vars()));
+        Distillation::with(device, hash, move |cx| teacher.pred(cx.batch::<T::Batch>()?, Mode::Eval))
+    }
+
+    /// Distills the logits that a function computes from a batch of type `B`, the task's batch type.
+    /// The store has the variables that it uses. It must compute as in evaluation, with
+    /// `net.forward_t(inputs, false)` for example.
+    #[must_use]
+    pub fn from_fn<B: 'static>(
+        vars: nn::VarStore,
+        mut teacher: impl FnMut(&B) -> Result<Tensor> + Send + 'static,
+    ) -> Self {
+        let (device, hash) = (vars.device(), hash(&vars));
+        Distillation::with(device, hash, move |cx| {
+            let _vars = &vars; // lives as long as the function
+            teacher(cx.batch::<B>()?)
+        })
+    }
+
+    fn with(
+        device: Device,
+        hash: String,
+        teacher: impl FnMut(&Cx<Loss>) -> Result<Tensor> + Send + 'static,
+    ) -> Self {
+        Distillation {
+            teacher: Box::new(teacher),
+            device,
+            hash,
+            temperature: 2.0,
+            weight: 0.5,
+            logits: Box::new(|cx| Ok(cx.pred::<Tensor>()?.shallow_clone())),
+            mask: None,
+            hints: Vec::new(),
+            outputs: Outputs::new(),
+        }
+    }
+
+    /// Sets the temperature `T`, above 0, by which both logits are divided. Defaults to 2.
+    #[must_use]
+    pub fn temperature(mut self, temperature: f64) -> Self {
+        self.temperature = temperature;
+        self
+    }
+
+    /// Sets the weight `w` of the teacher, at least 0 and at most 1. Defaults to 0.5.
+    #[doc(alias = "alpha")]
+    #[must_use]
+    pub fn weight(mut self, weight: f64) -> Self {
+        self.weight = weight;
+        self
+    }
+
+    /// Sets how to find the student's logits in a prediction of type `P`, the task's prediction type.
+    /// Defaults to the prediction, if that is a tensor.
+    #[must_use]
+    pub fn logits<P: 'static>(mut self, find: impl Fn(&P) -> &Tensor + Send + 'static) -> Self {
+        self.logits = Box::new(move |cx| Ok(find(cx.pred::<P>()?).shallow_clone()));
+        self
+    }
+
+    /// Limits the mean to the positions where the mask of a batch of type `B` is not 0, such as those
+    /// that are no padding. The mask has the shape of the logits without the classes. Use it if the
+    /// loss of the task is a mean over these positions.
+    #[must_use]
+    pub fn mask<B: 'static>(mut self, find: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
+        self.mask = Some(Box::new(move |cx| Ok(find(cx.batch::<B>()?))));
+        self
+    }
+
+    /// Adds the mean squared difference between the output of a module and that of one of the
+    /// teacher's, times `weight`, which is above 0 (after Romero et al., *FitNets: Hints for Thin Deep
+    /// Nets*, 2015). Both have [names](crate::modules), and outputs of the same shape.
+    #[must_use]
+    pub fn hint(mut self, student: impl Into<String>, teacher: impl Into<String>, weight: f64) -> Self {
+        self.hints.push(Hint { student: student.into(), teacher: teacher.into(), weight });
+        self
+    }
+
+    /// Returns the teacher's logits and the outputs of its modules.
+    fn teach(&mut self, cx: &Cx<Loss>) -> Result<(Tensor, Outputs)> {
+        let _no_grad = tch::no_grad_guard();
+        if self.hints.is_empty() {
+            return Ok(((self.teacher)(cx)?, Outputs::new()));
+        }
+        let names: Patterns = self.hints.iter().map(|hint| hint.teacher.clone()).collect();
+        let (logits, outputs) = modules::outputs(&names, || (self.teacher)(cx));
+        Ok((logits?, outputs))
+    }
+
+    /// Returns `T² · KL`.
+    fn divergence(&self, student: &Tensor, teacher: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
+        let (own, its) = (student.size(), teacher.size());
+        if own != its || own.is_empty() || student.device() != teacher.device() {
+            return Err(Error::msg(format!(
+                "the student's logits have the shape {own:?}, on {:?}, and the teacher's {its:?}, on {:?}: expected the same \
+                 shape `[…, classes]` on one device",
+                student.device(),
+                teacher.device()
+            )));
+        }
+        let kind = if student.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let log_softmax = |logits: &Tensor| -> Result<Tensor> {
+            Ok(logits.f_to_kind(kind)?.f_div_scalar(self.temperature)?.f_log_softmax(-1, kind)?)
+        };
+        let (student, teacher) = (log_softmax(student)?, log_softmax(teacher)?);
+        let each = teacher.f_exp()?.f_mul(&teacher.f_sub(&student)?)?;
+        let each = each.f_sum_dim_intlist([-1].as_slice(), false, kind)?;
+        let mean = match mask {
+            None => each.f_mean(kind)?,
+            Some(mask) if mask.size() != each.size() => {
+                return Err(Error::msg(format!(
+                    "the mask has the shape {:?}: expected {:?}, that of the logits without the classes",
+                    mask.size(),
+                    each.size()
+                )));
+            }
+            Some(mask) => {
+                let kept = mask.f_ne(0.0)?;
+                // Not a product, because a position that is left out may have an infinite value.
+                let sum = each.f_where_self(&kept, &each.f_zeros_like()?)?.f_sum(kind)?;
+                sum.f_div(&kept.f_sum(kind)?.f_clamp_min(1.0)?)?
+            }
+        };
+        Ok(mean.f_mul_scalar(self.temperature * self.temperature)?)
+    }
+
+    /// Returns the weighted differences between the outputs of modules.
+    fn hints(&self, teacher: &Outputs) -> Result<Option<Tensor>> {
+        let mut total: Option<Tensor> = None;
+        for Hint { student: own, teacher: its, weight } in &self.hints {
+            let outputs = |of: &Outputs, name: &str, whose| match of.get(name) {
+                Some(outputs) => Ok(outputs.iter().map(Tensor::shallow_clone).collect::<Vec<_>>()),
+                None => Err(Error::msg(format!(
+                    "`.hint(\"{own}\", \"{its}\", …)`: the forward pass of the {whose} called no module `{name}`: name it \
+                     with `.named(…)`"
+                ))),
+            };
+            let (student, teacher) =
+                (outputs(&self.outputs, own, "student")?, outputs(teacher, its, "teacher")?);
+            let shapes = |outputs: &[Tensor]| outputs.iter().map(Tensor::size).collect::<Vec<_>>();
+            if shapes(&student) != shapes(&teacher) {
+                return Err(Error::msg(format!(
+                    "`.hint(\"{own}\", \"{its}\", …)`: the outputs of the student have the shapes {:?}, and those of the \
+                     teacher {:?}: expected the same",
+                    shapes(&student),
+                    shapes(&teacher)
+                )));
+            }
+            for (student, teacher) in student.iter().zip(&teacher) {
+                let kind = if student.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+                let difference = student.f_to_kind(kind)?.f_sub(&teacher.f_to_kind(kind)?)?;
+                let term = difference.f_square()?.f_mean(kind)?.f_mul_scalar(*weight)?;
+                total = Some(match total {
+                    Some(total) => total.f_add(&term)?,
+                    None => term,
+                });
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// Returns a hash of the names, shapes, dtypes and values of all variables.
+fn hash(store: &nn::VarStore) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for var in Vars::from_store(store).iter() {
+        let value = var.tensor.detach().to_device(Device::Cpu).contiguous();
+        let head = format!("{} {:?} {:?}", var.name, value.kind(), value.size());
+        hasher.update(&(head.len() as u64).to_le_bytes()).update(head.as_bytes());
+        match bytes(&value) {
+            Ok(bytes) => hasher.update(bytes),
+            Err(error) => hasher.update(error.to_string().as_bytes()),
+        };
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
+impl fmt::Debug for Distillation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Distillation")
+            .field("temperature", &self.temperature)
+            .field("weight", &self.weight)
+            .field("hints", &self.hints)
+            .finish_non_exhaustive()
+    }
+}
+
+#[hook(only = train, settings, trial)]
+impl Distillation {
+    /// Returns an error if the teacher is on another device than the task.
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
+        self.outputs.clear();
+        if cx.device() == self.device {
+            return Ok(());
+        }
+        Err(Error::msg(format!(
+            "the teacher is on {:?}, and the task on {:?}: create its `VarStore` on the device of the task",
+            self.device,
+            cx.device()
+        )))
+    }
+
+    /// Keeps the outputs of the student's modules for the hints.
+    fn pred(&mut self, cx: &mut Cx<Pred>, next: Next<Pred>) -> Result<Done> {
+        if self.hints.is_empty() {
+            return next.run(cx);
+        }
+        let names: Patterns = self.hints.iter().map(|hint| hint.student.clone()).collect();
+        let (done, outputs) = modules::outputs(&names, || next.run(cx));
+        self.outputs = outputs;
+        done
+    }
+
+    /// Adds the loss of the distillation to that of the task.
+    fn loss(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
+        let done = next.run(cx)?;
+        let Some(loss) = cx.computed_loss() else { return Ok(done) };
+        let (teacher, outputs) = self.teach(cx)?;
+        let mask = self.mask.as_ref().map(|mask| mask(cx)).transpose()?;
+        let divergence = self.divergence(&(self.logits)(cx)?, &teacher, mask.as_ref())?;
+        let mut added = divergence.f_mul_scalar(self.weight)?;
+        if let Some(hints) = self.hints(&outputs)? {
+            added = added.f_add(&hints)?;
+        }
+        self.outputs.clear();
+        cx.log("distillation_loss", added.detach());
+        cx.set_loss(loss.f_mul_scalar(1.0 - self.weight)?.f_add(&added.f_reshape(loss.size())?)?);
+        Ok(done)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for Distillation {
+    fn settings(&self) -> SettingList {
+        let Distillation {
+            teacher: _,
+            device: _,
+            hash,
+            temperature,
+            weight,
+            logits: _,
+            mask,
+            hints,
+            outputs: _,
+        } = self;
+        let hints: Vec<_> =
+            hints.iter().map(|Hint { student, teacher, weight }| (student, teacher, weight)).collect();
+        SettingList::new()
+            .with("teacher", hash)
+            .with("temperature", temperature)
+            .with("weight", weight)
+            .with("has_mask", mask.is_some())
+            .with("hints", hints)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (temperature, weight) = (self.temperature, self.weight);
+        if !(temperature.is_finite() && temperature > 0.0) {
+            return Err(format!("`.temperature({temperature:?})`: expected a finite number above 0"));
+        }
+        if !(0.0..=1.0).contains(&weight) {
+            return Err(format!("`.weight({weight:?})`: expected at least 0.0 and at most 1.0"));
+        }
+        match self.hints.iter().find(|hint| !(hint.weight.is_finite() && hint.weight > 0.0)) {
+            Some(Hint { student, teacher, weight }) => Err(format!(
+                "`.hint(\"{student}\", \"{teacher}\", {weight:?})`: expected a finite weight above 0"
+            )),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The outputs of the modules in a forward pass.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use tch::Tensor;
+
+use super::name::Name;
+use super::pattern::Patterns;
+use super::watcher::WatchGuard;
+
+/// The outputs of modules by name, in the order of their calls.
+pub type Outputs = BTreeMap<String, Vec<Tensor>>;
+
+struct Recorder {
+    modules: Patterns,
+    outputs: Outputs,
+}
+
+thread_local! {
+    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+}
+
+/// Returns what `forward` returns, and the outputs of the modules with these names that it calls on
+/// this thread. The outputs are part of the autograd graph. `forward` is a forward pass outside of a
+/// run, which no hook observes, or in a hook around `pred` or `loss` the rest of the operation,
+/// `|| next.run(cx)`; then the outputs are those with the effects of the run's hooks.
+///
+/// [`hooks::FeatureRecorder`](crate::hooks::FeatureRecorder) records outputs during a run.
+///
+/// ```
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "net";
+/// let net = modules::seq(&path).add(nn::linear(&path / 0, 4, 8, Default::default())).add_fn(Tensor::relu);
+/// let inputs = Tensor::zeros([2, 4], (Kind::Float, Device::Cpu));
+/// let (features, outputs) = modules::outputs(&"net.0".into(), || inputs.apply(&net));
+/// assert!(features.equal(&outputs["net.0"][0].relu()));
+/// ```
+///
+/// # Panics
+///
+/// Panics if `forward` panics.
+pub fn outputs<R>(modules: &Patterns, forward: impl FnOnce() -> R) -> (R, Outputs) {
+    /// Restores the recorder of an outer call, even after a panic.
+    struct Restore(Option<Recorder>);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            RECORDER.set(self.0.take());
+        }
+    }
+    let recorder = Recorder { modules: modules.clone(), outputs: Outputs::new() };
+    let _restore = Restore(RECORDER.replace(Some(recorder)));
+    let _guard = WatchGuard::outputs();
+    let result = forward();
+    let recorder = RECORDER.take().expect("only an inner call replaces the recorder, and restores it");
+    (result, recorder.outputs)
+}
+
+/// Whether [`outputs`] is running on this thread.
+pub(crate) fn is_recording() -> bool {
+    RECORDER.with_borrow(Option::is_some)
+}
+
+/// Runs the forward pass of a module, and records its output if its name matches.
+pub(crate) fn record(name: &Name, xs: &Tensor, forward: &mut dyn FnMut(&Tensor) -> Tensor) -> Tensor {
+    let output = forward(xs);
+    RECORDER.with_borrow_mut(|recorder| {
+        if let Some(Recorder { modules, outputs }) = recorder
+            && modules.matches(name.as_str())
+        {
+            outputs.entry(name.as_str().to_owned()).or_default().push(output.shallow_clone());
+        }
+    });
+    output
+}
