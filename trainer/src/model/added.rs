@@ -21,8 +21,8 @@ use crate::libtorch::identity;
 /// of the model that the hook extends.
 ///
 /// A hook can also freeze variables, with `set_requires_grad(false)`. An optimizer keeps no state
-/// for a [group](crate::optim::ParamGroup) whose parameters are all frozen when the trainer is built.
-/// [`hooks::Lora`](crate::hooks::Lora) does both.
+/// for a [group](crate::optim::ParamGroup) whose parameters are all frozen when the trainer is
+/// built. [`hooks::Lora`](crate::hooks::Lora) does both.
 ///
 /// ```standalone_crate
 /// use trainer::modules::Patterns;
@@ -120,8 +120,8 @@ impl<'a> NewVariables<'a> {
         Vars::from_store(self.store)
     }
 
-    /// The [seed](crate::TrainerBuilder::seed) of the run, for initial values; `None` if the program
-    /// sets none. libtorch's generator is not seeded with it yet.
+    /// The [seed](crate::TrainerBuilder::seed) of the run, for initial values; `None` if the
+    /// program sets none. libtorch's generator is not seeded with it yet.
     #[must_use]
     pub fn seed(&self) -> Option<u64> {
         self.seed
@@ -149,9 +149,10 @@ impl<'a> NewVariables<'a> {
         Ok(path.set_group(group).add(last, value.f_set_requires_grad(true)?, true))
     }
 
-    /// Gives a variable of the model a value that belongs to those that the hook adds, such as that of a
-    /// head which was trained and saved with them. [`load_weights`](crate::Trainer::load_weights) keeps
-    /// it if the file has none of the variables that hooks add.
+    /// Gives a variable of the model a value that belongs to those that the hook adds, such as that
+    /// of a head which was trained and saved with them.
+    /// [`load_weights`](crate::Trainer::load_weights) keeps it if the file has none of the
+    /// variables that hooks add.
     ///
     /// # Errors
     ///

@@ -146,8 +146,8 @@ pub const state: () = ();
 pub const settings: () = ();
 
 /// `variables`, on a block: each value [adds variables](crate::AddVariables) to the model when the
-/// trainer is built, before the optimizers are created. Not for the block of a task, which creates its
-/// own.
+/// trainer is built, before the optimizers are created. Not for the block of a task, which creates
+/// its own.
 pub const variables: () = ();
 
 /// `trial`: [`find_lr`](crate::Trainer::find_lr) and

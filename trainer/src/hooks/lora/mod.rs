@@ -17,10 +17,10 @@ use crate::modules::{Patterns, all_names};
 use crate::prelude::*;
 use crate::{AddVariables, NewVariables, Vars};
 
-/// Trains low-rank adapters in place of a model's own weights (Hu et al., *LoRA: Low-Rank Adaptation
-/// of Large Language Models*, 2022), without a change of the model: to the output of each of these
-/// modules, it adds `alpha / rank · B A dropout(x)`, where `x` is the module's input. `A` has the
-/// shape `[rank, in]`, and `B`, which is zero at first, `[out, rank]`.
+/// Trains low-rank adapters in place of a model's own weights (Hu et al., *LoRA: Low-Rank
+/// Adaptation of Large Language Models*, 2022), without a change of the model: to the output of
+/// each of these modules, it adds `alpha / rank · B A dropout(x)`, where `x` is the module's input.
+/// `A` has the shape `[rank, in]`, and `B`, which is zero at first, `[out, rank]`.
 ///
 /// ```
 /// use trainer::hooks::Lora;
@@ -39,8 +39,8 @@ use crate::{AddVariables, NewVariables, Vars};
 ///     .hook(Lora::new("*q_proj", 4).alpha(8.0).trainable("head.*"))
 ///     .seed(1)
 ///     .build()?;
-/// let trained: Vec<_> = trainer.vars().parameters().filter(|var| var.tensor.requires_grad()).collect();
-/// let names: Vec<_> = trained.iter().map(|var| &*var.name).collect();
+/// let trained = trainer.vars().parameters().filter(|var| var.tensor.requires_grad());
+/// let names: Vec<_> = trained.map(|var| var.name.clone()).collect();
 /// assert_eq!(names, ["head.bias", "head.weight", "q_proj.lora_A.weight", "q_proj.lora_B.weight"]);
 /// # Ok(())
 /// # }
@@ -48,22 +48,22 @@ use crate::{AddVariables, NewVariables, Vars};
 ///
 /// When the trainer is built, the hook adds the parameters `<module>.lora_A.weight` and
 /// `<module>.lora_B.weight` to the model, in a group of their own, and freezes the parameters that
-/// the model already has, except those that are [trainable](Lora::trainable). Frozen parameters get no
-/// gradient, and the optimizer has no state for them. Load pretrained weights as without the hook:
-/// [`load_weights`](Trainer::load_weights) accepts a file without adapters. Checkpoints contain the
-/// whole model, and [`save_weights`](Trainer::save_weights) writes all of it;
-/// [`save_peft`](Lora::save_peft) writes the adapters alone, for this crate and for Python's `peft`,
-/// and [`save_merged`](Lora::save_merged) a model without adapters.
+/// the model already has, except those that are [trainable](Lora::trainable). Frozen parameters get
+/// no gradient, and the optimizer has no state for them. Load pretrained weights as without the
+/// hook: [`load_weights`](Trainer::load_weights) accepts a file without adapters. Checkpoints
+/// contain the whole model, and [`save_weights`](Trainer::save_weights) writes all of it;
+/// [`save_peft`](Lora::save_peft) writes the adapters alone, for this crate and for Python's
+/// `peft`, and [`save_merged`](Lora::save_merged) a model without adapters.
 ///
 /// The modules are linear: each has a [name](crate::modules), which is also the path of its
-/// variables, a weight `[out, in]`, or `[in, out]` if it is [transposed](Lora::transposed), an input
-/// `[…, in]` and an output `[…, out]`. The adapters have the dtype of the weight, or `f32` if that is
-/// bf16 or fp16. With several processes, all of them train the adapters of rank 0.
+/// variables, a weight `[out, in]`, or `[in, out]` if it is [transposed](Lora::transposed), an
+/// input `[…, in]` and an output `[…, out]`. The adapters have the dtype of the weight, or `f32` if
+/// that is bf16 or fp16. With several processes, all of them train the adapters of rank 0.
 ///
 /// `build` returns an error if a pattern matches no linear module, if a module or a weight that a
-/// pattern matches is not one, if a module has adapters already, as with two `Lora` for it, or if the
-/// rank is larger than `in` or `out`. A module that a pattern matches and that turns out not to be
-/// linear when it is called ends the run with an error.
+/// pattern matches is not one, if a module has adapters already, as with two `Lora` for it, or if
+/// the rank is larger than `in` or `out`. A module that a pattern matches and that turns out not to
+/// be linear when it is called ends the run with an error.
 #[doc(alias("peft", "LoraConfig", "adapter"))]
 pub struct Lora {
     modules: Patterns,
@@ -97,8 +97,8 @@ fn adapted(name: &str) -> Option<&str> {
 }
 
 impl Lora {
-    /// Adapts the modules with these names, such as `["*.q_proj", "*.v_proj"]`, with matrices of this
-    /// rank, at least 1.
+    /// Adapts the modules with these names, such as `["*.q_proj", "*.v_proj"]`, with matrices of
+    /// this rank, at least 1.
     #[doc(alias("target_modules", "r"))]
     #[must_use]
     pub fn new(modules: impl Into<Patterns>, rank: i64) -> Self {
@@ -134,8 +134,8 @@ impl Lora {
     }
 
     /// Whether to multiply by `alpha / √rank` instead, so that a higher rank does not learn more
-    /// slowly (Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*, 2023).
-    /// Defaults to `false`.
+    /// slowly (Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*,
+    /// 2023). Defaults to `false`.
     #[doc(alias = "use_rslora")]
     #[must_use]
     pub fn rs_lora(mut self, rs_lora: bool) -> Self {
@@ -152,8 +152,8 @@ impl Lora {
         self
     }
 
-    /// Also trains the parameters with these names, such as those of a new head, `"head.*"`. They are
-    /// saved with the adapters. Defaults to none.
+    /// Also trains the parameters with these names, such as those of a new head, `"head.*"`. They
+    /// are saved with the adapters. Defaults to none.
     #[doc(alias = "modules_to_save")]
     #[must_use]
     pub fn trainable(mut self, parameters: impl Into<Patterns>) -> Self {
@@ -173,9 +173,9 @@ impl Lora {
         self.alpha.unwrap_or(self.rank as f64)
     }
 
-    /// Adds the adapters to the weights of their modules, and sets each `B` to zero, so that outputs
-    /// stay the same except for rounding. Training can continue from there. `vars` are the variables of
-    /// the trainer, [`trainer.vars()`](Trainer::vars) or [`cx.vars()`](Cx::vars).
+    /// Adds the adapters to the weights of their modules, and sets each `B` to zero, so that
+    /// outputs stay the same except for rounding. Training can continue from there. `vars` are the
+    /// variables of the trainer, [`trainer.vars()`](Trainer::vars) or [`cx.vars()`](Cx::vars).
     ///
     /// # Errors
     ///
@@ -194,8 +194,8 @@ impl Lora {
     }
 
     /// Atomically writes the variables as a `safetensors` file, with the adapters added to the
-    /// weights of their modules and without the adapters themselves: the weights of a model that has
-    /// no `Lora`. The variables do not change.
+    /// weights of their modules and without the adapters themselves: the weights of a model that
+    /// has no `Lora`. The variables do not change.
     ///
     /// # Errors
     ///

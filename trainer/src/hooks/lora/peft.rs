@@ -148,12 +148,14 @@ impl Pretrained {
 
 impl Lora {
     /// Reads the adapters of a folder that Python's `peft` or [`save_peft`](Lora::save_peft) wrote,
-    /// with their settings: the hook then continues to train them, or uses them in `predict`. `prefix`
-    /// is the path of the model within the one that `peft` wraps, such as `"transformer"`, or empty
-    /// if both have the same names.
+    /// with their settings: the hook then continues to train them, or uses them in `predict`.
+    /// `prefix` is the path of the model within the one that `peft` wraps, such as `"transformer"`,
+    /// or empty if both have the same names.
     ///
-    /// The parameters of `modules_to_save` are [trainable](Lora::trainable), and have the values of the
-    /// folder, also once [`load_weights`](Trainer::load_weights) has read those of the pretrained model. Whether a weight is [transposed](Lora::transposed) follows from the shapes.
+    /// The parameters of `modules_to_save` are [trainable](Lora::trainable), and have the values of
+    /// the folder, also once [`load_weights`](Trainer::load_weights) has read those of the
+    /// pretrained model. Whether a weight is [transposed](Lora::transposed) follows from the
+    /// shapes.
     ///
     /// # Errors
     ///
@@ -182,9 +184,10 @@ impl Lora {
         Ok(lora)
     }
 
-    /// Writes the adapters and the [trainable](Lora::trainable) parameters into a folder, as Python's
-    /// `peft` does: `adapter_model.safetensors` and `adapter_config.json`. `prefix` is as for
-    /// [`from_peft`](Lora::from_peft). Files of these names are replaced if they have these formats.
+    /// Writes the adapters and the [trainable](Lora::trainable) parameters into a folder, as
+    /// Python's `peft` does: `adapter_model.safetensors` and `adapter_config.json`. `prefix` is as
+    /// for [`from_peft`](Lora::from_peft). Files of these names are replaced if they have these
+    /// formats.
     ///
     /// ```no_run
     /// # use trainer::hooks::Lora;

@@ -8,11 +8,11 @@ use crate::libtorch::bytes;
 use crate::modules::{self, Outputs, Patterns};
 use crate::prelude::*;
 
-/// Trains the model to predict what a trained one, the teacher, predicts (Hinton et al., *Distilling
-/// the Knowledge in a Neural Network*, 2015): the loss is `(1 - w) · loss + w · T² · KL`, where `loss`
-/// is that of the task, and `KL` is the mean of the Kullback-Leibler divergence of `softmax(student /
-/// T)` from `softmax(teacher / T)`. Both are logits of shape `[…, classes]`; the mean is over all
-/// positions, or over those of a [mask](Distillation::mask).
+/// Trains the model to predict what a trained one, the teacher, predicts (Hinton et al.,
+/// *Distilling the Knowledge in a Neural Network*, 2015): the loss is `(1 - w) · loss + w · T² ·
+/// KL`, where `loss` is that of the task, and `KL` is the mean of the Kullback-Leibler divergence
+/// of `softmax(student / T)` from `softmax(teacher / T)`. Both are logits of shape `[…, classes]`;
+/// the mean is over all positions, or over those of a [mask](Distillation::mask).
 ///
 /// ```
 /// use trainer::hooks::Distillation;
@@ -38,13 +38,13 @@ use crate::prelude::*;
 /// ```
 ///
 /// With [`hint`](Distillation::hint), the outputs of modules become those of the teacher's modules
-/// too. The logged `loss` is the whole loss, and `distillation_loss` what is added to that of the task:
-/// `w · T² · KL` and the hints. In evaluation, the loss is that of the task.
+/// too. The logged `loss` is the whole loss, and `distillation_loss` what is added to that of the
+/// task: `w · T² · KL` and the hints. In evaluation, the loss is that of the task.
 ///
 /// The teacher gets the batches of the student, after [`transfer`](crate::Transfer), in evaluation
-/// mode and without gradients, and with [`Amp`](crate::hooks::Amp) in its precision. It must be on the
-/// device of the task. Checkpoints do not contain it: a resume, and the other ranks, compare a hash of
-/// its weights, as they are when the hook is created.
+/// mode and without gradients, and with [`Amp`](crate::hooks::Amp) in its precision. It must be on
+/// the device of the task. Checkpoints do not contain it: a resume, and the other ranks, compare a
+/// hash of its weights, as they are when the hook is created.
 pub struct Distillation {
     teacher: Teach,
     device: Device,
@@ -80,8 +80,8 @@ impl Distillation {
         Distillation::with(device, hash, move |cx| teacher.pred(cx.batch::<T::Batch>()?, Mode::Eval))
     }
 
-    /// Distills the logits that a function computes from a batch of type `B`, the task's batch type.
-    /// The store has the variables that it uses. It must compute as in evaluation, with
+    /// Distills the logits that a function computes from a batch of type `B`, the task's batch
+    /// type. The store has the variables that it uses. It must compute as in evaluation, with
     /// `net.forward_t(inputs, false)` for example.
     #[must_use]
     pub fn from_fn<B: 'static>(
@@ -128,17 +128,17 @@ impl Distillation {
         self
     }
 
-    /// Sets how to find the student's logits in a prediction of type `P`, the task's prediction type.
-    /// Defaults to the prediction, if that is a tensor.
+    /// Sets how to find the student's logits in a prediction of type `P`, the task's prediction
+    /// type. Defaults to the prediction, if that is a tensor.
     #[must_use]
     pub fn logits<P: 'static>(mut self, find: impl Fn(&P) -> &Tensor + Send + 'static) -> Self {
         self.logits = Box::new(move |cx| Ok(find(cx.pred::<P>()?).shallow_clone()));
         self
     }
 
-    /// Limits the mean to the positions where the mask of a batch of type `B` is not 0, such as those
-    /// that are no padding. The mask has the shape of the logits without the classes. Use it if the
-    /// loss of the task is a mean over these positions.
+    /// Limits the mean to the positions where the mask of a batch of type `B` is not 0, such as
+    /// those that are no padding. The mask has the shape of the logits without the classes. Use it
+    /// if the loss of the task is a mean over these positions.
     #[must_use]
     pub fn mask<B: 'static>(mut self, find: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
         self.mask = Some(Box::new(move |cx| Ok(find(cx.batch::<B>()?))));
@@ -146,8 +146,8 @@ impl Distillation {
     }
 
     /// Adds the mean squared difference between the output of a module and that of one of the
-    /// teacher's, times `weight`, which is above 0 (after Romero et al., *FitNets: Hints for Thin Deep
-    /// Nets*, 2015). Both have [names](crate::modules), and outputs of the same shape.
+    /// teacher's, times `weight`, which is above 0 (after Romero et al., *FitNets: Hints for Thin
+    /// Deep Nets*, 2015). Both have [names](crate::modules), and outputs of the same shape.
     #[must_use]
     pub fn hint(mut self, student: impl Into<String>, teacher: impl Into<String>, weight: f64) -> Self {
         self.hints.push(Hint { student: student.into(), teacher: teacher.into(), weight });

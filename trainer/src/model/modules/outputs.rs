@@ -22,8 +22,8 @@ thread_local! {
 }
 
 /// Returns what `forward` returns, and the outputs of the modules with these names that it calls on
-/// this thread. The outputs are part of the autograd graph. `forward` is a forward pass outside of a
-/// run, which no hook observes, or in a hook around `pred` or `loss` the rest of the operation,
+/// this thread. The outputs are part of the autograd graph. `forward` is a forward pass outside of
+/// a run, which no hook observes, or in a hook around `pred` or `loss` the rest of the operation,
 /// `|| next.run(cx)`; then the outputs are those with the effects of the run's hooks.
 ///
 /// [`hooks::FeatureRecorder`](crate::hooks::FeatureRecorder) records outputs during a run.

@@ -260,8 +260,8 @@ impl<P> Cx<P> {
         Ok(())
     }
 
-    /// Around `loss`, the loss that the operation has computed, or that a hook further inside has set,
-    /// once [`next.run`](crate::Next::run) has returned: a hook adds a term to it with
+    /// Around `loss`, the loss that the operation has computed, or that a hook further inside has
+    /// set, once [`next.run`](crate::Next::run) has returned: a hook adds a term to it with
     /// [`set_loss`](Cx::set_loss). `None` if the task returned no loss outside of training.
     pub fn computed_loss(&self) -> Option<Tensor>
     where
