@@ -289,6 +289,7 @@ fn concat_path(words: &[&str]) -> String {
 #[test]
 fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
     let mut public = public![
+        trainer::hooks::ActivationCheckpointing,
         trainer::hooks::ActivationStats,
         trainer::hooks::Amp,
         trainer::hooks::BatchNormUpdate,

@@ -2,6 +2,7 @@
 
 use plugin as _;
 
+mod activation_checkpointing;
 mod allocation;
 mod amp;
 mod around;

@@ -5,8 +5,8 @@ use std::fs;
 
 use trainer::TrainerBuilder;
 use trainer::hooks::{
-    ActivationStats, Checkpoint, Ema, FeatureRecorder, HyperparameterMonitor, ModelSummary, ParameterMonitor,
-    Progress, SystemMonitor, ThroughputMonitor,
+    ActivationCheckpointing, ActivationStats, Checkpoint, Ema, FeatureRecorder, HyperparameterMonitor,
+    ModelSummary, ParameterMonitor, Progress, SystemMonitor, ThroughputMonitor,
 };
 use trainer::loggers::{Certificate, Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::metrics::Accuracy;
@@ -259,6 +259,7 @@ fn built_in_observers_change_nothing_in_1000_steps() {
             return builder.build().unwrap();
         }
         builder
+            .hook(ActivationCheckpointing::new("fc1"))
             .hook(ActivationStats::new(Patterns::all()))
             .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(200)))
             .hook(FeatureRecorder::new(Patterns::all()))

@@ -1,5 +1,6 @@
 //! The built-in hooks, written with `#[hook]` like any user-defined hook.
 
+mod activation_checkpointing;
 mod activation_stats;
 mod amp;
 pub(crate) mod averages;
@@ -28,6 +29,7 @@ mod stochastic_depth;
 mod unit_activity;
 mod watched_metric;
 
+pub use activation_checkpointing::ActivationCheckpointing;
 pub use activation_stats::ActivationStats;
 pub use amp::Amp;
 pub use averaging::{Ema, Swa};

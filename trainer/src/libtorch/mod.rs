@@ -13,6 +13,7 @@ use trainer_sys::{
 };
 
 mod autocast;
+mod checkpointing;
 #[cfg_attr(not(feature = "distributed"), path = "no_dist.rs")]
 pub(crate) mod dist;
 mod event;
@@ -29,6 +30,7 @@ mod shared_vars;
 mod tensors;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
+pub(crate) use checkpointing::{CheckpointedRegion, RegionPause};
 pub(crate) use event::Event;
 pub(crate) use flops::FlopCounter;
 pub(crate) use grad_hook::{on_grad, remove_on_grad};

@@ -157,6 +157,10 @@ trainer_macros::root_lifecycle! {
     /// The input of a module can be replaced: [`Cx::set_input`].
     allows set_input: CanSetInput from before_module to module;
 
+    /// The activations of a module can be left out of the graph, because they are not computed yet:
+    /// [`Cx::checkpoint_activations`].
+    allows checkpoint_activations: CanCheckpointActivations from before_module to module;
+
     /// The output of a module can be set in place of the computed one: [`Cx::set_output`].
     allows set_output: CanSetOutput from module to after_module;
 

@@ -1,6 +1,6 @@
 //! [`Modules`]: the modules that a run has called.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -80,9 +80,22 @@ pub(crate) struct Call {
     pub(crate) output: Option<Tensor>,
     /// At `after_module_backward`, the gradient of the input.
     pub(crate) input_grad: Option<Tensor>,
+    /// Whether the backward pass computes the module again.
+    pub(crate) is_checkpointed: Cell<bool>,
 }
 
 impl Call {
+    /// A call of a module that begins.
+    pub(crate) fn new(known: u32) -> Self {
+        Call {
+            known,
+            input: OnceCell::new(),
+            output: None,
+            input_grad: None,
+            is_checkpointed: Cell::new(false),
+        }
+    }
+
     /// Runs `body` with `input` as the input of the innermost call.
     #[inline]
     pub(crate) fn with_input<R>(input: &Tensor, body: impl FnOnce() -> R) -> R {

@@ -7,6 +7,7 @@
 #endif
 
 #include "autocast.cpp"
+#include "checkpointing.cpp"
 #include "draws.cpp"
 #include "flops.cpp"
 #include "monitors.cpp"

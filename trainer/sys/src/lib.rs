@@ -27,6 +27,13 @@ pub struct AutocastMode {
     pub kind: i32,
 }
 
+// checkpointing.cpp
+unsafe extern "C" {
+    pub fn trainer_checkpointing_begin(begun: *mut bool) -> *mut c_char;
+    pub fn trainer_checkpointing_end() -> *mut c_char;
+    pub fn trainer_checkpointing_pause(paused: bool) -> bool;
+}
+
 // draws.cpp
 unsafe extern "C" {
     pub fn trainer_draws_start(handle: *mut u64) -> *mut c_char;

@@ -5,8 +5,8 @@ use tch::Tensor;
 use super::Cx;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
-    CanSetInput, CanSetOutput, HasOutput, HasOutputGrad, InputBegun, InputKept, InputWithin, ModuleBegun,
-    ModuleKept, ModuleWithin,
+    CanCheckpointActivations, CanSetInput, CanSetOutput, HasOutput, HasOutputGrad, InputBegun, InputKept,
+    InputWithin, ModuleBegun, ModuleKept, ModuleWithin,
 };
 use crate::modules::Layer;
 use crate::moment::OnAllRanks;
@@ -80,6 +80,18 @@ impl<P> Cx<P> {
         P: CanSetInput + OnAllRanks,
     {
         self.run_mut().modules.call_mut().input = input.into();
+    }
+
+    /// Makes the backward pass compute the activations of this call of the module again, instead of
+    /// keeping them until then. Changes no result: see
+    /// [`ActivationCheckpointing`](crate::hooks::ActivationCheckpointing). Has no effect without
+    /// gradients, within a module whose activations are computed again, and if a hook replaces the
+    /// module.
+    pub fn checkpoint_activations(&self)
+    where
+        P: CanCheckpointActivations,
+    {
+        self.as_run().modules.call().is_checkpointed.set(true);
     }
 
     /// Sets the output of the module, either instead of computing it or to replace the computed

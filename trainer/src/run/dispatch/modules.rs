@@ -4,16 +4,15 @@
 //! variable while the task computes. A named module takes it out to call hooks, and puts it back
 //! for its own forward pass.
 
-use std::cell::OnceCell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use scoped_tls_hkt::scoped_thread_local;
 use tch::Tensor;
 
 use super::OperationOutput;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hook::table::Range;
-use crate::libtorch::identity;
+use crate::libtorch::{CheckpointedRegion, RegionPause, identity};
 use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module, at};
 use crate::model::grad_hook::OnGrad;
 use crate::modules::name::{Name, UNHOOKED};
@@ -55,6 +54,7 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
 /// are not observed.
 fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
     let _guard = WatchGuard::set(NOTHING);
+    let _pause = RegionPause::begin();
     RUN.with(then)
 }
 
@@ -97,7 +97,7 @@ impl Run {
             self.modules.noted_calls += 1;
             self.modules.noted_calls
         });
-        self.modules.calls.push(Call { known, input: OnceCell::new(), output: None, input_grad: None });
+        self.modules.calls.push(Call::new(known));
         // The module's own output, used if a hook fails after it.
         let mut computed = None;
         let result =
@@ -151,13 +151,26 @@ impl Run {
         let input = std::mem::take(&mut self.modules.call_mut().input);
         let given = input.get().unwrap_or(xs);
         let aliased = noted.and_then(|call| self.note_input_gradient(call, given));
+        let region = match self.modules.call().is_checkpointed.get() {
+            true => CheckpointedRegion::begin()?,
+            false => None,
+        };
         let output = {
             let _guard = WatchGuard::set(watcher_of(self));
+            let _resumed = RegionPause::interrupt();
             RUN.set(self, || forward(aliased.as_ref().unwrap_or(given)))
         };
         // The task may have caught a panic of a module within this one.
         self.modules.calls.truncate(depth + 1);
         self.modules.call_mut().input = input;
+        if let Some(region) = region
+            && let Err(why) = region.end()
+        {
+            let module = self.modules.name();
+            self.modules.failed.get_or_insert(Error::usage(format!(
+                "the activations of `{module}` cannot be computed again: {why}; exclude this module from activation checkpointing"
+            )));
+        }
         match self.modules.failed.take() {
             // A hook at an inner module failed: hooks around this module can handle the error.
             Some(error) => {
@@ -242,7 +255,7 @@ impl Run {
         for Gradient { known, call, value, .. } in gradients {
             let hooks = self.modules.known[known as usize].backward[self.place.phase as usize];
             let input_grad = of_inputs.remove(&call);
-            self.modules.calls.push(Call { known, input: OnceCell::new(), output: Some(value), input_grad });
+            self.modules.calls.push(Call { output: Some(value), input_grad, ..Call::new(known) });
             let result = self.call(hooks, AfterModuleBackward::INFO);
             self.modules.calls.truncate(depth);
             result?;

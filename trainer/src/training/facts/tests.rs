@@ -524,6 +524,7 @@ fn cases() -> Vec<Case> {
 fn observers() -> Vec<Case> {
     vec![
         hooks("Checkpoint", "", ["a", "b"].map(Checkpoint::new)),
+        hooks("ActivationCheckpointing", "", ["a", "b"].map(ActivationCheckpointing::new)),
         hooks("Console", "", [Console::new(), Console::new().every_steps(3)]),
         hooks("Csv", "", ["a", "b"].map(Csv::at)),
         hooks("JsonLines", "", ["a", "b"].map(JsonLines::at)),
