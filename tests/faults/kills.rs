@@ -15,7 +15,8 @@ use trainer::checkpoint;
 use trainer::data::rand::Rng;
 use trainer::data::{NamedLoaders, RowRng};
 use trainer::hooks::{
-    Amp, Checkpoint, Distillation, EarlyStopping, Ema, Freeze, Lora, LrSchedule, MixUp, ReduceOnPlateau,
+    ActivationCheckpointing, Amp, Checkpoint, Distillation, EarlyStopping, Ema, Freeze, Lora, LrSchedule,
+    MixUp, ReduceOnPlateau, SpikeGuard,
 };
 use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::optim::Muon;
@@ -64,11 +65,13 @@ impl Counts {
 /// Returns a network with buffers and random numbers: convolution, batch norm and dropout.
 fn net(root: &nn::Path<'_>) -> nn::SequentialT {
     let same = nn::ConvConfig { padding: 1, ..Default::default() };
-    nn::seq_t()
-        .add(nn::conv2d(root / "conv", 1, 4, 3, same))
+    let block = nn::seq_t()
         .add(nn::batch_norm2d(root / "bn", 4, Default::default()))
         .add_fn(|xs| xs.relu().flatten(1, -1))
-        .add_fn_t(|xs, train| xs.dropout(0.3, train))
+        .add_fn_t(|xs, train| xs.dropout(0.3, train));
+    nn::seq_t()
+        .add(nn::conv2d(root / "conv", 1, 4, 3, same))
+        .add(block.named_t("block"))
         .add(nn::linear(root / "fc", 4 * 16, 3, Default::default()).named(root / "fc"))
 }
 
@@ -148,6 +151,8 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
         .hook(ReduceOnPlateau::new("valid/noisy/loss", Goal::Minimize).patience(1))
         .hook(Amp::bf16())
+        .hook(ActivationCheckpointing::new("block"))
+        .hook(SpikeGuard::new().window(5).threshold(2.0).keep_every(2).limit(1000))
         .hook(MixUp::new(0.3).classes(3))
         .hook(Freeze::new("conv.*").thaw_at(3, "conv.*"))
         .hook(Lora::new("fc", 2).dropout(0.2).trainable(["conv.*", "bn.*"]))
@@ -183,6 +188,7 @@ fn child_process() {
         "history": format!("{:?}", summary.history),
         "counts": format!("{:?}", trainer.hook::<Counts>().unwrap()),
         "lr": format!("{:?}", trainer.optimizer().unwrap().groups()[0].lr),
+        "spikes": trainer.hook::<SpikeGuard>().unwrap().spikes(),
         "best": format!("{:?}", trainer.hook::<EarlyStopping>().unwrap().best()),
         "kept": trainer.hook::<Checkpoint>().unwrap().best().map(|(path, value)| (path.file_name().map(ToOwned::to_owned), value)),
     });
@@ -279,6 +285,7 @@ pub(crate) fn ends_like_an_uninterrupted_one(program: &str) {
     let mut command = watched_process(program, &whole);
     command.env("FAULTS_LOG", &log);
     let expected = end(&start(command, &whole).wait_with_output().unwrap(), &whole);
+    assert!(expected.state.contains("of epoch "), "the run has not rolled back: {}", expected.state);
     let duration = usize::try_from(begun.elapsed().as_millis()).unwrap();
     let changes = recorded_changes(&fs::read(&log).unwrap(), &whole).len();
     let limit = 3 * bytes(&whole);

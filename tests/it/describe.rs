@@ -322,6 +322,7 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::hooks::ReduceOnPlateau,
         trainer::hooks::Sam,
         trainer::hooks::SaturatedUnits,
+        trainer::hooks::SpikeGuard,
         trainer::hooks::StochasticDepth,
         trainer::hooks::Swa,
         trainer::hooks::ThroughputMonitor,

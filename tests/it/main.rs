@@ -102,6 +102,7 @@ mod settings;
 #[cfg(target_os = "linux")]
 mod sharded;
 mod sources;
+mod spike_guard;
 mod support;
 #[cfg(target_os = "linux")]
 mod sync_batch_norm;

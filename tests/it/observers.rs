@@ -218,7 +218,7 @@ impl Fails {
 }
 
 /// The built-in hooks that may change training. All others only observe.
-const CHANGING: [&str; 25] = [
+const CHANGING: [&str; 26] = [
     "Amp",
     "BatchNormUpdate",
     "ClipGradNorm",
@@ -242,6 +242,7 @@ const CHANGING: [&str; 25] = [
     "ReduceOnPlateau",
     "Sam",
     "SaturatedUnits",
+    "SpikeGuard",
     "StochasticDepth",
     "Swa",
 ];

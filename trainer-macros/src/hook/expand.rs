@@ -300,7 +300,7 @@ fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
     quote!(#call #call_around)
 }
 
-/// Expands to the functions that save and load `state = self.<field>`.
+/// Expands to the functions that access the state of `state = self.<field>`.
 fn state_of_field(state: &SavedState, krate: &Krate<'_>) -> Option<TokenStream> {
     let field = state.field.as_ref()?;
     let span = ours(field.span());
@@ -309,7 +309,8 @@ fn state_of_field(state: &SavedState, krate: &Krate<'_>) -> Option<TokenStream> 
     let name = Ident::new("__field", span);
     let save = quote_spanned!(span=> #here::checkpoint::State::save(#name));
     let load = quote_spanned!(span=> #here::checkpoint::State::load(#name, __saved));
-    // rustc reports a field that does not exist, or has no state, once: both messages are the same.
+    let rolls_back = quote_spanned!(span=> #here::checkpoint::State::rolls_back(#name));
+    // rustc reports a field that does not exist, or has no state, once: all messages are the same.
     Some(quote! {
         fn __save(&self) -> #trainer::Result<#trainer::checkpoint::Saved> {
             let Self { #field: #name, .. } = self;
@@ -318,6 +319,10 @@ fn state_of_field(state: &SavedState, krate: &Krate<'_>) -> Option<TokenStream> 
         fn __load(&mut self, __saved: &#trainer::checkpoint::Saved) -> #trainer::Result<()> {
             let Self { #field: #name, .. } = self;
             #load
+        }
+        fn __rolls_back(&self) -> bool {
+            let Self { #field: #name, .. } = self;
+            #rolls_back
         }
     })
 }

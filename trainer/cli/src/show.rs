@@ -137,6 +137,7 @@ fn times(run: &Run, now: SystemTime) -> Vec<(String, String)> {
         ("duration", run.duration(now).map(duration).unwrap_or_default()),
         ("entry", file.entry.clone()),
         ("stopped", file.stopped.clone().unwrap_or_default()),
+        ("roll-backs", file.roll_backs.join("\n")),
         ("error", file.error.clone().unwrap_or_default()),
         ("process", process.unwrap_or_default()),
     ];

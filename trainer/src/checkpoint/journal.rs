@@ -27,6 +27,8 @@ use crate::values::float::Float;
 enum Line {
     /// A row of the history of the entry point that is running.
     Row { step: Counters, values: Vec<(String, Float)> },
+    /// A roll-back, after which the history of the entry point has this number of rows.
+    RolledBack { rows: usize },
     /// An entry point that has returned a summary.
     Finished { entry: Phase, step: Counters, metrics: Vec<(String, Float)>, stopped: Option<String> },
     /// An entry point that returned an error.
@@ -78,6 +80,15 @@ impl Journal {
             self.push(&Line::Row { step: history.steps()[row], values: floats(history.row(row)) })?;
         }
         self.rows = history.len();
+        Ok(())
+    }
+
+    /// Drops the rows of the current history after the first `rows`.
+    pub(crate) fn rewind(&mut self, rows: usize) -> Result<()> {
+        if rows < self.rows {
+            self.push(&Line::RolledBack { rows })?;
+            self.rows = rows;
+        }
         Ok(())
     }
 
@@ -150,6 +161,10 @@ impl Journal {
             let (entry, outcome) = match line {
                 Line::Row { step, values } => {
                     history.record(step, &metrics(values));
+                    continue;
+                }
+                Line::RolledBack { rows } => {
+                    history.truncate(rows);
                     continue;
                 }
                 Line::Finished { entry, step, metrics: values, stopped } => {

@@ -25,6 +25,9 @@ pub(crate) struct LoopState {
     pub(crate) epochs_done: u64,
     /// The number of fits that have begun.
     pub(crate) fits_begun: u64,
+    /// A description of each roll-back in the current fit.
+    #[serde(default)]
+    pub(crate) roll_backs: Vec<String>,
 }
 
 /// The position of a fit in the loop, from which a resumed fit continues.

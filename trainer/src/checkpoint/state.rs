@@ -71,6 +71,13 @@ pub trait State {
         None
     }
 
+    /// Whether [`Cx::roll_back`](crate::Cx::roll_back) restores the state. Defaults to `true`. A hook
+    /// that records what has happened in the run, such as the number of its roll-backs, returns
+    /// `false`.
+    fn rolls_back(&self) -> bool {
+        true
+    }
+
     /// Returns the fields of a value that serde saves as a whole.
     #[doc(hidden)]
     fn __fields(&self) -> SettingList {
@@ -264,6 +271,7 @@ pub struct StateOf {
     pub(crate) name: fn() -> &'static str,
     pub(crate) save: fn(&Slot) -> Result<Saved>,
     pub(crate) load: fn(&mut Slot, &Saved) -> Result<()>,
+    pub(crate) rolls_back: fn(&Slot) -> bool,
     pub(crate) label: fn(&Slot) -> Option<String>,
     pub(crate) fields: fn(&Slot) -> SettingList,
 }
@@ -276,6 +284,7 @@ impl StateOf {
             name: type_name::<H>,
             save: |slot| slot.downcast_ref::<H>().map_or_else(|| Ok(Saved::new()), H::save),
             load: |slot, saved| slot.downcast_mut::<H>().map_or(Ok(()), |value| value.load(saved)),
+            rolls_back: |slot| slot.downcast_ref::<H>().is_some_and(H::rolls_back),
             label: |slot| slot.downcast_ref::<H>().and_then(H::label),
             fields: |slot| slot.downcast_ref::<H>().map(H::__fields).unwrap_or_default(),
         }

@@ -464,6 +464,11 @@ pub trait Hooks<Block = ()>: Send + 'static {
     fn __load(&mut self, _: &Saved) -> Result<()> {
         unreachable!()
     }
+    /// Whether a roll-back restores the state of that field.
+    #[doc(hidden)]
+    fn __rolls_back(&self) -> bool {
+        unreachable!()
+    }
     /// Returns what the value selects for the hook with this index.
     #[doc(hidden)]
     fn __selected<const NTH: usize>(&self) -> Selected {

@@ -111,6 +111,7 @@ impl StateOf {
             name: type_name::<H>,
             save: |slot| slot.downcast_ref::<H>().map_or_else(|| Ok(Saved::new()), H::__save),
             load: |slot, saved| slot.downcast_mut::<H>().map_or(Ok(()), |value| value.__load(saved)),
+            rolls_back: |slot| slot.downcast_ref::<H>().is_some_and(H::__rolls_back),
             label: |_| None,
             fields: |_| SettingList::new(),
         }

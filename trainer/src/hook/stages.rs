@@ -91,7 +91,8 @@ stages! {
     /// [`FieldSchedule`](crate::hooks::FieldSchedule).
     Schedules,
     /// Hooks that repeat or skip an optimizer step, from the outermost inward:
-    /// [`Sam`](crate::hooks::Sam), [`Amp`](crate::hooks::Amp), [`NanGuard`](crate::hooks::NanGuard).
+    /// [`Sam`](crate::hooks::Sam), [`Amp`](crate::hooks::Amp), [`NanGuard`](crate::hooks::NanGuard); and
+    /// [`SpikeGuard`](crate::hooks::SpikeGuard) at `after_step`.
     StepControl,
     /// The [metrics](crate::metrics): before hooks that watch or print what they log.
     Metrics,

@@ -59,6 +59,8 @@ pub struct Checkpoint {
     /// The step and the metric of each requested checkpoint that becomes one of the best once it is
     /// written.
     best_requested: Vec<(u64, f64)>,
+    /// The number of roll-backs of the fit whose checkpoints have been removed.
+    roll_backs: u64,
     kept: Kept,
 }
 
@@ -115,6 +117,7 @@ impl Checkpoint {
             requested: (Instant::now(), 0),
             is_of_epoch: false,
             best_requested: Vec::new(),
+            roll_backs: 0,
             kept: Kept::default(),
         }
     }
@@ -283,6 +286,25 @@ impl Checkpoint {
         kept
     }
 
+    /// After a roll-back, removes the checkpoints that were written after the batch `step`: loggers
+    /// rewind their files, so the run could not resume from these checkpoints. Called before a record is
+    /// written.
+    fn remove_undone<P>(&mut self, cx: &Cx<P>, step: u64) -> Result<()> {
+        if std::mem::replace(&mut self.roll_backs, cx.roll_backs()) >= cx.roll_backs() {
+            return Ok(());
+        }
+        self.requested.1 = self.requested.1.min(cx.counters().optimizer_steps.saturating_sub(1));
+        self.best_requested.clear();
+        let undone: Vec<u64> =
+            self.folder.iter().flat_map(CheckpointFolder::steps).filter(|own| *own > step).collect();
+        self.kept.last.retain(|own| *own <= step);
+        self.kept.best.retain(|(own, _)| *own <= step);
+        for step in undone {
+            self.folder.as_ref().map_or(Ok(()), |folder| folder.remove(step))?;
+        }
+        Ok(())
+    }
+
     /// Removes the checkpoints that are no longer kept. Called once the newest is on disk.
     fn prune(&mut self) -> Result<()> {
         let Kept { last, best } = &mut self.kept;
@@ -355,12 +377,14 @@ impl Checkpoint {
     /// metric of [`keep_best`](Checkpoint::keep_best).
     fn before_fit(&mut self, cx: &Cx<Main<BeforeFit>>) -> Result<()> {
         self.has_begun = true;
+        self.roll_backs = cx.roll_backs();
         self.check_best(cx)
     }
 
     /// Repeats the check of `before_fit` for a resumed fit, in which `before_fit` does not fire
     /// again.
     fn after_train_epoch(&mut self, cx: &Cx<Main<AfterTrainEpoch>>) -> Result<()> {
+        self.remove_undone(cx, cx.counters().batches_seen)?;
         self.check_best(cx)
     }
 
@@ -368,6 +392,7 @@ impl Checkpoint {
     #[hook(only = train)]
     fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         let step = cx.counters();
+        self.remove_undone(cx, step.batches_seen.saturating_sub(1))?;
         let is_due = match self.every {
             // With gradient accumulation, several batches have the same number of steps.
             Some(Every::Steps(n)) => step.optimizer_steps / n > self.requested.1 / n,
@@ -427,12 +452,14 @@ impl Checkpoint {
     /// `false`.
     #[hook(only(train, valid))]
     fn after_cancel(&mut self, cx: &Cx<Main<AfterCancel>>) -> Result<()> {
+        self.remove_undone(cx, cx.counters().batches_seen)?;
         if self.on_cancel { self.request(cx) } else { Ok(()) }
     }
 
     /// Requests a checkpoint after an error, if [`on_error`](Checkpoint::on_error) is set.
     #[hook(only(train, valid))]
     fn after_error(&mut self, cx: &Cx<Main<AfterError>>) -> Result<()> {
+        self.remove_undone(cx, cx.counters().batches_seen)?;
         if self.on_error { self.request(cx) } else { Ok(()) }
     }
 
@@ -451,6 +478,7 @@ impl Checkpoint {
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
         self.requested = (Instant::now(), cx.counters().optimizer_steps);
         self.has_begun = true;
+        self.roll_backs = cx.roll_backs();
         let Some(folder) = &self.folder else { return Ok(()) };
         let present = folder.steps();
         self.kept.last.retain(|step| present.contains(step));

@@ -25,6 +25,7 @@ mod pace;
 mod progress;
 mod reduce_on_plateau;
 mod schedule_core;
+mod spike_guard;
 mod stochastic_depth;
 mod unit_activity;
 mod watched_metric;
@@ -58,6 +59,7 @@ pub use nan_guard::NanGuard;
 pub use progress::Dashboard;
 pub use progress::Progress;
 pub use reduce_on_plateau::{PlateauState, ReduceOnPlateau};
+pub use spike_guard::SpikeGuard;
 pub use stochastic_depth::StochasticDepth;
 pub use unit_activity::{DeadUnits, SaturatedUnits};
 

@@ -144,6 +144,12 @@ impl History {
         values.filter(|(_, value)| !is_absent(*value))
     }
 
+    /// Drops the rows after the first `rows`.
+    pub(crate) fn truncate(&mut self, rows: usize) {
+        self.steps.truncate(rows);
+        self.columns.iter_mut().for_each(|(_, values)| values.truncate(rows));
+    }
+
     /// Adds a row, or extends the last row if it has the same counters.
     pub(crate) fn record(&mut self, step: Counters, metrics: &Metrics) {
         if self.steps.last() != Some(&step) {

@@ -176,6 +176,11 @@ impl State for Certificate {
         Ok(saved)
     }
 
+    /// A certificate also has what was rolled back.
+    fn rolls_back(&self) -> bool {
+        false
+    }
+
     fn load(&mut self, saved: &Saved) -> Result<()> {
         (self.previous, self.steps, self.last) = saved.get("chain")?;
         match &mut self.file {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::{Saved, State};
 use crate::io::files::{
     Links, Output, create_folders, create_folders_below, folder_of, free_name, in_file, metadata, move_aside,
-    open, open_or_create, read_start, replace_file,
+    name_of, open, open_or_create, read_start, remove_files_left_unfinished, replace_file,
 };
 use crate::prelude::*;
 
@@ -56,7 +56,7 @@ const MAX_PENDING: usize = 16 << 20;
 /// ```
 ///
 /// Rows that an interrupted run wrote after its last checkpoint are not deleted: the resumed run
-/// moves them to `<file>.before-resume-<n>`. A file that no longer begins with the rows that it had
+/// moves them to `<file>.before-resume-<n>`. So does a run that [rolls back](crate::Cx::roll_back). A file that no longer begins with the rows that it had
 /// at the time of the checkpoint is an error. Links are not followed: the file itself must be a
 /// regular file, and in the run folder it must not be in a link to another folder.
 #[derive(Debug)]
@@ -216,6 +216,7 @@ impl GrowingFile {
         }
         self.position.get_or_insert(0);
         self.file = None;
+        remove_left_unfinished(&self.path)?;
         self.open(cx)?;
         self.write_or_warn(cx)
     }
@@ -378,6 +379,20 @@ fn crc_of(file: &Output, length: u64) -> Result<u32> {
 /// every file with `tfevents` in its name, so the name avoids that word.
 fn before_resume(name: &str, number: u64) -> String {
     format!("{}.before-resume-{number}", name.replace("tfevents", "tf-events"))
+}
+
+/// Removes what is left of moving rows aside if the process was killed meanwhile, in a resume or a
+/// roll-back.
+fn remove_left_unfinished(path: &Path) -> Result<()> {
+    let folder = folder_of(path);
+    if metadata(folder)?.is_none() {
+        return Ok(());
+    }
+    let first = before_resume(name_of(path), 0);
+    let before_number = first.trim_end_matches('0');
+    let is_aside =
+        |name: &str| name.strip_prefix(before_number).is_some_and(|number| number.parse::<u64>().is_ok());
+    remove_files_left_unfinished(folder, is_aside)
 }
 
 /// Moves the content beyond a position to a new file.

@@ -117,6 +117,11 @@ impl State for TapeFile {
         Ok(saved)
     }
 
+    /// The tape records that a run was rolled back, and what it did before.
+    fn rolls_back(&self) -> bool {
+        false
+    }
+
     fn load(&mut self, saved: &Saved) -> Result<()> {
         // With another number of ranks, a rank may get the state of another one: it begins a new tape.
         if saved.get::<u32>("rank")? == self.rank

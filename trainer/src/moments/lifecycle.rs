@@ -212,6 +212,10 @@ trainer_macros::root_lifecycle! {
     /// A pass over the data is running, and can end early: [`Cx::end_epoch`].
     allows end_epoch: CanEndEpoch from before_train_epoch to after_step;
 
+    /// A pass over the data is running, and a state of the run can be kept and returned to:
+    /// [`Cx::keep_state`], [`Cx::roll_back`].
+    allows roll_back: CanRollBack from before_train_epoch to after_step;
+
     /// A fit is running or has ended, and a checkpoint of it can be requested:
     /// [`Cx::save_checkpoint`].
     allows save_checkpoint: CanSaveCheckpoint from before_fit to after_fit, at after_cancel, at after_error;

@@ -27,6 +27,7 @@ use std::collections::BTreeMap;
 
 use tch::Device;
 
+use crate::checkpoint::States;
 use crate::checkpoint::progress::{FitState, LoopState};
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
 use crate::hook::definition::public_path;
@@ -55,17 +56,32 @@ pub(crate) use ranks::{Amount, Ranks};
 pub(crate) use rehearsal::{Rehearsal, Rehearsed};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 
-/// The requests of hooks to the loop: `skip_batch`, `end_epoch` and `stop`.
+/// The requests of hooks to the loop.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) skip_batch: bool,
     pub(crate) end_epoch: bool,
+    /// Whether the state is kept before the next batch of training.
+    pub(crate) keep_state: bool,
+    /// The reason to return to the kept state before the next batch of training, if that was
+    /// requested.
+    pub(crate) roll_back: Option<String>,
     /// The reason for the stop, if one was requested.
     pub(crate) stop: Option<String>,
     /// Whether `max_time` requested the stop.
     pub(crate) is_of_clock: bool,
     /// Whether a stop prevented training or validation that was planned.
     pub(crate) is_cut_short: bool,
+}
+
+/// A copy of the state of a run, to which it can return in the same pass over the training data.
+pub(crate) struct KeptState {
+    pub(crate) states: States,
+    /// The number of rows of the history.
+    pub(crate) rows: usize,
+    pub(crate) epoch: u64,
+    /// The number of batches that were done in the pass.
+    pub(crate) batch_idx: u64,
 }
 
 /// The state of a trainer. Hooks access it through [`Cx`](crate::Cx).
@@ -85,6 +101,8 @@ pub struct Run {
     pub(crate) step: StepData,
     pub(crate) dispatch: Dispatch,
     pub(crate) requests: Requests,
+    /// The state that a roll-back returns to.
+    pub(crate) kept: Option<KeptState>,
     /// What hooks have logged. A hook that only observes changes it too: see [`log`].
     pub(crate) log: RefCell<Log>,
     pub(crate) history: History,

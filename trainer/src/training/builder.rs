@@ -283,6 +283,7 @@ impl<T: Task> TrainerBuilder<T> {
             names: Names::default(),
             dispatch: Dispatch::begin(),
             requests: Requests::default(),
+            kept: None,
             log: RefCell::new(log),
             history: History::default(),
             record: None,

@@ -1,6 +1,6 @@
 //! What the loop does next: [`decide`], which all ranks decide together.
 
-use super::{live, plan, replay, save};
+use super::{live, plan, replay, roll_back, save};
 use crate::distributed::World;
 use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
@@ -41,6 +41,8 @@ struct Report {
     stop: bool,
     end_epoch: bool,
     saves: bool,
+    keep_state: bool,
+    roll_back: bool,
     /// Whether SIGUSR1 has requested a checkpoint.
     checkpoint: bool,
     next: NextBatch,
@@ -53,7 +55,7 @@ struct Report {
 }
 
 impl Report {
-    fn to_numbers(self) -> [f64; 16] {
+    fn to_numbers(self) -> [f64; 18] {
         let flag = |flag: bool| f64::from(u8::from(flag));
         [
             flag(self.sigint),
@@ -63,6 +65,8 @@ impl Report {
             flag(self.stop),
             flag(self.end_epoch),
             flag(self.saves),
+            flag(self.keep_state),
+            flag(self.roll_back),
             flag(self.checkpoint),
             flag(self.next.exists),
             flag(self.next.is_last),
@@ -75,9 +79,10 @@ impl Report {
         ]
     }
 
-    fn from_numbers(numbers: &[f64; 16]) -> Self {
-        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, checkpoint, exists, is_last, rest @ ..] =
+    fn from_numbers(numbers: &[f64; 18]) -> Self {
+        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, keep_state, roll_back, rest @ ..] =
             *numbers;
+        let [checkpoint, exists, is_last, rest @ ..] = rest;
         let [weight, samples, batches, steps, accumulated, trained] = rest;
         let is = |flag: f64| flag > 0.0;
         Report {
@@ -88,6 +93,8 @@ impl Report {
             stop: is(stop),
             end_epoch: is(end_epoch),
             saves: is(saves),
+            keep_state: is(keep_state),
+            roll_back: is(roll_back),
             checkpoint: is(checkpoint),
             next: NextBatch { exists: is(exists), is_last: is(is_last), weight, samples },
             batches,
@@ -115,6 +122,7 @@ pub(super) fn decide(run: &mut Run, next: Option<NextBatch>) -> Result<Decision>
     note_checkpoint_request(run);
     agree(run, next)?;
     if is_train {
+        roll_back::fulfill_requests(run)?;
         save::save_requested(run)?;
     }
     check_cancelled(run)?;
@@ -166,6 +174,12 @@ pub(super) fn is_stopped_by_now(run: &mut Run) -> Result<bool> {
     Ok(is_stopped(run))
 }
 
+/// Whether the run returns to a kept state before the next batch. All ranks know it once they have
+/// [agreed](agree).
+pub(super) fn rolls_back(run: &Run) -> bool {
+    run.requests.roll_back.is_some()
+}
+
 /// Whether the fit is over, so that no further epoch begins.
 pub(super) fn is_over(run: &Run) -> bool {
     plan::has_all_epochs(run) || plan::has_all_steps(run) || is_stopped(run)
@@ -207,6 +221,8 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         stop: run.requests.stop.is_some(),
         end_epoch: run.requests.end_epoch,
         checkpoint: is_requested,
+        keep_state: run.requests.keep_state,
+        roll_back: run.requests.roll_back.is_some(),
         saves: !run.checkpoints.requests.borrow().is_empty(),
         batches: run.progress.counters.batches_seen as f64,
         steps: run.progress.counters.optimizer_steps as f64,
@@ -235,6 +251,12 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     // Rank 0 writes it.
     run.checkpoints.is_requested.set(any(|report| report.checkpoint) && run.rank == 0);
     run.requests.end_epoch = agreed.end_epoch;
+    run.requests.keep_state = any(|report| report.keep_state);
+    if any(|report| report.roll_back) {
+        let reasons: Vec<Option<String>> =
+            world.gather_named(&run.requests.roll_back, "the agreement on a roll-back")?;
+        run.requests.roll_back = reasons.into_iter().flatten().next();
+    }
     if any(|report| report.stop) && !agreed.stop {
         agreed.stop = true;
         let reasons: Vec<Option<(String, bool)>> = world.gather_named(

@@ -106,6 +106,7 @@ fn run_guarded(
     run.place = Place::begin(operation, phase);
     run.dispatch = Dispatch::begin();
     run.requests = Requests::default();
+    run.kept = None;
     run.checkpoints.requests.get_mut().clear();
     run.checkpoints.is_requested.set(false);
     run.log.get_mut().clear();

@@ -55,6 +55,7 @@ pub(super) fn fit<T: Task>(
         // Gradients left by an earlier run, or by the program, must not enter the first step.
         window::discard(run)?;
         run.fit.position = LoopPosition::default();
+        run.progress.roll_backs.clear();
         // The remainder of an epoch that ended early is not trained.
         run.progress.epochs_done = run.progress.epochs_begun;
         run.fit.start =
@@ -182,6 +183,9 @@ fn train_pass<T: Task>(
 ) -> Result<()> {
     let order = if run.settings.repeats_batches() { 0 } else { run.progress.counters.epoch };
     let begun = resumed.then_some(run.fit.position.train);
+    if !resumed {
+        run.kept = None; // of a fit that failed: a roll-back stays within a pass
+    }
     let mut pass = Pass::begin(run, train, order, begun)?;
     if resumed && run.fit.position.stage == Stage::ValidatingWithin {
         validate::<T>(run, valid, true)?;
@@ -201,7 +205,10 @@ fn train_pass<T: Task>(
         if run.progress.counters.optimizer_steps > steps {
             run.rehearse_step()?;
         }
-        if is_any_due(run, valid, Stage::ValidatingWithin, steps)? && !decide::is_stopped_by_now(run)? {
+        if is_any_due(run, valid, Stage::ValidatingWithin, steps)?
+            && !decide::is_stopped_by_now(run)?
+            && !decide::rolls_back(run)
+        {
             run.fit.position = LoopPosition {
                 stage: Stage::ValidatingWithin,
                 train: run.progress.counters.batch_idx,
@@ -212,6 +219,7 @@ fn train_pass<T: Task>(
             run.log.get_mut().add_row(&mut run.history, run.progress.counters);
         }
     }
+    run.kept = None;
     variables::check(run)?;
     modules::warn_of_uncalled(run);
     records::warn_of_unrecorded(run, false);

@@ -23,6 +23,7 @@ mod records;
 pub(crate) mod replay;
 mod replicas;
 mod resume;
+mod roll_back;
 pub(crate) mod run_folder;
 mod save;
 pub(crate) mod step;

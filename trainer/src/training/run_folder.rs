@@ -193,6 +193,7 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
     };
     file.ended = Some(now());
     file.stopped = run.requests.stop.clone().filter(|_| run.requests.is_cut_short);
+    file.roll_backs.clone_from(&run.progress.roll_backs);
     for (name, value) in measured(run) {
         match file.metrics.get_mut(&name) {
             Some(metric) => metric.add(value),

@@ -144,7 +144,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
 }
 
 /// Waits for a background save, if there is one, and fires `after_save_checkpoint`.
-fn complete(run: &mut Run) -> Result<()> {
+pub(super) fn complete(run: &mut Run) -> Result<()> {
     let Some(BackgroundSave { active, history, thread }) = run.checkpoints.background.take() else {
         return Ok(());
     };

@@ -76,6 +76,10 @@ pub struct RunFile {
     pub error: Option<String>,
     /// The reason why the run stopped early.
     pub stopped: Option<String>,
+    /// What the run did when it returned to an earlier state in the last fit: from which batch to which,
+    /// and why.
+    #[serde(default)]
+    pub roll_backs: Vec<String>,
     /// The process that writes the run: that of rank 0, since the last resume.
     #[serde(default)]
     pub process: Option<Process>,
@@ -158,6 +162,7 @@ impl RunFile {
             ended: None,
             error: None,
             stopped: None,
+            roll_backs: Vec::new(),
             process: None,
             metrics: Metrics::new(),
             warnings: Vec::new(),

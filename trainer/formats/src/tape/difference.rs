@@ -520,7 +520,7 @@ impl fmt::Display for First {
             Kind::Changed(run) if entry.kind == EntryKind::Resume => {
                 write!(
                     f,
-                    "{position}: the {} run was resumed with other values than before: {values}",
+                    "{position}: the {} run was resumed or rolled back, with other values than before: {values}",
                     nth(*run)
                 )
             }

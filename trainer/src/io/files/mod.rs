@@ -34,8 +34,8 @@ pub(crate) use change::{
 };
 pub(crate) use lock::{Lock, lock_identity};
 pub(crate) use replace::{
-    create_unfinished_folder, folders_left_unfinished, is_unfinished, move_aside, replace_file,
-    replace_volatile_file,
+    create_unfinished_folder, folders_left_unfinished, is_unfinished, move_aside,
+    remove_files_left_unfinished, replace_file, replace_volatile_file,
 };
 pub(crate) use temporary::TemporaryFolder;
 

@@ -65,12 +65,7 @@ fn replace(
     if metadata(path)?.is_some() {
         is_ours(path)?;
     }
-    for left in temporaries(path)?.into_iter().filter(|left| is_file(left)) {
-        let opened = open_with(File::options().read(true), &left, Links::Refuse);
-        if opened.ok().and_then(|(file, _)| Claim::of(&left, file)).is_some() {
-            remove_file(&left)?;
-        }
-    }
+    remove_files_left_unfinished(folder_of(path), |name| name == name_of(path))?;
     let (mut aside, claim) = create_unfinished(path, |path| {
         let created = try_create(path)?;
         let file = created.file().try_clone()?;
@@ -82,6 +77,20 @@ fn replace(
     }
     drop(claim);
     replaced
+}
+
+/// Removes the temporary files of the files in a folder whose names `is_of` accepts, except those that a
+/// process is writing.
+pub(crate) fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -> bool) -> Result<()> {
+    let mut left = entries(folder)?;
+    left.retain(|path| is_unfinished(name_of(path)).is_some_and(&is_of) && is_file(path));
+    for left in left {
+        let opened = open_with(File::options().read(true), &left, Links::Refuse);
+        if opened.ok().and_then(|(file, _)| Claim::of(&left, file)).is_some() {
+            remove_file(&left)?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns an error if a path does not end in a name that can be part of a temporary name.

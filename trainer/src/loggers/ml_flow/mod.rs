@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::{Axis, GrowingFile, seconds, stages};
+use crate::checkpoint::{Saved, State};
 use crate::io::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
 use crate::prelude::*;
 use crate::{Record, Span};
@@ -258,7 +259,24 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-#[hook(in = stages::Loggers, state = self.spool, writes)]
+/// The state is that of the spool file.
+#[diagnostic::do_not_recommend]
+impl State for MlFlow {
+    fn save(&self) -> Result<Saved> {
+        self.spool.save()
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.spool.load(saved)
+    }
+
+    /// What the server has received stays there.
+    fn rolls_back(&self) -> bool {
+        false
+    }
+}
+
+#[hook(in = stages::Loggers, state, writes)]
 impl MlFlow {
     /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
     /// IDs.

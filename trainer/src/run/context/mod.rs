@@ -19,10 +19,10 @@ use tch::Tensor;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::lifecycle::{
-    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRunBackward, CanScaleLoss, CanSetBatch,
-    CanSetLoss, CanSetPred, CanSkipBatch, CanStartBackward, CanStop, GradientsBegun, GradientsKept,
-    GradientsWithin, HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin, PredictionBegun,
-    PredictionKept, PredictionWithin, TaskBegun, TaskKept, TaskWithin,
+    BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRollBack, CanRunBackward, CanScaleLoss,
+    CanSetBatch, CanSetLoss, CanSetPred, CanSkipBatch, CanStartBackward, CanStop, GradientsBegun,
+    GradientsKept, GradientsWithin, HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin,
+    PredictionBegun, PredictionKept, PredictionWithin, TaskBegun, TaskKept, TaskWithin,
 };
 use crate::log::history::Metrics;
 use crate::log::{IntoValue, Reduce};
@@ -498,6 +498,42 @@ impl<P> Cx<P> {
         P: CanEndEpoch,
     {
         self.run.requests.end_epoch = true;
+    }
+
+    /// Keeps a copy of the state of the run before the next batch of training, to which
+    /// [`roll_back`](Cx::roll_back) can return: weights, optimizers, gradients, random numbers,
+    /// counters, what was logged, and the [state](crate::checkpoint::State) of the task and of hooks.
+    /// Replaces the copy that was kept before. The copy is in memory, on the CPU, and part of
+    /// checkpoints; it is dropped when another pass over the training data begins.
+    pub fn keep_state(&mut self)
+    where
+        P: CanRollBack,
+    {
+        self.run.requests.keep_state = true;
+    }
+
+    /// Returns to the state that [`keep_state`](Cx::keep_state) kept before the next batch of
+    /// training, and continues with the batch after this one: the batches since then, including this
+    /// one, are skipped. If several processes train together, all of them return.
+    ///
+    /// Only [`batch_idx`](crate::Counters::batch_idx) stays as it is, as for batches that
+    /// [`skip_batch`](Cx::skip_batch) skips; the other counters, and with them learning-rate
+    /// schedules, return to the kept state. The rows of the history and of loggers that were written
+    /// since then are rewound as by a resume: files keep them in `<file>.before-resume-<n>`. The tape
+    /// of the run keeps all its records. A warning says which batches were skipped, and the `reason`, and
+    /// `run.json` has it in `roll_backs`.
+    /// Checkpoints that were requested after this batch, and validations that come due after it, are
+    /// left out; requests to stop stay.
+    ///
+    /// A hook that must not forget that it has returned, such as one that limits how often that
+    /// happens, implements [`State::rolls_back`](crate::checkpoint::State::rolls_back).
+    ///
+    /// The run ends with an error if no state was kept in the current pass over the training data.
+    pub fn roll_back(&mut self, reason: impl Into<String>)
+    where
+        P: CanRollBack,
+    {
+        self.run.requests.roll_back.get_or_insert(reason.into());
     }
 
     /// Stops training after this batch: no further pass begins, and the points after the running

@@ -73,6 +73,12 @@ impl<P> Cx<P> {
         self.run.replay.is_some()
     }
 
+    /// The number of times that the current fit has [rolled back](Cx::roll_back).
+    #[must_use]
+    pub fn roll_backs(&self) -> u64 {
+        self.as_run().progress.roll_backs.len() as u64
+    }
+
     /// Whether this run is a smoke test (see
     /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)).
     #[must_use]

@@ -1,8 +1,16 @@
 //! What the hook that writes the tape needs of a run.
 
 use crate::error::Result;
+use crate::run::Run;
 use crate::run::context::Cx;
 use crate::run::tape::{Recorder, Tape};
+
+impl Run {
+    /// Goes on to record after a resume or a roll-back, with everything that was restored.
+    pub(crate) fn resume_tape(&self) -> Result<()> {
+        self.tape.borrow_mut().as_deref_mut().map_or(Ok(()), |recorder| recorder.resume(self))
+    }
+}
 
 impl<P> Cx<P> {
     /// Calls `body` with the recorder, if the trainer has a tape.
@@ -32,7 +40,7 @@ impl<P> Cx<P> {
 
     /// Goes on to record after a resume.
     pub(crate) fn resume_tape(&self) -> Result<()> {
-        self.outcome(|recorder| recorder.resume(&self.run))
+        self.run.resume_tape()
     }
 
     /// Records the state, if it is due or the fit ends.

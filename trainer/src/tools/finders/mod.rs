@@ -11,10 +11,10 @@ pub use batch_size::{BatchSizeFound, BatchSizeLimit, FindBatchSize};
 pub use curve::{LrCurve, LrPoint};
 pub use learning_rate::FindLr;
 
-use crate::hooks::{LrSchedule, NanGuard};
+use crate::hooks::{LrSchedule, NanGuard, SpikeGuard};
 
 /// The hooks that a finder leaves out without a warning, because it sets the learning rates and
 /// looks at the loss itself.
-fn replaced() -> [TypeId; 2] {
-    [TypeId::of::<LrSchedule>(), TypeId::of::<NanGuard>()]
+fn replaced() -> [TypeId; 3] {
+    [TypeId::of::<LrSchedule>(), TypeId::of::<NanGuard>(), TypeId::of::<SpikeGuard>()]
 }

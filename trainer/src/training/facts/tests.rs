@@ -329,6 +329,10 @@ fn cases() -> Vec<Case> {
         hooks("ReduceOnPlateau::min_lr", "min_lr", [0.1, 0.2].map(|it| plateau().min_lr(it))),
         hooks("ReduceOnPlateau::eps", "eps", [0.1, 0.2].map(|it| plateau().eps(it))),
         hooks("ReduceOnPlateau::part", "part", ["a", "b"].map(|it| plateau().part(it))),
+        hooks("SpikeGuard::window", "window", [2, 3].map(|it| SpikeGuard::new().window(it))),
+        hooks("SpikeGuard::threshold", "threshold", [2.0, 3.0].map(|it| SpikeGuard::new().threshold(it))),
+        hooks("SpikeGuard::keep_every", "keep_every", [2, 3].map(|it| SpikeGuard::new().keep_every(it))),
+        hooks("SpikeGuard::limit", "limit", [2, 3].map(|it| SpikeGuard::new().limit(it))),
         hooks("StochasticDepth::new", "p", [0.1, 0.2].map(|p| StochasticDepth::new("a", p))),
         hooks(
             "StochasticDepth::linear_decay",

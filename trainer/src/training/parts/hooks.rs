@@ -56,6 +56,10 @@ impl Part for HookState {
         !run.hooks.instances[self.index].observes
     }
 
+    fn rolls_back(&self, run: &Run) -> bool {
+        run.hooks.instances[self.index].value.as_ref().is_some_and(self.state.rolls_back)
+    }
+
     fn save(&self, run: &Run) -> Result<Saved> {
         let hook = self.hook;
         let value = run.hooks.instances[self.index].value.as_ref().ok_or_else(|| {

@@ -2,6 +2,7 @@
 //! a resume loads each of them, for several ranks too, and a trial restores them.
 
 mod hooks;
+mod kept;
 mod log;
 mod model;
 mod optimizers;
@@ -17,6 +18,7 @@ use crate::hook::definition::public_path;
 use crate::run::Run;
 use hooks::HookState;
 pub(super) use hooks::type_of;
+use kept::Kept;
 use log::Logged;
 use model::{Gradients, Variables};
 use optimizers::OptimizerState;
@@ -49,6 +51,7 @@ pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box
     parts.push(Box::new(Position));
     parts.push(Box::new(PendingRequests));
     parts.push(Box::new(Entries));
+    parts.extend([Scope::Run, Scope::Rank].map(|scope| -> Box<dyn Part> { Box::new(Kept(scope)) }));
     #[cfg(test)]
     parts.extend(tests::added());
     parts.push(Box::new(RandomState));

@@ -13,9 +13,12 @@ use crate::run::Run;
 /// The parameters and buffers of the task.
 pub(super) struct Variables;
 
+/// The name of the part with the variables.
+pub(super) const VARIABLES: &str = "variables";
+
 impl Part for Variables {
     fn name(&self) -> Cow<'static, str> {
-        "variables".into()
+        VARIABLES.into()
     }
 
     fn file(&self) -> Option<&'static str> {

@@ -79,6 +79,21 @@ pub(crate) trait Part {
         )))
     }
 
+    /// Whether a roll-back restores the part. Defaults to `true`.
+    fn rolls_back(&self, _run: &Run) -> bool {
+        true
+    }
+
+    /// Restores a state that was kept in the current pass over the training data. Defaults to
+    /// [`load`](Part::load).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state does not match the run, or if libtorch fails.
+    fn roll_back(&self, run: &mut Run, kept: &Saved) -> Result<()> {
+        self.load(run, kept)
+    }
+
     /// Loads a saved state.
     ///
     /// # Errors

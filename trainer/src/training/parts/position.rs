@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::part::{Part, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::checkpoint::manifest::Manifest;
-use crate::checkpoint::progress::{FitState, LoopState};
+use crate::checkpoint::progress::{AccumulationWindow, FitState, LoopState};
 use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
 use crate::run::{Requests, Run};
@@ -81,6 +81,16 @@ impl Part for Position {
         run.fit.window.is_last_micro_batch = false;
         Ok(())
     }
+
+    /// Batches that are undone count as skipped batches.
+    fn roll_back(&self, run: &mut Run, kept: &Saved) -> Result<()> {
+        let LoopState { counters, .. } = value(LOOP, "progress", kept)?;
+        let FitState { window, .. } = value(LOOP, "fit", kept)?;
+        let Counters { epoch, batch_idx, .. } = run.progress.counters;
+        run.progress.counters = Counters { epoch, batch_idx, ..counters };
+        run.fit.window = AccumulationWindow { is_last_micro_batch: false, ..window };
+        Ok(())
+    }
 }
 
 /// What hooks have requested of the loop, and the loop has not done yet.
@@ -100,8 +110,21 @@ impl Part for PendingRequests {
         REQUESTS.into()
     }
 
+    fn rolls_back(&self, _run: &Run) -> bool {
+        false
+    }
+
     fn save(&self, run: &Run) -> Result<Saved> {
-        let Requests { skip_batch: _, end_epoch, ref stop, is_of_clock, is_cut_short } = run.requests;
+        // `skip_batch` is of one batch, and the other two are done before a checkpoint is written.
+        let Requests {
+            skip_batch: _,
+            keep_state: _,
+            roll_back: _,
+            end_epoch,
+            ref stop,
+            is_of_clock,
+            is_cut_short,
+        } = run.requests;
         // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
         let stop = stop.clone().filter(|_| !is_of_clock);
         let mut saved = Saved::new();
@@ -131,6 +154,10 @@ impl Part for Entries {
     }
 
     fn decides(&self, _run: &Run) -> bool {
+        false
+    }
+
+    fn rolls_back(&self, _run: &Run) -> bool {
         false
     }
 

@@ -1,0 +1,291 @@
+//! Rolling back when the loss spikes.
+
+use std::collections::VecDeque;
+
+use super::stages;
+use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::distributed::Op;
+use crate::prelude::*;
+use crate::values::float::exact;
+
+/// Detects a spike of the training loss, returns to a state from before it, and skips the batches
+/// since then, as in the training of PaLM (Chowdhery et al., *PaLM: Scaling Language Modeling with
+/// Pathways*, 2022, section 5.1).
+///
+/// ```
+/// use trainer::hooks::SpikeGuard;
+/// use trainer::prelude::*;
+///
+/// # fn main() -> Result<()> {
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-3))
+///     .hook(SpikeGuard::new().window(200).keep_every(50))
+///     .build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// - **What a spike is**: a loss that is not finite, or that is above `mean + threshold · std`, with
+///   the mean and the standard deviation (over `n`) of the losses of the last
+///   [`window`](SpikeGuard::window) batches. Until there are that many, only losses that are not
+///   finite count. The [`threshold`](SpikeGuard::threshold) of 7 standard deviations is that of the
+///   spike score in OLMo 2 (OLMo Team, *2 OLMo 2 Furious*, 2025), whose window is 1,000. The loss
+///   of a batch is its mean over all processes.
+/// - **What happens**: before the next batch, the run returns to the state that was kept last, with
+///   [`Cx::roll_back`]. The batches since then, including that with the spike, are skipped: only
+///   [`batch_idx`](Counters::batch_idx) counts them, and learning-rate schedules do not. A warning
+///   says so, and `run.json` has it in `roll_backs`: "rolled back from batch 812 to batch 800 of
+///   epoch 0, skipped 12 batches". The metric `train/spike_guard/roll_backs` counts the roll-backs
+///   of an epoch.
+/// - **Which state is kept**: that at the start of each training epoch, and that after every
+///   [`keep_every`](SpikeGuard::keep_every) optimizer steps, in memory on the CPU, and in
+///   checkpoints, which are therefore about twice as large. A roll-back returns at most to the
+///   start of the epoch.
+/// - **How often**: the spike after the [`limit`](SpikeGuard::limit) is reached ends the run with
+///   an error that lists all of them.
+/// - **What it costs**: reading the loss of each batch waits for the device.
+///
+/// A resumed run rolls back as the interrupted one would have done. The losses of skipped batches
+/// are not part of the window.
+#[derive(Debug)]
+pub struct SpikeGuard {
+    window: u64,
+    threshold: f64,
+    keep_every: u64,
+    limit: u64,
+    /// The losses of the last batches, oldest first.
+    losses: VecDeque<f64>,
+    /// The losses when the state was kept.
+    kept_losses: VecDeque<f64>,
+    /// The optimizer steps when the state was kept.
+    kept_at: u64,
+    /// A description of each spike of this fit.
+    spikes: Vec<String>,
+    /// Whether the last spike is not logged yet.
+    is_unlogged: bool,
+}
+
+impl SpikeGuard {
+    /// Compares each loss with those of the last 100 batches, and keeps a state every 100 optimizer
+    /// steps.
+    #[must_use]
+    pub fn new() -> Self {
+        SpikeGuard {
+            window: 100,
+            threshold: 7.0,
+            keep_every: 100,
+            limit: 3,
+            losses: VecDeque::new(),
+            kept_losses: VecDeque::new(),
+            kept_at: 0,
+            spikes: Vec::new(),
+            is_unlogged: false,
+        }
+    }
+
+    /// The number of batches whose losses a loss is compared with, at least 2. Defaults to 100.
+    #[must_use]
+    pub fn window(mut self, batches: u64) -> Self {
+        self.window = batches;
+        self
+    }
+
+    /// The number of standard deviations above the mean from which on a loss is a spike, above 0.
+    /// Defaults to 7.
+    #[must_use]
+    pub fn threshold(mut self, deviations: f64) -> Self {
+        self.threshold = deviations;
+        self
+    }
+
+    /// Keeps a state after every `n` optimizer steps, at least 1. Defaults to 100.
+    #[must_use]
+    pub fn keep_every(mut self, n: u64) -> Self {
+        self.keep_every = n;
+        self
+    }
+
+    /// The maximum number of roll-backs in a fit, at least 1. Defaults to 3.
+    #[must_use]
+    pub fn limit(mut self, roll_backs: u64) -> Self {
+        self.limit = roll_backs;
+        self
+    }
+
+    /// Returns a description of each spike of this fit.
+    #[must_use]
+    pub fn spikes(&self) -> &[String] {
+        &self.spikes
+    }
+
+    /// Returns an error if a setting is invalid.
+    fn check(&self) -> Result<()> {
+        let (method, value, expected) = match () {
+            () if self.window < 2 => ("window", self.window.to_string(), "at least 2 batches"),
+            () if !(self.threshold.is_finite() && self.threshold > 0.0) => {
+                ("threshold", format!("{:?}", self.threshold), "a finite number above 0")
+            }
+            () if self.keep_every == 0 => ("keep_every", "0".to_owned(), "at least 1 optimizer step"),
+            () if self.limit == 0 => ("limit", "0".to_owned(), "at least 1 roll-back"),
+            () => return Ok(()),
+        };
+        Err(Error::msg(format!("`SpikeGuard` has `.{method}({value})`: expected {expected}")))
+    }
+
+    /// Returns why a loss is a spike, if it is one.
+    fn why_spike(&self, loss: f64) -> Option<String> {
+        if !loss.is_finite() {
+            return Some(format!("the loss is {loss}"));
+        }
+        if (self.losses.len() as u64) < self.window {
+            return None;
+        }
+        let count = self.losses.len() as f64;
+        let mean = self.losses.iter().sum::<f64>() / count;
+        let variance = self.losses.iter().map(|own| (own - mean).powi(2)).sum::<f64>() / count;
+        let limit = mean + self.threshold * variance.sqrt();
+        (loss > limit).then(|| {
+            format!(
+                "the loss is {}, above {}, the mean of the last {} batches plus {} standard deviations",
+                exact(loss),
+                exact(limit),
+                self.losses.len(),
+                exact(self.threshold)
+            )
+        })
+    }
+
+    fn note_kept(&mut self, counters: Counters) {
+        self.kept_at = counters.optimizer_steps;
+        self.kept_losses.clone_from(&self.losses);
+    }
+}
+
+impl Default for SpikeGuard {
+    fn default() -> Self {
+        SpikeGuard::new()
+    }
+}
+
+/// Returns the loss of the current batch over all ranks; `None` if no rank has one.
+fn loss_of(cx: &Cx<AfterStep>) -> Result<Option<f64>> {
+    let own = cx.step_loss().map(|loss| loss.double_value(&[]));
+    let world = cx.world();
+    if world.size() == 1 {
+        return Ok(own);
+    }
+    let weight = own.map_or(0.0, |_| cx.weight());
+    let sums = Tensor::from_slice(&[own.unwrap_or(0.0) * weight, weight]);
+    world.all_reduce("the loss that `SpikeGuard` checks", &sums, Op::Sum)?;
+    let [loss, weight] = [0, 1].map(|nth| sums.double_value(&[nth]));
+    Ok((weight > 0.0).then(|| loss / weight))
+}
+
+#[hook(in = stages::StepControl, single, state, settings, trial = false)]
+impl SpikeGuard {
+    /// Forgets an earlier fit. Returns an error if a setting is invalid.
+    #[hook(only = train)]
+    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
+        self.losses.clear();
+        self.spikes.clear();
+        self.is_unlogged = false;
+        self.check()
+    }
+
+    /// Keeps the state at the start of the epoch.
+    fn before_train_epoch(&mut self, cx: &mut Cx<BeforeTrainEpoch>) {
+        cx.keep_state();
+        self.note_kept(cx.counters());
+    }
+
+    /// Checks the loss, and keeps the state when that is due.
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        if std::mem::take(&mut self.is_unlogged) {
+            cx.log_as("spike_guard/roll_backs", 1.0, Reduce::Sum);
+        }
+        let Some(loss) = loss_of(cx)? else { return Ok(()) };
+        let counters = cx.counters();
+        if let Some(why) = self.why_spike(loss) {
+            // The batch is done, so its index is one less than the number of batches.
+            self.spikes.push(format!(
+                "batch {} of epoch {}: {why}",
+                counters.batch_idx.saturating_sub(1),
+                counters.epoch
+            ));
+            if self.spikes.len() as u64 > self.limit {
+                let listed: String = self.spikes.iter().map(|spike| format!("\n- {spike}")).collect();
+                return Err(Error::msg(format!(
+                    "the loss spiked again after {} roll-backs, the limit: lower the learning rate, clip the gradients, or raise \
+                     `.limit(…)`; the spikes:{listed}",
+                    self.limit
+                )));
+            }
+            self.losses.clone_from(&self.kept_losses);
+            self.is_unlogged = true;
+            cx.roll_back(why);
+            return Ok(());
+        }
+        self.losses.push_back(loss);
+        if self.losses.len() as u64 > self.window {
+            self.losses.pop_front();
+        }
+        if counters.optimizer_steps >= self.kept_at.saturating_add(self.keep_every) {
+            cx.keep_state();
+            self.note_kept(counters);
+        }
+        Ok(())
+    }
+}
+
+/// Saves the losses and the spikes, which a roll-back keeps. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for SpikeGuard {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.set("losses", &self.losses)?;
+        saved.set("kept_losses", &self.kept_losses)?;
+        saved.set("kept_at", &self.kept_at)?;
+        saved.set("spikes", &self.spikes)?;
+        saved.set("is_unlogged", &self.is_unlogged)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.losses = saved.get("losses")?;
+        self.kept_losses = saved.get("kept_losses")?;
+        self.kept_at = saved.get("kept_at")?;
+        self.spikes = saved.get("spikes")?;
+        self.is_unlogged = saved.get("is_unlogged")?;
+        Ok(())
+    }
+
+    fn rolls_back(&self) -> bool {
+        false
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for SpikeGuard {
+    fn settings(&self) -> SettingList {
+        let SpikeGuard {
+            window,
+            threshold,
+            keep_every,
+            limit,
+            losses: _,
+            kept_losses: _,
+            kept_at: _,
+            spikes: _,
+            is_unlogged: _,
+        } = self;
+        SettingList::new()
+            .with("window", window)
+            .with("threshold", threshold)
+            .with("keep_every", keep_every)
+            .with("limit", limit)
+    }
+}

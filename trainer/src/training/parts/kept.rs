@@ -1,0 +1,138 @@
+//! The state that a run can return to, which a resumed run needs as well.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::model::VARIABLES;
+use super::part::{Part, Scope, is_count, require, value};
+use crate::checkpoint::files::STATE;
+use crate::checkpoint::{Saved, States};
+use crate::error::Result;
+use crate::run::{KeptState, Run};
+
+/// The kept states of the parts of one scope. Those that are equal on all ranks are saved once.
+pub(super) struct Kept(pub(super) Scope);
+
+/// What a kept state has besides the states of parts.
+#[derive(Deserialize, Serialize)]
+struct SavedKept {
+    /// The names of the parts, whose tensors have their index in the name.
+    parts: Vec<String>,
+    values: Vec<BTreeMap<String, String>>,
+    rows: u64,
+    epoch: u64,
+    batch_idx: u64,
+}
+
+impl Kept {
+    fn key(&self) -> &'static str {
+        match self.0 {
+            Scope::Run => "kept",
+            Scope::Rank => "kept_of_rank",
+        }
+    }
+}
+
+impl Part for Kept {
+    fn name(&self) -> Cow<'static, str> {
+        self.key().into()
+    }
+
+    fn scope(&self) -> Scope {
+        self.0
+    }
+
+    fn file(&self) -> Option<&'static str> {
+        Some(STATE)
+    }
+
+    /// The state that is kept follows from the batches before.
+    fn decides(&self, _run: &Run) -> bool {
+        false
+    }
+
+    /// A kept state does not contain another one.
+    fn rolls_back(&self, _run: &Run) -> bool {
+        false
+    }
+
+    fn save(&self, run: &Run) -> Result<Saved> {
+        let mut saved = Saved::new();
+        let Some(kept) = &run.kept else {
+            saved.set("state", &None::<SavedKept>)?;
+            return Ok(saved);
+        };
+        // In the run that begins with the end of a replay, hooks that write begin anew.
+        let is_used = |index: usize| run.replay.is_none() || !run.hooks.instances[index].writes;
+        let mut own: Vec<(String, Saved)> = Vec::new();
+        for part in super::with_values(run, is_used) {
+            let Some(state) = kept.states.get(&*part.name()) else { continue };
+            if part.scope() == self.0 {
+                own.push((part.name().into_owned(), state.shallow_clone()));
+            } else if self.0 == Scope::Rank && run.rank > 0 && *part.name() == *VARIABLES {
+                // Ranks average the buffers before a checkpoint, but a state is kept as it is.
+                let is_buffer =
+                    |name: &str| run.model.vars.iter().any(|var| var.name == *name && !var.is_parameter);
+                let mut buffers = state.shallow_clone();
+                buffers.tensors.retain(|name, _| is_buffer(name));
+                own.push((VARIABLES.to_owned(), buffers));
+            }
+        }
+        for (nth, (_, state)) in own.iter().enumerate() {
+            for (kind, tensors) in [("", &state.tensors), ("average/", &state.averages)] {
+                for (name, tensor) in tensors {
+                    saved.set_tensor(&format!("{nth}/{kind}{name}"), tensor)?;
+                }
+            }
+        }
+        let (own, values) = own.into_iter().map(|(part, state)| (part, state.values)).unzip();
+        let &KeptState { rows, epoch, batch_idx, .. } = kept;
+        let state = SavedKept { parts: own, values, rows: rows as u64, epoch, batch_idx };
+        saved.set("state", &Some(state))?;
+        Ok(saved)
+    }
+
+    fn validate(&self, saved: &Saved) -> Result<()> {
+        let Some(state) = value::<Option<SavedKept>>(self.key(), "state", saved)? else { return Ok(()) };
+        let numbers = [state.rows, state.epoch, state.batch_idx].into_iter().all(is_count);
+        require(self.key(), &[("state", numbers && state.parts.len() == state.values.len())])
+    }
+
+    /// A checkpoint of an earlier version has no kept state.
+    fn is_left_out(&self, _run: &Run) -> bool {
+        true
+    }
+
+    fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
+        let Some(state) = value::<Option<SavedKept>>(self.key(), "state", saved)? else {
+            run.kept = None;
+            return Ok(());
+        };
+        // The states of `Scope::Run` are loaded first.
+        let mut states = match (self.0, run.kept.take()) {
+            (Scope::Rank, Some(kept)) => kept.states,
+            _ => States::new(),
+        };
+        for (nth, (part, values)) in state.parts.into_iter().zip(state.values).enumerate() {
+            let mut own = Saved { values, ..Saved::new() };
+            for (key, tensor) in &saved.tensors {
+                let Some((index, name)) = key.split_once('/') else { continue };
+                if index == nth.to_string() {
+                    match name.strip_prefix("average/") {
+                        Some(name) => own.averages.insert(name.to_owned(), tensor.shallow_clone()),
+                        None => own.tensors.insert(name.to_owned(), tensor.shallow_clone()),
+                    };
+                }
+            }
+            match states.get_mut(&part) {
+                Some(of_main) => of_main.tensors.extend(own.tensors),
+                None => drop(states.insert(part, own)),
+            }
+        }
+        let rows = usize::try_from(state.rows).unwrap_or(usize::MAX);
+        run.kept = Some(KeptState { states, rows, epoch: state.epoch, batch_idx: state.batch_idx });
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Copies of the state of a run, to which it can return without a checkpoint.
+
+use super::{parts, records, save};
+use crate::checkpoint::Saved;
+use crate::error::{Error, Result};
+use crate::run::{KeptState, Run};
+
+/// Returns to the kept state if a hook has requested that, and then keeps the current state if a
+/// hook has requested that.
+#[inline]
+pub(super) fn fulfill_requests(run: &mut Run) -> Result<()> {
+    if run.requests.roll_back.is_some() {
+        roll_back(run)?;
+    }
+    if run.requests.keep_state { keep(run) } else { Ok(()) }
+}
+
+/// Keeps a copy of the state. If several processes train together, every rank must call this.
+#[cold]
+fn keep(run: &mut Run) -> Result<()> {
+    run.requests.keep_state = false;
+    // A record that is in flight belongs to the state that is kept, as in a checkpoint.
+    records::flush(run)?;
+    let mut kept = parts::all(run);
+    kept.retain(|part| part.rolls_back(run));
+    let mut states = parts::save(run, &kept)?;
+    states.values_mut().try_for_each(Saved::own_its_memory)?;
+    run.kept = Some(KeptState {
+        states,
+        rows: run.history.len(),
+        epoch: run.progress.counters.epoch,
+        batch_idx: run.progress.counters.batch_idx,
+    });
+    Ok(())
+}
+
+/// Returns to the kept state, except that the pass over the training data continues with its next
+/// batch.
+#[cold]
+fn roll_back(run: &mut Run) -> Result<()> {
+    let Some(reason) = run.requests.roll_back.take() else { return Ok(()) };
+    let Some(kept) = run.kept.take() else { return Err(nothing_kept(run, &reason)) };
+    save::complete(run)?;
+    // What hooks have requested or logged since then is undone.
+    run.requests.keep_state = false;
+    run.checkpoints.requests.get_mut().clear();
+    run.log.get_mut().records.in_flight = None;
+    run.log.get_mut().records.is_due = false;
+    for part in parts::all(run) {
+        if let Some(saved) = kept.states.get(&*part.name()) {
+            // Hooks may take the tensors as their own, and the state may be needed again.
+            let mut copy = saved.shallow_clone();
+            copy.own_its_memory()?;
+            part.roll_back(run, &copy)?;
+        }
+    }
+    run.history.truncate(kept.rows);
+    run.checkpoints.journal.rewind(kept.rows)?;
+    run.resume_tape()?;
+    let done = run.progress.counters.batch_idx;
+    let skipped = done.saturating_sub(kept.batch_idx);
+    let es = if skipped == 1 { "" } else { "es" };
+    let text = format!(
+        "rolled back from batch {done} to batch {} of epoch {}, skipped {skipped} batch{es}: {reason}",
+        kept.batch_idx, kept.epoch
+    );
+    run.progress.roll_backs.push(text.clone());
+    run.warn(text);
+    run.kept = Some(kept);
+    Ok(())
+}
+
+fn nothing_kept(run: &Run, reason: &str) -> Error {
+    run.locate(Error::usage(format!(
+        "a hook called `cx.roll_back(…)` ({reason}), but no state of this pass over the training data is kept: call \
+         `cx.keep_state()` at `before_train_epoch`"
+    )))
+}
