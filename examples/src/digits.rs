@@ -3,7 +3,9 @@
 //! Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, UCI Machine Learning
 //! Repository, CC BY 4.0; its test set, as scikit-learn ships it.
 
+use std::fs;
 use std::io::Read;
+use std::path::Path;
 
 use flate2::read::GzDecoder;
 use tch::{Kind, Tensor};
@@ -38,6 +40,23 @@ impl Digits {
             Digits { images: images.index_select(0, &rows), labels: labels.index_select(0, &rows) }
         };
         Ok((part(&held_out.logical_not()), part(&held_out)))
+    }
+}
+
+impl Digits {
+    /// Writes the images as PNG files, in a folder for each digit.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file cannot be written.
+    pub fn write_images(&self, folder: &Path) -> Result<()> {
+        for (nth, label) in Vec::<i64>::try_from(&self.labels)?.into_iter().enumerate() {
+            let class = folder.join(label.to_string());
+            fs::create_dir_all(&class)?;
+            let image = (self.images.get(nth as i64) * 255.0).round().to_kind(Kind::Uint8);
+            tch::vision::image::save(&image.view([1, 8, 8]), class.join(format!("{nth:04}.png")))?;
+        }
+        Ok(())
     }
 }
 

@@ -178,24 +178,30 @@ fn child_process() {
     let mut valid = NamedLoaders::new().add("clean", valid(30, 0.7)).add("noisy", valid(20, 1.3));
     let summary = trainer.fit(&mut train, Some(&mut valid)).unwrap();
 
+    let mut end = end_of(&trainer, &summary);
+    end["counts"] = format!("{:?}", trainer.hook::<Counts>().unwrap()).into();
+    end["spikes"] = serde_json::json!(trainer.hook::<SpikeGuard>().unwrap().spikes());
+    fs::write(folder.join("end.json"), serde_json::to_string_pretty(&end).unwrap()).unwrap();
+}
+
+/// Returns the final state of a run with averages, early stopping and checkpoints.
+pub(crate) fn end_of(trainer: &Trainer<impl Task>, summary: &Summary) -> serde_json::Value {
     let averages: BTreeMap<&str, String> =
         trainer.hook::<Ema>().unwrap().average().map(|(name, tensor)| (name, bits(tensor))).collect();
-    let end = serde_json::json!({
-        "state": exact_state(&trainer),
+    let best = trainer.hook::<Checkpoint>().unwrap().best();
+    serde_json::json!({
+        "state": exact_state(trainer),
         "averages": averages,
         "step": format!("{:?}", summary.counters),
         "metrics": format!("{:?}", summary.metrics),
         "history": format!("{:?}", summary.history),
-        "counts": format!("{:?}", trainer.hook::<Counts>().unwrap()),
         "lr": format!("{:?}", trainer.optimizer().unwrap().groups()[0].lr),
-        "spikes": trainer.hook::<SpikeGuard>().unwrap().spikes(),
         "best": format!("{:?}", trainer.hook::<EarlyStopping>().unwrap().best()),
-        "kept": trainer.hook::<Checkpoint>().unwrap().best().map(|(path, value)| (path.file_name().map(ToOwned::to_owned), value)),
-    });
-    fs::write(folder.join("end.json"), serde_json::to_string_pretty(&end).unwrap()).unwrap();
+        "kept": best.map(|(path, value)| (path.file_name().map(ToOwned::to_owned), value)),
+    })
 }
 
-pub(crate) fn bits(tensor: &Tensor) -> String {
+fn bits(tensor: &Tensor) -> String {
     let values: Vec<f64> = Vec::try_from(&tensor.to_kind(Kind::Double).view([-1])).unwrap();
     values.iter().map(|value| format!("{:x} ", value.to_bits())).collect()
 }
@@ -272,11 +278,13 @@ fn difference(one: &End, other: &End) -> String {
 
 #[test]
 fn a_run_killed_at_random_moments_ends_like_an_uninterrupted_one() {
-    ends_like_an_uninterrupted_one("kills::child_process");
+    let state = ends_like_an_uninterrupted_one("kills::child_process");
+    assert!(state.contains("of epoch "), "the run has not rolled back: {state}");
 }
 
-/// Kills the runs of a program at random moments, and starts each again until it has ended.
-pub(crate) fn ends_like_an_uninterrupted_one(program: &str) {
+/// Kills the runs of a program at random moments, starts each again until it has ended, and returns
+/// the state that all end with.
+pub(crate) fn ends_like_an_uninterrupted_one(program: &str) -> String {
     let parent = scratch(program.split("::").next().unwrap()).canonicalize().unwrap();
     let [whole, killed] = ["whole", "killed"].map(|name| parent.join(name));
     fs::create_dir(&whole).unwrap();
@@ -285,7 +293,6 @@ pub(crate) fn ends_like_an_uninterrupted_one(program: &str) {
     let mut command = watched_process(program, &whole);
     command.env("FAULTS_LOG", &log);
     let expected = end(&start(command, &whole).wait_with_output().unwrap(), &whole);
-    assert!(expected.state.contains("of epoch "), "the run has not rolled back: {}", expected.state);
     let duration = usize::try_from(begun.elapsed().as_millis()).unwrap();
     let changes = recorded_changes(&fs::read(&log).unwrap(), &whole).len();
     let limit = 3 * bytes(&whole);
@@ -334,4 +341,5 @@ pub(crate) fn ends_like_an_uninterrupted_one(program: &str) {
     }
     println!("{done} kills in {runs} runs, {changes} changes to files in a run");
     fs::remove_dir_all(&parent).unwrap();
+    expected.state
 }

@@ -22,6 +22,8 @@ mod preload;
 #[path = "../it/pt_archive.rs"]
 mod pt_archive;
 #[cfg(target_os = "linux")]
+mod streams;
+#[cfg(target_os = "linux")]
 #[allow(dead_code)]
 #[path = "../it/support.rs"]
 mod support;

@@ -1,14 +1,15 @@
-//! Classifies handwritten digits with a Vision Transformer, with MixUp and lower learning rates for
-//! its first layers.
+//! Classifies handwritten digits, in a folder of images for each, with a Vision Transformer, with
+//! MixUp and lower learning rates for its first layers.
 //!
 //! It begins with random weights. `vit --weights DIR` fine-tunes a published model instead, whose
 //! `config.json` and `model.safetensors` are in a folder, such as those of
 //! `WinKawaks/vit-tiny-patch16-224`; the images are then scaled to its size, so that a GPU helps.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use examples::digits::Digits;
 use models::{Files, Vit, VitConfig, loss};
+use trainer::data::ImageFolder;
 use trainer::hooks::{LrSchedule, MixUp, Progress};
 use trainer::metrics::Accuracy;
 use trainer::prelude::*;
@@ -38,13 +39,11 @@ fn weights_folder() -> Result<Option<PathBuf>> {
     }
 }
 
-/// Returns digits as images of the size that the model expects, with values from -1 to 1.
-fn loader(digits: &Digits, config: &VitConfig) -> Result<InMemory<(Tensor, Tensor)>> {
-    let size = config.image_size;
-    let images = digits.images.view([-1, 1, 8, 8]) * 2.0 - 1.0;
-    let images = images.upsample_bilinear2d([size, size], false, None, None);
-    let images = images.expand([-1, config.num_channels, -1, -1], false);
-    InMemory::new((images, digits.labels.shallow_clone()))
+/// Returns the images in a folder, in the size that the model expects, with values from -1 to 1.
+fn images(folder: &Path, config: &VitConfig) -> Result<impl Dataset<Row = (Tensor, i64)> + use<>> {
+    let size = u32::try_from(config.image_size).map_err(Error::new)?;
+    let images = ImageFolder::open(folder)?.size(size, size).grayscale(config.num_channels == 1);
+    Ok(images.map(|(image, class), _| Ok((image * 2.0 - 1.0, class))))
 }
 
 fn main() -> Result<()> {
@@ -56,9 +55,12 @@ fn main() -> Result<()> {
         None => small(),
     };
     let config = config.classes(10).dropout(0.1);
-    let (train, valid) = Digits::load()?;
-    let mut train = loader(&train, &config)?.batch_size(64).shuffle(1);
-    let mut valid = loader(&valid, &config)?.batch_size(128);
+    let [train, valid] = ["runs/vit/train", "runs/vit/valid"].map(Path::new);
+    let digits = Digits::load()?;
+    digits.0.write_images(train)?;
+    digits.1.write_images(valid)?;
+    let mut train = DataLoader::new(images(train, &config)?).batch_size(64).shuffle(1).workers(1);
+    let mut valid = DataLoader::new(images(valid, &config)?).batch_size(128);
 
     let vs = nn::VarStore::new(Device::cuda_if_available());
     let vit = Vit::new(&vs.root(), &config);
