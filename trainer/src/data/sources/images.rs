@@ -124,7 +124,8 @@ fn find_images(folder: &Path, class: usize, images: &mut Vec<(PathBuf, usize)>) 
         let is_image = EXTENSIONS.contains(&extension.to_lowercase().as_str());
         if is_hidden(&path) {
             continue;
-        } else if path.is_dir() {
+        }
+        if path.is_dir() {
             find_images(&path, class, images)?;
         } else if is_image {
             images.push((path, class));

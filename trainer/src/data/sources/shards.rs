@@ -70,8 +70,8 @@ pub struct Indexed<I> {
 /// The rows of many files, called shards, which together may be much larger than memory:
 /// [`Shards::tar`] and [`Shards::parquet`]. Shards may have different numbers of rows.
 ///
-/// To open them reads only where the rows are, so that the rows of any batch can be read at once,
-/// also after a resume. A shuffled epoch reads one part of the data after the other: it shuffles the
+/// Opening shards reads where their rows are, and not the rows. The rows of any batch can then be read
+/// directly, also after a resume. A shuffled epoch reads one part of the data after the other: it shuffles the
 /// shards, and then the rows within each [`buffer`](Shards::buffer) of consecutive rows.
 ///
 /// # Damaged shards
