@@ -215,6 +215,7 @@ fn tar_shards(folder: &Path, shards: usize) {
     }
 }
 
+#[allow(clippy::needless_pass_by_value)] // as a closure of `Dataset::map`
 fn text_of_sample(sample: Sample, _: &mut RowRng) -> Result<Text> {
     assert_eq!(sample.part("note.cls")?.len().to_string(), sample.key()[5..]);
     Ok(Text(sample.text("txt")?.to_owned()))
