@@ -83,7 +83,7 @@ impl<D: Dataset> DataLoader<D> {
     /// Packs sequences into rows of `length` tokens, so that little of a batch is padding. Each
     /// batch has as many rows as [`batch_size`](DataLoader::batch_size) says.
     ///
-    /// Among the sequences that were read ahead (256, see [`Packing::read_ahead`]), the oldest is
+    /// Among the sequences that were read ahead (256, see [`ByLength::read_ahead`]), the oldest is
     /// placed first, and then the longest ones, each into the row with the least room that is
     /// enough for it (best fit). A sequence of more than `length` tokens is split.
     ///
