@@ -125,12 +125,6 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .group("conv.*", AdamW::new(0.01))
         .group("bn.*", AdamW::new(0.01))
         .group("fc.bias", AdamW::new(0.01));
-    let text = ToFile::in_run_folder("values.tsv", |record, out| {
-        for (name, value) in record.scalars() {
-            writeln!(out, "{}\t{name}\t{value}", record.counters().batches_seen)?;
-        }
-        Ok(())
-    });
     let checkpoint = Checkpoint::in_run_folder()
         .every(Every::Steps(2))
         .keep_last(KEPT[0])
@@ -163,9 +157,19 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .hook(JsonLines::new())
         .hook(Report::new())
         .hook(TensorBoard::new())
-        .hook(text)
+        .hook(text())
         .tape(trainer::Tape::full())
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))
+}
+
+/// Returns a logger of one's own.
+pub(crate) fn text() -> ToFile {
+    ToFile::in_run_folder("values.tsv", |record, out| {
+        for (name, value) in record.scalars() {
+            writeln!(out, "{}\t{name}\t{value}", record.counters().batches_seen)?;
+        }
+        Ok(())
+    })
 }
 
 /// The program that is killed. It writes its final state to `end.json`.

@@ -7,12 +7,12 @@ use std::time::Duration;
 use trainer::data::rand::Rng;
 use trainer::data::{IGNORED, Mixture, RowRng, Sample, Sequence, Sequences, Shards, TokenFile};
 use trainer::hooks::{Checkpoint, EarlyStopping, Ema, LrSchedule};
-use trainer::loggers::{Csv, JsonLines};
+use trainer::loggers::{Csv, JsonLines, Report, TensorBoard};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::tch::nn::Module;
 
-use crate::kills::{FOLDER, KEPT, end_of, ends_like_an_uninterrupted_one};
+use crate::kills::{FOLDER, KEPT, end_of, ends_like_an_uninterrupted_one, text};
 
 /// Writes 12 tar files of texts of different lengths, the last of which is cut, and a file of
 /// tokens.
@@ -123,6 +123,9 @@ fn child_process() {
         .hook(Ema::new(0.9))
         .hook(Csv::new())
         .hook(JsonLines::new())
+        .hook(TensorBoard::new())
+        .hook(Report::new())
+        .hook(text())
         .tape(trainer::Tape::full())
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(2)))
         .build()
