@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+#[allow(unused_imports)]
+use trainer::AddVariables as _;
 use trainer::checkpoint::LoadWeights;
 #[allow(unused_imports)]
 use trainer::checkpoint::Settings as _;
@@ -461,4 +463,43 @@ pub mod moments {
             self.0 += 1;
         }
     }
+}
+
+fn rows(tokens: trainer::data::TokenFile, loader: DataLoader<Vec<Vec<i64>>>) -> Result<()> {
+    use trainer::data::{RowRng, Sequence, TokenFile, augment};
+    let _ = TokenFile::open("tokens.npy")?;
+    let _ = TokenFile::u16("tokens.bin")?;
+    let _ = TokenFile::u32("tokens.bin")?;
+    let _ = tokens.sequence(0);
+    let _ = tokens.windows(0, 1);
+    let rows = || vec![Sequence::new(vec![1])];
+    let _ = rows().balanced(&[0]);
+    let _ = rows().folds(5, 42);
+    let _ = rows().random_split(42, [0.9, 0.1]);
+    let _ = rows().subset(vec![0]);
+    let _ = Dataset::order(&rows(), 0, None)?;
+    let _ = |rng: &mut RowRng| Dataset::row(&rows(), 0, rng);
+    let _ = loader.pack(0).read_ahead(0);
+    let _ = DataLoader::new(rows()).by_length(&[64], Sequence::len);
+    let _ = trainer::data::IGNORED;
+    let _ = trainer::data::pad(&[vec![1_i64]], 0)?;
+    let _ = |image: &Tensor, rng: &mut RowRng| augment::color_jitter(image, 0.1, 0.1, rng);
+    let _ = |image: &Tensor, rng: &mut RowRng| augment::random_crop(image, (1, 1), 0, rng);
+    let _ = |image: &Tensor| augment::normalize(image, &[0.5], &[0.5]);
+    Ok(())
+}
+
+fn added<T: Task>(trainer: Trainer<T>, teacher: trainer::hooks::Distillation) -> Result<()> {
+    use trainer::hooks::{Lora, SpikeGuard};
+    let _ = Lora::new("*", 8).alpha(16.0).dropout(0.1).transposed("*");
+    let _ = trainer.hook::<Lora>()?;
+    let _ = trainer.vars();
+    let _ = teacher.hint("a", "b", 1.0).temperature(2.0).weight(0.5);
+    let _ = SpikeGuard::new().limit(3);
+    Ok(())
+}
+
+fn roll_back(cx: &mut Cx<AfterLoss>) {
+    cx.keep_state();
+    cx.roll_back("the loss is too high");
 }
