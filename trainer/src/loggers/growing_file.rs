@@ -56,8 +56,9 @@ const MAX_PENDING: usize = 16 << 20;
 /// ```
 ///
 /// Rows that an interrupted run wrote after its last checkpoint are not deleted: the resumed run
-/// moves them to `<file>.before-resume-<n>`. So does a run that [rolls back](crate::Cx::roll_back). A file that no longer begins with the rows that it had
-/// at the time of the checkpoint is an error. Links are not followed: the file itself must be a
+/// moves them to `<file>.before-resume-<n>`. So does a run that [rolls
+/// back](crate::Cx::roll_back). A file that no longer begins with the rows that it had at the time
+/// of the checkpoint is an error. Links are not followed: the file itself must be a
 /// regular file, and in the run folder it must not be in a link to another folder.
 #[derive(Debug)]
 pub struct GrowingFile {

@@ -26,9 +26,9 @@ use crate::prelude::*;
 /// [set](crate::TrainerBuilder::hyperparameter), such as `▸ beta1`, begin with a mark that sorts
 /// them after its own.
 ///
-/// A resumed run begins a new file, and moves what the interrupted run wrote after its last
-/// checkpoint to `….before-resume-<n>`, so that no point of a curve is duplicated. A TensorBoard
-/// that is already running updates its curves.
+/// A resumed run, and one that has rolled back, begins a new file, and moves what was written after
+/// the checkpoint, or is undone, to `….before-resume-<n>`, so that no point of a curve is
+/// duplicated. A TensorBoard that is already running updates its curves.
 #[derive(Debug)]
 pub struct TensorBoard {
     file: GrowingFile,
@@ -43,6 +43,8 @@ pub struct TensorBoard {
     status: Status,
     /// Whether the run is being resumed, and has not loaded a checkpoint yet.
     is_resuming: bool,
+    /// Whether the run has rolled back, maybe to an earlier file, and has written nothing since.
+    is_rolled_back: bool,
 }
 
 impl Default for TensorBoard {
@@ -56,6 +58,7 @@ impl Default for TensorBoard {
             hyperparameters: Vec::new(),
             status: Status::Success,
             is_resuming: false,
+            is_rolled_back: false,
         }
     }
 }
@@ -141,6 +144,9 @@ impl TensorBoard {
 
     /// Appends events, preceded by the header events if the file has none yet.
     fn append<P>(&mut self, cx: &Cx<P>, step: u64, add: impl FnOnce(&mut Events)) -> Result<()> {
+        if std::mem::take(&mut self.is_rolled_back) && !cx.is_fast_dev_run() {
+            self.begin_part(cx)?;
+        }
         let mut events = Events { bytes: Vec::new(), time: seconds(SystemTime::now()), step };
         if !std::mem::replace(&mut self.has_version, true) {
             events.version();
@@ -225,6 +231,8 @@ impl State for TensorBoard {
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
+        // A resume calls `begin_part` itself.
+        self.is_rolled_back = !self.is_resuming && self.has_version;
         self.part = saved.get("part")?;
         self.has_hyperparameters = saved.get("has_hyperparameters")?;
         self.file = self.file_of(self.part);
