@@ -162,7 +162,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .on::<AfterTransfer>("slow", |_| std::thread::sleep(Duration::from_millis(1)))
 }
 
-/// Returns a logger of one's own.
+/// Returns a custom logger.
 pub(crate) fn text() -> ToFile {
     ToFile::in_run_folder("values.tsv", |record, out| {
         for (name, value) in record.scalars() {

@@ -57,8 +57,8 @@ fn answer(mut stream: &TcpStream, before: &dyn Fn(&str)) -> Option<()> {
     write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).ok()
 }
 
-/// Runs a fit that writes every kind of file into this folder. With `at`, it is cancelled after that
-/// batch, and some rows are written after its last checkpoint.
+/// Runs a fit that writes every kind of file into this folder. With `at`, it is cancelled after
+/// that batch, and some rows are written after its last checkpoint.
 fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
     let rows = |record: &trainer::Record, out: &mut Vec<u8>| {
         out.extend(format!("{}\n", record.counters().optimizer_steps).bytes());

@@ -32,8 +32,8 @@ impl Collate for Text {
     }
 }
 
-/// Checks that the batches do not depend on the number of workers and of ranks and on the batch that a
-/// pass starts with, and returns those of an epoch.
+/// Checks that the batches do not depend on the number of workers and of ranks and on the batch
+/// that a pass starts with, and returns those of an epoch.
 pub(crate) fn check<D>(make: impl Fn() -> D, skip_damaged: bool) -> Vec<Vec<String>>
 where
     D: Dataset<Row = Text>,
@@ -119,7 +119,8 @@ fn tokens_are_read_from_every_layout_of_files() {
         assert_eq!(batch.targets.view([-1]), expected.narrow(0, 1, 100));
     }
     let file = &read[12];
-    // A row needs the token after it: of 103 tokens, 102 are enough for 2 rows of 51, or one of 102.
+    // A row needs the token after it: of 103 tokens, 102 are enough for 2 rows of 51, or one of
+    // 102.
     assert_eq!([file.sequence(51).len(), file.sequence(102).len(), file.sequence(103).len()], [2, 1, 0]);
     // Random windows reach both ends.
     let mut windows = DataLoader::new(file.windows(100, 500)).shuffle(3);
@@ -293,7 +294,8 @@ fn shards_are_shuffled_and_then_the_rows_within_a_buffer() {
         let of_shard: Vec<&str> = rows.iter().map(|row| &row[..4]).collect();
         let changes = of_shard.windows(2).filter(|pair| pair[0] != pair[1]).count();
         if buffer == 1 {
-            // Each shard is read from its start to its end, one shard after the other in random order.
+            // Each shard is read from its start to its end, one shard after the other in random
+            // order.
             assert_eq!(changes + 1, (0..23).filter(|shard| rows_in(*shard) > 0).count());
             assert!(!of_shard.is_sorted());
         } else {
@@ -334,7 +336,8 @@ fn three_damaged_shards_of_a_thousand_are_named_and_nothing_else_is_lost() {
         bytes[at] ^= 0xff;
         fs::write(path, bytes).unwrap();
     };
-    // A tar file has blocks of 512 bytes: a header and a block of content for each file, two at the end.
+    // A tar file has blocks of 512 bytes: a header and a block of content for each file, two at the
+    // end.
     cut(&file(104, "tar"), 4 * 1024 + 100); // within the third of 5 samples
     cut(&file(502, "tar"), 700); // within the first sample
     flip(&file(907, "tar"), 3 * 512); // the header of the second of 4 samples
@@ -599,8 +602,8 @@ impl Task for Bigrams {
     }
 }
 
-/// Trains for two epochs, or until `steps` more steps were taken, and adds each batch to `seen`. Returns
-/// the state at the end.
+/// Trains for two epochs, or until `steps` more steps were taken, and adds each batch to `seen`.
+/// Returns the state at the end.
 fn train(
     folder: &Path,
     mixture: &Arc<Mixture<Sequence>>,

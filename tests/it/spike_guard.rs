@@ -284,8 +284,8 @@ fn resumes() {
     let expected = left_by(&whole, None).unwrap();
     let spikes = expected.matches("of epoch").count();
     assert!(spikes >= 3, "{spikes} spikes: {expected}");
-    // Before a state is kept, between that and the spike, in its batch, after the roll-back, and in the
-    // second epoch.
+    // Before a state is kept, between that and the spike, in its batch, after the roll-back, and in
+    // the second epoch.
     for at in [3, 16, 17, 18, 19, 29, 30, 31, 60] {
         let folder = parent.join(at.to_string());
         let mut runs = 0;

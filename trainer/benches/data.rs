@@ -1,5 +1,5 @@
-//! Reads shards for `scripts/bench_data.py`, which compares this with other loaders, and prints what it
-//! measured as JSON.
+//! Reads shards for `scripts/bench_data.py`, which compares this with other loaders, and prints
+//! what it measured as JSON.
 
 #![allow(missing_docs)]
 

@@ -52,8 +52,8 @@
 //!
 //! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point
 //!    before and after it, and hooks can wrap it. [`lifecycle!`](macro@lifecycle) declares more.
-//! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to the point or
-//!    operation in the type of its context. [`language`] is the reference.
+//! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to the point
+//!    or operation in the type of its context. [`language`] is the reference.
 //! 3. [`Cx`] is the run as a hook sees it. A value that does not exist at a point cannot be read
 //!    there.
 //! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with
@@ -205,9 +205,10 @@ pub use trainer_macros::hook;
 /// A *moment* is an operation or a point.
 ///
 /// - **`within step { … }`** names the operation that the moments belong to: one of [`at`], or one
-///   of another custom lifecycle by its path, `within gan::Generator`. The moments can only be reached from within it, and
-///   [`describe_hooks`](Trainer::describe_hooks) lists them there. They have its phases and its
-///   unit of `every`, unless the declaration changes these (`in train`, `counts epochs`).
+///   of another custom lifecycle by its path, `within gan::Generator`. The moments can only be
+///   reached from within it, and [`describe_hooks`](Trainer::describe_hooks) lists them there. They
+///   have its phases and its unit of `every`, unless the declaration changes these (`in train`,
+///   `counts epochs`).
 /// - **`within step by MyTask { … }`** also names the task, or the hooks, that reach the moments.
 ///   In a trainer without any of these, a hook at one of the moments is an error, because it would
 ///   never fire.
@@ -215,8 +216,9 @@ pub use trainer_macros::hook;
 ///   nouns of [`has`]. The moment can then only be reached from moments where these exist.
 /// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`**
 ///   declares `Y`. **`point sampled(Samples)`** declares a point that is fired with a value, its
-///   [payload](moment::HasPayload). Other declarations name them by the module `at` next to this one. **`again
-///   pred;`** states that a moment declared elsewhere also runs at this position in the tree.
+///   [payload](moment::HasPayload). Other declarations name them by the module `at` next to this
+///   one. **`again pred;`** states that a moment declared elsewhere also runs at this position in
+///   the tree.
 /// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
 ///   the moments. `HasFake` is the trait that bounds the methods that read the value. The compiler
 ///   messages are like those for the trainer's own traits.

@@ -44,8 +44,8 @@ pub struct BertConfig {
     pub type_vocab_size: i64,
     /// The ε of each layer norm.
     pub layer_norm_eps: f64,
-    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest for
-    /// a model whose weights are loaded.
+    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest
+    /// for a model whose weights are loaded.
     pub initializer_range: f64,
     /// The token of padding, whose embedding is 0 at first and is not trained; `None` has no such
     /// token.
@@ -380,8 +380,8 @@ fn current_name(name: &str) -> String {
     }
 }
 
-/// BERT that predicts the tokens which were replaced by `[MASK]`. As a [`ModuleT`], it maps token ids
-/// `[batch, time]` to logits `[batch, time, vocab_size]`.
+/// BERT that predicts the tokens which were replaced by `[MASK]`. As a [`ModuleT`], it maps token
+/// ids `[batch, time]` to logits `[batch, time, vocab_size]`.
 ///
 /// Its variables have the names of `transformers`' `BertForMaskedLM`, such as
 /// `bert.encoder.layer.0.attention.self.query.weight`; the output layer uses the weights of the
@@ -434,9 +434,9 @@ impl BertMaskedLm {
     }
 
     /// Options that load a published BERT into one at the root of a `VarStore`: without its pooler
-    /// and the classifier of sentence pairs, with names of older files (`LayerNorm.gamma`), copies of
-    /// tied weights, and files without the prefix `bert.`. Such files have no `cls.predictions.*`:
-    /// they need `.partial(true)`.
+    /// and the classifier of sentence pairs, with names of older files (`LayerNorm.gamma`), copies
+    /// of tied weights, and files without the prefix `bert.`. Such files have no
+    /// `cls.predictions.*`: they need `.partial(true)`.
     #[must_use]
     pub fn published() -> LoadWeights<'static> {
         LoadWeights::new().rename(|name| {
@@ -452,8 +452,8 @@ impl BertMaskedLm {
     ///
     /// # Panics
     ///
-    /// Panics if the sequences are longer than `max_position_embeddings` or if a shape does not fit,
-    /// and on the CPU if a token is out of range.
+    /// Panics if the sequences are longer than `max_position_embeddings` or if a shape does not
+    /// fit, and on the CPU if a token is out of range.
     pub fn forward(&self, text: &Text, train: bool) -> Tensor {
         let hidden = self.transform.run(&self.bert.forward(text, train), |xs| {
             self.activation.apply(&xs.apply(&self.dense)).apply(&self.norm)
@@ -523,10 +523,10 @@ impl BertClassifier {
         self.bert.layers("classifier.*")
     }
 
-    /// Options that load a published classifier into one at the root of a `VarStore`: files with and
-    /// without the prefix `bert.`, and with names of older files (`LayerNorm.gamma`). A published
-    /// language model has no classifier, and needs `.partial(true)`: the report then lists it as
-    /// missing.
+    /// Options that load a published classifier into one at the root of a `VarStore`: files with
+    /// and without the prefix `bert.`, and with names of older files (`LayerNorm.gamma`). A
+    /// published language model has no classifier, and needs `.partial(true)`: the report then
+    /// lists it as missing.
     #[must_use]
     pub fn published() -> LoadWeights<'static> {
         LoadWeights::new().rename(|name| {
@@ -540,8 +540,8 @@ impl BertClassifier {
     ///
     /// # Panics
     ///
-    /// Panics if the sequences are longer than `max_position_embeddings` or if a shape does not fit,
-    /// and on the CPU if a token is out of range.
+    /// Panics if the sequences are longer than `max_position_embeddings` or if a shape does not
+    /// fit, and on the CPU if a token is out of range.
     pub fn forward(&self, text: &Text, train: bool) -> Tensor {
         let hidden = self.bert.forward(text, train);
         let pooled = self.pooler.run(&hidden, |xs| xs.select(1, 0).apply(&self.dense).tanh());

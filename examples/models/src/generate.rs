@@ -166,8 +166,8 @@ impl Sampling {
 
 impl Gpt2 {
     /// Continues texts. `prompts` are their token ids, `[batch, time]`, all of the same length.
-    /// Returns the new tokens of each text, without the token at which it stops. What is drawn for a
-    /// text depends on its row and the seed, not on the other texts.
+    /// Returns the new tokens of each text, without the token at which it stops. What is drawn for
+    /// a text depends on its row and the seed, not on the other texts.
     ///
     /// ```
     /// use models::generate::{Generate, Sampling};

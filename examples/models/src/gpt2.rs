@@ -41,8 +41,8 @@ pub struct Gpt2Config {
     pub attn_pdrop: f64,
     /// The ε of each layer norm.
     pub layer_norm_epsilon: f64,
-    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest for
-    /// a model whose weights are loaded.
+    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest
+    /// for a model whose weights are loaded.
     pub initializer_range: f64,
 }
 

@@ -9,8 +9,8 @@ use trainer::prelude::*;
 use crate::files::{CONFIG, Files, WEIGHTS};
 
 /// Returns the configuration and the weights of a repository on the hub, such as
-/// `openai-community/gpt2`. They are downloaded if they are not in the cache, which `huggingface_hub`
-/// in Python shares. See [`Hub`] for options.
+/// `openai-community/gpt2`. They are downloaded if they are not in the cache, which
+/// `huggingface_hub` in Python shares. See [`Hub`] for options.
 ///
 /// ```no_run
 /// use models::{Gpt2Config, hub};
@@ -101,7 +101,8 @@ impl Hub {
     }
 
     /// Returns the configuration and the weights of a repository: `config.json`, and
-    /// `model.safetensors` or else `pytorch_model.bin`. Files in the cache are not downloaded again.
+    /// `model.safetensors` or else `pytorch_model.bin`. Files in the cache are not downloaded
+    /// again.
     ///
     /// # Errors
     ///

@@ -73,7 +73,8 @@ pub(crate) fn join_heads(xs: &Tensor) -> Tensor {
     xs.transpose(1, 2).flatten(2, 3)
 }
 
-/// Returns a mask as `[batch, 1 or heads, 1 or time, time]` booleans, in which `true` is attended to.
+/// Returns a mask as `[batch, 1 or heads, 1 or time, time]` booleans, in which `true` is attended
+/// to.
 ///
 /// # Panics
 ///

@@ -26,9 +26,8 @@ pub fn next_token(logits: &Tensor, labels: &Tensor) -> Tensor {
     cross_entropy(&logits.slice(1, 0, -1, 1), &labels.slice(1, 1, None, 1))
 }
 
-/// Returns the number of labels over which [`next_token`] is a mean, for
-/// [`Task::weight`]: with it, windows of accumulated batches, validation and several ranks are exact
-/// means over tokens.
+/// Returns the number of labels over which [`next_token`] is a mean, for [`Task::weight`]: with it,
+/// windows of accumulated batches, validation and several ranks are exact means over tokens.
 #[must_use]
 pub fn next_tokens(labels: &Tensor) -> f64 {
     labels.slice(1, 1, None, 1).ne(IGNORED).sum(Kind::Int64).double_value(&[])

@@ -83,10 +83,11 @@ impl ModuleT for Block {
 /// logits `[batch, classes]`. In the deeper ones, the second convolution of a bottleneck has the
 /// stride, as in torchvision ("ResNet v1.5").
 ///
-/// Its variables have torchvision's names, such as `layer1.0.conv1.weight`, which the models of timm
-/// on the hub have too (`timm/resnet50.tv_in1k`), and so do its modules: `conv1`, `bn1`, `relu`,
-/// `maxpool`, the blocks `layer1.0` … with `conv1`, `bn1` …, `relu` and `downsample`, `avgpool` and
-/// `fc`. `LoadWeights::new()` reads these files; the counters `num_batches_tracked` are skipped.
+/// Its variables have torchvision's names, such as `layer1.0.conv1.weight`, which the models of
+/// timm on the hub have too (`timm/resnet50.tv_in1k`), and so do its modules: `conv1`, `bn1`,
+/// `relu`, `maxpool`, the blocks `layer1.0` … with `conv1`, `bn1` …, `relu` and `downsample`,
+/// `avgpool` and `fc`. `LoadWeights::new()` reads these files; the counters `num_batches_tracked`
+/// are skipped.
 ///
 /// ```
 /// use models::ResNet;

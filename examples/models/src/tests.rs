@@ -466,8 +466,8 @@ fn losses_skip_ignored_labels() {
     assert_eq!(loss::next_tokens(&labels), 3.0);
 }
 
-/// Writes the weights of a model under other names, and loads them into a second one. Every variable
-/// that is loaded must then be equal.
+/// Writes the weights of a model under other names, and loads them into a second one. Every
+/// variable that is loaded must then be equal.
 fn load<N: ModuleT + Send + 'static>(
     build: fn(&nn::Path<'_>) -> N,
     rename: impl Fn(&str) -> Option<String>,
@@ -500,7 +500,8 @@ fn load<N: ModuleT + Send + 'static>(
 #[test]
 fn published_files_of_all_ages_are_loaded() {
     let gpt2: fn(&nn::Path<'_>) -> Gpt2 = |root| Gpt2::new(root, &tiny_gpt2());
-    // `openai-community/gpt2` has no prefix, and the causal masks; other files have the output layer.
+    // `openai-community/gpt2` has no prefix, and the causal masks; other files have the output
+    // layer.
     let old = |name: &str| Some(name.strip_prefix("transformer.").unwrap().to_owned());
     let masks = ["h.0.attn.bias", "h.1.attn.bias", "h.0.attn.masked_bias"];
     assert_eq!(load(gpt2, old, &masks, &Gpt2::published()).missing, [""; 0]);

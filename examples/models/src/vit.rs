@@ -40,8 +40,8 @@ pub struct VitConfig {
     pub attention_probs_dropout_prob: f64,
     /// The ε of each layer norm.
     pub layer_norm_eps: f64,
-    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest for
-    /// a model whose weights are loaded.
+    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest
+    /// for a model whose weights are loaded.
     pub initializer_range: f64,
     /// Whether queries, keys and values have a bias.
     pub qkv_bias: bool,
@@ -329,8 +329,8 @@ impl Vit {
     ///
     /// # Panics
     ///
-    /// Panics if a size of the configuration is not positive, if the heads do not divide the width or
-    /// the patches the image, or if a dropout probability is not in `0..1`.
+    /// Panics if a size of the configuration is not positive, if the heads do not divide the width
+    /// or the patches the image, or if a dropout probability is not in `0..1`.
     #[must_use]
     pub fn new(path: &nn::Path<'_>, config: &VitConfig) -> Self {
         if let Err(error) = config.check() {
@@ -353,10 +353,10 @@ impl Vit {
         layers("vit.embeddings.*", "vit.encoder.layer", self.layers.len(), "classifier.*")
     }
 
-    /// Options that load a published ViT into one at the root of a `VarStore`: files with and without
-    /// the prefix `vit.`, and without their pooler and mask token. A model that was not trained to
-    /// classify has no classifier, and needs `.partial(true)`; another number of classes needs
-    /// `.skip_mismatched(true)`.
+    /// Options that load a published ViT into one at the root of a `VarStore`: files with and
+    /// without the prefix `vit.`, and without their pooler and mask token. A model that was not
+    /// trained to classify has no classifier, and needs `.partial(true)`; another number of classes
+    /// needs `.skip_mismatched(true)`.
     #[must_use]
     pub fn published() -> LoadWeights<'static> {
         LoadWeights::new().rename(|name| {

@@ -181,7 +181,8 @@ fn begins_with_self(tokens: &TokenStream) -> bool {
     }
 }
 
-/// Returns the first word of an expression, also within parentheses or the invisible group of a macro.
+/// Returns the first word of an expression, also within parentheses or the invisible group of a
+/// macro.
 pub(super) fn first_word(tokens: &TokenStream) -> Option<Ident> {
     match tokens.clone().into_iter().next()? {
         TokenTree::Ident(word) => Some(word),
@@ -234,7 +235,8 @@ impl Arguments {
         arguments
     }
 
-    /// Returns the paths of hooks, sets and functions in the values of keys, without generic arguments.
+    /// Returns the paths of hooks, sets and functions in the values of keys, without generic
+    /// arguments.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         let targets = self.before.iter().chain(&self.after).map(|target| &target.path);
         let when = self.when.iter().filter(|when| when.qself.is_none()).map(|when| &when.path);
@@ -468,8 +470,8 @@ fn colon(rest: &TokenStream) -> Option<Span> {
     }
 }
 
-/// Returns the key of a second argument, if the comma before it is missing. A word can only be one if it
-/// follows a value.
+/// Returns the key of a second argument, if the comma before it is missing. A word can only be one
+/// if it follows a value.
 fn second_argument(rest: &TokenStream, mut follows_a_value: bool) -> Option<Ident> {
     let mut tokens = rest.clone().into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -622,7 +624,8 @@ fn boolean(key: &str, value: TokenStream, at: Span, errors: &mut Errors) -> Opti
     }
 }
 
-/// Parses a constant expression, or one that begins with `self`. A literal must be a positive integer.
+/// Parses a constant expression, or one that begins with `self`. A literal must be a positive
+/// integer.
 fn positive(value: TokenStream, at: Span, errors: &mut Errors) -> Option<(Expr, Span)> {
     let span = if value.is_empty() { at } else { value.span() };
     check_single(&value, errors)?;
@@ -855,7 +858,8 @@ fn sets(list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Path> {
     sets
 }
 
-/// Returns whether the last word of a path begins with a lowercase letter, which names of types do not.
+/// Returns whether the last word of a path begins with a lowercase letter, which names of types do
+/// not.
 fn begins_lowercase(path: &Path) -> bool {
     let last = path.segments.last().map(|segment| segment.ident.unraw().to_string());
     last.is_some_and(|last| last.starts_with(char::is_lowercase))

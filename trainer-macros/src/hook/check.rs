@@ -475,7 +475,8 @@ fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
     }
 }
 
-/// Reports an operation of the trainer at which a hook takes no `next`, and a point at which it does.
+/// Reports an operation of the trainer at which a hook takes no `next`, and a point at which it
+/// does.
 fn kind(context: &Type, marker: &str, function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let Some(word) = marker_ident(context) else { return };
     let name = snake(marker);

@@ -47,9 +47,9 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     };
     let definition = definition.expand(hook);
     let rest = hook.next.map(|_| quote!(__rest: #trainer::__private::Rest<'_>,));
-    // The definition repeats the type of the context, and with `when` so does the shim. rustc drops the
-    // second of two equal errors, and those about a type in two functions are equal if the names of the
-    // functions have the same location.
+    // The definition repeats the type of the context, and with `when` so does the shim. rustc drops
+    // the second of two equal errors, and those about a type in two functions are equal if the
+    // names of the functions have the same location.
     let define = Ident::new("__definition", name.span());
     // A function compiles faster than a closure.
     quote! {
@@ -199,8 +199,8 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
 }
 
 /// Expands to checks of the methods that are no hooks because their first argument is not written
-/// `Cx<…>`: if its type is an alias of a context, the method was meant as a hook. Only a name that says
-/// so is checked, and only in a block without parameters, which could occur in the type.
+/// `Cx<…>`: if its type is an alias of a context, the method was meant as a hook. Only a name that
+/// says so is checked, and only in a block without parameters, which could occur in the type.
 fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {
     if block.is_generic() {
         return TokenStream::new();

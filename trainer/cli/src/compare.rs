@@ -188,8 +188,8 @@ fn leave_out_common_words(texts: &mut [String]) {
     }
 }
 
-/// Returns the fact that runs have the same hooks in different orders, if they do. It has the number of
-/// the order in each run.
+/// Returns the fact that runs have the same hooks in different orders, if they do. It has the
+/// number of the order in each run.
 fn order_of_hooks(runs: &[Run]) -> Option<Fact> {
     let common: BTreeSet<&String> = runs
         .iter()

@@ -12,8 +12,8 @@ pub(crate) fn setting<'r>(file: &'r RunFile, name: &str) -> Option<Cow<'r, Json>
     settings_of(file).remove(name)
 }
 
-/// Returns the names of the settings that are not equal in all runs. Those that more of the runs have
-/// come first.
+/// Returns the names of the settings that are not equal in all runs. Those that more of the runs
+/// have come first.
 pub(crate) fn differing<'r>(runs: &[Settings<'r>]) -> Vec<&'r str> {
     let names: BTreeSet<&str> = runs.iter().flat_map(|settings| settings.keys().copied()).collect();
     let mut differing: Vec<(usize, &str)> = names

@@ -1,5 +1,5 @@
-//! The command `trainer`: lists, watches, compares and starts runs, without libtorch. It changes no file
-//! of a run.
+//! The command `trainer`: lists, watches, compares and starts runs, without libtorch. It changes no
+//! file of a run.
 
 #![allow(clippy::disallowed_methods, reason = "the rules for files are those of the library `trainer`")]
 
@@ -58,7 +58,8 @@ enum Action {
         /// The run folder, or a folder of runs, whose newest one is shown; by default `runs`
         run: Option<PathBuf>,
     },
-    /// Trains random stretches of a run with a certificate again. Ends with 1 if one is not confirmed
+    /// Trains random stretches of a run with a certificate again. Ends with 1 if one is not
+    /// confirmed
     Verify(VerifyArguments),
 }
 
@@ -67,16 +68,17 @@ struct RunsArguments {
     /// The folder with the runs
     #[arg(default_value = "runs")]
     folder: PathBuf,
-    /// A metric, a setting, or one of name, status, started, duration. Metrics: the best run first if it
-    /// is known whether small or large values are good, otherwise the smallest value first. With a minus
-    /// sign, the largest value first: `--sort -valid/accuracy`
+    /// A metric, a setting, or one of name, status, started, duration. Metrics: the best run first
+    /// if it is known whether small or large values are good, otherwise the smallest value first.
+    /// With a minus sign, the largest value first: `--sort -valid/accuracy`
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     sort: Option<String>,
-    /// Lists only some runs: `status=finished`, `lr=0.1`, `valid/loss<0.5`; also `!=`, `<=`, `>`, `>=`.
-    /// Several filters must all hold
+    /// Lists only some runs: `status=finished`, `lr=0.1`, `valid/loss<0.5`; also `!=`, `<=`, `>`,
+    /// `>=`. Several filters must all hold
     #[arg(long, value_name = "FILTER")]
     filter: Vec<String>,
-    /// A metric to show, in place of those that are chosen otherwise; several are shown in this order
+    /// A metric to show, in place of those that are chosen otherwise; several are shown in this
+    /// order
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
     /// Sorts and filters by the best value of a metric instead of the last one
@@ -122,8 +124,8 @@ struct DiffArguments {
     first: PathBuf,
     /// The run folder of the second run, or its tape
     second: PathBuf,
-    /// Where tapes only have the state after every few batches, trains these batches of both runs again,
-    /// and names the hook or the operation. The programs must call `replay_requested`
+    /// Where tapes only have the state after every few batches, trains these batches of both runs
+    /// again, and names the hook or the operation. The programs must call `replay_requested`
     #[arg(long)]
     replay: bool,
     /// The program of the first run, if it is not the command line in its run.json

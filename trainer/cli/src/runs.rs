@@ -48,7 +48,8 @@ impl Value {
 const FIELDS: [&str; 6] = ["name", "status", "started", "duration", "device", "entry"];
 
 impl Row {
-    /// Returns what the run has under a name: a field, a setting or a metric. `None` if it has nothing.
+    /// Returns what the run has under a name: a field, a setting or a metric. `None` if it has
+    /// nothing.
     fn get(
         &self,
         key: &str,
@@ -153,8 +154,8 @@ fn find(folder: &Path) -> Result<Vec<Found>, Failure> {
     Ok(runs_in(folder)?)
 }
 
-/// Reads the metrics of the runs, and names each by its path within the folder. Returns the runs, and
-/// the names of those that cannot be read, with the reasons.
+/// Reads the metrics of the runs, and names each by its path within the folder. Returns the runs,
+/// and the names of those that cannot be read, with the reasons.
 fn read(found: Vec<Found>, folder: &Path) -> (Vec<Row>, Vec<(String, String)>) {
     let mut rows = Vec::new();
     let mut damaged = Vec::new();
@@ -319,8 +320,8 @@ fn table(
     Table { columns }
 }
 
-/// Chooses the metrics of the table: those that the user names, or else the one that runs are sorted by
-/// and the most important ones.
+/// Chooses the metrics of the table: those that the user names, or else the one that runs are
+/// sorted by and the most important ones.
 fn shown_metrics<'r>(
     rows: &'r [Row],
     arguments: &'r RunsArguments,

@@ -92,8 +92,8 @@ fn lines(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the moment and the name of each hook, such as `Csv at after_record`. A moment that is that
-/// of the line above is left out.
+/// Returns the moment and the name of each hook, such as `Csv at after_record`. A moment that is
+/// that of the line above is left out.
 pub(crate) fn by_moment<'h>(hooks: impl Iterator<Item = &'h str>) -> Vec<(String, String)> {
     let mut last = "";
     hooks

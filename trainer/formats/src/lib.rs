@@ -1,5 +1,5 @@
-//! The files that [`trainer`](https://docs.rs/trainer) writes into the folder of a run, for programs
-//! that read them. It needs no libtorch.
+//! The files that [`trainer`](https://docs.rs/trainer) writes into the folder of a run, for
+//! programs that read them. It needs no libtorch.
 //!
 //! - [`certificate`]: a chain of hashes that a replay of any of its stretches can confirm.
 //! - [`report`]: the report of a run, or of several, as one HTML file.

@@ -71,9 +71,9 @@ pub trait State {
         None
     }
 
-    /// Whether [`Cx::roll_back`](crate::Cx::roll_back) restores the state. Defaults to `true`. A hook
-    /// that records what has happened in the run, such as the number of its roll-backs, returns
-    /// `false`.
+    /// Whether [`Cx::roll_back`](crate::Cx::roll_back) restores the state. Defaults to `true`. A
+    /// hook that records what has happened in the run, such as the number of its roll-backs,
+    /// returns `false`.
     fn rolls_back(&self) -> bool {
         true
     }

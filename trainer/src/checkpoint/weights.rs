@@ -117,8 +117,8 @@ pub struct Loaded {
     pub loaded: Vec<String>,
     /// Variables of the task that the file does not have.
     pub missing: Vec<String>,
-    /// Variables that hooks [added](crate::AddVariables) or set, and that keep their values, because
-    /// the file has none of the added ones.
+    /// Variables that hooks [added](crate::AddVariables) or set, and that keep their values,
+    /// because the file has none of the added ones.
     pub kept: Vec<String>,
     /// Names in the file that match no variable of the task, as they were before renaming. Skipped
     /// tensors and PyTorch's `num_batches_tracked` are not listed.

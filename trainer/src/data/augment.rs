@@ -19,10 +19,11 @@
 //! # Ok::<(), trainer::Error>(())
 //! ```
 //!
-//! An image is a floating-point tensor `[channels, height, width]`, which is not changed: the result is
-//! another tensor, or shares its data. The functions draw from the generator of the row and not from
-//! libtorch's, so that the result is the same for any number of workers, and after a resume. They have the
-//! meaning and the defaults of torchvision's transforms, but not their random numbers.
+//! An image is a floating-point tensor `[channels, height, width]`, which is not changed: the
+//! result is another tensor, or shares its data. The functions draw from the generator of the row
+//! and not from libtorch's, so that the result is the same for any number of workers, and after a
+//! resume. They have the meaning and the defaults of torchvision's transforms, but not their random
+//! numbers.
 
 use rand::Rng;
 use tch::Tensor;
@@ -52,8 +53,8 @@ fn check_probability(probability: f64, function: &str) -> Result<()> {
     )))
 }
 
-/// Returns a random part of the image, of this height and width in pixels. Before, `padding` zeros are
-/// added on each side.
+/// Returns a random part of the image, of this height and width in pixels. Before, `padding` zeros
+/// are added on each side.
 ///
 /// # Errors
 ///
@@ -89,8 +90,8 @@ pub fn horizontal_flip(image: &Tensor, probability: f64, rng: &mut RowRng) -> Re
 ///
 /// # Errors
 ///
-/// Returns an error if there is not one mean and one standard deviation for each channel, if a standard
-/// deviation is 0, or if the tensor is not an image.
+/// Returns an error if there is not one mean and one standard deviation for each channel, if a
+/// standard deviation is 0, or if the tensor is not an image.
 pub fn normalize(image: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     let (channels, ..) = sizes(image, "normalize")?;
     if mean.len() as i64 != channels || std.len() as i64 != channels || std.contains(&0.0) {
@@ -106,17 +107,18 @@ pub fn normalize(image: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     Ok(image.f_sub(&each(mean)?)?.f_div(&each(std)?)?)
 }
 
-/// Changes brightness and contrast at random. The image is multiplied by a factor from `1 - brightness`
-/// to `1 + brightness`; then its distances from the mean of its luminance are multiplied by one from
-/// `1 - contrast` to `1 + contrast`. The results are cut to the range from 0 to 1, which the image must
-/// have: call it before [`normalize`].
+/// Changes brightness and contrast at random. The image is multiplied by a factor from `1 -
+/// brightness` to `1 + brightness`; then its distances from the mean of its luminance are
+/// multiplied by one from `1 - contrast` to `1 + contrast`. The results are cut to the range from 0
+/// to 1, which the image must have: call it before [`normalize`].
 ///
 /// An image of three channels is red, green and blue; of another, the luminance is the mean of the
 /// channels.
 ///
 /// # Errors
 ///
-/// Returns an error if `brightness` or `contrast` is not from 0 to 1, or if the tensor is not an image.
+/// Returns an error if `brightness` or `contrast` is not from 0 to 1, or if the tensor is not an
+/// image.
 pub fn color_jitter(image: &Tensor, brightness: f64, contrast: f64, rng: &mut RowRng) -> Result<Tensor> {
     let (channels, ..) = sizes(image, "color_jitter")?;
     for (name, amount) in [("brightness", brightness), ("contrast", contrast)] {
@@ -141,10 +143,10 @@ pub fn color_jitter(image: &Tensor, brightness: f64, contrast: f64, rng: &mut Ro
     Ok(bright.f_sub(&mean)?.f_mul_scalar(contrast)?.f_add(&mean)?.f_clamp(0.0, 1.0)?)
 }
 
-/// Sets a random rectangle to 0, with this probability. It has from 2 % to 33 % of the area of the image,
-/// and a ratio of height and width from 0.3 to 3.3, as in
-/// [Zhong et al., 2017](https://arxiv.org/abs/1708.04896). If no rectangle of 10 that are tried fits into
-/// the image, it stays as it is.
+/// Sets a random rectangle to 0, with this probability. It has from 2 % to 33 % of the area of the
+/// image, and a ratio of height and width from 0.3 to 3.3, as in [Zhong et al.,
+/// 2017](https://arxiv.org/abs/1708.04896). If no rectangle of 10 that are tried fits into the
+/// image, it stays as it is.
 ///
 /// # Errors
 ///

@@ -25,9 +25,9 @@ const NAMED_DAMAGES: usize = 100;
 
 /// Yields batches of the rows of a [`Dataset`], optionally produced on worker threads.
 ///
-/// The batches and their order do not depend on the number of workers and of ranks, nor on the batch
-/// that a pass starts at: each row draws its random numbers from its own generator, which depends on
-/// the seed, the epoch and the position of the row in the epoch.
+/// The batches and their order do not depend on the number of workers and of ranks, nor on the
+/// batch that a pass starts at: each row draws its random numbers from its own generator, which
+/// depends on the seed, the epoch and the position of the row in the epoch.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -89,8 +89,8 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Shuffles the rows in each epoch. The order depends only on the seed and the epoch. Unless the
-    /// data set has an [order](Dataset::order) of its own, it is the same as in an
+    /// Shuffles the rows in each epoch. The order depends only on the seed and the epoch. Unless
+    /// the data set has an [order](Dataset::order) of its own, it is the same as in an
     /// [`InMemory`](super::InMemory) loader with the same seed.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
@@ -142,11 +142,11 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Leaves out rows that cannot be produced, instead of ending the run with their error. A warning
-    /// names each of the first 100 in an epoch. Off by default.
+    /// Leaves out rows that cannot be produced, instead of ending the run with their error. A
+    /// warning names each of the first 100 in an epoch. Off by default.
     ///
-    /// The batches of damaged rows are smaller, and a batch without any other row is left out, on all
-    /// ranks. A rank whose rows are all damaged borrows one from another rank.
+    /// The batches of damaged rows are smaller, and a batch without any other row is left out, on
+    /// all ranks. A rank whose rows are all damaged borrows one from another rank.
     #[must_use]
     pub fn skip_damaged(mut self, skip: bool) -> Self {
         self.skips_damaged = skip;

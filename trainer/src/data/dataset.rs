@@ -41,12 +41,12 @@ use crate::error::Result;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// The type of the rows decides the batch: see [`Collate`](super::Collate). A `Vec` is a data set of
-/// clones of its elements.
+/// The type of the rows decides the batch: see [`Collate`](super::Collate). A `Vec` is a data set
+/// of clones of its elements.
 ///
-/// Threads share the data set, so its methods take `&self`. A [`Tensor`](tch::Tensor) can be sent to
-/// another thread but not shared: keep it in a `Mutex`, and take a `shallow_clone()` of it, which
-/// copies no data.
+/// Threads share the data set, so its methods take `&self`. A [`Tensor`](tch::Tensor) can be sent
+/// to another thread but not shared: keep it in a `Mutex`, and take a `shallow_clone()` of it,
+/// which copies no data.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not implement `Dataset`",
     note = "implement `len`, the number of rows, and `row`, which produces one of them; for tensors in memory use \
@@ -68,8 +68,9 @@ pub trait Dataset: Send + Sync + 'static {
     /// [`order`](Dataset::order).
     ///
     /// Draw all random numbers from `rng`: the row is then the same in every run, for any number of
-    /// workers and of ranks. The random operations of libtorch, such as `Tensor::randn`, draw from one
-    /// generator of the whole process, so with several threads their results are not deterministic.
+    /// workers and of ranks. The random operations of libtorch, such as `Tensor::randn`, draw from
+    /// one generator of the whole process, so with several threads their results are not
+    /// deterministic.
     ///
     /// # Errors
     ///
@@ -78,12 +79,12 @@ pub trait Dataset: Send + Sync + 'static {
     /// where it comes from.
     fn row(&self, index: usize, rng: &mut RowRng) -> Result<Self::Row>;
 
-    /// Returns the indices of the rows of an epoch, in the order in which they are used, or `None` for
-    /// their own order. `seed` is that of [`shuffle`](super::DataLoader::shuffle), if the loader
-    /// shuffles.
+    /// Returns the indices of the rows of an epoch, in the order in which they are used, or `None`
+    /// for their own order. `seed` is that of [`shuffle`](super::DataLoader::shuffle), if the
+    /// loader shuffles.
     ///
-    /// Defaults to a random permutation if there is a seed. Data that is read in pieces, a mixture and
-    /// a sample with replacement have an order of their own. It must have [`len`](Dataset::len)
+    /// Defaults to a random permutation if there is a seed. Data that is read in pieces, a mixture
+    /// and a sample with replacement have an order of their own. It must have [`len`](Dataset::len)
     /// elements, and depend on nothing but its arguments and the data.
     ///
     /// # Errors
@@ -99,8 +100,8 @@ pub trait Dataset: Send + Sync + 'static {
         String::new()
     }
 
-    /// Checks before each pass what is known to be damaged without producing rows, unless the loader
-    /// [skips damaged rows](super::DataLoader::skip_damaged). Defaults to nothing.
+    /// Checks before each pass what is known to be damaged without producing rows, unless the
+    /// loader [skips damaged rows](super::DataLoader::skip_damaged). Defaults to nothing.
     ///
     /// # Errors
     ///
@@ -114,8 +115,8 @@ pub trait Dataset: Send + Sync + 'static {
         format!("row {index}")
     }
 
-    /// Returns the data set whose rows are the results of `change`, which is called on the threads of the
-    /// loader: for decoding and [augmentation](super::augment).
+    /// Returns the data set whose rows are the results of `change`, which is called on the threads
+    /// of the loader: for decoding and [augmentation](super::augment).
     ///
     /// ```
     /// use trainer::data::rand::Rng;
@@ -140,8 +141,9 @@ pub trait Dataset: Send + Sync + 'static {
         Map::new(self, change)
     }
 
-    /// Returns the rows with these indices, in this order, which may repeat. A loader that shuffles keeps
-    /// the order in which this data set would be shuffled, so that data which is read in pieces still is.
+    /// Returns the rows with these indices, in this order, which may repeat. A loader that shuffles
+    /// keeps the order in which this data set would be shuffled, so that data which is read in
+    /// pieces still is.
     ///
     /// Choose rows before they are drawn: the epochs of [`weighted`](Dataset::weighted) and of a
     /// [`Mixture`](super::Mixture) have no rows by index.
@@ -157,8 +159,8 @@ pub trait Dataset: Send + Sync + 'static {
         Subset::new(Arc::new(self), indices)
     }
 
-    /// Divides the rows at random, each part with this fraction of them. The same seed gives the same
-    /// parts.
+    /// Divides the rows at random, each part with this fraction of them. The same seed gives the
+    /// same parts.
     ///
     /// ```
     /// use trainer::prelude::*;
@@ -167,8 +169,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// assert_eq!((train.len(), valid.len()), (80, 20));
     /// ```
     ///
-    /// Rows that belong together, such as recordings of one speaker, should be in one part: divide them
-    /// with [`subset`](Dataset::subset) instead.
+    /// Rows that belong together, such as recordings of one speaker, should be in one part: divide
+    /// them with [`subset`](Dataset::subset) instead.
     ///
     /// # Panics
     ///
@@ -181,8 +183,8 @@ pub trait Dataset: Send + Sync + 'static {
         split::random_split(self, seed, fractions)
     }
 
-    /// Divides the rows at random into `k` parts of about the same size, and returns for each the other
-    /// rows, to train on, and the part, to validate on.
+    /// Divides the rows at random into `k` parts of about the same size, and returns for each the
+    /// other rows, to train on, and the part, to validate on.
     ///
     /// ```
     /// use trainer::prelude::*;
@@ -216,8 +218,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// The rows are drawn with the seed of [`shuffle`](super::DataLoader::shuffle), or 0, anew in each
-    /// epoch.
+    /// The rows are drawn with the seed of [`shuffle`](super::DataLoader::shuffle), or 0, anew in
+    /// each epoch.
     ///
     /// # Panics
     ///

@@ -4,10 +4,11 @@
 //! - [`DataLoader`] makes batches of the rows of a [`Dataset`], which are produced on demand,
 //!   optionally on several threads: of the same number of rows, by their
 //!   [lengths](DataLoader::by_length), or [packed](DataLoader::pack).
-//! - [`TokenFile`], `Shards` (features `tar` and `parquet`), `ImageFolder` (feature `image`), `read_csv`
-//!   (feature `csv`) and [`Mixture`] are data sets of files; every data set has [`map`](Dataset::map),
-//!   [`random_split`](Dataset::random_split), [`folds`](Dataset::folds), [`weighted`](Dataset::weighted) and
-//!   [`balanced`](Dataset::balanced); [`augment`] changes images at random.
+//! - [`TokenFile`], `Shards` (features `tar` and `parquet`), `ImageFolder` (feature `image`),
+//!   `read_csv` (feature `csv`) and [`Mixture`] are data sets of files; every data set has
+//!   [`map`](Dataset::map), [`random_split`](Dataset::random_split), [`folds`](Dataset::folds),
+//!   [`weighted`](Dataset::weighted) and [`balanced`](Dataset::balanced); [`augment`] changes
+//!   images at random.
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
 //! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!

@@ -429,8 +429,8 @@ pub fn is_due(run: &Run) -> bool {
     count.is_multiple_of(every)
 }
 
-/// A type with hooks. `#[hook] impl MyType { … }` implements it; a block with `#[hook(more)]` implements
-/// it for a `Block` of its own.
+/// A type with hooks. `#[hook] impl MyType { … }` implements it; a block with `#[hook(more)]`
+/// implements it for a `Block` of its own.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no hooks",
     label = "has no hooks",

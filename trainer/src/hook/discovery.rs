@@ -203,8 +203,8 @@ impl Linked {
     }
 }
 
-/// Returns the linked hooks that a trainer with this number of ranks uses, sorted by crate, path and
-/// name. Reports names that match nothing.
+/// Returns the linked hooks that a trainer with this number of ranks uses, sorted by crate, path
+/// and name. Reports names that match nothing.
 pub(crate) fn discover(
     selection: &Discover,
     ranks: u32,
@@ -293,8 +293,8 @@ fn versions(spec: &str, crates: &BTreeSet<Linked>) -> Option<String> {
     (!versions.is_empty()).then(|| format!("; linked: {}", versions.join(" and ")))
 }
 
-/// Returns what to do if a crate has no hook in the program. Nothing at run time shows which of these
-/// is the reason.
+/// Returns what to do if a crate has no hook in the program. Nothing at run time shows which of
+/// these is the reason.
 fn not_linked(name: &str) -> String {
     format!(
         "; Rust links a crate only if the program names it: write `use {name} as _;` in the program. If that line is there, \
@@ -303,8 +303,8 @@ fn not_linked(name: &str) -> String {
     )
 }
 
-/// The options with which a linker takes the registrations of hooks, which nothing refers to, from a
-/// static library.
+/// The options with which a linker takes the registrations of hooks, which nothing refers to, from
+/// a static library.
 const WHOLE_LIBRARY: &str = "`-Wl,--whole-archive`; on macOS `-Wl,-force_load`";
 
 /// Returns the block of hooks of a task type, if it has one.

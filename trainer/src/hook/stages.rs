@@ -2,8 +2,8 @@
 //!
 //! A stage is a [set](crate::HookSet) of hooks with a position: at every point, and around every
 //! operation, the hooks of an earlier stage run before those of a later one, and further outside.
-//! Within a stage, `ord` decides. A hook without a stage, as most hooks of a program are, runs between
-//! [`Metrics`] and [`Display`], where a lower `ord` runs earlier.
+//! Within a stage, `ord` decides. A hook without a stage, as most hooks of a program are, runs
+//! between [`Metrics`] and [`Display`], where a lower `ord` runs earlier.
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -80,19 +80,20 @@ stages! {
     /// [`DataParallel`](crate::hooks::DataParallel) at `before_opt_step`.
     First,
     /// [`Lookahead`](crate::hooks::Lookahead), then [`Ema`](crate::hooks::Ema) and
-    /// [`Swa`](crate::hooks::Swa), then [`BatchNormUpdate`](crate::hooks::BatchNormUpdate). Other hooks
-    /// therefore see the averaged weights during evaluation.
+    /// [`Swa`](crate::hooks::Swa), then [`BatchNormUpdate`](crate::hooks::BatchNormUpdate). Other
+    /// hooks therefore see the averaged weights during evaluation.
     Averaging,
-    /// [`Lora`](crate::hooks::Lora) and [`Freeze`](crate::hooks::Freeze): before hooks that read the
-    /// outputs of modules, or which parameters are trained.
+    /// [`Lora`](crate::hooks::Lora) and [`Freeze`](crate::hooks::Freeze): before hooks that read
+    /// the outputs of modules, or which parameters are trained.
     Freezing,
     /// [`LrSchedule`](crate::hooks::LrSchedule),
     /// [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) and
     /// [`FieldSchedule`](crate::hooks::FieldSchedule).
     Schedules,
     /// Hooks that repeat or skip an optimizer step, from the outermost inward:
-    /// [`Sam`](crate::hooks::Sam), [`Amp`](crate::hooks::Amp), [`NanGuard`](crate::hooks::NanGuard); and
-    /// [`SpikeGuard`](crate::hooks::SpikeGuard) at `after_step`.
+    /// [`Sam`](crate::hooks::Sam), [`Amp`](crate::hooks::Amp),
+    /// [`NanGuard`](crate::hooks::NanGuard); and [`SpikeGuard`](crate::hooks::SpikeGuard) at
+    /// `after_step`.
     StepControl,
     /// The [metrics](crate::metrics): before hooks that watch or print what they log.
     Metrics,
@@ -103,7 +104,8 @@ stages! {
     /// [`ReduceOnPlateau`](crate::hooks::ReduceOnPlateau) and
     /// [`Checkpoint`](crate::hooks::Checkpoint): after hooks that log the metric that they watch.
     Decisions,
-    /// The [loggers](crate::loggers): after hooks that change the weights or the settings of the run.
+    /// The [loggers](crate::loggers): after hooks that change the weights or the settings of the
+    /// run.
     Loggers,
     /// [`MixUp`](crate::hooks::MixUp), [`CutMix`](crate::hooks::CutMix) and
     /// [`LabelSmoothing`](crate::hooks::LabelSmoothing), after hooks that normalize or augment the
@@ -112,13 +114,13 @@ stages! {
     Regularization,
     /// [`DataParallel`](crate::hooks::DataParallel): inside of most other hooks around `backward`.
     Communication,
-    /// The monitors, such as [`ParameterMonitor`](crate::hooks::ParameterMonitor): after hooks that set
-    /// hyperparameters or change gradients, and around those that clip them.
+    /// The monitors, such as [`ParameterMonitor`](crate::hooks::ParameterMonitor): after hooks that
+    /// set hyperparameters or change gradients, and around those that clip them.
     Monitors,
     /// [`ClipGradValue`](crate::hooks::ClipGradValue), then
     /// [`ClipGradNorm`](crate::hooks::ClipGradNorm). A hook that replaces `opt_step` runs inside of
-    /// them, with `after = trainer::stages::Clipping`: otherwise it would omit the clipping, which is
-    /// an error.
+    /// them, with `after = trainer::stages::Clipping`: otherwise it would omit the clipping, which
+    /// is an error.
     Clipping,
     /// After all other hooks: [`KernelProfiler`](crate::hooks::KernelProfiler) at `before_step`.
     Last,

@@ -20,8 +20,8 @@ use crate::values::every::ends_interval;
 /// last. Older ones are removed as soon as a newer one is on disk. A successful fit also ends with
 /// a checkpoint, unless the end of its last epoch has just written one.
 ///
-/// SIGUSR1 requests one more, after the current batch: `kill -USR1` with the process id in `run.json`,
-/// or the key `c` of [`trainer watch`](crate::guide::watching).
+/// SIGUSR1 requests one more, after the current batch: `kill -USR1` with the process id in
+/// `run.json`, or the key `c` of [`trainer watch`](crate::guide::watching).
 ///
 /// ```
 /// use std::time::Duration;
@@ -155,8 +155,8 @@ impl Checkpoint {
 
     /// Also keeps the `count` best checkpoints by a metric. A validation metric, `valid/…`, is
     /// checked after each validation of a fit, and any other metric at the end of each epoch. A
-    /// checkpoint is written if the value is among the best; NaN never is. A fit that never measures
-    /// the metric returns an error at its start.
+    /// checkpoint is written if the value is among the best; NaN never is. A fit that never
+    /// measures the metric returns an error at its start.
     #[must_use]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
         self.best = Some(Best { count, metric: metric.into(), goal });
@@ -287,8 +287,8 @@ impl Checkpoint {
     }
 
     /// After a roll-back, removes the checkpoints that were written after the batch `step`: loggers
-    /// rewind their files, so the run could not resume from these checkpoints. Called before a record is
-    /// written.
+    /// rewind their files, so the run could not resume from these checkpoints. Called before a
+    /// record is written.
     fn remove_undone<P>(&mut self, cx: &Cx<P>, step: u64) -> Result<()> {
         if std::mem::replace(&mut self.roll_backs, cx.roll_backs()) >= cx.roll_backs() {
             return Ok(());

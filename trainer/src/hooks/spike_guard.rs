@@ -28,8 +28,8 @@ use crate::values::float::exact;
 /// # }
 /// ```
 ///
-/// - **What a spike is**: a loss that is not finite, or that is above `mean + threshold · std`, with
-///   the mean and the standard deviation (over `n`) of the losses of the last
+/// - **What a spike is**: a loss that is not finite, or that is above `mean + threshold · std`,
+///   with the mean and the standard deviation (over `n`) of the losses of the last
 ///   [`window`](SpikeGuard::window) batches. Until there are that many, only losses that are not
 ///   finite count. The [`threshold`](SpikeGuard::threshold) of 7 standard deviations is that of the
 ///   spike score in OLMo 2 (OLMo Team, *2 OLMo 2 Furious*, 2025), whose window is 1,000. The loss

@@ -1,5 +1,5 @@
-//! Calls into the C++ functions of `trainer-sys`, which provide what tch does not. All unsafe code of
-//! the crate is here.
+//! Calls into the C++ functions of `trainer-sys`, which provide what tch does not. All unsafe code
+//! of the crate is here.
 
 #![allow(unsafe_code)]
 

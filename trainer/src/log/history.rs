@@ -1,5 +1,5 @@
-//! [`Metrics`], [`History`]: the metrics of an entry point over time, and [`Summary`]: what an entry
-//! point returns.
+//! [`Metrics`], [`History`]: the metrics of an entry point over time, and [`Summary`]: what an
+//! entry point returns.
 
 use std::fmt;
 use std::ops::Index;

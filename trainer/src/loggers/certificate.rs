@@ -8,14 +8,14 @@ use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 use crate::training::digest;
 
-/// Writes the certificate of a run: a chain of hashes ([BLAKE3](https://github.com/BLAKE3-team/BLAKE3))
-/// over all training batches, with a link at each checkpoint and at the end of the fit. Whoever has the
-/// program, the data and the checkpoints can confirm any stretch of it with `trainer verify`, by
-/// [training it again](Trainer::verify).
+/// Writes the certificate of a run: a chain of hashes
+/// ([BLAKE3](https://github.com/BLAKE3-team/BLAKE3)) over all training batches, with a link at each
+/// checkpoint and at the end of the fit. Whoever has the program, the data and the checkpoints can
+/// confirm any stretch of it with `trainer verify`, by [training it again](Trainer::verify).
 ///
-/// The file is `run.certificate` in the [run folder](crate::TrainerBuilder::run_folder). A link has a
-/// hash of the whole state (weights, optimizers, random numbers, hooks with a state) and of the loss
-/// and the data of each batch until there, which are read after each batch. See the
+/// The file is `run.certificate` in the [run folder](crate::TrainerBuilder::run_folder). A link has
+/// a hash of the whole state (weights, optimizers, random numbers, hooks with a state) and of the
+/// loss and the data of each batch until there, which are read after each batch. See the
 /// [guide](crate::guide::tape#the-certificate) for what it proves, and what not.
 ///
 /// ```

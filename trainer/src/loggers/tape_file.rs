@@ -123,7 +123,8 @@ impl State for TapeFile {
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
-        // With another number of ranks, a rank may get the state of another one: it begins a new tape.
+        // With another number of ranks, a rank may get the state of another one: it begins a new
+        // tape.
         if saved.get::<u32>("rank")? == self.rank
             && saved.contains("position")
             && let Some(file) = &mut self.file
@@ -135,8 +136,8 @@ impl State for TapeFile {
 }
 
 impl<T: Task> TrainerBuilder<T> {
-    /// Records what each hook, each operation, each named module and the loader change, in a file from
-    /// which `trainer diff` finds where two runs differ: see the [guide](crate::guide::tape).
+    /// Records what each hook, each operation, each named module and the loader change, in a file
+    /// from which `trainer diff` finds where two runs differ: see the [guide](crate::guide::tape).
     ///
     /// The tape is `run.tape` in the [run folder](Self::run_folder). The environment variable
     /// `TRAINER_TAPE` requests a tape for a program that has none: `steps:100`, `full`,

@@ -149,8 +149,8 @@ impl<'a> NewVariables<'a> {
         Ok(path.set_group(group).add(last, value.f_set_requires_grad(true)?, true))
     }
 
-    /// Gives a variable of the model a value that belongs to those that the hook adds, such as that
-    /// of a head which was trained and saved with them.
+    /// Sets a variable of the model to a value that belongs with the added variables, such as the
+    /// weight of a head that was trained and saved together with them.
     /// [`load_weights`](crate::Trainer::load_weights) keeps it if the file has none of the
     /// variables that hooks add.
     ///

@@ -19,7 +19,8 @@
 //!
 //! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends
 //! the run and is returned with the name of the hook. A hook around an operation returns
-//! `Result<Done, E>`: the [`Done`](crate::Done), which only `next` makes, says how the operation ended.
+//! `Result<Done, E>`: the [`Done`](crate::Done), which only `next` makes, says how the operation
+//! ended.
 //!
 //! A hook type can be generic, also over the moment: `impl<P: AtPoint> Timer<P>`, with
 //! [`AtPoint`](crate::moment::AtPoint). A hook function cannot, because it is registered once. A
@@ -27,15 +28,15 @@
 //! other keys are methods of [`HookOptions`](crate::HookOptions).
 //!
 //! The type of the context can be an alias of a `Cx`. In a block, a method with an alias needs its
-//! own `#[hook]`, because only a first argument that is written `Cx<…>` makes a method a hook. `Next`,
-//! and `#[hook]` on a method, have no other names, because the macro looks for these words. A hook
-//! of a block cannot be called by other methods of the block: helpers go into a second `impl` block, and
-//! so do functions without `self` that take a context, such as one for [`when`].
+//! own `#[hook]`, because only a first argument that is written `Cx<…>` makes a method a hook.
+//! `Next`, and `#[hook]` on a method, have no other names, because the macro looks for these words.
+//! A hook of a block cannot be called by other methods of the block: helpers go into a second
+//! `impl` block, and so do functions without `self` that take a context, such as one for [`when`].
 //!
 //! `#[hook]` sees a block before the macro calls in it are expanded, so a macro call in it is an
 //! error. Blocks and [`lifecycle!`](macro@crate::lifecycle) do not work in a module with
-//! `#![no_implicit_prelude]`, and no hook compiles in a crate with `#![forbid(non_upper_case_globals)]`,
-//! because the registration must allow this lint.
+//! `#![no_implicit_prelude]`, and no hook compiles in a crate with
+//! `#![forbid(non_upper_case_globals)]`, because the registration must allow this lint.
 //!
 //! # Keys
 //!
@@ -52,14 +53,14 @@
 //! added, then discovered hooks by crate, module path and name, then the task's hooks. Around an
 //! operation, the hook that comes first is the outer one.
 //! [`describe_hooks`](crate::Trainer::describe_hooks) shows the order, and marks with `=` neighbors
-//! that none of these rules orders. A full [tape](crate::guide::tape) warns of those that change the same
-//! value.
+//! that none of these rules orders. A full [tape](crate::guide::tape) warns of those that change
+//! the same value.
 //!
 //! # Points and operations
 //!
 //! Every operation `X` has the points `BeforeX` and `AfterX`, and can have hooks around it. A point
-//! fires in every phase that reaches it. Tables and messages show moments in lower case: `after_step`
-//! is `AfterStep`.
+//! fires in every phase that reaches it. Tables and messages show moments in lower case:
+//! `after_step` is `AfterStep`.
 //!
 #![doc = crate::lifecycle::moments_table!()]
 #![allow(non_upper_case_globals)]
@@ -72,21 +73,21 @@ pub const ord: () = ();
 /// `only = train`, `only(valid, test)`: runs the hook in these [phases](mod@crate::phase) only.
 /// This is resolved when the trainer is built, so that the hook costs nothing in other phases. On a
 /// method, `only = self.phases` takes the [`PhaseSet`](crate::PhaseSet), the
-/// [`Phase`](crate::Phase) or the list of phases in a field of the value. Defaults to all phases that
-/// reach its moment.
+/// [`Phase`](crate::Phase) or the list of phases in a field of the value. Defaults to all phases
+/// that reach its moment.
 pub const only: () = ();
 
 /// `every = 100`: runs the hook on every 100th batch, optimizer step, epoch or record, whichever
 /// its [moment](crate::language#points-and-operations) counts. At other times, the operation of a
-/// hook around it runs without the hook. Accepts any constant expression, and on a method
-/// `every = self.every`: an unsigned integer in a field of the value, or an `Option` of one, as it is
-/// when the trainer is built. Defaults to 1.
+/// hook around it runs without the hook. Accepts any constant expression, and on a method `every =
+/// self.every`: an unsigned integer in a field of the value, or an `Option` of one, as it is when
+/// the trainer is built. Defaults to 1.
 pub const every: () = ();
 
-/// `when = is_late`: runs the hook only if this function returns `true`. It takes the context of the
-/// hook by shared reference, `fn is_late(cx: &Cx<AfterStep>) -> bool`, or for hooks at several moments
-/// `fn is_late<P>(cx: &Cx<P>) -> bool`. It is called each time, after [`every`]. Otherwise, the
-/// operation of a hook around it runs without the hook.
+/// `when = is_late`: runs the hook only if this function returns `true`. It takes the context of
+/// the hook by shared reference, `fn is_late(cx: &Cx<AfterStep>) -> bool`, or for hooks at several
+/// moments `fn is_late<P>(cx: &Cx<P>) -> bool`. It is called each time, after [`every`]. Otherwise,
+/// the operation of a hook around it runs without the hook.
 pub const when: () = ();
 
 /// `of = "encoder.*"`, `of("fc1", "head.?")`: at the moments of a [module](crate::modules), runs
@@ -98,17 +99,18 @@ pub const when: () = ();
 /// value. Defaults to all modules.
 pub const of: () = ();
 
-/// `in = my_crate::Clipping`, `in(A, B)`: adds the hook to these [sets](crate::HookSet), or to one of
-/// the [stages](crate::stages), which are sets with a position. A set is a type, so its name does not
-/// begin with a lowercase letter. Other hooks run before or after all hooks of a set with [`before`]
-/// and [`after`].
+/// `in = my_crate::Clipping`, `in(A, B)`: adds the hook to these [sets](crate::HookSet), or to one
+/// of the [stages](crate::stages), which are sets with a position. A set is a type, so its name
+/// does not begin with a lowercase letter. Other hooks run before or after all hooks of a set with
+/// [`before`] and [`after`].
 pub const r#in: () = ();
 
 /// `before = my_crate::clip`, `before(a, B)`: runs the hook before these hooks, whatever their
 /// stage and `ord`. Each path names a hook function, a hook type, which stands for all its hooks at
-/// the same moment, or a [set](crate::HookSet); a path whose last word begins with a capital letter is
-/// taken for a type or a set, any other for a function. A hook that the trainer does not have is an error when
-/// the trainer is built, unless it is written `before = optional(…)`; a set may be empty.
+/// the same moment, or a [set](crate::HookSet); a path whose last word begins with a capital letter
+/// is taken for a type or a set, any other for a function. A hook that the trainer does not have is
+/// an error when the trainer is built, unless it is written `before = optional(…)`; a set may be
+/// empty.
 pub const before: () = ();
 
 /// `after = my_crate::Clip`, `after(a, B)`: runs the hook after these hooks, with the same rules as
@@ -124,13 +126,14 @@ pub const after: () = ();
 pub const auto: () = ();
 
 /// `writes`: the hook writes files, or anything else that outlives the process, as loggers do. The
-/// table says so, the [tape](crate::guide::tape) leaves out the state of its value, which may contain
-/// times and positions in files, and [`check_golden`](crate::Trainer::check_golden) does not run it.
+/// table says so, the [tape](crate::guide::tape) leaves out the state of its value, which may
+/// contain times and positions in files, and [`check_golden`](crate::Trainer::check_golden) does
+/// not run it.
 pub const writes: () = ();
 
-/// `more`, on a block: a further block of a type that has a block with `#[hook]`, as in another file.
-/// Keys about the values of the type (`auto`, `single`, `state`, `settings`, `variables`) are on the first block,
-/// and the type has no type parameters.
+/// `more`, on a block: a further block of a type that has a block with `#[hook]`, as in another
+/// file. Keys about the values of the type (`auto`, `single`, `state`, `settings`, `variables`) are
+/// on the first block, and the type has no type parameters.
 pub const more: () = ();
 
 /// `single`, on a block: a trainer accepts at most one value of the type.

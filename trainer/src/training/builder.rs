@@ -99,8 +99,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// Sets the rank of this process among the processes that train together, from 0. Defaults to
     /// the rank that [`world`](TrainerBuilder::world) or the
     /// [launcher](crate::distributed::Launch::from_env) assigned, which it must not contradict,
-    /// then to the environment variable `RANK`, then to 0. Hooks with [`Main`](crate::Main) in their context run in the
-    /// process of rank 0 only.
+    /// then to the environment variable `RANK`, then to 0. Hooks with [`Main`](crate::Main) in
+    /// their context run in the process of rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self
@@ -147,7 +147,8 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a closure that only [observes](crate::Cx#observers) at the point `P`, like [`on`](Self::on).
+    /// Adds a closure that only [observes](crate::Cx#observers) at the point `P`, like
+    /// [`on`](Self::on).
     ///
     /// ```
     /// use trainer::TrainerBuilder;
@@ -173,14 +174,15 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Checks at run time that hooks which only [observe](crate::Cx#observers) change nothing: compares what
-    /// they could change before and after each of them, and ends the run with an error that names
-    /// the hook and what it changed. Defaults to `false`, except in a smoke test
-    /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), and if the
-    /// environment variable `TRAINER_CHECK` is `observers`.
+    /// Checks at run time that hooks which only [observe](crate::Cx#observers) change nothing:
+    /// compares what they could change before and after each of them, and ends the run with an
+    /// error that names the hook and what it changed. Defaults to `false`, except in a smoke test
+    /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), and if
+    /// the environment variable `TRAINER_CHECK` is `observers`.
     ///
-    /// The check reads all variables, their gradients and the state of the optimizers twice for each call
-    /// of such a hook, which takes about 0.1 s for each gigabyte on a CPU, so it is for a few batches.
+    /// The check reads all variables, their gradients and the state of the optimizers twice for
+    /// each call of such a hook, which takes about 0.1 s for each gigabyte on a CPU, so it is for a
+    /// few batches.
     pub fn check_observers(mut self, check: bool) -> Self {
         self.checks_observers = Some(check);
         self
@@ -200,8 +202,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Excludes the hook with this path, `my_crate::my_hook`, all hooks of a type, or one method of
-    /// a type, by the path that [`describe_hooks`](Trainer::describe_hooks) shows. If a program has several versions of a crate, the path selects one:
-    /// `my_crate@1.2.0::my_hook`.
+    /// a type, by the path that [`describe_hooks`](Trainer::describe_hooks) shows. If a program has
+    /// several versions of a crate, the path selects one: `my_crate@1.2.0::my_hook`.
     pub fn without(mut self, path: impl Into<String>) -> Self {
         self.hooks.without.push(path.into());
         self

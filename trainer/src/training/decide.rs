@@ -191,7 +191,8 @@ pub(super) fn ends_pass(run: &Run) -> bool {
     end_epoch_is_known(run) || plan::has_all_steps(run) || is_stopped(run)
 }
 
-/// Notes that SIGUSR1 has requested a checkpoint, for the hook that writes it, or warns if none will.
+/// Notes that SIGUSR1 has requested a checkpoint, for the hook that writes it, or warns if none
+/// will.
 #[inline]
 fn note_checkpoint_request(run: &mut Run) {
     let is_due = run.place.phase == Phase::Train || !run.fit.is_running;

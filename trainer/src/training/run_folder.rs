@@ -220,8 +220,8 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
     Some(file)
 }
 
-/// Returns the values of all metrics of the entry point: those of its history, and those that an error
-/// kept from becoming a row of it.
+/// Returns the values of all metrics of the entry point: those of its history, and those that an
+/// error kept from becoming a row of it.
 fn measured(run: &Run) -> Vec<(String, Extreme)> {
     let value = |value, at: Counters| Extreme::new(value, at.epoch, at.optimizer_steps);
     let mut measured = Vec::new();
@@ -235,7 +235,8 @@ fn measured(run: &Run) -> Vec<(String, Extreme)> {
     measured
 }
 
-/// Describes the run that begins in this folder with a part of another one, of which `run` is a replay.
+/// Describes the run that begins in this folder with a part of another one, of which `run` is a
+/// replay.
 pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<()> {
     let mut file = describe(run, "fit");
     file.status = Status::Forked;

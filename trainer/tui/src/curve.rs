@@ -44,7 +44,7 @@ impl Curve {
 #[derive(Clone, Debug)]
 struct Series {
     values: Vec<(f64, f64)>,
-    /// One of so many values is kept.
+    /// The number of added values for each that is kept.
     stride: u64,
     /// The number of values that were added.
     added: u64,

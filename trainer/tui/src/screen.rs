@@ -78,13 +78,13 @@ pub fn check_screen(stream: Stream) -> Result<(), NoScreen> {
     Ok(())
 }
 
-/// Whether a screen is open. Whoever sets it to false gives the terminal back.
+/// Whether a screen is open. The code that sets it to false restores the terminal.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether the screen is on standard output.
 static IS_ON_STDOUT: AtomicBool = AtomicBool::new(false);
 
-/// A terminal in which nothing but the view is shown. It is as before when this is dropped, and before
-/// the message of a panic is printed, on any thread.
+/// A terminal in which nothing but the view is shown. It is as before when this is dropped, and
+/// before the message of a panic is printed, on any thread.
 #[derive(Debug)]
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stream>>,
@@ -125,8 +125,8 @@ impl Screen {
         }
     }
 
-    /// Draws the view, in the size that the terminal has now. Returns whether the screen is still open:
-    /// a panic closes it.
+    /// Draws the view, in the size that the terminal has now. Returns whether the screen is still
+    /// open: a panic closes it.
     ///
     /// # Errors
     ///
@@ -159,14 +159,14 @@ impl Drop for Screen {
     }
 }
 
-/// Gives the terminal back, unless that was done already.
+/// Restores the terminal, unless that was done already.
 fn give_back() {
     if IS_OPEN.swap(false, Ordering::SeqCst) {
         restore(if IS_ON_STDOUT.load(Ordering::SeqCst) { Stream::Stdout } else { Stream::Stderr });
     }
 }
 
-/// Restores the terminal. There is nobody to report an error to.
+/// Restores the terminal. Errors cannot be reported here, and are ignored.
 fn restore(mut stream: Stream) {
     let _ = disable_raw_mode();
     let _ = execute!(&mut stream, style::ResetColor, LeaveAlternateScreen, Show);

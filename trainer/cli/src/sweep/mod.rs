@@ -1,4 +1,5 @@
-//! `trainer sweep`: runs a program once for each trial, several at once, and continues where it ended.
+//! `trainer sweep`: runs a program once for each trial, several at once, and continues where it
+//! ended.
 
 mod file;
 mod search;
@@ -133,8 +134,8 @@ impl<'p> Sweep<'p> {
         })
     }
 
-    /// Starts each trial that has not finished, and waits until all of them have ended, until the time
-    /// is over, or for a signal.
+    /// Starts each trial that has not finished, and waits until all of them have ended, until the
+    /// time is over, or for a signal.
     fn run(&mut self, state: &mut State, out: &mut Output) -> Result<(), Failure> {
         let deadline = self.plan.budget.map(|budget| Instant::now() + budget);
         let waiting = (1..=state.trials().len())
@@ -168,7 +169,8 @@ impl<'p> Sweep<'p> {
         }
     }
 
-    /// Ends the trials that are still running, and waits for them. Each further signal is passed on.
+    /// Ends the trials that are still running, and waits for them. Each further signal is passed
+    /// on.
     fn finish(&mut self, state: &mut State, out: &mut Output) -> Result<(), Failure> {
         let mut result = Ok(());
         if !self.running.is_empty() {

@@ -90,8 +90,8 @@ impl Trial {
         Ok(group)
     }
 
-    /// Returns the run of the trial if its program ended without an error and its run has finished, and
-    /// otherwise what went wrong.
+    /// Returns the run of the trial if its program ended without an error and its run has finished,
+    /// and otherwise what went wrong.
     pub(crate) fn outcome(&self, ended: &Ended) -> Result<Run, String> {
         let status = ended.as_ref().map_err(|error| format!("cannot wait for its process: {error}"))?;
         if !status.success() {

@@ -136,7 +136,7 @@ mod tests {
         let curve = |source: &Source| source.state().curve("train/loss").unwrap().steps().to_vec();
         assert_eq!(curve(&source).len(), 6);
 
-        // The resume removes the rows since the checkpoint at step 3, and goes on.
+        // The resume removes the rows since the checkpoint at step 3, and continues.
         fs::write(&values, format!("{HEADER}{}{}", rows(1..=3, 1.0), rows(4..=5, 10.0))).unwrap();
         source.read();
         let expected = [(1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (4.0, 40.0), (5.0, 50.0)];

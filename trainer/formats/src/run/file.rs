@@ -17,8 +17,8 @@ pub const MAX_BYTES: u64 = 1 << 24;
 pub const MAX_WARNINGS: usize = 100;
 
 const FORMAT: &str = "trainer run";
-/// Increased if an earlier reader would misunderstand the file. A field that is added does not: it has
-/// a default for files without it.
+/// Increased if an earlier reader would misunderstand the file. A field that is added does not: it
+/// has a default for files without it.
 const VERSION: u64 = 1;
 
 /// The status of a run.
@@ -76,8 +76,8 @@ pub struct RunFile {
     pub error: Option<String>,
     /// The reason why the run stopped early.
     pub stopped: Option<String>,
-    /// What the run did when it returned to an earlier state in the last fit: from which batch to which,
-    /// and why.
+    /// What the run did when it returned to an earlier state in the last fit: from which batch to
+    /// which, and why.
     #[serde(default)]
     pub roll_backs: Vec<String>,
     /// The process that writes the run: that of rank 0, since the last resume.
@@ -116,9 +116,11 @@ pub struct RunFile {
     pub origin: Option<Origin>,
     /// The settings of the trainer, as text.
     pub settings: BTreeMap<String, String>,
-    /// The hyperparameters: those of the program, of the optimizers, of the trainer and of its hooks.
+    /// The hyperparameters: those of the program, of the optimizers, of the trainer and of its
+    /// hooks.
     pub hyperparameters: BTreeMap<String, Json>,
-    /// Each hook and its moment, in the order of the lifecycle: `my_hooks::clamp at before_opt_step`.
+    /// Each hook and its moment, in the order of the lifecycle: `my_hooks::clamp at
+    /// before_opt_step`.
     pub hooks: Vec<String>,
 }
 
@@ -199,7 +201,8 @@ impl RunFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if it is not the `run.json` of a run, or of a version that is not known yet.
+    /// Returns an error if it is not the `run.json` of a run, or of a version that is not known
+    /// yet.
     pub fn parse(bytes: &[u8]) -> Result<Self, NotARun> {
         #[derive(Deserialize)]
         struct Head {

@@ -24,7 +24,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// Returns an error if the folder holds no run, or its `run.json` is damaged or of another program.
+    /// Returns an error if the folder holds no run, or its `run.json` is damaged or of another
+    /// program.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = folder.into();
         let file = path.join(RUN_FILE);
@@ -70,8 +71,8 @@ impl Run {
         &self.file
     }
 
-    /// Returns the status. A run is [`Killed`](Status::Killed) if its process no longer exists on this
-    /// host; that of another host, or of an earlier version of the trainer, remains
+    /// Returns the status. A run is [`Killed`](Status::Killed) if its process no longer exists on
+    /// this host; that of another host, or of an earlier version of the trainer, remains
     /// [`Running`](Status::Running).
     #[must_use]
     pub fn status(&self) -> Status {
@@ -84,8 +85,8 @@ impl Run {
         parse_time(&self.file.started)
     }
 
-    /// Returns when the run ended. The end of a killed run is not known: it is that of the last change
-    /// in its folder.
+    /// Returns when the run ended. The end of a killed run is not known: it is that of the last
+    /// change in its folder.
     #[must_use]
     pub fn ended(&self) -> Option<SystemTime> {
         match self.status {
@@ -118,8 +119,8 @@ impl Run {
         Points::in_folder(&self.path)
     }
 
-    /// Returns the metrics of the run, by name. They are in `run.json` when the run has ended; before,
-    /// and if its process was killed, they are read from the file of a logger.
+    /// Returns the metrics of the run, by name. They are in `run.json` when the run has ended;
+    /// before, and if its process was killed, they are read from the file of a logger.
     ///
     /// # Errors
     ///
@@ -164,9 +165,9 @@ pub struct Found {
     pub run: Result<Run, Error>,
 }
 
-/// Finds the runs in a folder: the folder itself, those in it, and those one level below, such as the
-/// trials of a sweep. A run whose `run.json` cannot be read, and a folder that cannot be read, are among
-/// them with the reason. Numbered folders are in the order of their numbers.
+/// Finds the runs in a folder: the folder itself, those in it, and those one level below, such as
+/// the trials of a sweep. A run whose `run.json` cannot be read, and a folder that cannot be read,
+/// are among them with the reason. Numbered folders are in the order of their numbers.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! The folder of a run: what it is ([`RunFile`]), whether it is still running ([`Run::status`]), its
-//! metrics ([`Run::metrics`]), its curves ([`Run::points`]) and what it is doing right now ([`Live`]).
+//! The folder of a run: what it is ([`RunFile`]), whether it is still running ([`Run::status`]),
+//! its metrics ([`Run::metrics`]), its curves ([`Run::points`]) and what it is doing right now
+//! ([`Live`]).
 //!
 //! ```no_run
 //! use trainer_formats::run::runs_in;
@@ -14,8 +15,8 @@
 //! ```
 //!
 //! Everything can be read while the trainer writes it: `run.json` is replaced atomically, and the
-//! files of loggers are only appended to, except by a resume, which [`Points`] notices. Nothing in the
-//! folder is changed.
+//! files of loggers are only appended to, except by a resume, which [`Points`] notices. Nothing in
+//! the folder is changed.
 //!
 //! `run.json` is JSON, with the [version](RunFile::parse) of its format in it.
 

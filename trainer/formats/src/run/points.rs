@@ -288,8 +288,8 @@ fn length_of_line(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
 }
 
-/// Returns the length of the first row of comma-separated values; a field in quotes may contain line
-/// breaks.
+/// Returns the length of the first row of comma-separated values; a field in quotes may contain
+/// line breaks.
 fn length_of_row(bytes: &[u8]) -> Option<usize> {
     let mut is_quoted = false;
     let end = bytes.iter().position(|byte| {

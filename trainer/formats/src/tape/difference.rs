@@ -100,7 +100,8 @@ impl Change {
     }
 }
 
-/// Whether two entries are the same: a hook may have moved to another line, or be of another version.
+/// Whether two entries are the same: a hook may have moved to another line, or be of another
+/// version.
 fn is_same(one: &Entry, other: &Entry) -> bool {
     (one.kind, &one.name, &one.moment) == (other.kind, &other.name, &other.moment)
 }
@@ -241,8 +242,8 @@ impl Side {
         Ok(None)
     }
 
-    /// Returns what a change has to do with the other run; `None` if it is only of states that the other
-    /// run does not have.
+    /// Returns what a change has to do with the other run; `None` if it is only of states that the
+    /// other run does not have.
     fn shared(&self, mut change: Change) -> Option<Change> {
         change.values.retain(|(name, _)| !self.own_states.iter().any(|state| name.ends_with(&**state)));
         (!change.values.is_empty()).then_some(change)
@@ -397,7 +398,8 @@ fn differing(a: &Change, b: &Change) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// Returns the difference of runs whose next changes are not of the same entry at the same position.
+/// Returns the difference of runs whose next changes are not of the same entry at the same
+/// position.
 fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error> {
     let first = |kind, change: &Change| First {
         kind,
@@ -429,7 +431,8 @@ fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error
         if a_later && b_later {
             return Ok(first(Kind::Order(Arc::clone(&b.entry)), a));
         }
-        // If neither comes later, a hook is the cause, and what the other run goes on with is an effect.
+        // If neither comes later, a hook is the cause, and what the other run goes on with is an
+        // effect.
         let is_first = |side: &Side, change: &Change| {
             let nth = side.hooks.iter().position(|hook| is_same(hook, &change.entry));
             (nth.is_none(), nth)
@@ -437,7 +440,8 @@ fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error
         let is_of_one = b_later || !a_later && is_first(one, a) <= is_first(one, b);
         return Ok(if is_of_one { first(Kind::Changed(0), a) } else { first(Kind::Changed(1), b) });
     }
-    // One run goes on, while the other one still changes something at the position that both had in common.
+    // One run goes on, while the other one still changes something at the position that both had in
+    // common.
     for (run, change) in [a, b].into_iter().enumerate() {
         if sides[run].position.as_ref() == Some(&change.position) {
             return Ok(first(Kind::Changed(run), change));
@@ -563,8 +567,8 @@ impl Difference {
         self.first.is_none()
     }
 
-    /// Whether what differs besides the values can be the reason for the first difference, because it
-    /// is in code that both runs have in common.
+    /// Whether what differs besides the values can be the reason for the first difference, because
+    /// it is in code that both runs have in common.
     fn is_in_common_code(&self) -> bool {
         let of_hook = |first: &First| first.entry.kind == EntryKind::Hook;
         self.first.as_ref().is_some_and(|first| matches!(first.kind, Kind::Values) && !of_hook(first))

@@ -5,8 +5,8 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Values that are read when they are first needed, of which those that were used least recently are
-/// dropped. While a thread reads a value, others that need it wait.
+/// Values that are read when they are first needed, of which those that were used least recently
+/// are dropped. While a thread reads a value, others that need it wait.
 pub(super) struct Cache<K, V> {
     /// The sum of the sizes of the values that are held; one value is always held.
     capacity: usize,

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use crate::error::Result;
 use crate::io::files::{Links, in_file, open};
 
-/// Reads a CSV file whose first line has the names of the columns. serde deserializes each line into a
-/// `T`, and the `Vec` is a [`Dataset`](crate::data::Dataset).
+/// Reads a CSV file whose first line has the names of the columns. serde deserializes each line
+/// into a `T`, and the `Vec` is a [`Dataset`](crate::data::Dataset).
 ///
 /// ```
 /// use trainer::data::read_csv;
@@ -37,8 +37,8 @@ use crate::io::files::{Links, in_file, open};
 ///
 /// # Errors
 ///
-/// Returns an error with the line and the column if the file cannot be read, if a line has another number
-/// of fields than the first, or if a field cannot be deserialized.
+/// Returns an error with the line and the column if the file cannot be read, if a line has another
+/// number of fields than the first, or if a field cannot be deserialized.
 pub fn read_csv<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Vec<T>> {
     let path = path.as_ref();
     let (file, _) = open(path, Links::Follow)?;

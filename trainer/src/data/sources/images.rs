@@ -33,11 +33,11 @@ const EXTENSIONS: [&str; 8] = ["bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff"
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// A row is an image, `Float [channels, height, width]` from 0 to 1, and the number of its class: the
-/// folders are numbered from 0 in the order of their names. Images are read when they are needed, in
-/// red, green and blue unless they are [`grayscale`](ImageFolder::grayscale); transparency is dropped.
-/// Batches need images of one [`size`](ImageFolder::size). Images in further folders inside belong to the
-/// class, too, and links are followed.
+/// A row is an image, `Float [channels, height, width]` from 0 to 1, and the number of its class:
+/// the folders are numbered from 0 in the order of their names. Images are read when they are
+/// needed, in red, green and blue unless they are [`grayscale`](ImageFolder::grayscale);
+/// transparency is dropped. Batches need images of one [`size`](ImageFolder::size). Images in
+/// further folders inside belong to the class, too, and links are followed.
 #[derive(Clone, Debug)]
 pub struct ImageFolder {
     classes: Vec<String>,
@@ -77,8 +77,8 @@ impl ImageFolder {
         Ok(ImageFolder { classes, images, size: None, is_gray: false })
     }
 
-    /// Resizes the images to this height and width, in pixels, with a linear filter whose width grows
-    /// when an image is made smaller (as `antialias=True` in torchvision).
+    /// Resizes the images to this height and width, in pixels, with a linear filter whose width
+    /// grows when an image is made smaller (as `antialias=True` in torchvision).
     ///
     /// # Panics
     ///
@@ -190,8 +190,8 @@ fn to_tensor(image: &DynamicImage, is_gray: bool) -> Result<Tensor> {
     Ok(pixels.f_permute([2, 0, 1])?.f_contiguous()?.f_to_kind(Kind::Float)?.f_div_scalar(255.0)?)
 }
 
-/// Decodes an image in a file that was read: `Float [3, height, width]`, red, green and blue from 0 to 1.
-/// The formats are JPEG, PNG, WebP, GIF (its first picture), BMP and TIFF.
+/// Decodes an image in a file that was read: `Float [3, height, width]`, red, green and blue from 0
+/// to 1. The formats are JPEG, PNG, WebP, GIF (its first picture), BMP and TIFF.
 ///
 /// # Errors
 ///

@@ -33,10 +33,10 @@ const SOURCES: u64 = u64::MAX;
 /// assert_eq!(train.len(), Some(625));
 /// ```
 ///
-/// Of every 1,024 rows, each data set has the fraction that is its weight divided by the sum of all, up
-/// to a row; what is rounded is made up for in the next 1,024. A data set is used in its own order, which
-/// goes on in the next epoch where it ended, and begins again, differently shuffled, when all its rows
-/// were used.
+/// Of every 1,024 rows, each data set has the fraction that is its weight divided by the sum of
+/// all, up to a row; rounding errors are compensated in the next 1,024. Each data set is used in
+/// its own order, which continues across epochs. When all its rows have been used, it is shuffled
+/// again and starts over.
 ///
 /// A resume is exact, because the order of an epoch is computed from its number.
 pub struct Mixture<R> {
@@ -99,8 +99,9 @@ impl<R: Send + 'static> Mixture<R> {
         self.with(dataset, Weight::Constant(weight))
     }
 
-    /// Adds a data set whose weight depends on the number of rows since the start of the training, of all
-    /// data sets together. It is computed for every 1,024 rows, and must depend on nothing else.
+    /// Adds a data set whose weight depends on the number of rows since the start of the training,
+    /// of all data sets together. It is computed for every 1,024 rows, and must depend on nothing
+    /// else.
     ///
     /// # Panics
     ///
@@ -134,13 +135,14 @@ impl<R: Send + 'static> Mixture<R> {
         self.sources.iter().map(|source| source.rows).sum()
     }
 
-    /// Returns the data set of a row, and the index of the row in it. Their order may have indices above
-    /// their number of rows, so the data sets take turns at the indices.
+    /// Returns the data set of a row, and the index of the row in it. Their order may have indices
+    /// above their number of rows, so the data sets take turns at the indices.
     fn find(&self, index: usize) -> (usize, usize) {
         (index % self.sources.len(), index / self.sources.len())
     }
 
-    /// Returns the fraction of each data set at this number of rows since the start of the training.
+    /// Returns the fraction of each data set at this number of rows since the start of the
+    /// training.
     fn fractions(&self, rows: u64) -> Result<Vec<f64>> {
         let weights: Vec<f64> = self.sources.iter().map(|source| source.weight.at(rows)).collect();
         let sum: f64 = weights.iter().sum();
@@ -192,8 +194,8 @@ impl Used {
     }
 }
 
-/// Returns the numbers of the data sets in the order in which they take turns: as evenly as their counts
-/// allow.
+/// Returns the numbers of the data sets in the order in which they take turns: as evenly as their
+/// counts allow.
 fn turns(counts: &[usize]) -> Vec<usize> {
     let turn = |nth: usize| (0..counts[nth]).map(move |row| ((row as f64 + 0.5) / counts[nth] as f64, nth));
     let mut turns: Vec<(f64, usize)> = (0..counts.len()).flat_map(turn).collect();
@@ -201,7 +203,8 @@ fn turns(counts: &[usize]) -> Vec<usize> {
     turns.into_iter().map(|(_, nth)| nth).collect()
 }
 
-/// The rows of a data set, one after the other, from a number of rows since the start of the training on.
+/// The rows of a data set, one after the other, from a number of rows since the start of the
+/// training on.
 struct Cursor<'a, R> {
     source: &'a Source<R>,
     seed: Option<u64>,

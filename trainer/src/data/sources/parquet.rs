@@ -20,8 +20,8 @@ use crate::io::files::{Links, in_file, open};
 pub struct Parquet<T>(PhantomData<fn() -> T>);
 
 impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
-    /// Opens parquet files, whose rows serde deserializes into a `T`. Each path is a file, or a folder, of
-    /// which the files `*.parquet` are used in the order of their names.
+    /// Opens parquet files, whose rows serde deserializes into a `T`. Each path is a file, or a
+    /// folder, of which the files `*.parquet` are used in the order of their names.
     ///
     /// ```
     /// use trainer::data::{Parquet, Shards};
@@ -42,9 +42,9 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
     /// # }
     /// ```
     ///
-    /// A row group is decoded as a whole, once for all workers, and the most recently used ones are held:
-    /// files with small row groups, of some thousand rows, need the least memory. Only the footers are read
-    /// here.
+    /// A row group is decoded as a whole, once for all workers, and the most recently used ones are
+    /// held: files with small row groups, of some thousand rows, need the least memory. Only the
+    /// footers are read here.
     ///
     /// | column | `T` has |
     /// |---|---|
@@ -133,8 +133,8 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
         rows
     }
 
-    /// Two buffers: while some workers are at the end of one, others are in the next. A buffer begins and
-    /// ends within a row group.
+    /// Two buffers: while some workers are at the end of one, others are in the next. A buffer
+    /// begins and ends within a row group.
     fn capacity(buffer: usize, largest: usize) -> usize {
         buffer.saturating_add(largest).saturating_mul(2)
     }

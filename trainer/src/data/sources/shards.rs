@@ -51,7 +51,8 @@ pub trait Format: Send + Sync + Sized + 'static {
     /// Returns the size of a piece in the cache, for its number of rows.
     fn size(rows: usize) -> usize;
 
-    /// Returns the capacity of the cache for a buffer, and for the number of rows of the largest piece.
+    /// Returns the capacity of the cache for a buffer, and for the number of rows of the largest
+    /// piece.
     fn capacity(buffer: usize, largest: usize) -> usize;
 }
 
@@ -70,17 +71,18 @@ pub struct Indexed<I> {
 /// The rows of many files, called shards, which together may be much larger than memory:
 /// [`Shards::tar`] and [`Shards::parquet`]. Shards may have different numbers of rows.
 ///
-/// Opening shards reads where their rows are, and not the rows. The rows of any batch can then be read
-/// directly, also after a resume. A shuffled epoch reads one part of the data after the other: it shuffles the
-/// shards, and then the rows within each [`buffer`](Shards::buffer) of consecutive rows.
+/// Opening shards reads where their rows are, and not the rows. The rows of any batch can then be
+/// read directly, also after a resume. A shuffled epoch reads one part of the data after the other:
+/// it shuffles the shards, and then the rows within each [`buffer`](Shards::buffer) of consecutive
+/// rows.
 ///
 /// # Damaged shards
 ///
-/// A shard whose footer, or whose first header, cannot be read has one row, which cannot be produced;
-/// a tar file that is cut has such a row in place of those that are missing. A pass over damaged shards
-/// returns an error that names them, before any row is read. With
-/// [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name them, and the other rows are
-/// used.
+/// A shard whose footer, or whose first header, cannot be read has one row, which cannot be
+/// produced; a tar file that is cut has such a row in place of those that are missing. A pass over
+/// damaged shards returns an error that names them, before any row is read. With
+/// [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name them, and the other rows
+/// are used.
 pub struct Shards<F: Format> {
     shards: Vec<Shard<F::Index>>,
     /// For each shard, the index of its first row; then the number of all rows.
@@ -140,8 +142,8 @@ impl<F: Format> Shards<F> {
 
     /// Sets the number of consecutive rows that are shuffled together. Defaults to 10,000.
     ///
-    /// More rows mix more shards, and read from more places of the disk at a time. Of parquet files, as
-    /// many row groups are held in memory as two buffers have rows of.
+    /// More rows mix more shards, and read from more places of the disk at a time. Of parquet
+    /// files, as many row groups are held in memory as two buffers have rows of.
     ///
     /// # Panics
     ///

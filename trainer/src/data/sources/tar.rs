@@ -26,8 +26,8 @@ pub struct Tar(());
 
 /// The files of one sample in a tar file: those with the same name up to the first dot.
 ///
-/// The files `cats/17.jpg` and `cats/17.class.txt` are the sample with the key `cats/17` and the parts
-/// `jpg` and `class.txt`.
+/// The files `cats/17.jpg` and `cats/17.class.txt` are the sample with the key `cats/17` and the
+/// parts `jpg` and `class.txt`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     key: String,
@@ -76,9 +76,9 @@ impl Sample {
 }
 
 impl Shards<Tar> {
-    /// Opens tar files in the layout of WebDataset: consecutive files with the same name up to the first
-    /// dot are a [`Sample`]. Each path is a file, or a folder, of which the files `*.tar` are used in the
-    /// order of their names.
+    /// Opens tar files in the layout of WebDataset: consecutive files with the same name up to the
+    /// first dot are a [`Sample`]. Each path is a file, or a folder, of which the files `*.tar` are
+    /// used in the order of their names.
     ///
     /// ```
     /// use trainer::data::{Sample, Shards};
@@ -96,10 +96,11 @@ impl Shards<Tar> {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// As in WebDataset, extensions are lower-cased, and files without one, such as folders and links, are
-    /// left out. The headers of all files are read, so that each sample can be read by its index; a
-    /// compressed tar file would have to be decompressed to read any of them, and is refused. What is in
-    /// the files has no checksum: damage there is noticed only by what decodes them.
+    /// As in WebDataset, extensions are lower-cased, and files without one, such as folders and
+    /// links, are left out. The headers of all files are read, so that each sample can be read by
+    /// its index; a compressed tar file would have to be decompressed to read any of them, and is
+    /// refused. What is in the files has no checksum: damage there is noticed only by what decodes
+    /// them.
     ///
     /// # Errors
     ///

@@ -45,8 +45,8 @@ impl TokenType {
     }
 }
 
-/// The tokens of a text in a file, which may be larger than memory: numpy's `.npy`, or tokens without
-/// a header, as in the `.bin` files of nanoGPT.
+/// The tokens of a text in a file, which may be larger than memory: numpy's `.npy`, or tokens
+/// without a header, as in the `.bin` files of nanoGPT.
 ///
 /// ```
 /// use trainer::data::{Sequences, TokenFile};
@@ -65,9 +65,9 @@ impl TokenType {
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// A row is read from the file when it is needed, and the operating system keeps what is read often in
-/// memory. The file is not mapped into memory, where it would end the process if it is shortened; here,
-/// that is an error.
+/// A row is read from the file when it is needed, and the operating system keeps what is read often
+/// in memory. The file is not mapped into memory, where it would end the process if it is
+/// shortened; here, that is an error.
 #[derive(Clone, Debug)]
 pub struct TokenFile(Arc<Tokens>);
 
@@ -82,13 +82,13 @@ struct Tokens {
 }
 
 impl TokenFile {
-    /// Opens a `.npy` file, an array with one dimension of 16- or 32-bit unsigned or 32- or 64-bit signed
-    /// integers.
+    /// Opens a `.npy` file, an array with one dimension of 16- or 32-bit unsigned or 32- or 64-bit
+    /// signed integers.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is not a `.npy` file, is shorter than its header says,
-    /// or has an array of another kind.
+    /// Returns an error if the file cannot be read, is not a `.npy` file, is shorter than its
+    /// header says, or has an array of another kind.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (file, length) = open(path, Links::Follow)?;
@@ -160,9 +160,9 @@ impl TokenFile {
         self.0.count == 0
     }
 
-    /// Returns all tokens in rows of `length`, one after the other: row i has the tokens from i · `length`
-    /// on, and the target of each token is the next one, also of the last in a row. The tokens at the end
-    /// that are not enough for a row are left out.
+    /// Returns all tokens in rows of `length`, one after the other: row i has the tokens from i ·
+    /// `length` on, and the target of each token is the next one, also of the last in a row. The
+    /// tokens at the end that are not enough for a row are left out.
     ///
     /// # Panics
     ///
@@ -175,8 +175,8 @@ impl TokenFile {
         TokenRows { tokens: Arc::clone(&self.0), length, rows, is_random: false }
     }
 
-    /// Returns epochs of `rows` rows of `length` tokens, each from a random position on. The target of
-    /// each token is the next one, also of the last in a row.
+    /// Returns epochs of `rows` rows of `length` tokens, each from a random position on. The target
+    /// of each token is the next one, also of the last in a row.
     ///
     /// # Panics
     ///

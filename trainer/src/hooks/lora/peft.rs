@@ -139,7 +139,7 @@ impl Pretrained {
             .ok_or_else(|| Error::msg(format!("{} has no adapter of `{module}`", self.folder)))
     }
 
-    /// Gives the other variables their values.
+    /// Sets the other variables to their saved values.
     pub(super) fn load_others(&self, model: &NewVariables<'_>) -> Result<()> {
         let of_folder = |error: Error| Error::msg(format!("the adapter in {}: {error}", self.folder));
         self.others.iter().try_for_each(|(name, value)| model.set(name, value).map_err(of_folder))

@@ -178,7 +178,7 @@ impl Shared {
 
 /// Shows the view until the entry point ends, the user closes it, or a signal cancels the run.
 fn show(screen: Screen, shared: &Mutex<Shared>) {
-    /// Gives the terminal back, even after a panic.
+    /// Restores the terminal, even after a panic.
     struct Showing<'a>(Option<Screen>, &'a Mutex<Shared>);
 
     impl Drop for Showing<'_> {
@@ -380,7 +380,7 @@ impl Dashboard {
         self.progress.after_fit(cx);
     }
 
-    /// Gives the terminal back.
+    /// Restores the terminal.
     fn teardown(&mut self, cx: &Cx<Main<Teardown>>) {
         self.close();
         self.progress.teardown(cx);

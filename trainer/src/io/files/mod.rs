@@ -3,9 +3,9 @@
 //! `clippy.toml` forbids the functions of the standard library that do this in all other modules,
 //! so that there is one rule:
 //!
-//! - **Links are not followed.** A file that is a symbolic link is not opened, and neither is one in
-//!   a link inside the [run folder](crate::RunFolder). The folder that the program names may be a
-//!   link, and so may a file that is only read because the program names it.
+//! - **Links are not followed.** A file that is a symbolic link is not opened, and neither is one
+//!   in a link inside the [run folder](crate::RunFolder). The folder that the program names may be
+//!   a link, and so may a file that is only read because the program names it.
 //! - **Only regular files are opened**, and without waiting: a FIFO would block, and a device may
 //!   never end.
 //! - **Only what this crate wrote is replaced or removed.** The caller of [`replace_file`] says how

@@ -79,8 +79,8 @@ fn replace(
     replaced
 }
 
-/// Removes the temporary files of the files in a folder whose names `is_of` accepts, except those that a
-/// process is writing.
+/// Removes the temporary files of the files in a folder whose names `is_of` accepts, except those
+/// that a process is writing.
 pub(crate) fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -> bool) -> Result<()> {
     let mut left = entries(folder)?;
     left.retain(|path| is_unfinished(name_of(path)).is_some_and(&is_of) && is_file(path));

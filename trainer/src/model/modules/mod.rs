@@ -29,9 +29,10 @@
 //!   [`.named_t(…)`](Naming::named_t) a [`ModuleT`](tch::nn::ModuleT). [`named`](named()) builds
 //!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
 //!   [`Name::run`] turns any part of a forward pass into a module.
-//! - [`BeforeModule`](crate::BeforeModule), [`Module`](crate::Module) and [`AfterModule`](crate::AfterModule) are the moments of a call, and at
-//!   `after_module_backward` the gradients of the output and of the input exist.
-//!   [`of`](constant@crate::language::of) selects modules by name.
+//! - [`BeforeModule`](crate::BeforeModule), [`Module`](crate::Module) and
+//!   [`AfterModule`](crate::AfterModule) are the moments of a call, and at `after_module_backward`
+//!   the gradients of the output and of the input exist. [`of`](constant@crate::language::of)
+//!   selects modules by name.
 //! - [`outputs`](outputs()) returns the outputs of modules outside of a run.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
 //!   [`OnGrad`](crate::OnGrad) observes the gradient of a single tensor.

@@ -134,8 +134,8 @@ impl ParamGroup {
         })
     }
 
-    /// Returns whether the parameters are frozen: by the program, or because all of them were frozen
-    /// (`requires_grad` was off) when the trainer was built. The group has no state then.
+    /// Returns whether the parameters are frozen: by the program, or because all of them were
+    /// frozen (`requires_grad` was off) when the trainer was built. The group has no state then.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.frozen

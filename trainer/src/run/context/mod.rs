@@ -51,20 +51,20 @@ use crate::run::{Run, task_is_lent};
 /// checkpoints. A hook that takes `&mut Cx<P>` may also change training. The difference is shown by
 /// [`describe_hooks`](crate::Trainer::describe_hooks), and it decides
 ///
-/// - what a [resume](mod@crate::checkpoint) compares: hooks that observe may differ from those of the
-///   interrupted run, unless they list [`settings`](crate::language::settings);
+/// - what a [resume](mod@crate::checkpoint) compares: hooks that observe may differ from those of
+///   the interrupted run, unless they list [`settings`](crate::language::settings);
 /// - what the [ranks](crate::distributed) agree on: a hook at `before_step` that may skip the batch
 ///   costs an exchange in each batch, one that observes does not;
-/// - what a trial of [`find_lr`](crate::Trainer::find_lr) needs: hooks that observe do not run in it.
+/// - what a trial of [`find_lr`](crate::Trainer::find_lr) needs: hooks that observe do not run in
+///   it.
 ///
 /// The compiler checks the methods of `Cx`. It cannot check the tensors, which share their memory:
-/// `cx.grads()` returns gradients that `clamp_` would change. Nor does it see a hook that draws from
-/// libtorch's random numbers, which changes the numbers that dropout draws next. A check at run time
-/// finds these: before and after each hook that observes, it compares everything that a
-/// [tape](crate::guide::tape) records, except for the states of hooks that only observe and the values
-/// of other states that are not tensors. It ends the run with an error that names the hook and what it
-/// changed. It is on in
-/// [`Harness`](crate::testing::Harness) and in [smoke
+/// `cx.grads()` returns gradients that `clamp_` would change. Nor does it see a hook that draws
+/// from libtorch's random numbers, which changes the numbers that dropout draws next. A check at
+/// run time finds these: before and after each hook that observes, it compares everything that a
+/// [tape](crate::guide::tape) records, except for the states of hooks that only observe and the
+/// values of other states that are not tensors. It ends the run with an error that names the hook
+/// and what it changed. It is on in [`Harness`](crate::testing::Harness) and in [smoke
 /// tests](crate::TrainerBuilder::fast_dev_run);
 /// [`check_observers`](crate::TrainerBuilder::check_observers) and the environment variable
 /// `TRAINER_CHECK=observers` turn it on for a run.
@@ -162,8 +162,9 @@ impl<P> Cx<P> {
 
     /// The current batch, as the task's `Batch` type.
     ///
-    /// `build` reports a hook that calls `cx.batch::<B>()?` with another type before the first branch
-    /// of its body, unless the hook has `when`. The same holds for the task and the prediction.
+    /// `build` reports a hook that calls `cx.batch::<B>()?` with another type before the first
+    /// branch of its body, unless the hook has `when`. The same holds for the task and the
+    /// prediction.
     ///
     /// # Errors
     ///
@@ -502,9 +503,9 @@ impl<P> Cx<P> {
 
     /// Keeps a copy of the state of the run before the next batch of training, to which
     /// [`roll_back`](Cx::roll_back) can return: weights, optimizers, gradients, random numbers,
-    /// counters, what was logged, and the [state](crate::checkpoint::State) of the task and of hooks.
-    /// Replaces the copy that was kept before. The copy is in memory, on the CPU, and part of
-    /// checkpoints; it is dropped when another pass over the training data begins.
+    /// counters, what was logged, and the [state](crate::checkpoint::State) of the task and of
+    /// hooks. Replaces the copy that was kept before. The copy is in memory, on the CPU, and part
+    /// of checkpoints; it is dropped when another pass over the training data begins.
     pub fn keep_state(&mut self)
     where
         P: CanRollBack,
@@ -513,17 +514,17 @@ impl<P> Cx<P> {
     }
 
     /// Returns to the state that [`keep_state`](Cx::keep_state) kept before the next batch of
-    /// training, and continues with the batch after this one: the batches since then, including this
-    /// one, are skipped. If several processes train together, all of them return.
+    /// training, and continues with the batch after this one: the batches since then, including
+    /// this one, are skipped. If several processes train together, all of them return.
     ///
     /// Only [`batch_idx`](crate::Counters::batch_idx) stays as it is, as for batches that
     /// [`skip_batch`](Cx::skip_batch) skips; the other counters, and with them learning-rate
-    /// schedules, return to the kept state. The rows of the history and of loggers that were written
-    /// since then are rewound as by a resume: files keep them in `<file>.before-resume-<n>`. The tape
-    /// of the run keeps all its records. A warning says which batches were skipped, and the `reason`, and
-    /// `run.json` has it in `roll_backs`.
-    /// Checkpoints that were requested after this batch, and validations that come due after it, are
-    /// left out; requests to stop stay.
+    /// schedules, return to the kept state. The rows of the history and of loggers that were
+    /// written since then are rewound as by a resume: files keep them in
+    /// `<file>.before-resume-<n>`. The tape of the run keeps all its records. A warning says which
+    /// batches were skipped, and the `reason`, and `run.json` has it in `roll_backs`. Checkpoints
+    /// that were requested after this batch, and validations that come due after it, are left out;
+    /// requests to stop stay.
     ///
     /// A hook that must not forget that it has returned, such as one that limits how often that
     /// happens, implements [`State::rolls_back`](crate::checkpoint::State::rolls_back).

@@ -60,9 +60,9 @@ impl<P> Cx<P> {
         self.as_run().modules.call().output.as_ref().expect("`after_module_backward` fires with a gradient")
     }
 
-    /// The gradient of the loss with respect to the input of the module, as far as it passes through
-    /// this call: if the input is used elsewhere too, for example by a residual connection, that
-    /// part is not included. Scaled like [`output_grad`](Cx::output_grad).
+    /// The gradient of the loss with respect to the input of the module, as far as it passes
+    /// through this call: if the input is used elsewhere too, for example by a residual connection,
+    /// that part is not included. Scaled like [`output_grad`](Cx::output_grad).
     ///
     /// `None` if the input does not require a gradient, such as that of the first layer, if the
     /// output does not depend on it, or if a hook replaced the module.

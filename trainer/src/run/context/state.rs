@@ -65,9 +65,9 @@ impl<P> Cx<P> {
         self.run.checkpoints.resume.is_some()
     }
 
-    /// Whether this run repeats a part of a recorded one (see [`replay`](crate::Trainer::replay)), so
-    /// that a hook must write nothing. Hooks with the key [`writes`](crate::language::writes) are not
-    /// called then.
+    /// Whether this run repeats a part of a recorded one (see [`replay`](crate::Trainer::replay)),
+    /// so that a hook must write nothing. Hooks with the key [`writes`](crate::language::writes)
+    /// are not called then.
     #[must_use]
     pub fn is_replay(&self) -> bool {
         self.run.replay.is_some()

@@ -110,9 +110,9 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
-    /// Returns the added, the discovered and the task's hooks of a trainer with this number of ranks,
-    /// except excluded ones, and the values of all but the task's. Reports the mistakes in the
-    /// selection.
+    /// Returns the added, the discovered and the task's hooks of a trainer with this number of
+    /// ranks, except excluded ones, and the values of all but the task's. Reports the mistakes in
+    /// the selection.
     pub(crate) fn resolve<T: Send + 'static>(
         self,
         task_value: &T,

@@ -182,8 +182,8 @@ impl Profile {
     }
 }
 
-/// Returns the calls and the self time, in nanoseconds, of a hook in all phases; `None` if the run has
-/// no profile. The number is its index in the table.
+/// Returns the calls and the self time, in nanoseconds, of a hook in all phases; `None` if the run
+/// has no profile. The number is its index in the table.
 pub(crate) fn time_of_hook(run: &Run, hook: usize) -> Option<(u64, u64)> {
     let recorder = run.recorder.as_ref()?;
     let of_phases = recorder.of(KEYS_BEFORE_MOMENTS + tree::moments().len() + hook);

@@ -41,7 +41,7 @@ pub struct Replayed {
 impl<T: Task> Trainer<T> {
     /// Trains the training batches `batches` of a recorded run again, and those between the
     /// checkpoint before them and their beginning, with the hooks of this trainer: for example with
-    /// one that [observes](crate::Cx#observers) what nobody had observed in the run.
+    /// one that [observes](crate::Cx#observers) what was not recorded in the run.
     ///
     /// `run` is the folder of the run, or a folder with its checkpoints. Batches are counted from 0
     /// over all epochs, as in the answers of `trainer diff`. The replay begins with the newest

@@ -617,7 +617,8 @@ fn every_method_of_an_optimizer_schedule_or_hook_has_a_case() {
         found.extend(methods(&fs::read_to_string(file).unwrap()));
     }
     found.retain(|method| !observing.contains(method.split("::").next().unwrap()));
-    // `Checkpoint` observes, and has its own settings; `GpuMonitor` observes, and is behind a feature.
+    // `Checkpoint` observes, and has its own settings; `GpuMonitor` observes, and is behind a
+    // feature.
     found.retain(|method| !method.starts_with("Checkpoint::") && !method.starts_with("GpuMonitor::"));
     assert!(found.len() > 140, "only {} methods were found", found.len());
     let missing: Vec<_> = found.iter().filter(|method| !covered.contains(method.as_str())).collect();

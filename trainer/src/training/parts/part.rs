@@ -36,8 +36,8 @@ pub(crate) trait Part {
         None
     }
 
-    /// Whether the state decides what training computes next, and is equal each time the run comes to the
-    /// same place. Defaults to `true`.
+    /// Whether the state decides what training computes next, and is equal each time the run comes
+    /// to the same place. Defaults to `true`.
     fn decides(&self, _run: &Run) -> bool {
         true
     }
