@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use trainer::TrainerBuilder;
 use trainer::checkpoint::Resume;
@@ -15,7 +14,7 @@ use trainer::prelude::*;
 use trainer::testing::Ranks;
 
 use crate::model;
-use crate::support::{child_process, exact_state, scratch};
+use crate::support::{alone, child_process, exact_state, scratch};
 
 /// A residual block with batch norm, dropout, an in-place operator and named layers.
 #[derive(Debug)]
@@ -87,15 +86,6 @@ impl Scaled {
         cx.set_input(input);
         next.run(cx)
     }
-}
-
-/// Runs a test in a process of its own, because libtorch has one generator for all threads.
-fn alone(test: fn()) {
-    let test = || {
-        test();
-        Ok(())
-    };
-    Ranks::new(1).timeout(Duration::from_secs(600)).run(test).unwrap();
 }
 
 #[test]

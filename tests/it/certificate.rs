@@ -59,7 +59,7 @@ fn remove_checkpoints(folder: &Path, is_removed: impl Fn(u64) -> bool) {
 }
 
 #[test]
-#[ignore = "a child process of the next test"]
+#[ignore = "run by another test in a child process"]
 fn certificates_in_a_process_of_their_own() {
     honest_runs();
     resumed_runs();

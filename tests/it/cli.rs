@@ -483,7 +483,7 @@ fn a_resume_says_which_settings_differ() {
 }
 
 #[test]
-#[ignore = "run in a child process by the next test"]
+#[ignore = "run by another test in a child process"]
 fn resumes_with_more_workers() {
     let folder = scratch("cli-workers");
     let parser = SettingsParser::new().may_change("workers").default_value("epochs", 3);
@@ -606,7 +606,7 @@ proptest! {
 }
 
 #[test]
-#[ignore = "run in a child process by the next test"]
+#[ignore = "run by another test in a child process"]
 fn prints_the_run_folder() {
     let read = |file: Option<&str>, arguments: &[&str]| {
         parse(&SettingsParser::new(), file, arguments).unwrap().1.run_folder

@@ -41,7 +41,7 @@ fn run_file(folder: &Path) -> RunFile {
 }
 
 #[test]
-#[ignore = "a child process of the next test"]
+#[ignore = "run by another test in a child process"]
 fn forks_in_a_process_of_their_own() {
     let root = scratch("fork");
     let run = root.join("run");

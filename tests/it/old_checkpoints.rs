@@ -100,7 +100,7 @@ fn a_checkpoint_of_this_version_resumes_exactly() {
 /// Writes the checkpoint of the current version: `TRAINER_TESTS_WRITE=1 cargo test -p tests --test
 /// it -- --ignored write_the_reference_checkpoint`.
 #[test]
-#[ignore = "writes to the source folder"]
+#[ignore = "writes a reference file into the repository"]
 fn write_the_reference_checkpoint() {
     // Whoever runs all ignored tests does not mean this one.
     if std::env::var_os("TRAINER_TESTS_WRITE").is_none() {

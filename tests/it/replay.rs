@@ -95,7 +95,7 @@ fn replayed(folder: &Path, batches: Range<u64>) -> Result<(Replayed, Vec<(u64, f
 }
 
 #[test]
-#[ignore = "a child process of the next test"]
+#[ignore = "run by another test in a child process"]
 fn stretches_in_a_process_of_their_own() {
     let mut random = Random(7);
     for (nth, tape) in [Tape::full(), Tape::steps(3)].into_iter().enumerate() {
@@ -167,7 +167,7 @@ impl Writer {
 }
 
 #[test]
-#[ignore = "a child process of the next test"]
+#[ignore = "run by another test in a child process"]
 fn ends_in_a_process_of_their_own() {
     let folder = scratch("replay-ends");
     record(&folder, Tape::full());

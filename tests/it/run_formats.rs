@@ -151,7 +151,7 @@ fn a_resumed_run_has_the_metrics_of_one_that_was_not_interrupted() {
 
 /// Trains until it is killed.
 #[test]
-#[ignore = "runs in a process that is killed"]
+#[ignore = "run by another test in a child process"]
 fn trains_until_it_is_killed() {
     let folder = std::env::var_os("TRAINER_RUN_FOLDER").unwrap();
     let ready = Path::new(&folder).join("ready");

@@ -81,7 +81,7 @@ impl Counts {
 }
 
 #[test]
-#[ignore = "a child process of the next test"]
+#[ignore = "run by another test in a child process"]
 fn every_kind_in_a_process_of_its_own() {
     let train = |name: &str| HookOptions::named(name).only(Phase::Train);
     let second = |name: &str| HookOptions::named(name).only(Phase::Train).ord(1);
@@ -314,7 +314,7 @@ fn named(name: &str, ord: i32) -> HookOptions {
 }
 
 #[test]
-#[ignore = "a child process of the next test"]
+#[ignore = "run by another test in a child process"]
 fn orders_in_a_process_of_their_own() {
     // All kinds of order.
     assert_eq!(warnings(|builder| builder.hook(Plain).hook(Later)), [""; 0], "ord");

@@ -4,7 +4,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trainer::checkpoint::Resume;
@@ -15,7 +14,7 @@ use trainer::schedule::Linear;
 use trainer::testing::{Ranks, once};
 use trainer::{CancelToken, TrainerBuilder};
 
-use crate::support::{exact_state, scratch};
+use crate::support::{alone, exact_state, scratch};
 
 /// The rows of one epoch: 40 batches of 4.
 const ROWS: i64 = 160;
@@ -69,15 +68,6 @@ impl Trained {
 
 fn spiking() -> InMemory<(Tensor, Tensor)> {
     rows(&[12], &[])
-}
-
-/// Runs a test in a process of its own, because libtorch has one generator for all threads.
-fn alone(test: fn()) {
-    let test = || {
-        test();
-        Ok(())
-    };
-    Ranks::new(1).timeout(Duration::from_secs(600)).run(test).unwrap();
 }
 
 #[test]

@@ -107,3 +107,12 @@ pub(crate) fn distance(one: &Tensor, other: &Tensor) -> f64 {
 pub(crate) fn gradient_norm<P: trainer::lifecycle::HasGrads>(cx: &Cx<P>) -> f64 {
     cx.grads().map(|(_, grad)| grad.square().sum(Kind::Double).double_value(&[])).sum::<f64>().sqrt()
 }
+
+/// Runs a test in a process of its own, because libtorch has one generator for all threads.
+pub(crate) fn alone(test: fn()) {
+    let test = || {
+        test();
+        Ok(())
+    };
+    trainer::testing::Ranks::new(1).timeout(std::time::Duration::from_secs(600)).run(test).unwrap();
+}

@@ -351,7 +351,7 @@ fn compare(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Difference {
 
 /// The random numbers of libtorch belong to the whole process.
 #[test]
-#[ignore = "a child process of the next test"]
+#[ignore = "run by another test in a child process"]
 fn pairs_in_a_process_of_their_own() {
     let mut wrong = Vec::new();
     let named = pairs()

@@ -1,9 +1,7 @@
 //! Losses over labels of which some are ignored.
 
+pub use trainer::data::IGNORED;
 use trainer::prelude::*;
-
-/// The label that a loss ignores, as in PyTorch and `transformers`.
-pub const IGNORED: i64 = -100;
 
 /// Returns the mean cross-entropy over all labels that are not [`IGNORED`]. `logits` has one more
 /// dimension than `labels`, the classes, which is the last. NaN if all labels are ignored.

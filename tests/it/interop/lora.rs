@@ -64,7 +64,7 @@ fn read(path: &Path) -> BTreeMap<String, Tensor> {
 }
 
 #[test]
-#[ignore = "needs PyTorch: `make interop`"]
+#[ignore = "run by `make interop`"]
 fn peft_and_this_crate_read_each_others_adapters_and_train_them_alike() {
     tch::set_num_threads(1);
     let folder = scratch("interop-lora");

@@ -150,7 +150,7 @@ fn bert_text(data: &Data) -> bert::Text {
 }
 
 #[test]
-#[ignore = "needs the virtual environment of `make interop`"]
+#[ignore = "run by `make interop`"]
 fn models_match_those_of_transformers_and_torchvision() {
     let folder = scratch("interop-models");
     tch::set_num_threads(1);

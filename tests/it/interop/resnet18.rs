@@ -98,7 +98,7 @@ fn net(root: &nn::Path<'_>) -> nn::SequentialT {
 }
 
 #[test]
-#[ignore = "needs the virtual environment of `make interop`"]
+#[ignore = "run by `make interop`"]
 fn activations_and_output_gradients_of_a_resnet18_match_pytorch() {
     let folder = scratch("interop-resnet18");
     tch::set_num_threads(1);
