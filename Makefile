@@ -10,7 +10,7 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test soak interop nccl-compile picture ui bench bench-data instructions bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist test soak interop nccl-compile picture ui bench bench-data scale instructions bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once"
@@ -23,6 +23,7 @@ help:
 	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
+	@echo "make scale      measure what 2 to 64 ranks need to agree, and extrapolate"
 	@echo "make bench-data compare loading data with PyTorch, WebDataset and MosaicML's streaming (several GB, once)"
 	@echo "make instructions    count the instructions of a step, a point and an operation (needs Valgrind)"
 	@echo "make bench-compile   benchmark the compile time of 200 hooks against 200 handwritten ones"
@@ -80,6 +81,9 @@ bench: libtorch
 
 bench-data: libtorch
 	@$(PYTHON) scripts/bench_data.py $(FEATURES)
+
+scale: libtorch
+	@cargo bench -q -p trainer --features distributed $(FEATURES) --bench scale
 
 instructions: libtorch
 	@$(PYTHON) scripts/instructions.py

@@ -31,18 +31,22 @@ PER_SHARD = 1000
 SHUFFLED = 10_000
 
 
+def python_of_environment():
+    return str(FOLDER / "bin" / "python")
+
+
 def environment():
     """Returns the Python interpreter of an environment with the requirements, and installs them if they have changed."""
-    python, installed = FOLDER / "bin" / "python", FOLDER / "installed.txt"
+    python, installed = python_of_environment(), FOLDER / "installed.txt"
     wanted = REQUIREMENTS.read_text()
     if not installed.exists() or installed.read_text() != wanted:
-        print(f"bench-data: installing {', '.join(wanted.split())} into {FOLDER.relative_to(ROOT)}", flush=True)
+        print(f"bench-data: installing the packages of {REQUIREMENTS.name} into {FOLDER.relative_to(ROOT)}", flush=True)
         venv.create(FOLDER, with_pip=True)
         command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS]
         if subprocess.run(command).returncode != 0:
             sys.exit("bench-data: pip could not install the requirements (see the output above)")
         installed.write_text(wanted)
-    return str(python)
+    return python
 
 
 # In the environment: writing.
@@ -199,7 +203,13 @@ def memory_of(root):
 
 def measure(command):
     """Runs a command, and returns what it printed as JSON, with the most memory that it had."""
-    process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = dict(os.environ)
+    if str(command[0]) != python_of_environment():
+        # cargo would set this for the benchmark. Python must load its own libtorch.
+        libtorch = pathlib.Path(os.environ.get("LIBTORCH", ROOT / "libtorch")) / "lib"
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(libtorch), environment.get("LD_LIBRARY_PATH")]))
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([str(part) for part in command], stdout=pipe, stderr=pipe, text=True, env=environment)
     most = 0
     while process.poll() is None:
         most = max(most, memory_of(process.pid))

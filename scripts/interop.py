@@ -22,7 +22,7 @@ def environment():
     python, installed = binaries / "python", FOLDER / "installed.txt"
     wanted = REQUIREMENTS.read_text()
     if not installed.exists() or installed.read_text() != wanted:
-        print(f"interop: installing {', '.join(wanted.split())} into {FOLDER.relative_to(ROOT)}")
+        print(f"interop: installing the packages of {REQUIREMENTS.name} into {FOLDER.relative_to(ROOT)}", flush=True)
         venv.create(FOLDER, with_pip=True)
         command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS]
         if subprocess.run(command).returncode != 0:

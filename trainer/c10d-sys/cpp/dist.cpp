@@ -20,7 +20,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -29,12 +28,17 @@
 #ifdef __linux__
 #include <sched.h>
 #endif
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <sys/resource.h>
 
 #include "counted.h"
 #include "guarded.h"
 
 namespace {
+
+using Store = c10::intrusive_ptr<c10d::Store>;
 
 struct DdpReducer {
   std::shared_ptr<c10d::Reducer> reducer;
@@ -48,11 +52,9 @@ struct DdpReducer {
   }
 };
 
-// Gradients and the program's own collectives use the group `data`, and the decisions of the loop
-// use `control`: if ranks reach collectives of different groups, they wait until the timeout, and
-// no rank receives the data of the other collective. Layers of the network use `layers`, because
-// the reducer sends gradients during the same backward pass.
-enum { kData, kLayers, kControl, kGroups };
+// Gradients and the program's own collectives use the group `data`. Layers of the network use
+// `layers`, because the reducer sends gradients during the same backward pass.
+enum { kData, kLayers, kGroups };
 
 // While this exists, new threads do not preempt others when they wake up. gloo's thread that
 // receives would otherwise preempt the thread that is sending and that holds the lock of the
@@ -71,42 +73,53 @@ struct BackgroundThreads {
 #endif
 };
 
-// Messages of the control group. They go directly to each rank, because a collective of gloo takes
-// several messages in sequence, on its own threads. Only receives are waited for: gloo reports a
-// lost connection to every receive, but not to a send that failed to write (it stays in `tx_` of
-// gloo's `Pair`), which would wait until the timeout.
-struct Messages {
-  // The receives of the next exchange are posted in advance, because gloo sends a message only once
-  // it knows that the receiver waits for it.
-  std::vector<at::Tensor> next;  // by rank
-  std::vector<c10::intrusive_ptr<c10d::Work>> receives;
-  // Sends that may be incomplete. Each is complete once its receiver has sent another message.
-  std::vector<c10::intrusive_ptr<c10d::Work>> sends;
-};
-
-// What another thread may use while a thread waits in a collective.
-struct Watch {
-  c10::intrusive_ptr<c10d::Store> store;
-  std::mutex mutex;
-  // The receives of the exchange that is waited for.
-  std::vector<c10::intrusive_ptr<c10d::Work>> receives;
-};
-
 struct World {
-  c10::intrusive_ptr<c10d::Store> base;   // of all programs at this address
-  c10::intrusive_ptr<c10d::Store> store;  // of this attempt of this job
+  Store base;   // of all programs at this address
+  Store store;  // of this attempt of this job
   std::optional<std::string> interface, own_host;
   std::chrono::milliseconds timeout;
   int rank, size;
-  std::shared_ptr<Watch> watch = std::make_shared<Watch>();
+  bool is_connected = false;
   c10::intrusive_ptr<c10d::ProcessGroup> groups[kGroups];
-  Messages messages;
   std::vector<std::weak_ptr<DdpReducer>> reducers;
 
-  c10d::ProcessGroup& group(int nth) {
-    auto& group = groups[nth];
-    if (!group) throw std::runtime_error("this process has left the other ranks, after an error");
-    return *group;
+  // Returns a process group, which is opened when it is first used.
+  const c10::intrusive_ptr<c10d::ProcessGroup>& group(int nth) {
+    if (!is_connected) throw std::runtime_error("this process has left the other ranks, after an error");
+    if (!groups[nth]) open(nth);
+    return groups[nth];
+  }
+
+  // Opens a process group: stores the address at which the other ranks connect to it.
+  void open(int nth) {
+    BackgroundThreads here;  // gloo's threads inherit this
+    const char* name = nth == kData ? "data" : "layers";
+    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    const bool lazy = true;
+    options->devices.push_back(interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(*interface, lazy)
+                               : own_host ? c10d::ProcessGroupGloo::createDeviceForHostname(*own_host, lazy)
+                                          : c10d::ProcessGroupGloo::createDefaultDevice(lazy));
+    auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, store), rank,
+                                                            size, options);
+    gloo->setSequenceNumberForGroup();
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
+                      std::optional<c10::intrusive_ptr<c10d::Backend>>(gloo));
+#ifdef USE_C10D_NCCL
+    // For tensors on a GPU. NCCL connects in its first collective, on the GPU of that tensor.
+    if (nth == kData && at::hasCUDA()) {
+      auto options = c10d::ProcessGroupNCCL::Options::create();
+      options->timeout = timeout;
+      auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank,
+                                                              size, options);
+      nccl->setSequenceNumberForGroup();
+      group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
+                        std::optional<c10::intrusive_ptr<c10d::Backend>>(nccl));
+    }
+#endif
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    group->setGroupName(name);
+    groups[nth] = group;
   }
 };
 
@@ -201,7 +214,7 @@ struct WorldOptions {
 char* trainer_world_open(const WorldOptions* with, World** opened) {
   return guarded([&] {
     const std::chrono::milliseconds timeout(with->timeout_ms);
-    c10::intrusive_ptr<c10d::Store> base;
+    Store base;
     if (with->file) {
       base = c10::make_intrusive<c10d::FileStore>(with->file, with->size);
     } else {
@@ -221,45 +234,15 @@ char* trainer_world_open(const WorldOptions* with, World** opened) {
     world->rank = with->rank;
     world->size = with->size;
     world->store = c10::make_intrusive<c10d::PrefixStore>(with->prefix, base);
-    world->watch->store = world->store;
     *opened = world.release();
   });
 }
 
-// Connects the process groups of all ranks.
+// Opens the process groups, which connect to another rank when they first need it.
 char* trainer_world_connect(World* world) {
   return guarded([&] {
-    const auto timeout = world->timeout;
-    BackgroundThreads here;  // gloo's threads inherit this
-    const char* names[kGroups] = {"data", "layers", "control"};
-    for (int nth = 0; nth < kGroups; nth++) {
-      const char* name = names[nth];
-      auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-      options->devices.push_back(world->interface  ? c10d::ProcessGroupGloo::createDeviceForInterface(*world->interface)
-                                 : world->own_host ? c10d::ProcessGroupGloo::createDeviceForHostname(*world->own_host)
-                                                   : c10d::ProcessGroupGloo::createDefaultDevice());
-      auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
-          c10::make_intrusive<c10d::PrefixStore>(name, world->store), world->rank, world->size, options);
-      gloo->setSequenceNumberForGroup();
-      auto group = c10::make_intrusive<c10d::ProcessGroup>(world->store, world->rank, world->size);
-      group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                        std::optional<c10::intrusive_ptr<c10d::Backend>>(gloo));
-#ifdef USE_C10D_NCCL
-      // For tensors on a GPU. NCCL connects in its first collective, on the GPU of that tensor.
-      if (nth == kData && at::hasCUDA()) {
-        auto options = c10d::ProcessGroupNCCL::Options::create();
-        options->timeout = timeout;
-        auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-            c10::make_intrusive<c10d::PrefixStore>("nccl", world->store), world->rank, world->size, options);
-        nccl->setSequenceNumberForGroup();
-        group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
-                          std::optional<c10::intrusive_ptr<c10d::Backend>>(nccl));
-      }
-#endif
-      group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-      group->setGroupName(name);
-      world->groups[nth] = group;
-    }
+    world->is_connected = true;
+    world->group(kData);
   });
 }
 
@@ -269,8 +252,8 @@ char* trainer_world_leave(World* world) {
     for (auto& weak : world->reducers)
       if (auto reducer = weak.lock()) reducer->close();
     world->reducers.clear();
-    world->messages = {};  // a pending receive would keep the connections open
     for (auto& group : world->groups) group.reset();
+    world->is_connected = false;
   });
 }
 
@@ -284,7 +267,7 @@ char* trainer_world_all_reduce(World* world, int32_t group, at::Tensor* tensor, 
     std::vector<at::Tensor> tensors{tensor->detach()};
     c10d::AllreduceOptions options;
     options.reduceOp = static_cast<c10d::ReduceOp::RedOpType>(op);
-    world->group(group).allreduce(tensors, options)->wait();
+    world->group(group)->allreduce(tensors, options)->wait();
     count_change(tensors);
   });
 }
@@ -296,15 +279,14 @@ char* trainer_world_broadcast(World* world, at::Tensor** tensors, size_t count, 
     std::vector<at::Tensor> list;
     list.reserve(count);
     for (size_t i = 0; i < count; i++) list.push_back(tensors[i]->detach());
-    world->group(kData);
-    c10d::broadcast_coalesced(world->groups[kData], list, 25 << 20, root);
+    c10d::broadcast_coalesced(world->group(kData), list, 25 << 20, root);
   });
 }
 
 char* trainer_world_all_gather(World* world, at::Tensor* input, at::Tensor* output) {
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
-    world->group(kData).all_gather_single(out, in)->wait();
+    world->group(kData)->all_gather_single(out, in)->wait();
     count_change(out);
   });
 }
@@ -312,7 +294,7 @@ char* trainer_world_all_gather(World* world, at::Tensor* input, at::Tensor* outp
 char* trainer_world_reduce_scatter(World* world, at::Tensor* input, at::Tensor* output) {
   return guarded([&] {
     auto out = output->detach(), in = input->detach();
-    world->group(kData).reduce_scatter_single(out, in)->wait();
+    world->group(kData)->reduce_scatter_single(out, in)->wait();
     count_change(out);
   });
 }
@@ -326,73 +308,10 @@ struct BatchNorm {
 
 char* trainer_world_batch_norm(World* world, const BatchNorm* with, at::Tensor** normalized) {
   return guarded([&] {
-    world->group(kLayers);
     auto optional = [](const at::Tensor* tensor) { return tensor ? *tensor : at::Tensor(); };
     *normalized = new at::Tensor(SyncBatchNorm::apply(*with->input, optional(with->weight), optional(with->bias),
                                                       *with->mean, *with->variance, with->eps, with->count, with->counts,
-                                                      world->groups[kLayers]));
-  });
-}
-
-// Sends `count` numbers to every rank and receives theirs, in the order of the ranks. `count` is
-// the same in all calls.
-char* trainer_world_exchange(World* world, const double* own, size_t count, double* all) {
-  return guarded([&] {
-    auto& group = world->group(kControl);
-    auto& [next, receives, sends] = world->messages;
-    const int rank = group.getRank(), size = group.getSize();
-    auto post = [&](int peer) {
-      std::vector<at::Tensor> into{next[peer]};
-      receives[peer] = group.recv(into, peer, /*tag=*/0);
-    };
-    if (next.empty()) {
-      receives.resize(size);
-      for (int peer = 0; peer < size; peer++) next.push_back(at::empty({static_cast<int64_t>(count)}, at::kDouble));
-      for (int peer = 0; peer < size; peer++)
-        if (peer != rank) post(peer);
-    }
-    TORCH_CHECK(next[rank].numel() == static_cast<int64_t>(count), "the length of a message has changed");
-    std::vector<at::Tensor> message{at::empty_like(next[rank])};
-    std::memcpy(message[0].mutable_data_ptr(), own, count * sizeof(double));
-    const size_t complete = sends.size();
-    struct Waiting {
-      Watch& watch;
-      Waiting(Watch& watch, const std::vector<c10::intrusive_ptr<c10d::Work>>& receives) : watch(watch) {
-        std::lock_guard<std::mutex> lock(watch.mutex);
-        watch.receives = receives;
-      }
-      ~Waiting() {
-        std::lock_guard<std::mutex> lock(watch.mutex);
-        watch.receives.clear();
-      }
-    } waiting(*world->watch, receives);
-    for (int peer = 0; peer < size; peer++)
-      if (peer != rank) sends.push_back(group.send(message, peer, /*tag=*/0));
-    for (int peer = 0; peer < size; peer++) {
-      if (peer != rank && !receives[peer]->wait()) throw std::runtime_error("the wait for a message was ended");
-      auto from = peer == rank ? own : next[peer].const_data_ptr<double>();
-      std::memcpy(all + peer * count, from, count * sizeof(double));
-      if (peer != rank) post(peer);
-    }
-    sends.erase(sends.begin(), sends.begin() + complete);
-  });
-}
-
-// Sends bytes to every rank, and receives theirs into tensors of their lengths, in the order of the
-// ranks. An exchange must follow.
-char* trainer_world_gather(World* world, const at::Tensor* own, at::Tensor** all) {
-  return guarded([&] {
-    auto& group = world->group(kControl);
-    const int rank = group.getRank(), size = group.getSize();
-    std::vector<c10::intrusive_ptr<c10d::Work>> receives;
-    std::vector<at::Tensor> message{*own};
-    for (int peer = 0; peer < size; peer++) {
-      std::vector<at::Tensor> into{*all[peer]};
-      if (peer != rank && into[0].numel() > 0) receives.push_back(group.recv(into, peer, /*tag=*/1));
-    }
-    for (int peer = 0; peer < size; peer++)
-      if (peer != rank && own->numel() > 0) world->messages.sends.push_back(group.send(message, peer, /*tag=*/1));
-    for (auto& receive : receives) receive->wait();
+                                                      world->group(kLayers)));
   });
 }
 
@@ -413,9 +332,9 @@ char* trainer_world_job(World* world, char** value) {
   return guarded([&] { read_key(*world->base, "trainer/job", value); });
 }
 
-// Adds 1 to the number in a key.
-char* trainer_world_count(World* world, const char* key) {
-  return guarded([&] { world->store->add(key, 1); });
+// Adds 1 to the number in a key, and writes the sum.
+char* trainer_world_count(World* world, const char* key, int64_t* sum) {
+  return guarded([&] { *sum = world->store->add(key, 1); });
 }
 
 // Raises the limit on open files to `needed` if it is lower and may be raised. Returns the limit.
@@ -434,33 +353,42 @@ char* trainer_world_get(World* world, const char* key, char** value) {
   return guarded([&] { read_key(*world->store, key, value); });
 }
 
-// Returns what another thread may use while a collective runs. The caller frees it.
-std::shared_ptr<Watch>* trainer_watch_new(World* world) { return new std::shared_ptr<Watch>(world->watch); }
+// Returns the store for another thread, which may use it while a collective runs. The caller frees it.
+Store* trainer_store_new(World* world) { return new Store(world->store); }
 
-void trainer_watch_free(std::shared_ptr<Watch>* watch) { delete watch; }
+void trainer_store_free(Store* store) { delete store; }
 
 // Sets a key, whether it is set or not.
-char* trainer_watch_set(std::shared_ptr<Watch>* watch, const char* key, const uint8_t* bytes, size_t count) {
-  return guarded([&] { (*watch)->store->set(key, std::vector<uint8_t>(bytes, bytes + count)); });
+char* trainer_store_set(Store* store, const char* key, const uint8_t* bytes, size_t count) {
+  return guarded([&] { (*store)->set(key, std::vector<uint8_t>(bytes, bytes + count)); });
 }
 
-char* trainer_watch_get(std::shared_ptr<Watch>* watch, const char* key, char** value) {
-  return guarded([&] { read_key(*(*watch)->store, key, value); });
+char* trainer_store_get(Store* store, const char* key, char** value) {
+  return guarded([&] { read_key(**store, key, value); });
 }
 
-// Ends the wait for the messages of an exchange, which then fails.
-char* trainer_watch_abort(std::shared_ptr<Watch>* watch) {
-  return guarded([&] {
-    std::lock_guard<std::mutex> lock((*watch)->mutex);
-    for (auto& receive : (*watch)->receives)
-      if (receive) receive->abort();
-  });
+// Returns the address of a network interface as a string that the caller frees, or null.
+char* trainer_interface_address(const char* name) {
+  ifaddrs* all;
+  if (getifaddrs(&all) != 0) return nullptr;
+  char* found = nullptr;
+  for (int family : {AF_INET, AF_INET6}) {
+    for (auto* it = all; it && !found; it = it->ifa_next) {
+      if (!it->ifa_addr || it->ifa_addr->sa_family != family || strcmp(it->ifa_name, name) != 0) continue;
+      const void* bytes = family == AF_INET ? static_cast<void*>(&reinterpret_cast<sockaddr_in*>(it->ifa_addr)->sin_addr)
+                                            : static_cast<void*>(&reinterpret_cast<sockaddr_in6*>(it->ifa_addr)->sin6_addr);
+      char text[INET6_ADDRSTRLEN];
+      if (inet_ntop(family, bytes, text, sizeof text)) found = strdup(text);
+    }
+  }
+  freeifaddrs(all);
+  return found;
 }
 
 char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* names, size_t count,
                           int64_t bucket_bytes, bool find_unused, std::shared_ptr<DdpReducer>** made) {
   return guarded([&] {
-    world->group(kData);
+    const auto& group = world->group(kData);
     std::vector<at::Tensor> list;
     std::unordered_map<size_t, std::string> by_index;
     for (size_t i = 0; i < count; i++) {
@@ -468,13 +396,13 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
       by_index.emplace(i, names[i]);
     }
     const int64_t first = std::min<int64_t>(bucket_bytes, 1 << 20);
-    c10d::verify_params_across_processes(world->groups[kData], list, std::nullopt);
+    c10d::verify_params_across_processes(group, list, std::nullopt);
     auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
         list, {static_cast<size_t>(first), static_cast<size_t>(bucket_bytes)});
     std::reverse(buckets.begin(), buckets.end());
     auto it = std::make_shared<DdpReducer>();
     it->reducer = std::make_shared<c10d::Reducer>(
-        list, buckets, world->groups[kData], std::vector<bool>(count, false), bucket_bytes, find_unused,
+        list, buckets, group, std::vector<bool>(count, false), bucket_bytes, find_unused,
         /*gradient_as_bucket_view=*/true, by_index, first, /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<int64_t>{});
     it->logger = std::make_shared<c10d::Logger>(it->reducer);
@@ -487,9 +415,8 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
 // Sends gradients in bf16 if `is_bfloat`, else in half precision.
 char* trainer_reducer_compress(World* world, std::shared_ptr<DdpReducer>* it, bool is_bfloat) {
   return guarded([&] {
-    world->group(kData);
     (*it)->reducer->register_comm_hook(
-        std::make_unique<Compression>(world->groups[kData], is_bfloat ? at::kBFloat16 : at::kHalf));
+        std::make_unique<Compression>(world->group(kData), is_bfloat ? at::kBFloat16 : at::kHalf));
   });
 }
 

@@ -15,7 +15,7 @@ unsafe extern "C" {
     pub fn trainer_world_connect(world: *mut c_void) -> *mut c_char;
     pub fn trainer_world_set_job(world: *mut c_void, bytes: *const u8, count: usize) -> *mut c_char;
     pub fn trainer_world_job(world: *mut c_void, value: *mut *mut c_char) -> *mut c_char;
-    pub fn trainer_world_count(world: *mut c_void, key: *const c_char) -> *mut c_char;
+    pub fn trainer_world_count(world: *mut c_void, key: *const c_char, sum: *mut i64) -> *mut c_char;
     pub fn trainer_open_files(needed: u64) -> u64;
     pub fn trainer_world_close(world: *mut c_void);
     pub fn trainer_world_leave(world: *mut c_void) -> *mut c_char;
@@ -46,17 +46,6 @@ unsafe extern "C" {
         with: *const RawBatchNorm,
         normalized: *mut *mut C_tensor,
     ) -> *mut c_char;
-    pub fn trainer_world_exchange(
-        world: *mut c_void,
-        own: *const f64,
-        count: usize,
-        all: *mut f64,
-    ) -> *mut c_char;
-    pub fn trainer_world_gather(
-        world: *mut c_void,
-        own: *const C_tensor,
-        all: *const *mut C_tensor,
-    ) -> *mut c_char;
     pub fn trainer_world_set(
         world: *mut c_void,
         key: *const c_char,
@@ -64,16 +53,16 @@ unsafe extern "C" {
         count: usize,
     ) -> *mut c_char;
     pub fn trainer_world_get(world: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
-    pub fn trainer_watch_new(world: *mut c_void) -> *mut c_void;
-    pub fn trainer_watch_free(watch: *mut c_void);
-    pub fn trainer_watch_set(
-        watch: *mut c_void,
+    pub fn trainer_store_new(world: *mut c_void) -> *mut c_void;
+    pub fn trainer_store_free(store: *mut c_void);
+    pub fn trainer_store_set(
+        store: *mut c_void,
         key: *const c_char,
         bytes: *const u8,
         count: usize,
     ) -> *mut c_char;
-    pub fn trainer_watch_get(watch: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
-    pub fn trainer_watch_abort(watch: *mut c_void) -> *mut c_char;
+    pub fn trainer_store_get(store: *mut c_void, key: *const c_char, value: *mut *mut c_char) -> *mut c_char;
+    pub fn trainer_interface_address(name: *const c_char) -> *mut c_char;
     pub fn trainer_reducer_new(
         world: *mut c_void,
         params: *const *mut C_tensor,

@@ -1,27 +1,58 @@
-//! Control messages: a few numbers that all ranks exchange, together with a hash of the collective
+//! Control messages: a few numbers that all ranks combine, together with a hash of the collective
 //! that they belong to, so that ranks at different collectives return an error at once.
 
 use std::array;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::panic::Location;
 
-use tch::Tensor;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::call::{Call, quoted};
-use super::links::Links;
+use super::links::{Links, from_json, json};
+use super::peers::Exchanging;
+use super::steps::Step;
 use super::watch::Kind;
 use crate::error::{Error, Result};
 use crate::moment::MomentInfo;
 
-/// The length of a message, the same in all collectives: gloo aborts the process if a message is
-/// longer than its receiver expects.
-const LENGTH: usize = 20;
+/// The number of maxima that a message has room for, and the number of sums.
+const MAXIMA: usize = 32;
+const SUMS: usize = 4;
+
+/// The length of a message, the same in all collectives.
+const LENGTH: usize = MAXIMA + SUMS;
+
+/// A control message.
+type Frame = [f64; LENGTH];
 
 /// The longest description of a collective that is sent for an error message, in bytes.
 const DESCRIPTION: usize = 4096;
 
 /// The longest part of a description that an error message shows, in characters.
 const SHOWN: usize = 240;
+
+/// The values of two ranks that differ.
+#[derive(Debug)]
+pub(crate) struct Unequal<V> {
+    /// The value of rank 0.
+    pub(crate) of_main: V,
+    /// The lowest rank with another value.
+    pub(crate) rank: u32,
+    pub(crate) of_rank: V,
+}
+
+/// Returns a number and its negative. If the maxima of both over all ranks are each other's
+/// negatives, as [`is_same`] checks, all ranks have the same number.
+pub(crate) const fn both(number: f64) -> [f64; 2] {
+    [number, -number]
+}
+
+/// Whether all ranks have the same number, by the maxima of [`both`].
+pub(crate) fn is_same([largest, negative]: [f64; 2]) -> bool {
+    largest == -negative
+}
 
 impl Links {
     /// Describes the next collective that the program calls. `details` is what must be the same on
@@ -59,86 +90,216 @@ impl Links {
         self.shared.reset_calls();
     }
 
-    /// Returns the numbers of all ranks, in the order of the ranks, in the group of control
-    /// messages.
-    pub(super) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
-        self.frames(own, what, what, what)
+    /// Returns the maxima and the sums of numbers over all ranks, in the group of control messages.
+    /// They are bit-identical on all ranks.
+    pub(super) fn combine<const M: usize, const S: usize>(
+        &self,
+        maxima: [f64; M],
+        sums: [f64; S],
+        what: &str,
+    ) -> Result<([f64; M], [f64; S])> {
+        self.frames(maxima, sums, what, what, what)
     }
 
     /// Compares a collective that the program calls with those of the other ranks, and returns the
-    /// numbers of all ranks.
-    pub(super) fn compare<const N: usize>(&self, own: [f64; N], call: &Call) -> Result<Vec<[f64; N]>> {
-        self.frames(own, &call.what, &call.compared, &call.text)
+    /// maximum of a number over all ranks.
+    pub(super) fn compare(&self, own: f64, call: &Call) -> Result<f64> {
+        let ([largest], []) = self.frames([own], [], &call.what, &call.compared, &call.text)?;
+        Ok(largest)
     }
 
-    /// Exchanges numbers. Returns an error if `compared` is not the same on all ranks. `what` is
-    /// the name of the collective, and `text` describes it to the other ranks.
-    fn frames<const N: usize>(
+    /// Combines numbers. Returns an error if `compared` is not the same on all ranks. `what` is the
+    /// name of the collective, and `text` describes it to the other ranks.
+    fn frames<const M: usize, const S: usize>(
         &self,
-        own: [f64; N],
+        maxima: [f64; M],
+        sums: [f64; S],
         what: &str,
         compared: &str,
         text: &str,
-    ) -> Result<Vec<[f64; N]>> {
-        const { assert!(N < LENGTH) };
+    ) -> Result<([f64; M], [f64; S])> {
+        const { assert!(M + 2 <= MAXIMA && S <= SUMS) };
         let mut frame = [0.0; LENGTH];
-        frame[0] = hash(compared);
-        frame[1..=N].copy_from_slice(&own);
-        let frames = self.collective(Kind::Message, what, |group| group.exchange(&frame))?;
-        if frames.iter().any(|other| other[0] != frame[0]) {
+        frame[..2].copy_from_slice(&both(hash(compared.as_bytes())));
+        frame[2..2 + M].copy_from_slice(&maxima);
+        frame[MAXIMA..MAXIMA + S].copy_from_slice(&sums);
+        let all = self.collective(Kind::Message, what, |_| self.exchange(frame))?;
+        if !is_same([all[0], all[1]]) {
             return Err(self.at_different(what, text)?);
         }
-        Ok(frames.iter().map(|frame| array::from_fn(|nth| frame[1 + nth])).collect())
+        Ok((array::from_fn(|nth| all[2 + nth]), array::from_fn(|nth| all[MAXIMA + nth])))
     }
 
-    /// Returns the sums of numbers over all ranks, in the group of control messages.
-    pub(super) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
-        let all = self.table(own, what)?;
-        Ok(array::from_fn(|nth| all.iter().map(|numbers| numbers[nth]).sum()))
+    /// Combines a message with those of all ranks.
+    fn exchange(&self, mut frame: Frame) -> Result<Frame> {
+        let peers = self.shared.peers.exchanging();
+        for step in &self.shared.steps {
+            match *step {
+                Step::Send(peer) => peers.send(peer, &to_bytes(&frame))?,
+                Step::Join(peer) => join(&mut frame, &self.receive(&peers, peer)?),
+                Step::Exchange(peer) => {
+                    peers.send(peer, &to_bytes(&frame))?;
+                    join(&mut frame, &self.receive(&peers, peer)?);
+                }
+                Step::Replace(peer) => frame = self.receive(&peers, peer)?,
+            }
+        }
+        Ok(frame)
     }
 
-    /// Returns the bytes of all ranks.
-    pub(super) fn gather_bytes(&self, bytes: &[u8], what: &str) -> Result<Vec<Vec<u8>>> {
-        self.gather_of_lengths(bytes, &self.table([bytes.len() as f64], what)?, what)
+    fn receive(&self, peers: &Exchanging<'_>, peer: u32) -> Result<Frame> {
+        self.shared.watch.wait_for(peer, peers.stream(peer)?);
+        let mut bytes = [0; 8 * LENGTH];
+        peers.receive(peer, &mut bytes)?;
+        Ok(from_bytes(&bytes))
     }
 
-    /// Returns the bytes of all ranks, whose lengths are known.
-    pub(super) fn gather_of_lengths(
+    /// Returns the bytes of all ranks, in the order of the ranks.
+    pub(super) fn gather_bytes(&self, bytes: Vec<u8>, what: &str) -> Result<Vec<Vec<u8>>> {
+        self.combine([], [], what)?;
+        self.gather_compared(bytes, what)
+    }
+
+    /// Returns the bytes of all ranks, which have compared this collective.
+    pub(super) fn gather_compared(&self, bytes: Vec<u8>, what: &str) -> Result<Vec<Vec<u8>>> {
+        let own = BTreeMap::from([(self.rank(), bytes)]);
+        let all = self.collective(Kind::Message, what, |_| self.gather_by_rank(own))?;
+        Ok(all.into_values().collect())
+    }
+
+    /// Adds the bytes of the other ranks: in each step, two ranks send each other what they have.
+    fn gather_by_rank(&self, mut all: BTreeMap<u32, Vec<u8>>) -> Result<BTreeMap<u32, Vec<u8>>> {
+        let peers = self.shared.peers.exchanging();
+        let send = |peer: u32, all: &BTreeMap<u32, Vec<u8>>| {
+            let bytes = packed(all);
+            let mut frame = [0.0; LENGTH];
+            frame[0] = bytes.len() as f64;
+            peers.send(peer, &to_bytes(&frame))?;
+            peers.send(peer, &bytes)
+        };
+        let receive = |peer: u32| {
+            let length = self.receive(&peers, peer)?[0] as usize;
+            Ok::<_, Error>(unpacked(&peers.receive_bytes(peer, length)?))
+        };
+        for step in &self.shared.steps {
+            match *step {
+                Step::Send(peer) => send(peer, &all)?,
+                Step::Join(peer) | Step::Replace(peer) => all.extend(receive(peer)?),
+                // Only one of the two sends at a time, so that neither waits for room to send.
+                Step::Exchange(peer) if self.rank() < peer => {
+                    send(peer, &all)?;
+                    all.extend(receive(peer)?);
+                }
+                Step::Exchange(peer) => {
+                    let received = receive(peer)?;
+                    send(peer, &all)?;
+                    all.extend(received);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Compares values. Returns those of rank 0 and of another rank if not all are equal.
+    pub(super) fn difference<V: Serialize + DeserializeOwned>(
         &self,
-        bytes: &[u8],
-        lengths: &[[f64; 1]],
+        own: &V,
         what: &str,
-    ) -> Result<Vec<Vec<u8>>> {
-        let lengths: Vec<i64> = lengths.iter().map(|[length]| *length as i64).collect();
-        let own = Tensor::from_slice(bytes);
-        let all = self.collective(Kind::Message, what, |group| group.gather(&own, &lengths))?;
-        // Once all ranks have reached this exchange, all bytes have been received.
-        self.collective(Kind::Message, what, |group| group.exchange(&[0.0; LENGTH]))?;
-        all.iter().map(|bytes| Ok(Vec::<u8>::try_from(bytes)?)).collect()
+    ) -> Result<Option<Unequal<V>>> {
+        let bytes = json(own, what)?;
+        let own = hash(&bytes);
+        let (range, []) = self.combine(both(own), [], what)?;
+        if is_same(range) {
+            return Ok(None);
+        }
+        let only = |is_shown: bool, number: f64| if is_shown { number } else { f64::NEG_INFINITY };
+        let ([of_main], []) = self.combine([only(self.rank() == 0, own)], [], what)?;
+        let rank = f64::from(self.rank());
+        let ([lowest], []) = self.combine([only(own != of_main, -rank)], [], what)?;
+        let is_shown = self.rank() == 0 || rank == -lowest;
+        let all = self.gather_bytes(if is_shown { bytes } else { Vec::new() }, what)?;
+        let rank = -lowest as u32;
+        let [of_main, of_rank] = [0, rank as usize].map(|rank| from_json(&all[rank], what));
+        Ok(Some(Unequal { of_main: of_main?, rank, of_rank: of_rank? }))
     }
 
     /// Creates the error for ranks that are at different collectives. This is a collective: all
     /// ranks must call it.
     #[cold]
     fn at_different(&self, what: &str, text: &str) -> Result<Error> {
-        let bytes = &text.as_bytes()[..text.len().min(DESCRIPTION)];
-        // Only the length differs between the ranks here, not the collective.
-        let mut frame = [0.0; LENGTH];
-        frame[0] = bytes.len() as f64;
-        let lengths = self.collective(Kind::Message, what, |group| group.exchange(&frame))?;
-        let lengths: Vec<[f64; 1]> = lengths.iter().map(|frame| [frame[0]]).collect();
-        let all = self.gather_of_lengths(bytes, &lengths, what)?;
+        let bytes = text.as_bytes()[..text.len().min(DESCRIPTION)].to_vec();
+        let all = self.gather_compared(bytes, what)?;
         let texts: Vec<String> = all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-        let places: Vec<String> = (0..)
-            .zip(excerpts(&texts))
-            .map(|(rank, text): (u32, String)| format!("rank {rank} is at {}", quoted(&text)))
-            .collect();
+        // Ranks at the same place are named together.
+        let mut places: Vec<(String, Vec<u32>)> = Vec::new();
+        for (rank, text) in (0..).zip(excerpts(&texts)) {
+            match places.iter_mut().find(|(known, _)| *known == text) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => places.push((text, vec![rank])),
+            }
+        }
+        let places: Vec<String> =
+            places.iter().map(|(text, ranks)| format!("{} at {}", named(ranks), quoted(text))).collect();
         Ok(Error::usage(format!(
             "the ranks are not at the same collective: {}; make every hook call the same collectives on all ranks, in the same \
              order, with tensors of the same dtypes and shapes",
             places.join(", ")
         )))
     }
+}
+
+/// Names ranks: `rank 1 is`, `ranks 0, 2 and 3 are`, `ranks 0, 1, 2 and 45 others are`.
+fn named(ranks: &[u32]) -> String {
+    const MOST: usize = 6;
+    let shown: Vec<String> = ranks.iter().take(MOST).map(ToString::to_string).collect();
+    match (shown.as_slice(), ranks.len().saturating_sub(MOST)) {
+        ([one], 0) => format!("rank {one} is"),
+        ([first @ .., last], 0) => format!("ranks {} and {last} are", first.join(", ")),
+        (shown, others) => format!("ranks {} and {others} others are", shown.join(", ")),
+    }
+}
+
+fn to_bytes(frame: &Frame) -> [u8; 8 * LENGTH] {
+    let mut bytes = [0; 8 * LENGTH];
+    for (bytes, number) in bytes.chunks_exact_mut(8).zip(frame) {
+        bytes.copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+fn from_bytes(bytes: &[u8; 8 * LENGTH]) -> Frame {
+    let (numbers, _) = bytes.as_chunks::<8>();
+    array::from_fn(|nth| f64::from_le_bytes(numbers[nth]))
+}
+
+/// Adds the message of another rank to a message.
+fn join(frame: &mut Frame, other: &Frame) {
+    for (nth, (own, other)) in frame.iter_mut().zip(other).enumerate() {
+        *own = if nth < MAXIMA { own.max(*other) } else { *own + *other };
+    }
+}
+
+/// Returns the bytes of ranks as one text: for each, its rank, the length, and the bytes.
+fn packed(all: &BTreeMap<u32, Vec<u8>>) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(all.values().map(|bytes| 12 + bytes.len()).sum());
+    for (rank, bytes) in all {
+        packed.extend(rank.to_le_bytes());
+        packed.extend((bytes.len() as u64).to_le_bytes());
+        packed.extend(bytes);
+    }
+    packed
+}
+
+/// Reads what [`packed`] returns.
+fn unpacked(mut packed: &[u8]) -> BTreeMap<u32, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    while let Some((rank, rest)) = packed.split_first_chunk::<4>() {
+        let Some((length, rest)) = rest.split_first_chunk::<8>() else { break };
+        let (bytes, rest) = rest.split_at(rest.len().min(u64::from_le_bytes(*length) as usize));
+        all.insert(u32::from_le_bytes(*rank), bytes.to_vec());
+        packed = rest;
+    }
+    all
 }
 
 /// Returns the texts, with the middle of long ones replaced by `…`, so that what differs is shown.
@@ -165,10 +326,10 @@ fn excerpts(texts: &[String]) -> Vec<String> {
     excerpts.collect()
 }
 
-/// Returns a hash of a text that is exact as a floating-point number: 52 bits of FNV-1a.
-fn hash(text: &str) -> f64 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+/// Returns a hash of bytes that is exact as a floating-point number: 52 bits of FNV-1a.
+fn hash(bytes: &[u8]) -> f64 {
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });
     (hash >> 12) as f64
 }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use super::launch::{Launch, Store};
 use super::links::{Links, Shared, cause, check_available, leave};
 use super::main_only;
+use super::peers::{Listener, Peers};
+use super::steps;
 use crate::error::{Error, Result};
 use crate::io::files;
 use crate::libtorch::dist::{Group, Meeting};
@@ -15,15 +17,14 @@ use crate::libtorch::dist::{Group, Meeting};
 /// The key with the number of ranks that are ready to connect.
 const READY: &str = "trainer/ready";
 
-/// The number of files that a connection to another rank needs: one in each process group, and on
-/// rank 0 one in the store.
-const FILES_PER_RANK: u64 = 4;
+/// The key that the last rank sets when it is ready.
+const GO: &str = "trainer/go";
 
 /// The number of files that a world needs besides, and that the program may open later.
 const OTHER_FILES: u64 = 48;
 
-/// The time between two looks at the store.
-const PERIOD: Duration = Duration::from_millis(10);
+/// The time after which a rank first looks at the store again, and the longest such time.
+const PERIOD: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
 
 /// Joins the other processes of a launch.
 pub(super) fn join(launch: &Launch) -> Result<Links> {
@@ -35,14 +36,15 @@ pub(super) fn join(launch: &Launch) -> Result<Links> {
     }
     check_available()?;
     main_only::check("World::join")?;
-    let group = connect(launch)?;
-    let shared = Arc::new(Shared::new(&group));
+    let steps = steps::of_rank(rank, size);
+    let (group, peers) = connect(launch, &steps::peers(&steps))?;
+    let shared = Arc::new(Shared::new(&group, steps, peers));
     Ok(Links { group, shared, place: None })
 }
 
 /// Meets the other processes of a launch, checks that they belong to the same job and can open
-/// enough files, and connects to them.
-fn connect(launch: &Launch) -> Result<Group> {
+/// enough files, and connects to those with which this one exchanges control messages.
+fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
     let Launch { rank, size, timeout, .. } = *launch;
     let since = Instant::now();
     let address = match &launch.store {
@@ -58,30 +60,31 @@ fn connect(launch: &Launch) -> Result<Group> {
     let group = open(launch).map_err(|error| failed(&error.to_string()))?;
     check_job(&group, launch, &address, since)
         .map_err(|why| why.unwrap_or_else(|| failed("the store is empty")))?;
-    if let Err(error) = check_files(size) {
-        leave(&group, &error.to_string());
-        return Err(error);
+    let left = |error: Error| {
+        leave(&group, &error.to_string(), || ());
+        error
+    };
+    check_files(&group).map_err(left)?;
+    let listener = Listener::open(&group, launch).map_err(left)?;
+    let ready = group.count(READY).map_err(|error| failed(&error.to_string()))?;
+    if ready == u64::from(size) {
+        group.set(GO, "all ranks are ready")?;
     }
-    group.count(READY).map_err(|error| failed(&error.to_string()))?;
-    loop {
+    let [mut period, longest] = PERIOD;
+    while group.get(GO)?.is_none() {
         if let Some(error) = cause(&group)? {
             return Err(error);
         }
-        let ready = group.get(READY)?.and_then(|count| count.trim().parse().ok()).unwrap_or(0);
-        if ready >= size {
-            break;
-        }
         if since.elapsed() > timeout {
-            return Err(failed(&format!("{ready} of {size} ranks have joined")));
+            let ready = group.get(READY)?.unwrap_or_default();
+            return Err(failed(&format!("{} of {size} ranks have joined", ready.trim())));
         }
-        thread::sleep(PERIOD);
+        thread::sleep(period);
+        period = (2 * period).min(longest);
     }
-    if let Err(error) = group.connect() {
-        let error = failed(&error.to_string());
-        leave(&group, &error.to_string());
-        return Err(error);
-    }
-    Ok(group)
+    let connected = group.connect().and_then(|()| listener.connect(&group, ranks, timeout));
+    let peers = connected.map_err(|error| left(failed(&error.to_string())))?;
+    Ok((group, peers))
 }
 
 /// Opens the store.
@@ -91,13 +94,12 @@ fn open(launch: &Launch) -> Result<Group> {
         Store::Tcp(host, port) => (None, (host.as_str(), *port)),
     };
     let interface = std::env::var("GLOO_SOCKET_IFNAME").ok();
-    let is_local = file.is_some() || matches!(tcp.0, "localhost" | "127.0.0.1" | "::1");
     Group::open(&Meeting {
         tcp,
         file: file.as_deref(),
         prefix: &launch.prefix(),
         interface: interface.as_deref(),
-        own_host: is_local.then_some("127.0.0.1"),
+        own_host: launch.is_local().then_some("127.0.0.1"),
         timeout_ms: i64::try_from(launch.timeout.as_millis()).unwrap_or(i64::MAX),
         rank: launch.rank,
         size: launch.size,
@@ -118,12 +120,14 @@ fn check_job(
     if launch.rank == 0 {
         group.set_job(&own)?;
     }
+    let [mut period, longest] = PERIOD;
     let job = loop {
         match group.job()? {
             Some(job) => break job,
             None if since.elapsed() > launch.timeout => return Err(None),
-            None => thread::sleep(PERIOD),
+            None => thread::sleep(period),
         }
+        period = (2 * period).min(longest);
     };
     if job == own {
         return Ok(());
@@ -146,10 +150,14 @@ fn named(job: &str) -> String {
 }
 
 /// Raises the limit on the open files of this process if necessary. Returns an error if it is too
-/// low for the connections to the other ranks.
-fn check_files(size: u32) -> Result<()> {
+/// low for the connections to the other ranks: to the few with which it exchanges messages, and as
+/// many in each process group; and to all if it serves the store.
+fn check_files(group: &Group) -> Result<()> {
+    let size = group.size();
     let Ok(open) = files::entries(Path::new("/proc/self/fd")) else { return Ok(()) };
-    let needed = open.len() as u64 + FILES_PER_RANK * u64::from(size - 1) + OTHER_FILES;
+    let peers = 6 * u64::from(size.ilog2() + 1);
+    let served = if group.is_server() { 2 * u64::from(size) } else { 0 };
+    let needed = open.len() as u64 + peers + served + OTHER_FILES;
     let limit = Group::raise_open_files(needed);
     if limit >= needed {
         return Ok(());

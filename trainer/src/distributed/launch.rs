@@ -120,6 +120,14 @@ impl Launch {
         self
     }
 
+    /// Whether all processes run on this host.
+    pub(super) fn is_local(&self) -> bool {
+        match &self.store {
+            Store::File(_) => true,
+            Store::Tcp(host, _) => matches!(host.as_str(), "localhost" | "127.0.0.1" | "::1"),
+        }
+    }
+
     /// The prefix of all keys in the store, which separates jobs, and the attempts of a restarted
     /// program.
     pub(super) fn prefix(&self) -> String {

@@ -13,6 +13,8 @@ use tch::{Device, Tensor};
 
 use super::call::{described, listed, quoted};
 use super::main_only;
+use super::peers::Peers;
+use super::steps::{self, Step};
 use super::watch::{Kind, Watch};
 use crate::error::{Error, Result};
 use crate::io::tensor_format;
@@ -47,6 +49,9 @@ pub(super) struct Links {
 /// What all handles of the connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
+    /// The steps in which this rank exchanges control messages, and the connections for them.
+    pub(super) steps: Vec<Step>,
+    pub(super) peers: Peers,
     /// The number of collectives that the program has called in this batch.
     calls: AtomicU64,
     /// The thread whose entry points use the world, and the number of those that are running.
@@ -56,8 +61,14 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(group: &Group) -> Self {
-        Shared { calls: AtomicU64::new(0), running: Mutex::default(), watch: Watch::begin(group) }
+    pub(super) fn new(group: &Group, steps: Vec<Step>, peers: Peers) -> Self {
+        Shared {
+            steps,
+            peers,
+            calls: AtomicU64::new(0),
+            running: Mutex::default(),
+            watch: Watch::begin(group),
+        }
     }
 
     /// Returns the number of the next collective that the program calls, from 1.
@@ -110,6 +121,12 @@ impl Shared {
 /// The key under which the first rank that leaves because of an error stores that error.
 const LEFT: &str = "trainer/left";
 
+/// The key with the first rank that was found not to respond.
+const DEAD: &str = "trainer/dead";
+
+/// The largest number of ranks that an error about a lost contact lists.
+const LISTED: u32 = 16;
+
 /// The time for which a rank waits for another rank to report its error.
 const GRACE: Duration = Duration::from_millis(500);
 
@@ -125,7 +142,7 @@ impl Links {
     #[track_caller]
     pub(super) fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
         let call = self.call("all_reduce", name, &format!(" ({op:?}) of {}", described(tensor)))?;
-        self.compare([], &call)?;
+        self.compare(0.0, &call)?;
         self.reduce(tensor, op, &call.what)
     }
 
@@ -155,7 +172,7 @@ impl Links {
     ) -> Result<()> {
         let first = list.first().map_or("", |(name, _)| name.as_ref());
         let call = self.call("broadcast", first, &format!(" from rank {root}{}", listed(list)))?;
-        self.compare([], &call)?;
+        self.compare(0.0, &call)?;
         self.send(list.iter().map(|(_, tensor)| tensor.borrow()), root, &call.what)
     }
 
@@ -184,7 +201,7 @@ impl Links {
     #[track_caller]
     pub(super) fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
         let call = self.call("all_gather", name, &format!(" of {}", described(tensor)))?;
-        self.compare([], &call)?;
+        self.compare(0.0, &call)?;
         Ok(self.gathered(&on_cpu(tensor), &call.what)?.to_device(tensor.device()))
     }
 
@@ -202,7 +219,7 @@ impl Links {
         let mut size = tensor.size();
         let ranks = i64::from(self.size());
         let call = self.call("reduce_scatter", name, &format!(" of {}", described(tensor)))?;
-        self.compare([], &call)?;
+        self.compare(0.0, &call)?;
         size[0] /= ranks;
         let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let dense = on_cpu(tensor);
@@ -217,9 +234,9 @@ impl Links {
         let rows = size[0];
         let others = &size[1..];
         let call = self.call(method, name, &format!(" of rows of {:?} {others:?}", tensor.kind()))?;
-        let counts = self.compare([rows as f64], &call)?;
-        let counts: Vec<i64> = counts.iter().map(|[count]| *count as i64).collect();
-        size[0] = counts.iter().copied().max().unwrap_or(0);
+        size[0] = self.compare(rows as f64, &call)? as i64;
+        let counts = self.gathered(&Tensor::from_slice(&[rows]), &call.what)?;
+        let counts = Vec::<i64>::try_from(counts.view([-1]))?;
         let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
         padded.narrow(0, 0, rows).copy_(&tensor.detach());
         let all = self.gathered(&padded, &call.what)?;
@@ -258,7 +275,7 @@ impl Links {
 
     #[track_caller]
     pub(super) fn barrier(&self, name: &str) -> Result<()> {
-        self.compare([], &self.call("barrier", name, "")?).map(drop)
+        self.compare(0.0, &self.call("barrier", name, "")?).map(drop)
     }
 
     #[track_caller]
@@ -270,8 +287,8 @@ impl Links {
     ) -> Result<Vec<V>> {
         let bytes = json(value, method)?;
         let call = self.call(method, name, "")?;
-        let lengths = self.compare([bytes.len() as f64], &call)?;
-        from_json(&self.gather_of_lengths(&bytes, &lengths, &call.what)?, method)
+        self.compare(0.0, &call)?;
+        all_from_json(&self.gather_compared(bytes, &call.what)?, method)
     }
 
     /// Returns the values of all ranks in an exchange of the trainer itself, which `what` names.
@@ -280,7 +297,7 @@ impl Links {
         value: &V,
         what: &str,
     ) -> Result<Vec<V>> {
-        from_json(&self.gather_bytes(&json(value, what)?, what)?, what)
+        all_from_json(&self.gather_bytes(json(value, what)?, what)?, what)
     }
 
     #[track_caller]
@@ -295,7 +312,8 @@ impl Links {
         let invalid = |why: String| Error::usage(format!("`{method}`: {why}"));
         let bytes = tensor_format::to_bytes(&list).map_err(invalid)?;
         let call = self.call(method, name, "")?;
-        let all = self.gather_of_lengths(&bytes, &self.compare([bytes.len() as f64], &call)?, &call.what)?;
+        self.compare(0.0, &call)?;
+        let all = self.gather_compared(bytes, &call.what)?;
         all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
     }
 
@@ -324,14 +342,13 @@ impl Links {
 
     #[track_caller]
     pub(super) fn any(&self, name: &str, flag: bool) -> Result<bool> {
-        let flags = self.compare([f64::from(u8::from(flag))], &self.call("any", name, "")?)?;
-        Ok(flags.iter().any(|[flag]| *flag > 0.0))
+        Ok(self.compare(f64::from(u8::from(flag)), &self.call("any", name, "")?)? > 0.0)
     }
 
     #[track_caller]
     pub(super) fn average<N: AsRef<str>, T: Borrow<Tensor>>(&self, list: &[(N, T)]) -> Result<()> {
         let call = self.call("average", list.first().map_or("", |(name, _)| name.as_ref()), &listed(list))?;
-        self.compare([], &call)?;
+        self.compare(0.0, &call)?;
         let _no_grad = tch::no_grad_guard();
         let all = list.iter().map(|(_, tensor)| tensor.borrow());
         for tensor in all.filter(|tensor| tensor.is_floating_point()) {
@@ -351,12 +368,12 @@ impl Links {
         let run =
             |body: Box<dyn FnOnce() -> Result<R, E> + '_>| body().map_err(|error| Error::from(error.into()));
         if self.rank() > 0 {
-            self.compare([], &call)?;
+            self.compare(0.0, &call)?;
             return run(Box::new(body));
         }
         let result = run(Box::new(body));
         match &result {
-            Ok(_) => drop(self.compare([], &call)?),
+            Ok(_) => drop(self.compare(0.0, &call)?),
             Err(error) => self.leave(&error.to_string()),
         }
         result
@@ -365,7 +382,7 @@ impl Links {
     /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
     /// fail at once.
     pub(super) fn leave(&self, why: &str) {
-        leave(&self.group, why);
+        leave(&self.group, why, || self.shared.peers.close());
     }
 
     /// Returns an error if collectives are not allowed in the running hook or on this thread.
@@ -397,7 +414,7 @@ impl Links {
     }
 
     /// Returns the error of a failed collective, with the error of the rank that caused it, or the
-    /// collective in which each rank was waiting.
+    /// rank that does not respond and the collectives in which the others were waiting.
     pub(super) fn explained(&self, what: &str, error: &Error) -> Error {
         self.group.note_failure();
         let rank = self.rank();
@@ -406,37 +423,57 @@ impl Links {
         while since.elapsed() < GRACE {
             match cause(&self.group) {
                 Ok(Some(error)) => return error,
-                Ok(None) => thread::sleep(Duration::from_millis(20)),
+                Ok(None) => {}
                 Err(_) => break,
             }
-        }
-        let others = (0..self.size()).filter(|other| *other != rank).map(|other| {
-            match self.group.get(&waits_key(other)) {
-                Ok(Some(what)) => format!("rank {other} waited in {}", quoted(&what)),
-                Err(_) if other > 0 => {
-                    format!("the state of rank {other} is unknown, because the store is gone")
-                }
-                _ => format!("rank {other} did not respond: it has died, is hanging, or never connected"),
+            // Another rank has waited for this one already.
+            if !matches!(self.group.get(DEAD), Ok(None)) {
+                break;
             }
-        });
-        let others: Vec<String> = others.collect();
+            thread::sleep(Duration::from_millis(20));
+        }
+        let mut others: Vec<u32> = (0..self.size()).filter(|other| *other != rank).collect();
+        if self.size() > LISTED {
+            others = steps::peers(&self.shared.steps);
+        }
+        let mut places = Vec::new();
+        let mut dead = None;
+        for other in others {
+            match self.group.get(&waits_key(other)) {
+                Ok(Some(what)) => places.push(format!("rank {other} waited in {}", quoted(&what))),
+                Err(_) if other > 0 => {
+                    places.push(format!("the state of rank {other} is unknown, because the store is gone"));
+                }
+                _ => dead = dead.or(Some(other)),
+            }
+        }
+        // The others may fail before their own connection to that rank does.
+        if let Some(dead) = dead {
+            let _ = self.group.set(DEAD, &dead.to_string());
+        }
+        let dead = self.group.get(DEAD).ok().flatten().or(dead.map(|rank| rank.to_string()));
+        if let Some(dead) = dead {
+            let text = format!("rank {dead} did not respond: it has died, is hanging, or never connected");
+            places.insert(0, text);
+        }
         let error = error.to_string();
         let error = error.lines().next().unwrap_or_default();
         Error::msg(format!(
             "rank {rank} lost contact with the other ranks in {}; {} ({error})",
             quoted(what),
-            others.join("; ")
+            places.join("; ")
         ))
     }
 }
 
 /// Disconnects from the other ranks, and publishes `why` to them unless another rank is the cause.
-pub(super) fn leave(group: &Group, why: &str) {
+pub(super) fn leave(group: &Group, why: &str, close: impl FnOnce()) {
     let is_cause = !group.has_failed();
     if is_cause {
         let _ = group.set(LEFT, &format!("rank {}: {why}", group.rank()));
     }
     group.leave();
+    close();
     // The store ends with the process that serves it, so the other ranks must read `why` first.
     if is_cause && group.is_server() {
         let since = Instant::now();
@@ -489,8 +526,12 @@ pub(super) fn json<V: Serialize>(value: &V, what: &str) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| not_json(what, &error))
 }
 
-pub(super) fn from_json<V: DeserializeOwned>(all: &[Vec<u8>], what: &str) -> Result<Vec<V>> {
-    all.iter().map(|bytes| serde_json::from_slice(bytes).map_err(|error| not_json(what, &error))).collect()
+pub(super) fn from_json<V: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<V> {
+    serde_json::from_slice(bytes).map_err(|error| not_json(what, &error))
+}
+
+pub(super) fn all_from_json<V: DeserializeOwned>(all: &[Vec<u8>], what: &str) -> Result<Vec<V>> {
+    all.iter().map(|bytes| from_json(bytes, what)).collect()
 }
 
 /// Returns an error if this crate was built without the feature `distributed`.

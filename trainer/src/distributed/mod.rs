@@ -11,11 +11,14 @@ mod join;
 mod launch;
 mod links;
 pub(crate) mod main_only;
+mod peers;
 mod reducer;
+mod steps;
 mod sync_batch_norm;
 mod watch;
 mod world;
 
+pub(crate) use frames::{Unequal, both, is_same};
 pub use launch::Launch;
 pub use links::Op;
 pub(crate) use links::check_available;

@@ -3,10 +3,12 @@
 //! If one rank waits for a control message and another is in a collective that exchanges tensors,
 //! neither can continue, and no message says why. A thread of each process notices it: while the
 //! process waits for long, the thread publishes how many collectives of each kind the process has
-//! begun, and compares these numbers with those of the other ranks. In a correct program, all ranks
-//! have begun the same number of the others when they exchange a control message, so a rank that
-//! has begun fewer than a rank that has not reached this message will wait forever.
+//! begun and which rank it waits for, and compares these numbers with those of this rank, of the
+//! rank that this one waits for, and so on. In a correct program, all ranks have begun the same
+//! number of the others when they exchange a control message, so a rank that has begun fewer than a
+//! rank that has not reached this message will wait forever.
 
+use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +16,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::call::quoted;
-use crate::libtorch::dist::{Group, Watcher};
+use super::peers;
+use crate::libtorch::dist::{Group, Store};
 
 /// The time for which a rank waits before it publishes where it is.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -59,9 +62,10 @@ struct State {
 
 #[derive(Clone, Debug)]
 struct Waiting {
-    kind: Kind,
     what: String,
     since: Instant,
+    /// The rank whose control message this process waits for, and the connection to it.
+    peer: Option<(u32, Arc<TcpStream>)>,
 }
 
 /// How far a rank has come, as it publishes it.
@@ -69,6 +73,7 @@ struct Waiting {
 struct Position {
     begun: [u64; 3],
     what: String,
+    peer: Option<u32>,
 }
 
 impl Watch {
@@ -76,12 +81,12 @@ impl Watch {
     pub(super) fn begin(group: &Group) -> Self {
         let watched = Arc::new(Watched::default());
         let own = Arc::clone(&watched);
-        let watcher = group.watcher();
+        let store = group.store();
         let rank = group.rank();
         let size = group.size();
         // Without the thread, ranks that wait for each other end after the timeout.
         let name = "trainer-ranks".to_owned();
-        let _ = thread::Builder::new().name(name).spawn(move || watch(&own, &watcher, rank, size));
+        let _ = thread::Builder::new().name(name).spawn(move || watch(&own, &store, rank, size));
         Watch(watched)
     }
 
@@ -89,15 +94,22 @@ impl Watch {
     pub(super) fn enter(&self, kind: Kind, what: &str) -> Inside<'_> {
         let mut state = self.0.lock();
         state.begun[kind as usize] += 1;
-        state.current = Some(Waiting { kind, what: what.to_owned(), since: Instant::now() });
+        state.current = Some(Waiting { what: what.to_owned(), since: Instant::now(), peer: None });
         Inside(self)
+    }
+
+    /// Records that this process waits for a control message of a rank, on this connection.
+    pub(super) fn wait_for(&self, peer: u32, stream: &Arc<TcpStream>) {
+        if let Some(waiting) = &mut self.0.lock().current {
+            waiting.peer = Some((peer, Arc::clone(stream)));
+        }
     }
 
     /// Records that a backward pass that averages gradients begins.
     pub(super) fn begin_backward(&self, what: &str) {
         let mut state = self.0.lock();
         state.begun[Kind::Data as usize] += 1;
-        state.backward = Some(Waiting { kind: Kind::Data, what: what.to_owned(), since: Instant::now() });
+        state.backward = Some(Waiting { what: what.to_owned(), since: Instant::now(), peer: None });
     }
 
     /// Records that a backward pass that averages gradients has ended.
@@ -134,29 +146,36 @@ impl Drop for Inside<'_> {
 }
 
 /// Watches the collectives of this process until its world is dropped.
-fn watch(watched: &Watched, watcher: &Watcher, rank: u32, size: u32) {
-    let mut published = [0; 3];
+fn watch(watched: &Watched, store: &Store, rank: u32, size: u32) {
+    let mut published = None;
     let mut state = watched.lock();
     while !state.has_ended {
         let begun = state.begun;
         let waiting = state.current.clone().or_else(|| state.backward.clone());
         if let Some(waiting) = waiting.filter(|waiting| waiting.since.elapsed() >= PATIENCE) {
             drop(state);
-            if published != begun {
-                publish(watcher, rank, &Position { begun, what: waiting.what.clone() });
-                published = begun;
+            let peer = waiting.peer.as_ref().map(|(peer, _)| *peer);
+            if published != Some((begun, peer)) {
+                publish(store, rank, &Position { begun, what: waiting.what.clone(), peer });
+                published = Some((begun, peer));
             }
-            let others = (0..size).filter(|other| *other != rank && waiting.kind == Kind::Message);
-            let verdict = others.into_iter().find_map(|other| {
-                let position = position_of(watcher, other)?;
-                is_ahead(&position.begun, &begun)
-                    .then(|| out_of_step(rank, &waiting.what, other, &position.what))
-            });
+            let mut verdict = None;
+            let mut next = peer;
+            for _ in 0..size {
+                let Some(other) = next.take() else { break };
+                let Some(position) = position_of(store, other) else { break };
+                if is_ahead(&position.begun, &begun) {
+                    verdict = Some(out_of_step(rank, &waiting.what, other, &position.what));
+                }
+                next = position.peer;
+            }
             state = watched.lock();
             if let Some(verdict) = verdict.filter(|_| state.begun == begun && state.current.is_some()) {
                 state.verdict = Some(verdict);
                 drop(state);
-                watcher.abort();
+                if let Some((_, stream)) = &waiting.peer {
+                    peers::close(stream);
+                }
                 return;
             }
         }
@@ -178,14 +197,14 @@ fn key(rank: u32) -> String {
     format!("trainer/position/{rank}")
 }
 
-fn publish(watcher: &Watcher, rank: u32, position: &Position) {
+fn publish(store: &Store, rank: u32, position: &Position) {
     if let Ok(text) = serde_json::to_string(position) {
-        let _ = watcher.set(&key(rank), &text);
+        let _ = store.set(&key(rank), &text);
     }
 }
 
-fn position_of(watcher: &Watcher, rank: u32) -> Option<Position> {
-    serde_json::from_str(&watcher.get(&key(rank)).ok()??).ok()
+fn position_of(store: &Store, rank: u32) -> Option<Position> {
+    serde_json::from_str(&store.get(&key(rank)).ok()??).ok()
 }
 
 #[cold]

@@ -11,7 +11,7 @@ use tch::Tensor;
 use super::call::sorted;
 use super::launch::Launch;
 use super::links::{Links, Op, cat_rows, from_json, json};
-use super::{Share, join, main_only};
+use super::{Share, Unequal, join, main_only};
 use crate::error::{Error, Result};
 use crate::moment::MomentInfo;
 
@@ -276,7 +276,7 @@ impl World {
     pub fn gather<V: Serialize + DeserializeOwned>(&self, name: &str, value: &V) -> Result<Vec<V>> {
         match self.linked("gather")? {
             // As between processes, so that a value that cannot be converted is an error here too.
-            None => from_json(&[json(value, "gather")?], "gather"),
+            None => Ok(vec![from_json(&json(value, "gather")?, "gather")?]),
             Some(links) => links.gather("gather", name, value),
         }
     }
@@ -377,16 +377,26 @@ impl World {
         }
     }
 
-    /// Returns the numbers of all ranks, in the order of the ranks.
-    pub(crate) fn table<const N: usize>(&self, own: [f64; N], what: &str) -> Result<Vec<[f64; N]>> {
-        let Some(links) = &self.links else { return Ok(vec![own]) };
-        links.table(own, what)
+    /// Returns the maxima and the sums of numbers over all ranks, bit-identical on all ranks.
+    pub(crate) fn combine<const M: usize, const S: usize>(
+        &self,
+        maxima: [f64; M],
+        sums: [f64; S],
+        what: &str,
+    ) -> Result<([f64; M], [f64; S])> {
+        let Some(links) = &self.links else { return Ok((maxima, sums)) };
+        links.combine(maxima, sums, what)
     }
 
-    /// Returns the sums of numbers over all ranks.
-    pub(crate) fn sums<const N: usize>(&self, own: [f64; N], what: &str) -> Result<[f64; N]> {
-        let Some(links) = &self.links else { return Ok(own) };
-        links.sums(own, what)
+    /// Compares a value with those of the other ranks. The messages do not grow with the value,
+    /// unless it differs.
+    pub(crate) fn difference<V: Serialize + DeserializeOwned>(
+        &self,
+        own: &V,
+        what: &str,
+    ) -> Result<Option<Unequal<V>>> {
+        let Some(links) = &self.links else { return Ok(None) };
+        links.difference(own, what)
     }
 
     /// Returns the values of all ranks.
@@ -395,7 +405,7 @@ impl World {
         value: &V,
         what: &str,
     ) -> Result<Vec<V>> {
-        let Some(links) = &self.links else { return from_json(&[json(value, what)?], what) };
+        let Some(links) = &self.links else { return Ok(vec![from_json(&json(value, what)?, what)?]) };
         links.gather_named(value, what)
     }
 

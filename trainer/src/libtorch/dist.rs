@@ -4,15 +4,14 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tch::{Device, Kind, Tensor};
+use tch::Tensor;
 use trainer_c10d_sys::{
-    RawBatchNorm, WorldOptions, trainer_open_files, trainer_reducer_check, trainer_reducer_compress,
-    trainer_reducer_free, trainer_reducer_new, trainer_reducer_prepare, trainer_watch_abort,
-    trainer_watch_free, trainer_watch_get, trainer_watch_new, trainer_watch_set, trainer_world_all_gather,
+    RawBatchNorm, WorldOptions, trainer_interface_address, trainer_open_files, trainer_reducer_check,
+    trainer_reducer_compress, trainer_reducer_free, trainer_reducer_new, trainer_reducer_prepare,
+    trainer_store_free, trainer_store_get, trainer_store_new, trainer_store_set, trainer_world_all_gather,
     trainer_world_all_reduce, trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close,
-    trainer_world_connect, trainer_world_count, trainer_world_exchange, trainer_world_gather,
-    trainer_world_get, trainer_world_job, trainer_world_leave, trainer_world_open,
-    trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_job,
+    trainer_world_connect, trainer_world_count, trainer_world_get, trainer_world_job, trainer_world_leave,
+    trainer_world_open, trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_job,
 };
 use trainer_sys::trainer_free;
 
@@ -35,8 +34,7 @@ pub(crate) struct Meeting<'a> {
     pub(crate) is_server: bool,
 }
 
-/// The process groups whose collectives reduce tensors. A third one exchanges the control messages.
-/// Collectives of different groups cannot receive each other's data.
+/// The process groups. Collectives of different groups cannot receive each other's data.
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub(crate) enum ProcessGroup {
@@ -135,7 +133,7 @@ impl Group {
         Ok(Group(Arc::new(Opened { rank: at.rank, size: at.size, is_server, has_failed, handle })))
     }
 
-    /// Connects to the other ranks, which must do so at the same time.
+    /// Opens the process groups. They connect to another rank when they first need it.
     pub(crate) fn connect(&self) -> Result<()> {
         // SAFETY: the handle is alive.
         self.with(|world| unsafe { trainer_world_connect(world) })
@@ -156,11 +154,13 @@ impl Group {
         Ok(unsafe { taken(value) })
     }
 
-    /// Adds 1 to the number in a key of the store.
-    pub(crate) fn count(&self, key: &str) -> Result<()> {
+    /// Adds 1 to the number in a key of the store, and returns the sum.
+    pub(crate) fn count(&self, key: &str) -> Result<u64> {
         let key = c_text(key);
-        // SAFETY: the handle and the string are alive.
-        self.with(|world| unsafe { trainer_world_count(world, key.as_ptr()) })
+        let mut sum = 0;
+        // SAFETY: the handle and the string are alive; the shim writes a number.
+        self.with(|world| unsafe { trainer_world_count(world, key.as_ptr(), &raw mut sum) })?;
+        Ok(sum.cast_unsigned())
     }
 
     pub(crate) fn rank(&self) -> u32 {
@@ -226,23 +226,6 @@ impl Group {
         self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
     }
 
-    /// Sends a tensor of bytes to every rank. Returns the tensors of all ranks, in the order of the
-    /// ranks; `lengths` are their lengths. An [`exchange`](Group::exchange) must follow.
-    pub(crate) fn gather(&self, own: &Tensor, lengths: &[i64]) -> Result<TensorList> {
-        assert_eq!(lengths.len(), self.size() as usize);
-        let all = (0..).zip(lengths).map(|(rank, length)| {
-            if rank == self.rank() {
-                own.shallow_clone()
-            } else {
-                Tensor::empty([*length], (Kind::Uint8, Device::Cpu))
-            }
-        });
-        let all: TensorList = all.collect();
-        // SAFETY: the handles are alive, and there is one for each rank.
-        self.with(|world| unsafe { trainer_world_gather(world, own.as_ptr(), all.handles.as_ptr()) })?;
-        Ok(all)
-    }
-
     /// Normalizes an input, as part of the autograd graph.
     pub(crate) fn batch_norm(&self, with: &BatchNorm<'_>) -> Result<Tensor> {
         let optional = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
@@ -263,16 +246,6 @@ impl Group {
         Ok(unsafe { Tensor::from_ptr(normalized) })
     }
 
-    /// Sends numbers to every rank. Returns the numbers of all ranks, in the order of the ranks.
-    pub(crate) fn exchange<const N: usize>(&self, own: &[f64; N]) -> Result<Vec<[f64; N]>> {
-        let mut all = vec![[0.0; N]; self.size() as usize];
-        // SAFETY: the handle is alive; the shim writes `N` numbers for each rank.
-        self.with(|world| unsafe {
-            trainer_world_exchange(world, own.as_ptr(), N, all.as_mut_ptr().cast())
-        })?;
-        Ok(all)
-    }
-
     /// Sets a key of the store, unless it is already set.
     pub(crate) fn set(&self, key: &str, value: &str) -> Result<()> {
         let key = c_text(key);
@@ -290,11 +263,18 @@ impl Group {
         Ok(unsafe { taken(value) })
     }
 
-    /// Returns what another thread may use while a collective runs.
-    pub(crate) fn watcher(&self) -> Watcher {
+    /// Returns the store for another thread.
+    pub(crate) fn store(&self) -> Store {
         let handle = self.0.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the handle is alive.
-        Watcher(unsafe { trainer_watch_new(handle.0) })
+        Store(unsafe { trainer_store_new(handle.0) })
+    }
+
+    /// Returns the address of a network interface of this host, if it has one.
+    pub(crate) fn interface_address(name: &str) -> Option<String> {
+        let name = c_text(name);
+        // SAFETY: the string is alive; the shim returns a string or null.
+        unsafe { taken(trainer_interface_address(name.as_ptr())) }
     }
 }
 
@@ -315,27 +295,26 @@ unsafe fn taken(value: *mut c_char) -> Option<String> {
     }
 }
 
-/// What another thread may use while a thread waits in a collective: the store, and the wait for
-/// control messages.
+/// The store, for another thread than that of the collectives.
 #[derive(Debug)]
-pub(crate) struct Watcher(*mut c_void);
+pub(crate) struct Store(*mut c_void);
 
-// SAFETY: c10d's stores may be used from any thread, and the shim guards the rest with a mutex.
-unsafe impl Send for Watcher {}
+// SAFETY: c10d's stores may be used from any thread.
+unsafe impl Send for Store {}
 
-impl Drop for Watcher {
+impl Drop for Store {
     fn drop(&mut self) {
         // SAFETY: the shim made it, and it is not used again.
-        unsafe { trainer_watch_free(self.0) };
+        unsafe { trainer_store_free(self.0) };
     }
 }
 
-impl Watcher {
+impl Store {
     /// Sets a key of the store, even if it is already set.
     pub(crate) fn set(&self, key: &str, value: &str) -> Result<()> {
         let key = c_text(key);
         // SAFETY: the handle and the strings are alive.
-        outcome(unsafe { trainer_watch_set(self.0, key.as_ptr(), value.as_ptr(), value.len()) })
+        outcome(unsafe { trainer_store_set(self.0, key.as_ptr(), value.as_ptr(), value.len()) })
     }
 
     /// Reads a key of the store without waiting for it.
@@ -343,15 +322,9 @@ impl Watcher {
         let key = c_text(key);
         let mut value = std::ptr::null_mut();
         // SAFETY: the handle and the string are alive; the shim writes a string or leaves null.
-        outcome(unsafe { trainer_watch_get(self.0, key.as_ptr(), &raw mut value) })?;
+        outcome(unsafe { trainer_store_get(self.0, key.as_ptr(), &raw mut value) })?;
         // SAFETY: the shim wrote the string or left null.
         Ok(unsafe { taken(value) })
-    }
-
-    /// Ends the wait for control messages, which then fails.
-    pub(crate) fn abort(&self) {
-        // SAFETY: the handle is alive.
-        let _ = outcome(unsafe { trainer_watch_abort(self.0) });
     }
 }
 

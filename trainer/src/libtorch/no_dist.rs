@@ -66,7 +66,7 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn count(&self, _: &str) -> Result<()> {
+    pub(crate) fn count(&self, _: &str) -> Result<u64> {
         match *self {}
     }
 
@@ -97,8 +97,12 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn watcher(&self) -> Watcher {
+    pub(crate) fn store(&self) -> Store {
         match *self {}
+    }
+
+    pub(crate) fn interface_address(_: &str) -> Option<String> {
+        None
     }
 
     pub(crate) fn leave(&self) {
@@ -117,19 +121,11 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn gather(&self, _: &Tensor, _: &[i64]) -> Result<TensorList> {
-        match *self {}
-    }
-
     pub(crate) fn reduce_scatter(&self, _: &Tensor, _: &Tensor) -> Result<()> {
         match *self {}
     }
 
     pub(crate) fn batch_norm(&self, _: &BatchNorm<'_>) -> Result<Tensor> {
-        match *self {}
-    }
-
-    pub(crate) fn exchange<const N: usize>(&self, _: &[f64; N]) -> Result<Vec<[f64; N]>> {
         match *self {}
     }
 
@@ -142,20 +138,16 @@ impl Group {
     }
 }
 
-/// What another thread may use while a thread waits in a collective: see `dist.rs`.
+/// The store, for another thread than that of the collectives.
 #[derive(Debug)]
-pub(crate) enum Watcher {}
+pub(crate) enum Store {}
 
-impl Watcher {
+impl Store {
     pub(crate) fn set(&self, _: &str, _: &str) -> Result<()> {
         match *self {}
     }
 
     pub(crate) fn get(&self, _: &str) -> Result<Option<String>> {
-        match *self {}
-    }
-
-    pub(crate) fn abort(&self) {
         match *self {}
     }
 }

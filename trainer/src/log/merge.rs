@@ -1,5 +1,7 @@
 //! Merging the logged values of all ranks.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::meter::{Meter, Reader, Reduce, Sum, Value};
@@ -88,30 +90,41 @@ impl Meter {
     }
 }
 
-/// Returns an error if the ranks with data have not logged the same names with the same reductions.
+/// Returns an error if a rank with data has not logged the same names with the same reductions as
+/// the first of them.
 fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
-    let of_all = |terms: &[Term]| terms.iter().any(|term| !term.is_main_only);
-    for (rank, terms) in all.iter().enumerate().filter(|(_, terms)| of_all(terms)) {
-        for (other, others) in all.iter().enumerate().filter(|(_, terms)| of_all(terms)) {
-            for term in terms.iter().filter(|term| !term.is_main_only) {
-                let name = shortened(&term.name);
-                match others.iter().find(|theirs| theirs.name == term.name) {
-                    None => {
-                        return Err(Error::usage(format!(
-                            "rank {rank} has logged `{phase}/{name}` in this pass, and rank {other} has not: log each name on \
-                             every rank, or in a hook with `Cx<Main<…>>`"
-                        )));
-                    }
-                    Some(theirs) if theirs.reduce != term.reduce => {
-                        return Err(Error::usage(format!(
-                            "`{phase}/{name}` has the reduction {} on rank {rank}, but {} on rank {other}: log it with one reduction on all ranks",
-                            term.reduce, theirs.reduce
-                        )));
-                    }
-                    Some(_) => {}
-                }
-            }
+    let with_data = (0..).zip(all).filter(|(_, terms)| terms.iter().any(|term| !term.is_main_only));
+    let mut of_ranks = with_data.map(|(rank, terms)| (rank, by_name(terms)));
+    let Some((first, expected)) = of_ranks.next() else { return Ok(()) };
+    for (rank, own) in of_ranks {
+        let lacks = |(one, names): (u32, &Reductions<'_>), (other, others): (u32, &Reductions<'_>)| {
+            let name = names.keys().find(|name| !others.contains_key(*name))?;
+            Some(Error::usage(format!(
+                "rank {one} has logged `{phase}/{}` in this pass, and rank {other} has not: log each name on every rank, or in a \
+                 hook with `Cx<Main<…>>`",
+                shortened(name)
+            )))
+        };
+        let (one, other) = ((first, &expected), (rank, &own));
+        if let Some(error) = lacks(one, other).or_else(|| lacks(other, one)) {
+            return Err(error);
+        }
+        if let Some((name, reduce)) = expected.iter().find(|(name, reduce)| own.get(*name) != Some(*reduce)) {
+            return Err(Error::usage(format!(
+                "`{phase}/{}` has the reduction {reduce} on rank {first}, but {} on rank {rank}: log it with one reduction on all \
+                 ranks",
+                shortened(name),
+                own[name]
+            )));
         }
     }
     Ok(())
+}
+
+/// The reductions of what was logged on all ranks, by name.
+type Reductions<'a> = BTreeMap<&'a str, Reduce>;
+
+fn by_name(terms: &[Term]) -> Reductions<'_> {
+    let of_all = terms.iter().filter(|term| !term.is_main_only);
+    of_all.map(|term| (term.name.as_str(), term.reduce)).collect()
 }

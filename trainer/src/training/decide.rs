@@ -1,7 +1,7 @@
 //! What the loop does next: [`decide`], which all ranks decide together.
 
 use super::{live, plan, replay, roll_back, save};
-use crate::distributed::World;
+use crate::distributed::{Unequal, World, both, is_same};
 use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
 use crate::run::{Amount, Run, cancel};
@@ -31,7 +31,8 @@ pub(super) struct NextBatch {
     pub(super) samples: f64,
 }
 
-/// The state of one rank before a batch, which it sends to the others.
+/// The state of one rank before a batch, which the ranks combine. The agreement is the same report
+/// of all ranks together: a flag is set if it is set on any rank.
 #[derive(Clone, Copy)]
 struct Report {
     sigint: bool,
@@ -46,62 +47,84 @@ struct Report {
     /// Whether SIGUSR1 has requested a checkpoint.
     checkpoint: bool,
     next: NextBatch,
-    batches: f64,
-    steps: f64,
-    /// The sum of the weights of the batches in the accumulation window.
-    accumulated: f64,
+    /// What must be the same on all ranks.
+    counters: Counters,
     /// A hash of the parameters that are trained.
     trained: f64,
 }
 
+/// How much a rank has trained: the number of batches, of optimizer steps, and the sum of the
+/// weights of the batches in the accumulation window.
+type Counters = (u64, u64, f64);
+
+/// What differs between the ranks, although it must not.
+struct Differences {
+    counters: bool,
+    trained: bool,
+    /// Whether there is a next batch, or whether it is the last one.
+    batches: bool,
+}
+
 impl Report {
-    fn to_numbers(self) -> [f64; 18] {
+    fn maxima(&self) -> [f64; 22] {
         let flag = |flag: bool| f64::from(u8::from(flag));
-        [
-            flag(self.sigint),
-            flag(self.sigterm),
-            flag(self.sighup),
-            flag(self.token),
-            flag(self.stop),
-            flag(self.end_epoch),
-            flag(self.saves),
-            flag(self.keep_state),
-            flag(self.roll_back),
-            flag(self.checkpoint),
+        let (batches, steps, accumulated) = self.counters;
+        let same = [
             flag(self.next.exists),
             flag(self.next.is_last),
-            self.next.weight,
-            self.next.samples,
-            self.batches,
-            self.steps,
-            self.accumulated,
+            batches as f64,
+            steps as f64,
+            accumulated,
             self.trained,
-        ]
+        ];
+        let flags = [
+            self.sigint,
+            self.sigterm,
+            self.sighup,
+            self.token,
+            self.stop,
+            self.end_epoch,
+            self.saves,
+            self.keep_state,
+            self.roll_back,
+            self.checkpoint,
+        ];
+        let mut maxima = [0.0; 22];
+        maxima[..10].copy_from_slice(&flags.map(flag));
+        for (nth, number) in same.into_iter().enumerate() {
+            maxima[10 + 2 * nth..][..2].copy_from_slice(&both(number));
+        }
+        maxima
     }
 
-    fn from_numbers(numbers: &[f64; 18]) -> Self {
-        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, keep_state, roll_back, rest @ ..] =
-            *numbers;
-        let [checkpoint, exists, is_last, rest @ ..] = rest;
-        let [weight, samples, batches, steps, accumulated, trained] = rest;
-        let is = |flag: f64| flag > 0.0;
-        Report {
-            sigint: is(sigint),
-            sigterm: is(sigterm),
-            sighup: is(sighup),
-            token: is(token),
-            stop: is(stop),
-            end_epoch: is(end_epoch),
-            saves: is(saves),
-            keep_state: is(keep_state),
-            roll_back: is(roll_back),
-            checkpoint: is(checkpoint),
-            next: NextBatch { exists: is(exists), is_last: is(is_last), weight, samples },
-            batches,
-            steps,
-            accumulated,
-            trained,
-        }
+    /// Returns the report of all ranks together, and what differs between them. `self` is the report
+    /// of this rank.
+    fn joined(self, maxima: &[f64; 22], [weight, samples]: [f64; 2]) -> (Self, Differences) {
+        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, keep_state, roll_back, checkpoint] =
+            std::array::from_fn(|nth| maxima[nth] > 0.0);
+        let [exists, is_last, batches, steps, accumulated, trained] =
+            std::array::from_fn(|nth| is_same([maxima[10 + 2 * nth], maxima[11 + 2 * nth]]));
+        let next = NextBatch { exists: maxima[10] > 0.0, is_last: maxima[12] > 0.0, weight, samples };
+        let differences = Differences {
+            counters: !(batches && steps && accumulated),
+            trained: !trained,
+            batches: !(exists && is_last),
+        };
+        let report = Report {
+            sigint,
+            sigterm,
+            sighup,
+            token,
+            stop,
+            end_epoch,
+            saves,
+            keep_state,
+            roll_back,
+            checkpoint,
+            next,
+            ..self
+        };
+        (report, differences)
     }
 }
 
@@ -225,40 +248,43 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         keep_state: run.requests.keep_state,
         roll_back: run.requests.roll_back.is_some(),
         saves: !run.checkpoints.requests.borrow().is_empty(),
-        batches: run.progress.counters.batches_seen as f64,
-        steps: run.progress.counters.optimizer_steps as f64,
-        accumulated: run.model.optimizers.accumulated(),
+        counters: (
+            run.progress.counters.batches_seen,
+            run.progress.counters.optimizer_steps,
+            run.model.optimizers.accumulated(),
+        ),
         trained: if run.place.phase == Phase::Train { trained_hash(run) } else { 0.0 },
         next: next.unwrap_or_default(),
     };
-    let all = world.table(own.to_numbers(), AGREEMENT)?;
+    let (maxima, sums) = world.combine(own.maxima(), [own.next.weight, own.next.samples], AGREEMENT)?;
     world.begin_batch();
-    let all: Vec<Report> = all.iter().map(Report::from_numbers).collect();
-    check_counters(&all)?;
-    if all.iter().any(|report| report.trained != own.trained) {
+    let (all, differs) = own.joined(&maxima, sums);
+    if differs.counters {
+        return Err(out_of_step(own.counters, &world)?);
+    }
+    if differs.trained {
         return Err(differently_frozen(run, &world)?);
     }
-    let any = |flag: fn(&Report) -> bool| all.iter().any(flag);
     let agreed = &mut run.ranks.agreed;
     agreed.cancelled = match () {
-        () if any(|report| report.sigterm) => Some(CancelledBy::Sigterm),
-        () if any(|report| report.sigint) => Some(CancelledBy::Sigint),
-        () if any(|report| report.sighup) => Some(CancelledBy::Sighup),
-        () if any(|report| report.token) => Some(CancelledBy::Token),
+        () if all.sigterm => Some(CancelledBy::Sigterm),
+        () if all.sigint => Some(CancelledBy::Sigint),
+        () if all.sighup => Some(CancelledBy::Sighup),
+        () if all.token => Some(CancelledBy::Token),
         () => None,
     };
-    agreed.saves = any(|report| report.saves);
-    agreed.end_epoch = any(|report| report.end_epoch);
+    agreed.saves = all.saves;
+    agreed.end_epoch = all.end_epoch;
     // Rank 0 writes it.
-    run.checkpoints.is_requested.set(any(|report| report.checkpoint) && run.rank == 0);
+    run.checkpoints.is_requested.set(all.checkpoint && run.rank == 0);
     run.requests.end_epoch = agreed.end_epoch;
-    run.requests.keep_state = any(|report| report.keep_state);
-    if any(|report| report.roll_back) {
+    run.requests.keep_state = all.keep_state;
+    if all.roll_back {
         let reasons: Vec<Option<String>> =
             world.gather_named(&run.requests.roll_back, "the agreement on a roll-back")?;
         run.requests.roll_back = reasons.into_iter().flatten().next();
     }
-    if any(|report| report.stop) && !agreed.stop {
+    if all.stop && !agreed.stop {
         agreed.stop = true;
         let reasons: Vec<Option<(String, bool)>> = world.gather_named(
             &run.requests.stop.clone().map(|why| (why, run.requests.is_of_clock)),
@@ -269,15 +295,12 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
             run.requests.is_of_clock = is_of_clock;
         }
     }
-    if next.is_some() {
-        if run.place.phase == Phase::Train {
-            check_batches(&all, run.progress.counters.batch_idx)?;
+    if let Some(next) = next {
+        if differs.batches && run.place.phase == Phase::Train {
+            return Err(different_ends(next, run.progress.counters.batch_idx, &world)?);
         }
-        run.ranks.next = Some(Amount {
-            weight: all.iter().map(|report| report.next.weight).sum(),
-            samples: all.iter().map(|report| report.next.samples).sum(),
-        });
-        run.ranks.others_have_batches = all.iter().any(|report| report.next.exists);
+        run.ranks.next = Some(Amount { weight: all.next.weight, samples: all.next.samples });
+        run.ranks.others_have_batches = all.next.exists;
     }
     Ok(())
 }
@@ -296,15 +319,16 @@ fn trained_hash(run: &Run) -> f64 {
 fn differently_frozen(run: &Run, world: &World) -> Result<Error> {
     let frozen = run.model.vars.parameters().filter(|var| !var.tensor.requires_grad());
     let frozen: Vec<String> = frozen.map(|var| var.name.clone()).collect();
-    let all = world.gather_named(&frozen, "the comparison of the frozen parameters")?;
-    let difference = all.iter().enumerate().find_map(|(rank, own)| {
-        let others = all.iter().enumerate();
-        let lacks = |name: &&String| others.clone().find(|(_, other)| !other.contains(name));
-        own.iter().find_map(|name| lacks(&name).map(|(other, _)| (name, rank, other)))
-    });
-    let what = difference.map_or_else(String::new, |(name, rank, other)| {
-        format!(": `{}` is frozen on rank {rank}, but trained on rank {other}", shortened(name))
-    });
+    let what = match world.difference(&frozen, "the comparison of the frozen parameters")? {
+        None => String::new(),
+        Some(Unequal { of_main, rank, of_rank }) => {
+            let [main, other] = [(&of_main, &of_rank), (&of_rank, &of_main)]
+                .map(|(one, other)| one.iter().find(|name| !other.contains(name)));
+            let (name, frozen, trained) = main.map_or((other, rank, 0), |name| (Some(name), 0, rank));
+            let name = name.map_or("", String::as_str);
+            format!(": `{}` is frozen on rank {frozen}, but trained on rank {trained}", shortened(name))
+        }
+    };
     Ok(Error::usage(format!(
         "the ranks are out of step, because they train different parameters{what}; make hooks freeze and thaw the same \
          parameters on every rank"
@@ -317,7 +341,7 @@ fn differently_frozen(run: &Run, world: &World) -> Result<Error> {
 pub(super) fn agree_on_skip(run: &mut Run) -> Result<()> {
     if run.ranks.may_skip && run.place.phase == Phase::Train {
         let skips = f64::from(u8::from(run.requests.skip_batch));
-        let [skips] = run.ranks.world.sums([skips], "the agreement on a skipped batch")?;
+        let ([skips], []) = run.ranks.world.combine([skips], [], "the agreement on a skipped batch")?;
         run.requests.skip_batch = skips > 0.0;
     }
     Ok(())
@@ -332,43 +356,49 @@ pub(super) fn agree_on_weight(run: &mut Run) -> Result<()> {
     let samples = if run.ranks.is_borrowed { 0 } else { run.step.batch_len.unwrap_or(1) };
     let own = [run.step.weight, samples as f64];
     let what = "the agreement on the weight of a changed batch";
-    let [weight, samples] = run.ranks.world.sums(own, what)?;
+    let ([], [weight, samples]) = run.ranks.world.combine([], own, what)?;
     run.step.total = Amount { weight, samples };
     Ok(())
 }
 
-/// Returns an error if the ranks have not trained the same number of batches and steps, or have not
-/// accumulated the gradients of the same batches.
-fn check_counters(all: &[Report]) -> Result<()> {
-    let count = |report: &Report| (report.batches, report.steps, report.accumulated);
-    let Some(rank) = all.iter().position(|report| count(report) != count(&all[0])) else { return Ok(()) };
-    let ((batches, steps, weight), (other_batches, other_steps, other_weight)) =
-        (count(&all[0]), count(&all[rank]));
-    let accumulated = if weight == other_weight {
-        String::new()
-    } else {
-        format!(", and gradients of weight {weight} and {other_weight} are accumulated")
+/// Returns the error for ranks that have not trained the same number of batches and steps, or have
+/// not accumulated the gradients of the same batches. This is a collective.
+#[cold]
+fn out_of_step(own: Counters, world: &World) -> Result<Error> {
+    let what = match world.difference(&own, "the comparison of the counters")? {
+        None => String::new(),
+        Some(Unequal { of_main: (batches, steps, weight), rank, of_rank }) => {
+            let (other_batches, other_steps, other_weight) = of_rank;
+            let accumulated = if weight == other_weight {
+                String::new()
+            } else {
+                format!(", and gradients of weight {weight} and {other_weight} are accumulated")
+            };
+            format!(
+                ": rank 0 has trained {batches} batches and taken {steps} optimizer steps, but rank {rank} has trained \
+                 {other_batches} and taken {other_steps}{accumulated}"
+            )
+        }
     };
-    Err(Error::usage(format!(
-        "the ranks are out of step: rank 0 has trained {batches} batches and taken {steps} optimizer steps, but rank {rank} \
-         has trained {other_batches} and taken {other_steps}{accumulated}; a hook skipped work on one rank only: make it decide \
-         the same way on every rank"
+    Ok(Error::usage(format!(
+        "the ranks are out of step{what}; a hook skipped work on one rank only: make it decide the same way on every rank"
     )))
 }
 
-/// Returns an error if some ranks have another training batch and others do not, or if it is the
-/// last one on some ranks only.
-fn check_batches(all: &[Report], index: u64) -> Result<()> {
-    let with = |flag: fn(&Report) -> bool| all.iter().position(flag);
-    let end = |flag: fn(&Report) -> bool| all.iter().position(|report| !flag(report));
-    for flag in [(|report: &Report| report.next.exists) as fn(&Report) -> bool, |report| !report.next.is_last]
-    {
-        if let (Some(longer), Some(shorter)) = (with(flag), end(flag)) {
-            return Err(Error::usage(format!(
-                "the training data of rank {shorter} ends before that of rank {longer}, at batch {index} or the one after it: use \
-                 loaders that yield the same number of batches on all ranks"
-            )));
+/// Returns the error for ranks of which some have another training batch and others do not, or for
+/// which it is the last one on some ranks only. This is a collective.
+#[cold]
+fn different_ends(next: NextBatch, index: u64, world: &World) -> Result<Error> {
+    let what = match world.difference(&(next.exists, next.is_last), "the comparison of the next batches")? {
+        None => String::new(),
+        Some(Unequal { of_main, rank, of_rank }) => {
+            let is_longer = |(exists, is_last): (bool, bool)| (exists, !is_last);
+            let (shorter, longer) =
+                if is_longer(of_main) < is_longer(of_rank) { (0, rank) } else { (rank, 0) };
+            format!(
+                "the training data of rank {shorter} ends before that of rank {longer}, at batch {index} or the one after it: "
+            )
         }
-    }
-    Ok(())
+    };
+    Ok(Error::usage(format!("{what}use loaders that yield the same number of batches on all ranks")))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tch::Device;
 
 use super::facts::{self, Audience};
-use crate::distributed::{Launch, Share, World, check_available, current};
+use crate::distributed::{Launch, Share, Unequal, World, check_available, current};
 use crate::error::{Error, Result, shortened};
 use crate::libtorch;
 use crate::lifecycle::at;
@@ -90,10 +90,14 @@ pub(super) fn compare(run: &mut Run, entry: &str) -> Result<()> {
     let length = run.settings.length().into_iter();
     facts.settings.extend(length.map(|(name, value)| (format!(".{name}(…)"), value)));
     let own = (program(run, entry), facts);
-    let (programs, facts): (Vec<_>, Vec<_>) =
-        world.gather_named(&own, "the comparison of the programs")?.into_iter().unzip();
-    compare_lists(&programs)?;
-    compare_facts(&facts)
+    let Some(Unequal { of_main, rank, of_rank }) =
+        world.difference(&own, "the comparison of the programs")?
+    else {
+        return Ok(());
+    };
+    // All ranks compare the same values, so each of them returns this error.
+    compare_lists(&of_main.0, &of_rank.0, rank)?;
+    compare_facts(&of_main.1, &of_rank.1, rank)
 }
 
 /// Returns what identifies the program, the entry point and the model.
@@ -121,7 +125,10 @@ fn program(run: &Run, entry: &str) -> Lists {
 pub(super) fn compare_data(run: &Run, fingerprints: &[String; 2]) -> Result<()> {
     let names = ["training data", "validation data"].map(str::to_owned);
     let own: Lists = names.into_iter().zip(fingerprints.iter().map(|text| vec![text.clone()])).collect();
-    compare_lists(&run.ranks.world.gather_named(&own, "the comparison of the data")?)
+    match run.ranks.world.difference(&own, "the comparison of the data")? {
+        None => Ok(()),
+        Some(Unequal { of_main, rank, of_rank }) => compare_lists(&of_main, &of_rank, rank),
+    }
 }
 
 /// Disconnects from the other ranks after an error, sends them the error, and drops the
@@ -154,53 +161,46 @@ pub(super) fn part(run: &mut Run, errors: &mut Vec<Error>) {
             current::end_entry();
             world.leave(&why);
         }
-        None => errors.extend(run.ranks.world.table([], "the end of the entry point").err()),
+        None => errors.extend(run.ranks.world.combine([], [], "the end of the entry point").err()),
     }
 }
 
 /// Lists by name.
 type Lists = BTreeMap<String, Vec<String>>;
 
-/// Returns an error that names the first list that differs between ranks.
-fn compare_lists(all: &[Lists]) -> Result<()> {
-    let Some((first, others)) = all.split_first() else { return Ok(()) };
-    for (rank, lists) in (1..).zip(others) {
-        for name in first.keys().chain(lists.keys()) {
-            let one = list(first, name);
-            let other = list(lists, name);
-            if one != other {
-                // All ranks compare the same lists, so each of them returns this error.
-                return Err(Error::usage(format!(
-                    "the ranks differ in their {name}: {}; run the same program on the same data on all ranks",
-                    difference(one, other, rank)
-                )));
-            }
+/// Returns an error that names the first list that differs between rank 0 and rank `rank`.
+fn compare_lists(first: &Lists, lists: &Lists, rank: u32) -> Result<()> {
+    for name in first.keys().chain(lists.keys()) {
+        let one = list(first, name);
+        let other = list(lists, name);
+        if one != other {
+            return Err(Error::usage(format!(
+                "the ranks differ in their {name}: {}; run the same program on the same data on all ranks",
+                difference(one, other, rank)
+            )));
         }
     }
     Ok(())
 }
 
-/// Returns an error that names the first rank whose settings or hooks differ from those of rank 0,
-/// with a line for each difference.
-fn compare_facts(all: &[Facts]) -> Result<()> {
-    let Some((first, others)) = all.split_first() else { return Ok(()) };
-    for (rank, facts) in (1..).zip(others) {
-        let line = |Difference { what, one, other }: Difference| {
-            format!("\n- {what} is {one} on rank 0, and {other} on rank {rank}")
-        };
-        let mut lines: Vec<String> = first.differences(facts).into_iter().map(line).collect();
-        let version = |[krate, one, other]: [String; 3]| {
-            format!("\n- the version of `{krate}` is {one} on rank 0, and {other} on rank {rank}")
-        };
-        lines.extend(first.versions(facts).into_iter().map(version));
-        if !lines.is_empty() {
-            return Err(Error::usage(format!(
-                "rank {rank} differs from rank 0: use the same settings, optimizers and hooks on all ranks:{}",
-                lines.concat()
-            )));
-        }
+/// Returns an error if the settings or hooks of rank `rank` differ from those of rank 0, with a line
+/// for each difference.
+fn compare_facts(first: &Facts, facts: &Facts, rank: u32) -> Result<()> {
+    let line = |Difference { what, one, other }| {
+        format!("\n- {what} is {one} on rank 0, and {other} on rank {rank}")
+    };
+    let mut lines: Vec<String> = first.differences(facts).into_iter().map(line).collect();
+    let version = |[krate, one, other]: [String; 3]| {
+        format!("\n- the version of `{krate}` is {one} on rank 0, and {other} on rank {rank}")
+    };
+    lines.extend(first.versions(facts).into_iter().map(version));
+    if lines.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::usage(format!(
+        "rank {rank} differs from rank 0: use the same settings, optimizers and hooks on all ranks:{}",
+        lines.concat()
+    )))
 }
 
 fn list<'a>(lists: &'a Lists, name: &str) -> &'a [String] {

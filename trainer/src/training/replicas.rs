@@ -2,7 +2,7 @@
 
 use tch::{Device, Tensor};
 
-use crate::distributed::World;
+use crate::distributed::{Unequal, World};
 use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::model::vars::Var;
@@ -26,28 +26,22 @@ fn compare_weights(run: &Run, world: &World, when: &str) -> Result<()> {
         all.update(hash.as_bytes());
     });
     let own = all.finalize().to_hex().to_string();
-    let of_ranks = world.gather_named(&own, "the comparison of the weights")?;
-    if of_ranks.iter().all(|other| *other == of_ranks[0]) {
+    if world.difference(&own, "the comparison of the weights")?.is_none() {
         return Ok(());
     }
     let hashes: Vec<String> = hashes.iter().map(|hash| hash.to_hex().to_string()).collect();
-    let of_ranks = world.gather_named(&hashes, "the comparison of each weight")?;
-    for (nth, var) in vars.iter().enumerate() {
-        let differs = |rank: &usize| of_ranks[*rank].get(nth) != of_ranks[0].get(nth);
-        let ranks: Vec<_> = (1..of_ranks.len()).filter(differs).map(|rank| rank.to_string()).collect();
-        if ranks.is_empty() {
-            continue;
-        }
-        let (plural, verb) = if ranks.len() == 1 { ("", "differs") } else { ("s", "differ") };
-        return Err(Error::usage(format!(
-            "the ranks no longer train the same model: {when}, `{}` on rank{plural} {} {verb} from rank 0; look for a hook \
-             or a task that changes the weights differently on each rank, for example with random numbers, and broadcast \
-             what it adds (`World::broadcast`)",
-            var.name,
-            ranks.join(", ")
-        )));
-    }
-    Ok(())
+    let Some(Unequal { of_main, rank, of_rank }) =
+        world.difference(&hashes, "the comparison of each weight")?
+    else {
+        return Ok(());
+    };
+    let nth = (0..vars.len()).find(|nth| of_main.get(*nth) != of_rank.get(*nth));
+    Err(Error::usage(format!(
+        "the ranks no longer train the same model: {when}, `{}` on rank {rank} differs from rank 0; look for a hook or a task \
+         that changes the weights differently on each rank, for example with random numbers, and broadcast what it adds \
+         (`World::broadcast`)",
+        nth.map_or("", |nth| &vars[nth].name),
+    )))
 }
 
 fn hash(tensor: &Tensor) -> Result<blake3::Hash> {

@@ -13,6 +13,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::read::load_journal;
 use crate::checkpoint::states::load_states;
 use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify};
+use crate::distributed::Unequal;
 use crate::error::{Error, FileError, Result, shortened};
 use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
 use crate::libtorch;
@@ -124,15 +125,17 @@ fn check_shared(run: &Run) -> Result<()> {
         return Ok(());
     }
     let own = auto_folder(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
-    let all = world.gather_named(&own, "the comparison of the folders of checkpoints")?;
-    let Some((of_main, Some(lock))) = &all[0] else { return Ok(()) };
-    let sees = |other: &Option<(String, Option<String>)>| {
-        other.as_ref().is_some_and(|(_, other)| other.as_ref() == Some(lock))
+    let what = "the comparison of the folders of checkpoints";
+    // The ranks compare what identifies the lock, because each may have its own path to it.
+    let lock = own.as_ref().and_then(|(_, lock)| lock.clone());
+    let Some(Unequal { of_main: Some(_), rank, .. }) = world.difference(&lock, what)? else {
+        return Ok(());
     };
-    let Some(rank) = all.iter().position(|other| !sees(other)) else { return Ok(()) };
-    let other = all[rank].as_ref().map_or_else(|| "none".to_owned(), |(folder, _)| format!("`{folder}`"));
+    let path = own.map_or_else(|| "none".to_owned(), |(folder, _)| format!("`{folder}`"));
+    let paths = world.gather_named(&path, what)?;
+    let [of_main, other] = [0, rank as usize].map(|rank| &paths[rank]);
     Err(Error::usage(format!(
-        "rank {rank} could not resume, because it does not see the checkpoint folder of rank 0 (`{of_main}` on rank 0, {other} \
+        "rank {rank} could not resume, because it does not see the checkpoint folder of rank 0 ({of_main} on rank 0, {other} \
          on rank {rank}): use one folder that all ranks can read"
     )))
 }
@@ -154,13 +157,11 @@ fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<Path
         }
         Err(error) => format!("an error ({error})"),
     };
-    let all = world.gather_named(&own, "the search for a checkpoint")?;
-    match all.iter().position(|other| *other != all[0]) {
+    match world.difference(&own, "the search for a checkpoint")? {
         None => found,
-        Some(rank) => Err(Error::usage(format!(
-            "the ranks do not resume from the same checkpoint: the search returned {} on rank 0, but {} on rank {rank}; use one \
-             checkpoint folder that all ranks can read",
-            all[0], all[rank]
+        Some(Unequal { of_main, rank, of_rank }) => Err(Error::usage(format!(
+            "the ranks do not resume from the same checkpoint: the search returned {of_main} on rank 0, but {of_rank} on rank \
+             {rank}; use one checkpoint folder that all ranks can read"
         ))),
     }
 }
