@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::hooks::{
     Checkpoint, CudaMemoryMonitor, GpuMonitor, HyperparameterMonitor, LrSchedule, NanGuard, ParameterMonitor,
-    SystemMonitor, ThroughputMonitor,
+    RankMonitor, SystemMonitor, ThroughputMonitor,
 };
 use trainer::modules::Patterns;
 use trainer::optim::Group;
@@ -318,6 +318,7 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
     for error in [
         refused(model::builder().hook(ThroughputMonitor::new().every(0))),
         refused(model::builder().hook(SystemMonitor::new().every(0))),
+        refused(model::builder().hook(RankMonitor::new().every(0))),
         refused(model::builder().hook(HyperparameterMonitor::new().every(0))),
     ] {
         assert!(error.ends_with("`.every(0)`: expected at least 1"), "{error}");

@@ -5,7 +5,9 @@ use std::time::Duration;
 use trainer::hooks::DataParallel;
 use trainer::optim::Sharded;
 use trainer::prelude::*;
-use trainer::testing::{Harness, Outcome, Ranks};
+use trainer::testing::{Harness, Outcome, Ranks, once};
+
+use crate::support::scratch;
 
 /// Runs a harness on two ranks. Returns their errors.
 fn errors<T>(run: impl Fn() -> Result<Outcome<T>>) -> Vec<String> {
@@ -168,5 +170,116 @@ fn invalid_settings_for_several_ranks_are_refused() {
         let expected =
             "`.rank(3)` contradicts the launcher or `.world(…)`, which set the rank of this process to ";
         assert!(text.contains(&format!("{expected}{rank}: remove `.rank(3)`")), "{text}");
+    }
+}
+
+#[test]
+fn every_rank_leaves_its_last_collectives_in_the_run_folder_when_one_fails() {
+    let folder = once(|| scratch("last-collectives"));
+    let run = || {
+        let harness = Harness::small().configure(|builder| {
+            builder.run_folder(&folder).on::<AfterLoss>("fails", |cx| {
+                cx.world().any("checked", false)?;
+                let is_here = cx.rank() == 1 && cx.counters().batch_idx == 1;
+                if is_here { Err(Error::msg("no luck")) } else { Ok(()) }
+            })
+        });
+        harness.run()?.result.map(drop)
+    };
+    for result in Ranks::new(2).env("TRAINER_RANK_TIMEOUT", "60").results(run).unwrap() {
+        assert!(result.expect_err("rank 1 fails").to_string().contains("no luck"));
+    }
+    for rank in 0..2 {
+        let log = std::fs::read_to_string(folder.join(format!("ranks/rank-{rank}.log"))).unwrap();
+        assert!(log.contains("no luck"), "{log}");
+        assert!(log.contains("the last collectives:"), "{log}");
+        assert!(log.contains("`any(\"checked\")` in `fails` at `after_loss` took "), "{log}");
+        assert!(log.contains("`the agreement on the next batch` took "), "{log}");
+    }
+    let waits = std::fs::read_to_string(folder.join("ranks/rank-0.log")).unwrap();
+    assert!(waits.contains("has not ended"), "rank 0 waited for rank 1: {waits}");
+}
+
+/// Ways in which one rank leaves the path of the others: what it does, and what the errors name.
+const WAYS: [(&str, &[&str]); 10] = [
+    ("calls another collective", &["all_reduce(\"one\")", "barrier(\"other\")"]),
+    ("calls one collective more", &["barrier(\"more\")", "the agreement on the next batch"]),
+    ("calls collectives in another order", &["barrier(\"one\")", "barrier(\"other\")"]),
+    ("reduces another shape", &["Float [2]", "Float [3]"]),
+    ("broadcasts from another rank", &["from rank 0", "from rank 1"]),
+    ("gathers while the others average", &["gather(\"values\")", "average(\"values\")"]),
+    ("logs another name", &["train/odd"]),
+    ("ends the epoch by itself", &["the agreement on the next batch"]),
+    ("waits in another hook", &["`first` at", "`second` at"]),
+    ("calls a collective after the loop", &["barrier(\"late\")"]),
+];
+
+#[test]
+fn ten_ways_to_make_ranks_wait_for_each_other_are_errors_that_name_both_places() {
+    for (way, expected) in WAYS {
+        let run = || {
+            let harness = Harness::small().configure(|builder| {
+                let builder = builder.on::<AfterLoss>("first", move |cx| odd(way, true, cx));
+                let builder = builder.on::<AfterLoss>("second", move |cx| odd(way, false, cx));
+                builder.on::<AfterTrainEpoch>("late", move |cx| {
+                    let is_here = way == "calls a collective after the loop" && cx.rank() == 1;
+                    if is_here { cx.world().barrier("late") } else { Ok(()) }
+                })
+            });
+            harness.run()?.result.map(drop)
+        };
+        // Far longer than the ranks may wait.
+        let ranks = Ranks::new(2).timeout(Duration::from_secs(120)).env("TRAINER_RANK_TIMEOUT", "600");
+        let results = ranks.results(run).unwrap();
+        if way == "ends the epoch by itself" {
+            // A request takes effect on all ranks.
+            assert!(results.iter().all(Result::is_ok), "{way}: {results:?}");
+            continue;
+        }
+        for result in results {
+            let text = result.expect_err(way).to_string();
+            for part in expected {
+                assert!(text.contains(part), "{way}: {text}");
+            }
+        }
+    }
+}
+
+/// Does on rank 1 what `way` says, in the second batch, and on rank 0 what the others do.
+fn odd(way: &str, is_first: bool, cx: &mut Cx<AfterLoss>) -> Result<()> {
+    if cx.counters().batch_idx != 1 || cx.phase() != Phase::Train {
+        return Ok(());
+    }
+    let world = cx.world();
+    let is_odd = cx.rank() == 1;
+    let numbers = |count: i64| Tensor::ones([count], (Kind::Float, Device::Cpu));
+    match way {
+        "waits in another hook" if is_first != is_odd => world.barrier("moved"),
+        _ if !is_first => Ok(()),
+        "calls another collective" if is_odd => world.barrier("other"),
+        "calls another collective" => world.all_reduce("one", &numbers(1), trainer::distributed::Op::Sum),
+        "calls one collective more" if is_odd => world.barrier("more"),
+        "calls collectives in another order" => {
+            let names = if is_odd { ["other", "one"] } else { ["one", "other"] };
+            names.iter().try_for_each(|name| world.barrier(name))
+        }
+        "reduces another shape" => {
+            let count = if is_odd { 3 } else { 2 };
+            world.all_reduce("shape", &numbers(count), trainer::distributed::Op::Sum)
+        }
+        "broadcasts from another rank" => world.broadcast([("ones", numbers(1))], cx.rank()),
+        "gathers while the others average" if is_odd => world.gather("values", &1).map(drop),
+        "gathers while the others average" => world.average([("values", numbers(1))]),
+        "logs another name" => {
+            cx.log(if is_odd { "odd" } else { "even" }, 1.0);
+            Ok(())
+        }
+        "ends the epoch by itself" => {
+            if is_odd {
+                cx.end_epoch();
+            }
+            Ok(())
+        }
+        _ => Ok(()),
     }
 }

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use trainer::CancelToken;
 use trainer::checkpoint::Resume;
 use trainer::distributed::World;
-use trainer::hooks::{Checkpoint, DataParallel, NanGuard, StochasticDepth};
+use trainer::hooks::{Checkpoint, DataParallel, NanGuard, RankMonitor, StochasticDepth};
 use trainer::metrics::{
     Accuracy, Auroc, AveragePrecision, CalibrationError, CohenKappa, ExplainedVariance, FBeta, Jaccard,
     Matthews, MeanAbsoluteError, MeanSquaredError, Metric, Pearson, Precision, R2Score, Recall, Spearman,
 };
 use trainer::prelude::*;
-use trainer::testing::{Ranks, once};
+use trainer::testing::{Harness, Ranks, once};
 
 use crate::model;
 use crate::support::{flat_parameters, scratch};
@@ -347,4 +347,30 @@ fn branches_dropped_per_batch_on_some_ranks_need_the_search_for_unused_parameter
     assert_ne!(ranks[0].1, ranks[1].1, "the ranks drop different batches");
     let bits = |rank: usize| ranks[rank].0.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     assert_eq!(bits(0), bits(1));
+}
+
+#[test]
+fn the_monitor_of_ranks_logs_the_times_of_three_ranks() {
+    let metrics = Ranks::new(3).run(|| {
+        let outcome = Harness::small().hook(RankMonitor::new().every(2)).run()?;
+        let metrics = outcome.summary().metrics.clone();
+        Ok(metrics.iter().map(|(name, value)| (name.to_owned(), value)).collect::<BTreeMap<_, _>>())
+    });
+    let metrics = metrics.unwrap();
+    let of = |rank: &str, what: &str| metrics[0][&format!("train/ranks/{rank}/{what}")];
+    let [slowest, median, fastest] = ["slowest", "median", "fastest"]
+        .map(|rank| (of(rank, "rank"), of(rank, "compute"), of(rank, "data")));
+    let numbers = [slowest, median, fastest].map(|(rank, ..)| rank as u32);
+    assert!(numbers.iter().all(|rank| *rank < 3), "{numbers:?}");
+    assert!([slowest, median, fastest].iter().all(|(_, compute, data)| *compute > 0.0 && *data >= 0.0));
+    // Each logged value is that of the slowest rank at that time.
+    assert!(slowest.1 + slowest.2 >= median.1 + median.2 && median.1 + median.2 >= fastest.1 + fastest.2);
+    assert!(of("fastest", "waiting") > 0.0, "the ranks agree before each batch");
+    for own in &metrics {
+        for (name, value) in own.iter().filter(|(name, _)| name.contains("/ranks/")) {
+            assert_eq!(*value, metrics[0][name], "{name} is the same on all ranks");
+        }
+    }
+    let alone = Harness::small().hook(RankMonitor::new().every(2)).run().unwrap();
+    assert!(alone.summary().metrics.iter().all(|(name, _)| !name.contains("ranks/")));
 }

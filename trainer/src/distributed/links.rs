@@ -399,9 +399,12 @@ impl Links {
         call: impl FnOnce(&Group) -> Result<R>,
     ) -> Result<R> {
         self.check_allowed(what)?;
-        let inside = self.shared.watch.enter(kind, what);
+        let inside = self.shared.watch.enter(kind, what, self.place.as_ref());
         let result = call(&self.group);
-        drop(inside);
+        match &result {
+            Ok(_) => inside.end(),
+            Err(_) => drop(inside),
+        }
         result.map_err(|error| match self.shared.watch.verdict() {
             Some(why) => {
                 // The other ranks wait in a collective that fails once this rank disconnects.

@@ -1,4 +1,5 @@
-//! [`Watch`]: noticing ranks that wait for each other in different collectives.
+//! [`Watch`]: the collectives of this process: the last ones, the time that they took, and noticing
+//! ranks that wait for each other in different ones.
 //!
 //! If one rank waits for a control message and another is in a collective that exchanges tensors,
 //! neither can continue, and no message says why. A thread of each process notices it: while the
@@ -8,6 +9,7 @@
 //! number of the others when they exchange a control message, so a rank that has begun fewer than a
 //! rank that has not reached this message will wait forever.
 
+use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -24,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The time between two looks at the collective that a rank waits in.
 const PERIOD: Duration = Duration::from_millis(500);
+
+/// The number of collectives that are remembered.
+const REMEMBERED: usize = 32;
 
 /// The kinds of collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +60,24 @@ struct State {
     /// The backward pass that averages gradients, while it runs. Other collectives may be called
     /// within it.
     backward: Option<Waiting>,
+    /// The last collectives, the oldest first.
+    recent: VecDeque<Past>,
+    /// The time spent in collectives, without the backward passes.
+    waited: Duration,
     /// Why the ranks will wait forever, once that is known.
     verdict: Option<String>,
     has_ended: bool,
+}
+
+/// A collective that this process has called.
+#[derive(Debug)]
+struct Past {
+    what: String,
+    /// The hook that called it, and its moment.
+    place: Option<Arc<str>>,
+    began: Instant,
+    /// `None` while it runs, and after it has failed.
+    lasted: Option<Duration>,
 }
 
 #[derive(Clone, Debug)]
@@ -90,12 +110,34 @@ impl Watch {
         Watch(watched)
     }
 
-    /// Records that this process begins a collective, until the guard is dropped.
-    pub(super) fn enter(&self, kind: Kind, what: &str) -> Inside<'_> {
+    /// Records that this process begins a collective, which ends when the guard is told so, or fails
+    /// when it is dropped.
+    pub(super) fn enter(&self, kind: Kind, what: &str, place: Option<&Arc<str>>) -> Inside<'_> {
         let mut state = self.0.lock();
+        let now = Instant::now();
         state.begun[kind as usize] += 1;
-        state.current = Some(Waiting { what: what.to_owned(), since: Instant::now(), peer: None });
-        Inside(self)
+        state.current = Some(Waiting { what: what.to_owned(), since: now, peer: None });
+        state.remember(what, place, now);
+        Inside { watch: self, since: now, has_ended: false }
+    }
+
+    /// The time spent in collectives, without the backward passes.
+    pub(super) fn waited(&self) -> Duration {
+        self.0.lock().waited
+    }
+
+    /// Describes the last collectives of this process, a line for each.
+    pub(super) fn recent(&self) -> Vec<String> {
+        let state = self.0.lock();
+        let lines = state.recent.iter().map(|past| {
+            let place = past.place.as_ref().map_or_else(String::new, |place| format!(" in {place}"));
+            let lasted = match past.lasted {
+                Some(lasted) => format!("took {:.1} ms", 1e3 * lasted.as_secs_f64()),
+                None => "has not ended".to_owned(),
+            };
+            format!("{:.2} s ago: {}{place} {lasted}", past.began.elapsed().as_secs_f64(), quoted(&past.what))
+        });
+        lines.collect()
     }
 
     /// Records that this process waits for a control message of a rank, on this connection.
@@ -108,13 +150,18 @@ impl Watch {
     /// Records that a backward pass that averages gradients begins.
     pub(super) fn begin_backward(&self, what: &str) {
         let mut state = self.0.lock();
+        let now = Instant::now();
         state.begun[Kind::Data as usize] += 1;
-        state.backward = Some(Waiting { what: what.to_owned(), since: Instant::now(), peer: None });
+        state.remember(what, None, now);
+        state.backward = Some(Waiting { what: what.to_owned(), since: now, peer: None });
     }
 
     /// Records that a backward pass that averages gradients has ended.
     pub(super) fn end_backward(&self) {
-        self.0.lock().backward = None;
+        let mut state = self.0.lock();
+        if let Some(backward) = state.backward.take() {
+            state.end(backward.since);
+        }
     }
 
     /// Returns why the ranks would wait forever, if this rank has noticed it.
@@ -136,12 +183,45 @@ impl Watched {
     }
 }
 
+impl State {
+    fn remember(&mut self, what: &str, place: Option<&Arc<str>>, began: Instant) {
+        if self.recent.len() == REMEMBERED {
+            self.recent.pop_front();
+        }
+        let what = what.to_owned();
+        self.recent.push_back(Past { what, place: place.map(Arc::clone), began, lasted: None });
+    }
+
+    /// Records that the collective that began at this time has ended.
+    fn end(&mut self, began: Instant) {
+        if let Some(past) = self.recent.iter_mut().rfind(|past| past.began == began) {
+            past.lasted = Some(began.elapsed());
+        }
+    }
+}
+
 /// A collective that this process is in.
-pub(super) struct Inside<'a>(&'a Watch);
+pub(super) struct Inside<'a> {
+    watch: &'a Watch,
+    since: Instant,
+    has_ended: bool,
+}
+
+impl Inside<'_> {
+    /// Records that the collective has ended, without an error.
+    pub(super) fn end(mut self) {
+        self.has_ended = true;
+    }
+}
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.0.0.lock().current = None;
+        let mut state = self.watch.0.lock();
+        state.current = None;
+        state.waited += self.since.elapsed();
+        if self.has_ended {
+            state.end(self.since);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -115,6 +116,19 @@ impl World {
     #[must_use]
     pub fn share(&self) -> Share {
         Share { rank: self.rank(), of: self.size() }
+    }
+
+    /// The time that this process has spent in collectives so far, where it waits for the slowest rank;
+    /// 0 in one process. The averaging of gradients during a backward pass does not count. Not a
+    /// collective.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.links.as_ref().map_or(Duration::ZERO, |links| links.shared.watch.waited())
+    }
+
+    /// Describes the last collectives of this process, a line for each, the oldest first.
+    pub(crate) fn recent(&self) -> Vec<String> {
+        self.links.as_ref().map_or_else(Vec::new, |links| links.shared.watch.recent())
     }
 
     /// Whether this rank is the only one. The loop leaves out what is only for other ranks.

@@ -53,7 +53,9 @@ pub use model_summary::ModelSummary;
 pub use monitors::GpuMonitor;
 #[cfg(feature = "system")]
 pub use monitors::SystemMonitor;
-pub use monitors::{CudaMemoryMonitor, HyperparameterMonitor, ParameterMonitor, ThroughputMonitor};
+pub use monitors::{
+    CudaMemoryMonitor, HyperparameterMonitor, ParameterMonitor, RankMonitor, ThroughputMonitor,
+};
 pub use nan_guard::NanGuard;
 #[cfg(feature = "dashboard")]
 pub use progress::Dashboard;

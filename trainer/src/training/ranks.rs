@@ -1,16 +1,19 @@
 //! Joining the other ranks, and comparing their configuration.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use tch::Device;
 
 use super::facts::{self, Audience};
 use crate::distributed::{Launch, Share, Unequal, World, check_available, current};
 use crate::error::{Error, Result, shortened};
+use crate::io::{files, terminal};
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::run_folder::now;
 use crate::run::{Ranks, Run};
 use crate::values::facts::{Difference, Facts};
 
@@ -141,8 +144,35 @@ pub(super) fn leave(run: &mut Run, error: &Error) {
         // not resume exactly.
         run.checkpoints.requests.get_mut().clear();
         current::end_entry();
+        let recent = world.recent();
         world.leave(&error.to_string());
+        report(run, error, &recent);
     }
+}
+
+/// Says on standard error and in the log of this rank what its last collectives were, so that the
+/// ranks can be compared.
+fn report(run: &Run, error: &Error, recent: &[String]) {
+    const SHOWN: usize = 6;
+    let list = |lines: &[String]| lines.iter().map(|line| format!("\n  {line}")).collect::<String>();
+    if !error.is_cancelled() {
+        let last = &recent[recent.len().saturating_sub(SHOWN)..];
+        terminal::eprint_line(&format!("rank {}: its last collectives were:{}", run.rank, list(last)));
+    }
+    if let Some(folder) = run.folder() {
+        let text = format!("{}: {error}\nthe last collectives:{}\n", now(), list(recent));
+        // The error of the run is more important than one of its log.
+        let _ = append(&folder.join(LOGS).join(format!("rank-{}.log", run.rank)), &text);
+    }
+}
+
+/// The folder in a run folder with a log of each rank that has failed.
+const LOGS: &str = "ranks";
+
+fn append(path: &Path, text: &str) -> Result<()> {
+    files::create_folders(files::folder_of(path))?;
+    let (mut log, length) = files::open_or_create(path)?;
+    log.write_at(length, text.as_bytes())
 }
 
 /// Returns `result`, which comes from the preparation of an entry point. If it is an error,

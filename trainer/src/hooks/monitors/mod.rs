@@ -7,6 +7,7 @@ mod cuda_memory;
 mod gpu;
 mod hyperparameters;
 mod parameters;
+mod ranks;
 #[cfg(feature = "system")]
 mod system;
 mod throughput;
@@ -16,6 +17,7 @@ pub use cuda_memory::CudaMemoryMonitor;
 pub use gpu::GpuMonitor;
 pub use hyperparameters::HyperparameterMonitor;
 pub use parameters::ParameterMonitor;
+pub use ranks::RankMonitor;
 #[cfg(feature = "system")]
 pub use system::SystemMonitor;
 pub use throughput::ThroughputMonitor;
@@ -53,11 +55,12 @@ impl Interval {
 /// Whether a metric is a monitor's value that is too detailed for a line of progress, such as
 /// `train/grad_norm/fc1.weight`.
 pub(super) fn is_detail(name: &str) -> bool {
-    const GROUPS: [&str; 10] = [
+    const GROUPS: [&str; 11] = [
         "cuda_memory/",
         "gpu/",
         "grad_norm/",
         "hyperparameter/",
+        "ranks/",
         "system/",
         "throughput/",
         "time/",
