@@ -202,7 +202,7 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
     };
     assert_eq!(
         with("\"version\": 7", "\"version\": 3"),
-        "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads version 7: resume with the version of \
+        "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads versions 7 to 8: resume with the version of \
          `trainer` that wrote it"
     );
     assert_eq!(

@@ -77,6 +77,8 @@ mod profile;
 mod pt_archive;
 mod pt_files;
 #[cfg(target_os = "linux")]
+mod rank_checkpoints;
+#[cfg(target_os = "linux")]
 mod rank_harness;
 mod ranks;
 #[cfg(target_os = "linux")]

@@ -161,7 +161,7 @@ fn a_checkpoint_folder_that_a_rank_cannot_see_is_refused_when_the_fit_begins() {
         fit(rank().to_string())
     }));
     for text in texts {
-        assert!(text.contains("it does not see the checkpoint folder of rank 0"), "{text}");
+        assert!(text.contains("because it does not see the checkpoint folder of rank 0"), "{text}");
     }
     assert_eq!(Ranks::new(2).run(|| fit("shared".to_owned())).unwrap(), [4; 2]);
     fs::remove_dir_all(folder).unwrap();

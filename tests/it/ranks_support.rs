@@ -122,7 +122,9 @@ impl Task for Net {
     fn pred(&mut self, (inputs, ..): &Tokens, mode: Mode) -> Result<Tensor> {
         let hidden = self.hidden(inputs, mode).dropout(0.0, mode == Mode::Train);
         let pred = hidden.apply(&self.right).squeeze_dim(-1);
-        let Some((spare, threshold)) = &self.spare else { return Ok(pred) };
+        let Some((spare, threshold)) = &self.spare else {
+            return Ok(pred);
+        };
         let is_above = inputs.select(2, 0).gt(*threshold);
         if is_above.any().int64_value(&[]) == 0 {
             return Ok(pred);
@@ -280,6 +282,28 @@ fn mishap(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net> {
         })
 }
 
+/// The environment variable with the rank that is killed, the number of the save in which that
+/// happens, and the number of microseconds after its start.
+pub(crate) const KILL: &str = "TRAINER_TESTS_KILL";
+
+/// Returns a hook that kills this rank at the moment that the environment describes.
+fn kill_in_save(rank: u32) -> impl FnMut(&mut Cx<BeforeSaveCheckpoint>) + Send {
+    let kill = std::env::var(KILL).unwrap_or_default();
+    let mut numbers = kill.split(' ').filter_map(|number| number.parse::<u64>().ok());
+    let is_here = numbers.next() == Some(u64::from(rank));
+    let [save, delay] = [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)];
+    let mut saves = 0;
+    move |_| {
+        saves += 1;
+        if is_here && saves == save {
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_micros(delay));
+                raise(SIGKILL).unwrap();
+            });
+        }
+    }
+}
+
 /// Replaces the backward pass.
 struct Replaced;
 
@@ -426,8 +450,10 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         });
     }
     if let Ok(folder) = std::env::var("TRAINER_TESTS_FOLDER") {
-        let checkpoint = Checkpoint::new(folder).every(Every::Steps(4));
+        let keep = scene.value("keep").unwrap_or(1) as usize;
+        let checkpoint = Checkpoint::new(folder).every(Every::Steps(4)).keep_last(keep);
         builder = builder.hook(checkpoint.in_background(scene.is("background"))).resume(Resume::Auto);
+        builder = builder.on::<BeforeSaveCheckpoint>("kill", kill_in_save(scene.rank));
         builder = builder.allow_inexact_resume(scene.is("inexact"));
     }
     if scene.is("return") {

@@ -133,21 +133,6 @@ fn a_sharded_run_resumes_inexactly_on_another_number_of_ranks() {
 }
 
 #[test]
-fn a_sharded_checkpoint_has_the_state_of_all_ranks() {
-    let file = |scene: &str| {
-        let folder = once(|| scratch("sharded-file"));
-        completed(2, scene, &folder_var(&folder));
-        once(|| {
-            let newest = trainer::checkpoint::newest(&folder).unwrap();
-            let bytes = fs::read(newest.join("optimizer.safetensors")).unwrap();
-            fs::remove_dir_all(&folder).unwrap();
-            bytes
-        })
-    };
-    assert!(file("epochs=1 sharded") == file("epochs=1"));
-}
-
-#[test]
 fn an_optimizer_that_cannot_be_sharded_is_refused_at_build() {
     let scene = Scene::new("plain");
     let net = Net::new(&scene);

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use trainer::checkpoint::Resume;
 use trainer::hooks::{Checkpoint, DataParallel, EarlyStopping, LrSchedule, SpikeGuard};
 use trainer::loggers::{Csv, JsonLines};
+use trainer::optim::Sharded;
 use trainer::prelude::*;
 use trainer::schedule::Linear;
 use trainer::testing::{Ranks, once};
@@ -389,10 +390,13 @@ fn ranks_roll_back_together() {
 fn ranks_resume_after_a_roll_back() {
     let folder = once(|| scratch("spike-ranks"));
     let path = folder.clone();
-    let run = move |name: &str, cancel_at: Option<u64>| -> Result<Vec<(String, Vec<u64>)>> {
+    let run = move |name: &str, sharded: bool, cancel_at: Option<u64>| -> Result<Vec<(String, Vec<u64>)>> {
         let token = CancelToken::new();
         let cancel = token.clone();
+        let optimizer: Box<dyn Optimizer> =
+            if sharded { Box::new(Sharded::new(AdamW::new(0.01))) } else { Box::new(AdamW::new(0.01)) };
         let mut trainer = builder()
+            .optimizer(optimizer)
             .hook(guard())
             .hook(DataParallel::new())
             .hook(Checkpoint::new(path.join(name)).every(Every::Steps(1))) // averages the buffers
@@ -411,12 +415,17 @@ fn ranks_resume_after_a_roll_back() {
     };
     let states = Ranks::new(2)
         .run(|| {
-            let whole = run("whole", None)?;
+            let whole = run("whole", false, None)?;
+            let share = run("share", true, None)?;
             // Before the spike, after a state was kept; and after the roll-back.
             for at in [12, 15] {
-                let name = at.to_string();
-                assert!(run(&name, Some(at))?.is_empty());
-                assert_eq!(run(&name, None)?, whole, "{at}");
+                for (sharded, expected) in [(false, &whole), (true, &share)] {
+                    let name = format!("{at} {sharded}");
+                    assert!(run(&name, sharded, Some(at))?.is_empty());
+                    // Again, because the kept state of a resumed run is saved and resumed too.
+                    assert!(at == 15 || run(&name, sharded, Some(at + 1))?.is_empty());
+                    assert_eq!(run(&name, sharded, None)?, *expected, "{name}");
+                }
             }
             Ok(whole)
         })

@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGKILL, SIGSTOP};
 use signal_hook::low_level::raise;
 use trainer::hooks::Checkpoint;
+use trainer::optim::Sharded;
 use trainer::prelude::*;
 
 use crate::support::{Random, scratch};
 
-/// Returns a command with which torchrun starts two processes of a program.
+/// Returns a command with which torchrun starts two processes of a program, unless the options
+/// contain another number.
 pub(super) fn torchrun(options: &[&str], program: &Path) -> Command {
     let python = std::env::var_os("TRAINER_INTEROP").expect("`make interop` sets TRAINER_INTEROP");
     let mut command = Command::new(python);
@@ -31,7 +33,8 @@ pub(super) fn torchrun(options: &[&str], program: &Path) -> Command {
     command
 }
 
-/// Returns a command with which torchrun starts two processes of an ignored test of this program.
+/// Returns a command with which torchrun starts two processes of an ignored test of this program,
+/// unless the options contain another number.
 pub(super) fn torchrun_test(options: &[&str], test: &str) -> Command {
     let mut command = torchrun(options, &std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);
@@ -41,8 +44,8 @@ pub(super) fn torchrun_test(options: &[&str], test: &str) -> Command {
 /// The environment variable with the folder of a run of [`child`].
 const FOLDER: &str = "TRAINER_TORCHRUN_FOLDER";
 /// The environment variable with the mishap of a run: `kill=10` kills one rank in each of the first
-/// ten attempts, at random moments; `error`, `panic` and `stop` happen to rank 1 in the first
-/// attempt.
+/// ten attempts, at a random moment, which in every other attempt is within a save; `error`, `panic`
+/// and `stop` happen to rank 1 in the first attempt.
 const MISHAP: &str = "TRAINER_TORCHRUN_MISHAP";
 /// The environment variable with the seed of the random moments.
 const SEED: &str = "TRAINER_TORCHRUN_SEED";
@@ -59,8 +62,8 @@ fn note(path: PathBuf, what: impl Into<String>) {
     fs::write(path, serde_json::to_string(&Event { at, what: what.into() }).unwrap()).unwrap();
 }
 
-/// A run of 600 steps with dropout, a checkpoint after every ten, and the mishap that the
-/// environment describes.
+/// A run of 600 steps with dropout, a sharded optimizer, a checkpoint after every ten, in the
+/// background if the seed is odd, and the mishap that the environment describes.
 #[test]
 #[ignore = "run by the other tests under torchrun"]
 fn child() {
@@ -72,8 +75,10 @@ fn child() {
     let mishap = std::env::var(MISHAP).unwrap_or_default();
     let mut random = Random((1 + number(SEED) * 1000 + attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let kills = mishap.strip_prefix("kill=").map_or(0, |kills| kills.parse().unwrap());
-    let victim = random.below(2) as u64;
-    let delay = random.below(200) as u64;
+    let victim = random.below(usize::try_from(number("WORLD_SIZE")).unwrap()) as u64;
+    let is_in_save = random.below(2) == 1;
+    let delay = Duration::from_micros(random.below(if is_in_save { 20_000 } else { 200_000 }) as u64);
+    let mut save = random.below(5);
     let mut will_be_killed = attempt < kills && rank == victim;
     let mut will_fail = kills == 0 && attempt == 0 && rank == 1;
     let marker = folder.join(format!("mishap-{attempt}"));
@@ -94,22 +99,30 @@ fn child() {
         InMemory::new((inputs, labels)).unwrap().batch_size(16)
     };
     let failed = folder.join(format!("failed-{attempt}-{rank}"));
+    let killed = marker.clone();
+    let kill = move || {
+        let marker = killed.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(delay);
+            note(marker, "kill");
+            raise(SIGKILL).unwrap();
+        });
+    };
+    let kill_in_save = kill.clone();
+    let mut will_be_killed_in_save = will_be_killed && is_in_save;
+    will_be_killed &= !is_in_save;
+    let checkpoint = Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(10));
     let mut trainer = Trainer::builder(task)
-        .optimizer(AdamW::new(1e-2))
+        .optimizer(Sharded::new(AdamW::new(1e-2)))
         .discover(Discover::None)
         .epochs(100)
         .seed(7)
-        .hook(Checkpoint::new(folder.join("checkpoints")).every(Every::Steps(10)))
+        .hook(checkpoint.in_background(number(SEED) % 2 == 1))
         .resume(Resume::Auto)
         .on::<BeforeStep>("mishap", move |cx| {
             std::thread::sleep(Duration::from_millis(2));
             if std::mem::take(&mut will_be_killed) {
-                let marker = marker.clone();
-                std::thread::spawn(move || {
-                    std::thread::sleep(Duration::from_millis(delay));
-                    note(marker, "kill");
-                    raise(SIGKILL).unwrap();
-                });
+                kill();
             }
             if cx.phase() == Phase::Train
                 && cx.counters().batches_seen == 25
@@ -125,6 +138,12 @@ fn child() {
             }
             Ok(())
         })
+        .on::<BeforeSaveCheckpoint>("kill", move |_| {
+            if save == 0 && std::mem::take(&mut will_be_killed_in_save) {
+                kill_in_save();
+            }
+            save = save.saturating_sub(1);
+        })
         .on::<AfterError>("reason", move |cx| note(failed.clone(), cx.error().to_string()))
         .build()
         .unwrap();
@@ -135,26 +154,29 @@ fn child() {
 }
 
 /// Runs [`child`] under torchrun until it has completed.
-fn completed(folder: &Path, mishap: &str, seed: u64) -> Output {
-    let mut command = torchrun_test(&["--max-restarts", "12"], "interop::torchrun::child");
+fn completed(count: usize, folder: &Path, mishap: &str, seed: u64) -> Output {
+    let options = ["--max-restarts", "12", "--nproc-per-node", &count.to_string()];
+    let mut command = torchrun_test(&options, "interop::torchrun::child");
     command.env(FOLDER, folder).env(MISHAP, mishap).env(SEED, seed.to_string());
     let output = command.env("TRAINER_RANK_TIMEOUT", "5").output().unwrap();
     assert!(output.status.success(), "{mishap}, seed {seed}: {}", String::from_utf8_lossy(&output.stderr));
     output
 }
 
-fn weights(folder: &Path) -> [Vec<u8>; 2] {
-    [0, 1].map(|rank| fs::read(folder.join(format!("weights-{rank}.safetensors"))).unwrap())
+/// Returns the weights of each rank.
+fn weights(count: usize, folder: &Path) -> Vec<Vec<u8>> {
+    let of_rank = |rank| fs::read(folder.join(format!("weights-{rank}.safetensors"))).unwrap();
+    (0..count).map(of_rank).collect()
 }
 
-/// Returns the weights of a run without mishaps, the same on both ranks.
-fn uninterrupted(test: &str) -> Vec<u8> {
-    let folder = scratch(&format!("torchrun-uninterrupted-{test}"));
-    completed(&folder, "", 0);
-    let [one, other] = weights(&folder);
-    assert!(one == other);
+/// Returns the weights of a run without mishaps, the same on all ranks.
+fn uninterrupted(count: usize, test: &str) -> Vec<u8> {
+    let folder = scratch(&format!("torchrun-uninterrupted-{test}-{count}"));
+    completed(count, &folder, "", 0);
+    let weights = weights(count, &folder);
+    assert!(weights.iter().all(|other| *other == weights[0]));
     fs::remove_dir_all(&folder).unwrap();
-    one
+    weights.into_iter().next().unwrap()
 }
 
 fn event(path: &Path) -> Option<Event> {
@@ -163,13 +185,14 @@ fn event(path: &Path) -> Option<Event> {
 
 /// Returns, for each attempt with a mishap, the error that the other rank reports, and the number
 /// of seconds between the mishap and the report; without a report, an empty text and 0.
-fn reasons(folder: &Path) -> Vec<(String, f64)> {
+fn reasons(count: usize, folder: &Path) -> Vec<(String, f64)> {
     let mut all = Vec::new();
     for attempt in 0..=12 {
         let Some(mishap) = event(&folder.join(format!("mishap-{attempt}"))) else { continue };
-        let failed = [0, 1].map(|rank| event(&folder.join(format!("failed-{attempt}-{rank}"))));
+        let mut failed =
+            (0..count).filter_map(|rank| event(&folder.join(format!("failed-{attempt}-{rank}"))));
         // The rank that failed reports its own error, which names no other rank.
-        let other = failed.into_iter().flatten().find(|event| event.what.contains("rank"));
+        let other = failed.find(|event| event.what.contains("rank"));
         all.push(other.map_or((String::new(), 0.0), |event| (event.what, event.at - mishap.at)));
     }
     all
@@ -178,15 +201,18 @@ fn reasons(folder: &Path) -> Vec<(String, f64)> {
 #[test]
 #[ignore = "run by `make interop`"]
 fn ranks_that_are_killed_at_random_moments_end_with_bit_identical_weights() {
-    let expected = uninterrupted("kills");
+    let expected = [2, 4].map(|count| uninterrupted(count, "kills"));
     let kills = std::env::var("TRAINER_SOAK").map_or(4, |kills| kills.parse().unwrap());
     let mut killed = 0;
     let mut slowest = 0.0_f64;
     let mut silent = 0;
-    for seed in 1.. {
+    for seed in 0.. {
+        // Two and four ranks, each with checkpoints in the foreground and in the background.
+        let nth = seed as usize / 2 % 2;
+        let count = [2, 4][nth];
         let folder = scratch("torchrun-kills");
-        completed(&folder, &format!("kill={}", (kills - killed).min(10)), seed);
-        let reasons = reasons(&folder);
+        completed(count, &folder, &format!("kill={}", (kills - killed).min((kills / 4).clamp(1, 10))), seed);
+        let reasons = reasons(count, &folder);
         killed += reasons.len();
         for (reason, seconds) in reasons {
             // The other rank does not report a kill after the training, or one that torchrun
@@ -202,7 +228,7 @@ fn ranks_that_are_killed_at_random_moments_end_with_bit_identical_weights() {
             );
             assert!(seconds < 10.0, "seed {seed}: {reason}");
         }
-        assert!(weights(&folder).iter().all(|weights| *weights == expected), "seed {seed}");
+        assert!(weights(count, &folder).iter().all(|weights| *weights == expected[nth]), "seed {seed}");
         fs::remove_dir_all(&folder).unwrap();
         println!(
             "{killed} kills; the other rank reported them after at most {slowest:.2} s, except {silent}"
@@ -217,20 +243,20 @@ fn ranks_that_are_killed_at_random_moments_end_with_bit_identical_weights() {
 #[test]
 #[ignore = "run by `make interop`"]
 fn the_other_rank_reports_a_failed_or_hung_rank_and_both_restart() {
-    let expected = uninterrupted("mishaps");
+    let expected = uninterrupted(2, "mishaps");
     for (mishap, reason, limit) in [
         ("error", "another rank ended with an error: rank 1: ", 10.0),
         ("panic", "another rank ended with an error: rank 1: ", 10.0),
         ("stop", "rank 1 did not respond", 15.0),
     ] {
         let folder = scratch("torchrun-failure");
-        completed(&folder, mishap, 0);
-        let found = reasons(&folder);
+        completed(2, &folder, mishap, 0);
+        let found = reasons(2, &folder);
         let [(text, seconds)] = &found[..] else { panic!("{mishap}: {found:?}") };
         assert!(text.contains(reason), "{mishap}: {text}");
         assert!(mishap == "stop" || text.contains("the disk is on fire"), "{mishap}: {text}");
         assert!(*seconds < limit, "{mishap}: {seconds} s");
-        assert!(weights(&folder).iter().all(|weights| *weights == expected), "{mishap}");
+        assert!(weights(2, &folder).iter().all(|weights| *weights == expected), "{mishap}");
         println!("{mishap}: the other rank ended after {seconds:.2} s");
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -1,7 +1,7 @@
 //! The files and folders of checkpoints: their names, and how they are replaced and removed.
 //!
 //! A folder is removed only if it has a name that this crate gives to folders of checkpoints, and
-//! of its content only the files with the names in [`FILES`].
+//! of its content only the files with the names in [`FILES`] and those of [`rank_file`].
 
 use std::path::{Path, PathBuf};
 
@@ -9,9 +9,9 @@ use serde::Deserialize;
 
 use crate::error::Result;
 use crate::io::files::{
-    Links, create_folders, create_unfinished_folder, entries, folder_of, folders_left_unfinished, in_file,
-    is_file, is_folder, is_unfinished, metadata, move_aside, name_of, open, read_start, remove_empty_folder,
-    remove_file, rename, sync,
+    Claim, Links, create_folders, create_unfinished_folder, entries, folder_of, folders_left_unfinished,
+    in_file, is_file, is_folder, is_unfinished, metadata, move_aside, name_of, open, read_start,
+    remove_empty_folder, remove_file, rename, sync,
 };
 
 pub(crate) const MANIFEST: &str = "manifest.json";
@@ -21,9 +21,27 @@ pub(crate) const AVERAGES: &str = "averages.safetensors";
 pub(crate) const STATE: &str = "state.safetensors";
 pub(crate) const HISTORY: &str = "history.jsonl";
 
-/// The files of a checkpoint, in the order in which they are removed: the manifest last, so that a
-/// partly removed folder is recognized as a checkpoint.
+/// The files of rank 0, in the order in which they are removed: the manifest last, so that a partly
+/// removed folder is recognized as a checkpoint.
 const FILES: [&str; 6] = [MODEL, AVERAGES, OPTIMIZER, STATE, HISTORY, MANIFEST];
+
+/// The name of a file of a rank other than rank 0: `rank-00003.json`.
+pub(crate) fn rank_file(rank: u32, extension: &str) -> String {
+    format!("{RANK}{rank:05}.{extension}")
+}
+
+const RANK: &str = "rank-";
+
+/// The extensions of the files of a rank, in the order in which they are written.
+pub(crate) const RANK_FILES: [&str; 2] = ["safetensors", "json"];
+
+/// Whether [`rank_file`] returns this name for a rank.
+fn is_rank_file(name: &str) -> bool {
+    let parts = name.strip_prefix(RANK).and_then(|name| name.split_once('.'));
+    parts.is_some_and(|(rank, extension)| {
+        RANK_FILES.contains(&extension) && rank.parse().is_ok_and(|rank| rank_file(rank, extension) == name)
+    })
+}
 
 /// The maximum length of a manifest in bytes. State that needs more belongs in tensors.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 1 << 28;
@@ -145,7 +163,10 @@ fn settle(target: &Path) -> Result<()> {
 
 /// Removes the files of a checkpoint from a folder, and then the folder if it is empty.
 fn remove_files(folder: &Path) -> Result<()> {
-    for path in FILES.map(|name| folder.join(name)).iter().filter(|path| is_file(path)) {
+    let mut files = entries(folder).unwrap_or_default();
+    files.retain(|path| is_rank_file(name_of(path)));
+    files.extend(FILES.map(|name| folder.join(name)));
+    for path in files.iter().filter(|path| is_file(path)) {
         remove_file(path)?;
     }
     remove_empty_folder(folder)
@@ -180,53 +201,82 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
     }
 }
 
-/// Atomically replaces `target` with the folder that `fill` writes: a reader sees either the old
-/// checkpoint or the complete new one, even after an error or a crash.
-///
-/// An existing `target` is replaced only if it is a checkpoint of this crate. Other files in its
-/// folder are kept.
-pub(crate) fn replace_folder(target: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let parent = folder_of(target);
-    if name_of(target).is_empty() {
-        return Err(in_file(target, "expected a path that ends in the name of a folder, in UTF-8"));
-    }
-    create_folders(parent)?;
-    let named = step_of(name_of(target)).is_some();
-    let before = replaced(target);
-    // Checked first, so that nothing is written for a target that must stay as it is.
-    if metadata(target)?.is_some() {
-        is_ours(target, named)?;
-        if metadata(&before)?.is_some() {
-            is_ours(&before, named)?;
+/// The folder in which a checkpoint is written, before it takes its place. Dropping it removes what
+/// was written.
+#[derive(Debug)]
+pub(crate) struct UnfinishedFolder {
+    target: PathBuf,
+    path: PathBuf,
+    is_published: bool,
+    /// While it is held, the folder is not a leftover of a killed process.
+    _claim: Claim,
+}
+
+impl UnfinishedFolder {
+    /// Creates the folder in which the checkpoint `target` is written.
+    ///
+    /// An existing `target` is replaced only if it is a checkpoint of this crate.
+    pub(crate) fn create(target: &Path) -> Result<Self> {
+        let parent = folder_of(target);
+        if name_of(target).is_empty() {
+            return Err(in_file(target, "expected a path that ends in the name of a folder, in UTF-8"));
         }
+        create_folders(parent)?;
+        let named = step_of(name_of(target)).is_some();
+        let before = replaced(target);
+        // Checked first, so that nothing is written for a target that must stay as it is.
+        if metadata(target)?.is_some() {
+            is_ours(target, named)?;
+            if metadata(&before)?.is_some() {
+                is_ours(&before, named)?;
+            }
+        }
+        settle(target)?;
+        remove_unfinished(target)?;
+        let (path, claim) = create_unfinished_folder(target)?;
+        Ok(UnfinishedFolder { target: target.to_owned(), path, is_published: false, _claim: claim })
     }
 
-    settle(target)?;
-    remove_unfinished(target)?;
-    let (aside, claim) = create_unfinished_folder(target)?;
-    let unfinished = Unfinished(&aside);
-    fill(&aside)?;
-    sync(&aside)?;
-    let is_replaced = metadata(target)?.is_some();
-    if is_replaced {
-        // One folder cannot replace another in a single step, so the old one is moved aside first,
-        // under a name that is recognized when checkpoints are read.
-        rename(target, &before)?;
+    /// The path of the folder while it is written.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
-    if let Err(error) = rename(&aside, target) {
+
+    /// Atomically replaces the checkpoint at the target with this one: a reader sees either the old
+    /// one or the complete new one, even after an error or a crash. Other files in the old folder
+    /// are kept.
+    pub(crate) fn publish(mut self) -> Result<()> {
+        let target = &self.target;
+        let before = replaced(target);
+        sync(&self.path)?;
+        let is_replaced = metadata(target)?.is_some();
         if is_replaced {
-            let _ = rename(&before, target);
+            // One folder cannot replace another in a single step, so the old one is moved aside
+            // first, under a name that is recognized when checkpoints are read.
+            rename(target, &before)?;
         }
-        return Err(error);
+        if let Err(error) = rename(&self.path, target) {
+            if is_replaced {
+                let _ = rename(&before, target);
+            }
+            return Err(error);
+        }
+        self.is_published = true;
+        sync(folder_of(target))?;
+        if is_replaced {
+            keep_others(&before, target)?;
+            remove_files(&before)?;
+        }
+        Ok(())
     }
-    std::mem::forget(unfinished);
-    drop(claim);
-    sync(parent)?;
-    if is_replaced {
-        keep_others(&before, target)?;
-        remove_files(&before)?;
+}
+
+impl Drop for UnfinishedFolder {
+    fn drop(&mut self) {
+        if !self.is_published {
+            let _ = remove_files(&self.path);
+        }
     }
-    Ok(())
 }
 
 /// Moves the files that are not part of the checkpoint from its old folder to its new one.
@@ -234,7 +284,8 @@ fn keep_others(before: &Path, target: &Path) -> Result<()> {
     for from in entries(before)? {
         let Some(name) = from.file_name() else { continue };
         let to = target.join(name);
-        if metadata(&to)?.is_none() && !(FILES.iter().any(|known| name == *known) && is_file(&from)) {
+        let is_known = FILES.iter().any(|known| name == *known) || is_rank_file(name_of(&from));
+        if metadata(&to)?.is_none() && !(is_known && is_file(&from)) {
             rename(&from, &to)?;
         }
     }
@@ -259,21 +310,19 @@ pub(crate) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Removes the unfinished checkpoint in a folder when dropped.
-struct Unfinished<'a>(&'a Path);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        let _ = remove_files(self.0);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Leftover, step_of};
+    use super::{Leftover, is_rank_file, rank_file, step_of};
 
     #[test]
     fn only_names_that_this_crate_generates_are_recognized() {
+        assert_eq!(rank_file(3, "json"), "rank-00003.json");
+        for name in ["rank-00001.json", "rank-00001.safetensors", "rank-123456.json"] {
+            assert!(is_rank_file(name), "{name}");
+        }
+        for name in ["rank-1.json", "rank-00001.txt", "rank-00001", "rank-.json", "rank-00001.json.bak"] {
+            assert!(!is_rank_file(name), "{name}");
+        }
         assert_eq!(step_of("step-00000400"), Some(400));
         assert_eq!(step_of("step-123456789"), Some(123_456_789));
         for name in [

@@ -1,24 +1,19 @@
 //! The manifest: the JSON file that describes a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value as Json;
 
-use super::files::{FORMAT, MANIFEST, MAX_MANIFEST_BYTES};
+use super::files::{FORMAT, MANIFEST};
+use super::sealed::{VERSION, read, read_sealed, write_sealed};
 use super::tensors::FileDigest;
 use super::text::from_text;
 use crate::checkpoint::progress::LoopState;
 use crate::error::Result;
-use crate::io::files::{Links, in_file, open, read_start, write};
 use crate::libtorch;
 use crate::values::facts::Facts;
-
-/// The version of the format. Checkpoints with any other version are refused.
-const VERSION: u64 = 7;
 
 /// The values of a saved state as text, by key.
 pub(crate) type Values = BTreeMap<String, String>;
@@ -43,9 +38,13 @@ pub(crate) struct Manifest {
     pub(crate) length: BTreeMap<String, String>,
     /// The states of the parts of the run, without their tensors: of all parts on rank 0.
     pub(crate) parts: BTreeMap<String, Values>,
-    /// The states of the parts that differ between ranks, for ranks 1, 2 and so on; empty unless
-    /// several processes trained together.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// The ranks that wrote the checkpoint, if several processes trained together. Each except
+    /// rank 0 has written its own files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) saved_by: Option<SavedBy>,
+    /// In version 7, the states of the parts that differ between ranks, for ranks 1, 2 and so on,
+    /// whose tensors are in the files of rank 0.
+    #[serde(default, skip_serializing)]
     pub(crate) ranks: Vec<BTreeMap<String, Values>>,
     /// The parts that a resume does not miss.
     pub(crate) left_out: BTreeSet<String>,
@@ -56,6 +55,23 @@ pub(crate) struct Manifest {
     /// The reasons why a run cannot resume exactly from this checkpoint.
     pub(crate) inexact: Vec<String>,
     pub(crate) files: BTreeMap<String, FileDigest>,
+}
+
+/// The ranks that wrote a checkpoint.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) struct SavedBy {
+    /// The number of ranks, at least 2.
+    pub(crate) ranks: u32,
+    /// The name of this save, which the files of all ranks repeat.
+    pub(crate) save: String,
+}
+
+impl SavedBy {
+    /// The ranks that write a checkpoint now, with a name that no other save has.
+    pub(crate) fn now(ranks: u32) -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        SavedBy { ranks, save: format!("{:x}-{:x}", since.as_nanos(), std::process::id()) }
+    }
 }
 
 impl Manifest {
@@ -71,6 +87,7 @@ impl Manifest {
             facts: Facts::default(),
             length: BTreeMap::new(),
             parts: BTreeMap::new(),
+            saved_by: None,
             ranks: Vec::new(),
             left_out: BTreeSet::new(),
             averages: None,
@@ -81,88 +98,18 @@ impl Manifest {
     }
 
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(MANIFEST);
-        let mut json = serde_json::to_value(self).map_err(|error| in_file(&path, error))?;
-        let hash = hash(&json);
-        if let Some(fields) = json.as_object_mut() {
-            fields.insert(HASH.to_owned(), hash.into());
-        }
-        let mut text = Growing(Vec::new());
-        serde_json::to_writer_pretty(&mut text, &json).map_err(|error| in_file(&path, error))?;
-        let Growing(text) = text;
-        if text.len() as u64 > MAX_MANIFEST_BYTES {
-            let text = format!(
-                "the states of hooks make the manifest {} bytes long, over the limit of {MAX_MANIFEST_BYTES}: save large state as tensors",
-                text.len()
-            );
-            return Err(in_file(&path, text));
-        }
-        write(&path, &text)
+        write_sealed(&folder.join(MANIFEST), self)
     }
 
     pub(crate) fn load(folder: &Path) -> Result<Self> {
-        let path = folder.join(MANIFEST);
-        let mut json: Json = serde_json::from_slice(&read(&path)?).map_err(|error| {
-            in_file(
-                &path,
-                format!("the file contains invalid JSON: {error}; restore it, or use another checkpoint"),
-            )
-        })?;
-        if json.get("format").and_then(Json::as_str) != Some(FORMAT) {
-            let text = format!(
-                "its field `format` is not `{FORMAT}`: this is not a checkpoint of this trainer; use another checkpoint"
-            );
-            return Err(in_file(&path, text));
-        }
-        match json.get("version").and_then(Json::as_u64) {
-            Some(VERSION) => {}
-            Some(other) => {
-                let text = format!(
-                    "its `version` is {other}, but this trainer reads version {VERSION}: resume with the version of `trainer` \
-                     that wrote it"
-                );
-                return Err(in_file(&path, text));
-            }
-            None => {
-                return Err(in_file(
-                    &path,
-                    "its field `version` is missing or not a number: the file was changed or damaged; \
-                     restore it, or use another checkpoint",
-                ));
-            }
-        }
-        let digest = json.as_object_mut().and_then(|fields| fields.remove(HASH));
-        if digest != Some(hash(&json).into()) {
-            return Err(in_file(
-                &path,
-                "its hash differs from the recorded one: the file was changed or damaged; restore it, or use another checkpoint",
-            ));
-        }
-        serde_path_to_error::deserialize(&json).map_err(|error| {
-            in_file(
-                &path,
-                format!(
-                    "its field `{}` cannot be read: {}; restore the file, or use another checkpoint",
-                    error.path(),
-                    error.inner()
-                ),
-            )
-        })
+        read_sealed(&folder.join(MANIFEST), FORMAT)
     }
-}
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    let (file, length) = open(path, Links::Refuse)?;
-    if length > MAX_MANIFEST_BYTES {
-        return Err(in_file(
-            path,
-            format!(
-                "expected a manifest of at most {MAX_MANIFEST_BYTES} bytes, found a file of {length} bytes: \
-                 restore it, or use another checkpoint"
-            ),
-        ));
+    /// The number of ranks that wrote the checkpoint.
+    pub(crate) fn size(&self) -> u32 {
+        let before_8 = u32::try_from(1 + self.ranks.len()).unwrap_or(u32::MAX);
+        self.saved_by.as_ref().map_or(before_8, |saved_by| saved_by.ranks)
     }
-    read_start(path, &file, length)
 }
 
 /// The progress of a run, ordered by its counters; the time of writing only breaks ties.
@@ -211,29 +158,4 @@ impl Progress {
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// The field that holds the hash of all other fields.
-const HASH: &str = "blake3";
-
-/// Returns the hash of the compact text, without storing the text.
-fn hash(json: &Json) -> String {
-    let mut hasher = blake3::Hasher::new();
-    serde_json::to_writer(&mut hasher, json).expect("a hasher accepts every byte");
-    hasher.finalize().to_hex().to_string()
-}
-
-/// Bytes in memory, whose growth can fail.
-struct Growing(Vec<u8>);
-
-impl io::Write for Growing {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.try_reserve(bytes.len())?;
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

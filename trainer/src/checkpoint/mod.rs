@@ -27,9 +27,17 @@
 //! | `optimizer.safetensors` | the optimizers' tensors |
 //! | `state.safetensors` | gradients of an open accumulation window, random state, tensors of hooks |
 //! | `history.jsonl` | the history and the results of entry points; checkpoints of one folder share it |
+//! | `rank-00001.safetensors` | in several processes, the tensors of rank 1 that differ from rank 0 |
+//! | `rank-00001.json` | the values of rank 1, the hash of its tensors, and the name of the save |
 //!
-//! It is written to a temporary folder, synced and renamed, so it is always complete. Nothing in it
-//! is executed, and nothing in it is trusted: names and numbers are checked when it is read.
+//! What differs between [several processes](crate::distributed) is the random state, the state of
+//! hooks, gradients, and the share of a [sharded](crate::optim::Sharded) optimizer. `manifest.json`
+//! has the name of the save too, so that mixed files are detected.
+//!
+//! It is written to a temporary folder, synced and renamed, so it is always complete. Each rank
+//! writes its own files; once they are complete, rank 0 writes the manifest and renames the folder.
+//! Nothing in a checkpoint is executed, and nothing in it is trusted: names and numbers are checked
+//! when it is read.
 //!
 //! # Which files are changed
 //!
@@ -89,12 +97,15 @@ pub(crate) mod journal;
 pub(crate) mod manifest;
 pub(crate) mod progress;
 mod pt;
+pub(crate) mod rank;
 pub(crate) mod read;
 mod rename;
+mod sealed;
 pub(crate) mod state;
 pub(crate) mod states;
 pub(crate) mod tensors;
 pub(crate) mod text;
+pub(crate) mod unpublished;
 pub(crate) mod weights;
 
 use std::cell::RefCell;
@@ -106,6 +117,7 @@ use tch::Tensor;
 pub use crate::values::facts::{SettingList, Settings};
 pub use folder::CheckpointFolder;
 pub(crate) use journal::Journal;
+pub(crate) use read::verify_share;
 pub use read::{newest, verify};
 pub(crate) use state::Slot;
 #[doc(hidden)]

@@ -9,7 +9,9 @@ use super::files::{AVERAGES, HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE};
 use super::folder::newest_first;
 use super::journal::Journal;
 use super::manifest::Manifest;
+use super::rank::RankState;
 use super::tensors;
+use crate::distributed::Share;
 use crate::error::Result;
 use crate::io::files::in_file;
 use crate::log::history::History;
@@ -27,10 +29,33 @@ pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
 ///
 /// Returns an error that names the first file that is missing, changed or damaged.
 pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
-    let folder = folder.as_ref();
+    verify_share(folder.as_ref(), Share { rank: 0, of: 1 })
+}
+
+/// Checks the manifest of a checkpoint, and of the other files those that fall to one of several
+/// ranks.
+pub(crate) fn verify_share(folder: &Path, share: Share) -> Result<()> {
     let manifest = Manifest::load(folder)?;
-    load_journal(folder, &manifest)?;
-    load_tensors(folder, &manifest).map(drop)
+    let mut nth = 0;
+    let mut is_own = || {
+        nth += 1;
+        (nth - 1) % share.of == share.rank
+    };
+    if is_own() {
+        load_journal(folder, &manifest)?;
+    }
+    for name in tensor_files(&manifest) {
+        if is_own() {
+            load_file(folder, &manifest, name)?;
+        }
+    }
+    let Some(saved_by) = &manifest.saved_by else { return Ok(()) };
+    for rank in 1..saved_by.ranks {
+        if is_own() {
+            RankState::load(folder, rank, saved_by)?.load_tensors(folder)?;
+        }
+    }
+    Ok(())
 }
 
 /// The recorded digest of a file.
@@ -48,10 +73,20 @@ pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journa
     Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
 }
 
-/// Returns the tensors of the model, of the optimizers and of the remaining state, and the
-/// averages, which are empty if the checkpoint has none.
-pub(crate) fn load_tensors(folder: &Path, manifest: &Manifest) -> Result<[BTreeMap<String, Tensor>; 4]> {
-    let load = |name| tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?);
-    let averages = if manifest.files.contains_key(AVERAGES) { load(AVERAGES)? } else { BTreeMap::new() };
-    Ok([load(MODEL)?, load(OPTIMIZER)?, load(STATE)?, averages])
+/// The files of tensors that rank 0 has written.
+fn tensor_files(manifest: &Manifest) -> impl Iterator<Item = &'static str> {
+    let averages = manifest.files.contains_key(AVERAGES).then_some(AVERAGES);
+    [MODEL, OPTIMIZER, STATE].into_iter().chain(averages)
+}
+
+fn load_file(folder: &Path, manifest: &Manifest, name: &str) -> Result<BTreeMap<String, Tensor>> {
+    tensors::load_own(&folder.join(name), digest_of(folder, manifest, name)?)
+}
+
+/// Returns the tensors of each file that rank 0 has written, by the name of the file.
+pub(crate) fn load_tensors(
+    folder: &Path,
+    manifest: &Manifest,
+) -> Result<BTreeMap<&'static str, BTreeMap<String, Tensor>>> {
+    tensor_files(manifest).map(|name| Ok((name, load_file(folder, manifest, name)?))).collect()
 }

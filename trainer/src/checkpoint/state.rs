@@ -116,6 +116,8 @@ pub struct Saved {
     pub(crate) tensors: BTreeMap<String, Tensor>,
     /// Averaged weights, by the names of the variables.
     pub(crate) averages: BTreeMap<String, Tensor>,
+    /// The share of this rank of a state that is divided among the ranks.
+    pub(crate) shares: BTreeMap<String, Tensor>,
 }
 
 impl Saved {
@@ -181,14 +183,23 @@ impl Saved {
 
     /// Returns the same values and tensors, which share their storage.
     pub(crate) fn shallow_clone(&self) -> Self {
-        let [tensors, averages] = [&self.tensors, &self.averages]
+        let [tensors, averages, shares] = [&self.tensors, &self.averages, &self.shares]
             .map(|all| all.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect());
-        Saved { values: self.values.clone(), tensors, averages }
+        Saved { values: self.values.clone(), tensors, averages, shares }
+    }
+
+    /// All tensors that belong to the state, in any of its collections.
+    pub(crate) fn all_tensors(&self) -> impl Iterator<Item = (&String, &Tensor)> {
+        self.tensors.iter().chain(&self.averages).chain(&self.shares)
+    }
+
+    fn all_tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.tensors.values_mut().chain(self.averages.values_mut()).chain(self.shares.values_mut())
     }
 
     /// Copies the tensors to the CPU, because training continues to change the originals.
     pub(crate) fn own_its_memory(&mut self) -> Result<()> {
-        for tensor in self.tensors.values_mut().chain(self.averages.values_mut()) {
+        for tensor in self.all_tensors_mut() {
             *tensor = tensor.f_detach()?.f_to_device_(Device::Cpu, tensor.kind(), false, true)?;
         }
         Ok(())
@@ -196,13 +207,12 @@ impl Saved {
 
     /// Returns the device of each tensor.
     pub(crate) fn devices(&self) -> Vec<Device> {
-        self.tensors.values().chain(self.averages.values()).map(Tensor::device).collect()
+        self.all_tensors().map(|(_, tensor)| tensor.device()).collect()
     }
 
     /// Moves each tensor to the device that [`devices`](Saved::devices) returned.
     pub(crate) fn move_to(&mut self, devices: &[Device]) -> Result<()> {
-        let tensors = self.tensors.values_mut().chain(self.averages.values_mut());
-        for (tensor, device) in tensors.zip(devices) {
+        for (tensor, device) in self.all_tensors_mut().zip(devices) {
             *tensor = tensor.f_to_device(*device)?;
         }
         Ok(())

@@ -7,6 +7,7 @@ use tch::Tensor;
 
 use super::files::{AVERAGES, MODEL, OPTIMIZER, STATE};
 use super::manifest::{Manifest, Values};
+use super::rank::RankState;
 use super::read::load_tensors;
 use super::{NamedTensors, Saved};
 use crate::error::Result;
@@ -27,35 +28,19 @@ fn place_of(part: &str) -> (&'static str, String) {
     }
 }
 
-/// Returns the prefix of the tensors of a rank other than rank 0.
-fn of_rank(rank: usize) -> String {
-    format!("rank/{rank}/")
-}
-
 /// The states of the parts of one rank, each with its name.
 pub(crate) fn values_of(states: &States) -> BTreeMap<String, Values> {
     states.iter().map(|(name, saved)| (name.clone(), saved.values.clone())).collect()
-}
-
-/// The tensors of the parts of one rank, each named after its part. They share their storage with
-/// the run.
-pub(crate) fn tensors_of(states: &States) -> NamedTensors {
-    let mut all = NamedTensors::new();
-    for (part, saved) in states {
-        all.extend(named(&format!("{part}/"), &saved.tensors));
-    }
-    all
 }
 
 fn named(prefix: &str, tensors: &BTreeMap<String, Tensor>) -> impl Iterator<Item = (String, Tensor)> {
     tensors.iter().map(move |(name, tensor)| (format!("{prefix}{name}"), tensor.shallow_clone()))
 }
 
-/// The tensors of a checkpoint: those of the parts of rank 0, those of the other ranks as
-/// [`tensors_of`] names them, and those that hooks have added.
+/// What rank 0 writes of a checkpoint besides its manifest: the tensors of the parts, and those
+/// that hooks have added.
 pub(crate) struct Tensors {
     pub(crate) states: States,
-    pub(crate) ranks: Vec<BTreeMap<String, Tensor>>,
     pub(crate) saved: Saved,
 }
 
@@ -71,54 +56,95 @@ impl Tensors {
         for (part, saved) in &self.states {
             let (file, prefix) = place_of(part);
             let found = files.iter_mut().find(|(name, _)| *name == file);
-            found.into_iter().for_each(|(_, all)| all.extend(named(&prefix, &saved.tensors)));
+            if let Some((_, all)) = found {
+                all.extend(named(&prefix, &saved.tensors).chain(named(&prefix, &saved.shares)));
+            }
             files[3].1.extend(named("", &saved.averages));
-        }
-        for (rank, tensors) in (1..).zip(&self.ranks) {
-            files[2].1.extend(named(&of_rank(rank), tensors));
         }
         files[2].1.extend(named(SAVED, &self.saved.tensors));
         files.into_iter().filter(|(name, tensors)| *name != AVERAGES || !tensors.is_empty()).collect()
     }
 }
 
-/// Reads what a checkpoint contains: the states of the parts of each rank, and what hooks have
-/// added. A tensor that belongs to none of them is ignored, unless it is one of the model.
-///
-/// # Errors
-///
-/// Returns an error if a file is missing or damaged.
-pub(crate) fn load_states(folder: &Path, manifest: &Manifest) -> Result<(Vec<States>, Saved)> {
-    let [model, optimizer, state, averages] = load_tensors(folder, manifest)?;
-    let mut files = BTreeMap::from([(MODEL, model), (OPTIMIZER, optimizer), (STATE, state)]);
-    let mut ranks = Vec::new();
-    for (rank, parts) in std::iter::once(&manifest.parts).chain(&manifest.ranks).enumerate() {
-        let mut states = States::new();
-        for (part, values) in parts {
-            let (file, prefix) = match rank {
-                0 => place_of(part),
-                _ => (STATE, format!("{}{part}/", of_rank(rank))),
-            };
-            let mut saved = Saved { values: values.clone(), ..Saved::new() };
-            if let Some(tensors) = files.get_mut(file) {
-                saved.tensors = take(tensors, &prefix);
+/// What a checkpoint contains, of which each rank reads what it needs.
+pub(crate) struct SavedStates<'c> {
+    folder: &'c Path,
+    manifest: &'c Manifest,
+    /// The states of the parts of rank 0, with its shares of those that are divided.
+    pub(crate) main: States,
+    /// In version 7, the states of the other ranks.
+    before_8: Vec<States>,
+    averages: BTreeMap<String, Tensor>,
+    /// What hooks have added.
+    pub(crate) added: Saved,
+}
+
+impl<'c> SavedStates<'c> {
+    /// Reads the files of rank 0. A tensor that belongs to none of the parts is ignored, unless it
+    /// is one of the model.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file is missing or damaged.
+    pub(crate) fn load(folder: &'c Path, manifest: &'c Manifest) -> Result<Self> {
+        let mut files = load_tensors(folder, manifest)?;
+        let mut ranks = Vec::new();
+        for (rank, parts) in std::iter::once(&manifest.parts).chain(&manifest.ranks).enumerate() {
+            let mut states = States::new();
+            for (part, values) in parts {
+                let (file, prefix) = match rank {
+                    0 => place_of(part),
+                    _ => (STATE, format!("rank/{rank}/{part}/")),
+                };
+                let mut saved = Saved { values: values.clone(), ..Saved::new() };
+                if let Some(tensors) = files.get_mut(file) {
+                    saved.tensors = take(tensors, &prefix);
+                }
+                states.insert(part.clone(), saved);
             }
-            if manifest.averages.as_ref() == Some(part) {
-                saved.averages = named("", &averages).collect();
-            }
-            states.insert(part.clone(), saved);
+            ranks.push(states);
         }
-        ranks.push(states);
+        let mut added = Saved { values: manifest.saved.clone(), ..Saved::new() };
+        if let Some(tensors) = files.get_mut(STATE) {
+            added.tensors = take(tensors, SAVED);
+        }
+        let averages = files.remove(AVERAGES).unwrap_or_default();
+        let mut ranks = ranks.into_iter();
+        let main = ranks.next().unwrap_or_default();
+        let mut states =
+            SavedStates { folder, manifest, main: States::new(), before_8: ranks.collect(), averages, added };
+        states.main = states.with_averages(main);
+        Ok(states)
     }
-    let mut saved = Saved { values: manifest.saved.clone(), ..Saved::new() };
-    if let Some(tensors) = files.get_mut(STATE) {
-        saved.tensors = take(tensors, SAVED);
+
+    /// Adds the averages, which are equal on all ranks, to the states of a rank.
+    fn with_averages(&self, mut states: States) -> States {
+        if let Some(saved) = self.manifest.averages.as_ref().and_then(|part| states.get_mut(part)) {
+            saved.averages = named("", &self.averages).collect();
+        }
+        states
     }
-    Ok((ranks, saved))
+
+    /// Takes the states of a rank other than rank 0: those that differ between ranks, and its
+    /// shares of the others.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file of the rank is missing or damaged.
+    pub(crate) fn take_rank(&mut self, rank: u32) -> Result<States> {
+        let Some(saved_by) = &self.manifest.saved_by else {
+            let states = self.before_8.get_mut((rank as usize).wrapping_sub(1));
+            let states = states.map(std::mem::take).unwrap_or_default();
+            return Ok(self.with_averages(states));
+        };
+        let state = RankState::load(self.folder, rank, saved_by)?;
+        let tensors = state.load_tensors(self.folder)?;
+        Ok(self.with_averages(state.states(tensors)))
+    }
 }
 
 /// Removes and returns the tensors whose names begin with a prefix, without it.
-fn take(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap<String, Tensor> {
+pub(super) fn take(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap<String, Tensor> {
     let taken = tensors.extract_if(.., |name, _| name.starts_with(prefix));
     taken.map(|(name, tensor)| (name[prefix.len()..].to_owned(), tensor)).collect()
 }

@@ -18,8 +18,8 @@ use super::steps::{self, Step};
 use super::watch::{Kind, Watch};
 use crate::error::{Error, Result};
 use crate::io::tensor_format;
+use crate::libtorch::TensorList;
 use crate::libtorch::dist::{Group, ProcessGroup};
-use crate::libtorch::{self, TensorList};
 
 /// The operation with which [`World::all_reduce`](super::World::all_reduce) reduces the tensors of
 /// all ranks.
@@ -315,29 +315,6 @@ impl Links {
         self.compare(0.0, &call)?;
         let all = self.gather_compared(bytes, &call.what)?;
         all.iter().map(|bytes| tensor_format::from_bytes(bytes).map_err(invalid)).collect()
-    }
-
-    /// Collects the named tensors of ranks 1, 2, … on rank 0. Returns an empty vector on the other
-    /// ranks. The ranks broadcast one after the other, so that the others need memory for the
-    /// tensors of one rank only.
-    pub(super) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        let what = "the states of the ranks in a checkpoint";
-        let invalid = |why: String| Error::usage(format!("{what}: {why}"));
-        let bytes = if self.rank() > 0 { tensor_format::to_bytes(own).map_err(invalid)? } else { Vec::new() };
-        let lengths: Vec<usize> = self.gather_named(&bytes.len(), what)?;
-        let mut collected = Vec::new();
-        for (rank, length) in (0..).zip(lengths).skip(1) {
-            let buffer = if rank == self.rank() {
-                Tensor::from_slice(&bytes)
-            } else {
-                Tensor::empty([i64::try_from(length).unwrap_or(i64::MAX)], (tch::Kind::Uint8, Device::Cpu))
-            };
-            self.send([&buffer], rank, what)?;
-            if self.rank() == 0 {
-                collected.push(tensor_format::from_bytes(libtorch::bytes(&buffer)?).map_err(invalid)?);
-            }
-        }
-        Ok(collected)
     }
 
     #[track_caller]

@@ -434,14 +434,6 @@ impl World {
         links.send(tensors, root, what)
     }
 
-    /// Collects the named tensors of ranks 1, 2, … on rank 0. Returns an empty vector on the other
-    /// ranks. The ranks broadcast one after the other, so that the others need memory for the
-    /// tensors of one rank only.
-    pub(crate) fn collect_tensors(&self, own: &[(String, Tensor)]) -> Result<Vec<BTreeMap<String, Tensor>>> {
-        let Some(links) = &self.links else { return Ok(Vec::new()) };
-        links.collect_tensors(own)
-    }
-
     /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
     /// fail at once.
     pub(crate) fn leave(&self, why: &str) {

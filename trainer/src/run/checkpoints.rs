@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use serde::{Deserialize, Serialize};
 
 use super::Run;
+use crate::checkpoint::unpublished::Unpublished;
 use crate::checkpoint::{ActiveCheckpoint, Journal, Resume};
 use crate::error::Result;
 use crate::phase::Phase;
@@ -25,7 +26,7 @@ pub(crate) struct CheckpointState {
     pub(crate) requests: RefCell<Vec<SaveRequest>>,
     /// Whether SIGUSR1 has requested a checkpoint, on any rank. On rank 0 only.
     pub(crate) is_requested: Cell<bool>,
-    /// The newest checkpoint that this process has written.
+    /// The newest checkpoint that this process has written as rank 0.
     pub(crate) written: Option<PathBuf>,
     pub(crate) journal: Journal,
     /// What decides the result, as the program had set it when its first entry point began.
@@ -50,12 +51,23 @@ pub(crate) struct SaveRequest {
     pub(crate) in_background: bool,
 }
 
-/// A checkpoint that a thread is writing.
+/// A checkpoint that threads are writing, one on each rank.
 pub(crate) struct BackgroundSave {
     pub(crate) active: ActiveCheckpoint,
     /// The length of its history file in bytes.
     pub(crate) history: u64,
-    pub(crate) thread: JoinHandle<Result<()>>,
+    /// Writes the files of this rank, or on rank 0 publishes the checkpoint once those of all ranks
+    /// are written; `None` if this rank has nothing left to do.
+    pub(crate) thread: Option<JoinHandle<Result<Option<Unpublished>>>>,
+    /// Whether the files of all ranks are written.
+    pub(crate) is_written: bool,
+}
+
+impl BackgroundSave {
+    /// Whether the thread of this rank is writing.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
 }
 
 impl Run {

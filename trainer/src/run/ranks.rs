@@ -59,6 +59,8 @@ pub(crate) struct Agreed {
     pub(crate) end_epoch: bool,
     /// Whether checkpoints were requested.
     pub(crate) saves: bool,
+    /// Whether a rank is busy with a checkpoint in the background.
+    pub(crate) is_writing: bool,
 }
 
 /// The weight and the number of samples of a batch.

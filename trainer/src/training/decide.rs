@@ -4,7 +4,7 @@ use super::{live, plan, replay, roll_back, save};
 use crate::distributed::{Unequal, World, both, is_same};
 use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
-use crate::run::{Amount, Run, cancel};
+use crate::run::{Amount, BackgroundSave, Run, cancel};
 
 /// The name of the agreement in errors.
 const AGREEMENT: &str = "the agreement on the next batch";
@@ -42,6 +42,8 @@ struct Report {
     stop: bool,
     end_epoch: bool,
     saves: bool,
+    /// Whether a thread of this rank is writing a checkpoint.
+    is_writing: bool,
     keep_state: bool,
     roll_back: bool,
     /// Whether SIGUSR1 has requested a checkpoint.
@@ -65,19 +67,17 @@ struct Differences {
     batches: bool,
 }
 
+/// The number of flags of a report, and of the numbers that must be the same on all ranks.
+const FLAGS: usize = 11;
+const SAME: usize = 6;
+
+/// The length of a report: each number that must be the same has its negative.
+const MAXIMA: usize = FLAGS + 2 * SAME;
+
 impl Report {
-    fn maxima(&self) -> [f64; 22] {
+    fn maxima(&self) -> [f64; MAXIMA] {
         let flag = |flag: bool| f64::from(u8::from(flag));
-        let (batches, steps, accumulated) = self.counters;
-        let same = [
-            flag(self.next.exists),
-            flag(self.next.is_last),
-            batches as f64,
-            steps as f64,
-            accumulated,
-            self.trained,
-        ];
-        let flags = [
+        let flags: [bool; FLAGS] = [
             self.sigint,
             self.sigterm,
             self.sighup,
@@ -85,26 +85,36 @@ impl Report {
             self.stop,
             self.end_epoch,
             self.saves,
+            self.is_writing,
             self.keep_state,
             self.roll_back,
             self.checkpoint,
         ];
-        let mut maxima = [0.0; 22];
-        maxima[..10].copy_from_slice(&flags.map(flag));
-        for (nth, number) in same.into_iter().enumerate() {
-            maxima[10 + 2 * nth..][..2].copy_from_slice(&both(number));
+        let (batches, steps, accumulated) = self.counters;
+        let same: [f64; SAME] = [
+            flag(self.next.exists),
+            flag(self.next.is_last),
+            batches as f64,
+            steps as f64,
+            accumulated,
+            self.trained,
+        ];
+        let mut maxima = [0.0; MAXIMA];
+        maxima[..FLAGS].copy_from_slice(&flags.map(flag));
+        for (pair, number) in maxima[FLAGS..].chunks_exact_mut(2).zip(same) {
+            pair.copy_from_slice(&both(number));
         }
         maxima
     }
 
     /// Returns the report of all ranks together, and what differs between them. `self` is the report
     /// of this rank.
-    fn joined(self, maxima: &[f64; 22], [weight, samples]: [f64; 2]) -> (Self, Differences) {
-        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, keep_state, roll_back, checkpoint] =
+    fn joined(self, maxima: &[f64; MAXIMA], [weight, samples]: [f64; 2]) -> (Self, Differences) {
+        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, is_writing, keep_state, roll_back, checkpoint]: [bool; FLAGS] =
             std::array::from_fn(|nth| maxima[nth] > 0.0);
-        let [exists, is_last, batches, steps, accumulated, trained] =
-            std::array::from_fn(|nth| is_same([maxima[10 + 2 * nth], maxima[11 + 2 * nth]]));
-        let next = NextBatch { exists: maxima[10] > 0.0, is_last: maxima[12] > 0.0, weight, samples };
+        let pairs: [[f64; 2]; SAME] = std::array::from_fn(|nth| [maxima[FLAGS + 2 * nth], maxima[FLAGS + 2 * nth + 1]]);
+        let [exists, is_last, batches, steps, accumulated, trained] = pairs.map(is_same);
+        let next = NextBatch { exists: pairs[0][0] > 0.0, is_last: pairs[1][0] > 0.0, weight, samples };
         let differences = Differences {
             counters: !(batches && steps && accumulated),
             trained: !trained,
@@ -118,6 +128,7 @@ impl Report {
             stop,
             end_epoch,
             saves,
+            is_writing,
             keep_state,
             roll_back,
             checkpoint,
@@ -248,6 +259,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         keep_state: run.requests.keep_state,
         roll_back: run.requests.roll_back.is_some(),
         saves: !run.checkpoints.requests.borrow().is_empty(),
+        is_writing: run.checkpoints.background.as_ref().is_some_and(BackgroundSave::is_busy),
         counters: (
             run.progress.counters.batches_seen,
             run.progress.counters.optimizer_steps,
@@ -274,6 +286,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         () => None,
     };
     agreed.saves = all.saves;
+    agreed.is_writing = all.is_writing;
     agreed.end_epoch = all.end_epoch;
     // Rank 0 writes it.
     run.checkpoints.is_requested.set(all.checkpoint && run.rank == 0);

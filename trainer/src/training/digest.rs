@@ -1,6 +1,6 @@
 //! A hash of the state that decides how training continues.
 
-use tch::Device;
+use tch::{Device, Tensor};
 
 use super::parts;
 use crate::checkpoint::Saved;
@@ -12,8 +12,19 @@ use crate::run::Run;
 /// each time it comes here. Every rank must call this.
 pub(crate) fn of(run: &Run) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
+    let mut shares = blake3::Hasher::new();
+    let mut is_divided = false;
     for part in parts::deciding(run) {
-        add(&mut hasher, &part.name(), &part.save(run)?)?;
+        is_divided |= part.is_divided(run);
+        let saved = part.save(run)?;
+        add(&mut hasher, &part.name(), &saved)?;
+        add_tensors(&mut shares, saved.shares.iter())?;
+    }
+    if is_divided {
+        let own = shares.finalize().to_hex().to_string();
+        for of_rank in run.ranks.world.gather_named(&own, "the hash of the state")? {
+            hasher.update(of_rank.as_bytes());
+        }
     }
     Ok(hasher.finalize().to_hex().to_string())
 }
@@ -28,7 +39,14 @@ fn add(hasher: &mut blake3::Hasher, name: &str, saved: &Saved) -> Result<()> {
         text(key);
         text(value);
     }
-    for (name, tensor) in saved.tensors.iter().chain(&saved.averages) {
+    add_tensors(hasher, saved.tensors.iter().chain(&saved.averages))
+}
+
+fn add_tensors<'a>(
+    hasher: &mut blake3::Hasher,
+    tensors: impl Iterator<Item = (&'a String, &'a Tensor)>,
+) -> Result<()> {
+    for (name, tensor) in tensors {
         let tensor = tensor.detach();
         let shape = format!("{name} {:?} {:?}", tensor.kind(), tensor.size());
         hasher.update(&(shape.len() as u64).to_le_bytes());

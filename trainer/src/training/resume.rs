@@ -11,8 +11,8 @@ use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, present}
 use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::read::load_journal;
-use crate::checkpoint::states::load_states;
-use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify};
+use crate::checkpoint::states::SavedStates;
+use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify_share};
 use crate::distributed::Unequal;
 use crate::error::{Error, FileError, Result, shortened};
 use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
@@ -87,14 +87,14 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
 /// Restores the run from a checkpoint, if a resume was requested and a checkpoint exists. Returns
 /// whether the run was restored.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
-    let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
     check_shared(run)?;
+    let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
     let skipped = RefCell::new(Vec::new());
     let found = find(run, &resume, |error| skipped.borrow_mut().push(error.to_string()));
     for error in skipped.into_inner() {
         run.warn(format!("skipped a damaged checkpoint: {error}"));
     }
-    let Some(folder) = found_by_all(run, found)? else {
+    let Some(folder) = found? else {
         run.checkpoints.resume = None;
         return Ok(false);
     };
@@ -117,8 +117,8 @@ fn auto_folder(run: &Run) -> Option<PathBuf> {
     run.hooks.instances.iter().find_map(|instance| instance.checkpoints(run.folder()))
 }
 
-/// Returns an error if another rank does not see the folder in which the `Checkpoint` hook of rank
-/// 0 will write, and therefore could not resume.
+/// Returns an error if another rank does not see the folder in which the `Checkpoint` hook will
+/// write, and in which each rank writes its own files.
 fn check_shared(run: &Run) -> Result<()> {
     let world = &run.ranks.world;
     if world.is_solo() {
@@ -135,62 +135,85 @@ fn check_shared(run: &Run) -> Result<()> {
     let paths = world.gather_named(&path, what)?;
     let [of_main, other] = [0, rank as usize].map(|rank| &paths[rank]);
     Err(Error::usage(format!(
-        "rank {rank} could not resume, because it does not see the checkpoint folder of rank 0 ({of_main} on rank 0, {other} \
-         on rank {rank}): use one folder that all ranks can read"
+        "rank {rank} could neither write its files of a checkpoint nor resume, because it does not see the checkpoint folder of \
+         rank 0 ({of_main} on rank 0, {other} on rank {rank}): use one folder that all ranks can write"
     )))
 }
 
-/// Returns the checkpoint that was found, or an error if not all ranks have found the same one.
-fn found_by_all(run: &Run, found: Result<Option<PathBuf>>) -> Result<Option<PathBuf>> {
-    let world = &run.ranks.world;
-    if world.is_solo() {
-        return found;
-    }
-    let own = match &found {
-        Ok(None) => "no checkpoint".to_owned(),
-        Ok(Some(folder)) => {
-            let path = folder.join(MANIFEST);
-            let bytes = open(&path, Links::Refuse)
-                .and_then(|(file, length)| read_start(&path, &file, length.min(MAX_MANIFEST_BYTES)));
-            let hash = bytes.map(|bytes| blake3::hash(&bytes).to_hex().to_string());
-            format!("{} (manifest hash {})", folder.display(), hash.unwrap_or_default())
-        }
-        Err(error) => format!("an error ({error})"),
+/// Describes a checkpoint that this rank has found, with a hash of its manifest.
+fn described(found: Result<Option<&Path>, &Error>) -> String {
+    let folder = match found {
+        Ok(Some(folder)) => folder,
+        Ok(None) => return "no checkpoint".to_owned(),
+        Err(error) => return format!("an error ({error})"),
     };
-    match world.difference(&own, "the search for a checkpoint")? {
-        None => found,
-        Some(Unequal { of_main, rank, of_rank }) => Err(Error::usage(format!(
-            "the ranks do not resume from the same checkpoint: the search returned {of_main} on rank 0, but {of_rank} on rank \
-             {rank}; use one checkpoint folder that all ranks can read"
-        ))),
-    }
+    let path = folder.join(MANIFEST);
+    let bytes = open(&path, Links::Refuse)
+        .and_then(|(file, length)| read_start(&path, &file, length.min(MAX_MANIFEST_BYTES)));
+    let hash = bytes.map(|bytes| blake3::hash(&bytes).to_hex().to_string());
+    format!("{} (manifest hash {})", folder.display(), hash.unwrap_or_default())
 }
 
-/// Returns the checkpoint to resume from; `None` if `Resume::Auto` finds none. Passes the errors of
-/// newer, damaged ones to `report`.
+/// Agrees with the other ranks on a checkpoint that this rank has found, and returns the first
+/// error that any rank has found in its share of the files.
+///
+/// # Errors
+///
+/// Returns an error if not all ranks have found the same one.
+fn agree_on(run: &Run, found: Result<Option<&Path>, &Error>, damage: Option<Error>) -> Result<Option<Error>> {
+    let world = &run.ranks.world;
+    if world.is_solo() {
+        return Ok(damage);
+    }
+    if let Some(Unequal { of_main, rank, of_rank }) =
+        world.difference(&described(found), "the search for a checkpoint")?
+    {
+        return Err(Error::usage(format!(
+            "the ranks do not resume from the same checkpoint: the search returned {of_main} on rank 0, but {of_rank} on rank \
+             {rank}; use one checkpoint folder that all ranks can read"
+        )));
+    }
+    let damages: Vec<Option<String>> =
+        world.gather_named(&damage.as_ref().map(ToString::to_string), "the damage of a checkpoint")?;
+    let first = damages.into_iter().flatten().next();
+    Ok(damage.or(first.map(Error::usage)))
+}
+
+/// Returns the checkpoint to resume from, which is the same on all ranks; `None` if `Resume::Auto`
+/// finds none. Passes the errors of newer, damaged ones to `report`. Each rank verifies a share of
+/// the files.
 fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
     let path = match resume {
-        Resume::From(path) => path.clone(),
+        Resume::From(path) => Ok(path.clone()),
         Resume::Auto => auto_folder(run).ok_or_else(|| {
             Error::usage(
                 "`.resume(Resume::Auto)` has no folder to search: add `.hook(Checkpoint::new(\"runs/first\"))`, or \
                      `.run_folder(…)` for `Checkpoint::in_run_folder()`",
             )
-        })?,
+        }),
     };
+    if let Err(error) = &path {
+        agree_on(run, Err(error), None)?;
+    }
+    let path = path?;
     let own = present(&path);
     if is_file(&own.join(MANIFEST)) {
+        agree_on(run, Ok(Some(&own)), None)?;
         return Ok(Some(own));
     }
     let mut damaged = Vec::new();
-    for candidate in newest_first(&path) {
-        match verify(&candidate) {
-            Ok(()) => {
-                damaged.iter().for_each(report);
-                return Ok(Some(candidate));
-            }
-            Err(error) => damaged.push(error),
-        }
+    let mut candidates = newest_first(&path).into_iter();
+    loop {
+        let candidate = candidates.next();
+        let damage =
+            candidate.as_ref().and_then(|folder| verify_share(folder, run.ranks.world.share()).err());
+        let damage = agree_on(run, Ok(candidate.as_deref()), damage)?;
+        let Some(candidate) = candidate else { break };
+        let Some(damage) = damage else {
+            damaged.iter().for_each(report);
+            return Ok(Some(candidate));
+        };
+        damaged.push(damage);
     }
     match (resume, damaged.is_empty()) {
         (Resume::Auto, true) => Ok(None),
@@ -222,12 +245,16 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
     let manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
-    let (ranks, saved) = load_states(&folder, &manifest)?;
+    let mut saved = SavedStates::load(&folder, &manifest)?;
     run.fit.data.clone_from(&data.fingerprints);
     let parts = parts::all(run);
 
     // Everything that can be checked is checked before anything changes.
-    let states = select(run, &parts, ranks).map_err(|error| in_file(&folder.join(MANIFEST), error))?;
+    let states = parts::select(run, &parts, &mut saved, manifest.size()).map_err(|error| match error {
+        Error::File(_) => error,
+        error => in_file(&folder.join(MANIFEST), error),
+    })?;
+    let saved = saved.added;
     let mut why = why_not_exact(run, &manifest, data);
     if let Err(error) = check(run, &parts, &states, &manifest, &folder, &mut why) {
         // Another width of the network, for example, explains another shape.
@@ -268,21 +295,6 @@ fn in_file_of(part: &dyn Part, folder: &Path, error: Error) -> Error {
         Some(file) => in_file(&folder.join(file), error),
         None => in_file(folder, error),
     }
-}
-
-/// Returns the states that this rank loads, from those of all ranks.
-///
-/// # Errors
-///
-/// Returns an error if a state has a value that no run can have, or if those of another number of
-/// ranks do not fit together.
-fn select(run: &Run, parts: &[Box<dyn Part>], ranks: Vec<States>) -> Result<States> {
-    for states in &ranks {
-        for part in parts {
-            states.get(&*part.name()).map_or(Ok(()), |saved| part.validate(saved))?;
-        }
-    }
-    parts::select(parts, ranks, run.rank, run.ranks.world.size())
 }
 
 /// Compares the saved states with the parts of this run. Adds the reasons why the resume would not
@@ -423,9 +435,9 @@ fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<
                 .to_owned(),
         );
     }
-    let written_by = 1 + manifest.ranks.len();
+    let written_by = manifest.size();
     let size = run.ranks.world.size();
-    if written_by != size as usize {
+    if written_by != size {
         why.push(format!(
             "it was written by {written_by} process{es} that trained together, and there {are} {size} now: the ranks draw \
              different random numbers, and sums are rounded differently",

@@ -1,19 +1,16 @@
 //! Writing a checkpoint of a run.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::thread;
+use std::path::{Path, PathBuf, absolute};
+use std::thread::{self, JoinHandle};
 
-use tch::Tensor;
-
-use super::parts::{self, Part, Scope};
-use super::{facts, records, replicas};
-use crate::checkpoint::files::{HISTORY, replace_folder};
-use crate::checkpoint::manifest::Manifest;
+use super::{facts, parts, ranks, records, replicas};
+use crate::checkpoint::files::{HISTORY, UnfinishedFolder};
+use crate::checkpoint::manifest::{Manifest, SavedBy};
 use crate::checkpoint::progress::Stage;
-use crate::checkpoint::states::{Tensors, tensors_of, values_of};
-use crate::checkpoint::{ActiveCheckpoint, States, journal, tensors};
-use crate::distributed::World;
+use crate::checkpoint::rank::RankState;
+use crate::checkpoint::states::{Tensors, values_of};
+use crate::checkpoint::unpublished::Unpublished;
+use crate::checkpoint::{ActiveCheckpoint, Saved, States, journal, tensors};
 use crate::error::{Error, Result, panic_text};
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
@@ -32,12 +29,11 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
 }
 
 /// Writes the checkpoints that hooks have requested on any rank, once all ranks know of the
-/// requests: each folder once, in the order of the ranks.
+/// requests: each folder once, in the order of the ranks. Otherwise continues a background save.
 #[cold]
 fn save_with_ranks(run: &mut Run) -> Result<()> {
     if !std::mem::take(&mut run.ranks.agreed.saves) {
-        let is_written = run.checkpoints.background.as_ref().is_some_and(|save| save.thread.is_finished());
-        return if is_written { complete(run) } else { Ok(()) };
+        return if run.ranks.agreed.is_writing { Ok(()) } else { continue_background(run) };
     }
     let own = run.checkpoints.requests.take();
     let of_ranks: Vec<Vec<SaveRequest>> =
@@ -51,6 +47,22 @@ fn save_with_ranks(run: &mut Run) -> Result<()> {
     save_all(run)
 }
 
+/// Continues a background save with which no rank is busy: rank 0 publishes the checkpoint, and
+/// then `after_save_checkpoint` fires on all ranks before the same batch.
+fn continue_background(run: &mut Run) -> Result<()> {
+    let Some(save) = &mut run.checkpoints.background else { return Ok(()) };
+    if save.is_written {
+        return complete(run);
+    }
+    save.is_written = true;
+    let written = save.thread.take().map_or(Ok(None), joined);
+    let Some(unpublished) = written.map_err(|error| in_file(&save.active.folder, error))? else {
+        return Ok(());
+    };
+    save.thread = Some(spawn(move || unpublished.publish().map(|()| None))?);
+    Ok(())
+}
+
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
     let saved = if !run.ranks.world.is_solo() && run.fit.is_running {
@@ -60,6 +72,9 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
         warn_of_unwritten(run);
         save_all(run)
     };
+    if let Err(error) = &saved {
+        ranks::leave(run, error); // the other ranks wait
+    }
     saved.and(complete(run))
 }
 
@@ -82,7 +97,8 @@ fn warn_of_unwritten(run: &mut Run) {
 
 #[cold]
 fn save_all(run: &mut Run) -> Result<()> {
-    if run.checkpoints.background.as_ref().is_some_and(|save| save.thread.is_finished()) {
+    let is_alone = run.ranks.world.is_solo();
+    if is_alone && run.checkpoints.background.as_ref().is_some_and(|save| !save.is_busy()) {
         complete(run)?;
     }
     for SaveRequest { folder, in_background } in run.checkpoints.requests.take() {
@@ -110,107 +126,212 @@ fn save_in(run: &mut Run, folder: PathBuf, in_background: bool) -> Result<()> {
 }
 
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
-/// the thread has finished.
+/// the threads of all ranks have finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
     records::flush(run)?; // so that the saved state of loggers includes it
-    if !in_background || run.rank > 0 {
+    let is_alone = run.ranks.world.is_solo();
+    let writes_nothing = is_alone && run.rank > 0;
+    if !in_background || writes_nothing {
         return run
             .operate::<at::save_checkpoint>(|run| {
-                let snapshot = snapshot(run)?;
-                if run.rank > 0 {
-                    return Ok(()); // rank 0 writes it
+                let snapshot = Snapshot::take(run)?;
+                if writes_nothing {
+                    return Ok(());
                 }
-                let folder = snapshot.folder.clone();
                 let history = snapshot.journal.digest.bytes;
-                snapshot.write()?;
-                run.checkpoints.journal.written(&folder, history);
-                run.checkpoints.written = Some(folder);
+                let written = snapshot.begin(run)?.write()?;
+                run.ranks.world.combine([], [], FILES_OF_RANKS)?;
+                written.map_or(Ok(()), Unpublished::publish)?;
+                let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone());
+                note_written(run, &folder.unwrap_or_default(), history);
                 Ok(())
             })
             .map(drop);
     }
     run.fire::<at::before_save_checkpoint>()?;
     let done = run.inside::<at::save_checkpoint>(|run| {
-        let mut snapshot = snapshot(run)?;
+        let mut snapshot = Snapshot::take(run)?;
         snapshot.tensors.own_their_memory()?;
-        let active = run.checkpoints.active.take().unwrap_or_default();
         let history = snapshot.journal.digest.bytes;
-        let thread = thread::Builder::new().name("checkpoint".into()).spawn(move || snapshot.write())?;
-        run.checkpoints.background = Some(BackgroundSave { active, history, thread });
+        let save = snapshot.begin(run)?;
+        let thread = spawn(move || match save.write()? {
+            Some(alone) if is_alone => alone.publish().map(|()| None),
+            written => Ok(written),
+        })?;
+        let active = run.checkpoints.active.take().unwrap_or_default();
+        let thread = Some(thread);
+        run.checkpoints.background = Some(BackgroundSave { active, history, thread, is_written: is_alone });
         Ok(())
     })?;
     // If a hook replaced the operation, there is no thread to wait for.
     if done == Ending::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
 }
 
-/// Waits for a background save, if there is one, and fires `after_save_checkpoint`.
+/// The name of the collective in which the ranks wait for the files of all of them.
+const FILES_OF_RANKS: &str = "the files of a checkpoint";
+
+type Thread = JoinHandle<Result<Option<Unpublished>>>;
+
+fn spawn(body: impl FnOnce() -> Result<Option<Unpublished>> + Send + 'static) -> Result<Thread> {
+    Ok(thread::Builder::new().name("checkpoint".into()).spawn(body)?)
+}
+
+/// Waits for a thread.
+fn joined(thread: Thread) -> Result<Option<Unpublished>> {
+    thread.join().unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic)))))
+}
+
+/// Notes a checkpoint that is in its place.
+fn note_written(run: &mut Run, folder: &Path, history: u64) {
+    if run.rank == 0 {
+        run.checkpoints.journal.written(folder, history);
+        run.checkpoints.written = Some(folder.to_owned());
+    }
+}
+
+/// Waits for a background save, if there is one, and fires `after_save_checkpoint`. If several
+/// processes train together, every rank must call this.
 pub(super) fn complete(run: &mut Run) -> Result<()> {
-    let Some(BackgroundSave { active, history, thread }) = run.checkpoints.background.take() else {
+    let Some(BackgroundSave { active, history, thread, is_written }) = run.checkpoints.background.take()
+    else {
         return Ok(());
     };
-    let written = thread.join().unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic)))));
-    written.map_err(|error| in_file(&active.folder, error))?;
-    run.checkpoints.journal.written(&active.folder, history);
-    run.checkpoints.written = Some(active.folder.clone());
+    let written = thread.map_or(Ok(None), joined).and_then(|unpublished| {
+        if is_written {
+            return Ok(true); // it is published
+        }
+        if run.ranks.has_left {
+            return Ok(publish_alone(&active.folder, unpublished));
+        }
+        run.ranks.world.combine([], [], FILES_OF_RANKS)?;
+        unpublished.map_or(Ok(()), Unpublished::publish)?;
+        Ok(true)
+    });
+    if !written.map_err(|error| in_file(&active.folder, error))? {
+        return Ok(());
+    }
+    note_written(run, &active.folder, history);
     run.checkpoints.active = Some(active);
     let result = run.fire::<at::after_save_checkpoint>();
     run.checkpoints.active = None;
     result
 }
 
-/// The content of a checkpoint.
+/// Publishes a checkpoint on rank 0 after an error has disconnected the ranks, if the files of all
+/// ranks are complete. Returns whether it is in its place.
+#[cold]
+fn publish_alone(folder: &Path, unpublished: Option<Unpublished>) -> bool {
+    let Some(unpublished) = unpublished else { return false };
+    match unpublished.publish() {
+        Ok(()) => true,
+        Err(error) => {
+            // The summary of the run is lost with the error.
+            terminal::eprint_line(&format!(
+                "warning: {}: this checkpoint is not kept, because an error has disconnected the ranks before all of them had \
+                 written their files: {error}",
+                folder.display()
+            ));
+            false
+        }
+    }
+}
+
+/// What this rank writes of a checkpoint.
 struct Snapshot {
-    folder: PathBuf,
-    manifest: Manifest,
+    /// On a rank other than rank 0, the states that it writes.
     tensors: Tensors,
+    manifest: Manifest,
     journal: journal::Snapshot,
 }
 
 impl Snapshot {
-    fn write(mut self) -> Result<()> {
-        replace_folder(&self.folder, |aside| {
-            for (name, tensors) in self.tensors.files() {
-                let digest = tensors::write(&mut create(&aside.join(name))?, &tensors)?;
-                self.manifest.files.insert(name.to_owned(), digest);
+    /// Returns the current state of a run, with tensors that share their storage with it. If
+    /// several processes train together, every rank must call this.
+    fn take(run: &mut Run) -> Result<Self> {
+        replicas::compare(run, "before this checkpoint was written")?;
+        run.checkpoints.journal.update(&run.history)?;
+        let run = &*run;
+        // In the run that begins with the end of a replay, hooks that write begin anew.
+        let parts =
+            parts::with_values(run, |index| run.replay.is_none() || !run.hooks.instances[index].writes);
+        let states = parts::save(run, &parts)?;
+        let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device));
+        manifest.parts = values_of(&states);
+        manifest.averages = part_with_averages(&states)?;
+        for part in &parts {
+            if part.is_left_out(run) {
+                manifest.left_out.insert(part.name().into_owned());
             }
-            self.journal.write(aside, &self.folder)?;
-            self.manifest.files.insert(HISTORY.to_owned(), self.journal.digest.clone());
-            self.manifest.write(aside)
-        })
+            manifest.inexact.extend(part.why_inexact(run));
+        }
+        if run.ranks.has_left {
+            let why = "it was written by rank 0 alone, after an error had disconnected the ranks";
+            manifest.inexact.push(why.to_owned());
+        }
+        manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();
+        manifest.length = facts::changeable(run).collect();
+        let active = run.checkpoints.active.as_ref();
+        let saved = active.map(|active| active.added.borrow().shallow_clone()).unwrap_or_default();
+        manifest.saved = saved.values.clone();
+        let rank = run.ranks.world.rank();
+        let states = parts::of_rank(&parts, rank, states);
+        let tensors = Tensors { states, saved: if rank == 0 { saved } else { Saved::new() } };
+        Ok(Snapshot { manifest, tensors, journal: run.checkpoints.journal.snapshot() })
+    }
+
+    /// Creates the folder in which all ranks write the checkpoint. If several processes train
+    /// together, every rank must call this.
+    fn begin(self, run: &Run) -> Result<Save> {
+        let Snapshot { tensors, mut manifest, journal } = self;
+        let world = &run.ranks.world;
+        let what = "the folder of a checkpoint";
+        if world.rank() > 0 {
+            let mut all: Vec<(PathBuf, SavedBy)> = world.gather_named(&Default::default(), what)?;
+            let (path, saved_by) = all.swap_remove(0);
+            return Ok(Save::OfRank { rank: world.rank(), path, saved_by, states: tensors.states });
+        }
+        let target = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
+        let folder = UnfinishedFolder::create(&target)?;
+        if !world.is_solo() {
+            let path = absolute(folder.path()).map_err(|error| in_file(folder.path(), error))?;
+            let saved_by = SavedBy::now(world.size());
+            world.gather_named(&(path, saved_by.clone()), what)?;
+            manifest.saved_by = Some(saved_by);
+        }
+        let unpublished = Box::new(Unpublished { folder, manifest });
+        Ok(Save::OfMain { target, tensors, journal, unpublished })
     }
 }
 
-/// Returns the current state of a run, with tensors that share their storage with it. If several
-/// processes train together, every rank must call this.
-fn snapshot(run: &mut Run) -> Result<Snapshot> {
-    replicas::compare(run, "before this checkpoint was written")?;
-    run.checkpoints.journal.update(&run.history)?;
-    let run = &*run;
-    // In the run that begins with the end of a replay, hooks that write begin anew.
-    let parts = parts::with_values(run, |index| run.replay.is_none() || !run.hooks.instances[index].writes);
-    let states = parts::save(run, &parts)?;
-    let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device));
-    manifest.parts = values_of(&states);
-    manifest.averages = part_with_averages(&states)?;
-    for part in &parts {
-        if part.is_left_out(run) {
-            manifest.left_out.insert(part.name().into_owned());
+/// The files that this rank writes, in a folder that exists.
+enum Save {
+    /// On rank 0: all files that one process writes too.
+    OfMain { target: PathBuf, tensors: Tensors, journal: journal::Snapshot, unpublished: Box<Unpublished> },
+    /// On another rank.
+    OfRank { rank: u32, path: PathBuf, saved_by: SavedBy, states: States },
+}
+
+impl Save {
+    /// Writes the files of this rank. Returns what rank 0 publishes once all ranks have written
+    /// theirs.
+    fn write(self) -> Result<Option<Unpublished>> {
+        match self {
+            Save::OfMain { target, tensors, journal, mut unpublished } => {
+                let Unpublished { folder, manifest } = &mut *unpublished;
+                for (name, tensors) in tensors.files() {
+                    let digest = tensors::write(&mut create(&folder.path().join(name))?, &tensors)?;
+                    manifest.files.insert(name.to_owned(), digest);
+                }
+                journal.write(folder.path(), &target)?;
+                manifest.files.insert(HISTORY.to_owned(), journal.digest.clone());
+                Ok(Some(*unpublished))
+            }
+            Save::OfRank { rank, path, saved_by, states } => {
+                RankState::write(&path, rank, &saved_by, &states)?;
+                Ok(None)
+            }
         }
-        manifest.inexact.extend(part.why_inexact(run));
     }
-    if run.ranks.has_left {
-        let why = "it was written by rank 0 alone, after an error had disconnected the ranks";
-        manifest.inexact.push(why.to_owned());
-    }
-    manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();
-    manifest.length = facts::changeable(run).collect();
-    let ranks = gather(&run.ranks.world, &parts, &states, &mut manifest)?;
-    let nothing = ActiveCheckpoint::default();
-    let ActiveCheckpoint { folder, added, .. } = run.checkpoints.active.as_ref().unwrap_or(&nothing);
-    let saved = added.borrow();
-    manifest.saved = saved.values.clone();
-    let tensors = Tensors { states, ranks, saved: saved.shallow_clone() };
-    Ok(Snapshot { folder: folder.clone(), manifest, tensors, journal: run.checkpoints.journal.snapshot() })
 }
 
 /// Returns the name of the part that saves averages of the weights.
@@ -228,25 +349,4 @@ fn part_with_averages(states: &States) -> Result<Option<String>> {
         )));
     }
     Ok(first.cloned())
-}
-
-/// Gathers the states of the parts that differ between ranks: adds the values of the other ranks to
-/// the manifest, and returns their tensors. Every rank must call this.
-fn gather(
-    world: &World,
-    parts: &[Box<dyn Part>],
-    states: &States,
-    manifest: &mut Manifest,
-) -> Result<Vec<BTreeMap<String, Tensor>>> {
-    let mut own = States::new();
-    if world.is_solo() {
-        return Ok(Vec::new());
-    }
-    for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
-        let name = part.name();
-        own.extend(states.get(&*name).map(|saved| (name.into_owned(), saved.shallow_clone())));
-    }
-    let mut ranks = world.gather_named(&values_of(&own), "the states of the ranks in a checkpoint")?;
-    manifest.ranks = ranks.split_off(1);
-    world.collect_tensors(&tensors_of(&own))
 }

@@ -32,7 +32,7 @@ pub(crate) use change::{
     Output, create, create_folders, create_folders_below, create_new_folder, create_numbered, free_name,
     link_and_append, open_or_create, remove_empty_folder, remove_file, rename, sync, write,
 };
-pub(crate) use lock::{Lock, lock_identity};
+pub(crate) use lock::{Claim, Lock, lock_identity};
 pub(crate) use replace::{
     create_unfinished_folder, folders_left_unfinished, is_unfinished, move_aside,
     remove_files_left_unfinished, replace_file, replace_volatile_file,

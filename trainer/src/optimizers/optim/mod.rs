@@ -151,22 +151,27 @@ pub trait Optimizer: Send {
         true
     }
 
-    /// Returns the state for a checkpoint. On rank 0, this is the state of all parameters, even if
-    /// it is divided among several processes; on the other ranks, it may be incomplete. This is a
-    /// [collective](crate::distributed::World) operation if several processes train together.
-    /// Defaults to [`state`](Optimizer::state).
+    /// Returns whether the state is divided among the processes that train together, so that
+    /// [`state`](Optimizer::state) has only the share of this one. In a checkpoint, each process
+    /// then writes its share. Defaults to `false`.
     ///
     /// # Errors
     ///
-    /// Returns an error if another process failed or did not call this.
-    fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
-        Ok(self.state())
+    /// Returns an error if the state is divided, but the other processes cannot be reached.
+    fn state_is_divided(&self) -> Result<bool> {
+        Ok(false)
     }
 
-    /// Restores the return value of [`state`](Optimizer::state) or
-    /// [`gather_state`](Optimizer::gather_state). If several processes share the state, restores
-    /// only the share of this process. Called after the settings of the groups are restored,
-    /// because they determine which state exists. The tensors are copied.
+    /// Returns whether a tensor with this name in [`state`](Optimizer::state) belongs to the share
+    /// of this process, if the state is divided. Defaults to `true`.
+    fn is_in_share(&self, _name: &str) -> bool {
+        true
+    }
+
+    /// Restores the return value of [`state`](Optimizer::state). If the state is divided, restores
+    /// the share of this process, and may be passed those of the others too. Called after the
+    /// settings of the groups are restored, because they determine which state exists. The tensors
+    /// are copied.
     ///
     /// # Errors
     ///
@@ -216,8 +221,12 @@ impl<O: Optimizer + ?Sized> Optimizer for Box<O> {
         (**self).state_is_complete()
     }
 
-    fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
-        (**self).gather_state()
+    fn state_is_divided(&self) -> Result<bool> {
+        (**self).state_is_divided()
+    }
+
+    fn is_in_share(&self, name: &str) -> bool {
+        (**self).is_in_share(name)
     }
 
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {

@@ -16,9 +16,10 @@ use crate::values::facts::SettingList;
 /// Parameter Models*, 2020).
 ///
 /// Each parameter belongs to one rank, which keeps its state, updates it and broadcasts the result.
-/// The shares have about the same number of elements; a parameter is never split. The weights and
-/// the checkpoints are bit-identical to those without `Sharded`: a run can resume on another number
-/// of ranks, or without `Sharded`. In one process, it does the same as the inner optimizer.
+/// The shares have about the same number of elements; a parameter is never split. The weights are
+/// bit-identical to those without `Sharded`. In a checkpoint, each rank writes its share; a run can
+/// resume on another number of ranks, or without `Sharded`. In one process, it does the same as the
+/// inner optimizer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group, Sharded};
@@ -49,8 +50,8 @@ impl<O: Optimizer> Sharded<O> {
         Sharded { inner, share: Share { rank: 0, of: 1 }, owners: BTreeMap::new(), shares: Vec::new() }
     }
 
-    /// Returns the processes that train together, or `None` if there is only this one. Returns an
-    /// error if they cannot be reached: outside of `fit`, or after another rank failed.
+    /// Returns the processes that train together. Returns an error if they cannot be reached:
+    /// outside of `fit`, or after another rank failed.
     fn world(&self) -> Result<World> {
         let world = World::current();
         if world.share() != self.share {
@@ -133,18 +134,18 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         self.inner.state_is_complete()
     }
 
-    fn gather_state(&self) -> Result<Vec<(String, Tensor)>> {
-        let mut state = self.inner.state();
-        state.extend(self.world()?.collect_tensors(&state)?.into_iter().flatten());
-        Ok(state)
+    fn state_is_divided(&self) -> Result<bool> {
+        self.world().map(|world| !world.is_solo())
+    }
+
+    /// The inner optimizer returns an error for a name that belongs to no rank.
+    fn is_in_share(&self, name: &str) -> bool {
+        let owner = name.split_once('/').and_then(|(_, parameter)| self.owners.get(parameter));
+        owner.is_none_or(|owner| *owner == self.share.rank)
     }
 
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
-        // The inner optimizer returns an error for a name that belongs to no rank.
-        let own = state.iter().filter(|(name, _)| {
-            let owner = name.split_once('/').and_then(|(_, parameter)| self.owners.get(parameter));
-            owner.is_none_or(|owner| *owner == self.share.rank)
-        });
+        let own = state.iter().filter(|(name, _)| self.is_in_share(name));
         let own: Vec<_> = own.map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
         self.inner.load_state(&own)
     }

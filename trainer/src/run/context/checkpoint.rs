@@ -17,7 +17,8 @@ impl<P> Cx<P> {
     /// between two training batches, between two epochs, or when the fit ends.
     ///
     /// In [several processes](crate::distributed), a request on any rank takes effect on all of
-    /// them before the same batch, and rank 0 writes each requested folder once. After an error,
+    /// them before the same batch, and each requested folder is written once, by all ranks together:
+    /// all must be able to write it. After an error,
     /// when the ranks are disconnected, only requests on rank 0 take effect, and their checkpoints
     /// cannot be resumed exactly; on the other ranks, a request only leads to a warning.
     ///
@@ -32,8 +33,8 @@ impl<P> Cx<P> {
 
     /// Requests a checkpoint like [`save_checkpoint`](Cx::save_checkpoint), but copies the state in
     /// memory and writes it on a background thread while training continues.
-    /// `after_save_checkpoint` fires when the checkpoint is on disk; the fit waits for it before it
-    /// ends.
+    /// `after_save_checkpoint` fires when the checkpoint is on disk, in several processes on all
+    /// ranks before the same batch; the fit waits for it before it ends.
     pub fn save_checkpoint_in_background(&self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::model::VARIABLES;
+use super::optimizers::OptimizerState;
 use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::files::STATE;
 use crate::checkpoint::{Saved, States};
@@ -33,6 +34,11 @@ impl Kept {
             Scope::Rank => "kept_of_rank",
         }
     }
+}
+
+/// The states of the optimizers.
+fn optimizers(run: &Run) -> impl Iterator<Item = OptimizerState> {
+    run.model.optimizers.names().map(|part| OptimizerState { part: part.to_owned() })
 }
 
 impl Part for Kept {
@@ -86,6 +92,9 @@ impl Part for Kept {
                     saved.set_tensor(&format!("{nth}/{kind}{name}"), tensor)?;
                 }
             }
+            for (name, tensor) in &state.shares {
+                saved.shares.insert(format!("{nth}/{name}"), tensor.shallow_clone());
+            }
         }
         let (own, values) = own.into_iter().map(|(part, state)| (part, state.values)).unzip();
         let &KeptState { rows, epoch, batch_idx, .. } = kept;
@@ -103,6 +112,16 @@ impl Part for Kept {
     /// A checkpoint of an earlier version has no kept state.
     fn is_left_out(&self, _run: &Run) -> bool {
         true
+    }
+
+    /// Only the states of optimizers are divided.
+    fn is_divided(&self, run: &Run) -> bool {
+        optimizers(run).any(|part| part.is_divided(run))
+    }
+
+    fn is_in_share(&self, run: &Run, name: &str) -> bool {
+        let name = name.split_once('/').map_or(name, |(_, name)| name);
+        optimizers(run).all(|part| part.is_in_share(run, name))
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
@@ -129,6 +148,12 @@ impl Part for Kept {
             match states.get_mut(&part) {
                 Some(of_main) => of_main.tensors.extend(own.tensors),
                 None => drop(states.insert(part, own)),
+            }
+        }
+        for part in optimizers(run).filter(|part| part.is_divided(run)) {
+            if let Some(state) = states.get_mut(&*part.name()) {
+                let tensors = std::mem::take(&mut state.tensors);
+                state.shares.extend(tensors.into_iter().filter(|(name, _)| part.is_in_share(run, name)));
             }
         }
         let rows = usize::try_from(state.rows).unwrap_or(usize::MAX);

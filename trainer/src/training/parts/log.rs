@@ -1,6 +1,9 @@
 //! What hooks have logged and is not in the history yet, and the numbers of records.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use tch::Tensor;
 
 use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::Saved;
@@ -45,23 +48,33 @@ impl Part for Logged {
 
     /// Rank 0 gets the running reductions of all ranks, so that they are counted once, and what its
     /// next record contains.
-    fn join(&self, rank: u32, states: Vec<Saved>) -> Result<Saved> {
-        let mut logs = Vec::new();
-        for saved in &states {
-            let mut log = state(saved)?;
-            log.read(&saved.tensors)?;
-            logs.push(log);
+    fn merge(&self, rank: u32, merged: &mut Saved, other: Saved) -> Result<()> {
+        if rank == 0 {
+            let joined = read(merged)?.join(read(&other)?);
+            *merged = with_media(&joined, std::mem::take(&mut merged.tensors))?;
         }
-        let mut logs = logs.into_iter();
-        let first = logs.next().unwrap_or_default();
-        if rank > 0 {
-            return saved(&first.of_another_rank());
-        }
-        let mut saved = saved(&logs.fold(first, LogState::join))?;
-        let tensors = states.into_iter().next().unwrap_or_default().tensors;
-        saved.tensors.extend(tensors.into_iter().filter(|(name, _)| LogState::is_of_media(name)));
-        Ok(saved)
+        Ok(())
     }
+
+    fn merged(&self, rank: u32, _written_by: u32, merged: Saved) -> Result<Saved> {
+        match rank {
+            0 => with_media(&read(&merged)?, merged.tensors),
+            _ => saved(&state(&merged)?.of_another_rank()),
+        }
+    }
+}
+
+/// Returns the state with the values of the tensors that are unread.
+fn read(saved: &Saved) -> Result<LogState> {
+    let mut log = state(saved)?;
+    log.read(&saved.tensors)?;
+    Ok(log)
+}
+
+/// Saves a state whose tensors were read, with those of its histograms and images.
+fn with_media(state: &LogState, mut tensors: BTreeMap<String, Tensor>) -> Result<Saved> {
+    tensors.retain(|name, _| LogState::is_of_media(name));
+    Ok(Saved { tensors, ..saved(state)? })
 }
 
 /// Saves a state as several values, because one text would be long.

@@ -12,6 +12,7 @@ mod random;
 #[cfg(test)]
 mod tests;
 
+use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{Saved, States};
 use crate::error::{Error, Result, shortened};
 use crate::hook::definition::public_path;
@@ -68,37 +69,133 @@ pub(crate) fn save(run: &Run, parts: &[Box<dyn Part>]) -> Result<States> {
     parts.iter().map(|part| Ok((part.name().into_owned(), part.save(run)?))).collect()
 }
 
-/// Returns what one rank loads of the states that all ranks have saved.
+/// Returns the states that this rank writes of those that it has saved: on rank 0 all of them, on
+/// another rank those that differ between ranks, and its shares of those that are divided.
+pub(crate) fn of_rank(parts: &[Box<dyn Part>], rank: u32, mut states: States) -> States {
+    if rank == 0 {
+        return states;
+    }
+    for part in parts {
+        let name = &*part.name();
+        let Some(mut saved) = states.remove(name) else { continue };
+        saved.averages.clear(); // they are equal on all ranks
+        if part.scope() == Scope::Run {
+            saved = Saved { shares: saved.shares, ..Saved::new() };
+        }
+        if part.scope() == Scope::Rank || !saved.shares.is_empty() {
+            states.insert(name.to_owned(), saved);
+        }
+    }
+    states
+}
+
+/// Reads what this rank loads of a checkpoint: each rank reads the files of rank 0 and its own, and
+/// those of other ranks only if another number of ranks has written it, or if the states that are
+/// divided are divided differently now. Of these, it reads one after the other, and keeps what it
+/// needs. Every rank must call this.
 ///
 /// # Errors
 ///
-/// Returns an error if the states of another number of ranks do not fit together.
-pub(crate) fn select(parts: &[Box<dyn Part>], ranks: Vec<States>, rank: u32, size: u32) -> Result<States> {
-    if ranks.len() != size as usize {
-        return join(parts, ranks, rank);
+/// Returns an error if a file is missing or damaged, if a state has a value that no run can have,
+/// or if the states of another number of ranks do not fit together.
+pub(crate) fn select(
+    run: &Run,
+    parts: &[Box<dyn Part>],
+    saved: &mut SavedStates<'_>,
+    written_by: u32,
+) -> Result<States> {
+    let mut states = std::mem::take(&mut saved.main);
+    validate(parts, &states)?;
+    if written_by == run.ranks.world.size() {
+        select_own(run, parts, saved, &mut states)?;
+        return Ok(states);
     }
-    let mut ranks = ranks.into_iter();
-    let mut main = ranks.next().unwrap_or_default();
-    let Some(mut own) = ranks.nth((rank as usize).wrapping_sub(1)) else { return Ok(main) };
-    for part in parts.iter().filter(|part| part.scope() == Scope::Run) {
-        own.extend(main.remove_entry(&*part.name()));
-    }
-    Ok(own)
-}
-
-/// Joins the states of all ranks that wrote a checkpoint for a rank of another number of ranks.
-fn join(parts: &[Box<dyn Part>], mut ranks: Vec<States>, rank: u32) -> Result<States> {
-    let mut joined = States::new();
-    for part in parts {
-        let name = part.name();
-        let states: Vec<Saved> = ranks.iter_mut().filter_map(|states| states.remove(&*name)).collect();
-        if !states.is_empty() {
-            joined.insert(name.into_owned(), part.join(rank, states)?);
+    for other in 1..written_by {
+        let mut other = saved.take_rank(other)?;
+        validate(parts, &other)?;
+        take_shares(run, parts, &mut states, &mut other);
+        for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
+            let name = &*part.name();
+            match (states.get_mut(name), other.remove(name)) {
+                (Some(merged), Some(other)) => part.merge(run.rank, merged, other)?,
+                (None, Some(other)) => drop(states.insert(name.to_owned(), other)),
+                (_, None) => {}
+            }
         }
     }
-    // What no part of this trainer has is reported later.
-    joined.extend(ranks.into_iter().next().unwrap_or_default());
-    Ok(joined)
+    for part in parts {
+        let name = &*part.name();
+        if let Some(merged) = states.remove(name) {
+            states.insert(name.to_owned(), part.merged(run.rank, written_by, merged)?);
+        }
+    }
+    Ok(states)
+}
+
+/// Replaces the states of rank 0 with those of this rank, if the same number of ranks resumes.
+fn select_own(
+    run: &Run,
+    parts: &[Box<dyn Part>],
+    saved: &mut SavedStates<'_>,
+    states: &mut States,
+) -> Result<()> {
+    let world = &run.ranks.world;
+    if world.is_solo() {
+        return Ok(());
+    }
+    let rank = world.rank();
+    let mut own = if rank == 0 { States::new() } else { saved.take_rank(rank)? };
+    validate(parts, &own)?;
+    let has_share = own.values().any(|saved| !saved.shares.is_empty());
+    // Whether another rank needs something of the share that this rank has saved.
+    let is_needed_elsewhere = parts.iter().any(|part| {
+        let name = &*part.name();
+        let is_elsewhere = |name: &String| !part.is_in_share(run, name);
+        match rank {
+            0 => {
+                part.is_divided(run)
+                    && states.get(name).is_some_and(|saved| saved.tensors.keys().any(is_elsewhere))
+            }
+            _ => own.get(name).is_some_and(|saved| {
+                !saved.shares.is_empty() && (!part.is_divided(run) || saved.shares.keys().any(is_elsewhere))
+            }),
+        }
+    });
+    take_shares(run, parts, states, &mut own);
+    if rank > 0 {
+        for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
+            states.remove(&*part.name());
+        }
+        states.extend(own);
+    }
+    let flags = [has_share, is_needed_elsewhere].map(|flag| f64::from(u8::from(flag)));
+    let ([have_shares, are_needed_elsewhere], []) = world.combine(flags, [], "the shares in a checkpoint")?;
+    if have_shares > 0.0 && are_needed_elsewhere > 0.0 {
+        for other in (1..world.size()).filter(|other| *other != rank) {
+            take_shares(run, parts, states, &mut saved.take_rank(other)?);
+        }
+    }
+    Ok(())
+}
+
+/// Moves the shares of a rank that this rank needs to the states that it loads.
+fn take_shares(run: &Run, parts: &[Box<dyn Part>], states: &mut States, of_rank: &mut States) {
+    for part in parts.iter().filter(|part| part.scope() == Scope::Run) {
+        let name = &*part.name();
+        let shares = of_rank.remove(name).map(|saved| saved.shares).unwrap_or_default();
+        if let Some(saved) = states.get_mut(name) {
+            saved.tensors.extend(shares.into_iter().filter(|(name, _)| part.is_in_share(run, name)));
+        }
+    }
+}
+
+/// Checks the values of states by themselves.
+fn validate(parts: &[Box<dyn Part>], states: &States) -> Result<()> {
+    for part in parts {
+        let saved = states.get(&*part.name()).filter(|saved| saved.shares.is_empty());
+        saved.map_or(Ok(()), |saved| part.validate(saved))?;
+    }
+    Ok(())
 }
 
 /// Describes a saved state for which this trainer has no part.

@@ -102,23 +102,25 @@ impl Part for Gradients {
     }
 
     /// The gradients of the ranks are averaged, and a missing one counts as 0.
-    fn join(&self, _rank: u32, states: Vec<Saved>) -> Result<Saved> {
+    fn merge(&self, _rank: u32, merged: &mut Saved, other: Saved) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
-        let written_by = states.len() as f64;
-        let mut states = states.into_iter();
-        let mut joined = states.next().unwrap_or_default();
-        for (name, grad) in states.flat_map(|saved| saved.tensors) {
-            let sum = match joined.tensors.get(&name) {
+        for (name, grad) in other.tensors {
+            let sum = match merged.tensors.get(&name) {
                 Some(sum) => sum.f_add(&grad)?,
                 None => grad,
             };
-            joined.tensors.insert(name, sum);
+            merged.tensors.insert(name, sum);
         }
-        if written_by > 1.0 {
-            for grad in joined.tensors.values_mut() {
-                *grad = grad.f_div_scalar(written_by)?;
+        Ok(())
+    }
+
+    fn merged(&self, _rank: u32, written_by: u32, mut merged: Saved) -> Result<Saved> {
+        let _no_grad = tch::no_grad_guard();
+        if written_by > 1 {
+            for grad in merged.tensors.values_mut() {
+                *grad = grad.f_div_scalar(f64::from(written_by))?;
             }
         }
-        Ok(joined)
+        Ok(merged)
     }
 }

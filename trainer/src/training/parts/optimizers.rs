@@ -73,10 +73,22 @@ impl Part for OptimizerState {
             saved.set("accumulated", &accumulated)?;
             saved.set("is_current", &(part == optimizers.current_name()))?;
         }
-        for (name, tensor) in optimizer.gather_state()? {
+        for (name, tensor) in optimizer.state() {
             saved.set_tensor(&name, &tensor)?;
         }
+        if optimizer.state_is_divided()? {
+            saved.shares = std::mem::take(&mut saved.tensors);
+        }
         Ok(saved)
+    }
+
+    /// Outside of an entry point, where nothing is loaded, the answer does not matter.
+    fn is_divided(&self, run: &Run) -> bool {
+        self.optimizer(run).and_then(Optimizer::state_is_divided).unwrap_or(false)
+    }
+
+    fn is_in_share(&self, run: &Run, name: &str) -> bool {
+        self.optimizer(run).is_ok_and(|optimizer| optimizer.is_in_share(name))
     }
 
     fn why_inexact(&self, run: &Run) -> Option<String> {
@@ -153,7 +165,8 @@ impl Part for OptimizerState {
                 }
             }
         }
-        let tensors = saved.tensors.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+        let tensors = saved.tensors.iter().chain(&saved.shares);
+        let tensors = tensors.map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
         optimizer.load_state(&tensors.collect::<NamedTensors>())?;
         let used_lrs = value(name, "used_lrs", saved)?;
         optimizers.restore(

@@ -23,8 +23,9 @@ pub(crate) trait Part {
         None
     }
 
-    /// Returns the current state, with tensors that share their storage with the run. Every rank
-    /// calls this for every part, so it may be a collective.
+    /// Returns the current state, with tensors that share their storage with the run. Tensors of a
+    /// state that is divided among the ranks are in [`Saved::shares`], and each rank saves them,
+    /// also of a part whose scope is [`Scope::Run`]. Every rank calls this for every part.
     ///
     /// # Errors
     ///
@@ -101,14 +102,35 @@ pub(crate) trait Part {
     /// Returns an error if the state does not match the run, or if libtorch fails.
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()>;
 
-    /// Returns what this rank loads of the states of all ranks that wrote a checkpoint, if it was
-    /// another number of ranks. Defaults to the state of the first one.
+    /// Whether the state is divided among the ranks of this run.
+    fn is_divided(&self, _run: &Run) -> bool {
+        false
+    }
+
+    /// Whether this rank loads a tensor of a divided state.
+    fn is_in_share(&self, _run: &Run, _name: &str) -> bool {
+        true
+    }
+
+    /// Adds the state of another rank that wrote the checkpoint to that of the ranks before it, if
+    /// another number of ranks resumes. Called in the order of the ranks. Defaults to keeping the
+    /// state of rank 0.
     ///
     /// # Errors
     ///
     /// Returns an error if the states do not fit together.
-    fn join(&self, _rank: u32, states: Vec<Saved>) -> Result<Saved> {
-        Ok(states.into_iter().next().unwrap_or_default())
+    fn merge(&self, _rank: u32, _merged: &mut Saved, _other: Saved) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns what this rank loads of the merged states of `written_by` ranks, if another number
+    /// of ranks resumes. Defaults to all of it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the states do not fit together.
+    fn merged(&self, _rank: u32, _written_by: u32, merged: Saved) -> Result<Saved> {
+        Ok(merged)
     }
 }
 
@@ -117,7 +139,7 @@ pub(crate) trait Part {
 pub(crate) enum Scope {
     /// Rank 0, because the state is the same on all ranks.
     Run,
-    /// Each rank, because their states differ.
+    /// Each rank, because their states differ. Each writes its own into its files.
     Rank,
 }
 

@@ -65,7 +65,7 @@ impl Part for RandomState {
     }
 
     /// The ranks draw different numbers: each except rank 0 keeps its own state.
-    fn join(&self, rank: u32, states: Vec<Saved>) -> Result<Saved> {
-        Ok(states.into_iter().next().filter(|_| rank == 0).unwrap_or_default())
+    fn merged(&self, rank: u32, _written_by: u32, merged: Saved) -> Result<Saved> {
+        Ok(if rank == 0 { merged } else { Saved::new() })
     }
 }

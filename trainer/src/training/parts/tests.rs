@@ -1,5 +1,5 @@
 //! A new piece of state is one `impl Part` and its line in [`parts`](super::parts): it is then
-//! saved, gathered from all ranks, resumed, and restored after a trial.
+//! saved and resumed, by each rank its own, and restored after a trial.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -94,7 +94,7 @@ fn a_new_part_is_saved_and_resumed_and_restored_after_a_trial() -> Result<()> {
 
 #[cfg(all(feature = "distributed", target_os = "linux"))]
 #[test]
-fn a_new_part_is_gathered_from_all_ranks() -> Result<()> {
+fn a_new_part_is_saved_and_resumed_by_each_rank() -> Result<()> {
     use std::sync::mpsc;
 
     use crate::testing::{Ranks, once};
