@@ -61,6 +61,7 @@ KILLS ?= 300
 soak: libtorch
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests --test faults $(FEATURES) -- --nocapture --test-threads 1
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests --test it $(FEATURES) averaging::a_run_killed -- --nocapture
+	TRAINER_SOAK=$(KILLS) cargo test -q -p tests --test it $(FEATURES) rank_checkpoints::ranks_killed -- --nocapture
 	TRAINER_FORGED_MANIFESTS=100000 cargo test -q -p tests --test it $(FEATURES) forged_manifests::
 
 interop: libtorch

@@ -44,8 +44,8 @@ pub(super) fn torchrun_test(options: &[&str], test: &str) -> Command {
 /// The environment variable with the folder of a run of [`child`].
 const FOLDER: &str = "TRAINER_TORCHRUN_FOLDER";
 /// The environment variable with the mishap of a run: `kill=10` kills one rank in each of the first
-/// ten attempts, at a random moment, which in every other attempt is within a save; `error`, `panic`
-/// and `stop` happen to rank 1 in the first attempt.
+/// ten attempts, at a random moment, which in half of the attempts is within a save; `error`,
+/// `panic` and `stop` happen to rank 1 in the first attempt.
 const MISHAP: &str = "TRAINER_TORCHRUN_MISHAP";
 /// The environment variable with the seed of the random moments.
 const SEED: &str = "TRAINER_TORCHRUN_SEED";

@@ -27,7 +27,7 @@
 //! | `optimizer.safetensors` | the optimizers' tensors |
 //! | `state.safetensors` | gradients of an open accumulation window, random state, tensors of hooks |
 //! | `history.jsonl` | the history and the results of entry points; checkpoints of one folder share it |
-//! | `rank-00001.safetensors` | in several processes, the tensors of rank 1 that differ from rank 0 |
+//! | `rank-00001.safetensors` | in several processes, the tensors of rank 1 that rank 0 lacks |
 //! | `rank-00001.json` | the values of rank 1, the hash of its tensors, and the name of the save |
 //!
 //! What differs between [several processes](crate::distributed) is the random state, the state of

@@ -17,10 +17,10 @@ impl<P> Cx<P> {
     /// between two training batches, between two epochs, or when the fit ends.
     ///
     /// In [several processes](crate::distributed), a request on any rank takes effect on all of
-    /// them before the same batch, and each requested folder is written once, by all ranks together:
-    /// all must be able to write it. After an error,
-    /// when the ranks are disconnected, only requests on rank 0 take effect, and their checkpoints
-    /// cannot be resumed exactly; on the other ranks, a request only leads to a warning.
+    /// them before the same batch, and each requested folder is written once, by all ranks
+    /// together: all must be able to write it. After an error, when the ranks are disconnected,
+    /// only requests on rank 0 take effect, and their checkpoints cannot be resumed exactly; on the
+    /// other ranks, a request only leads to a warning.
     ///
     /// An existing checkpoint or an empty folder at this path is replaced atomically. Anything else
     /// at this path is left unchanged, and the run ends with an error.
