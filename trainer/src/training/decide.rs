@@ -110,9 +110,21 @@ impl Report {
     /// Returns the report of all ranks together, and what differs between them. `self` is the report
     /// of this rank.
     fn joined(self, maxima: &[f64; MAXIMA], [weight, samples]: [f64; 2]) -> (Self, Differences) {
-        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, is_writing, keep_state, roll_back, checkpoint]: [bool; FLAGS] =
-            std::array::from_fn(|nth| maxima[nth] > 0.0);
-        let pairs: [[f64; 2]; SAME] = std::array::from_fn(|nth| [maxima[FLAGS + 2 * nth], maxima[FLAGS + 2 * nth + 1]]);
+        let [
+            sigint,
+            sigterm,
+            sighup,
+            token,
+            stop,
+            end_epoch,
+            saves,
+            is_writing,
+            keep_state,
+            roll_back,
+            checkpoint,
+        ]: [bool; FLAGS] = std::array::from_fn(|nth| maxima[nth] > 0.0);
+        let pairs: [[f64; 2]; SAME] =
+            std::array::from_fn(|nth| [maxima[FLAGS + 2 * nth], maxima[FLAGS + 2 * nth + 1]]);
         let [exists, is_last, batches, steps, accumulated, trained] = pairs.map(is_same);
         let next = NextBatch { exists: pairs[0][0] > 0.0, is_last: pairs[1][0] > 0.0, weight, samples };
         let differences = Differences {
