@@ -107,6 +107,8 @@ mod sources;
 mod spike_guard;
 mod support;
 #[cfg(target_os = "linux")]
+#[cfg(target_os = "linux")]
+mod slurm;
 mod sync_batch_norm;
 mod tape;
 mod terminal;

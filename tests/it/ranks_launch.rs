@@ -78,7 +78,7 @@ fn a_rank_that_never_joins_is_an_error_at_the_timeout() {
     for ranks in [tcp_ranks(2, "2"), Ranks::new(2).env("TRAINER_RANK_TIMEOUT", "2")] {
         let texts = errors(ranks.results(|| if rank() == 0 { total() } else { Ok(0.0) }));
         assert!(texts[0].contains("rank 0 of 2 could not connect to the other ranks at"), "{texts:?}");
-        assert!(texts[0].contains("(timeout 2s)"), "{texts:?}");
+        assert!(texts[0].contains("(timeout 2s, started by torchrun)"), "{texts:?}");
         assert_eq!(texts[1], "");
     }
 }

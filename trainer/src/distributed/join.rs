@@ -51,9 +51,10 @@ fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
         Store::File(path) => path.display().to_string(),
         Store::Tcp(host, port) => format!("{host}:{port}"),
     };
+    let by = launch.launcher.map_or_else(String::new, |launcher| format!(", started by {launcher}"));
     let failed = |why: &str| {
         Error::msg(format!(
-            "rank {rank} of {size} could not connect to the other ranks at {address} (timeout {timeout:?}): check that all of \
+            "rank {rank} of {size} could not connect to the other ranks at {address} (timeout {timeout:?}{by}): check that all of \
              them were started with this address, and that no other program uses it ({why})"
         ))
     };

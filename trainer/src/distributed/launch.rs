@@ -11,8 +11,12 @@ use crate::error::{Error, Result};
 /// The default time for which a rank waits for the others.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
-/// The port of a SLURM or MPI job that does not set `MASTER_PORT`: the default of torchrun.
+/// The port of an MPI job that does not set `MASTER_PORT`: the default of torchrun.
 const PORT: u16 = 29_500;
+
+/// The first of the ports of SLURM jobs that do not set `MASTER_PORT`, and their number: below the
+/// ports that Linux assigns by itself. Steps that run at the same time have different ones.
+const SLURM_PORTS: (u64, u64) = (15_000, 10_000);
 
 /// The rank of this process, the number of processes, and the address through which they connect.
 ///
@@ -39,6 +43,8 @@ pub struct Launch {
     pub(super) attempt: u64,
     /// Whether a process of the launcher serves the store, instead of rank 0.
     pub(super) has_agent: bool,
+    /// The name of the launcher, if its variables were read.
+    pub(super) launcher: Option<&'static str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +61,10 @@ struct Launcher {
     local_rank: &'static str,
     /// The variables that together identify the job.
     job: &'static [&'static str],
+    /// The number of times that the program was restarted.
+    attempt: Option<&'static str>,
+    /// How a user passes the address of rank 0.
+    pass_address: &'static str,
 }
 
 const LAUNCHERS: [Launcher; 4] = [
@@ -64,6 +74,8 @@ const LAUNCHERS: [Launcher; 4] = [
         rank: "RANK",
         local_rank: "LOCAL_RANK",
         job: &["TORCHELASTIC_RUN_ID"],
+        attempt: Some("TORCHELASTIC_RESTART_COUNT"),
+        pass_address: "start the processes with `torchrun`",
     },
     // Only `srun` sets `SLURM_STEP_NUM_TASKS`: a shell within an allocation is one process.
     Launcher {
@@ -72,6 +84,8 @@ const LAUNCHERS: [Launcher; 4] = [
         rank: "SLURM_PROCID",
         local_rank: "SLURM_LOCALID",
         job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+        attempt: Some("SLURM_RESTART_COUNT"),
+        pass_address: "start the processes with `srun`, which sets `SLURM_STEP_NODELIST`",
     },
     Launcher {
         name: "Open MPI",
@@ -79,6 +93,8 @@ const LAUNCHERS: [Launcher; 4] = [
         rank: "OMPI_COMM_WORLD_RANK",
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         job: &["PMIX_NAMESPACE"],
+        attempt: None,
+        pass_address: "Open MPI does not say on which host rank 0 is: pass it, as in `mpirun -x MASTER_ADDR=node-1 …`",
     },
     Launcher {
         name: "MPICH",
@@ -86,6 +102,8 @@ const LAUNCHERS: [Launcher; 4] = [
         rank: "PMI_RANK",
         local_rank: "MPI_LOCALRANKID",
         job: &["PMI_JOBID"],
+        attempt: None,
+        pass_address: "MPICH and Intel MPI do not say on which host rank 0 is: pass it, as in `mpirun -genv MASTER_ADDR node-1 …`",
     },
 ];
 
@@ -105,8 +123,17 @@ impl Launch {
     }
 
     fn new(rank: u32, size: u32, store: Store) -> Self {
-        let job = String::new();
-        Launch { rank, size, local_rank: rank, store, timeout: TIMEOUT, job, attempt: 0, has_agent: false }
+        Launch {
+            rank,
+            size,
+            local_rank: rank,
+            store,
+            timeout: TIMEOUT,
+            job: String::new(),
+            attempt: 0,
+            has_agent: false,
+            launcher: None,
+        }
     }
 
     /// Sets the id of the job that the processes belong to, which must be the same in all of them.
@@ -162,15 +189,28 @@ impl Launch {
         self.local_rank
     }
 
+    /// The launcher whose variables [`from_env`](Launch::from_env) has read: `torchrun`, `SLURM`,
+    /// `Open MPI` or `MPICH` (which Intel MPI is as well); `None` for [`tcp`](Launch::tcp) and
+    /// [`file`](Launch::file).
+    #[must_use]
+    pub fn launcher(&self) -> Option<&'static str> {
+        self.launcher
+    }
+
     /// Reads the variables of torchrun (`WORLD_SIZE`, `RANK`, `LOCAL_RANK`, `MASTER_ADDR`,
-    /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI or MPICH. Returns `None` if no
-    /// launcher has set its variables, or if there is only one process.
+    /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI, or MPICH and Intel MPI. Returns
+    /// `None` if no launcher has set its variables, or if there is only one process: also in a
+    /// shell or a script within an allocation of SLURM, which is not started with `srun`.
     ///
-    /// A `MASTER_ADDR` that begins with `file://` is the path of a file. For SLURM and MPI,
-    /// `MASTER_PORT` defaults to 29500, and `MASTER_ADDR` must be set to the host of rank 0 unless
-    /// all processes are on one host. `TRAINER_RANK_TIMEOUT` sets the timeout in seconds. The
-    /// [job](Launch::job) is `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID` with `SLURM_STEP_ID`,
-    /// `PMIX_NAMESPACE` or `PMI_JOBID`.
+    /// A `MASTER_ADDR` that begins with `file://` is the path of a file. With SLURM, neither
+    /// `MASTER_ADDR` nor `MASTER_PORT` is needed: they default to the first host of
+    /// `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, and to a port that follows from the ids of
+    /// the job and the step. With MPI, `MASTER_PORT` defaults to 29500, and `MASTER_ADDR` must be
+    /// set to the host of rank 0 unless all processes are on one host. `TRAINER_RANK_TIMEOUT` sets
+    /// the timeout in seconds. The [job](Launch::job) is `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID` with
+    /// `SLURM_STEP_ID`, `PMIX_NAMESPACE` or `PMI_JOBID`. Restarts, which
+    /// `TORCHELASTIC_RESTART_COUNT` and `SLURM_RESTART_COUNT` count, do not meet the processes of
+    /// an earlier attempt.
     ///
     /// # Errors
     ///
@@ -214,13 +254,13 @@ impl Launch {
         let host = match vars.text("MASTER_ADDR")? {
             Some(host) => host,
             None if !is_torchrun && vars.is_one_host(size)? => "127.0.0.1".to_owned(),
-            None => return Err(vars.missing("MASTER_ADDR")),
+            None => vars.first_host()?.ok_or_else(|| vars.missing("MASTER_ADDR"))?,
         };
         let store = match host.strip_prefix("file://") {
             Some(path) => Store::File(path.into()),
             None => {
                 let port = vars.number("MASTER_PORT")?;
-                let port = if is_torchrun { port } else { port.or(Some(PORT)) };
+                let port = if is_torchrun || port.is_some() { port } else { Some(vars.port()?) };
                 Store::Tcp(host, port.ok_or_else(|| vars.missing("MASTER_PORT"))?)
             }
         };
@@ -232,13 +272,23 @@ impl Launch {
                 ))
             })
         })?;
-        let attempt: u64 = vars.number("TORCHELASTIC_RESTART_COUNT")?.unwrap_or(0);
+        let attempt = launcher.attempt.map_or(Ok(None), |name| vars.number::<u64>(name))?.unwrap_or(0);
         let has_agent = vars.text("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
         let mut job = Vec::new();
         for name in launcher.job {
             job.extend(vars.text(name)?);
         }
-        Ok(Some(Launch { rank, size, local_rank, store, timeout, job: job.join("."), attempt, has_agent }))
+        Ok(Some(Launch {
+            rank,
+            size,
+            local_rank,
+            store,
+            timeout,
+            job: job.join("."),
+            attempt,
+            has_agent,
+            launcher: Some(launcher.name),
+        }))
     }
 }
 
@@ -272,11 +322,43 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
     }
 
     fn missing(&self, name: &str) -> Error {
-        let Launcher { name: launcher, size, .. } = self.launcher;
+        let Launcher { name: launcher, size, pass_address, .. } = self.launcher;
+        let start = if name == "MASTER_ADDR" { pass_address } else { LAUNCHERS[0].pass_address };
         Error::usage(format!(
-            "the environment variable `{name}` is not set, but `{size}` ({launcher}) is greater than 1: start the \
-             processes with `torchrun`, set the variable, or unset `{size}` to train in this process alone"
+            "the environment variable `{name}` is not set, but `{size}` ({launcher}) is greater than 1: {start}, set the \
+             variable, or unset `{size}` to train in this process alone"
         ))
+    }
+
+    /// Returns the first host of a SLURM job, on which rank 0 runs.
+    fn first_host(&self) -> Result<Option<String>> {
+        if self.launcher.name != "SLURM" {
+            return Ok(None);
+        }
+        for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"] {
+            if let Some(list) = self.text(name)? {
+                return first_of(&list).map(Some).ok_or_else(|| {
+                    Error::usage(format!(
+                        "the environment variable `{name}` is `{list}`: expected a list of hosts, as in \
+                         `node[01-03,07],gpu-1`; set `MASTER_ADDR` to the host of rank 0"
+                    ))
+                });
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns the port of a job that sets none.
+    fn port(&self) -> Result<u16> {
+        if self.launcher.name != "SLURM" {
+            return Ok(PORT);
+        }
+        let job: u64 = self.number("SLURM_JOB_ID")?.unwrap_or(0);
+        let step: u64 = self.number("SLURM_STEP_ID")?.unwrap_or(0);
+        let (first, count) = SLURM_PORTS;
+        // A prime number: the steps of a job and the next jobs have different ports.
+        let nth = (job % count + step % count * 97) % count;
+        Ok(u16::try_from(first + nth).expect("below 25,000"))
     }
 
     /// Whether all processes of an MPI or SLURM job are on this host.
@@ -288,6 +370,23 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
         };
         Ok(self.number::<u32>(local)? == Some(size))
     }
+}
+
+/// Returns the first host of a list, as SLURM writes it: `node[01-03,07],gpu-1`.
+fn first_of(list: &str) -> Option<String> {
+    let mut host = String::new();
+    let mut rest = list.trim();
+    loop {
+        let (name, others) = rest.split_at(rest.find(['[', ',']).unwrap_or(rest.len()));
+        host.push_str(name);
+        let Some(ranges) = others.strip_prefix('[') else { break };
+        let (ranges, after) = ranges.split_once(']')?;
+        let number = ranges.split([',', '-']).next().filter(|number| !number.is_empty())?;
+        host.push_str(number);
+        rest = after;
+    }
+    let is_name = |letter: char| letter.is_alphanumeric() || ".-_".contains(letter);
+    (!host.is_empty() && host.chars().all(is_name)).then_some(host)
 }
 
 #[cfg(test)]
@@ -311,7 +410,9 @@ mod tests {
 
     #[test]
     fn the_variables_of_each_launcher_are_read() {
-        let expected = Launch { local_rank: 1, ..Launch::tcp(3, 4, "node-1", 1234) };
+        let by = |launcher| Some(launcher);
+        let expected =
+            Launch { local_rank: 1, launcher: by("torchrun"), ..Launch::tcp(3, 4, "node-1", 1234) };
         assert_eq!(read(&TORCHRUN).unwrap().unwrap(), expected);
         let slurm = [
             ("SLURM_STEP_NUM_TASKS", "4"),
@@ -320,7 +421,8 @@ mod tests {
             ("SLURM_STEP_NUM_NODES", "1"),
             ("MASTER_PORT", "1234"),
         ];
-        let expected = Launch { local_rank: 1, ..Launch::tcp(3, 4, "127.0.0.1", 1234) };
+        let expected =
+            Launch { local_rank: 1, launcher: by("SLURM"), ..Launch::tcp(3, 4, "127.0.0.1", 1234) };
         assert_eq!(read(&slurm).unwrap().unwrap(), expected);
         let mpi = [
             ("OMPI_COMM_WORLD_SIZE", "2"),
@@ -328,13 +430,135 @@ mod tests {
             ("OMPI_COMM_WORLD_LOCAL_RANK", "1"),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
         ];
-        assert_eq!(read(&mpi).unwrap().unwrap(), Launch::tcp(1, 2, "127.0.0.1", PORT));
+        let expected = Launch { launcher: by("Open MPI"), ..Launch::tcp(1, 2, "127.0.0.1", PORT) };
+        assert_eq!(read(&mpi).unwrap().unwrap(), expected);
+        let mpich =
+            [("PMI_SIZE", "3"), ("PMI_RANK", "2"), ("MPI_LOCALRANKID", "0"), ("MASTER_ADDR", "node-1")];
+        let expected = Launch { local_rank: 0, launcher: by("MPICH"), ..Launch::tcp(2, 3, "node-1", PORT) };
+        assert_eq!(read(&mpich).unwrap().unwrap(), expected);
         let file = [("WORLD_SIZE", "2"), ("RANK", "1"), ("MASTER_ADDR", "file:///tmp/meet")];
-        assert_eq!(read(&file).unwrap().unwrap(), Launch::file(1, 2, "/tmp/meet"));
+        let expected = Launch { launcher: by("torchrun"), ..Launch::file(1, 2, "/tmp/meet") };
+        assert_eq!(read(&file).unwrap().unwrap(), expected);
         assert_eq!(read(&[]).unwrap(), None);
         assert_eq!(read(&[("WORLD_SIZE", "1")]).unwrap(), None);
-        // A shell within an allocation.
-        assert_eq!(read(&[("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")]).unwrap(), None);
+    }
+
+    /// What `srun` sets for a task of a job on several hosts.
+    const SRUN: [(&str, &str); 8] = [
+        ("SLURM_STEP_NUM_TASKS", "8"),
+        ("SLURM_NTASKS", "8"),
+        ("SLURM_STEP_NUM_NODES", "4"),
+        ("SLURM_PROCID", "5"),
+        ("SLURM_LOCALID", "1"),
+        ("SLURM_JOB_ID", "1234567"),
+        ("SLURM_STEP_ID", "0"),
+        ("SLURM_STEP_NODELIST", "node[01-03,07]"),
+    ];
+
+    fn srun_with(vars: &[(&'static str, &'static str)]) -> Result<Option<Launch>, String> {
+        let own = SRUN.into_iter().filter(|(name, _)| vars.iter().all(|(other, _)| name != other));
+        // An empty value means that the variable is not set.
+        let all: Vec<_> = own.chain(vars.iter().copied()).filter(|(_, value)| !value.is_empty()).collect();
+        read(&all)
+    }
+
+    #[test]
+    fn tasks_of_srun_need_no_variables_that_are_set_by_hand() {
+        let launch = srun_with(&[]).unwrap().unwrap();
+        let expected = Launch {
+            local_rank: 1,
+            job: "1234567.0".to_owned(),
+            launcher: Some("SLURM"),
+            ..Launch::tcp(5, 8, "node01", 19_567)
+        };
+        assert_eq!(launch, expected);
+        let store = |vars: &[(&'static str, &'static str)]| srun_with(vars).unwrap().unwrap().store;
+        let tcp = |host: &str, port| Store::Tcp(host.to_owned(), port);
+        // Without the list of the step, the one of the job.
+        let job = ("SLURM_JOB_NODELIST", "gpu-1,gpu-2");
+        assert_eq!(store(&[("SLURM_STEP_NODELIST", ""), job]), tcp("gpu-1", 19_567));
+        assert_eq!(store(&[job]), tcp("node01", 19_567));
+        // Variables that are set by hand are used.
+        assert_eq!(store(&[("MASTER_ADDR", "other"), ("MASTER_PORT", "7")]), tcp("other", 7));
+        assert_eq!(store(&[("MASTER_ADDR", "file:///a/b")]), Store::File("/a/b".into()));
+        // Other steps, other jobs and one host.
+        assert_eq!(store(&[("SLURM_STEP_ID", "3")]), tcp("node01", 19_858));
+        assert_eq!(store(&[("SLURM_JOB_ID", "1234568")]), tcp("node01", 19_568));
+        assert_eq!(store(&[("SLURM_STEP_NUM_NODES", "1")]), tcp("127.0.0.1", 19_567));
+        assert_eq!(store(&[("SLURM_STEP_ID", "4294967295")]), tcp("node01", 17_182));
+        let restarted = srun_with(&[("SLURM_RESTART_COUNT", "2")]).unwrap().unwrap();
+        assert_eq!((restarted.attempt, launch.attempt), (2, 0));
+        assert_ne!(restarted.prefix(), launch.prefix());
+        // torchrun within a task.
+        let inner = srun_with(&TORCHRUN).unwrap().unwrap();
+        assert_eq!((inner.launcher(), inner.size()), (Some("torchrun"), 4));
+    }
+
+    #[test]
+    fn a_process_of_a_slurm_job_that_srun_has_not_started_is_alone() {
+        let alone = [
+            // A shell of `salloc`, and the script of `sbatch`.
+            &[("SLURM_STEP_NUM_TASKS", "")][..],
+            &[("SLURM_STEP_NUM_TASKS", ""), ("SLURM_PROCID", "0"), ("SLURM_JOB_NODELIST", "node[1-4]")],
+            // A task by itself, as `srun --pty bash` starts it.
+            &[("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_PROCID", "0")],
+        ];
+        for vars in alone {
+            assert_eq!(srun_with(vars).unwrap(), None, "{vars:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_host_of_a_list_is_found() {
+        for (list, host) in [
+            ("node-1", Some("node-1")),
+            ("node[01-03,07],gpu-1", Some("node01")),
+            ("gpu-1,node[01-03]", Some("gpu-1")),
+            ("rack[2-3]-node[007,9].cluster", Some("rack2-node007.cluster")),
+            ("node[12]", Some("node12")),
+            ("10.0.0.[5-9]", Some("10.0.0.5")),
+            (" a ", Some("a")),
+            ("", None),
+            ("node[01-03", None),
+            ("node[]", None),
+            ("node]1", None),
+            ("two words", None),
+            (",a", None),
+        ] {
+            assert_eq!(first_of(list).as_deref(), host, "{list}");
+        }
+    }
+
+    #[test]
+    fn a_missing_address_is_an_error_that_says_how_to_pass_it() {
+        let mpi = [
+            ("OMPI_COMM_WORLD_SIZE", "4"),
+            ("OMPI_COMM_WORLD_RANK", "1"),
+            ("OMPI_COMM_WORLD_LOCAL_SIZE", "2"),
+        ];
+        let mpich = [("PMI_SIZE", "4"), ("PMI_RANK", "1"), ("MPI_LOCALNRANKS", "2")];
+        for (result, expected) in [
+            (
+                read(&mpi),
+                "(Open MPI) is greater than 1: Open MPI does not say on which host rank 0 is: pass it, as in `mpirun -x MASTER_ADDR=node-1 …`",
+            ),
+            (
+                read(&mpich),
+                "(MPICH) is greater than 1: MPICH and Intel MPI do not say on which host rank 0 is: pass it, as in `mpirun -genv MASTER_ADDR node-1 …`",
+            ),
+            (
+                srun_with(&[("SLURM_STEP_NODELIST", "")]),
+                "start the processes with `srun`, which sets `SLURM_STEP_NODELIST`",
+            ),
+            (
+                srun_with(&[("SLURM_STEP_NODELIST", "node[")]),
+                "`SLURM_STEP_NODELIST` is `node[`: expected a list of hosts",
+            ),
+            (srun_with(&[("SLURM_JOB_ID", "x")]), "`SLURM_JOB_ID` is `x`: expected a number of type `u64`"),
+        ] {
+            let error = result.unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
     }
 
     #[test]

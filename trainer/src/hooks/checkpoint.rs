@@ -1,6 +1,7 @@
 //! The built-in policy for writing and keeping checkpoints.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,9 @@ pub struct Checkpoint {
     on_error: bool,
     on_cancel: bool,
     in_background: bool,
+    requeue: bool,
+    /// The step of the checkpoint that SIGUSR1 has requested, after which the job is requeued.
+    requeue_at: Option<u64>,
     /// The locked folder; `None` outside of fits, and in a smoke test, which writes no checkpoints.
     folder: Option<CheckpointFolder>,
     /// Whether the current fit has begun, or was resumed, so that there is something to save.
@@ -112,6 +116,8 @@ impl Checkpoint {
             on_error: false,
             on_cancel: true,
             in_background: false,
+            requeue: false,
+            requeue_at: None,
             folder: None,
             has_begun: false,
             requested: (Instant::now(), 0),
@@ -184,6 +190,24 @@ impl Checkpoint {
     #[must_use]
     pub fn in_background(mut self, in_background: bool) -> Self {
         self.in_background = in_background;
+        self
+    }
+
+    /// Whether the job of SLURM is requeued (`scontrol requeue`) as soon as the checkpoint that
+    /// SIGUSR1 has requested is on disk. Defaults to `false`. SLURM then ends the job, and starts
+    /// it again when it has room; with [`Resume::Auto`](crate::checkpoint::Resume::Auto), the
+    /// program continues from that checkpoint. The signal must come long enough before the end of
+    /// the job:
+    ///
+    /// ```sh
+    /// #SBATCH --signal=USR1@120 --requeue --open-mode=append
+    /// srun ./my-program
+    /// ```
+    ///
+    /// A warning says that the job was requeued, or why it was not, as outside of SLURM.
+    #[must_use]
+    pub fn requeue(mut self, requeue: bool) -> Self {
+        self.requeue = requeue;
         self
     }
 
@@ -402,6 +426,9 @@ impl Checkpoint {
             _ => false,
         };
         let is_requested = cx.take_checkpoint_request();
+        if is_requested && self.requeue {
+            self.requeue_at = Some(step.batches_seen);
+        }
         if is_due || is_requested || self.every_time.is_some_and(|time| self.requested.0.elapsed() >= time) {
             self.request(cx)?;
         }
@@ -499,12 +526,40 @@ impl Checkpoint {
         let Some(step) = self.step_of(cx.checkpoint()) else { return Ok(()) };
         self.kept = self.with(step);
         self.best_requested.retain(|(own, _)| *own != step);
+        if self.requeue_at.take_if(|at| *at <= step).is_some() {
+            cx.warn(requeue());
+        }
         self.prune()
     }
 
     /// Unlocks the folder.
     fn teardown(&mut self, _: &Cx<Main<Teardown>>) {
         (self.folder, self.has_begun) = (None, false);
+        self.requeue_at = None;
+    }
+}
+
+/// Asks SLURM to end the current job and to start it again, and describes what came of it.
+fn requeue() -> String {
+    let var = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let array = var("SLURM_ARRAY_JOB_ID").zip(var("SLURM_ARRAY_TASK_ID"));
+    let Some(job) = array.map(|(job, task)| format!("{job}_{task}")).or_else(|| var("SLURM_JOB_ID")) else {
+        return "SIGUSR1 requests to requeue the job, but this is not a job of SLURM, because `SLURM_JOB_ID` is not set: the run \
+                continues"
+            .to_owned();
+    };
+    match Command::new("scontrol").args(["requeue", &job]).output() {
+        Ok(output) if output.status.success() => {
+            format!("requeued the job {job}: SLURM ends it, and starts it again when it has room")
+        }
+        Ok(output) => format!(
+            "`scontrol requeue {job}` failed ({}), so the run continues and SLURM does not start the job again: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        ),
+        Err(error) => format!(
+            "`scontrol requeue {job}` could not be started, so the run continues and SLURM does not start the job again: {error}"
+        ),
     }
 }
 

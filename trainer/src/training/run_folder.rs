@@ -8,6 +8,7 @@ use trainer_formats::run::{Extreme, Goal, MAX_WARNINGS, Metric, Origin, Process}
 
 use super::live;
 use crate::checkpoint::Resume;
+use crate::distributed::Launch;
 use crate::error::{Error, Result};
 use crate::hook::HookTable;
 use crate::io::files::{Lock, in_file};
@@ -108,6 +109,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
             }
             Some(mut earlier) if run.checkpoints.resume.is_some() => {
                 earlier.resumed.push(now());
+                earlier.launcher = launcher(run);
                 if run.checkpoints.skipped.iter().all(|entries| *entries == 0) {
                     // This entry point measures all of them again, or has them in its checkpoint.
                     earlier.metrics.clear();
@@ -244,10 +246,22 @@ pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<
     write_run_file(&file, folder)
 }
 
+/// Describes what started the processes that train together, if there are several.
+fn launcher(run: &Run) -> Option<String> {
+    let size = run.ranks.world.size();
+    if size == 1 {
+        return None;
+    }
+    let launch = Launch::from_env().ok().flatten().filter(|_| run.ranks.given.is_none());
+    let launcher = launch.as_ref().and_then(Launch::launcher).unwrap_or("the program");
+    Some(format!("{launcher}, {size} processes"))
+}
+
 /// Describes the run as it begins.
 fn describe(run: &Run, entry: &str) -> RunFile {
     let mut file = new_run_file(entry);
     file.device = format!("{:?}", run.model.device);
+    file.launcher = launcher(run);
     file.seed = run.settings.seed;
     file.command_line = (!run.folder.omits_command_line)
         .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());

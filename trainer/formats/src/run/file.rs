@@ -104,6 +104,9 @@ pub struct RunFile {
     pub device: String,
     /// The number of libtorch threads.
     pub threads: i32,
+    /// What started several processes that train together, and their number: `SLURM, 8 processes`.
+    #[serde(default)]
+    pub launcher: Option<String>,
     /// The seed of the trainer.
     pub seed: Option<u64>,
     /// The command line, unless the program keeps it out of the file.
@@ -175,6 +178,7 @@ impl RunFile {
             git_commit: None,
             device: String::new(),
             threads: 0,
+            launcher: None,
             seed: None,
             command_line: None,
             working_folder: None,
