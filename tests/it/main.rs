@@ -86,6 +86,8 @@ mod ranks_errors;
 #[cfg(target_os = "linux")]
 mod ranks_hooks;
 #[cfg(target_os = "linux")]
+mod ranks_gradients;
+#[cfg(target_os = "linux")]
 mod ranks_launch;
 #[cfg(target_os = "linux")]
 mod ranks_support;

@@ -42,6 +42,8 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 
 struct DdpReducer {
   std::shared_ptr<c10d::Reducer> reducer;
+  // Whether the graph is static and its first backward pass, which only records it, is to come.
+  bool records_graph = false;
   std::shared_ptr<c10d::Logger> logger;
 
   // A reducer holds the process group, and with it the connections.
@@ -401,10 +403,16 @@ char* trainer_reducer_new(World* world, at::Tensor** params, const char* const* 
         list, {static_cast<size_t>(first), static_cast<size_t>(bucket_bytes)});
     std::reverse(buckets.begin(), buckets.end());
     auto it = std::make_shared<DdpReducer>();
+    // A reducer moves gradients that exist already into its buckets, and then divides them instead of
+    // multiplying by the inverse: a run that is resumed within an accumulation window would differ
+    // in the last bits.
+    std::vector<at::Tensor> grads;
+    for (auto& param : list) grads.push_back(std::exchange(param.mutable_grad(), at::Tensor()));
     it->reducer = std::make_shared<c10d::Reducer>(
         list, buckets, group, std::vector<bool>(count, false), bucket_bytes, find_unused,
         /*gradient_as_bucket_view=*/true, by_index, first, /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false, std::vector<int64_t>{});
+    for (size_t i = 0; i < count; i++) list[i].mutable_grad() = grads[i];
     it->logger = std::make_shared<c10d::Logger>(it->reducer);
     it->reducer->set_logger(it->logger);
     world->reducers.push_back(it);
@@ -420,6 +428,15 @@ char* trainer_reducer_compress(World* world, std::shared_ptr<DdpReducer>* it, bo
   });
 }
 
+// Declares that all backward passes use the same parameters, before the first one.
+char* trainer_reducer_set_static(std::shared_ptr<DdpReducer>* it) {
+  return guarded([&] {
+    if (!(*it)->reducer) throw std::runtime_error("this process has left the other ranks, after an error");
+    (*it)->reducer->set_static_graph();
+    (*it)->records_graph = true;
+  });
+}
+
 // Prepares the reducer for a backward pass. With a loss, finds the parameters that it does not
 // depend on.
 char* trainer_reducer_prepare(std::shared_ptr<DdpReducer>* it, const at::Tensor* loss) {
@@ -427,6 +444,16 @@ char* trainer_reducer_prepare(std::shared_ptr<DdpReducer>* it, const at::Tensor*
     if (!(*it)->reducer) throw std::runtime_error("this process has left the other ranks, after an error");
     (*it)->reducer->prepare_for_forward();
     (*it)->reducer->prepare_for_backward(loss ? std::vector<at::Tensor>{*loss} : std::vector<at::Tensor>{});
+  });
+}
+
+// Reduces the gradients after a backward pass that has recorded a static graph: the pass could not
+// know when the gradients of a bucket were complete.
+char* trainer_reducer_finish(std::shared_ptr<DdpReducer>* it) {
+  return guarded([&] {
+    if (!(*it)->records_graph || !(*it)->reducer) return;
+    (*it)->records_graph = false;
+    (*it)->reducer->delay_all_reduce();
   });
 }
 

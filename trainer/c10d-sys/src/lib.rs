@@ -73,7 +73,9 @@ unsafe extern "C" {
         made: *mut *mut c_void,
     ) -> *mut c_char;
     pub fn trainer_reducer_compress(world: *mut c_void, it: *mut c_void, is_bfloat: bool) -> *mut c_char;
+    pub fn trainer_reducer_set_static(it: *mut c_void) -> *mut c_char;
     pub fn trainer_reducer_prepare(it: *mut c_void, loss: *const C_tensor) -> *mut c_char;
+    pub fn trainer_reducer_finish(it: *mut c_void) -> *mut c_char;
     pub fn trainer_reducer_check(it: *mut c_void) -> *mut c_char;
     pub fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
 }

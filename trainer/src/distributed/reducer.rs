@@ -66,6 +66,18 @@ impl Reducer {
         }
     }
 
+    /// Declares that every backward pass uses the same parameters, as `static_graph` of PyTorch's
+    /// `DistributedDataParallel` does. Parameters that the first one does not use are then allowed,
+    /// and no later pass may use them. Call it once, before the first backward pass, and
+    /// [`finish`](Reducer::finish) after each backward pass.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if this process has disconnected from the other ranks.
+    pub fn set_static_graph(&self) -> Result<()> {
+        self.linked.as_ref().map_or(Ok(()), |(raw, _)| raw.set_static_graph())
+    }
+
     /// Prepares for a backward pass whose gradients are averaged.
     ///
     /// # Errors
@@ -76,6 +88,16 @@ impl Reducer {
         let Some((raw, links)) = &self.linked else { return Ok(()) };
         links.shared.watch.begin_backward(REDUCTION);
         raw.prepare(self.find_unused.then_some(loss))
+    }
+
+    /// Sends the gradients of the first backward pass of a static graph. Does nothing after any
+    /// other pass.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if another rank failed, died or did not get here within the timeout.
+    pub fn finish(&self) -> Result<()> {
+        self.linked.as_ref().map_or(Ok(()), |(raw, _)| raw.finish())
     }
 
     /// Checks, after the backward pass, that it computed a gradient for every parameter.

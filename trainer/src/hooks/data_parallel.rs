@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::stages;
+use super::{StochasticDepth, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::distributed::Reducer;
 use crate::prelude::*;
@@ -32,6 +32,7 @@ use crate::prelude::*;
 pub struct DataParallel {
     bucket_bytes: u64,
     find_unused: bool,
+    static_graph: bool,
     compress: Option<Kind>,
     /// One reducer for each part of the model that has an optimizer.
     reducers: BTreeMap<String, Reducer>,
@@ -44,6 +45,7 @@ impl Default for DataParallel {
         DataParallel {
             bucket_bytes: 25 << 20,
             find_unused: false,
+            static_graph: false,
             compress: None,
             reducers: BTreeMap::new(),
             trained: BTreeMap::new(),
@@ -79,6 +81,22 @@ impl DataParallel {
         self
     }
 
+    /// Declares that the loss of every batch depends on the same parameters, as `static_graph` of
+    /// PyTorch does. Defaults to `false`. The first backward pass records on which ones, so a model
+    /// with parameters that are never used does not need
+    /// [`find_unused`](DataParallel::find_unused), which searches the graph in each batch. After
+    /// parameters were frozen or thawed, the next backward pass records again.
+    ///
+    /// A loss that depends on other parameters than the recorded ones is an error. It is an error
+    /// when training begins together with `find_unused`, or with [`StochasticDepth`], which leaves
+    /// out layers at random. If a rank may have no row in a batch, or no batch, every parameter
+    /// must be used: such a rank has a gradient of 0 for each.
+    #[must_use]
+    pub fn static_graph(mut self, is_static: bool) -> Self {
+        self.static_graph = is_static;
+        self
+    }
+
     /// Sends gradients in this 16-bit dtype, [`Kind::BFloat16`] or [`Kind::Half`]. This halves the
     /// traffic of `f32` parameters, and rounds the gradients to 8 or 11 significant bits. With
     /// `Half`, gradients above 65504 become infinite. By default, gradients are sent in their own
@@ -108,12 +126,24 @@ impl DataParallel {
 #[hook(in = stages::Communication, auto = ranks, single, settings)]
 impl DataParallel {
     /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the size of a bucket is
-    /// 0.
+    /// 0, or if the graph cannot be static.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.reducers.clear();
         self.trained.clear();
         if self.bucket_bytes == 0 {
             return Err(Error::msg("`DataParallel::new().bucket_bytes(0)`: expected at least 1"));
+        }
+        if self.static_graph && self.find_unused {
+            return Err(Error::msg(
+                "`DataParallel::new().static_graph(true)` finds the parameters that are never used in the first batch: remove \
+                 `.find_unused(true)`",
+            ));
+        }
+        if self.static_graph && cx.hook::<StochasticDepth>().is_ok() {
+            return Err(Error::msg(
+                "`DataParallel::new().static_graph(true)` cannot be used with `StochasticDepth`, which leaves out layers at random: \
+                 use `.find_unused(true)` instead",
+            ));
         }
         Self::broadcast(cx)
     }
@@ -136,6 +166,11 @@ impl DataParallel {
         // Parameters may be frozen or thawed during training.
         let is_known =
             self.trained.get(&part).is_some_and(|known| own().map(|var| &var.name).eq(known.iter()));
+        if !is_known && self.static_graph && !cx.is_boundary() {
+            // The reducer records the graph in the first backward pass that it averages, and would
+            // count those before it as well.
+            return next.run(cx);
+        }
         if !is_known {
             // Detects that they were frozen in this batch on some ranks only: the others do not get
             // here.
@@ -144,6 +179,9 @@ impl DataParallel {
             let own = own().map(|var| (var.name.as_str(), &var.tensor));
             self.reducers.remove(&part);
             let reducer = Reducer::new(&world, own, self.bucket_bytes, self.find_unused)?;
+            if self.static_graph {
+                reducer.set_static_graph()?;
+            }
             if let Some(kind) = self.compress {
                 reducer.compress(kind)?;
             }
@@ -155,14 +193,18 @@ impl DataParallel {
             return next.run(cx).map_err(|error| reducer.explained(error));
         }
         reducer.prepare(&cx.loss())?;
-        let done = next.run(cx).map_err(|error| reducer.explained(error))?;
+        let done = next.run(cx).and_then(|done| reducer.finish().map(|()| done));
+        let done = done.map_err(|error| reducer.explained(error))?;
+        let why = if self.static_graph {
+            "the gradients cannot be averaged, because the loss depends on other parameters than in the first batch: remove \
+             `.static_graph(true)`, and use `.find_unused(true)` instead"
+        } else {
+            "the gradients cannot be averaged, because some parameters had none: if the loss does not depend on all of \
+             them, add `.hook(DataParallel::new().find_unused(true))`"
+        };
         reducer.check().map_err(|error| {
             let error = error.to_string();
-            Error::msg(format!(
-                "the gradients cannot be averaged, because some parameters had none: if the loss does not depend on all of \
-                 them, add `.hook(DataParallel::new().find_unused(true))` ({})",
-                error.lines().next().unwrap_or_default()
-            ))
+            Error::msg(format!("{why} ({})", error.lines().next().unwrap_or_default()))
         })?;
         cx.set_grads_averaged();
         Ok(done)
@@ -212,8 +254,9 @@ impl DataParallel {
 #[diagnostic::do_not_recommend]
 impl Settings for DataParallel {
     fn settings(&self) -> SettingList {
-        let DataParallel { bucket_bytes, find_unused, compress, reducers: _, trained: _ } = self;
+        let DataParallel { bucket_bytes, find_unused, static_graph, compress, reducers: _, trained: _ } =
+            self;
         let list = SettingList::new().with("bucket_bytes", bucket_bytes).with("find_unused", find_unused);
-        list.with_optional("compress", compress.as_ref())
+        list.with("static_graph", static_graph).with_optional("compress", compress.as_ref())
     }
 }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tch::Tensor;
 use trainer_c10d_sys::{
     RawBatchNorm, WorldOptions, trainer_interface_address, trainer_open_files, trainer_reducer_check,
-    trainer_reducer_compress, trainer_reducer_free, trainer_reducer_new, trainer_reducer_prepare,
+    trainer_reducer_compress, trainer_reducer_finish, trainer_reducer_free, trainer_reducer_new,
+    trainer_reducer_prepare, trainer_reducer_set_static,
     trainer_store_free, trainer_store_get, trainer_store_new, trainer_store_set, trainer_world_all_gather,
     trainer_world_all_reduce, trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close,
     trainer_world_connect, trainer_world_count, trainer_world_get, trainer_world_job, trainer_world_leave,
@@ -373,10 +374,21 @@ impl RawReducer {
         self.group.with(|world| unsafe { trainer_reducer_compress(world, self.it, is_bfloat) })
     }
 
+    /// Declares that all backward passes use the same parameters.
+    pub(crate) fn set_static_graph(&self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        outcome(unsafe { trainer_reducer_set_static(self.it) })
+    }
+
     pub(crate) fn prepare(&self, loss: Option<&Tensor>) -> Result<()> {
         let loss = loss.map_or(std::ptr::null(), |loss| loss.as_ptr());
         // SAFETY: the handles are alive.
         outcome(unsafe { trainer_reducer_prepare(self.it, loss) })
+    }
+
+    pub(crate) fn finish(&self) -> Result<()> {
+        // SAFETY: the handle is alive.
+        outcome(unsafe { trainer_reducer_finish(self.it) })
     }
 
     pub(crate) fn check(&self) -> Result<()> {

@@ -165,7 +165,15 @@ impl RawReducer {
         match *self {}
     }
 
+    pub(crate) fn set_static_graph(&self) -> Result<()> {
+        match *self {}
+    }
+
     pub(crate) fn prepare(&self, _: Option<&Tensor>) -> Result<()> {
+        match *self {}
+    }
+
+    pub(crate) fn finish(&self) -> Result<()> {
         match *self {}
     }
 

@@ -182,6 +182,11 @@ fn cases() -> Vec<Case> {
             [true, false].map(|on| DataParallel::new().find_unused(on)),
         ),
         hooks(
+            "DataParallel::static_graph",
+            "static_graph",
+            [true, false].map(|on| DataParallel::new().static_graph(on)),
+        ),
+        hooks(
             "DataParallel::compress",
             "compress",
             [Kind::Half, Kind::BFloat16].map(|kind| DataParallel::new().compress(kind)),
