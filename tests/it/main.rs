@@ -118,4 +118,6 @@ mod third_party;
 mod traces;
 mod variables;
 mod version_counters;
+#[cfg(target_os = "linux")]
+mod uneven;
 mod weights;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGKILL, SIGSTOP};
 use signal_hook::low_level::raise;
 use trainer::checkpoint::Resume;
-use trainer::data::{NamedLoaders, from_fn};
+use trainer::data::{NamedLoaders, from_fn, from_fn_per_rank};
 use trainer::distributed::{Launch, Share, SyncBatchNorm, sync_batch_norm};
 use trainer::hooks::{
     Amp, Checkpoint, DataParallel, EarlyStopping, Ema, Goal, GradientNoise, ReduceOnPlateau, Swa,
@@ -369,6 +369,27 @@ fn own_rows() -> Result<impl Loader<Tokens>> {
     .deterministic(true))
 }
 
+/// Returns batches that a rank has fewer of than another one. Rank `r` of three has `lengths[r]`
+/// batches: its share of each. A single process has the rows of all ranks that have the batch.
+fn uneven(lengths: [u64; 3]) -> impl Loader<Tokens> + Send + 'static {
+    from_fn_per_rank(move |epoch, share| {
+        let batches = if share.of == 1 { 6 } else { lengths[share.rank as usize] };
+        (0..batches).map(move |nth| {
+            let rows = (nth + epoch) as usize % 6 + 7;
+            let (inputs, targets, mask) = tokens(rows as i64);
+            let ranks =
+                (0..3).filter(|rank| lengths[*rank as usize] > nth && (share.of == 1 || share.rank == *rank));
+            let own = |tensor: &Tensor| {
+                let own = ranks.clone().map(|rank| Share { rank, of: 3 }.rows(rows));
+                let own = own.map(|rows| tensor.narrow(0, rows.start as i64, rows.len() as i64));
+                Tensor::cat(&own.collect::<Vec<_>>(), 0)
+            };
+            (own(&inputs), own(&targets), own(&mask))
+        })
+    })
+    .deterministic(true)
+}
+
 /// Trains, validates and predicts: the program that all ranks run.
 pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     tch::set_num_threads(1);
@@ -438,6 +459,16 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
             if is_here { cx.world().any("lonely", false).map(drop) } else { Ok(()) }
         });
     }
+    if scene.is("collective") {
+        builder = builder.on::<AfterStep>("collective", |cx| {
+            // Every rank is here for every batch of every pass.
+            let counters = cx.counters();
+            let number = Tensor::from(counters.batch_idx as i64);
+            let all = cx.world().all_gather("batch", &number)?;
+            assert_eq!(all.max().int64_value(&[]), all.min().int64_value(&[]));
+            Ok(())
+        });
+    }
     if scene.is("twice_the_rows") {
         builder = builder.on::<AfterTransfer>("twice", |cx| {
             if cx.phase() == Phase::Predict {
@@ -451,7 +482,8 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
     }
     if let Ok(folder) = std::env::var("TRAINER_TESTS_FOLDER") {
         let keep = scene.value("keep").unwrap_or(1) as usize;
-        let checkpoint = Checkpoint::new(folder).every(Every::Steps(4)).keep_last(keep);
+        let every = Every::Steps(scene.value("every").unwrap_or(4));
+        let checkpoint = Checkpoint::new(folder).every(every).keep_last(keep);
         builder = builder.hook(checkpoint.in_background(scene.is("background"))).resume(Resume::Auto);
         builder = builder.on::<BeforeSaveCheckpoint>("kill", kill_in_save(scene.rank));
         builder = builder.allow_inexact_resume(scene.is("inexact"));
@@ -467,12 +499,17 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         () if scene.is("whole") => Box::new(stream),
         () if scene.is("stream") => Box::new(stream.sliced().prefetch(2)),
         () if scene.is("per_rank") => Box::new(own_rows()?.per_rank()),
+        () if scene.is("empty") => Box::new(uneven([6, 1, 0])),
+        () if scene.is("uneven") && scene.is("ahead") => Box::new(uneven([2, 6, 4]).prefetch(2)),
+        () if scene.is("uneven") => Box::new(uneven([2, 6, 4])),
         () => Box::new(InMemory::new(tokens(rows))?.batch_size(batch_size).shuffle(7)),
     };
     let valid = InMemory::new(tokens(13))?.batch_size(5);
     let mut valid: Box<dyn Loader<Tokens>> = if scene.is("named") {
         let stream = from_fn(|_| (0..2).map(|nth| tokens(nth + 4))).deterministic(true);
         Box::new(NamedLoaders::new().add("clean", valid).add("stream", stream).sliced())
+    } else if scene.is("uneven") {
+        Box::new(uneven([3, 1, 6]))
     } else {
         Box::new(valid)
     };
@@ -486,7 +523,11 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         let values = Vec::<f64>::try_from(&var.tensor.view([-1]).to_kind(Kind::Double))?;
         weights.extend(values.into_iter().map(f64::to_bits));
     }
-    let preds = trainer.predict(&mut InMemory::new(tokens(18))?.batch_size(16))?;
+    let mut unseen: Box<dyn Loader<Tokens>> = match scene.is("uneven") {
+        true => Box::new(uneven([6, 5, 1])),
+        false => Box::new(InMemory::new(tokens(18))?.batch_size(16)),
+    };
+    let preds = trainer.predict(&mut unseen)?;
     let preds = trainer::distributed::World::from_env()?.gather_predictions("preds", &preds)?;
     let counters = summary.counters;
     let optimizers = ["", "left", "right"].into_iter().filter_map(|part| trainer.optimizer_of(part));

@@ -47,6 +47,7 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let describe = call("describe", quote!(__text));
     let move_to = calls(item, krate, ("Batch", "move_to"), &quote!(&mut), &quote!(__device));
     let tensors = call("tensors", quote!(__visit));
+    let copies = copies(item, krate);
     let (begins, end) = layout(item);
     quote! {
         fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
@@ -70,7 +71,38 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
         fn tensors(&self, __visit: &mut dyn ::core::ops::FnMut(&#trainer::tch::Tensor)) {
             #(#tensors;)*
         }
+        fn try_clone(&self) -> ::core::option::Option<Self> {
+            #[allow(unused_imports)]
+            use #trainer::__private::NotCloned as _;
+            ::core::option::Option::Some(Self { #(#copies,)* })
+        }
     }
+}
+
+/// Expands to a copy of each field, as in the literal of a struct.
+fn copies(item: &Item, krate: &Krate<'_>) -> Vec<TokenStream> {
+    let mut copies = calls(item, krate, ("Batch", "try_clone"), &quote!(&), &quote!()).into_iter();
+    let trainer = krate.at(Span::call_site());
+    let copies = item.fields.iter().map(|field| {
+        let member = here(&field.member);
+        let copy = match field.skip {
+            None => copies.next(),
+            Some(_) => Some(quote!(#trainer::__private::Skipped(&self.#member).try_clone())),
+        };
+        quote!(#member: #copy?)
+    });
+    copies.collect()
+}
+
+/// Returns a member with the hygiene of the expansion.
+fn here(member: &Member) -> Member {
+    let mut member = member.clone();
+    let here = Span::call_site().located_at(member.span());
+    match &mut member {
+        Member::Named(name) => name.set_span(here),
+        Member::Unnamed(index) => index.span = here,
+    }
+    member
 }
 
 fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
@@ -79,16 +111,7 @@ fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let rows = call("rows", quote!());
     let slice = call("slice", quote!(__start, __count));
     let select = call("select", quote!(__indices));
-    let members = item.parts().map(|field| {
-        let mut member = field.member.clone();
-        let here = Span::call_site().located_at(member.span());
-        match &mut member {
-            Member::Named(name) => name.set_span(here),
-            Member::Unnamed(index) => index.span = here,
-        }
-        member
-    });
-    let members: Vec<_> = members.collect();
+    let members: Vec<_> = item.parts().map(|field| here(&field.member)).collect();
     quote! {
         fn rows(&self) -> #trainer::Result<::core::primitive::i64> {
             #trainer::__private::same_rows([#(#rows),*])

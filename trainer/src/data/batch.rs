@@ -80,6 +80,17 @@ pub trait Batch: Send + 'static {
 
     /// Calls `visit` with every tensor, in an order that is always the same.
     fn tensors(&self, visit: &mut dyn FnMut(&Tensor));
+
+    /// Returns a copy with tensors of its own, or `None` if the batch cannot be copied. A rank
+    /// whose data ends before that of [other ranks](super::Loader::per_rank) processes copies.
+    /// Defaults to `None`. A derived batch can be copied if every field can, and every field with
+    /// `#[batch(skip)]` implements [`Clone`].
+    fn try_clone(&self) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
+    }
 }
 
 impl Batch for Tensor {
@@ -102,6 +113,10 @@ impl Batch for Tensor {
 
     fn tensors(&self, visit: &mut dyn FnMut(&Tensor)) {
         visit(self);
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        Some(if self.defined() { self.detach().copy() } else { Tensor::new() })
     }
 }
 
@@ -137,12 +152,21 @@ impl<B: Batch> Batch for Vec<B> {
         self.iter().find_map(Batch::samples).or_else(|| (!self.is_empty()).then_some(self.len() as u64))
     }
 
+    fn try_clone(&self) -> Option<Self> {
+        self.iter().map(Batch::try_clone).collect()
+    }
+
     of_parts!(self, self.iter(), self.iter_mut());
 }
 
 impl<B: Batch, const N: usize> Batch for [B; N] {
     fn samples(&self) -> Option<u64> {
         self.iter().find_map(Batch::samples).or((N > 0).then_some(N as u64))
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        let parts: Option<Vec<B>> = self.iter().map(Batch::try_clone).collect();
+        parts?.try_into().ok()
     }
 
     of_parts!(self, self.iter(), self.iter_mut());
@@ -153,18 +177,30 @@ impl<B: Batch> Batch for Option<B> {
         self.as_ref().and_then(Batch::samples)
     }
 
+    fn try_clone(&self) -> Option<Self> {
+        self.as_ref().map_or(Some(None), |part| part.try_clone().map(Some))
+    }
+
     of_parts!(self, self.iter(), self.iter_mut());
 }
 
 // The iteration order of a hash map differs from run to run: use the order of the keys.
 impl<K, B, S> Batch for HashMap<K, B, S>
 where
-    K: Ord + Hash + Send + 'static,
+    K: Ord + Hash + Clone + Send + 'static,
     B: Batch,
-    S: BuildHasher + Send + 'static,
+    S: BuildHasher + Default + Send + 'static,
 {
     fn samples(&self) -> Option<u64> {
         in_order(self).find_map(Batch::samples)
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        let mut copy = HashMap::with_capacity_and_hasher(self.len(), S::default());
+        for (key, part) in self {
+            copy.insert(key.clone(), part.try_clone()?);
+        }
+        Some(copy)
     }
 
     of_parts!(self, in_order(self), self.values_mut());
@@ -177,9 +213,13 @@ fn in_order<K: Ord, B, S>(map: &HashMap<K, B, S>) -> impl Iterator<Item = &B> {
     parts.into_iter().map(|(_, part)| part)
 }
 
-impl<K: Ord + Send + 'static, B: Batch> Batch for BTreeMap<K, B> {
+impl<K: Ord + Clone + Send + 'static, B: Batch> Batch for BTreeMap<K, B> {
     fn samples(&self) -> Option<u64> {
         self.values().find_map(Batch::samples)
+    }
+
+    fn try_clone(&self) -> Option<Self> {
+        self.iter().map(|(key, part)| Some((key.clone(), part.try_clone()?))).collect()
     }
 
     of_parts!(self, self.values(), self.values_mut());
@@ -215,6 +255,11 @@ macro_rules! tuples {
                 let ($($part,)+) = self;
                 $($part.tensors(visit);)+
             }
+
+            fn try_clone(&self) -> Option<Self> {
+                let ($($part,)+) = self;
+                Some(($($part.try_clone()?,)+))
+            }
         }
     )+};
 }
@@ -235,6 +280,10 @@ macro_rules! without_tensors {
             }
 
             fn tensors(&self, _: &mut dyn FnMut(&Tensor)) {}
+
+            fn try_clone(&self) -> Option<Self> {
+                Some(Clone::clone(self))
+            }
         }
     )+};
 }
@@ -258,3 +307,28 @@ without_tensors!(
     String,
     &'static str
 );
+
+/// A field of a derived batch with `#[batch(skip)]`, which can be copied if its type implements
+/// `Clone`. The method with the bound is found first; without the bound, that of [`NotCloned`] is.
+#[derive(Debug)]
+pub struct Skipped<'a, T>(pub &'a T);
+
+impl<T: Clone> Skipped<'_, T> {
+    /// Returns a copy.
+    #[must_use]
+    pub fn try_clone(&self) -> Option<T> {
+        Some(self.0.clone())
+    }
+}
+
+/// A [`Skipped`] field whose type does not implement `Clone`.
+pub trait NotCloned<T> {
+    /// Returns `None`.
+    fn try_clone(&self) -> Option<T>;
+}
+
+impl<T> NotCloned<T> for Skipped<'_, T> {
+    fn try_clone(&self) -> Option<T> {
+        None
+    }
+}

@@ -1,10 +1,11 @@
-//! [`from_fn`]: a loader that takes its batches from a closure.
+//! [`from_fn`] and [`from_fn_per_rank`]: loaders that take their batches from a closure.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use super::batch::Batch;
 use super::loader::{Batches, Loader};
+use crate::distributed::Share;
 use crate::error::{Error, Result};
 
 /// A loader that takes its batches from a closure: see [`from_fn`].
@@ -117,5 +118,95 @@ where
 
     fn is_deterministic(&self) -> bool {
         self.is_deterministic
+    }
+}
+
+/// A loader that takes the batches of each rank from a closure: see [`from_fn_per_rank`].
+pub struct FromFnPerRank<F, I> {
+    batches: F,
+    share: Share,
+    len: Option<u64>,
+    is_deterministic: bool,
+    iterator: PhantomData<fn() -> I>,
+}
+
+impl<F, I> FromFnPerRank<F, I> {
+    /// Sets the number of batches per epoch on this rank, as [`FromFn::with_len`] does. If every
+    /// rank sets it, the length of an epoch is the largest of them.
+    #[must_use]
+    pub fn with_len(mut self, batches: u64) -> Self {
+        self.len = Some(batches);
+        self
+    }
+
+    /// Sets whether the closure returns the same batches whenever it is called for the same epoch
+    /// and rank, so that a run can be resumed exactly. Defaults to `false`.
+    #[must_use]
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.is_deterministic = deterministic;
+        self
+    }
+}
+
+impl<F, I> fmt::Debug for FromFnPerRank<F, I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FromFnPerRank")
+            .field("share", &self.share)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Creates a loader that calls a closure for the batches of each epoch, with the rank of this
+/// process and the number of ranks, so that each rank reads its own part of the data. A process
+/// that trains alone is rank 0 of 1.
+///
+/// ```
+/// use tch::Tensor;
+/// use trainer::data::from_fn_per_rank;
+///
+/// let files = ["a.csv", "b.csv", "c.csv"];
+/// let loader = from_fn_per_rank(move |_epoch, share| {
+///     let own = files.into_iter().skip(share.rank as usize).step_by(share.of as usize);
+///     own.map(|file| std::fs::read(file).map(|bytes| Tensor::from_slice(&bytes)))
+/// });
+/// # let _: &dyn trainer::data::Loader<Tensor> = &loader;
+/// ```
+///
+/// The batches of all ranks together form one training batch. The ranks may have different numbers
+/// of batches, as with [`Loader::per_rank`]. Everything else is as with [`from_fn`].
+pub fn from_fn_per_rank<F, I>(batches: F) -> FromFnPerRank<F, I>
+where
+    F: FnMut(u64, Share) -> I,
+    I: IntoIterator,
+{
+    let share = Share { rank: 0, of: 1 };
+    FromFnPerRank { batches, share, len: None, is_deterministic: false, iterator: PhantomData }
+}
+
+impl<B, F, I> Loader<B> for FromFnPerRank<F, I>
+where
+    B: Batch,
+    F: FnMut(u64, Share) -> I,
+    I: IntoIterator,
+    I::Item: IntoBatch<B>,
+{
+    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
+        let start = usize::try_from(start).unwrap_or(usize::MAX);
+        let batches = (self.batches)(epoch, self.share).into_iter();
+        Ok(Box::new(batches.skip(start).map(IntoBatch::into_batch)))
+    }
+
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    fn is_deterministic(&self) -> bool {
+        self.is_deterministic
+    }
+
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.share = share;
+        Ok(())
     }
 }

@@ -124,9 +124,17 @@ pub trait Loader<B: Batch> {
         Sliced::new(self)
     }
 
-    /// Declares that the loader yields different batches on each rank, but the same number of them.
-    /// The batches are then used unchanged, and the batches of all ranks together form one training
-    /// batch.
+    /// Declares that the loader yields different batches on each rank. The batches are then used
+    /// unchanged, and the batches of all ranks together form one training batch.
+    ///
+    /// The ranks may have different numbers of batches, but each needs at least one: a pass ends
+    /// when the data of all ranks has ended. Until then, a rank whose data has ended processes
+    /// copies of its first batch ([`Batch::try_clone`]) with a weight of 0, as a rank without a row
+    /// does (see [`Share::is_borrowed`]). Limits and the number of batches of an epoch are those of
+    /// the rank with the most batches.
+    ///
+    /// A loader finds out which rank it is for in [`share`](Loader::share), as
+    /// [`from_fn_per_rank`](super::from_fn_per_rank) does.
     #[must_use]
     fn per_rank(self) -> PerRank<Self>
     where

@@ -16,7 +16,7 @@
 
 mod adapters;
 pub mod augment;
-mod batch;
+pub(crate) mod batch;
 mod batch_sampler;
 mod by_length;
 mod collate;
@@ -41,7 +41,7 @@ pub use by_length::{Buckets, ByLength, Grouping, Packing};
 pub use collate::{Collate, pad, pad_mask};
 pub use data_loader::DataLoader;
 pub use dataset::Dataset;
-pub use from_fn::{FromFn, IntoBatch, from_fn};
+pub use from_fn::{FromFn, FromFnPerRank, IntoBatch, from_fn, from_fn_per_rank};
 pub use in_memory::InMemory;
 pub use loader::{Batches, Loader};
 pub(crate) use named::not_one_loader;

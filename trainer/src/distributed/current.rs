@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 pub(crate) struct Current {
     world: Option<Running>,
     /// Whether this rank has no row in the current batch, so that it processes a row borrowed from
-    /// another rank, which does not count.
+    /// another rank, or a copy of its first batch, which does not count.
     is_borrowed: bool,
     /// The outputs of the layers whose backward pass is a collective, since the forward pass began.
     outputs: Vec<Tensor>,
@@ -98,8 +98,7 @@ pub(crate) fn outputs() -> Vec<Tensor> {
     CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
 }
 
-/// Whether this rank has no row in the current batch, so that it processes a row borrowed from
-/// another rank, which does not count.
+/// Whether this rank has no row in the current batch, so that it processes rows that do not count.
 pub(super) fn is_borrowed() -> bool {
     CURRENT.with_borrow(|current| current.is_borrowed)
 }

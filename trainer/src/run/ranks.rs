@@ -21,13 +21,17 @@ pub(crate) struct Ranks {
     pub(crate) agreed: Agreed,
     /// The next batch over all ranks, if they have agreed on it.
     pub(crate) next: Option<Amount>,
-    /// Whether the current batch has no row for this rank, which then borrows one of another rank.
+    /// Whether the current batch has no row for this rank, which then borrows one of another rank,
+    /// or a copy of its first batch if its own data has ended.
     pub(crate) is_borrowed: bool,
     /// The random state of libtorch before the next batch was drawn, which a checkpoint saves
     /// because the resumed run draws that batch again.
     pub(crate) random_before_draw: Option<Tensor>,
     /// Whether any rank has a next batch in the current pass.
     pub(crate) others_have_batches: bool,
+    /// Whether no rank has a batch after the next one, if that does not fill its accumulation
+    /// window.
+    pub(crate) is_last: bool,
     /// The parts of the model whose gradients are averages over all ranks.
     pub(crate) averaged: BTreeSet<String>,
 }
@@ -45,6 +49,7 @@ impl Ranks {
             is_borrowed: false,
             random_before_draw: None,
             others_have_batches: false,
+            is_last: false,
             averaged: BTreeSet::new(),
         }
     }

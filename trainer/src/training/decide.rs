@@ -25,7 +25,8 @@ pub(super) enum Decision {
 pub(super) struct NextBatch {
     /// Whether there is one.
     pub(super) exists: bool,
-    /// Whether it is the last one and therefore ends an accumulation window that is not full.
+    /// Whether none follows it, so that it ends an accumulation window that is not full. `true` if
+    /// there is none, and not determined for a batch that fills its window.
     pub(super) is_last: bool,
     pub(super) weight: f64,
     pub(super) samples: f64,
@@ -63,13 +64,11 @@ type Counters = (u64, u64, f64);
 struct Differences {
     counters: bool,
     trained: bool,
-    /// Whether there is a next batch, or whether it is the last one.
-    batches: bool,
 }
 
 /// The number of flags of a report, and of the numbers that must be the same on all ranks.
-const FLAGS: usize = 11;
-const SAME: usize = 6;
+const FLAGS: usize = 13;
+const SAME: usize = 4;
 
 /// The length of a report: each number that must be the same has its negative.
 const MAXIMA: usize = FLAGS + 2 * SAME;
@@ -89,16 +88,11 @@ impl Report {
             self.keep_state,
             self.roll_back,
             self.checkpoint,
+            self.next.exists,
+            !self.next.is_last,
         ];
         let (batches, steps, accumulated) = self.counters;
-        let same: [f64; SAME] = [
-            flag(self.next.exists),
-            flag(self.next.is_last),
-            batches as f64,
-            steps as f64,
-            accumulated,
-            self.trained,
-        ];
+        let same: [f64; SAME] = [batches as f64, steps as f64, accumulated, self.trained];
         let mut maxima = [0.0; MAXIMA];
         maxima[..FLAGS].copy_from_slice(&flags.map(flag));
         for (pair, number) in maxima[FLAGS..].chunks_exact_mut(2).zip(same) {
@@ -110,27 +104,16 @@ impl Report {
     /// Returns the report of all ranks together, and what differs between them. `self` is the report
     /// of this rank.
     fn joined(self, maxima: &[f64; MAXIMA], [weight, samples]: [f64; 2]) -> (Self, Differences) {
-        let [
-            sigint,
-            sigterm,
-            sighup,
-            token,
-            stop,
-            end_epoch,
-            saves,
-            is_writing,
-            keep_state,
-            roll_back,
-            checkpoint,
-        ]: [bool; FLAGS] = std::array::from_fn(|nth| maxima[nth] > 0.0);
+        let flags: [bool; FLAGS] = std::array::from_fn(|nth| maxima[nth] > 0.0);
+        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, is_writing, keep_state, roll_back, rest @ ..] = flags;
+        let [checkpoint, exists, goes_on] = rest;
         let pairs: [[f64; 2]; SAME] =
             std::array::from_fn(|nth| [maxima[FLAGS + 2 * nth], maxima[FLAGS + 2 * nth + 1]]);
-        let [exists, is_last, batches, steps, accumulated, trained] = pairs.map(is_same);
-        let next = NextBatch { exists: pairs[0][0] > 0.0, is_last: pairs[1][0] > 0.0, weight, samples };
+        let [batches, steps, accumulated, trained] = pairs.map(is_same);
+        let next = NextBatch { exists, is_last: !goes_on, weight, samples };
         let differences = Differences {
             counters: !(batches && steps && accumulated),
             trained: !trained,
-            batches: !(exists && is_last),
         };
         let report = Report {
             sigint,
@@ -320,12 +303,10 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
             run.requests.is_of_clock = is_of_clock;
         }
     }
-    if let Some(next) = next {
-        if differs.batches && run.place.phase == Phase::Train {
-            return Err(different_ends(next, run.progress.counters.batch_idx, &world)?);
-        }
+    if next.is_some() {
         run.ranks.next = Some(Amount { weight: all.next.weight, samples: all.next.samples });
         run.ranks.others_have_batches = all.next.exists;
+        run.ranks.is_last = all.next.is_last;
     }
     Ok(())
 }
@@ -408,22 +389,4 @@ fn out_of_step(own: Counters, world: &World) -> Result<Error> {
     Ok(Error::usage(format!(
         "the ranks are out of step{what}; a hook skipped work on one rank only: make it decide the same way on every rank"
     )))
-}
-
-/// Returns the error for ranks of which some have another training batch and others do not, or for
-/// which it is the last one on some ranks only. This is a collective.
-#[cold]
-fn different_ends(next: NextBatch, index: u64, world: &World) -> Result<Error> {
-    let what = match world.difference(&(next.exists, next.is_last), "the comparison of the next batches")? {
-        None => String::new(),
-        Some(Unequal { of_main, rank, of_rank }) => {
-            let is_longer = |(exists, is_last): (bool, bool)| (exists, !is_last);
-            let (shorter, longer) =
-                if is_longer(of_main) < is_longer(of_rank) { (0, rank) } else { (rank, 0) };
-            format!(
-                "the training data of rank {shorter} ends before that of rank {longer}, at batch {index} or the one after it: "
-            )
-        }
-    };
-    Ok(Error::usage(format!("{what}use loaders that yield the same number of batches on all ranks")))
 }

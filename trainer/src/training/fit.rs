@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::batch_weight::weigh;
 use super::decide::{self, decide};
 use super::pass::{Pass, batches_of_epoch};
+use super::ranks::{PassLength, agree_on_length};
 use super::resume::{self, DataFingerprint};
 use super::step::{predict_step, step};
 use super::task::Task;
@@ -63,7 +64,8 @@ pub(super) fn fit<T: Task>(
     }
     run.fit.is_running = true;
     run.fit.data = data.fingerprints;
-    run.fit.plan = plan::plan(run, batches_of_epoch(run, train.len())?, &valid);
+    let PassLength { known, .. } = agree_on_length(run, train.len())?;
+    run.fit.plan = plan::plan(run, batches_of_epoch(run, known)?, &valid);
     if resumed && run.fit.position.stage == Stage::BetweenEpochs && decide::is_over(run) {
         run.notice(
             "nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or \

@@ -3,6 +3,7 @@
 use tch::Device;
 
 use super::decide::{Decision, NextBatch, decide};
+use super::ranks::{PassLength, agree_on_length};
 use super::window;
 use crate::checkpoint::progress::{LoopPosition, Stage};
 use crate::data::{Batch, Batches, Loader, PassNotes};
@@ -25,6 +26,23 @@ pub(super) struct Pass<'a, B> {
     second: Option<Option<Result<B>>>,
     /// What the loader says about the batches.
     notes: Option<PassNotes>,
+    /// What this rank processes, with a weight of 0, while only other ranks have a batch.
+    stand_in: StandIn<B>,
+}
+
+/// A copy of the first batch of a pass, from which a rank whose data has ended takes its batches.
+enum StandIn<B> {
+    /// This rank has had no batch, or trains alone.
+    None,
+    /// The type of the batches does not implement `Batch::try_clone`.
+    NoCopy,
+    Copy(B),
+}
+
+impl<B: Batch> StandIn<B> {
+    fn of(batch: &B) -> Self {
+        batch.try_clone().map_or(StandIn::NoCopy, StandIn::Copy)
+    }
 }
 
 impl<'a, B: Batch> Pass<'a, B> {
@@ -36,12 +54,13 @@ impl<'a, B: Batch> Pass<'a, B> {
         epoch: u64,
         resumed: Option<u64>,
     ) -> Result<Self> {
-        let known = loader.len();
+        loader.share(run.ranks.world.share())?;
+        let PassLength { known, is_equal } = agree_on_length(run, loader.len())?;
         let left = limit_in(run, run.place.phase, known)?;
         let start = resumed.unwrap_or(0);
         run.progress.counters.batch_idx = start;
         run.progress.batches = batches_of(known, left);
-        loader.share(run.ranks.world.share())?;
+        let stand_in = if start == 0 || is_equal { StandIn::None } else { first_of(loader, epoch)? };
         let notes = loader.notes();
         if let Some(notes) = &notes {
             notes.clear();
@@ -56,7 +75,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         }
         let left = left.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = draw(run, || loader.batches(epoch, start))??;
-        Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, notes })
+        Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, notes, stand_in })
     }
 
     /// [Decides](Run::decide) whether the pass goes on, and returns its next batch; `None` at its
@@ -71,32 +90,50 @@ impl<'a, B: Batch> Pass<'a, B> {
         run: &mut Run,
         weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
     ) -> Result<Option<B>> {
-        loop {
-            let done = run.progress.counters.batch_idx;
-            match run.place.phase {
-                Phase::Train => {
-                    let begun = LoopPosition { stage: Stage::Training, ..LoopPosition::default() };
-                    run.fit.position = LoopPosition { train: done, ..begun };
-                }
-                _ => run.fit.position.valid = done,
+        let done = run.progress.counters.batch_idx;
+        match run.place.phase {
+            Phase::Train => {
+                let begun = LoopPosition { stage: Stage::Training, ..LoopPosition::default() };
+                run.fit.position = LoopPosition { train: done, ..begun };
             }
-            if let Some(notes) = &self.notes {
-                notes.forget_before(done);
-            }
-            let next = if run.ranks.world.is_solo() { None } else { Some(self.look(run, weigh)?) };
-            let decision = decide(run, next)?;
-            let is_window_open = run.place.phase == Phase::Train && run.fit.window.filled > 0;
-            // An open accumulation window gets one more batch, which ends it.
-            if decision != Decision::Go && !is_window_open {
-                run.requests.is_cut_short |= decision == Decision::Stop;
-                return Ok(None);
-            }
-            let batch = self.take(run)?;
-            run.ranks.random_before_draw = None;
-            if batch.is_some() || !run.ranks.others_have_batches {
-                return Ok(batch);
-            }
+            _ => run.fit.position.valid = done,
         }
+        if let Some(notes) = &self.notes {
+            notes.forget_before(done);
+        }
+        let next = if run.ranks.world.is_solo() { None } else { Some(self.look(run, weigh)?) };
+        let decision = decide(run, next)?;
+        let is_window_open = run.place.phase == Phase::Train && run.fit.window.filled > 0;
+        // An open accumulation window gets one more batch, which ends it.
+        if decision != Decision::Go && !is_window_open {
+            run.requests.is_cut_short |= decision == Decision::Stop;
+            return Ok(None);
+        }
+        let batch = self.take(run)?;
+        run.ranks.random_before_draw = None;
+        if batch.is_none() && run.ranks.others_have_batches {
+            run.ranks.is_borrowed = true;
+            return self.copy_of_first(run).map(Some);
+        }
+        Ok(batch)
+    }
+
+    /// Returns what this rank processes while only other ranks have a batch.
+    #[cold]
+    fn copy_of_first(&self, run: &Run) -> Result<B> {
+        let why = match &self.stand_in {
+            StandIn::Copy(first) => match first.try_clone() {
+                Some(batch) => return Ok(batch),
+                None => "its batches cannot be copied: implement `Batch::try_clone` for them",
+            },
+            StandIn::NoCopy => "its batches cannot be copied: implement `Batch::try_clone` for them",
+            StandIn::None => "it has had no batch in this pass: give each rank at least one",
+        };
+        Err(run.locate(Error::usage(format!(
+            "the data of rank {} has ended and other ranks have another batch, for which this rank processes a copy of its first \
+             batch with a weight of 0, but {why}, or use loaders that yield the same number of batches on all ranks",
+            run.ranks.world.rank()
+        ))))
     }
 
     /// Describes the next batch for the other ranks. Draws it ahead.
@@ -123,7 +160,8 @@ impl<'a, B: Batch> Pass<'a, B> {
                 }
             }
         }
-        next.is_last = is_train && next.exists && !window::is_filled_by_next(run) && self.is_second_last(run);
+        next.is_last =
+            is_train && !window::is_filled_by_next(run) && (!next.exists || self.is_second_last(run));
         Ok(next)
     }
 
@@ -136,15 +174,24 @@ impl<'a, B: Batch> Pass<'a, B> {
             None => self.draw(run),
         };
         let is_first = std::mem::take(&mut self.is_new);
+        if let Some(Ok(batch)) = &next
+            && matches!(self.stand_in, StandIn::None)
+            && !run.ranks.world.is_solo()
+        {
+            self.stand_in = StandIn::of(batch);
+        }
         match next {
-            None if is_first => Err(no_batch()),
+            None if is_first && !run.ranks.others_have_batches => Err(no_batch()),
             next => next.transpose(),
         }
     }
 
-    /// Whether no batch is left. Draws the next one to find out; [`next`](Pass::next) returns it,
-    /// or its error.
+    /// Whether no batch is left on any rank. Draws the next one to find out; [`next`](Pass::next)
+    /// returns it, or its error.
     pub(super) fn is_last(&mut self, run: &mut Run) -> bool {
+        if !run.ranks.world.is_solo() {
+            return run.ranks.is_last; // they have agreed on it
+        }
         if self.ahead.is_none() {
             self.ahead = Some(self.draw(run));
         }
@@ -176,11 +223,27 @@ impl<'a, B: Batch> Pass<'a, B> {
     fn draw(&mut self, run: &mut Run) -> Option<Result<B>> {
         self.left = self.left.checked_sub(1)?;
         let drawn = draw(run, || self.batches.next()).unwrap_or_else(|error| Some(Err(error)));
+        if drawn.is_none() {
+            self.left = 0;
+        }
         if let Some(notes) = &self.notes {
             notes.take_warnings().into_iter().for_each(|warning| run.warn_on_any_rank(warning));
         }
         drawn
     }
+}
+
+/// Returns a copy of the first batch of an epoch, for a pass that continues after it. Draws no
+/// random numbers from libtorch, because the pass had drawn this batch before. A loader that yields
+/// other batches each time is not read twice: its next batch becomes the first.
+fn first_of<B: Batch>(loader: &mut dyn Loader<B>, epoch: u64) -> Result<StandIn<B>> {
+    if !loader.is_deterministic() {
+        return Ok(StandIn::None);
+    }
+    let random = libtorch::random_state(Device::Cpu)?;
+    let first = loader.batches(epoch, 0)?.next().transpose()?;
+    libtorch::set_random_state(Device::Cpu, &random)?;
+    Ok(first.map_or(StandIn::None, |first| StandIn::of(&first)))
 }
 
 /// Runs `draw`, which waits for a loader, within the profile and the tape.

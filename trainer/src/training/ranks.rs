@@ -134,6 +134,29 @@ pub(super) fn compare_data(run: &Run, fingerprints: &[String; 2]) -> Result<()> 
     }
 }
 
+/// The number of batches of a pass, which ends when the data of all ranks has ended.
+pub(super) struct PassLength {
+    /// The largest of all ranks, if all of them know theirs.
+    pub(super) known: Option<u64>,
+    /// Whether all ranks know theirs, and have the same.
+    pub(super) is_equal: bool,
+}
+
+/// Agrees with the other ranks on the number of batches of a pass, of which a loader reports `own`.
+pub(super) fn agree_on_length(run: &Run, own: Option<u64>) -> Result<PassLength> {
+    if run.ranks.world.is_solo() {
+        return Ok(PassLength { known: own, is_equal: true });
+    }
+    let number = own.map_or(-1.0, |batches| batches as f64);
+    let all = run.ranks.world.table([number], "the agreement on the length of a pass")?;
+    let is_known = all.iter().all(|[batches]| *batches >= 0.0);
+    let longest = all.iter().map(|[batches]| *batches).fold(0.0, f64::max);
+    Ok(PassLength {
+        known: is_known.then_some(longest as u64),
+        is_equal: is_known && all.iter().all(|[batches]| *batches == longest),
+    })
+}
+
 /// Disconnects from the other ranks after an error, sends them the error, and drops the
 /// requested checkpoints.
 pub(super) fn leave(run: &mut Run, error: &Error) {
