@@ -49,6 +49,8 @@ mod layers;
 mod lifecycles;
 #[cfg(unix)]
 mod live;
+#[cfg(target_os = "linux")]
+mod local_sgd;
 mod lock;
 mod log_rows;
 mod loggers;
@@ -84,9 +86,9 @@ mod ranks;
 #[cfg(target_os = "linux")]
 mod ranks_errors;
 #[cfg(target_os = "linux")]
-mod ranks_hooks;
-#[cfg(target_os = "linux")]
 mod ranks_gradients;
+#[cfg(target_os = "linux")]
+mod ranks_hooks;
 #[cfg(target_os = "linux")]
 mod ranks_launch;
 #[cfg(target_os = "linux")]
@@ -105,19 +107,19 @@ mod seen;
 mod settings;
 #[cfg(target_os = "linux")]
 mod sharded;
+#[cfg(target_os = "linux")]
+mod slurm;
 mod sources;
 mod spike_guard;
 mod support;
 #[cfg(target_os = "linux")]
-#[cfg(target_os = "linux")]
-mod slurm;
 mod sync_batch_norm;
 mod tape;
 mod terminal;
 mod third_party;
 mod traces;
-mod variables;
-mod version_counters;
 #[cfg(target_os = "linux")]
 mod uneven;
+mod variables;
+mod version_counters;
 mod weights;

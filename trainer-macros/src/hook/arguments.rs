@@ -105,8 +105,10 @@ pub(super) struct Arguments {
     pub(super) auto: Option<Span>,
     /// The value of `auto`, if it has one.
     pub(super) auto_if: Option<AutoIf>,
-    /// The span of the flag `single`.
+    /// The span of the key `single`.
     pub(super) single: Option<Span>,
+    /// The value of `single`, if it has one: another type.
+    pub(super) single_of: Option<Path>,
     /// `state`, `state = self.<field>`.
     pub(super) state: Option<SavedState>,
     /// The span of the flag `settings`.
@@ -404,6 +406,10 @@ impl Arguments {
                 self.auto = self.auto_if.is_some().then_some(span);
             }
             ("single", Form::Nothing) => self.single = Some(span),
+            ("single", Form::Value(value)) => {
+                self.single_of = path(&name, value, span, errors);
+                self.single = self.single_of.is_some().then_some(span);
+            }
             ("state", Form::Nothing) => self.state = Some(SavedState { span, field: None }),
             ("state", Form::Value(value)) => self.state = saved_field(value, span, errors),
             ("settings", Form::Nothing) => self.settings = Some(span),
@@ -547,7 +553,7 @@ fn form_of(key: &str) -> &'static str {
         "writes" => "`writes` without a value",
         "more" => "`more` without a value",
         "trial" => "`trial` or `trial = false`",
-        _ => "`single` without a value",
+        _ => "`single` or `single = <type>`",
     }
 }
 

@@ -78,8 +78,10 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let single = arguments.single.map(|_| {
+        let of = arguments.single_of.as_ref().map_or_else(|| quote!(Self), ToTokens::to_token_stream);
         quote!(
-            const SINGLE: ::core::primitive::bool = true;
+            const SINGLE: ::core::option::Option<::core::any::TypeId> =
+                ::core::option::Option::Some(::core::any::TypeId::of::<#of>());
         )
     });
     let state = arguments.state.as_ref().map(|state| {

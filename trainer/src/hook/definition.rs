@@ -442,9 +442,10 @@ pub trait Hooks<Block = ()>: Send + 'static {
     /// Returns the hooks of the block, in source order.
     #[doc(hidden)]
     fn __hooks() -> Definitions;
-    /// Whether a trainer accepts at most one value of the type: `#[hook(single)]`.
+    /// The type of which, with its relatives, a trainer accepts at most one value: this one for
+    /// `#[hook(single)]`, another one for `#[hook(single = Other)]`.
     #[doc(hidden)]
-    const SINGLE: bool = false;
+    const SINGLE: Option<TypeId> = None;
     /// The functions that save and load the state of a value: `#[hook(state)]`.
     #[doc(hidden)]
     const STATE: Option<StateOf> = None;

@@ -26,6 +26,8 @@ pub struct HookImpl {
     pub(crate) make: Option<fn() -> Instance>,
     /// When a trainer uses that value.
     when: AutoWhen,
+    /// The type of which, with its relatives, a trainer accepts at most one value.
+    pub(crate) single: Option<TypeId>,
     pub(crate) state: Option<StateOf>,
     pub(crate) settings: Option<SettingsOf>,
     pub(crate) variables: Option<VariablesOf>,
@@ -44,6 +46,7 @@ impl HookImpl {
             hooks: Definitions::new,
             make: None,
             when: AutoWhen::Always,
+            single: None,
             state: None,
             settings: None,
             variables: None,
@@ -60,6 +63,7 @@ impl HookImpl {
             hooks: hooks_of::<H>,
             make: None,
             when: AutoWhen::Always,
+            single: H::SINGLE,
             state: H::STATE,
             settings: H::SETTINGS,
             variables: H::VARIABLES,

@@ -32,6 +32,8 @@ pub(crate) struct Ranks {
     /// Whether no rank has a batch after the next one, if that does not fill its accumulation
     /// window.
     pub(crate) is_last: bool,
+    /// Whether each rank trains by itself, so that the weights of the ranks differ.
+    pub(crate) train_separately: bool,
     /// The parts of the model whose gradients are averages over all ranks.
     pub(crate) averaged: BTreeSet<String>,
 }
@@ -50,6 +52,7 @@ impl Ranks {
             random_before_draw: None,
             others_have_batches: false,
             is_last: false,
+            train_separately: false,
             averaged: BTreeSet::new(),
         }
     }
@@ -85,10 +88,21 @@ impl Run {
         }
     }
 
+    /// The weight with which the gradients of the current batch enter the accumulation window: that
+    /// of all ranks, unless each rank trains by itself.
+    #[inline]
+    pub(crate) fn gradient_weight(&self) -> f64 {
+        if self.ranks.train_separately { self.step.weight } else { self.step.total.weight }
+    }
+
     /// The factor by which this rank scales its loss, so that the mean of the gradients over all
-    /// ranks is the gradient of the mean loss; 1 if all ranks have the same weight.
+    /// ranks is the gradient of the mean loss; 1 if all ranks have the same weight, or if each rank
+    /// trains by itself.
     #[inline]
     pub(crate) fn rank_factor(&self) -> f64 {
+        if self.ranks.train_separately {
+            return 1.0;
+        }
         f64::from(self.ranks.world.size()) * self.step.weight / self.step.total.weight
     }
 }

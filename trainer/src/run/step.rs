@@ -137,7 +137,7 @@ impl Run {
 
     /// The factor by which the backward pass scales the loss.
     pub(crate) fn loss_factor(&self) -> f64 {
-        let factor = self.model.optimizers.weight_factor(self.step.total.weight);
+        let factor = self.model.optimizers.weight_factor(self.gradient_weight());
         self.step.loss_scale * factor * self.rank_factor()
     }
 

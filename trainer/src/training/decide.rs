@@ -258,7 +258,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
         counters: (
             run.progress.counters.batches_seen,
             run.progress.counters.optimizer_steps,
-            run.model.optimizers.accumulated(),
+            if run.ranks.train_separately { 0.0 } else { run.model.optimizers.accumulated() },
         ),
         trained: if run.place.phase == Phase::Train { trained_hash(run) } else { 0.0 },
         next: next.unwrap_or_default(),

@@ -304,7 +304,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
         Ending::Failed => run.model.optimizers.drop_grads()?,
     }
     if done.took_place() {
-        run.model.optimizers.accumulate(run.step.total.weight)?;
+        run.model.optimizers.accumulate(run.gradient_weight())?;
         run.fire::<at::after_backward>()?;
     }
     Ok(part)

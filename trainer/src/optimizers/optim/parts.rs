@@ -161,11 +161,13 @@ impl Optimizers {
     pub(crate) fn step(&mut self) -> Result<bool> {
         self.reset_if_dropped();
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
-        if part.accumulated.sum == 0.0 {
+        if !part.accumulated.has_batches() {
             return Ok(false);
         }
         part.record_lrs();
-        part.optimizer.step()?;
+        if !part.accumulated.is_weightless {
+            part.optimizer.step()?;
+        }
         part.steps = part.steps.saturating_add(1);
         Ok(true)
     }
@@ -218,7 +220,7 @@ impl Optimizers {
     /// without the trainer's knowledge.
     pub(crate) fn reset_if_dropped(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current)
-            && part.accumulated.sum > 0.0
+            && part.accumulated.has_batches()
             && !part.has_grads()
         {
             part.reset_accumulated();
@@ -234,7 +236,7 @@ impl Optimizers {
 
     /// Returns whether the current part has accumulated any batch.
     pub(crate) fn has_accumulated(&self) -> bool {
-        self.parts.get(self.current).is_some_and(|part| part.accumulated.sum > 0.0)
+        self.parts.get(self.current).is_some_and(|part| part.accumulated.has_batches())
     }
 
     /// Returns the sum of the batch weights that all parts have accumulated.
@@ -297,7 +299,7 @@ impl Optimizers {
     /// Scales the accumulated gradients of the current part to the weighted mean over the batches.
     pub(crate) fn make_mean(&mut self) -> Result<()> {
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
-        let Accumulated { sum, reference } = part.accumulated;
+        let Accumulated { sum, reference, .. } = part.accumulated;
         if sum != reference {
             libtorch::scale_grads(&part.parameters, reference / sum)?;
             // If the gradients are kept after the step, they remain this mean.

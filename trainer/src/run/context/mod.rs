@@ -323,7 +323,7 @@ impl<P> Cx<P> {
     {
         self.run.forget_module_gradients();
         self.run.note_own_gradients();
-        let weight = self.run.step.total.weight;
+        let weight = self.run.gradient_weight();
         let optimizers = &mut self.run.model.optimizers;
         optimizers.reset_if_dropped();
         if let Err(error) = optimizers.backward(loss) {

@@ -2,6 +2,8 @@
 
 use super::Cx;
 use crate::distributed::World;
+use crate::error::{Error, Result};
+use crate::lifecycle::Setup;
 use crate::moment::OnAllRanks;
 
 impl<P> Cx<P> {
@@ -47,5 +49,37 @@ impl<P> Cx<P> {
     pub fn set_grads_averaged(&mut self) {
         let part = self.part().to_owned();
         self.run_mut().ranks.averaged.insert(part);
+    }
+}
+
+impl Cx<Setup> {
+    /// Declares that each of several ranks trains by itself in this entry point, as
+    /// [`LocalSgd`](crate::hooks::LocalSgd) does: the loss is scaled as in one process, so the
+    /// gradients are those of the rank's own batches, the ranks may have different weights in
+    /// evaluations and checkpoints, and each rank saves its weights and its optimizer state. A hook
+    /// that calls it averages the weights, and keeps
+    /// [`DataParallel`](crate::hooks::DataParallel) out of the trainer with
+    /// [`single = DataParallel`](crate::language::single). Does nothing in one process. Call it on
+    /// all ranks.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if an optimizer is [`Sharded`](crate::optim::Sharded).
+    pub fn train_separately(&mut self) -> Result<()> {
+        let run = self.run_mut();
+        if run.ranks.world.is_solo() {
+            return Ok(());
+        }
+        let is_sharded = |settings: crate::values::facts::SettingList| {
+            settings.into_values().get("sharded").is_some_and(|value| value == "true")
+        };
+        if run.model.optimizers.parts().any(|(_, optimizer, ..)| is_sharded(optimizer.settings())) {
+            return Err(Error::usage(
+                "the ranks cannot train separately with a `Sharded` optimizer, of which each rank updates only some parameters: use \
+                 the inner optimizer",
+            ));
+        }
+        run.ranks.train_separately = true;
+        Ok(())
     }
 }

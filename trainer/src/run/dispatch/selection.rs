@@ -21,7 +21,7 @@ pub(crate) struct HookSelection {
     hooks: Vec<Hook>,
     /// The values of the hooks that were added.
     instances: Vec<Instance>,
-    /// The types with `#[hook(single)]`, with one entry for each added value.
+    /// What `#[hook(single)]` limits, and the type, with one entry for each added value.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: Definitions,
     /// The functions that save and load the task's state in checkpoints.
@@ -55,8 +55,8 @@ impl HookSelection {
 
     /// Adds a value and the hooks of its type.
     pub(crate) fn add<H: Hooks>(&mut self, value: H) {
-        if H::SINGLE {
-            self.single.push((TypeId::of::<H>(), type_name::<H>()));
+        if let Some(of) = H::SINGLE {
+            self.single.push((of, type_name::<H>()));
         }
         self.add_instance(Instance::with_hooks(value), hooks_of::<H>());
     }
@@ -123,16 +123,26 @@ impl HookSelection {
         mistakes.extend(self.mistakes);
         check_closures(&hooks, mistakes);
         for (nth, (id, name)) in single.iter().enumerate() {
-            if single[..nth].iter().any(|(other, _)| other == id) {
-                let name = public_path(name);
-                mistakes.push(format!("hook `{name}` is `single` but was added twice: remove one"));
-            }
+            let Some((_, other)) = single[..nth].iter().find(|(other, _)| other == id) else { continue };
+            let [name, other] = [*name, *other].map(public_path);
+            mistakes.push(if name == other {
+                format!("hook `{name}` is `single` but was added twice: remove one")
+            } else {
+                format!("a trainer cannot have both `{other}` and `{name}`: remove one")
+            });
         }
         // An added value replaces the automatic one.
         let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
         let task = TypeId::of::<T>();
         let mut automatic: Vec<Automatic> = Vec::new();
         for (definition, block) in discover(&self.discover, ranks, &self.required, mistakes) {
+            let is_replaced = block.is_some_and(|block| {
+                block.make.is_some()
+                    && block.single.is_some_and(|of| single.iter().any(|(other, _)| *other == of))
+            });
+            if is_replaced {
+                continue;
+            }
             let slot = match block.and_then(|block: &HookImpl| Some((block.id?, block.make?))) {
                 None => None,
                 Some((id, _)) if explicit.contains(&id) || id == task => continue,

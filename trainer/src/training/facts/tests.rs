@@ -186,6 +186,12 @@ fn cases() -> Vec<Case> {
             "static_graph",
             [true, false].map(|on| DataParallel::new().static_graph(on)),
         ),
+        hooks("LocalSgd::every", "every", [1, 2].map(LocalSgd::every)),
+        hooks(
+            "LocalSgd::outer",
+            "",
+            [(0.7, 0.9), (0.5, 0.0)].map(|(lr, momentum)| LocalSgd::every(2).outer(lr, momentum)),
+        ),
         hooks(
             "DataParallel::compress",
             "compress",

@@ -42,9 +42,11 @@ pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box
             parts.push(Box::new(state));
         }
     }
-    parts.push(Box::new(Variables));
+    // They differ between ranks if each rank trains by itself.
+    let scope = if run.ranks.train_separately { Scope::Rank } else { Scope::Run };
+    parts.push(Box::new(Variables::new(scope)));
     for part in run.model.optimizers.names() {
-        parts.push(Box::new(OptimizerState { part: part.to_owned() }));
+        parts.push(Box::new(OptimizerState { part: part.to_owned(), scope }));
     }
     // Optimizers decide which parameters are frozen, so the gradients follow them.
     parts.push(Box::new(Gradients));
@@ -164,7 +166,11 @@ fn select_own(
     take_shares(run, parts, states, &mut own);
     if rank > 0 {
         for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
-            states.remove(&*part.name());
+            let name = part.name();
+            // The ranks may have trained together when the checkpoint was written, and separately now.
+            if own.contains_key(&*name) || !is_of_model(&name) {
+                states.remove(&*name);
+            }
         }
         states.extend(own);
     }
@@ -176,6 +182,11 @@ fn select_own(
         }
     }
     Ok(())
+}
+
+/// Whether a part is the variables or an optimizer, whose scope depends on the run.
+fn is_of_model(name: &str) -> bool {
+    name == model::VARIABLES || optimizers::part_of(name).is_some()
 }
 
 /// Moves the shares of a rank that this rank needs to the states that it loads.

@@ -1,6 +1,7 @@
 //! The variables of the task, their gradients, and the random state of libtorch.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 
 use super::part::{Part, Scope, value};
 use crate::checkpoint::files::{MODEL, STATE};
@@ -11,7 +12,17 @@ use crate::model::vars::Var;
 use crate::run::Run;
 
 /// The parameters and buffers of the task.
-pub(super) struct Variables;
+pub(super) struct Variables {
+    scope: Scope,
+    /// The number of ranks whose variables were added to those of rank 0.
+    added: Cell<u32>,
+}
+
+impl Variables {
+    pub(super) fn new(scope: Scope) -> Self {
+        Variables { scope, added: Cell::new(0) }
+    }
+}
 
 /// The name of the part with the variables.
 pub(super) const VARIABLES: &str = "variables";
@@ -19,6 +30,10 @@ pub(super) const VARIABLES: &str = "variables";
 impl Part for Variables {
     fn name(&self) -> Cow<'static, str> {
         VARIABLES.into()
+    }
+
+    fn scope(&self) -> Scope {
+        self.scope
     }
 
     fn file(&self) -> Option<&'static str> {
@@ -39,6 +54,31 @@ impl Part for Variables {
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         weights::copy(weights::fitting(&run.model.vars, &saved.tensors)?)
+    }
+
+    /// Ranks that train separately begin with the mean of the weights that others had.
+    fn merge(&self, _rank: u32, merged: &mut Saved, other: Saved) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        if self.added.replace(self.added.get() + 1) == 0 {
+            merged.own_its_memory()?;
+        }
+        for (name, value) in other.tensors {
+            if let Some(sum) = merged.tensors.get_mut(&name).filter(|sum| sum.is_floating_point()) {
+                let _ = sum.f_add_(&value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn merged(&self, _rank: u32, _written_by: u32, merged: Saved) -> Result<Saved> {
+        let _no_grad = tch::no_grad_guard();
+        let added = self.added.take();
+        if added > 0 {
+            for sum in merged.tensors.values().filter(|sum| sum.is_floating_point()) {
+                let _ = sum.shallow_clone().f_div_scalar_(f64::from(added + 1))?;
+            }
+        }
+        Ok(merged)
     }
 }
 

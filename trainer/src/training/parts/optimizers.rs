@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use super::part::{Part, is_count, require, value};
+use super::part::{Part, Scope, is_count, require, value};
 use crate::checkpoint::files::OPTIMIZER;
 use crate::checkpoint::{NamedTensors, Saved};
 use crate::error::{Error, Result, shortened};
@@ -14,6 +14,7 @@ use crate::run::Run;
 pub(super) struct OptimizerState {
     /// The name of the part; empty for the whole model.
     pub(super) part: String,
+    pub(super) scope: Scope,
 }
 
 const WHOLE: &str = "optimizer";
@@ -52,6 +53,10 @@ impl OptimizerState {
 impl Part for OptimizerState {
     fn name(&self) -> Cow<'static, str> {
         if self.part.is_empty() { WHOLE.into() } else { format!("{WHOLE}/{}", self.part).into() }
+    }
+
+    fn scope(&self) -> Scope {
+        self.scope
     }
 
     fn file(&self) -> Option<&'static str> {

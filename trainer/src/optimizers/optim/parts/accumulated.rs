@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 /// The batch weights of the accumulated gradients of a part.
 ///
 /// The gradients are the sum over batches of weight ÷ reference × the gradient of the batch's loss.
-/// Multiplying them by reference ÷ sum yields the weighted mean. Both values are 0 if no batch has
-/// been accumulated.
+/// Multiplying them by reference ÷ sum yields the weighted mean. Both values are 0 if no batch with
+/// a weight has been accumulated.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Accumulated {
     /// The sum of the weights.
@@ -14,6 +14,10 @@ pub(crate) struct Accumulated {
     /// The first weight, or, once the gradients have been scaled to their mean, the sum of the
     /// weights at that time.
     pub(crate) reference: f64,
+    /// Whether all of the batches had a weight of 0, as on a rank that trains by itself and has no
+    /// row. The gradients are then 0, and the optimizer step does nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_weightless: bool,
 }
 
 impl Accumulated {
@@ -29,11 +33,17 @@ impl Accumulated {
             self.reference = weight;
         }
         self.sum += weight;
+        self.is_weightless = self.sum == 0.0;
+    }
+
+    /// Returns whether any batch has been accumulated.
+    pub(super) fn has_batches(self) -> bool {
+        self.sum > 0.0 || self.is_weightless
     }
 
     /// Returns whether the values, read from a checkpoint, are possible.
     pub(crate) fn is_sound(self) -> bool {
-        let Accumulated { sum, reference } = self;
+        let Accumulated { sum, reference, is_weightless: _ } = self;
         sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)
     }
 }
@@ -56,7 +66,8 @@ mod tests {
         ];
         for (expected, cases) in [(true, &sound[..]), (false, &unsound)] {
             for &(sum, reference) in cases {
-                assert_eq!(Accumulated { sum, reference }.is_sound(), expected, "{sum} {reference}");
+                let accumulated = Accumulated { sum, reference, is_weightless: false };
+                assert_eq!(accumulated.is_sound(), expected, "{sum} {reference}");
             }
         }
     }

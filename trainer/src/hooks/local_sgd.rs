@@ -1,0 +1,344 @@
+//! [`LocalSgd`]: ranks that train by themselves, and average their weights from time to time.
+
+use super::{DataParallel, Ema, Lookahead, Swa, stages};
+use crate::Averages;
+use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::distributed::Op;
+use crate::prelude::*;
+
+/// Lets each of several [processes](crate::distributed) train by itself, and averages their weights
+/// after every `n` optimizer steps (Stich, *Local SGD Converges Fast and Communicates Little*,
+/// 2019). The ranks then exchange their weights once in `n` steps instead of their gradients in
+/// each step, which suits slow networks. With [`outer`](LocalSgd::outer), it is DiLoCo (Douillard
+/// et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023).
+///
+/// It replaces [`DataParallel`], which the builder adds otherwise; a trainer with both is an error.
+///
+/// ```no_run
+/// # use trainer::hooks::LocalSgd;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let trainer = Trainer::builder(task).optimizer(AdamW::new(1e-3)).hook(LocalSgd::every(16)).build()?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// - The average over ranks is weighted with the [weights](Task::weight) of the batches that each
+///   rank has trained since the last one. With plain SGD and `every(1)`, training is therefore the
+///   same as with `DataParallel`, up to rounding, even if the ranks have different numbers of rows.
+///   Floating-point buffers are averaged too. A rank whose batches have no weight takes no step.
+/// - Gradients, and what hooks do with them, such as clipping, are those of one rank. The optimizer
+///   state stays on its rank, and is never averaged. All ranks take their optimizer steps in the
+///   same batches, because they still agree before each batch, with a small message.
+/// - **Validation** between two averages uses what the average would be, in all evaluation passes
+///   of a `fit`, and then returns to the weights of each rank. Neither validation nor a checkpoint
+///   changes what is trained.
+/// - **Checkpoints** contain the weights and the optimizer state of every rank, and resume exactly,
+///   also between two averages. `averages.safetensors` then has the average of the weights, which
+///   [`load_weights`](crate::Trainer::load_weights) prefers; right after an average, all ranks have
+///   the weights in `model.safetensors`. Another number of ranks resumes inexactly, each from the
+///   average.
+/// - The weights are averaged at the end of a fit, so that the trainer has the same ones on all
+///   ranks. Each fit begins with the weights of rank 0.
+///
+/// It cannot be combined with [`Ema`], [`Swa`] and [`Lookahead`], which keep averages of their own,
+/// nor with [`Sharded`](crate::optim::Sharded), with which each rank updates only some of the
+/// parameters. [`SyncBatchNorm`](crate::distributed::SyncBatchNorm) still communicates in each
+/// batch.
+///
+/// In one process, it does nothing without `outer`.
+#[derive(Debug)]
+pub struct LocalSgd {
+    every: u64,
+    outer: Option<OuterSgd>,
+    /// The number of optimizer steps at the last average, or when the fit began.
+    steps: u64,
+    /// The number of batches since then. If there are none, all ranks have the same weights.
+    batches: u64,
+    /// The sum of the weights of this rank's batches since then.
+    weight: f64,
+    /// What the outer optimizer updates, by parameter.
+    shared: Vec<Shared>,
+    /// The averages that evaluation passes use.
+    averages: Averages,
+}
+
+/// The settings of the outer optimizer.
+#[derive(Clone, Copy, Debug)]
+struct OuterSgd {
+    lr: f64,
+    momentum: f64,
+}
+
+/// A parameter as all ranks have it after an average, and the momentum of the outer optimizer.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    weight: Tensor,
+    momentum: Tensor,
+}
+
+impl LocalSgd {
+    /// Averages the weights of all ranks after every `steps` optimizer steps, at least 1.
+    #[must_use]
+    pub fn every(steps: u64) -> Self {
+        LocalSgd {
+            every: steps,
+            outer: None,
+            steps: 0,
+            batches: 0,
+            weight: 0.0,
+            shared: Vec::new(),
+            averages: Averages::default(),
+        }
+    }
+
+    /// Moves the weights toward the average with an outer optimizer, SGD with Nesterov momentum,
+    /// instead of setting them to it: DiLoCo. The difference between the weights after the last
+    /// average and the new average is its gradient; its momentum is `momentum * previous +
+    /// gradient`, and the weights change by `-lr * (gradient + momentum * new momentum)`, as in
+    /// `torch.optim.SGD`. The paper averages every 500 steps, with `outer(0.7, 0.9)`. `lr` is above
+    /// 0, and `momentum` from 0 to less than 1.
+    ///
+    /// It costs two more copies of the parameters on each rank. In validation between two averages,
+    /// the plain average is used.
+    #[must_use]
+    pub fn outer(mut self, lr: f64, momentum: f64) -> Self {
+        self.outer = Some(OuterSgd { lr, momentum });
+        self
+    }
+
+    /// Returns an error if a setting is invalid, or if another hook keeps averages too.
+    fn check(&self, cx: &Cx<Setup>) -> Result<()> {
+        if self.every == 0 {
+            return Err(Error::msg("`LocalSgd::every(0)`: expected at least 1 optimizer step"));
+        }
+        if let Some(OuterSgd { lr, momentum }) = self.outer
+            && !(lr > 0.0 && lr.is_finite() && (0.0..1.0).contains(&momentum))
+        {
+            return Err(Error::msg(format!(
+                "`.outer({lr:?}, {momentum:?})`: expected a learning rate above 0.0, and a momentum from 0.0 to less than 1.0"
+            )));
+        }
+        let others = [
+            ("Ema", cx.hook::<Ema>().is_ok()),
+            ("Swa", cx.hook::<Swa>().is_ok()),
+            ("Lookahead", cx.hook::<Lookahead>().is_ok()),
+        ];
+        match others.into_iter().find(|(_, is_there)| *is_there) {
+            None => Ok(()),
+            Some((other, _)) => Err(Error::msg(format!(
+                "`LocalSgd` and `{other}` both keep averages of the weights: remove one of them"
+            ))),
+        }
+    }
+
+    /// Broadcasts the variables of rank 0 to all ranks.
+    fn broadcast<P: OnAllRanks>(cx: &Cx<P>) -> Result<()> {
+        let vars = cx.vars();
+        cx.world().broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
+    }
+
+    /// Keeps the current weights as those that all ranks have.
+    fn begin<P: OnAllRanks>(&mut self, cx: &Cx<P>) {
+        self.steps = cx.counters().optimizer_steps;
+        self.batches = 0;
+        self.weight = 0.0;
+        self.shared.clear();
+        if self.outer.is_some() {
+            let shared = |weight: Tensor, name: &String| Shared {
+                name: name.clone(),
+                momentum: weight.zeros_like(),
+                weight,
+            };
+            let vars = cx.vars();
+            self.shared.extend(vars.parameters().map(|var| shared(var.tensor.detach().copy(), &var.name)));
+        }
+    }
+
+    /// Replaces floating-point tensors by their averages over all ranks.
+    fn average<'t, P: OnAllRanks>(
+        &self,
+        cx: &Cx<P>,
+        tensors: impl Iterator<Item = (&'t str, Tensor)>,
+    ) -> Result<()> {
+        let world = cx.world();
+        let total = Tensor::from(self.weight);
+        world.all_reduce("the weights of the ranks", &total, Op::Sum)?;
+        let total = total.double_value(&[]);
+        // Exactly 1 if all ranks have the same.
+        let factor = if total > 0.0 { self.weight * f64::from(world.size()) / total } else { 1.0 };
+        let tensors: Vec<_> = tensors.filter(|(_, tensor)| tensor.is_floating_point()).collect();
+        if factor != 1.0 {
+            for (_, tensor) in &tensors {
+                let _ = tensor.shallow_clone().f_mul_scalar_(factor)?;
+            }
+        }
+        world.average(tensors)
+    }
+
+    /// Averages the weights of all ranks, and takes a step of the outer optimizer.
+    fn synchronize<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let vars = cx.vars();
+        self.average(cx, vars.iter().map(|var| (var.name.as_str(), var.tensor.detach())))?;
+        if let Some(OuterSgd { lr, momentum }) = self.outer {
+            for shared in &mut self.shared {
+                let parameter = vars.get(&shared.name)?;
+                let mut weight = parameter.detach();
+                if !parameter.requires_grad() {
+                    shared.weight.f_copy_(&weight)?; // frozen
+                    continue;
+                }
+                let gradient = shared.weight.f_sub(&weight)?;
+                let _ = shared.momentum.f_mul_scalar_(momentum)?.f_add_(&gradient)?;
+                let step = gradient.f_add(&shared.momentum.f_mul_scalar(momentum)?)?;
+                let _ = shared.weight.f_sub_(&step.f_mul_scalar(lr)?)?;
+                weight.f_copy_(&shared.weight)?;
+            }
+        }
+        self.steps = cx.counters().optimizer_steps;
+        self.batches = 0;
+        self.weight = 0.0;
+        Ok(())
+    }
+
+    /// Computes the averages that evaluation passes and checkpoints use, unless they are known, or
+    /// all ranks have the same weights.
+    fn compute_averages<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
+        if self.batches == 0 || !self.averages.is_empty() || cx.world_size() == 1 {
+            return Ok(());
+        }
+        let _no_grad = tch::no_grad_guard();
+        let mut averages = Averages::default();
+        averages.update(&cx.vars(), 1.0, true)?; // copies them
+        self.average(cx, averages.iter().map(|(name, average)| (name, average.shallow_clone())))?;
+        self.averages = averages;
+        Ok(())
+    }
+}
+
+#[hook(in = stages::Averaging, ord = -1, single = DataParallel, state, settings)]
+impl LocalSgd {
+    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if a setting is invalid,
+    /// or if an optimizer or another hook cannot be combined with this one.
+    fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
+        self.check(cx)?;
+        cx.train_separately()?;
+        self.averages = Averages::default();
+        Self::broadcast(cx)
+    }
+
+    /// Broadcasts the variables of rank 0 again, including those that hooks have added in `setup`,
+    /// unless those of each rank come from a checkpoint.
+    fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
+        if !cx.is_resuming() {
+            Self::broadcast(cx)?;
+            self.begin(cx);
+        } else if self.outer.is_some() && self.shared.is_empty() {
+            self.begin(cx); // the checkpoint is of a program without this hook
+        }
+        Ok(())
+    }
+
+    /// Uses the averages in evaluation passes and the weights of this rank in training, even after
+    /// an evaluation pass that ended early.
+    #[hook(only(train, valid))]
+    fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
+        if cx.phase() == Phase::Train {
+            self.averages.swap_out(&cx.vars())?;
+            self.averages = Averages::default(); // the weights change now
+            return Ok(());
+        }
+        self.compute_averages(cx)?;
+        self.averages.swap_in(&cx.vars())
+    }
+
+    /// Averages the weights after every `n` optimizer steps.
+    #[hook(only = train)]
+    fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        self.batches += 1;
+        self.weight += cx.weight();
+        if cx.counters().optimizer_steps - self.steps >= self.every { self.synchronize(cx) } else { Ok(()) }
+    }
+
+    /// Restores the weights of this rank.
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+
+    /// Restores the weights of this rank, which the checkpoint saves, and computes the averages,
+    /// which it saves as well. The next batch of an evaluation pass uses the averages again.
+    fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())?;
+        self.compute_averages(cx)
+    }
+
+    /// Moves what was loaded to the task's device.
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) {
+        for Shared { weight, momentum, .. } in &mut self.shared {
+            *weight = weight.to_device(cx.device());
+            *momentum = momentum.to_device(cx.device());
+        }
+    }
+
+    /// Averages the weights, so that all ranks have the same at the end.
+    fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())?;
+        if self.batches > 0 { self.synchronize(cx) } else { Ok(()) }
+    }
+
+    /// Restores the weights of this rank, however the entry point ended.
+    fn teardown(&mut self, cx: &mut Cx<Teardown>) -> Result<()> {
+        self.averages.swap_out(&cx.vars())
+    }
+}
+
+/// Saves the state of the outer optimizer, what was trained since the last average, and the
+/// averages. The settings come from the program.
+#[diagnostic::do_not_recommend]
+impl State for LocalSgd {
+    fn save(&self) -> Result<Saved> {
+        let mut saved = Saved::new();
+        saved.set("steps", &self.steps)?;
+        saved.set("batches", &self.batches)?;
+        saved.set("weight", &self.weight)?;
+        for Shared { name, weight, momentum } in &self.shared {
+            saved.set_tensor(&format!("weight/{name}"), weight)?;
+            saved.set_tensor(&format!("momentum/{name}"), momentum)?;
+        }
+        self.averages.save(&mut saved)?;
+        Ok(saved)
+    }
+
+    fn load(&mut self, saved: &Saved) -> Result<()> {
+        self.steps = saved.get("steps")?;
+        self.batches = saved.get("batches")?;
+        self.weight = saved.get("weight")?;
+        let tensors: Vec<(&str, &Tensor)> = saved.tensors().collect();
+        let momentum = |name: &str| {
+            let found = tensors.iter().find(|(own, _)| own.strip_prefix("momentum/") == Some(name));
+            let found = found.ok_or_else(|| Error::msg(format!("the momentum of `{name}` is missing")))?;
+            Ok::<_, Error>(found.1.copy())
+        };
+        self.shared = tensors
+            .iter()
+            .filter_map(|(own, weight)| Some((own.strip_prefix("weight/")?, weight)))
+            .map(|(name, weight)| {
+                Ok(Shared { name: name.to_owned(), weight: weight.copy(), momentum: momentum(name)? })
+            })
+            .collect::<Result<_>>()?;
+        self.averages = Averages::default(); // they follow from the weights
+        Ok(())
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Settings for LocalSgd {
+    fn settings(&self) -> SettingList {
+        let LocalSgd { every, outer, steps: _, batches: _, weight: _, shared: _, averages: _ } = self;
+        let list = SettingList::new().with("every", every);
+        list.with_optional("outer.lr", outer.map(|outer| outer.lr))
+            .with_optional("outer.momentum", outer.map(|outer| outer.momentum))
+    }
+}
