@@ -156,20 +156,19 @@ fn ranks_may_differ_in_hooks_for_rank_0() {
 
 #[test]
 fn killed_and_cancelled_ranks_resume_bit_identically() {
-    let uninterrupted = completed(2, "accumulate=3", &[]);
-    for scene in [
-        "kill=1 at=17 accumulate=3",
-        "token=1 at=17 accumulate=3 return",
-        "kill=0 at=17 accumulate=3 background",
-    ] {
-        let folder = once(|| scratch("distributed-resume"));
-        let vars = folder_var(&folder);
-        errors(2, scene, &vars);
-        let resumed = completed(2, "accumulate=3", &vars);
-        assert!(resumed.weights == uninterrupted.weights, "{scene}");
-        assert_eq!(resumed.losses, uninterrupted.losses, "{scene}");
-        assert_eq!(resumed.metrics, uninterrupted.metrics, "{scene}");
-        once(|| fs::remove_dir_all(&folder).unwrap());
+    for hooks in ["accumulate=3", "accumulate=3 local"] {
+        let uninterrupted = completed(2, hooks, &[]);
+        for interruption in ["kill=1 at=17", "token=1 at=17 return", "kill=0 at=17 background"] {
+            let scene = format!("{hooks} {interruption}");
+            let folder = once(|| scratch("distributed-resume"));
+            let vars = folder_var(&folder);
+            errors(2, &scene, &vars);
+            let resumed = completed(2, hooks, &vars);
+            assert!(resumed.weights == uninterrupted.weights, "{scene}");
+            assert_eq!(resumed.losses, uninterrupted.losses, "{scene}");
+            assert_eq!(resumed.metrics, uninterrupted.metrics, "{scene}");
+            once(|| fs::remove_dir_all(&folder).unwrap());
+        }
     }
 }
 

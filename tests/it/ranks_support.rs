@@ -10,7 +10,7 @@ use trainer::checkpoint::Resume;
 use trainer::data::{NamedLoaders, from_fn, from_fn_per_rank};
 use trainer::distributed::{Launch, Share, SyncBatchNorm, sync_batch_norm};
 use trainer::hooks::{
-    Amp, Checkpoint, DataParallel, EarlyStopping, Ema, Goal, GradientNoise, ReduceOnPlateau, Swa,
+    Amp, Checkpoint, DataParallel, EarlyStopping, Ema, Goal, GradientNoise, LocalSgd, ReduceOnPlateau, Swa,
 };
 use trainer::metrics::{MeanSquaredError, Metric};
 use trainer::prelude::*;
@@ -339,6 +339,7 @@ fn with_hooks(scene: &Scene, builder: TrainerBuilder<Net>) -> TrainerBuilder<Net
         () if scene.is("compressed_to_int") => builder.hook(DataParallel::new().compress(Kind::Int)),
         () if scene.is("replaced") => builder.hook(Replaced),
         () if scene.is("penalty") => builder.hook(Penalty),
+        () if scene.is("local") => builder.hook(LocalSgd::every(3).outer(0.7, 0.9)),
         () if scene.is("noise") => builder.hook(GradientNoise::new(0.1)),
         () if scene.is("ema") => builder.hook(Ema::new(0.9)),
         () if scene.is("swa") => builder.hook(Swa::from_epoch(2)),
