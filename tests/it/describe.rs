@@ -311,6 +311,7 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::hooks::HyperparameterSchedule,
         trainer::hooks::KernelProfiler,
         trainer::hooks::LabelSmoothing,
+        trainer::hooks::LocalSgd,
         trainer::hooks::Lookahead,
         trainer::hooks::Lora,
         trainer::hooks::LrSchedule,

@@ -218,7 +218,7 @@ impl Fails {
 }
 
 /// The built-in hooks that may change training. All others only observe.
-const CHANGING: [&str; 26] = [
+const CHANGING: [&str; 27] = [
     "Amp",
     "BatchNormUpdate",
     "ClipGradNorm",
@@ -234,6 +234,7 @@ const CHANGING: [&str; 26] = [
     "GradientNoise",
     "HyperparameterSchedule",
     "LabelSmoothing",
+    "LocalSgd",
     "Lookahead",
     "Lora",
     "LrSchedule",

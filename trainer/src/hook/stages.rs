@@ -79,9 +79,10 @@ stages! {
     /// `before_step`, [`KernelProfiler`](crate::hooks::KernelProfiler) at `after_step`, and
     /// [`DataParallel`](crate::hooks::DataParallel) at `before_opt_step`.
     First,
-    /// [`Lookahead`](crate::hooks::Lookahead), then [`Ema`](crate::hooks::Ema) and
-    /// [`Swa`](crate::hooks::Swa), then [`BatchNormUpdate`](crate::hooks::BatchNormUpdate). Other
-    /// hooks therefore see the averaged weights during evaluation.
+    /// [`Lookahead`](crate::hooks::Lookahead) or [`LocalSgd`](crate::hooks::LocalSgd), then
+    /// [`Ema`](crate::hooks::Ema) and [`Swa`](crate::hooks::Swa), then
+    /// [`BatchNormUpdate`](crate::hooks::BatchNormUpdate). Other hooks therefore see the averaged
+    /// weights during evaluation.
     Averaging,
     /// [`Lora`](crate::hooks::Lora) and [`Freeze`](crate::hooks::Freeze): before hooks that read
     /// the outputs of modules, or which parameters are trained.
