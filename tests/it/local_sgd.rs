@@ -183,8 +183,11 @@ fn local_sgd_and_diloco_match_training_by_hand() {
     }
 }
 
-/// What a run with checkpoints ends with: the weights, and the metrics of the last validation.
-fn trained(folder: &Path, cancel_at: Option<u64>, outer: bool) -> Result<(Vec<u64>, Vec<(String, u64)>)> {
+/// The bits of the weights, and of the metrics of the last validation.
+type End = (Vec<u64>, Vec<(String, u64)>);
+
+/// Returns what a run with checkpoints ends with.
+fn trained(folder: &Path, cancel_at: Option<u64>, outer: bool) -> Result<End> {
     let token = CancelToken::new();
     let own = token.clone();
     let hook = LocalSgd::every(4);

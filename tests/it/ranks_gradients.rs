@@ -53,7 +53,7 @@ impl Task for Tied {
             hidden = hidden.apply(&self.layer).tanh();
         }
         if let Some(unused) = self.unused.as_ref().filter(|_| (self.uses)(self.epoch)) {
-            hidden = hidden * unused;
+            hidden = unused * hidden;
         }
         Ok(hidden.matmul(&self.embedding.tr()))
     }
