@@ -8,11 +8,11 @@ use tch::Tensor;
 use trainer_c10d_sys::{
     RawBatchNorm, WorldOptions, trainer_interface_address, trainer_open_files, trainer_reducer_check,
     trainer_reducer_compress, trainer_reducer_finish, trainer_reducer_free, trainer_reducer_new,
-    trainer_reducer_prepare, trainer_reducer_set_static,
-    trainer_store_free, trainer_store_get, trainer_store_new, trainer_store_set, trainer_world_all_gather,
-    trainer_world_all_reduce, trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close,
-    trainer_world_connect, trainer_world_count, trainer_world_get, trainer_world_job, trainer_world_leave,
-    trainer_world_open, trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_job,
+    trainer_reducer_prepare, trainer_reducer_set_static, trainer_store_free, trainer_store_get,
+    trainer_store_new, trainer_store_set, trainer_world_all_gather, trainer_world_all_reduce,
+    trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close, trainer_world_connect,
+    trainer_world_count, trainer_world_get, trainer_world_job, trainer_world_leave, trainer_world_open,
+    trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_job,
 };
 use trainer_sys::trainer_free;
 

@@ -105,16 +105,25 @@ impl Report {
     /// of this rank.
     fn joined(self, maxima: &[f64; MAXIMA], [weight, samples]: [f64; 2]) -> (Self, Differences) {
         let flags: [bool; FLAGS] = std::array::from_fn(|nth| maxima[nth] > 0.0);
-        let [sigint, sigterm, sighup, token, stop, end_epoch, saves, is_writing, keep_state, roll_back, rest @ ..] = flags;
+        let [
+            sigint,
+            sigterm,
+            sighup,
+            token,
+            stop,
+            end_epoch,
+            saves,
+            is_writing,
+            keep_state,
+            roll_back,
+            rest @ ..,
+        ] = flags;
         let [checkpoint, exists, goes_on] = rest;
         let pairs: [[f64; 2]; SAME] =
             std::array::from_fn(|nth| [maxima[FLAGS + 2 * nth], maxima[FLAGS + 2 * nth + 1]]);
         let [batches, steps, accumulated, trained] = pairs.map(is_same);
         let next = NextBatch { exists, is_last: !goes_on, weight, samples };
-        let differences = Differences {
-            counters: !(batches && steps && accumulated),
-            trained: !trained,
-        };
+        let differences = Differences { counters: !(batches && steps && accumulated), trained: !trained };
         let report = Report {
             sigint,
             sigterm,

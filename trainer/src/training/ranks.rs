@@ -6,7 +6,7 @@ use std::path::Path;
 use tch::Device;
 
 use super::facts::{self, Audience};
-use crate::distributed::{Launch, Share, Unequal, World, check_available, current};
+use crate::distributed::{Launch, Share, Unequal, World, both, check_available, current, is_same};
 use crate::error::{Error, Result, shortened};
 use crate::io::{files, terminal};
 use crate::libtorch;
@@ -148,12 +148,13 @@ pub(super) fn agree_on_length(run: &Run, own: Option<u64>) -> Result<PassLength>
         return Ok(PassLength { known: own, is_equal: true });
     }
     let number = own.map_or(-1.0, |batches| batches as f64);
-    let all = run.ranks.world.table([number], "the agreement on the length of a pass")?;
-    let is_known = all.iter().all(|[batches]| *batches >= 0.0);
-    let longest = all.iter().map(|[batches]| *batches).fold(0.0, f64::max);
+    let what = "the agreement on the length of a pass";
+    let ([longest, negative], []) = run.ranks.world.combine(both(number), [], what)?;
+    // The negative of the shortest is at most 0 if all of them are known.
+    let is_known = negative <= 0.0;
     Ok(PassLength {
         known: is_known.then_some(longest as u64),
-        is_equal: is_known && all.iter().all(|[batches]| *batches == longest),
+        is_equal: is_known && is_same([longest, negative]),
     })
 }
 

@@ -38,7 +38,8 @@ impl Kept {
 
 /// The states of the optimizers.
 fn optimizers(run: &Run) -> impl Iterator<Item = OptimizerState> {
-    run.model.optimizers.names().map(|part| OptimizerState { part: part.to_owned() })
+    let scope = Scope::of_model(run);
+    run.model.optimizers.names().map(move |part| OptimizerState { part: part.to_owned(), scope })
 }
 
 impl Part for Kept {

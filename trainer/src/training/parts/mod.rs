@@ -42,8 +42,7 @@ pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box
             parts.push(Box::new(state));
         }
     }
-    // They differ between ranks if each rank trains by itself.
-    let scope = if run.ranks.train_separately { Scope::Rank } else { Scope::Run };
+    let scope = Scope::of_model(run);
     parts.push(Box::new(Variables::new(scope)));
     for part in run.model.optimizers.names() {
         parts.push(Box::new(OptimizerState { part: part.to_owned(), scope }));

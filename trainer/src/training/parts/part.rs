@@ -143,6 +143,14 @@ pub(crate) enum Scope {
     Rank,
 }
 
+impl Scope {
+    /// The scope of the variables and the optimizers, which differ between ranks if each rank trains
+    /// by itself.
+    pub(crate) fn of_model(run: &Run) -> Self {
+        if run.ranks.train_separately { Scope::Rank } else { Scope::Run }
+    }
+}
+
 /// Whether a number of batches, steps, epochs or samples is possible: `f64` represents every
 /// integer up to 2⁵³ exactly.
 pub(super) fn is_count(number: u64) -> bool {
