@@ -13,13 +13,13 @@ PYTHON ?= python3
 .PHONY: help libtorch demo mnist test soak interop nccl-compile picture ui bench bench-data scale instructions bench-compile trace-viewer doc clean
 
 help:
-	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once"
+	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
 	@echo "make demo       train on handwritten digits"
 	@echo "make mnist      train on MNIST  (MNIST=folder to use your own copy)"
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill a run 300 times, power losses, failing allocations, 100,000 forged checkpoints  (KILLS=300)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
-	@echo "make nccl-compile    compile the feature \`nccl\` with headers from PyTorch's packages (after make interop)"
+	@echo "make nccl-compile    build the feature \`nccl\` (after make libtorch CUDA=1)"
 	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
@@ -30,8 +30,10 @@ help:
 	@echo "make trace-viewer    check that speedscope opens a trace  (needs npm and Chromium)"
 	@echo "make doc        build the API docs"
 
+# Nothing, or `cpu` or `cuda`.
+BUILD = $(if $(CUDA),$(if $(filter 0 no,$(CUDA)),cpu,cuda))
 libtorch:
-	@$(PYTHON) scripts/libtorch.py
+	@$(PYTHON) scripts/libtorch.py $(BUILD)
 
 demo: libtorch
 	cargo build -p examples --bin digits $(FEATURES)
@@ -68,7 +70,7 @@ interop: libtorch
 	@$(PYTHON) scripts/interop.py $(FEATURES)
 
 nccl-compile: libtorch
-	@$(PYTHON) scripts/interop.py nccl $(FEATURES)
+	cargo build -p trainer --features nccl $(FEATURES)
 
 picture:
 	@$(PYTHON) scripts/picture.py

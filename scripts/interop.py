@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """Runs the comparisons with other programs, in a virtual environment in target/interop that is created once.
 
-The arguments are passed on to cargo, except that a first argument `nccl` compiles the feature `nccl` instead, with the
-headers that PyTorch's packages need. See tests/interop/README.md.
+The arguments are passed on to cargo. See tests/interop/README.md.
 """
 
 import os
@@ -31,18 +30,8 @@ def environment():
     return python
 
 
-def compile_nccl(arguments):
-    """Compiles the library with NCCL. Nothing is linked: the libtorch of `make libtorch` has no CUDA."""
-    packages = next((environment().parent.parent / "lib").glob("python3*/site-packages")) / "nvidia"
-    headers = os.pathsep.join(str(packages / folder / "include") for folder in ("cu13", "nccl"))
-    command = ["cargo", "build", "-p", "trainer", "--features", "nccl", *arguments]
-    return subprocess.run(command, cwd=ROOT, env={**os.environ, "CPATH": headers}).returncode
-
-
 def main():
     arguments = sys.argv[1:]
-    if arguments[:1] == ["nccl"]:
-        return compile_nccl(arguments[1:])
     python = environment()
     # The tests start the examples under torchrun.
     packages = ["-p", "tests", "-p", "examples"]

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
-"""Downloads the CPU build of libtorch that tch requires into ./libtorch, from the PyPI wheels.
+"""Downloads the libtorch that tch requires into ./libtorch, from the PyPI wheels.
 
-Does nothing if ./libtorch has this version, or if LIBTORCH or LIBTORCH_USE_PYTORCH selects another libtorch.
+    python3 scripts/libtorch.py         # for the CPU, unless ./libtorch has a build of this version
+    python3 scripts/libtorch.py cuda    # for the CPU and NVIDIA GPUs
+    python3 scripts/libtorch.py cpu     # back to the smaller one
+
+If LIBTORCH or LIBTORCH_USE_PYTORCH selects another libtorch, it is checked, and nothing is downloaded.
 The folder is created by a rename, so it is never incomplete.
 """
 
@@ -22,23 +26,69 @@ torch=={VERSION} --hash=sha256:60fcdcb2f3876e21146cb4524ef06397d727ca9ad5f020818
 nvidia-cuda-cupti==13.0.85 --hash=sha256:4eb01c08e859bf924d222250d2e8f8b8ff6d3db4721288cf35d14252a4d933c8
 nvidia-cuda-runtime==13.0.96 --hash=sha256:7f82250d7782aa23b6cfe765ecc7db554bd3c2870c43f3d1821f1d18aebf0548
 """
-PLATFORMS = ["manylinux_2_28_x86_64", "manylinux_2_25_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"]
-LIBRARIES = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1"]
-# libtorch_cpu.so needs these two to load, with or without a GPU.
-CUDA_LIBRARIES = ["libcupti.so.13", "libcudart.so.13"]
+# What torch requires besides for NVIDIA GPUs, without what only Python uses. The last two have headers that CUDA's
+# and libtorch's own headers include.
+CUDA_REQUIREMENTS = """
+nvidia-cublas==13.1.1.3 --hash=sha256:37936a16db8fe4ac1f065c2139360608a543a09275cb1a1af612e08cfa065436
+nvidia-cuda-nvrtc==13.0.88 --hash=sha256:ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575
+nvidia-cudnn-cu13==9.20.0.48 --hash=sha256:0c45dd8eeb50b603f07995b1b300c62ffe6a1980482b82b3bcf94a4ca9d49304
+nvidia-cufft==12.0.0.61 --hash=sha256:6c44f692dce8fd5ffd3e3df134b6cdb9c2f72d99cf40b62c32dde45eea9ddad3
+nvidia-cufile==1.15.1.6 --hash=sha256:08a3ecefae5a01c7f5117351c64f17c7c62efa5fffdbe24fc7d298da19cd0b44
+nvidia-curand==10.4.0.35 --hash=sha256:1aee33a5da6e1db083fe2b90082def8915f30f3248d5896bcec36a579d941bfc
+nvidia-cusolver==12.0.4.66 --hash=sha256:0a759da5dea5c0ea10fd307de75cdeb59e7ea4fcb8add0924859b944babf1112
+nvidia-cusparse==12.6.3.3 --hash=sha256:2b3c89c88d01ee0e477cb7f82ef60a11a4bcd57b6b87c33f789350b59759360b
+nvidia-cusparselt-cu13==0.8.1 --hash=sha256:786ce87568c303fadb5afcc7102d454cd3040d75f6f8626f5db460d1871f4dd0
+nvidia-nccl-cu13==2.29.7 --hash=sha256:edd81538446786ec3b73972543e53bb43bcaf0bfc8ef76cb679fcc390ffe136d
+nvidia-nvjitlink==13.5.37 --hash=sha256:280d7cb9649704145f074b8dbde500de04ce02d0872e066e20a83c17bcaa93eb
+nvidia-nvshmem-cu13==3.4.5 --hash=sha256:290f0a2ee94c9f3687a02502f3b9299a9f9fe826e6d0287ee18482e78d495b80
+nvidia-cuda-crt==13.0.88 --hash=sha256:2c8043c7c9e02492716426e9919fc78d2c5b3b2a7a768a88e952676b08aa55a4
+nvidia-cuda-cccl==13.0.85 --hash=sha256:e0da7ad981f3a8aff08241b5bfc1af868742a63e2762f53a5171c492ef242649
+"""
+PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 25, 18, 17, 12)] + ["manylinux2014_x86_64"]
+
+# libtorch_cpu.so needs the last two to load, with or without a GPU.
+LIBRARIES = ["libtorch_cpu.so", "libc10.so", "libgomp.so.1", "libcupti.so.13", "libcudart.so.13"]
+# libtorch_cuda.so and what it is linked against.
+LINKED_CUDA_LIBRARIES = [
+    *("libtorch_cuda.so", "libc10_cuda.so", "libtorch_nvshmem.so", "libnvshmem_host.so.3", "libnccl.so.2"),
+    *("libcublas.so.13", "libcublasLt.so.13", "libcudnn.so.9", "libcufft.so.12", "libcufile.so.0", "libcurand.so.10"),
+    *("libcusolver.so.12", "libcusparse.so.12", "libcusparseLt.so.0", "libnvJitLink.so.13"),
+]
+# What it and cuDNN load while a program runs, so that no library names them.
+LOADED_CUDA_LIBRARIES = [
+    *("libtorch_cuda_linalg.so", "libcaffe2_nvrtc.so", "libnvrtc.so.13", "libnvrtc-builtins.so.13.0"),
+    *("libcudnn_adv.so.9", "libcudnn_cnn.so.9", "libcudnn_engines_precompiled.so.9"),
+    *("libcudnn_engines_runtime_compiled.so.9", "libcudnn_graph.so.9", "libcudnn_heuristic.so.9", "libcudnn_ops.so.9"),
+]
+CUDA_LIBRARIES = LINKED_CUDA_LIBRARIES + LOADED_CUDA_LIBRARIES
+# The folder of CUDA's C++ library, whose headers CUDA's other headers include without it.
+CCCL = "nvidia/cu13/include/cccl/"
+
+BUILDS = {"cpu": "the CPU", "cuda": "the CPU and NVIDIA GPUs"}
+DOWNLOADED = {"cpu": "540 MB", "cuda": "2.5 GB"}
+# The bytes that a build takes while it is unpacked, with the largest wheel beside it.
+NEEDED = {"cpu": 1_600_000_000, "cuda": 5_000_000_000}
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 TARGET = ROOT / "libtorch"
 # Read by cargo through the `include` of .cargo/config.toml; LIBTORCH in the environment takes precedence.
 CARGO_CONFIG = '[env]\nLIBTORCH = { value = "libtorch", relative = true }\n'
+# torch-sys links with libtorch_cuda.so if it is there, but looks for it only when one of its variables changes. This is
+# one of them, with its default: cargo then runs its build script again after a change of the build.
+CUDA_CARGO_CONFIG = CARGO_CONFIG + 'LIBTORCH_CXX11_ABI = "1"\n'
 
 
 def fail(message):
     sys.exit(f"libtorch: {message}")
 
 
-def check_given(folder):
-    """Checks that LIBTORCH is a libtorch of the required version."""
+def has_cuda(folder):
+    """Returns whether a libtorch has the library for NVIDIA GPUs."""
+    return any((pathlib.Path(folder) / "lib" / name).exists() for name in ("libtorch_cuda.so", "torch_cuda.lib"))
+
+
+def check_given(folder, wanted):
+    """Checks that LIBTORCH is a libtorch of the required version, and of the build that is requested."""
     lib = pathlib.Path(folder) / "lib"
     if not any((lib / name).exists() for name in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.lib")):
         fail(f"LIBTORCH={folder} has no lib/libtorch_cpu: set it to an unpacked libtorch {VERSION}, or unset it")
@@ -46,7 +96,10 @@ def check_given(folder):
     found = stated.read_text().strip().split("+")[0] if stated.exists() else VERSION
     if found != VERSION:
         fail(f"LIBTORCH={folder} is version {found}, but tch 0.26.0 requires {VERSION}: use that version, or unset it")
-    print(f"libtorch: using LIBTORCH={folder}")
+    found = "cuda" if has_cuda(folder) else "cpu"
+    if wanted == "cuda" and found == "cpu":
+        fail(f"LIBTORCH={folder} is a build for the CPU only: set it to one for CUDA, or unset it to download one")
+    print(f"libtorch: using LIBTORCH={folder}, for {BUILDS[found]}")
 
 
 def check_python():
@@ -64,66 +117,108 @@ def check_python():
     print(f"libtorch: using the torch {found} of {python}")
 
 
-def download(folder):
+def download(requirement, folder):
+    """Downloads one wheel, and returns its path."""
+    folder.mkdir()
     requirements = folder / "requirements.txt"
-    requirements.write_text(REQUIREMENTS)
+    requirements.write_text(requirement + "\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps", "--no-cache-dir"]
     command += ["--only-binary=:all:", "--implementation", "cp", "--python-version", "311", "--abi", "cp311", "--abi", "none"]
     command += [word for tag in PLATFORMS for word in ("--platform", tag)]
-    command += ["--require-hashes", "-r", requirements, "--dest", folder]
-    if subprocess.run(command).returncode != 0:
-        fail("pip could not download the wheels (see the output above); nothing was kept: run `make libtorch` again")
+    command += ["--quiet", "--progress-bar", "off", "--require-hashes", "-r", requirements, "--dest", folder]
+    # pip's own copy is then on the disk whose free space was checked.
+    if subprocess.run(command, env={**os.environ, "TMPDIR": str(folder)}).returncode != 0:
+        name = requirement.split()[0]
+        fail(f"pip could not download {name} (see the output above); nothing was kept: run `make libtorch` again")
+    return next(folder.glob("*.whl"))
 
 
-def extract(wheels, folder):
-    """Extracts the files of a CPU build from the wheels."""
+def destination(name, libraries, with_cuda_headers):
+    """Returns where a file of a wheel goes, relative to the folder of libtorch; `None` if it is not needed."""
+    base = name.rsplit("/", 1)[-1]
+    if not base:
+        return None
+    if name.startswith("torch/include/"):
+        return name.removeprefix("torch/")
+    if "/lib/" in name and base in libraries:
+        return f"lib/{base}"
+    # Beside libtorch's own headers, so that no other folder has to be given to the compiler.
+    if with_cuda_headers and name.startswith(CCCL):
+        return "include/" + name.removeprefix(CCCL)
+    if with_cuda_headers and name.startswith("nvidia/") and "/include/" in name:
+        return "include/" + name.split("/include/", 1)[1]
+    return None
+
+
+def unpack(path, folder, libraries, with_cuda_headers):
+    """Unpacks the files of a wheel that are needed."""
+    with zipfile.ZipFile(path) as wheel:
+        for name in wheel.namelist():
+            relative = destination(name, libraries, with_cuda_headers)
+            if relative is None:
+                continue
+            target = folder / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with wheel.open(name) as source, open(target, "wb") as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def create(build, scratch):
+    """Creates the folder of libtorch in `scratch`, and returns it."""
+    folder = scratch / "libtorch"
     (folder / "lib").mkdir(parents=True)
-    for path in wheels:
-        with zipfile.ZipFile(path) as wheel:
-            for name in wheel.namelist():
-                base = name.rsplit("/", 1)[-1]
-                if name.startswith("torch/include/") and base:
-                    to = folder / name.removeprefix("torch/")
-                elif name.startswith("torch/lib/") and base in LIBRARIES or base in CUDA_LIBRARIES:
-                    to = folder / "lib" / base
-                else:
-                    continue
-                to.parent.mkdir(parents=True, exist_ok=True)
-                with wheel.open(name) as source, open(to, "wb") as sink:
-                    shutil.copyfileobj(source, sink, 1 << 20)
-    # torch-sys always passes -ltorch; nothing needs a library of that name at run time.
-    (folder / "lib" / "libtorch.so").write_text("INPUT(libtorch_cpu.so)\n")
-    (folder / "cargo.toml").write_text(CARGO_CONFIG)
-    missing = [name for name in LIBRARIES + CUDA_LIBRARIES if not (folder / "lib" / name).exists()]
+    requirements = (REQUIREMENTS + (CUDA_REQUIREMENTS if build == "cuda" else "")).split("\n")
+    libraries = LIBRARIES + (CUDA_LIBRARIES if build == "cuda" else [])
+    # One wheel at a time: all of them beside the unpacked files take 2 GB more.
+    for requirement in filter(None, requirements):
+        print(f"libtorch: {requirement.split()[0]}", flush=True)
+        wheel = download(requirement, scratch / "wheel")
+        unpack(wheel, folder, libraries, build == "cuda")
+        shutil.rmtree(scratch / "wheel")
+    missing = [name for name in libraries if not (folder / "lib" / name).exists()]
     if missing or not (folder / "include" / "ATen" / "ATen.h").exists():
         fail(f"the wheels do not contain {', '.join(missing) or 'the headers'}; please report this")
+    # torch-sys always passes -ltorch; nothing needs a library of that name at run time.
+    (folder / "lib" / "libtorch.so").write_text("INPUT(libtorch_cpu.so)\n")
+    (folder / "cargo.toml").write_text(CUDA_CARGO_CONFIG if build == "cuda" else CARGO_CONFIG)
     (folder / "build-version").write_text(VERSION + "\n")
+    return folder
 
 
 def main():
+    wanted = sys.argv[1] if len(sys.argv) > 1 else None
+    if wanted not in (None, *BUILDS):
+        fail(f"`{wanted}` is not a build: expected `cpu` or `cuda`, as of `make libtorch CUDA=0` and `CUDA=1`")
     if "LIBTORCH_USE_PYTORCH" in os.environ:
         return check_python()
     if "LIBTORCH" in os.environ:
-        return check_given(os.environ["LIBTORCH"])
+        return check_given(os.environ["LIBTORCH"], wanted)
     stated = TARGET / "build-version"
     if stated.exists() and stated.read_text().strip() == VERSION:
-        return print(f"libtorch: LIBTORCH={TARGET}")
+        found = "cuda" if has_cuda(TARGET) else "cpu"
+        if wanted in (None, found):
+            return print(f"libtorch: LIBTORCH={TARGET}, for {BUILDS[found]}")
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        print("libtorch: on this platform cargo downloads it: add `--features download-libtorch` (make adds it)")
+        variable = "" if wanted != "cuda" else ", with TORCH_CUDA_VERSION=cu130 for NVIDIA GPUs"
+        print(f"libtorch: on this platform cargo downloads it{variable}: add `--features download-libtorch` (make adds it)")
         return None
 
-    print(f"libtorch: downloading {VERSION} for the CPU (540 MB, once) into {TARGET}")
+    build = wanted or "cpu"
     for left in ROOT.glob(".libtorch-*"):  # left by a killed run; a run in progress is more recent
         if time.time() - left.stat().st_mtime > 3600:
             shutil.rmtree(left, ignore_errors=True)
+    free = shutil.disk_usage(ROOT).free
+    if free < NEEDED[build]:
+        fail(f"this takes {NEEDED[build] / 1e9:.1f} GB in {ROOT} while it unpacks, but {free / 1e9:.1f} GB are free")
+    print(f"libtorch: downloading {VERSION} for {BUILDS[build]} ({DOWNLOADED[build]}, once) into {TARGET}")
     with tempfile.TemporaryDirectory(prefix=".libtorch-", dir=ROOT) as scratch:
         scratch = pathlib.Path(scratch)
-        download(scratch)
-        print("libtorch: unpacking")
-        extract(sorted(scratch.glob("*.whl")), scratch / "libtorch")
-        if TARGET.exists():
+        folder = create(build, scratch)
+        if TARGET.is_symlink():
+            TARGET.unlink()
+        elif TARGET.exists():
             os.rename(TARGET, scratch / "old")
-        os.rename(scratch / "libtorch", TARGET)
+        os.rename(folder, TARGET)
     print(f"libtorch: ready; in your other projects, export LIBTORCH={TARGET}")
 
 

@@ -7,7 +7,7 @@
 )]
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo::rerun-if-changed=cpp");
@@ -23,9 +23,13 @@ fn main() {
     let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".into());
     let mut build = cc::Build::new();
     if env::var_os("CARGO_FEATURE_NCCL").is_some() {
-        println!("cargo::rerun-if-env-changed=CPATH");
+        let lib = PathBuf::from(env::var_os("DEP_TRAINER_SHIM_LIBTORCH_LIB").unwrap_or_default());
+        let folders = match cuda_headers(&include, &lib) {
+            Ok(folders) => folders,
+            Err(mistake) => return println!("cargo::error={mistake}"),
+        };
         println!("cargo::rustc-link-lib=torch_cuda");
-        build.define("USE_C10D_NCCL", None);
+        build.includes(folders).define("USE_C10D_NCCL", None);
     }
     build
         .cpp(true)
@@ -42,6 +46,43 @@ fn main() {
         .define("USE_DISTRIBUTED", None)
         .file("cpp/dist.cpp")
         .compile("trainer_c10d");
+}
+
+/// Returns the folders with the headers of CUDA and NCCL that PyTorch's own headers include.
+///
+/// # Errors
+///
+/// Returns a message if this libtorch has no CUDA, or if a header is not found.
+fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
+    if !lib.join("libtorch_cuda.so").exists() {
+        return Err(format!(
+            "the feature `nccl` needs a libtorch for NVIDIA GPUs, but {} has no libtorch_cuda.so: run `make libtorch CUDA=1`, \
+             or set LIBTORCH to a build for CUDA",
+            lib.display()
+        ));
+    }
+    for variable in ["CPATH", "CUDA_HOME"] {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    let mut folders = vec![include.to_owned()];
+    folders.extend(env::split_paths(&env::var_os("CPATH").unwrap_or_default()));
+    // The packages of a Python environment are beside its folder `torch`, which has `lib`.
+    let packages = lib.ancestors().nth(2).unwrap_or(Path::new("/")).join("nvidia");
+    folders.extend(["cu13", "nccl"].map(|package| packages.join(package).join("include")));
+    folders.push(packages.join("cu13/include/cccl"));
+    let toolkit = env::var_os("CUDA_HOME").map_or_else(|| PathBuf::from("/usr/local/cuda"), PathBuf::from);
+    folders.extend([toolkit.join("include"), toolkit.join("include/cccl"), PathBuf::from("/usr/include")]);
+    let needed = ["cuda_runtime_api.h", "crt/host_defines.h", "nv/target", "cublas_v2.h", "nccl.h"];
+    let folder_of = |header: &str| {
+        folders.iter().find(|folder| folder.join(header).exists()).cloned().ok_or_else(|| {
+            format!(
+                "the feature `nccl` needs the header {header} of CUDA or NCCL, which is in none of {}: `make libtorch CUDA=1` \
+                 fetches it; for a libtorch of your own, add its folder to the variable CPATH",
+                folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
+            )
+        })
+    };
+    needed.into_iter().map(folder_of).collect()
 }
 
 /// Whether clippy runs this script. Cargo keeps what clippy builds apart, and clippy links nothing.
