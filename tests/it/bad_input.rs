@@ -110,11 +110,11 @@ fn a_batch_whose_description_panics_does_not_hide_the_original_error() {
         fn samples(&self) -> Option<u64> {
             None
         }
-        fn move_to(&mut self, _: Device) {}
         fn describe(&self, _: &mut String) {
             panic!("cannot be described");
         }
         fn tensors(&self, _: &mut dyn FnMut(&Tensor)) {}
+        fn tensors_mut(&mut self, _: &mut dyn FnMut(&mut Tensor)) {}
     }
 
     impl Task for Failing {

@@ -99,6 +99,8 @@ mod training;
 mod values;
 
 #[doc(inline)]
+pub use libtorch::cuda;
+#[doc(inline)]
 pub use model::modules;
 #[doc(inline)]
 pub use moments::{lifecycle, moment, phase};
@@ -128,6 +130,7 @@ pub use hook::set::HookSet;
 pub use hook::{Discover, HookRow, HookTable, stages};
 pub use hooks::averages::Averages;
 pub use io::terminal::print_line;
+pub use libtorch::MatmulPrecision;
 pub use log::history::{History, Metrics, Summary};
 pub use log::record::{Histogram, Image, Record, Span};
 pub use log::{IntoValue, Reduce, Value};

@@ -45,9 +45,9 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
     let call = |method, arguments| calls(item, krate, ("Batch", method), &quote!(&), &arguments);
     let samples = call("samples", quote!());
     let describe = call("describe", quote!(__text));
-    let move_to = calls(item, krate, ("Batch", "move_to"), &quote!(&mut), &quote!(__device));
     let tensors = call("tensors", quote!(__visit));
     let copies = copies(item, krate);
+    let tensors_mut = calls(item, krate, ("Batch", "tensors_mut"), &quote!(&mut), &quote!(__visit));
     let (begins, end) = layout(item);
     quote! {
         fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
@@ -57,9 +57,6 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
                 }
             )*
             ::core::option::Option::None
-        }
-        fn move_to(&mut self, __device: #trainer::tch::Device) {
-            #(#move_to;)*
         }
         fn describe(&self, __text: &mut ::std::string::String) {
             #(
@@ -75,6 +72,9 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
             #[allow(unused_imports)]
             use #trainer::__private::NotCloned as _;
             ::core::option::Option::Some(Self { #(#copies,)* })
+        }
+        fn tensors_mut(&mut self, __visit: &mut dyn ::core::ops::FnMut(&mut #trainer::tch::Tensor)) {
+            #(#tensors_mut;)*
         }
     }
 }

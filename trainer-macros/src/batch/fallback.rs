@@ -21,9 +21,9 @@ pub(super) fn expand(item: &Item, derived: Derived, report: &TokenStream) -> Tok
             fn samples(&self) -> ::core::option::Option<::core::primitive::u64> {
                 ::core::unreachable!()
             }
-            fn move_to(&mut self, _: #trainer::tch::Device) {}
             fn describe(&self, _: &mut ::std::string::String) {}
             fn tensors(&self, _: &mut dyn ::core::ops::FnMut(&#trainer::tch::Tensor)) {}
+            fn tensors_mut(&mut self, _: &mut dyn ::core::ops::FnMut(&mut #trainer::tch::Tensor)) {}
         },
         Derived::Rows => quote! {
             fn rows(&self) -> #trainer::Result<::core::primitive::i64> {

@@ -83,6 +83,7 @@ struct World {
   int rank, size;
   bool is_connected = false;
   c10::intrusive_ptr<c10d::ProcessGroup> groups[kGroups];
+  c10::intrusive_ptr<c10d::Backend> nccl;  // null without NCCL or without a GPU
   std::vector<std::weak_ptr<DdpReducer>> reducers;
 
   // Returns a process group, which is opened when it is first used.
@@ -90,6 +91,22 @@ struct World {
     if (!is_connected) throw std::runtime_error("this process has left the other ranks, after an error");
     if (!groups[nth]) open(nth);
     return groups[nth];
+  }
+
+  // Returns the group for tensors on a GPU, if there is one. NCCL connects in its first collective, on
+  // the GPU of that tensor. Gradients and layers share it: collectives of two communicators on one
+  // GPU may wait for each other.
+  const c10::intrusive_ptr<c10d::Backend>& on_gpus() {
+#ifdef USE_C10D_NCCL
+    if (!nccl && at::hasCUDA()) {
+      auto options = c10d::ProcessGroupNCCL::Options::create();
+      options->timeout = timeout;
+      nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank, size,
+                                                         options);
+      nccl->setSequenceNumberForGroup();
+    }
+#endif
+    return nccl;
   }
 
   // Opens a process group: stores the address at which the other ranks connect to it.
@@ -107,23 +124,24 @@ struct World {
     auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                       std::optional<c10::intrusive_ptr<c10d::Backend>>(gloo));
-#ifdef USE_C10D_NCCL
-    // For tensors on a GPU. NCCL connects in its first collective, on the GPU of that tensor.
-    if (nth == kData && at::hasCUDA()) {
-      auto options = c10d::ProcessGroupNCCL::Options::create();
-      options->timeout = timeout;
-      auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank,
-                                                              size, options);
-      nccl->setSequenceNumberForGroup();
+    if (auto& nccl = on_gpus())
       group->setBackend(c10::DeviceType::CUDA, c10d::ProcessGroup::BackendType::NCCL,
                         std::optional<c10::intrusive_ptr<c10d::Backend>>(nccl));
-    }
-#endif
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     group->setGroupName(name);
     groups[nth] = group;
   }
 };
+
+// Closes the connections, except to the store.
+void disconnect(World& world) {
+  for (auto& weak : world.reducers)
+    if (auto reducer = weak.lock()) reducer->close();
+  world.reducers.clear();
+  for (auto& group : world.groups) group.reset();
+  world.nccl.reset();
+  world.is_connected = false;
+}
 
 // Reads a key, if it is set.
 void read_key(c10d::Store& store, const char* key, char** value) {
@@ -248,19 +266,18 @@ char* trainer_world_connect(World* world) {
   });
 }
 
-// Closes the connections. The store stays open, so that the other ranks can read the reason.
+// Closes the connections after an error. The store stays open, so that the other ranks can read the
+// reason.
 char* trainer_world_leave(World* world) {
   return guarded([&] {
-    for (auto& weak : world->reducers)
-      if (auto reducer = weak.lock()) reducer->close();
-    world->reducers.clear();
-    for (auto& group : world->groups) group.reset();
-    world->is_connected = false;
+    // A collective that another rank does not reach has no end, and NCCL would wait for it.
+    if (world->nccl) world->nccl->abort();
+    disconnect(*world);
   });
 }
 
 void trainer_world_close(World* world) {
-  free(trainer_world_leave(world));
+  free(guarded([&] { disconnect(*world); }));
   delete world;
 }
 

@@ -6,6 +6,8 @@ use std::hash::{BuildHasher, Hash};
 
 use tch::{Device, Tensor};
 
+use crate::error::Result;
+
 /// The data that one step processes: tensors, numbers and strings, and tuples, arrays, `Vec`s,
 /// `Option`s and maps of these, nested in any way.
 ///
@@ -38,20 +40,17 @@ use tch::{Device, Tensor};
 ///         let (Images::Labelled(images, _) | Images::Bare(images)) = self;
 ///         images.samples()
 ///     }
-///     fn move_to(&mut self, device: Device) {
-///         match self {
-///             Images::Labelled(images, labels) => {
-///                 images.move_to(device);
-///                 labels.move_to(device);
-///             }
-///             Images::Bare(images) => images.move_to(device),
-///         }
-///     }
 ///     fn describe(&self, text: &mut String) {
 ///         let (Images::Labelled(images, _) | Images::Bare(images)) = self;
 ///         images.describe(text);
 ///     }
 ///     fn tensors(&self, visit: &mut dyn FnMut(&Tensor)) {
+///         match self {
+///             Images::Labelled(images, labels) => [images, labels].into_iter().for_each(visit),
+///             Images::Bare(images) => visit(images),
+///         }
+///     }
+///     fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut Tensor)) {
 ///         match self {
 ///             Images::Labelled(images, labels) => [images, labels].into_iter().for_each(visit),
 ///             Images::Bare(images) => visit(images),
@@ -71,15 +70,15 @@ pub trait Batch: Send + 'static {
     /// themselves. `None` if no value has one, for example for a single number.
     fn samples(&self) -> Option<u64>;
 
-    /// Moves every tensor to a device, in place. Tensors already on the device are not copied.
-    fn move_to(&mut self, device: Device);
-
     /// Appends a description to `text`, for messages: the dtypes and shapes of tensors, and the
     /// types of other values.
     fn describe(&self, text: &mut String);
 
     /// Calls `visit` with every tensor, in an order that is always the same.
     fn tensors(&self, visit: &mut dyn FnMut(&Tensor));
+
+    /// Calls `visit` with mutable access to every tensor, for example to move it to another device.
+    fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut Tensor));
 
     /// Returns a copy with tensors of its own, or `None` if the batch cannot be copied. A rank
     /// whose data ends before that of [other ranks](super::Loader::per_rank) processes copies.
@@ -91,17 +90,57 @@ pub trait Batch: Send + 'static {
     {
         None
     }
+
+    /// Moves every tensor to a device. Tensors that are on the device are not copied.
+    ///
+    /// A copy to a CUDA device runs while the host continues if the tensor is in pinned memory, as
+    /// those of [`Loader::to_device`](super::Loader::to_device) are.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch does, for example if the memory of the device is too small. Some
+    /// tensors are then on the device.
+    fn move_to(&mut self, device: Device) -> Result<()>
+    where
+        Self: Sized,
+    {
+        change_tensors(self, |tensor| {
+            if !tensor.defined() || tensor.device() == device {
+                return Ok(None);
+            }
+            // Only a copy to a GPU may return before it has ended: the work that uses the tensor is
+            // queued after it.
+            let is_async = matches!(device, Device::Cuda(_));
+            Ok(Some(tensor.f_to_device_(device, tensor.kind(), is_async, false)?))
+        })
+    }
+}
+
+/// Changes every tensor of a batch. After an error, the other tensors stay as they are.
+///
+/// # Errors
+///
+/// Returns the first error of `change`, which returns the new tensor, or `None` to keep it.
+pub(crate) fn change_tensors(
+    batch: &mut impl Batch,
+    mut change: impl FnMut(&Tensor) -> Result<Option<Tensor>>,
+) -> Result<()> {
+    let mut result = Ok(());
+    batch.tensors_mut(&mut |tensor| {
+        if result.is_ok() {
+            match change(tensor) {
+                Ok(Some(changed)) => *tensor = changed,
+                Ok(None) => {}
+                Err(error) => result = Err(error),
+            }
+        }
+    });
+    result
 }
 
 impl Batch for Tensor {
     fn samples(&self) -> Option<u64> {
         crate::libtorch::rows(self)
-    }
-
-    fn move_to(&mut self, device: Device) {
-        if self.device() != device {
-            *self = self.to_device(device);
-        }
     }
 
     fn describe(&self, text: &mut String) {
@@ -118,18 +157,16 @@ impl Batch for Tensor {
     fn try_clone(&self) -> Option<Self> {
         Some(if self.defined() { self.detach().copy() } else { Tensor::new() })
     }
+
+    fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut Tensor)) {
+        visit(self);
+    }
 }
 
-/// Implements [`Batch::move_to`], [`Batch::describe`] and [`Batch::tensors`] for a collection by
-/// calling them on each element.
+/// Implements the methods of [`Batch`] other than [`Batch::samples`] for a collection by calling them
+/// on each element.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
-        fn move_to(&mut $self, device: Device) {
-            for part in $parts_mut {
-                part.move_to(device);
-            }
-        }
-
         fn describe(&$self, text: &mut String) {
             text.push('[');
             for (nth, part) in $parts.enumerate() {
@@ -141,6 +178,10 @@ macro_rules! of_parts {
 
         fn tensors(&$self, visit: &mut dyn FnMut(&Tensor)) {
             $parts.for_each(|part| part.tensors(visit));
+        }
+
+        fn tensors_mut(&mut $self, visit: &mut dyn FnMut(&mut Tensor)) {
+            $parts_mut.for_each(|part| part.tensors_mut(visit));
         }
     };
 }
@@ -203,12 +244,19 @@ where
         Some(copy)
     }
 
-    of_parts!(self, in_order(self), self.values_mut());
+    of_parts!(self, in_order(self), in_order_mut(self));
 }
 
 /// Returns the values of a map in the order of their keys.
 fn in_order<K: Ord, B, S>(map: &HashMap<K, B, S>) -> impl Iterator<Item = &B> {
     let mut parts: Vec<_> = map.iter().collect();
+    parts.sort_by_key(|(key, _)| *key);
+    parts.into_iter().map(|(_, part)| part)
+}
+
+/// Returns the values of a map mutably, in the order of their keys.
+fn in_order_mut<K: Ord, B, S>(map: &mut HashMap<K, B, S>) -> impl Iterator<Item = &mut B> {
+    let mut parts: Vec<_> = map.iter_mut().collect();
     parts.sort_by_key(|(key, _)| *key);
     parts.into_iter().map(|(_, part)| part)
 }
@@ -234,11 +282,6 @@ macro_rules! tuples {
                 None$(.or_else(|| $part.samples()))+
             }
 
-            fn move_to(&mut self, device: Device) {
-                let ($($part,)+) = self;
-                $($part.move_to(device);)+
-            }
-
             fn describe(&self, text: &mut String) {
                 let ($($part,)+) = self;
                 let mut between = "(";
@@ -260,6 +303,11 @@ macro_rules! tuples {
                 let ($($part,)+) = self;
                 Some(($($part.try_clone()?,)+))
             }
+
+            fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut Tensor)) {
+                let ($($part,)+) = self;
+                $($part.tensors_mut(visit);)+
+            }
         }
     )+};
 }
@@ -273,8 +321,6 @@ macro_rules! without_tensors {
                 None
             }
 
-            fn move_to(&mut self, _: Device) {}
-
             fn describe(&self, text: &mut String) {
                 text.push_str(stringify!($kind));
             }
@@ -284,6 +330,8 @@ macro_rules! without_tensors {
             fn try_clone(&self) -> Option<Self> {
                 Some(Clone::clone(self))
             }
+
+            fn tensors_mut(&mut self, _: &mut dyn FnMut(&mut Tensor)) {}
         }
     )+};
 }

@@ -1,5 +1,7 @@
 //! [`Loader`]: the source of the batches of an epoch.
 
+use tch::Device;
+
 use super::batch::Batch;
 use super::named::NamedLoader;
 use super::notes::PassNotes;
@@ -174,6 +176,17 @@ pub trait Loader<B: Batch> {
         Self: Sized + Send + 'static,
     {
         Prefetch::new(self, depth)
+    }
+
+    /// Copies the batches to a CUDA device on a background thread: the same as
+    /// [`prefetch(2).to_device(device)`](Prefetch::to_device). For a [`DataLoader`](super::DataLoader)
+    /// with workers, too.
+    #[must_use]
+    fn to_device(self, device: Device) -> Prefetch<Self>
+    where
+        Self: Sized + Send + 'static,
+    {
+        Prefetch::new(self, 2).to_device(device)
     }
 }
 

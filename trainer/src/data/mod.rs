@@ -37,6 +37,7 @@ mod sources;
 
 pub use adapters::{Map, Subset, Weighted};
 pub use batch::Batch;
+pub(crate) use batch::change_tensors;
 pub use by_length::{Buckets, ByLength, Grouping, Packing};
 pub use collate::{Collate, pad, pad_mask};
 pub use data_loader::DataLoader;

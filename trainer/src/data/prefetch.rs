@@ -3,25 +3,90 @@
 use std::iter;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-use super::batch::Batch;
+use tch::Device;
+
+use super::batch::{Batch, change_tensors};
 use super::loader::{Batches, Loader};
 use super::notes::PassNotes;
 use super::prefetch_pool::{BatchSender, PrefetchPool};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
+use crate::libtorch::{self, Event, cuda};
 
 /// A loader whose batches are produced on a background thread: see [`Loader::prefetch`].
 #[derive(Debug)]
 pub struct Prefetch<L> {
     loader: Arc<Mutex<L>>,
     depth: usize,
+    /// The CUDA device that the thread copies batches to.
+    device: Option<Device>,
 }
 
 impl<L> Prefetch<L> {
     #[track_caller]
     pub(super) fn new(loader: L, depth: usize) -> Self {
         assert_depth(depth);
-        Prefetch { loader: Arc::new(Mutex::new(loader)), depth }
+        Prefetch { loader: Arc::new(Mutex::new(loader)), depth, device: None }
+    }
+
+    /// Copies the batches to `device` as well on the background thread, so that the copy of the next
+    /// batches runs while the GPU computes. Does nothing unless `device` is a CUDA device.
+    ///
+    /// ```no_run
+    /// # use trainer::prelude::*;
+    /// # fn train(inputs: Tensor, labels: Tensor, device: Device) -> Result<()> {
+    /// let train = InMemory::new((inputs, labels))?.batch_size(256).shuffle(1);
+    /// let mut train = train.prefetch(2).to_device(device);
+    /// # let _ = &mut train;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// The thread copies each batch into pinned memory, and from there to the device on a stream of
+    /// its own. The work of the step waits for the copy on the device; neither thread waits. Hooks at
+    /// [`BeforeTransfer`](crate::BeforeTransfer) then find the batch on the device. `depth` batches,
+    /// and the one that is used, are in the memory of the device. The values are the same as without
+    /// it, and so are their positions in a checkpoint.
+    ///
+    /// The device should be that of the task: a batch on another one is moved in the step. If it
+    /// cannot be used, the pass begins with an error that says why.
+    #[must_use]
+    pub fn to_device(mut self, device: Device) -> Self {
+        self.device = matches!(device, Device::Cuda(_)).then_some(device);
+        self
+    }
+}
+
+/// A batch that is being copied to a device.
+struct Uploaded<B> {
+    batch: B,
+    /// The end of the copy.
+    copied: Event,
+    device: Device,
+}
+
+impl<B: Batch> Uploaded<B> {
+    /// Starts the copy on the current stream of this thread.
+    fn begin(mut batch: B, device: Device) -> Result<Self> {
+        change_tensors(&mut batch, |tensor| {
+            if !tensor.defined() || tensor.device() == device {
+                return Ok(None);
+            }
+            libtorch::upload(tensor, device).map(Some)
+        })?;
+        Ok(Uploaded { batch, copied: Event::record(device)?, device })
+    }
+
+    /// Returns the batch, for work on the current stream of this thread.
+    fn finish(self) -> Result<B> {
+        self.copied.block(self.device)?;
+        let mut result = Ok(());
+        self.batch.tensors(&mut |tensor| {
+            if tensor.defined() && tensor.device() == self.device && result.is_ok() {
+                result = libtorch::record_stream(tensor);
+            }
+        });
+        result.map(|()| self.batch)
     }
 }
 
@@ -61,6 +126,20 @@ fn try_lock<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
     }
 }
 
+/// Calls `send` with the batches of a pass, or with the error that keeps it from beginning.
+fn with_batches<B: Batch, L: Loader<B>>(
+    loader: &Mutex<L>,
+    epoch: u64,
+    start: u64,
+    send: impl FnOnce(Batches<'_, B>),
+) {
+    let Some(mut loader) = try_lock(loader) else { return send(Box::new(iter::once(Err(is_active())))) };
+    match loader.batches(epoch, start) {
+        Ok(batches) => send(batches),
+        Err(error) => send(Box::new(iter::once(Err(error)))),
+    }
+}
+
 fn is_active() -> Error {
     Error::usage("the previous pass over this loader is still active: exhaust or drop its iterator first")
 }
@@ -68,18 +147,27 @@ fn is_active() -> Error {
 impl<B: Batch, L: Loader<B> + Send + 'static> Loader<B> for Prefetch<L> {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
         let loader = Arc::clone(&self.loader);
-        let make = move |sender: &BatchSender<B>| {
-            let Some(mut loader) = try_lock(&loader) else {
-                return sender.send_all(iter::once(Err(is_active())));
-            };
-            match loader.batches(epoch, start) {
-                Ok(batches) => sender.send_all(batches),
-                Err(error) => sender.send_all(iter::once(Err(error))),
-            }
-        };
         let batches = <Self as Loader<B>>::len(self).map(|batches| batches.saturating_sub(start));
         let batches = batches.map(|batches| usize::try_from(batches).unwrap_or(usize::MAX));
-        Ok(Box::new(PrefetchPool::start(depth_in(self.depth, batches)?, vec![make])?))
+        let depth = depth_in(self.depth, batches)?;
+        let Some(device) = self.device else {
+            let make = move |sender: &BatchSender<B>| {
+                with_batches(&loader, epoch, start, |all| sender.send_all(all));
+            };
+            return Ok(Box::new(PrefetchPool::start(depth, vec![make])?));
+        };
+        cuda::check_available(device)
+            .map_err(|why| Error::usage(format!("`.to_device({device:?})`: {why}")))?;
+        let make = move |sender: &BatchSender<Uploaded<B>>| {
+            let entered = libtorch::enter_stream(device);
+            with_batches(&loader, epoch, start, |all| {
+                let failed = entered.err().map(Err);
+                let uploaded = all.map(|batch| Uploaded::begin(batch?, device));
+                sender.send_all(failed.into_iter().chain(uploaded));
+            });
+        };
+        let uploaded = PrefetchPool::start(depth, vec![make])?;
+        Ok(Box::new(uploaded.map(|uploaded| uploaded?.finish())))
     }
 
     fn len(&self) -> Option<u64> {

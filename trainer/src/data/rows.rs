@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash};
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::batch::Batch;
 use crate::error::{Error, Result};
@@ -48,7 +48,9 @@ impl Rows for Tensor {
     }
 
     fn select(&self, indices: &Tensor) -> Self {
-        self.index_select(0, &indices.to_device(self.device()))
+        // Only a copy to a GPU may return before it has ended; the selection is queued after it.
+        let is_async = matches!(self.device(), Device::Cuda(_));
+        self.index_select(0, &indices.to_device_(self.device(), indices.kind(), is_async, false))
     }
 }
 

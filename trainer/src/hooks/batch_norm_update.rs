@@ -115,7 +115,7 @@ impl<T: Task> BatchNormUpdate<T> {
         let mut batches = 0.0;
         for batch in self.loader.batches(cx.counters().epoch, 0)?.take(limit) {
             let mut batch = batch?;
-            batch.move_to(cx.device());
+            batch.move_to(cx.device())?;
             if batches == 0.0 {
                 // libtorch computes `(1 - momentum) * running + momentum * of_batch`.
                 fill(statistics, PROBE)?;

@@ -1,9 +1,12 @@
-//! Events on the stream of a CUDA device.
+//! Events and streams of CUDA devices.
 
 use std::ffi::c_void;
 
-use tch::Device;
-use trainer_sys::{trainer_event_free, trainer_event_record, trainer_event_wait};
+use tch::{Device, Tensor};
+use trainer_sys::{
+    trainer_event_block, trainer_event_free, trainer_event_record, trainer_event_wait, trainer_record_stream,
+    trainer_stream_enter, trainer_upload,
+};
 
 use super::outcome;
 use super::random::cuda;
@@ -18,7 +21,8 @@ pub(crate) struct Event(*mut c_void);
 unsafe impl Send for Event {}
 
 impl Event {
-    /// Records an event after all work that is queued on the current stream of a CUDA device.
+    /// Records an event after all work that is queued on this thread's current stream of a CUDA
+    /// device.
     pub(crate) fn record(device: Device) -> Result<Self> {
         let mut event = std::ptr::null_mut();
         // SAFETY: the shim writes one handle, or leaves null and returns a message.
@@ -31,6 +35,13 @@ impl Event {
         // SAFETY: the handle is alive until it is dropped.
         outcome(unsafe { trainer_event_wait(self.0) })
     }
+
+    /// Lets the work that is queued on this thread's current stream of a CUDA device from now on
+    /// wait for the event. Returns at once.
+    pub(crate) fn block(&self, device: Device) -> Result<()> {
+        // SAFETY: the handle is alive until it is dropped.
+        outcome(unsafe { trainer_event_block(self.0, cuda(device)) })
+    }
 }
 
 impl Drop for Event {
@@ -38,4 +49,29 @@ impl Drop for Event {
         // SAFETY: this is the only owner of the handle, which the shim allocated.
         unsafe { trainer_event_free(self.0) };
     }
+}
+
+/// Makes one of libtorch's streams, beside its default stream, the current one of this thread for a
+/// CUDA device, until the thread ends.
+pub(crate) fn enter_stream(device: Device) -> Result<()> {
+    // SAFETY: the call only sets the current stream of this thread, or returns a message.
+    outcome(unsafe { trainer_stream_enter(cuda(device)) })
+}
+
+/// Copies a tensor from the host to a CUDA device through pinned memory, on this thread's current
+/// stream. Returns before the copy has ended.
+pub(crate) fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
+    let mut copy = std::ptr::null_mut();
+    // SAFETY: the handle is alive; the shim writes one handle, or returns a message.
+    outcome(unsafe { trainer_upload(tensor.as_ptr(), cuda(device), &raw mut copy) })?;
+    // SAFETY: without a message there is a handle, which nothing else owns.
+    Ok(unsafe { Tensor::from_ptr(copy) })
+}
+
+/// Keeps the memory of a CUDA tensor, once it is freed, from being used again before the work that is
+/// queued on this thread's current stream by then has ended. For a tensor that was allocated while
+/// another stream was current.
+pub(crate) fn record_stream(tensor: &Tensor) -> Result<()> {
+    // SAFETY: the handle is alive.
+    outcome(unsafe { trainer_record_stream(tensor.as_ptr()) })
 }

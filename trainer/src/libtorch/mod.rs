@@ -14,6 +14,7 @@ use trainer_sys::{
 
 mod autocast;
 mod checkpointing;
+pub mod cuda;
 #[cfg_attr(not(feature = "distributed"), path = "no_dist.rs")]
 pub(crate) mod dist;
 mod event;
@@ -28,20 +29,20 @@ mod random;
 mod scan;
 mod shared_vars;
 mod tensors;
+mod waits;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
 pub(crate) use checkpointing::{CheckpointedRegion, RegionPause};
-pub(crate) use event::Event;
+pub(crate) use event::{Event, enter_stream, record_stream, upload};
 pub(crate) use flops::FlopCounter;
 pub(crate) use grad_hook::{on_grad, remove_on_grad};
 pub(crate) use gradients::{
     backward, clip_grad_norm, clip_grad_value, drop_grads, scale_grads, set_grad, unscale_grads,
 };
 pub(crate) use kernel_trace::KernelTrace;
-pub(crate) use modes::{GradModeGuard, Modes};
-#[cfg(feature = "nvml")]
-pub(crate) use monitors::cuda_bus_id;
-pub(crate) use monitors::{CudaMemory, cuda_memory, norms};
+pub use modes::MatmulPrecision;
+pub(crate) use modes::{GradModeGuard, ModeRequest, Modes};
+pub(crate) use monitors::norms;
 pub(crate) use optimizers::{
     Adagrad, Adam, Lion, Muon, RmsProp, Sgd, adagrad, adam, lion, muon, rms_prop, sgd,
 };
@@ -50,6 +51,9 @@ pub(crate) use scan::{Aspect, Scan, cpu_capability, hash_of_bytes, hash_of_rando
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
 pub(crate) use tensors::{Parameters, TensorList, lerp};
+#[cfg(test)]
+pub(crate) use waits::imitate_wait;
+pub(crate) use waits::{count_waits, waits};
 
 use crate::error::{Error, Result};
 

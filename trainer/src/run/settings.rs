@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tch::Device;
 
+use crate::libtorch::{MatmulPrecision, ModeRequest};
 use crate::phase::Phase;
 use crate::run::cancel::{CancelToken, OnSignal};
 use crate::values::amount::{Amount, fraction_mistake};
@@ -32,6 +33,9 @@ pub(crate) struct Settings {
     pub(crate) accumulate: Vec<(u64, u64)>,
     pub(crate) deterministic: bool,
     pub(crate) detect_anomaly: bool,
+    pub(crate) matmul_precision: Option<MatmulPrecision>,
+    pub(crate) cudnn_benchmark: bool,
+    pub(crate) channels_last: bool,
     pub(crate) seed: Option<u64>,
     pub(crate) device: Option<Device>,
     pub(crate) on_signal: OnSignal,
@@ -65,6 +69,9 @@ impl Settings {
             ("overfit_batches", limit(self.overfit)),
             ("validate_every", self.validate_every.map(|every| format!("{every:?}"))),
             ("deterministic", self.deterministic.then(|| "true".to_owned())),
+            ("matmul_precision", self.matmul_precision.map(|precision| format!("{precision:?}"))),
+            ("cudnn_benchmark", self.cudnn_benchmark.then(|| "true".to_owned())),
+            ("channels_last", self.channels_last.then(|| "true".to_owned())),
         ];
         settings
             .into_iter()
@@ -100,6 +107,16 @@ impl Settings {
             ("limit_predict_batches", limit(self.limit_predict)),
             ("fast_dev_run", fast),
         ]
+    }
+
+    /// The modes of libtorch that an entry point needs.
+    pub(crate) fn modes(&self) -> ModeRequest {
+        ModeRequest {
+            deterministic: self.deterministic,
+            detect_anomaly: self.detect_anomaly,
+            cudnn_benchmark: self.cudnn_benchmark,
+            matmul_precision: self.matmul_precision,
+        }
     }
 
     /// Whether this is a smoke test of the program.
@@ -138,6 +155,13 @@ impl Settings {
         self.check_validation(mistakes);
         self.check_records(mistakes);
         self.check_steps(mistakes);
+        if self.cudnn_benchmark && self.deterministic {
+            mistakes.push(
+                "`.cudnn_benchmark(true)` and `.deterministic(true)` contradict each other, because a benchmark may choose \
+                 another algorithm in each process: set only one of them"
+                    .into(),
+            );
+        }
         if let Some(batches) = self.fast_dev_run {
             if batches == 0 {
                 mistakes.push("`.fast_dev_run(0)` runs nothing: expected at least 1".into());

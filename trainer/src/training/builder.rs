@@ -6,9 +6,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
 
-use tch::{Cuda, Device, nn};
+use tch::nn;
 
+use super::device::check_available;
 use super::erased::Erased;
+use super::layout;
 use super::modules;
 use super::ranks;
 use super::run_folder::check_hyperparameters;
@@ -224,6 +226,9 @@ impl<T: Task> TrainerBuilder<T> {
             (0, Share { rank: 0, of: 1 })
         });
         self.move_task(&mut mistakes);
+        if self.settings.channels_last {
+            layout::change_weights(self.task.vars());
+        }
         let task_state = self.hooks.task_state;
         let task_settings = self.hooks.task_settings;
         let (mut hooks, mut instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
@@ -356,24 +361,6 @@ fn add_variables(
         mistakes.extend(mistake.or_else(add));
     }
     model.into_added(&before)
-}
-
-/// Returns an error with the reason if a device cannot be used.
-fn check_available(device: Device) -> Result<(), String> {
-    match device {
-        Device::Cpu => Ok(()),
-        Device::Cuda(nth) => match Cuda::device_count() {
-            _ if !Cuda::is_available() => {
-                Err("there is no CUDA device, or libtorch was built without CUDA".into())
-            }
-            count if i64::try_from(nth).is_ok_and(|nth| nth < count) => Ok(()),
-            1 => Err("there is one CUDA device, `Device::Cuda(0)`".into()),
-            count => Err(format!("there are {count} CUDA devices, numbered from 0")),
-        },
-        Device::Mps if tch::utils::has_mps() => Ok(()),
-        Device::Vulkan if tch::utils::has_vulkan() => Ok(()),
-        Device::Mps | Device::Vulkan => Err("this libtorch was built without support for it".into()),
-    }
 }
 
 /// Whether a hook could add variables to the task before training begins.

@@ -4,7 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::active::{self, ActiveEntry};
-use super::{decide, facts, modules, ranks, records, replay, resume, run_folder, save, variables, window};
+use super::{
+    decide, device, facts, modules, ranks, records, replay, resume, run_folder, save, variables, window,
+};
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes};
@@ -36,6 +38,7 @@ pub(super) fn enter(
     }
     // Before the signal handlers are installed, so that a signal ends the process while it waits.
     ranks::join(run)?;
+    device::say_why_on_cpu(run);
     facts::note(run);
     let folder = run_folder::resolve(run);
     let recorded = folder.and_then(|()| resume::recorded_outcome(run, phase));
@@ -53,8 +56,7 @@ pub(super) fn enter(
     run.handles_signals = signals.is_some();
     let folder = run_folder::begin(run, phase_entry(phase));
     ranks::or_leave(run, folder)?;
-    let modes =
-        (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
+    let modes = (Modes::begin(run.settings.modes()), GradModeGuard::recorded());
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
     drop(modes);
     let is_unrecorded = run.tape.get_mut().as_ref().is_some_and(|tape| !tape.has_begun());

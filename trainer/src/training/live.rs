@@ -9,7 +9,7 @@ use trainer_formats::run::{HookTime, LIVE_FILE, Live, LiveHook, LiveValue};
 
 use crate::error::Result;
 use crate::io::files::{Links, in_file, open, read_start, read_text, replace_volatile_file};
-use crate::libtorch::cuda_memory;
+use crate::libtorch::cuda;
 use crate::phase::Phase;
 use crate::run::profile::{hook_names, time_of_hook};
 use crate::run::{LiveState, Run};
@@ -118,7 +118,7 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
     }
     live.memory = resident_bytes();
     live.device_memory = match run.model.device {
-        Device::Cuda(nth) => cuda_memory(nth).ok().and_then(|memory| u64::try_from(memory.allocated).ok()),
+        device @ Device::Cuda(_) => cuda::memory(device).ok().map(|memory| memory.allocated),
         _ => None,
     };
     for (nth, hook) in live.hooks.iter_mut().enumerate() {

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use tch::{Cuda, Device};
+use tch::Device;
 
 use super::builder::TrainerBuilder;
+use super::device::first_device;
 use super::task::Task;
 use crate::checkpoint::Resume;
 use crate::distributed::World;
+use crate::libtorch::MatmulPrecision;
 use crate::run::cancel::{CancelToken, OnSignal};
 use crate::run::run_folder::RunFolder;
 use crate::values::amount::Amount;
@@ -165,6 +167,39 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
+    /// The precision of products of `Float` matrices while an entry point runs, for the whole process.
+    /// With [`MatmulPrecision::High`], GPUs from the Ampere generation on use TF32, which is several
+    /// times as fast. Defaults to what the program has set, which is `Highest` in libtorch.
+    ///
+    /// Convolutions on a GPU use TF32 regardless, as in PyTorch. The results differ from those of
+    /// other precisions, so a resumed run must have the same.
+    pub fn matmul_precision(mut self, precision: MatmulPrecision) -> Self {
+        self.settings.matmul_precision = Some(precision);
+        self
+    }
+
+    /// Whether cuDNN measures its algorithms for each new shape of a convolution and uses the
+    /// fastest, while an entry point runs, for the whole process. Defaults to `false`.
+    ///
+    /// This is for batches whose shapes repeat. Another algorithm may win in the next process, so the
+    /// results of two runs may differ in the last bits, and `build` refuses it together with
+    /// [`deterministic`](TrainerBuilder::deterministic).
+    pub fn cudnn_benchmark(mut self, benchmark: bool) -> Self {
+        self.settings.cudnn_benchmark = benchmark;
+        self
+    }
+
+    /// Whether the four-dimensional weights of the task, and the four-dimensional tensors of each
+    /// batch, are laid out in memory with the channels last, as tensor cores read the images of a
+    /// convolution. Their shape remains `[N, C, H, W]`. Defaults to `false`.
+    ///
+    /// Checkpoints and weight files hold the same values in the usual layout. `build` changes the
+    /// weights, and the operation `transfer` each batch.
+    pub fn channels_last(mut self, channels_last: bool) -> Self {
+        self.settings.channels_last = channels_last;
+        self
+    }
+
     /// Whether libtorch checks every gradient for NaN while an entry point runs, for the whole
     /// process. A NaN then ends the run with an error that names the function that computed it.
     /// This is slow. Defaults to `false`.
@@ -196,7 +231,12 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Moves the task to the first available of CUDA, MPS and CPU, in this order.
+    /// Moves the task to the first available of CUDA, MPS and CPU, in this order. Of several
+    /// processes that train together, each takes the GPU of its
+    /// [rank on the host](crate::distributed::Launch::local_rank).
+    ///
+    /// If libtorch was built for CUDA but finds no GPU, a line on standard error says why when the
+    /// first entry point begins.
     pub fn auto_device(self) -> Self {
         self.device(first_device())
     }
@@ -278,14 +318,5 @@ impl<T: Task> TrainerBuilder<T> {
     pub fn world(mut self, world: World) -> Self {
         self.world = Some(world);
         self
-    }
-}
-
-/// Returns the first available of CUDA, MPS and CPU.
-pub(crate) fn first_device() -> Device {
-    match () {
-        () if Cuda::is_available() => Device::Cuda(0),
-        () if tch::utils::has_mps() => Device::Mps,
-        () => Device::Cpu,
     }
 }

@@ -5,7 +5,7 @@ use tch::Tensor;
 use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
 use super::erased::{LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred, data, data_mut};
 use super::task::{Mode, Task, TrainStep};
-use super::{decide, window};
+use super::{decide, layout, window};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -134,8 +134,12 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_transfer>()?;
     run.produce::<at::transfer>(BATCH, |run| {
         let device = run.model.device;
+        let is_channels_last = run.settings.channels_last;
         if let Some(batch) = &mut data_mut::<T>(&mut run.step).batch {
-            batch.move_to(device);
+            batch.move_to(device)?;
+            if is_channels_last {
+                layout::change_batch(batch)?;
+            }
         }
         Ok(())
     })?;

@@ -50,8 +50,7 @@ pub(crate) fn trial<R>(
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
-    let modes =
-        (Modes::begin(run.settings.deterministic, run.settings.detect_anomaly), GradModeGuard::recorded());
+    let modes = (Modes::begin(run.settings.modes()), GradModeGuard::recorded());
     let copies = Copies::of(run, &table)?;
     let outer = Surroundings::replace(run, table);
     begin_fit(run);

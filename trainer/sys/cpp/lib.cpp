@@ -8,6 +8,7 @@
 
 #include "autocast.cpp"
 #include "checkpointing.cpp"
+#include "cuda.cpp"
 #include "draws.cpp"
 #include "flops.cpp"
 #include "monitors.cpp"

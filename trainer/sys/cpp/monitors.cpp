@@ -1,17 +1,12 @@
-// Readings for the monitors: norms of tensors, and the memory and the PCI bus id of a CUDA device.
+// Norms of tensors, for the monitors.
 
 #include <ATen/ATen.h>
-#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <map>
 #include <tuple>
 #include <vector>
-
-#ifdef __linux__
-#include <dlfcn.h>
-#endif
 
 #include "guarded.h"
 
@@ -64,32 +59,5 @@ char* trainer_norms(at::Tensor** tensors, size_t count, at::Tensor** norms) {
     for (auto& norm : found) norm = norm.to(at::TensorOptions().device(found[0].device()).dtype(kind)).reshape({});
     *norms = new at::Tensor(at::stack(found));
   });
-}
-
-// The memory of a CUDA device in bytes, as libtorch's allocator counts it. Matches `CudaMemory` in
-// lib.rs.
-struct CudaMemory {
-  int64_t allocated, peak_allocated, reserved, peak_reserved;
-};
-
-char* trainer_cuda_memory(int64_t cuda, CudaMemory* memory) {
-  return guarded([&] {
-    auto stats = c10::getDeviceAllocator(c10::kCUDA)->getDeviceStats(static_cast<c10::DeviceIndex>(cuda));
-    constexpr auto all = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
-    auto &allocated = stats.allocated_bytes[all], &reserved = stats.reserved_bytes[all];
-    *memory = {allocated.current, allocated.peak, reserved.current, reserved.peak};
-  });
-}
-
-// Writes the PCI bus id of a CUDA device, null-terminated, as `0000:18:00.0`. Returns false if the
-// CUDA runtime is not loaded or has no such device.
-bool trainer_cuda_bus_id(int64_t cuda, char* text, int size) {
-#ifdef __linux__
-  using Function = int (*)(char*, int, int);
-  auto function = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, "cudaDeviceGetPCIBusId"));
-  return function && function(text, size, static_cast<int>(cuda)) == 0;
-#else
-  return false;
-#endif
 }
 }

@@ -1,14 +1,12 @@
 // The functions of libtorch that tch does not provide: optimizer steps on fused and foreach
 // kernels; backward passes for selected parameters; dropping, scaling and clipping gradients;
-// callbacks for gradients; random states; CUDA events; and process-wide modes.
+// callbacks for gradients; random states; and process-wide modes.
 //
 // Tensors are passed as tch's pointers. A function that can fail returns null on success, or a
 // message that the caller frees with `trainer_free`. No function throws.
 
 #include <ATen/ATen.h>
-#include <c10/core/Event.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/version.h>
@@ -26,21 +24,10 @@
 #include <utility>
 #include <vector>
 
-#ifdef __linux__
-#include <dlfcn.h>
-#endif
-
 #include "counted.h"
 #include "guarded.h"
 
 namespace {
-
-#ifdef __linux__
-// Linkers drop libraries from which no symbol is used. Without libtorch_cuda there is no GPU
-// support, so load it here. A CPU build does not have it, and dlopen then fails without
-// consequences.
-[[maybe_unused]] void* const cuda = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL);
-#endif
 
 // Turns off the C++ backtraces of errors, about sixty lines each, unless they are requested with
 // PyTorch's environment variable. Runs while the program is loaded, before there is a second
@@ -541,24 +528,6 @@ char* trainer_set_random_state(int64_t cuda, const at::Tensor* state) {
   });
 }
 
-// Records an event after all work that is queued on the current stream of a CUDA device.
-char* trainer_event_record(int64_t cuda, c10::Event** event) {
-  return guarded([&] {
-    c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(cuda));
-    c10::impl::VirtualGuardImpl guard(c10::kCUDA);
-    auto recorded = std::make_unique<c10::Event>(c10::kCUDA);
-    recorded->record(guard.getStream(device));
-    *event = recorded.release();
-  });
-}
-
-// Waits for an event.
-char* trainer_event_wait(const c10::Event* event) {
-  return guarded([&] { event->synchronize(); });
-}
-
-void trainer_event_free(c10::Event* event) { delete event; }
-
 // Sets whether gradients are recorded on this thread. Returns the previous mode.
 bool trainer_record_gradients(bool record) {
   bool before = c10::GradMode::is_enabled();
@@ -566,16 +535,29 @@ bool trainer_record_gradients(bool record) {
   return before;
 }
 
-// The process-wide modes of libtorch, in Rust's layout.
+// The process-wide modes of libtorch, in Rust's layout. `matmul_precision` is an
+// `at::Float32MatmulPrecision`.
 struct Modes {
-  bool deterministic, deterministic_warns_only, detects_anomalies, checks_nan;
+  bool deterministic, deterministic_warns_only, detects_anomalies, checks_nan, benchmarks_cudnn;
+  uint8_t matmul_precision;
 };
+
+// Returns the precision of products of float matrices. libtorch has a second setting for it, and
+// throws if a program used both.
+static at::Float32MatmulPrecision matmul_precision() {
+  try {
+    return at::globalContext().float32MatmulPrecision();
+  } catch (const std::exception&) {
+    return at::Float32MatmulPrecision::HIGHEST;
+  }
+}
 
 Modes trainer_modes() {
   auto& context = at::globalContext();
   using torch::autograd::AnomalyMode;
   return {context.deterministicAlgorithms(), context.deterministicAlgorithmsWarnOnly(),
-          AnomalyMode::is_enabled(), AnomalyMode::should_check_nan()};
+          AnomalyMode::is_enabled(),         AnomalyMode::should_check_nan(),
+          context.benchmarkCuDNN(),          static_cast<uint8_t>(matmul_precision())};
 }
 
 void trainer_set_modes(Modes modes) {
@@ -585,7 +567,12 @@ void trainer_set_modes(Modes modes) {
     warnings::set_warning_handler(&without_trace);
   else if (warnings::get_warning_handler() == &without_trace)
     warnings::set_warning_handler(nullptr);  // the default handler of libtorch
-  at::globalContext().setDeterministicAlgorithms(modes.deterministic, modes.deterministic_warns_only);
+  auto& context = at::globalContext();
+  context.setDeterministicAlgorithms(modes.deterministic, modes.deterministic_warns_only);
+  context.setBenchmarkCuDNN(modes.benchmarks_cudnn);
+  const char* names[] = {"highest", "high", "medium"};
+  if (modes.matmul_precision != static_cast<uint8_t>(matmul_precision()))
+    context.setFloat32MatmulPrecision(names[modes.matmul_precision]);
   AnomalyMode::set_enabled(modes.detects_anomalies, modes.checks_nan);
 }
 

@@ -34,6 +34,46 @@ unsafe extern "C" {
     pub fn trainer_checkpointing_pause(paused: bool) -> bool;
 }
 
+// cuda.cpp
+unsafe extern "C" {
+    pub fn trainer_cuda_support(support: *mut CudaSupport) -> *mut c_char;
+    pub fn trainer_cuda_memory(cuda: i64, memory: *mut CudaMemory) -> *mut c_char;
+    pub fn trainer_cuda_reset_peaks(cuda: i64) -> *mut c_char;
+    pub fn trainer_cuda_empty_cache() -> *mut c_char;
+    pub fn trainer_cuda_bus_id(cuda: i64, text: *mut c_char, size: c_int) -> bool;
+    pub fn trainer_event_record(cuda: i64, event: *mut *mut c_void) -> *mut c_char;
+    pub fn trainer_event_wait(event: *const c_void) -> *mut c_char;
+    pub fn trainer_event_block(event: *const c_void, cuda: i64) -> *mut c_char;
+    pub fn trainer_event_free(event: *mut c_void);
+    pub fn trainer_stream_enter(cuda: i64) -> *mut c_char;
+    pub fn trainer_record_stream(tensor: *const C_tensor) -> *mut c_char;
+    pub fn trainer_upload(tensor: *const C_tensor, cuda: i64, copy: *mut *mut C_tensor) -> *mut c_char;
+    pub fn trainer_waits_start() -> bool;
+    pub fn trainer_waits() -> u64;
+    pub fn trainer_waits_imitate();
+}
+
+/// What there is of CUDA: 0 everything, 1 a libtorch without it, 2 no driver, 3 a driver that is too
+/// old, 4 no GPU, 5 unknown. The versions are those of CUDA that the driver supports, and that
+/// libtorch needs: 13000 for 13.0.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaSupport {
+    pub what: i32,
+    pub driver: i32,
+    pub needed: i32,
+}
+
+/// The memory of a CUDA device in bytes, as libtorch's allocator counts it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CudaMemory {
+    pub allocated: i64,
+    pub peak_allocated: i64,
+    pub reserved: i64,
+    pub peak_reserved: i64,
+}
+
 // draws.cpp
 unsafe extern "C" {
     pub fn trainer_draws_start(handle: *mut u64) -> *mut c_char;
@@ -54,18 +94,6 @@ unsafe extern "C" {
         count: usize,
         norms: *mut *mut C_tensor,
     ) -> *mut c_char;
-    pub fn trainer_cuda_memory(cuda: i64, memory: *mut CudaMemory) -> *mut c_char;
-    pub fn trainer_cuda_bus_id(cuda: i64, text: *mut c_char, size: c_int) -> bool;
-}
-
-/// The memory of a CUDA device in bytes, as libtorch's allocator counts it.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CudaMemory {
-    pub allocated: i64,
-    pub peak_allocated: i64,
-    pub reserved: i64,
-    pub peak_reserved: i64,
 }
 
 // profiler.cpp
@@ -157,9 +185,6 @@ unsafe extern "C" {
 unsafe extern "C" {
     pub fn trainer_random_state(cuda: i64, state: *mut *mut C_tensor) -> *mut c_char;
     pub fn trainer_set_random_state(cuda: i64, state: *const C_tensor) -> *mut c_char;
-    pub fn trainer_event_record(cuda: i64, event: *mut *mut c_void) -> *mut c_char;
-    pub fn trainer_event_wait(event: *const c_void) -> *mut c_char;
-    pub fn trainer_event_free(event: *mut c_void);
     pub fn trainer_modes() -> ModeFlags;
     pub fn trainer_set_modes(modes: ModeFlags);
     pub fn trainer_record_gradients(record: bool) -> bool;
@@ -173,6 +198,9 @@ pub struct ModeFlags {
     pub deterministic_warns_only: bool,
     pub detects_anomalies: bool,
     pub checks_nan: bool,
+    pub benchmarks_cudnn: bool,
+    /// 0 for the highest, 1 for high, 2 for medium.
+    pub matmul_precision: u8,
 }
 
 // shim.cpp: optimizers

@@ -35,4 +35,8 @@ pub struct ProfileRow {
     pub mean_ns: u64,
     /// The time of the longest span.
     pub max_ns: u64,
+    /// The number of times that the host waited for a GPU during the spans, excluding the spans
+    /// inside them. `None` if that was not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waits: Option<u64>,
 }

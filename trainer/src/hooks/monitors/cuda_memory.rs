@@ -1,17 +1,18 @@
 //! The memory of a CUDA device, as libtorch's allocator counts it.
 
 use super::{Interval, MIB};
+use crate::cuda::{self, CudaMemory};
 use crate::hooks::stages;
-use crate::libtorch::{CudaMemory, cuda_memory};
 use crate::prelude::*;
 
 /// Logs the memory of the task's CUDA device that libtorch's allocator manages, in MiB:
 /// `train/cuda_memory/allocated`, which tensors occupy; `…/reserved`, which the allocator holds;
-/// and their peaks since the program started, `…/peak_allocated` and `…/peak_reserved`.
+/// and their peaks since the fit began, `…/peak_allocated` and `…/peak_reserved`.
 ///
-/// The values correspond to PyTorch's `torch.cuda.memory_allocated` and related functions. Reading
-/// them does not wait for the device. A task on another device is an error when `fit` begins. The
-/// value of an epoch is the maximum.
+/// The values correspond to PyTorch's `torch.cuda.memory_allocated` and related functions; when a fit
+/// begins or resumes, the monitor calls [`reset_peaks`](crate::cuda::reset_peaks). Reading them does
+/// not wait for the device. A task on another device is an error when `fit` begins. The value of an
+/// epoch is the maximum.
 ///
 /// ```no_run
 /// use trainer::hooks::CudaMemoryMonitor;
@@ -48,32 +49,30 @@ impl CudaMemoryMonitor {
         self
     }
 
-    /// Returns an error if a setting is invalid, or if the task is not on a CUDA device.
-    fn check<P>(&self, cx: &Cx<P>) -> Result<()> {
+    /// Resets the peaks. Returns an error if a setting is invalid, or if the task is not on a CUDA
+    /// device.
+    fn begin<P>(&self, cx: &Cx<P>) -> Result<()> {
         self.interval.check()?;
-        read(cx.device()).map(drop)
-    }
-}
-
-fn read(device: Device) -> Result<CudaMemory> {
-    match device {
-        Device::Cuda(nth) => cuda_memory(nth),
-        other => Err(Error::msg(format!(
-            "the task is on {other:?}, but libtorch only tracks the memory of CUDA devices: remove the monitor"
-        ))),
+        match cx.device() {
+            device @ Device::Cuda(_) => cuda::reset_peaks(device),
+            other => Err(Error::msg(format!(
+                "the task is on {other:?}, but libtorch only tracks the memory of CUDA devices: remove the monitor"
+            ))),
+        }
     }
 }
 
 #[hook(in = stages::Monitors, only = train, single)]
 impl CudaMemoryMonitor {
-    /// Returns an error if a setting is invalid, or if the task is not on a CUDA device.
+    /// Resets the peaks. Returns an error if a setting is invalid, or if the task is not on a CUDA
+    /// device.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
-        self.check(cx)
+        self.begin(cx)
     }
 
-    /// Repeats the check of `before_fit` for a resumed fit.
+    /// Does what `before_fit` does, for a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
-        self.check(cx)
+        self.begin(cx)
     }
 
     /// Records the number of optimizer steps before the batch.
@@ -84,7 +83,8 @@ impl CudaMemoryMonitor {
     /// Logs the memory if it is due.
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         if self.interval.is_due_after_step(self.steps, cx) {
-            let CudaMemory { allocated, peak_allocated, reserved, peak_reserved } = read(cx.device())?;
+            let CudaMemory { allocated, peak_allocated, reserved, peak_reserved } =
+                cuda::memory(cx.device())?;
             cx.log_as("cuda_memory/allocated", allocated as f64 / MIB, Reduce::Max);
             cx.log_as("cuda_memory/peak_allocated", peak_allocated as f64 / MIB, Reduce::Max);
             cx.log_as("cuda_memory/reserved", reserved as f64 / MIB, Reduce::Max);

@@ -6,7 +6,7 @@ use nvml_wrapper::error::NvmlError;
 
 use super::{Interval, MIB};
 use crate::hooks::stages;
-use crate::libtorch::cuda_bus_id;
+use crate::libtorch::cuda;
 use crate::prelude::*;
 
 /// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including the load by other processes.
@@ -83,7 +83,7 @@ impl GpuMonitor {
                 failed(&error, &format!("open GPU {index}, which `.device({index})` selects"))
             })?,
             (None, Device::Cuda(nth)) => {
-                let found = cuda_bus_id(nth).map(|id| nvml.device_by_pci_bus_id(id)?.index());
+                let found = cuda::bus_id(nth).map(|id| nvml.device_by_pci_bus_id(id)?.index());
                 found.transpose().map_err(|error| failed(&error, "find the task's GPU"))?.ok_or_else(|| {
                     Error::msg(
                         "the CUDA runtime does not report which GPU the task is on: select one with `.device(…)`",

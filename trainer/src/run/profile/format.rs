@@ -17,7 +17,7 @@ impl Profile {
     ///   the entry point, which is the sum of all `self_ns`
     /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
     ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
-    ///   and `max_ns`, sorted by self time, longest first
+    ///   and `max_ns`, and on a GPU `waits`, sorted by self time, longest first
     /// - `dropped_spans`: the number of spans that a trace omits
     #[must_use]
     pub fn json(&self) -> String {
@@ -44,6 +44,7 @@ impl Profile {
             self_ns: nanos(row.self_time),
             mean_ns: nanos(row.mean()),
             max_ns: nanos(row.max),
+            waits: row.waits,
         };
         trainer_formats::run::Profile {
             entry: self.entry.to_owned(),
@@ -107,17 +108,20 @@ impl fmt::Display for Profile {
         writeln!(f, "profile of `{}`: {}", self.entry, time(self.total()))?;
         let labels: Vec<_> = rows.iter().map(|row| one_line(&row.label())).collect();
         let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(4);
-        let mut line = |cells: [&str; 8]| {
+        let mut line = |cells: [&str; 8], waits: Option<String>| {
             let [label, phase, calls, own, share, total, mean, max] = cells;
+            let waits = waits.map_or_else(String::new, |waits| format!(" {waits:>9}"));
             writeln!(
                 f,
-                "{label:<width$}  {phase:<7} {calls:>9} {own:>9} {share:>6} {total:>9} {mean:>9} {max:>9}"
+                "{label:<width$}  {phase:<7} {calls:>9} {own:>9} {share:>6} {total:>9} {mean:>9} {max:>9}{waits}"
             )
         };
-        line(["span", "phase", "calls", "self", "self %", "total", "mean", "max"])?;
+        let counts_waits = rows.iter().any(|row| row.waits.is_some());
+        let title = counts_waits.then(|| "waits".to_owned());
+        line(["span", "phase", "calls", "self", "self %", "total", "mean", "max"], title)?;
         for (row, label) in rows.into_iter().zip(&labels) {
             let share = format!("{:.1}", 100.0 * nanos(row.self_time) as f64 / total);
-            line([
+            let cells = [
                 label,
                 row.phase.name(),
                 &row.calls.to_string(),
@@ -126,7 +130,8 @@ impl fmt::Display for Profile {
                 &time(row.total),
                 &time(row.mean()),
                 &time(row.max),
-            ])?;
+            ];
+            line(cells, row.waits.map(|waits| waits.to_string()))?;
         }
         Ok(())
     }

@@ -37,7 +37,7 @@ use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorde
 /// On a GPU, spans measure host time. The host queues kernels without waiting for them, so the time
 /// of a kernel appears in the span where the host waits for a result.
 /// [`profile_synchronized`](crate::TrainerBuilder::profile_synchronized) waits for the device at
-/// both ends of each span instead.
+/// both ends of each span instead. [`waits`](ProfileRow::waits) counts how often the host waited.
 #[derive(Clone, Debug)]
 pub struct Profile {
     entry: &'static str,
@@ -106,6 +106,10 @@ pub struct ProfileRow {
     pub self_time: Duration,
     /// The time of the longest span.
     pub max: Duration,
+    /// The number of times that a thread of the process waited for a GPU during the spans, excluding
+    /// the spans inside them: to read a value, or for the end of a copy. `None` if the task is not on
+    /// a CUDA device, or if Python, which runs in the same process, receives the waits.
+    pub waits: Option<u64>,
 }
 
 impl ProfileRow {
@@ -196,7 +200,7 @@ fn row(
     names: &[String],
     key: Key,
     phase: Phase,
-    Stats { calls, total, own, max, .. }: Stats,
+    Stats { calls, total, own, max, waits, .. }: Stats,
 ) -> ProfileRow {
     let hooks = KEYS_BEFORE_MOMENTS + tree::moments().len();
     let mut around = false;
@@ -215,7 +219,8 @@ fn row(
         }
     };
     let [total, self_time, max] = [total, own, max].map(Duration::from_nanos);
-    ProfileRow { kind, name, moment, around, phase, calls, total, self_time, max }
+    let waits = recorder.counts_waits.then_some(waits);
+    ProfileRow { kind, name, moment, around, phase, calls, total, self_time, max, waits }
 }
 
 /// Returns the name of each hook as in `describe_hooks`: with the method if it is not named after

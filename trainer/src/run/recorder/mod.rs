@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tch::{Cuda, Device};
 
+use crate::libtorch;
 use crate::moments::tree;
 use crate::phase::Phase;
 pub(crate) use settings::{ProfileSettings, Report};
@@ -47,6 +48,8 @@ pub(crate) struct Stats {
     pub(crate) total: u64,
     pub(crate) own: u64,
     pub(crate) max: u64,
+    /// The number of waits for the GPU in the spans, without those in the spans inside.
+    pub(crate) waits: u64,
     /// The number of open spans. Only the outermost one adds to the total.
     open: u32,
 }
@@ -58,6 +61,10 @@ struct Open {
     start: Instant,
     /// The total duration of the spans directly inside it, in nanoseconds.
     inside: u64,
+    /// The number of waits for the GPU before it began.
+    waits: u64,
+    /// The number of waits in the spans directly inside it.
+    waits_inside: u64,
     /// Whether it is the body of an operation, inside the operation's own span. Its time then
     /// counts as self time of the operation.
     is_body: bool,
@@ -85,6 +92,8 @@ pub(crate) struct Recorder {
     pub(crate) dropped: u64,
     /// The index of the CUDA device to synchronize with at both ends of each span.
     synchronizes: Option<i64>,
+    /// Whether waits for the GPU are counted.
+    pub(crate) counts_waits: bool,
     pub(crate) settings: ProfileSettings,
 }
 
@@ -103,6 +112,7 @@ impl Recorder {
                 Device::Cuda(index) if settings.synchronizes => i64::try_from(index).ok(),
                 _ => None,
             },
+            counts_waits: matches!(device, Device::Cuda(_)) && libtorch::count_waits(),
             settings,
         }
     }
@@ -123,6 +133,7 @@ impl Recorder {
             events: Vec::new(),
             dropped: self.dropped + self.events.len() as u64,
             synchronizes: self.synchronizes,
+            counts_waits: self.counts_waits,
             settings: ProfileSettings::default(),
         };
         while let Some(depth) = so_far.open.len().checked_sub(1) {
@@ -151,6 +162,12 @@ impl Recorder {
         Instant::now()
     }
 
+    /// Returns the number of waits for the GPU until now.
+    #[inline]
+    fn waits(&self) -> u64 {
+        if self.counts_waits { libtorch::waits() } else { 0 }
+    }
+
     /// Begins a span. Returns its depth, for [`end`](Recorder::end).
     #[inline]
     pub(crate) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) -> usize {
@@ -165,7 +182,9 @@ impl Recorder {
             self.stats[slot].open += 1;
             self.keep(slot, start)
         };
-        self.open.push(Open { slot, start, inside: 0, is_body, event });
+        // After the clock was read, so that a synchronized profile does not count its own waits.
+        let waits = self.waits();
+        self.open.push(Open { slot, start, inside: 0, waits, waits_inside: 0, is_body, event });
         self.open.len() - 1
     }
 
@@ -183,15 +202,20 @@ impl Recorder {
     /// Ends the span at this depth.
     #[inline]
     pub(crate) fn end(&mut self, depth: usize) {
+        let waits = self.waits();
         let end = self.now();
         debug_assert_eq!(self.open.len(), depth + 1, "spans end in the reverse order in which they begin");
-        let Some(Open { slot, start, inside, is_body, event }) = self.open.pop() else { return };
+        let Some(open) = self.open.pop() else { return };
+        let Open { slot, start, inside, waits: waits_before, waits_inside, is_body, event } = open;
         let duration = nanos(end.duration_since(start));
+        let waited = waits - waits_before;
         if let Some(outer) = self.open.last_mut() {
             outer.inside += duration;
+            outer.waits_inside += waited;
         }
         let stats = &mut self.stats[slot];
         stats.own += duration - inside;
+        stats.waits += waited - waits_inside;
         if is_body {
             return;
         }
@@ -247,6 +271,30 @@ mod tests {
         recorder.end(inner);
         recorder.end(outer);
         assert_eq!(recorder.stats[slot(ENTRY, Phase::Train)].calls, 1);
+    }
+
+    /// One test for the whole process, whose waits are counted.
+    #[test]
+    fn a_wait_counts_for_the_innermost_span_of_a_task_on_a_gpu() {
+        let [mut on_gpu, mut on_cpu] = [Device::Cuda(0), Device::Cpu].map(|device| {
+            let mut recorder = Recorder::new(0, ProfileSettings::default(), device);
+            recorder.restart("fit");
+            recorder
+        });
+        assert!(on_gpu.counts_waits && !on_cpu.counts_waits);
+        for recorder in [&mut on_gpu, &mut on_cpu] {
+            let outer = recorder.begin(ENTRY, Phase::Train, false);
+            libtorch::imitate_wait();
+            let inner = recorder.begin(DATA, Phase::Train, false);
+            libtorch::imitate_wait();
+            libtorch::imitate_wait();
+            recorder.end(inner);
+            libtorch::imitate_wait();
+            recorder.end(outer);
+        }
+        let waits = |recorder: &Recorder, key| recorder.stats[slot(key, Phase::Train)].waits;
+        assert_eq!((waits(&on_gpu, ENTRY), waits(&on_gpu, DATA)), (2, 2));
+        assert_eq!((waits(&on_cpu, ENTRY), waits(&on_cpu, DATA)), (0, 0));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tch::Device;
 use super::values::{self, above_zero};
 use crate::checkpoint::Resume;
 use crate::hooks::Amp;
+use crate::libtorch::MatmulPrecision;
 use crate::run::run_folder::RunFolder;
 use crate::training::TrainerBuilder;
 use crate::training::task::Task;
@@ -92,6 +93,16 @@ pub struct TrainerArgs {
     /// Only uses algorithms of libtorch that are deterministic
     #[arg(long)]
     pub deterministic: bool,
+    /// Precision of products of f32 matrices: `highest`, `high` for TF32, or `medium` for bf16
+    /// [default: highest]
+    #[arg(long, value_name = "PRECISION", hide_possible_values = true)]
+    pub matmul_precision: Option<MatmulPrecision>,
+    /// Lets cuDNN measure its algorithms for each shape, and use the fastest
+    #[arg(long)]
+    pub cudnn_benchmark: bool,
+    /// Lays out images and the weights of convolutions with the channels last
+    #[arg(long)]
+    pub channels_last: bool,
     /// Checks every gradient for NaN, which is slow
     #[arg(long)]
     pub detect_anomaly: bool,
@@ -157,6 +168,9 @@ impl TrainerArgs {
             device,
             seed,
             deterministic,
+            matmul_precision,
+            cudnn_benchmark,
+            channels_last,
             detect_anomaly,
             run_folder,
             resume,
@@ -185,6 +199,9 @@ impl TrainerArgs {
         builder = set(builder, *device, B::device);
         builder = set(builder, *seed, B::seed);
         builder = set(builder, deterministic.then_some(true), B::deterministic);
+        builder = set(builder, *matmul_precision, B::matmul_precision);
+        builder = set(builder, cudnn_benchmark.then_some(true), B::cudnn_benchmark);
+        builder = set(builder, channels_last.then_some(true), B::channels_last);
         builder = set(builder, detect_anomaly.then_some(true), B::detect_anomaly);
         builder = set(builder, run_folder.clone(), B::run_folder);
         builder.folder.is_decided = run_folder.is_some();

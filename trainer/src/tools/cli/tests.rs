@@ -136,6 +136,9 @@ fn every_setting_reaches_the_builder() {
         ("precision", "bf16", "Amp.precision", "Bf16"),
         ("seed", "5", "seed", "5"),
         ("deterministic", "true", "deterministic", "true"),
+        ("matmul_precision", "high", "matmul_precision", "High"),
+        ("cudnn_benchmark", "true", "cudnn_benchmark", "true"),
+        ("channels_last", "true", "channels_last", "true"),
         ("detect_anomaly", "true", "detect_anomaly", "true"),
     ] {
         known.insert(name.to_owned());
@@ -150,7 +153,7 @@ fn every_setting_reaches_the_builder() {
     assert_eq!((limits.limit_test, limits.limit_predict), (Some(3.into()), Some(0.25.into())));
     assert_eq!(settings_of(&["--fast_dev_run=2"]).fast_dev_run, Some(2));
     assert!(settings_of(&["--allow_inexact_resume"]).inexact);
-    assert_eq!(settings_of(&["--device=auto"]).device, Some(crate::training::options::first_device()));
+    assert_eq!(settings_of(&["--device=auto"]).device, Some(crate::training::device::first_device()));
     let run = builder(&["--run_folder=numbered:runs", "--resume=auto"]).build().unwrap().run;
     assert_eq!(run.folder.setting, Some(crate::RunFolder::numbered("runs")));
     assert_eq!(run.checkpoints.resume, Some(Resume::Auto));

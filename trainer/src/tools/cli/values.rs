@@ -9,7 +9,7 @@ use tch::Device;
 use crate::checkpoint::Resume;
 use crate::error::nearest;
 use crate::run::run_folder::RunFolder;
-use crate::training::options::first_device;
+use crate::training::device::first_device;
 use crate::values::amount::{Amount, AmountKind, fraction_mistake};
 use crate::values::every::Every;
 use crate::values::float::exact;

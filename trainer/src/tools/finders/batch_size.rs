@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::data::{Batch, Loader};
 use crate::error::{Error, Result, panic_text};
+use crate::libtorch::cuda;
 use crate::run::Run;
 use crate::training::Trainer;
 use crate::training::task::Task;
@@ -218,6 +219,9 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
         Err(panic) => is_out_of_memory(&panic_text(&**panic)),
     };
     trial::abandon_step(run)?;
+    // What this size left in libtorch's allocator would not fit the tensors of the next one. If the
+    // device cannot be used after the error, the next size says so.
+    let _ = cuda::empty_cache();
     if is_out_of_memory {
         return Ok(Attempt::OutOfMemory);
     }
@@ -232,13 +236,35 @@ fn is_out_of_memory(text: &str) -> bool {
         "not enough memory",
         "std::bad_alloc",
         "CUBLAS_STATUS_ALLOC_FAILED",
+        "CUDNN_STATUS_ALLOC_FAILED",
+        // cuDNN says this of a convolution for which it finds no algorithm that fits into memory.
+        "CUDNN_STATUS_NOT_SUPPORTED",
     ];
     signs.iter().any(|sign| text.contains(sign))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Attempt, BatchSizeLimit, FindBatchSize, search};
+    use super::{Attempt, BatchSizeLimit, FindBatchSize, is_out_of_memory, search};
+
+    #[test]
+    fn each_message_of_libtorch_about_memory_is_recognized() {
+        for message in [
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB",
+            "CUDA error: out of memory",
+            "[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+            "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes",
+            "std::bad_alloc",
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+            "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+            "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear if you passed in a non-contiguous input.",
+        ] {
+            assert!(is_out_of_memory(message), "{message}");
+        }
+        for message in ["the memory of the past", "CUDA error: device-side assert triggered"] {
+            assert!(!is_out_of_memory(message), "{message}");
+        }
+    }
 
     #[test]
     fn search_finds_the_largest_size_and_its_limit() {

@@ -1,0 +1,142 @@
+//! The device of the task: which there are, why a run is on the CPU, and one GPU for each rank.
+
+use std::sync::Once;
+
+use serde::{Deserialize, Serialize};
+use tch::{Cuda, Device};
+use trainer_formats::run::Process;
+
+use crate::distributed::Launch;
+use crate::error::{Error, Result};
+use crate::libtorch::cuda::{self, CudaSupport};
+use crate::run::Run;
+
+/// Returns the first available of CUDA, MPS and CPU. Of several CUDA devices, returns that of the
+/// rank of this process on the host.
+pub(crate) fn first_device() -> Device {
+    if cuda::support() == CudaSupport::Ready {
+        // `build` reports a mistake in the variables of the launcher.
+        let local = Launch::from_env().ok().flatten().map_or(0, |launch| launch.local_rank());
+        return Device::Cuda(nth_device(local, Cuda::device_count()));
+    }
+    if tch::utils::has_mps() { Device::Mps } else { Device::Cpu }
+}
+
+/// Returns the index of the CUDA device for a rank of a host. If a launcher shows each rank another
+/// single GPU, that is the device 0 of each of them; `check_one_gpu_each` refuses that ranks share
+/// one.
+fn nth_device(local_rank: u32, devices: i64) -> usize {
+    local_rank as usize % usize::try_from(devices).unwrap_or(1).max(1)
+}
+
+/// Returns an error with the reason if a device cannot be used.
+pub(super) fn check_available(device: Device) -> Result<(), String> {
+    match device {
+        Device::Cpu => Ok(()),
+        Device::Cuda(_) => cuda::check_available(device),
+        Device::Mps if tch::utils::has_mps() => Ok(()),
+        Device::Vulkan if tch::utils::has_vulkan() => Ok(()),
+        Device::Mps | Device::Vulkan => Err("this libtorch was built without support for it".into()),
+    }
+}
+
+/// Prints once in a process why a run is on the CPU, if libtorch was built for CUDA: otherwise the
+/// mistake shows after hours.
+pub(super) fn say_why_on_cpu(run: &Run) {
+    static ONCE: Once = Once::new();
+    if run.model.device != Device::Cpu || ONCE.is_completed() {
+        return;
+    }
+    ONCE.call_once(|| {
+        if let Some(text) = why_on_cpu(&cuda::support(), run.settings.device) {
+            run.notice(&text);
+        }
+    });
+}
+
+/// Returns the line about a run on the CPU, for the device that the program has set.
+fn why_on_cpu(support: &CudaSupport, set: Option<Device>) -> Option<String> {
+    match (support, set) {
+        // Nothing else can be meant.
+        (CudaSupport::NotBuilt | CudaSupport::Unknown, _) | (CudaSupport::Ready, Some(_)) => None,
+        (CudaSupport::Ready, None) => Some(
+            "note: the task is on the CPU, although there is an NVIDIA GPU: `.auto_device()` uses it, and \
+             `.device(Device::Cpu)` removes this line"
+                .to_owned(),
+        ),
+        (missing, _) => Some(format!("note: the task is on the CPU: {missing}")),
+    }
+}
+
+/// A GPU, such that two processes on one machine name it equally.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Gpu {
+    /// The identity of the machine's last boot, which its containers share.
+    boot: Option<String>,
+    /// Its address on the bus: `0000:18:00.0`.
+    bus_id: String,
+}
+
+impl Gpu {
+    /// Returns the GPU that a device is; `None` for other devices, and if it is not known.
+    pub(super) fn of(device: Device) -> Option<Self> {
+        let Device::Cuda(nth) = device else { return None };
+        Some(Gpu { boot: Process::current().boot, bus_id: cuda::bus_id(nth)? })
+    }
+}
+
+/// Returns an error if two ranks use the same GPU: NCCL needs one for each rank, and may otherwise
+/// wait for ever.
+pub(super) fn check_one_gpu_each<'a>(of_ranks: impl IntoIterator<Item = &'a Option<Gpu>>) -> Result<()> {
+    let mut known: Vec<(usize, &Gpu)> = Vec::new();
+    for (rank, gpu) in of_ranks.into_iter().enumerate() {
+        let Some(gpu) = gpu else { continue };
+        if let Some((other, _)) = known.iter().find(|(_, known)| *known == gpu) {
+            return Err(Error::usage(format!(
+                "the ranks {other} and {rank} are both on the GPU {} of one machine: start one process for each GPU, and give \
+                 each its own, with `.auto_device()` or `.device(Device::Cuda(launch.local_rank() as usize))`",
+                gpu.bus_id
+            )));
+        }
+        known.push((rank, gpu));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rank_of_a_host_takes_its_own_gpu() {
+        assert_eq!([0, 1, 2, 3].map(|local| nth_device(local, 4)), [0, 1, 2, 3]);
+        assert_eq!([0, 1].map(|local| nth_device(local, 1)), [0, 0], "each may see another one");
+    }
+
+    #[test]
+    fn two_ranks_on_one_gpu_are_an_error_that_names_them() {
+        let gpu = |boot: &str, bus_id: &str| Some(Gpu { boot: Some(boot.into()), bus_id: bus_id.into() });
+        let one_each = [gpu("a", "18"), gpu("a", "19"), None, gpu("b", "18"), None];
+        assert!(check_one_gpu_each(&one_each).is_ok());
+        let shared = [gpu("a", "18"), gpu("b", "18"), gpu("a", "18")];
+        let error = check_one_gpu_each(&shared).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the ranks 0 and 2 are both on the GPU 18 of one machine: start one"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_run_on_the_cpu_says_why_if_a_gpu_was_to_be_expected() {
+        let (cpu, unset) = (Some(Device::Cpu), None);
+        for set in [cpu, unset] {
+            assert_eq!(why_on_cpu(&CudaSupport::NotBuilt, set), None);
+            for missing in [CudaSupport::NoDriver, CudaSupport::NoDevice] {
+                let text = why_on_cpu(&missing, set).unwrap();
+                assert_eq!(text, format!("note: the task is on the CPU: {missing}"));
+            }
+        }
+        assert_eq!(why_on_cpu(&CudaSupport::Ready, cpu), None, "the program has said so");
+        assert!(why_on_cpu(&CudaSupport::Ready, unset).unwrap().contains("although there is an NVIDIA GPU"));
+    }
+}
