@@ -1,6 +1,7 @@
-//! Lets the examples find libtorch when they are run directly, without cargo.
+//! Lets the examples find libtorch when they are run directly, without cargo: beside a copy that
+//! `scripts/bundle.py` made, or where cargo found it.
 
 fn main() {
     let lib = std::env::var("DEP_TRAINER_LIBTORCH_LIB").unwrap_or_default();
-    println!("cargo::rustc-link-arg=-Wl,-rpath,{lib}");
+    println!("cargo::rustc-link-arg=-Wl,-rpath,$ORIGIN/lib:{lib}");
 }
