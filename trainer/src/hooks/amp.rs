@@ -40,6 +40,11 @@ use crate::prelude::*;
 /// waits for the device once per optimizer step.
 ///
 /// The scale is part of checkpoints.
+///
+/// # Losses on a GPU
+///
+/// On a CUDA device, autocast refuses `binary_cross_entropy`, which it allows on the CPU: use
+/// `binary_cross_entropy_with_logits`, or compute the loss in [`disabled`](Amp::disabled).
 #[derive(Debug)]
 pub struct Amp {
     precision: Precision,

@@ -40,6 +40,12 @@ pub(super) fn check_available(device: Device) -> Result<(), String> {
     }
 }
 
+/// Returns the kind of a device, from its `{:?}`: `Cuda` for `Cuda(1)`. The ranks of a host have GPUs
+/// of different numbers, and rank 0 writes the checkpoints of all.
+pub(super) fn kind_of(device: &str) -> &str {
+    device.split_once('(').map_or(device, |(kind, _)| kind)
+}
+
 /// Prints once in a process why a run is on the CPU, if libtorch was built for CUDA: otherwise the
 /// mistake shows after hours.
 pub(super) fn say_why_on_cpu(run: &Run) {
@@ -111,6 +117,13 @@ mod tests {
     fn each_rank_of_a_host_takes_its_own_gpu() {
         assert_eq!([0, 1, 2, 3].map(|local| nth_device(local, 4)), [0, 1, 2, 3]);
         assert_eq!([0, 1].map(|local| nth_device(local, 1)), [0, 0], "each may see another one");
+    }
+
+    #[test]
+    fn gpus_of_different_numbers_are_of_one_kind() {
+        let kinds = [Device::Cpu, Device::Cuda(0), Device::Cuda(11), Device::Mps];
+        let kinds = kinds.map(|device| kind_of(&format!("{device:?}")).to_owned());
+        assert_eq!(kinds, ["Cpu", "Cuda", "Cuda", "Mps"]);
     }
 
     #[test]

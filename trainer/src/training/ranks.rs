@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tch::Device;
 
-use super::device::{Gpu, check_one_gpu_each};
+use super::device::{Gpu, check_one_gpu_each, kind_of};
 use super::facts::{self, Audience};
 use crate::distributed::{Launch, Share, Unequal, World, both, check_available, current, is_same};
 use crate::error::{Error, Result, shortened};
@@ -123,21 +123,11 @@ fn program(run: &Run, entry: &str) -> Lists {
     BTreeMap::from([
         ("entry point".to_owned(), one(entry.to_owned())),
         ("program".to_owned(), program.into_iter().collect()),
-        ("kind of device".to_owned(), one(kind_of(run.model.device).to_owned())),
+        ("kind of device".to_owned(), one(kind_of(&format!("{:?}", run.model.device)).to_owned())),
         ("version of `trainer`".to_owned(), one(env!("CARGO_PKG_VERSION").to_owned())),
         ("version of libtorch".to_owned(), one(libtorch::version())),
         ("variables of the model".to_owned(), vars.collect()),
     ])
-}
-
-/// Returns the kind of a device: the ranks of a host have different GPUs.
-fn kind_of(device: Device) -> &'static str {
-    match device {
-        Device::Cpu => "CPU",
-        Device::Cuda(_) => "CUDA",
-        Device::Mps => "MPS",
-        Device::Vulkan => "Vulkan",
-    }
 }
 
 /// Returns an error if the other ranks have different training or validation data.

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use super::device::kind_of;
 use super::facts;
 use super::parts::{self, Part};
 use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, present};
@@ -425,7 +426,7 @@ fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<
             shortened(&manifest.libtorch)
         ));
     }
-    if manifest.device != device {
+    if kind_of(&manifest.device) != kind_of(&device) {
         why.push(format!("it was written on {}, and the task is on {device}", shortened(&manifest.device)));
     }
     if !data.is_deterministic {
