@@ -13,6 +13,7 @@
 //! | [`models`] | GPT-2, BERT, ViT and ResNet with published weights, generating text |
 //! | [`settings`] | settings of a program from defaults, a file and the command line |
 //! | [`checkpoints`] | exact resume, the state of hooks, loading and saving weights |
+//! | [`gpus`] | NVIDIA GPUs: setup, why there is none, speed, memory, deployment, what has run |
 //! | [`distributed`] | training one model in several processes |
 //! | [`records`] | logging, loggers, TensorBoard, the run folder, progress |
 //! | [`runs`] | the command `trainer`: listing, comparing and reporting runs, sweeps |
@@ -60,6 +61,9 @@ pub mod settings {}
 
 #[doc = include_str!("guide/checkpoints.md")]
 pub mod checkpoints {}
+
+#[doc = include_str!("guide/gpus.md")]
+pub mod gpus {}
 
 #[doc = include_str!("guide/distributed.md")]
 pub mod distributed {}
