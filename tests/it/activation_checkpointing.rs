@@ -14,7 +14,7 @@ use trainer::prelude::*;
 use trainer::testing::Ranks;
 
 use crate::model;
-use crate::support::{alone, child_process, exact_state, scratch};
+use crate::support::{alone, child_process, device, exact_state, scratch};
 
 /// A residual block with batch norm, dropout, an in-place operator and named layers.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl nn::ModuleT for Block {
 fn task(blocks: i64) -> impl Task<Batch = (Tensor, Tensor), Pred = Tensor> {
     tch::set_num_threads(1);
     tch::manual_seed(5);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let mut net = nn::seq_t();
     for nth in 0..blocks {
@@ -70,7 +70,7 @@ fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor
 fn computed(builder: TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>) -> Result<String> {
     let mut trainer = builder.build()?;
     let summary = trainer.fit(&mut model::rows(22), Some(&mut model::rows(10)))?;
-    let random = Tensor::rand([1], (Kind::Double, Device::Cpu)).double_value(&[0]);
+    let random = Tensor::rand([1], (Kind::Double, device())).double_value(&[0]);
     let metrics: Vec<_> = summary.metrics.iter().map(|(name, value)| format!("{name} {value:e}")).collect();
     Ok(format!("{:?} {metrics:?} {random:e}", exact_state(&trainer)))
 }
@@ -99,7 +99,7 @@ fn changes_no_bit() {
     fn net() -> TrainerBuilder<Net> {
         tch::set_num_threads(1);
         tch::manual_seed(5);
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let root = vs.root();
         let first = Block::new(&(&root / "blocks" / 0), 4);
         let shared = Arc::new(Mutex::new(Block::new(&(&root / "blocks" / 1), 4)));
@@ -212,7 +212,7 @@ fn computes_second_gradients() {
     let run = |hook: Option<ActivationCheckpointing>| {
         tch::set_num_threads(1);
         tch::manual_seed(5);
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let block = modules::named(vs.root() / "block", |path| nn::linear(path, 4, 3, Default::default()));
         let net = nn::func(move |xs| {
             let xs = xs.detach().set_requires_grad(true);
@@ -236,7 +236,7 @@ fn computes_second_gradients() {
 
 /// Returns the error of a fit of one module whose output `compute` returns.
 fn refused(compute: impl Fn(&Tensor) -> Tensor + Send + 'static) -> String {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fc = nn::linear(vs.root() / "fc", 4, 3, Default::default());
     let inner = nn::func(move |xs| compute(&xs.apply(&fc))).named("block");
     let task = Supervised::new(vs, inner, |logits: &Tensor, labels: &Tensor| {
@@ -249,7 +249,7 @@ fn refused(compute: impl Fn(&Tensor) -> Tensor + Send + 'static) -> String {
 
 #[test]
 fn a_module_that_cannot_be_computed_again_is_an_error() {
-    let count = Mutex::new(Tensor::zeros([1], (Kind::Float, Device::Cpu)));
+    let count = Mutex::new(Tensor::zeros([1], (Kind::Float, device())));
     let error = refused(move |xs| {
         let _ = count.lock().unwrap().f_add_scalar_(1.0).unwrap();
         xs.exp()
@@ -280,7 +280,7 @@ fn a_module_that_cannot_be_computed_again_is_an_error() {
 fn gradients_within_a_module_are_an_error_of_libtorch() {
     let found = Arc::new(Mutex::new(None));
     let kept = Arc::clone(&found);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fc = nn::linear(vs.root() / "fc", 4, 3, Default::default());
     let net = nn::func(move |xs| {
         let hidden = xs.apply(&fc).exp();
@@ -363,7 +363,7 @@ const HOOK: &str = "TRAINER_TESTS_CHECKPOINTING";
 fn one_step_of_24_blocks() {
     tch::set_num_threads(1);
     tch::manual_seed(1);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let mut net = nn::seq_t();
     for nth in 0..24i64 {
         let path = vs.root() / "blocks" / nth;
@@ -380,7 +380,7 @@ fn one_step_of_24_blocks() {
         builder = builder.hook(ActivationCheckpointing::new("blocks.*"));
     }
     let mut trainer = builder.build().unwrap();
-    let inputs = Tensor::ones([8192, 64], (Kind::Float, Device::Cpu));
+    let inputs = Tensor::ones([8192, 64], (Kind::Float, device()));
     let mut rows = InMemory::new((inputs.copy(), inputs)).unwrap().batch_size(8192);
     let before = peak();
     let summary = trainer.fit(&mut rows, None).unwrap();

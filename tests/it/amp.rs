@@ -6,11 +6,11 @@ use trainer::schedule::Linear;
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, message, rows};
-use crate::support::{exact_state, parameters, scratch};
+use crate::support::{device, exact_state, parameters, scratch};
 
 /// Returns whether this thread computes matrix products in a lower precision.
 fn is_autocast() -> bool {
-    let ones = Tensor::ones([2, 2], (Kind::Float, Device::Cpu));
+    let ones = Tensor::ones([2, 2], (Kind::Float, device()));
     ones.matmul(&ones).kind() != Kind::Float
 }
 
@@ -53,7 +53,7 @@ fn predictions_are_in_low_precision_and_gradients_are_not() {
 /// Returns a builder for a model without operations that autocast changes, so that scaling by
 /// powers of two is exact.
 pub(crate) fn elementwise() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let weight = vs.root().var("weight", &[4], nn::Init::Const(0.5));
     let net = nn::func(move |inputs| inputs * &weight);
     let loss =
@@ -63,7 +63,7 @@ pub(crate) fn elementwise() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)
 
 #[test]
 fn a_part_of_the_model_can_opt_out_of_autocast() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let first = nn::linear(vs.root() / "first", 4, 8, Default::default());
     let second = nn::linear(vs.root() / "second", 8, 3, Default::default());
     let net = nn::func(move |inputs| {
@@ -87,14 +87,14 @@ fn a_part_of_the_model_can_opt_out_of_autocast() {
 #[test]
 fn errors_and_panics_restore_the_autocast_mode() {
     for panics in [false, true] {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let weight = vs.root().zeros("weight", &[4, 3]);
         let net = nn::func(move |inputs| {
             assert!(!panics, "the model panics");
             inputs.matmul(&weight)
         });
         let task =
-            Supervised::new(vs, net, |_: &Tensor, _: &Tensor| Tensor::zeros([2], (Kind::Float, Device::Cpu)));
+            Supervised::new(vs, net, |_: &Tensor, _: &Tensor| Tensor::zeros([2], (Kind::Float, device())));
         let mut trainer = Trainer::builder(task)
             .optimizer(Sgd::new(0.1))
             .discover(Discover::None)
@@ -218,7 +218,7 @@ fn invalid_settings_and_low_precision_parameters_are_refused_at_setup() {
     let interval = refused(elementwise().hook(Amp::fp16().growth_interval(0)));
     assert!(interval.ends_with("`.growth_interval(0)`: expected at least 1"), "{interval}");
 
-    let mut vs = nn::VarStore::new(Device::Cpu);
+    let mut vs = nn::VarStore::new(device());
     let net = nn::linear(vs.root() / "fc", 4, 3, Default::default());
     vs.bfloat16();
     let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));

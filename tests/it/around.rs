@@ -8,7 +8,7 @@ use trainer::prelude::*;
 use trainer::testing::Harness;
 
 use crate::model::{self, message};
-use crate::support::parameters;
+use crate::support::{device, parameters};
 
 type Calls = Arc<Mutex<Vec<String>>>;
 
@@ -192,7 +192,7 @@ impl FailingPred {
 /// Predicts the same probability for each class.
 fn even_guess(cx: &mut Cx<Pred>) -> Result<()> {
     let rows = cx.batch::<(Tensor, Tensor)>()?.0.size()[0];
-    cx.set_pred(Tensor::zeros([rows, 3], (Kind::Float, Device::Cpu)))
+    cx.set_pred(Tensor::zeros([rows, 3], (Kind::Float, device())))
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_replaced_backward_pass_must_compute_gradients_through_the_trainer() {
         @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after calling backward."
     );
     // A loss without a graph, and one with two elements.
-    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| cx.backward(&Tensor::ones([], (Kind::Float, Device::Cpu))))), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: element 0 of tensors does not require grad and does not have a grad_fn");
+    insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| cx.backward(&Tensor::ones([], (Kind::Float, device()))))), @"hook `it::around::AroundBackward::around` (tests/it/around.rs:_) failed at backward, epoch 0, batch 0: Internal torch error: element 0 of tensors does not require grad and does not have a grad_fn");
     insta::assert_snapshot!(run(|cx, next| next.replace(cx, |cx| {
         let loss = cx.scaled_loss();
         cx.backward(&Tensor::stack(&[&loss, &loss], 0))

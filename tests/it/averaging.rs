@@ -13,7 +13,7 @@ use trainer::prelude::*;
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, message, rows};
-use crate::support::{Random, child_process, distance, exact_state, flat_parameters, scratch};
+use crate::support::{Random, child_process, device, distance, exact_state, flat_parameters, scratch};
 
 type Log = Arc<Mutex<Vec<(Phase, Tensor)>>>;
 
@@ -332,7 +332,7 @@ fn loading_a_checkpoint_prefers_the_averages() {
 #[test]
 fn buffers_follow_the_live_model_unless_they_are_averaged() {
     for buffers in [false, true] {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let root = vs.root();
         let net = nn::seq_t().add(nn::batch_norm1d(&root / "bn", 4, Default::default())).add(nn::linear(
             &root / "fc",
@@ -361,7 +361,7 @@ fn buffers_follow_the_live_model_unless_they_are_averaged() {
 
 /// A model with batch norm, and dropout, which draws random numbers.
 fn with_batch_norm() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let (fc1, fc2) = (
         nn::linear(&root / "fc1", 4, 6, Default::default()),

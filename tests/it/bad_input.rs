@@ -5,13 +5,14 @@ use trainer::prelude::*;
 
 use crate::model::{self, builder, message};
 use crate::support;
+use crate::support::device;
 
 /// A task with one parameter, whose loss is computed by a function that the test passes.
 struct Scalar<F>(nn::VarStore, Tensor, F);
 
 impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Scalar<F> {
     fn new(loss: F) -> Self {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let weight = vs.root().zeros("weight", &[2]);
         Scalar(vs, weight, loss)
     }
@@ -26,7 +27,7 @@ impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Scalar<F> {
 }
 
 fn ones() -> impl Loader<Tensor> {
-    from_fn(|_| (0..2).map(|_| Tensor::ones([2], (Kind::Float, Device::Cpu))))
+    from_fn(|_| (0..2).map(|_| Tensor::ones([2], (Kind::Float, device()))))
 }
 
 impl<F: Fn(&Tensor) -> Tensor + Send + 'static> Task for Scalar<F> {
@@ -79,7 +80,7 @@ fn nan_gradients_are_reported_only_with_detect_anomaly() {
 #[test]
 fn deterministic_and_gradient_modes_apply_only_while_an_entry_point_runs() {
     // In deterministic mode, libtorch fills uninitialized memory with NaN.
-    let is_filled = || Tensor::empty([64], (Kind::Float, Device::Cpu)).isnan().all().int64_value(&[]) == 1;
+    let is_filled = || Tensor::empty([64], (Kind::Float, device())).isnan().all().int64_value(&[]) == 1;
     let mut trainer = builder()
         .deterministic(true)
         .on::<AfterStep>("filled", move |cx| {
@@ -92,7 +93,7 @@ fn deterministic_and_gradient_modes_apply_only_while_an_entry_point_runs() {
     // Training enables gradients within a caller's `no_grad`, and restores that mode.
     let summary = tch::no_grad(|| {
         let summary = builder().build().unwrap().fit(&mut model::rows(8), None);
-        let one = Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let one = Tensor::ones([1], (Kind::Float, device())).set_requires_grad(true);
         assert!(!one.square().requires_grad());
         summary
     });
@@ -132,7 +133,7 @@ fn a_batch_whose_description_panics_does_not_hide_the_original_error() {
         }
     }
 
-    let builder = Trainer::builder(Failing(nn::VarStore::new(Device::Cpu))).discover(Discover::None);
+    let builder = Trainer::builder(Failing(nn::VarStore::new(device()))).discover(Discover::None);
     let mut trainer = builder.on::<Teardown>("teardown", |cx| cx.log("teardown", 1)).build().unwrap();
     let error = trainer.test(&mut from_fn(|_| [Indescribable])).unwrap_err().to_string();
     assert_eq!(
@@ -206,7 +207,7 @@ fn the_same_seed_draws_the_same_random_numbers() {
     let first = |seed: u64| {
         let mut trainer = builder()
             .seed(seed)
-            .on::<Setup>("draw", |cx| cx.log("drawn", Tensor::randn([1], (Kind::Double, Device::Cpu))))
+            .on::<Setup>("draw", |cx| cx.log("drawn", Tensor::randn([1], (Kind::Double, device()))))
             .build()
             .unwrap();
         [0, 1].map(|_| trainer.fit(&mut model::rows(4), None).unwrap().metrics["train/drawn"])
@@ -222,7 +223,7 @@ fn the_same_seed_draws_the_same_random_numbers() {
 
 #[test]
 fn a_nested_seeded_run_does_not_affect_the_random_numbers_of_the_outer_run() {
-    let random = || Tensor::randn([1], (Kind::Double, Device::Cpu)).double_value(&[]);
+    let random = || Tensor::randn([1], (Kind::Double, device())).double_value(&[]);
     let outer = move |inner: Option<u64>| {
         let mut trainer = builder()
             .seed(7)

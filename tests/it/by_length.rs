@@ -12,7 +12,7 @@ use trainer::hooks::Checkpoint;
 use trainer::prelude::*;
 use trainer::tch::nn::Module;
 
-use crate::support::{cancelled_at, parameters, scratch};
+use crate::support::{cancelled_at, device, parameters, scratch};
 
 /// Texts whose tokens say which text it is and which epoch's noise was drawn, and which records the
 /// rows that were read.
@@ -202,7 +202,7 @@ struct Lm {
 impl Lm {
     fn new() -> Self {
         tch::set_num_threads(1);
-        let vars = nn::VarStore::new(Device::Cpu);
+        let vars = nn::VarStore::new(device());
         let root = vars.root();
         let tokens = nn::embedding(&root / "tokens", 32, 8, Default::default());
         let positions = nn::embedding(&root / "positions", 64, 8, Default::default());
@@ -210,7 +210,7 @@ impl Lm {
         // Other tests draw from the random numbers of the process too.
         let _guard = tch::no_grad_guard();
         for (name, mut tensor) in vars.variables() {
-            let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
+            let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, device()));
             tensor.copy_(&((values + name.len() as f64).sin() * 0.3).view_as(&tensor));
         }
         Lm { vars, tokens, positions, head }

@@ -15,6 +15,7 @@ use trainer::{CancelToken, CancelledBy, OnSignal, TrainerBuilder};
 
 use crate::model::{self, builder, message};
 use crate::support;
+use crate::support::device;
 
 #[test]
 fn a_token_cancels_the_run_after_the_current_step() {
@@ -184,8 +185,8 @@ impl Dataset for Computed {
         10_000
     }
     fn row(&self, _: usize, _: &mut RowRng) -> Result<(Tensor, i64)> {
-        let inputs = Tensor::ones([4], (Kind::Float, Device::Cpu));
-        let weights = Tensor::ones([4, 4], (Kind::Float, Device::Cpu));
+        let inputs = Tensor::ones([4], (Kind::Float, device()));
+        let weights = Tensor::ones([4, 4], (Kind::Float, device()));
         Ok((inputs.matmul(&weights).sin(), 0))
     }
 }
@@ -195,10 +196,10 @@ fn builder_with_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tens
     let settings = builder(); // sets the number of libtorch's threads before the first operation
     for _ in 0..3 {
         std::thread::spawn(|| {
-            let weight = Tensor::ones([64, 64], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+            let weight = Tensor::ones([64, 64], (Kind::Float, device())).set_requires_grad(true);
             loop {
                 weight.matmul(&weight).relu().sum(Kind::Float).backward();
-                drop(Tensor::randn([200, 200], (Kind::Float, Device::Cpu)).sort(-1, false));
+                drop(Tensor::randn([200, 200], (Kind::Float, device())).sort(-1, false));
             }
         });
     }

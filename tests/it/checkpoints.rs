@@ -12,7 +12,7 @@ use trainer::testing::Harness;
 use trainer::{CancelToken, OnSignal, TrainerBuilder};
 
 use crate::model::{self, builder};
-use crate::support::{Random, cancelled_at, exact_state, scratch};
+use crate::support::{Random, cancelled_at, device, exact_state, scratch};
 
 /// Returns the text of an error, with the test's folder replaced by `…`.
 fn message(error: &impl ToString, folder: &Path) -> String {
@@ -216,7 +216,7 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
     );
 
     // Another model, then another optimizer.
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = nn::linear(vs.root() / "fc1", 4, 9, Default::default());
     let task =
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
@@ -323,7 +323,7 @@ fn unusable_checkpoint_folders_and_failed_writes_are_reported() {
         .hook(Checkpoint::new(&folder).keep_last(1))
         .on::<BeforeSaveCheckpoint>("complex", |cx| {
             if cx.counters().epoch == 1 {
-                let complex = Tensor::zeros([1], (Kind::ComplexFloat, Device::Cpu));
+                let complex = Tensor::zeros([1], (Kind::ComplexFloat, device()));
                 cx.save_tensor("complex", &complex)?;
             }
             Ok(())
@@ -485,7 +485,7 @@ fn hooks_save_and_load_their_own_values_and_tensors() {
         .on::<BeforeSaveCheckpoint>("save", |cx| {
             let steps = cx.counters().batches_seen;
             cx.save("steps", (steps, f64::NEG_INFINITY, "#odd"))?;
-            cx.save_tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, Device::Cpu)))?;
+            cx.save_tensor("ones", &Tensor::ones([2, 2], (Kind::BFloat16, device())))?;
             let again = cx.save("steps", 1).unwrap_err().to_string();
             assert_eq!(again, "a value is already saved under `steps`: choose another key");
             assert!(cx.checkpoint().ends_with("step-00000002"));

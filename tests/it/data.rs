@@ -12,6 +12,7 @@ use trainer::data::{Collate, RowRng, from_fn};
 use trainer::prelude::*;
 
 use crate::model;
+use crate::support::device;
 
 /// A dataset of indices with random noise, which counts the rows that it makes.
 #[derive(Default)]
@@ -87,7 +88,7 @@ fn order_and_noise_have_independent_seeds() {
     );
     assert_eq!(of(noisy(), 0), of(noisy().seed(0), 0));
 
-    let rows = Tensor::arange(23, (Kind::Int64, Device::Cpu));
+    let rows = Tensor::arange(23, (Kind::Int64, device()));
     let mut in_memory = InMemory::new(rows).unwrap().batch_size(23).shuffle(7);
     let shuffled = in_memory.batches(0, 0).unwrap().next().unwrap().unwrap();
     assert_eq!(Vec::<i64>::try_from(shuffled).unwrap(), order, "the order of `InMemory`");
@@ -170,8 +171,8 @@ impl Watched {
                 Failure::Panic => panic!("on purpose"),
             }
         }
-        let inputs = Tensor::full([2, 4], index as f64, (Kind::Float, Device::Cpu));
-        Ok((inputs, Tensor::zeros([2], (Kind::Int64, Device::Cpu))))
+        let inputs = Tensor::full([2, 4], index as f64, (Kind::Float, device()));
+        Ok((inputs, Tensor::zeros([2], (Kind::Int64, device()))))
     }
 }
 
@@ -334,7 +335,7 @@ fn zero_prefetch_depth_and_zero_batch_size_panic() {
 
 /// Returns rows that share the memory of a single number.
 fn rows_without_memory(count: i64) -> InMemory<Tensor> {
-    InMemory::new(Tensor::zeros([1, 1], (Kind::Float, Device::Cpu)).expand([count, 1], false)).unwrap()
+    InMemory::new(Tensor::zeros([1, 1], (Kind::Float, device())).expand([count, 1], false)).unwrap()
 }
 
 /// A dataset with the given number of rows.
@@ -436,10 +437,7 @@ fn an_announced_length_is_shown_but_not_enforced() {
     let seen = |announced: Option<u64>, ahead: bool| {
         let stream = from_fn(|_| {
             (0..5).map(|_| {
-                (
-                    Tensor::ones([2, 4], (Kind::Float, Device::Cpu)),
-                    Tensor::zeros([2], (Kind::Int64, Device::Cpu)),
-                )
+                (Tensor::ones([2, 4], (Kind::Float, device())), Tensor::zeros([2], (Kind::Int64, device())))
             })
         });
         let stream = if let Some(len) = announced { stream.with_len(len) } else { stream };
@@ -505,7 +503,7 @@ fn description(batch: &impl Batch) -> String {
 
 #[test]
 fn a_derived_batch_delegates_to_its_fields() {
-    let tokens = Tensor::zeros([4, 9], (Kind::Int64, Device::Cpu));
+    let tokens = Tensor::zeros([4, 9], (Kind::Int64, device()));
     let mut sentences = Sentences {
         id: Id(1),
         first: Movable::default(),
@@ -564,7 +562,7 @@ impl Task for Distance {
 
 /// Returns ten pairs of points, and the squared distances of the first `rows` of them.
 fn pairs(rows: i64) -> Pairs<Tensor> {
-    let wave = |phase: f64| (Tensor::arange(30, (Kind::Float, Device::Cpu)) + phase).sin().view([10, 3]);
+    let wave = |phase: f64| (Tensor::arange(30, (Kind::Float, device())) + phase).sin().view([10, 3]);
     let left = wave(0.0);
     let right = wave(2.0);
     let far = (&left - &right).square().sum_dim_intlist(1, false, Kind::Float).narrow(0, 0, rows);
@@ -574,7 +572,7 @@ fn pairs(rows: i64) -> Pairs<Tensor> {
 #[test]
 fn a_model_trains_on_prefetched_derived_batches() {
     tch::set_num_threads(1);
-    let vars = nn::VarStore::new(Device::Cpu);
+    let vars = nn::VarStore::new(device());
     let linear = nn::linear(vars.root(), 3, 1, nn::LinearConfig::default());
     let mut trainer = Trainer::builder(Distance(vars, linear))
         .optimizer(AdamW::new(0.1))
@@ -595,7 +593,7 @@ fn derived_rows_select_the_same_rows_of_every_field_and_refuse_unequal_lengths()
     let expected = pairs(10);
     let mut loader = InMemory::new(pairs(10)).unwrap().batch_size(4).shuffle(1);
     let mut order =
-        InMemory::new(Tensor::arange(10, (Kind::Int64, Device::Cpu))).unwrap().batch_size(4).shuffle(1);
+        InMemory::new(Tensor::arange(10, (Kind::Int64, device()))).unwrap().batch_size(4).shuffle(1);
     for (batch, rows) in loader.batches(0, 0).unwrap().zip(order.batches(0, 0).unwrap()) {
         let batch = batch.unwrap();
         let rows = rows.unwrap();

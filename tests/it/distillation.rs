@@ -9,7 +9,7 @@ use trainer::hooks::{Amp, Checkpoint, Distillation, Sam};
 use trainer::modules::{self, Patterns};
 use trainer::prelude::*;
 
-use crate::support::{cancelled_at, distance, exact_state, scratch};
+use crate::support::{cancelled_at, device, distance, exact_state, scratch};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 const INT: (Kind, Device) = (Kind::Int64, Device::Cpu);
@@ -20,7 +20,7 @@ type Net = Supervised<nn::SequentialT, Loss>;
 /// Returns a network, `<name>.fc1` and `<name>.fc2`, with weights that depend on `phase` alone, and
 /// with dropout.
 fn net(name: &str, width: i64, phase: f64) -> Net {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let path = vs.root() / name;
     let net = nn::seq_t()
         .add(nn::linear(&path / "fc1", 4, width, Default::default()).named(&path / "fc1"))
@@ -199,7 +199,7 @@ fn trained_on_sequences(junk: f64, size: usize, accumulate: u64) -> (Tensor, f64
     let its = teacher(2.0);
     let Sequences { inputs, labels, mask } = sequences(junk);
     let mut data = InMemory::new(Sequences { inputs, labels, mask }).unwrap().batch_size(size);
-    let hook = Distillation::from_fn(nn::VarStore::new(Device::Cpu), move |batch: &Sequences| {
+    let hook = Distillation::from_fn(nn::VarStore::new(device()), move |batch: &Sequences| {
         Ok(its.net().forward_t(&batch.inputs, false))
     })
     .logits(|(logits, _): &(Tensor, i64)| logits)
@@ -237,11 +237,12 @@ fn mistakes_are_explained() {
     }
     let wide = || Distillation::new(net("distillation_wide", 6, 1.0));
     let batch_of_another_type =
-        Distillation::from_fn(nn::VarStore::new(Device::Cpu), |inputs: &Tensor| Ok(inputs.copy()));
+        Distillation::from_fn(nn::VarStore::new(device()), |inputs: &Tensor| Ok(inputs.copy()));
     let other_shape =
-        Distillation::from_fn(nn::VarStore::new(Device::Cpu), |(inputs, _): &(Tensor, Tensor)| {
-            Ok(inputs.copy())
-        });
+        Distillation::from_fn(
+            nn::VarStore::new(device()),
+            |(inputs, _): &(Tensor, Tensor)| Ok(inputs.copy()),
+        );
     for (hook, expected) in [
         (
             distillation().hint("distillation_none", "distillation_teacher.fc1", 1.0),

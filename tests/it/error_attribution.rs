@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use trainer::prelude::*;
 
 use crate::model;
-use crate::support::parameters;
+use crate::support::{device, parameters};
 
 type Calls = Arc<Mutex<Vec<String>>>;
 
@@ -95,8 +95,8 @@ fn an_error_passed_on_by_a_hook_keeps_its_original_location() {
     );
 
     let mut labels = InMemory::new((
-        Tensor::zeros([4, 3], (Kind::Float, Device::Cpu)),
-        Tensor::zeros([4], (Kind::Int64, Device::Cpu)),
+        Tensor::zeros([4, 3], (Kind::Float, device())),
+        Tensor::zeros([4], (Kind::Int64, device())),
     ))
     .unwrap();
     let mut trainer = Trainer::builder(Refuses(model::task()))
@@ -144,8 +144,8 @@ fn a_panic_in_the_task_is_not_attributed_to_the_hook_around_it() {
     let calls = Calls::default();
     let mut trainer = model::builder().hook(Bystander(Arc::clone(&calls))).build().unwrap();
     // Labels out of range: libtorch reports an error, and tch panics.
-    let inputs = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));
-    let labels = Tensor::full([4], 77, (Kind::Int64, Device::Cpu));
+    let inputs = Tensor::zeros([4, 4], (Kind::Float, device()));
+    let labels = Tensor::full([4], 77, (Kind::Int64, device()));
     let mut rows = InMemory::new((inputs, labels)).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut rows, None))).is_err());
     let error = calls.lock().unwrap().join("");
@@ -168,7 +168,7 @@ struct LogsSimply;
 #[hook]
 impl LogsSimply {
     fn log(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
-        cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+        cx.log("vector", Tensor::zeros([3], (Kind::Float, device())));
         next.run(cx)
     }
 }

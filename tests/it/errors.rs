@@ -7,6 +7,7 @@ use trainer::data::from_fn;
 use trainer::prelude::*;
 
 use crate::model::{self, builder};
+use crate::support::device;
 
 /// Reads a misspelled gradient in the second epoch.
 struct Fails;
@@ -27,7 +28,7 @@ fn a_failing_hook_is_named_with_its_source_location_and_moment() {
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:16) failed at after_backward, epoch 1, batch 0: \
+        "hook `it::errors::Fails::after_backward` (tests/it/errors.rs:17) failed at after_backward, epoch 1, batch 0: \
          no variable is named `fc1.weigth`; did you mean `fc1.weight`?"
     );
     assert!(matches!(error.downcast_ref(), Some(Error::Usage(_))), "the hook's own error is kept");
@@ -105,7 +106,7 @@ fn a_panic_propagates_after_teardown_and_hooks_keep_their_state() {
     assert_eq!(trainer.hook::<Panics>().unwrap().0, 11);
     assert!(seen.lock().unwrap().starts_with("hook `it::errors::"), "{}", seen.lock().unwrap());
     assert!(seen.lock().unwrap().ends_with("failed at after_pred, epoch 0, batch 0: panicked: on purpose"));
-    assert!(Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad());
+    assert!(Tensor::ones([1], (Kind::Float, device())).set_requires_grad(true).square().requires_grad());
 }
 
 fn error_of(hook: impl FnMut(&mut Cx<AfterStep>) -> Result<()> + Send + 'static) -> String {
@@ -132,7 +133,7 @@ fn a_type_mismatch_of_batch_or_prediction_names_both_types() {
 #[test]
 fn unloggable_metrics_are_reported_by_name() {
     let message = error_of(|cx| {
-        cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+        cx.log("vector", Tensor::zeros([3], (Kind::Float, device())));
         Ok(())
     });
     assert!(
@@ -145,7 +146,7 @@ fn unloggable_metrics_are_reported_by_name() {
         "{message}"
     );
     let message = error_of(|cx| {
-        let one = || Tensor::ones([1], (Kind::Float, Device::Cpu));
+        let one = || Tensor::ones([1], (Kind::Float, device()));
         cx.log("phase", Tensor::complex(&one(), &one()));
         Ok(())
     });
@@ -181,7 +182,7 @@ fn a_loader_error_ends_the_run() {
 }
 
 fn model_batch() -> (Tensor, Tensor) {
-    (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)))
+    (Tensor::ones([4, 4], (Kind::Float, device())), Tensor::zeros([4], (Kind::Int64, device())))
 }
 
 #[test]
@@ -194,8 +195,8 @@ fn a_shape_mismatch_is_reported_with_the_batch() {
         .build()
         .unwrap();
     let wide = InMemory::new((
-        Tensor::ones([4, 7], (Kind::Float, Device::Cpu)),
-        Tensor::zeros([4], (Kind::Int64, Device::Cpu)),
+        Tensor::ones([4, 7], (Kind::Float, device())),
+        Tensor::zeros([4], (Kind::Int64, device())),
     ));
     let mut wide = wide.unwrap().batch_size(4);
     catch_unwind(AssertUnwindSafe(|| trainer.fit(&mut wide, None))).unwrap_err();
@@ -209,7 +210,7 @@ fn a_shape_mismatch_is_reported_with_the_batch() {
 
 #[test]
 fn unequal_row_counts_and_invalid_optimizer_settings_are_refused() {
-    let float = (Kind::Float, Device::Cpu);
+    let float = (Kind::Float, device());
     let error = InMemory::new((Tensor::ones([5, 2], float), Tensor::ones([4], float))).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -286,9 +287,8 @@ fn an_error_leaves_no_gradients_for_the_next_run() {
 fn a_parameter_resized_after_build_is_reported_before_the_kernel_runs() {
     let mut trainer = trainer_with(AdamW::new(1e-3));
     let mut weight = trainer.vars().get("fc1.weight").unwrap().shallow_clone();
-    weight.set_data(&Tensor::zeros([8, 400], (Kind::Float, Device::Cpu)));
-    let wide =
-        (Tensor::ones([4, 400], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
+    weight.set_data(&Tensor::zeros([8, 400], (Kind::Float, device())));
+    let wide = (Tensor::ones([4, 400], (Kind::Float, device())), Tensor::zeros([4], (Kind::Int64, device())));
     let error = trainer.fit(&mut InMemory::new(wide).unwrap().batch_size(4), None).unwrap_err().to_string();
     assert!(error.starts_with("failed at opt_step, epoch 0, batch 0"), "{error}");
     assert!(error.contains("`fc1.weight`"), "{error}");
@@ -323,7 +323,7 @@ fn a_result_fits_in_two_registers() {
 fn a_hook_that_fails_twice_is_the_only_one_named() {
     let mut trainer = builder()
         .on::<AfterStep>("both", |cx| {
-            cx.log("vector", Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+            cx.log("vector", Tensor::zeros([3], (Kind::Float, device())));
             Err(Error::msg("its own error"))
         })
         .on::<Teardown>("innocent", |_| {})
@@ -336,8 +336,8 @@ fn a_hook_that_fails_twice_is_the_only_one_named() {
 
 #[test]
 fn a_network_built_on_another_var_store_is_reported() {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let other = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
+    let other = nn::VarStore::new(device());
     nn::linear(vs.root() / "unused", 4, 3, Default::default());
     let net = nn::linear(other.root() / "fc", 4, 3, Default::default());
     let task =

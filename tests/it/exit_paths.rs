@@ -9,7 +9,7 @@ use trainer::prelude::*;
 use trainer::{CancelToken, Module, OnSignal, TrainerBuilder};
 
 use crate::model;
-use crate::support::scratch;
+use crate::support::{device, scratch};
 
 /// The ways to end a run early.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -235,7 +235,7 @@ fn build(shared: &Shared) -> Trainer<impl Task<Batch = (Tensor, Tensor)> + use<>
 }
 
 fn records_gradients() -> bool {
-    Tensor::ones([1], (Kind::Float, Device::Cpu)).set_requires_grad(true).square().requires_grad()
+    Tensor::ones([1], (Kind::Float, device())).set_requires_grad(true).square().requires_grad()
 }
 
 /// Runs an entry point with one case, and checks the result, the cleanup and the state of the

@@ -16,12 +16,12 @@ use trainer::schedule::Cosine;
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, rows};
-use crate::support::{child_process, exact_state, scratch};
+use crate::support::{child_process, device, exact_state, scratch};
 
 /// Returns `count` rows of data for the model, in batches of `samples`.
 fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
-    let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
-    let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
+    let inputs = Tensor::arange(count * 4, (Kind::Float, device())).view([count, 4]).sin();
+    let labels = Tensor::arange(count, (Kind::Int64, device())).remainder(3);
     InMemory::new((inputs, labels)).unwrap().batch_size(samples)
 }
 
@@ -92,7 +92,7 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
         assert!(error.contains(expected), "{error}");
     }
     let batch =
-        || (Tensor::ones([4, 4], (Kind::Float, Device::Cpu)), Tensor::zeros([4], (Kind::Int64, Device::Cpu)));
+        || (Tensor::ones([4, 4], (Kind::Float, device())), Tensor::zeros([4], (Kind::Int64, device())));
     let mut stream = from_fn(move |_| (0..10).map(move |_| batch()));
     let error = trainer.find_lr(&mut stream, &FindLr::new()).unwrap_err().to_string();
     assert!(error.contains("`find_lr` needs a deterministic loader"), "{error}");
@@ -102,7 +102,7 @@ fn invalid_searches_and_unsupported_trainers_are_refused() {
     let mut empty = from_fn(|_| std::iter::empty::<(Tensor, Tensor)>()).deterministic(true);
     let error = trainer.find_lr(&mut empty, &FindLr::new()).unwrap_err().to_string();
     assert!(error.contains("the loader yielded no batches in epoch 0"), "{error}");
-    let nan = || (Tensor::full([4, 4], f64::NAN, (Kind::Float, Device::Cpu)), batch().1);
+    let nan = || (Tensor::full([4, 4], f64::NAN, (Kind::Float, device())), batch().1);
     let mut nan = from_fn(move |_| (0..10).map(move |_| nan())).deterministic(true);
     let error = trainer.find_lr(&mut nan, &FindLr::new()).unwrap_err().to_string();
     assert!(error.contains("the loss of the first batch is NaN"), "{error}");
@@ -156,7 +156,7 @@ fn an_error_a_panic_or_a_cancellation_restores_the_trainer() {
         let calls = Arc::new(Mutex::new(0));
         let counted = Arc::clone(&calls);
         let cancel = token.clone();
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let net = nn::linear(vs.root() / "fc", 4, 3, Default::default());
         let task = Supervised::new(vs, net, move |logits: &Tensor, labels: &Tensor| {
             let mut calls = counted.lock().unwrap();
@@ -200,7 +200,7 @@ fn an_error_a_panic_or_a_cancellation_restores_the_trainer() {
 
 /// A network with buffers and dropout, so that training depends on them and on random numbers.
 fn noisy() -> impl Task<Batch = (Tensor, Tensor)> {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let net = nn::seq_t()
         .add(nn::linear(&root / "fc1", 4, 8, Default::default()))
@@ -258,7 +258,7 @@ fn child_between_two_fits() {
             .average()
             .map(|(_, tensor)| format!("{tensor:?} {tensor}"))
             .collect();
-        let random: Vec<f64> = Vec::try_from(Tensor::randn([8], (Kind::Double, Device::Cpu))).unwrap();
+        let random: Vec<f64> = Vec::try_from(Tensor::randn([8], (Kind::Double, device()))).unwrap();
         let records = std::mem::take(&mut *records.lock().unwrap());
         assert!(!records.is_empty());
         (exact_state(&trainer), summary.history, trainer.counters(), averages, random, records)
@@ -289,7 +289,7 @@ impl Task for Hungry {
     }
     fn pred(&mut self, (inputs, _): &Self::Batch, _: Mode) -> Result<Tensor> {
         let size = [inputs.size()[0], 16 << 20];
-        let options = (Kind::Float, Device::Cpu);
+        let options = (Kind::Float, device());
         // The tensor is never written to, so it takes no physical memory.
         let _taken = if self.panics { Tensor::empty(size, options) } else { Tensor::f_empty(size, options)? };
         Ok(inputs.apply(&self.net))
@@ -304,7 +304,7 @@ impl Task for Hungry {
 fn child_with_little_memory() {
     tch::set_num_threads(1);
     for panics in [false, true] {
-        let vars = nn::VarStore::new(Device::Cpu);
+        let vars = nn::VarStore::new(device());
         let net = nn::linear(vars.root() / "fc", 4, 3, Default::default());
         let task = Hungry { vars, net, panics };
         let builder = Trainer::builder(task).optimizer(AdamW::new(0.1)).discover(Discover::None).epochs(1);

@@ -3,6 +3,7 @@
 use trainer::prelude::*;
 
 use crate::model;
+use crate::support::device;
 
 fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).epochs(3).discover(Discover::None)
@@ -197,7 +198,7 @@ impl Task for EachSecond {
 
 #[test]
 fn a_task_can_skip_the_optimizer_step_in_its_train_step() {
-    let vars = nn::VarStore::new(Device::Cpu);
+    let vars = nn::VarStore::new(device());
     let layer = nn::linear(vars.root(), 2, 1, Default::default());
     let mut trainer = Trainer::builder(EachSecond { vars, layer })
         .optimizer(Sgd::new(0.1))
@@ -205,7 +206,7 @@ fn a_task_can_skip_the_optimizer_step_in_its_train_step() {
         .on::<AfterStep>("rows", |cx| cx.log("rows", 1))
         .build()
         .unwrap();
-    let float = (Kind::Float, Device::Cpu);
+    let float = (Kind::Float, device());
     let rows = |name: &str, width: i64| (name.to_owned(), Tensor::ones([12, width], float));
     let data = std::collections::HashMap::from([rows("inputs", 2), rows("targets", 1)]);
     let summary = trainer.fit(&mut InMemory::new(data).unwrap().batch_size(4), None).unwrap();
@@ -370,13 +371,13 @@ fn a_task_may_return_no_loss_outside_of_training() {
 
     // Two batches of four rows, the first without labels, the second with labels.
     let data = || {
-        let inputs = Tensor::ones([8, 4], (Kind::Float, Device::Cpu));
+        let inputs = Tensor::ones([8, 4], (Kind::Float, device()));
         let labels = Tensor::from_slice(&[-1_i64, -1, -1, -1, 0, 1, 2, 0]);
         InMemory::new((inputs, labels)).unwrap().batch_size(4)
     };
     let fired: Arc<Mutex<Vec<String>>> = Arc::default();
     let build = |with_fallback: bool| {
-        let vars = nn::VarStore::new(Device::Cpu);
+        let vars = nn::VarStore::new(device());
         let layer = nn::linear(vars.root(), 4, 3, Default::default());
         let [before, after, step] = [Arc::clone(&fired), Arc::clone(&fired), Arc::clone(&fired)];
         let builder = Trainer::builder(PartlyLabeled { vars, layer })
@@ -402,8 +403,8 @@ fn a_task_may_return_no_loss_outside_of_training() {
 
     let unlabeled = || {
         InMemory::new((
-            Tensor::ones([4, 4], (Kind::Float, Device::Cpu)),
-            -Tensor::ones([4], (Kind::Int64, Device::Cpu)),
+            Tensor::ones([4, 4], (Kind::Float, device())),
+            -Tensor::ones([4], (Kind::Int64, device())),
         ))
     };
     let summary = build(false).test(&mut unlabeled().unwrap().batch_size(4)).unwrap();

@@ -6,6 +6,7 @@ use trainer::MetricInputs;
 use trainer::prelude::*;
 
 use crate::model::{self, message};
+use crate::support::device;
 
 /// Adds `by` to its count after each epoch.
 #[derive(Debug)]
@@ -167,7 +168,7 @@ impl<T: Task> Own<T> {
 }
 
 fn plain() -> Plain {
-    let vars = nn::VarStore::new(Device::Cpu);
+    let vars = nn::VarStore::new(device());
     let weight = vars.root().ones("weight", &[4, 1]);
     Plain { vars, weight, steps: 0 }
 }

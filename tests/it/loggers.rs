@@ -12,7 +12,7 @@ use trainer::{CancelToken, TrainerBuilder};
 
 use crate::log_rows::{events, rows};
 use crate::model::{self, builder, message};
-use crate::support::scratch;
+use crate::support::{device, scratch};
 
 /// Returns a builder with every file logger, in this run folder.
 fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
@@ -44,7 +44,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
         .on::<AfterStep>("values", |cx| {
             let seen = cx.counters().samples_seen;
             cx.log_as("seen, \"so far\"", seen, Reduce::Last);
-            cx.log_image("gray", Tensor::ones([1, 2, 2], (Kind::Float, Device::Cpu)));
+            cx.log_image("gray", Tensor::ones([1, 2, 2], (Kind::Float, device())));
         })
         .on::<AfterOptStep>("weights", |cx| {
             let vars = cx.vars();

@@ -12,7 +12,7 @@ use trainer::modules::{Name, Patterns};
 use trainer::optim::{Group, Sharded};
 use trainer::prelude::*;
 
-use crate::support::{cancelled_at, distance, exact_state, scratch};
+use crate::support::{cancelled_at, device, distance, exact_state, scratch};
 
 const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
 
@@ -56,7 +56,7 @@ fn net(root: &nn::Path<'_>) -> nn::Sequential {
 
 /// Returns the task with weights that are the same in every call.
 fn task() -> Net {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = net(&vs.root());
     // Other tests draw from libtorch's generator at the same time.
     for (nth, (_, mut value)) in
@@ -72,7 +72,7 @@ fn task() -> Net {
 
 fn data() -> InMemory<(Tensor, Tensor)> {
     let inputs = (Tensor::arange(26 * 4, FLOAT) * 0.37).sin().view([26, 4]);
-    let labels = Tensor::arange(26, (Kind::Int64, Device::Cpu)).remainder(3);
+    let labels = Tensor::arange(26, (Kind::Int64, device())).remainder(3);
     InMemory::new((inputs, labels)).unwrap().batch_size(8)
 }
 
@@ -241,7 +241,7 @@ fn what_cannot_work_is_refused_when_the_trainer_is_built() {
 
 #[test]
 fn a_weight_whose_module_has_no_name_is_refused() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let layer = |name: &str| nn::linear(&root / name, 2, 2, Default::default());
     let net = nn::seq().add(layer("lora_named").named("lora_named")).add(layer("lora_unnamed"));
@@ -277,12 +277,12 @@ fn modules_that_turn_out_not_to_be_linear_end_the_run() {
 
 #[test]
 fn an_embedding_is_refused_when_it_is_called() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let wte = nn::embedding(vs.root() / "lora_wte", 7, 3, Default::default()).named("lora_wte");
     let task = Supervised::new(vs, wte, |pred: &Tensor, _: &Tensor| pred.mean(Kind::Float));
     let builder = Trainer::builder(task).discover(Discover::None).optimizer(Sgd::new(0.1)).epochs(1);
     let mut trainer = builder.hook(Lora::new("lora_wte", 1)).build().unwrap();
-    let tokens = || Tensor::arange(6, (Kind::Int64, Device::Cpu));
+    let tokens = || Tensor::arange(6, (Kind::Int64, device()));
     let mut data = InMemory::new((tokens(), tokens())).unwrap().batch_size(3);
     let text = trainer.fit(&mut data, None).unwrap_err().to_string();
     assert!(text.contains("`lora_wte` maps Int64 of shape [3] to Float of shape [3, 3]"), "{text}");
@@ -523,7 +523,7 @@ fn adapters_of_another_shape_are_refused() {
     let folder = scratch("lora-peft-shape");
     let trainer = builder(Lora::new("*.q_proj", 2)).build().unwrap();
     trainer.hook::<Lora>().unwrap().save_peft(trainer.vars(), &folder, "").unwrap();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let path = vs.root() / "lm" / 0 / "q_proj";
     let net = nn::linear(&path, 9, 6, Default::default()).named(&path);
     let loss: Loss = |pred, _| pred.mean(Kind::Float);
@@ -545,7 +545,7 @@ fn finding_a_learning_rate_leaves_the_adapters_unchanged() {
 
 #[test]
 fn half_precision_models_have_adapters_in_f32() {
-    let mut vs = nn::VarStore::new(Device::Cpu);
+    let mut vs = nn::VarStore::new(device());
     let net = net(&vs.root());
     vs.bfloat16();
     let loss: Loss = |logits, labels| logits.to_kind(Kind::Float).cross_entropy_for_logits(labels);
@@ -554,7 +554,7 @@ fn half_precision_models_have_adapters_in_f32() {
         builder.optimizer(AdamW::new(0.05)).epochs(1).hook(Lora::new("*.q_proj", 2)).build().unwrap();
     assert_eq!(trainer.vars().get("lm.0.q_proj.lora_A.weight").unwrap().kind(), Kind::Float);
     let inputs = (Tensor::arange(26 * 4, FLOAT) * 0.37).sin().view([26, 4]).to_kind(Kind::BFloat16);
-    let labels = Tensor::arange(26, (Kind::Int64, Device::Cpu)).remainder(3);
+    let labels = Tensor::arange(26, (Kind::Int64, device())).remainder(3);
     trainer.fit(&mut InMemory::new((inputs, labels)).unwrap().batch_size(8), None).unwrap();
     let b = trainer.vars().get("lm.0.q_proj.lora_B.weight").unwrap();
     assert!(b.abs().max().double_value(&[]) > 0.0);

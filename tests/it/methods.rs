@@ -11,7 +11,7 @@ use trainer::prelude::*;
 use crate::amp::elementwise;
 use crate::model::{self, message, rows};
 use crate::support::{
-    cancelled_at, child_process, distance, exact_state, flat_parameters, parameters, scratch,
+    cancelled_at, child_process, device, distance, exact_state, flat_parameters, parameters, scratch,
 };
 
 /// The environment variable with the folder of a child process.
@@ -20,7 +20,7 @@ const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 /// Returns images in which the channel of their class is 1 and the other channels are 0, in batches
 /// of six.
 fn one_channel(count: i64) -> InMemory<(Tensor, Tensor)> {
-    let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
+    let labels = Tensor::arange(count, (Kind::Int64, device())).remainder(3);
     let images =
         labels.one_hot(3).to_kind(Kind::Float).view([count, 3, 1, 1]).expand([count, 3, 3, 4], false);
     InMemory::new((images.contiguous(), labels)).unwrap().batch_size(6)
@@ -49,7 +49,7 @@ type ImagesTask = Supervised<nn::Func<'static>, ImagesLoss>;
 /// probabilities.
 fn images(optimizer: impl Optimizer + 'static) -> TrainerBuilder<ImagesTask> {
     tch::set_num_threads(1);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fc = nn::linear(vs.root() / "fc", 3 * 12, 3, Default::default());
     let net = nn::func(move |images| images.flatten(1, -1).apply(&fc));
     let loss: ImagesLoss =
@@ -94,8 +94,8 @@ fn checked_batches_are_mixed(hook: fn(TrainerBuilder<ImagesTask>) -> TrainerBuil
 
 #[test]
 fn the_data_of_the_loader_is_never_changed() {
-    let pixels = Tensor::rand([6, 3, 3, 4], (Kind::Float, Device::Cpu));
-    let labels = Tensor::arange(6, (Kind::Int64, Device::Cpu)).remainder(3);
+    let pixels = Tensor::rand([6, 3, 3, 4], (Kind::Float, device()));
+    let labels = Tensor::arange(6, (Kind::Int64, device())).remainder(3);
     let before = (pixels.copy(), labels.copy());
     let mut data = from_fn(|_| [(pixels.shallow_clone(), labels.shallow_clone())]);
     let builder = images(Sgd::new(0.1)).epochs(3).hook(MixUp::new(1.0).classes(3)).hook(CutMix::new(1.0));
@@ -154,7 +154,7 @@ impl Task for Regression {
 
 #[test]
 fn custom_batches_and_real_valued_targets_can_be_mixed() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let weight = vs.root().zeros("weight", &[1]);
     let mut trainer = Trainer::builder(Regression { vs, weight })
         .optimizer(Sgd::new(0.1))
@@ -170,7 +170,7 @@ fn custom_batches_and_real_valued_targets_can_be_mixed() {
         })
         .build()
         .unwrap();
-    let x = Tensor::arange(8, (Kind::Float, Device::Cpu));
+    let x = Tensor::arange(8, (Kind::Float, device()));
     let mut data = from_fn(|_| [Pair { y: &x * 2.0, x: x.shallow_clone() }]);
     trainer.fit(&mut data, None).unwrap();
 }
@@ -254,7 +254,7 @@ fn sam_with_clipping_computes_the_same_weights_in_mixed_precision() {
     // Both forward passes are in bf16.
     let kinds = Arc::new(Mutex::new(Vec::new()));
     let note = kinds.clone();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fc = nn::linear(vs.root() / "fc", 4, 3, Default::default());
     let net = nn::func(move |inputs| {
         let pred = inputs.apply(&fc);
@@ -270,7 +270,7 @@ fn sam_with_clipping_computes_the_same_weights_in_mixed_precision() {
 #[test]
 fn an_error_or_a_panic_in_the_second_pass_of_sam_restores_the_weights() {
     for panics in [false, true] {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let weight = vs.root().var("weight", &[4], nn::Init::Const(0.5));
         let calls = std::sync::atomic::AtomicUsize::new(0);
         let net = nn::func(move |inputs| inputs * &weight);
@@ -284,7 +284,7 @@ fn an_error_or_a_panic_in_the_second_pass_of_sam_restores_the_weights() {
         let mut trainer = builder.hook(Sam::new(0.05)).build().unwrap();
         let run = std::panic::AssertUnwindSafe(|| trainer.fit(&mut rows(8), None).is_err());
         assert_eq!(std::panic::catch_unwind(run).ok(), (!panics).then_some(true));
-        assert_eq!(flat_parameters(&trainer), Tensor::full([4], 0.5, (Kind::Float, Device::Cpu)));
+        assert_eq!(flat_parameters(&trainer), Tensor::full([4], 0.5, (Kind::Float, device())));
     }
 }
 
@@ -390,7 +390,7 @@ fn invalid_and_unsupported_settings_are_refused() {
         );
     }
 
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fc = nn::linear(vs.root() / "fc", 36, 3, Default::default());
     let net = nn::func(move |images| images.flatten(1, -1).apply(&fc));
     let loss: ImagesLoss = |logits, labels| logits.cross_entropy_for_logits(labels);
@@ -484,7 +484,7 @@ fn the_variance_of_gradient_noise_decreases() {
 #[ignore = "run by another test in a child process"]
 fn variance_of_noise() {
     tch::manual_seed(1);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let weight = vs.root().zeros("weight", &[100_000]);
     let task = Supervised::new(
         vs,

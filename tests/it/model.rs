@@ -4,6 +4,8 @@ use trainer::TrainerBuilder;
 use trainer::moment::{MomentInfo, MomentKind};
 use trainer::prelude::*;
 
+use crate::support::device;
+
 /// Returns a task: a network of two layers with cross entropy. Its batches are inputs `[n, 4]` and
 /// labels `[n]`.
 pub(crate) fn task() -> Supervised<nn::Sequential, impl Fn(&Tensor, &Tensor) -> Tensor + Send + 'static> {
@@ -33,11 +35,11 @@ where
     L: Fn(&Tensor, &Tensor) -> Tensor + Send + 'static,
 {
     tch::set_num_threads(1); // more threads slow down a model of this size
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = net(&vs.root());
     let _guard = tch::no_grad_guard();
     for (name, mut tensor) in vs.variables() {
-        let values = Tensor::arange(i64::try_from(tensor.numel()).unwrap(), (Kind::Float, Device::Cpu));
+        let values = Tensor::arange(i64::try_from(tensor.numel()).unwrap(), (Kind::Float, device()));
         let wave = (values + name.len() as f64).sin() * 0.3;
         tensor.copy_(&wave.view_as(&tensor));
     }
@@ -70,8 +72,8 @@ fn net(root: &nn::Path<'_>) -> nn::Sequential {
 
 /// Returns `count` rows of data for [`task`], in batches of four.
 pub(crate) fn rows(count: i64) -> InMemory<(Tensor, Tensor)> {
-    let inputs = Tensor::arange(count * 4, (Kind::Float, Device::Cpu)).view([count, 4]).sin();
-    let labels = Tensor::arange(count, (Kind::Int64, Device::Cpu)).remainder(3);
+    let inputs = Tensor::arange(count * 4, (Kind::Float, device())).view([count, 4]).sin();
+    let labels = Tensor::arange(count, (Kind::Int64, device())).remainder(3);
     InMemory::new((inputs, labels)).unwrap().batch_size(4)
 }
 

@@ -9,6 +9,7 @@ use trainer::prelude::*;
 
 use crate::model::{message, rows};
 use crate::modules::{Seen, Watch, builder, take};
+use crate::support::device;
 
 /// The behavior of a hook around `enc`.
 #[derive(Clone, Copy)]
@@ -26,7 +27,7 @@ struct AroundEnc(Does);
 impl AroundEnc {
     #[hook(of = "enc")]
     fn around(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
-        let ones = Tensor::ones([cx.input().size()[0], 8], (Kind::Float, Device::Cpu));
+        let ones = Tensor::ones([cx.input().size()[0], 8], (Kind::Float, device()));
         match self.0 {
             Does::Skips => Ok(next.skip()),
             Does::SkipsAndSets => cx.set_output(ones).map(|()| next.skip()),
@@ -112,7 +113,7 @@ fn a_hook_around_an_outer_module_can_handle_an_error_within_it() {
             next.run_or(cx, |cx, error| {
                 self.0.lock().unwrap().push(message(&error));
                 if self.1 {
-                    let zeros = Tensor::zeros([cx.input().size()[0], 8], (Kind::Float, Device::Cpu));
+                    let zeros = Tensor::zeros([cx.input().size()[0], 8], (Kind::Float, device()));
                     cx.set_output(zeros)?;
                 }
                 Ok::<_, Error>(())
@@ -154,14 +155,14 @@ fn a_panic_at_a_module_propagates_and_leaves_the_trainer_usable() {
     trainer.fit(&mut rows(4), None).unwrap();
     assert_eq!(take(&seen).len(), 10);
     // Outside of a run, nothing is observed, even after a panic.
-    let input = Tensor::ones([1, 4], (Kind::Float, Device::Cpu));
+    let input = Tensor::ones([1, 4], (Kind::Float, device()));
     drop(input.apply(trainer.task().net()));
     assert!(take(&seen).is_empty());
 }
 
 #[test]
 fn a_panic_of_a_module_itself_names_the_module_and_the_batch() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = nn::func(|_: &Tensor| panic!("broken")).named("net.broken");
     let task = Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.sum(Kind::Float));
     let errors = Seen::default();
@@ -282,7 +283,7 @@ fn patterns_are_checked_after_setup_if_a_hook_may_add_layers_there() {
             task.1 = Some(nn::linear(&path, 4, 3, Default::default()).named(&path));
             Ok(())
         };
-        let mut trainer = Trainer::builder(Growing(nn::VarStore::new(Device::Cpu), None))
+        let mut trainer = Trainer::builder(Growing(nn::VarStore::new(device()), None))
             .discover(Discover::None)
             .on::<Setup>("grow", grow)
             .on::<AfterModule>(HookOptions::named("look").of(pattern), |_| {})
@@ -303,7 +304,7 @@ fn patterns_are_checked_after_setup_if_a_hook_may_add_layers_there() {
 #[test]
 #[ignore = "run by another test in a child process"]
 fn child_process() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let unused = nn::linear(vs.root() / "unused", 4, 3, Default::default()).named("unused.layer");
     let net = nn::linear(vs.root() / "used", 4, 3, Default::default()).named("used");
     let task = Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.sum(Kind::Float));
@@ -335,7 +336,7 @@ fn patterns_whose_modules_are_never_called_cause_one_warning() {
 
 #[test]
 fn module_names_cannot_be_empty() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let panic = catch_unwind(AssertUnwindSafe(|| Name::from(vs.root())));
     let text = panic.unwrap_err().downcast_ref::<&str>().copied().unwrap().to_owned();
     assert!(text.contains("the root path of a `VarStore` has none"), "{text}");
@@ -362,7 +363,7 @@ fn hooks_of_the_task_at_a_module_are_refused() {
         fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
         fn after_module_backward(&mut self, _: &mut Cx<AfterModuleBackward>) {}
     }
-    let task = Hooked(nn::VarStore::new(Device::Cpu));
+    let task = Hooked(nn::VarStore::new(device()));
     let error = message(&Trainer::builder(task).discover(Discover::None).build().unwrap_err());
     assert_eq!(
         error,

@@ -6,6 +6,7 @@ use trainer::prelude::*;
 
 use crate::model::{message, rows};
 use crate::modules::{Seen, builder, take, task};
+use crate::support::device;
 
 #[test]
 fn after_module_backward_has_the_gradient_of_each_output() {
@@ -43,7 +44,7 @@ fn after_module_backward_has_the_gradient_of_each_output() {
 
 #[test]
 fn the_gradient_of_an_input_is_that_of_the_call_alone() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let linear = |name: &str, inputs: i64, outputs: i64| {
         nn::linear(&root / name, inputs, outputs, Default::default()).named(&root / name)
@@ -145,7 +146,7 @@ fn on_grad_closures_are_dropped_with_the_graph() {
     }
     let guard = Counted(drops);
     {
-        let weight = Tensor::ones([2], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let weight = Tensor::ones([2], (Kind::Float, device())).set_requires_grad(true);
         let hidden = &weight * 2.0;
         hidden.on_grad(move |_| assert_eq!(*guard.0.lock().unwrap(), 0)).unwrap();
         hidden.sum(Kind::Float).backward();
@@ -186,18 +187,18 @@ fn on_grad_observes_and_replaces_gradients_and_can_be_removed() {
 
 #[test]
 fn misuse_of_on_grad_is_an_error() {
-    let plain = Tensor::ones([1], (Kind::Float, Device::Cpu));
+    let plain = Tensor::ones([1], (Kind::Float, device()));
     let error = plain.on_grad(|_| {}).unwrap_err().to_string();
     assert!(error.contains("the tensor requires no gradient"), "{error}");
     assert!(Tensor::new().on_grad(|_| {}).is_err());
     let fails = |closure: fn(&Tensor) -> Tensor| {
-        let hidden = Tensor::ones([2], (Kind::Float, Device::Cpu)).set_requires_grad(true) * 2.0;
+        let hidden = Tensor::ones([2], (Kind::Float, device())).set_requires_grad(true) * 2.0;
         hidden.on_grad(closure).unwrap();
         hidden.sum(Kind::Float).f_backward().unwrap_err().to_string()
     };
     let error = fails(|_| panic!("in a closure"));
     assert!(error.contains("a closure of `on_grad` panicked: in a closure"), "{error}");
-    let error = fails(|_| Tensor::ones([3], (Kind::Float, Device::Cpu)));
+    let error = fails(|_| Tensor::ones([3], (Kind::Float, device())));
     assert!(error.contains("has changed the size of value"), "{error}");
 }
 
@@ -212,7 +213,7 @@ impl Drop for Bomb {
 
 #[test]
 fn destructors_that_panic_in_on_grad_do_not_abort_the_process() {
-    let hidden = || Tensor::ones([2], (Kind::Float, Device::Cpu)).set_requires_grad(true) * 2.0;
+    let hidden = || Tensor::ones([2], (Kind::Float, device())).set_requires_grad(true) * 2.0;
     let panics = hidden();
     panics.on_grad(|_| std::panic::panic_any(Bomb)).unwrap();
     let error = panics.sum(Kind::Float).f_backward().unwrap_err().to_string();

@@ -11,7 +11,7 @@ use trainer::modules::{self, Name};
 use trainer::prelude::*;
 
 use crate::model::rows;
-use crate::support::{cancelled_at, child_process, exact_state, scratch};
+use crate::support::{cancelled_at, child_process, device, exact_state, scratch};
 
 type Net = Supervised<modules::SequentialT, fn(&Tensor, &Tensor) -> Tensor>;
 
@@ -19,7 +19,7 @@ type Net = Supervised<modules::SequentialT, fn(&Tensor, &Tensor) -> Tensor>;
 /// `net.branch`, and `net.4`, in which unit 1 of `net.relu` is always 0.
 fn task() -> Net {
     tch::set_num_threads(1);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let path = vs.root() / "net";
     let net = modules::seq_t(&path)
         .add(nn::linear(&path / 0, 4, 8, Default::default()))
@@ -32,7 +32,7 @@ fn task() -> Net {
         .add(nn::linear(&path / 4, 8, 3, Default::default()));
     let _guard = tch::no_grad_guard();
     for (name, mut tensor) in vs.variables() {
-        let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
+        let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, device()));
         tensor.copy_(&((values + name.len() as f64).sin() * 0.3).view_as(&tensor));
         if name == "net.0.bias" {
             drop(tensor.get(1).fill_(-9.0));
@@ -137,7 +137,7 @@ fn units_that_cannot_be_counted_are_an_error() {
     assert!(builder_error(SaturatedUnits::new("*.relu", 0.0, 1.0).margin(0.5)).contains("`.margin(0.5)`"));
 
     // Modules of different sizes under one name.
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = nn::seq()
         .add(nn::linear(vs.root() / "a", 4, 8, Default::default()).named("twice"))
         .add(nn::linear(vs.root() / "b", 8, 3, Default::default()).named("twice"));
@@ -191,7 +191,7 @@ fn features_are_kept_by_name_for_a_batch_or_a_pass() {
 #[test]
 fn modules_of_different_shapes_cannot_share_a_name_where_shapes_matter() {
     let build = || {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let first = nn::linear(vs.root() / "a", 4, 8, Default::default()).named("same");
         let second = nn::linear(vs.root() / "b", 4, 3, Default::default()).named("same");
         let net = nn::func(move |xs| {
@@ -220,7 +220,7 @@ fn modules_of_different_shapes_cannot_share_a_name_where_shapes_matter() {
 
 #[test]
 fn recorded_features_are_unaffected_by_later_in_place_operations() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = nn::seq()
         .add(nn::linear(vs.root() / "a", 4, 3, Default::default()).named("first"))
         .add(nn::func(|xs| xs.shallow_clone().fill_(7.0)).named("second"));
@@ -236,7 +236,7 @@ fn recorded_features_are_unaffected_by_later_in_place_operations() {
 fn model_summary_matches_the_function_summary() {
     let mut trainer = builder().hook(ModelSummary::new().quiet(true)).build().unwrap();
     trainer.fit(&mut rows(8), None).unwrap();
-    let input = Tensor::zeros([4, 4], (Kind::Float, Device::Cpu));
+    let input = Tensor::zeros([4, 4], (Kind::Float, device()));
     let expected = modules::summary(trainer.task().vars(), trainer.task().net(), &input).unwrap();
     let table = trainer.hook::<ModelSummary>().unwrap().table().unwrap();
     assert_eq!(table, &expected);
@@ -302,7 +302,7 @@ fn stochastic_depth_drops_the_given_fraction_only_in_training() {
 fn a_branch_that_is_dropped_for_a_batch_is_not_computed() {
     let computed = Arc::new(Mutex::new(0));
     let count = Arc::clone(&computed);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let fc = nn::linear(vs.root() / "fc", 4, 3, Default::default());
     let branch = nn::func(move |xs: &Tensor| {
         *count.lock().unwrap() += 1;

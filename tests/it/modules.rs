@@ -9,7 +9,7 @@ use trainer::prelude::*;
 use trainer::{Module, TrainerBuilder};
 
 use crate::model::{message, rows};
-use crate::support::flat_parameters;
+use crate::support::{device, flat_parameters};
 
 pub(crate) type Seen = Arc<Mutex<Vec<String>>>;
 pub(crate) type Loss = fn(&Tensor, &Tensor) -> Tensor;
@@ -24,14 +24,14 @@ pub(crate) fn fill(vs: &nn::VarStore) {
     tch::set_num_threads(1);
     let _guard = tch::no_grad_guard();
     for (name, mut tensor) in vs.variables() {
-        let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
+        let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, device()));
         tensor.copy_(&((values + name.len() as f64).sin() * 0.3).view_as(&tensor));
     }
 }
 
 /// Returns a network of `enc.fc1`, `enc.relu` and `enc.fc2` in `enc`, followed by `head`.
 pub(crate) fn task(is_named: bool) -> Net {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let enc = &root / "enc";
     let fc1 = nn::linear(&enc / "fc1", 4, 8, Default::default());
@@ -229,7 +229,7 @@ struct Own {
 
 impl Own {
     fn new() -> Self {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let shared =
             modules::named(vs.root() / "own" / "a", |path| nn::linear(path, 4, 4, Default::default()));
         let same_name = nn::linear(vs.root() / "b", 4, 3, Default::default()).named("own.a");
@@ -253,7 +253,7 @@ impl Task for Own {
             return Ok(std::thread::scope(|scope| scope.spawn(move || x.apply(shared)).join().unwrap()));
         }
         if self.catches_panic {
-            let bad = Tensor::ones([1, 9], (Kind::Float, Device::Cpu));
+            let bad = Tensor::ones([1, 9], (Kind::Float, device()));
             let caught = self.scaled.run(x, |x| {
                 assert!(catch_unwind(AssertUnwindSafe(|| bad.apply(&self.shared))).is_err());
                 x * 2.0
@@ -337,7 +337,7 @@ fn modules_that_a_hook_calls_are_not_observed() {
             cx.set_output(output)
         }
     }
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let inner = nn::linear(vs.root(), 3, 3, Default::default()).named("head");
     let mut trainer = builder().hook(Calls(inner, 0)).build().unwrap();
     trainer.predict(&mut rows(8)).unwrap();
@@ -375,7 +375,7 @@ fn nested_trainers_observe_their_own_modules() {
         let outside = Seen::default();
         let inside = Seen::default();
         let inner = if is_inner_observed { builder().hook(Watch(Arc::clone(&inside))) } else { builder() };
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let own = nn::linear(vs.root(), 4, 3, Default::default()).named("outer");
         let task = Outer { own, inner: inner.build().unwrap(), vs };
         let builder = Trainer::builder(task).discover(Discover::None).hook(Watch(Arc::clone(&outside)));
@@ -388,7 +388,7 @@ fn nested_trainers_observe_their_own_modules() {
 #[test]
 fn layers_of_a_sequence_are_named_after_their_indices() {
     let seen = Seen::default();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root() / "net";
     let net = modules::seq_t(&root)
         .add(nn::linear(&root / 0, 4, 8, Default::default()))
@@ -414,12 +414,12 @@ fn layers_of_a_sequence_are_named_after_their_indices() {
 #[test]
 fn the_summary_lists_shapes_parameters_and_operations() {
     let task = task(true);
-    let input = Tensor::zeros([16, 4], (Kind::Float, Device::Cpu));
+    let input = Tensor::zeros([16, 4], (Kind::Float, device()));
     let summary = modules::summary(task.vars(), task.net(), &input).unwrap();
     insta::assert_snapshot!(summary);
     assert_eq!(summary.get("enc").unwrap().parameters, 4 * 8 + 8 + 8 * 8 + 8);
 
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let grouped = nn::ConvConfig { stride: 2, padding: 1, groups: 2, bias: false, ..Default::default() };
     let transposed = nn::ConvTransposeConfig { stride: 2, ..Default::default() };
@@ -427,7 +427,7 @@ fn the_summary_lists_shapes_parameters_and_operations() {
         .add_as("conv", nn::conv2d(&root / "conv", 4, 8, 3, grouped))
         .add_as("bn", nn::batch_norm2d(&root / "bn", 8, Default::default()))
         .add_as("up", nn::conv_transpose2d(&root / "up", 8, 2, 2, transposed));
-    let input = Tensor::zeros([3, 4, 8, 8], (Kind::Float, Device::Cpu));
+    let input = Tensor::zeros([3, 4, 8, 8], (Kind::Float, device()));
     let summary = modules::summary(&vs, &net, &input).unwrap();
     let flops = |name: &str| summary.get(name).unwrap().flops;
     assert_eq!(flops("net.conv"), 2 * (3 * 8 * 4 * 4) * (2 * 3 * 3));
@@ -449,7 +449,7 @@ fn the_summary_in_the_guide_matches_its_model() {
     }
     let guide = include_str!("../../trainer/src/pages/guide/modules.md");
     let shown = guide.split_once("```text\n").unwrap().1.split_once("\n```").unwrap().0;
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let encoder = &root / "encoder";
     drop(nn::linear(&root / "block" / "fc", 16, 16, Default::default()));
@@ -463,21 +463,21 @@ fn the_summary_in_the_guide_matches_its_model() {
         .add(nn::batch_norm1d(&root / "norm", 16, Default::default()).named_t("norm"))
         .add(Block("block.branch".into()))
         .add(modules::named(&root / "head", |path| nn::linear(path, 16, 2, Default::default())));
-    let summary = modules::summary(&vs, &net, &Tensor::zeros([4, 8], (Kind::Float, Device::Cpu))).unwrap();
+    let summary = modules::summary(&vs, &net, &Tensor::zeros([4, 8], (Kind::Float, device()))).unwrap();
     assert_eq!(summary.to_string(), shown, "actual on the left, documented on the right");
 }
 
 /// Returns the operations of a function of a `[3, 4, 6]` tensor, and of the module that calls it.
 fn flops_of(f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> u64 {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let input = Tensor::ones([3, 4, 6], (Kind::Float, Device::Cpu));
+    let vs = nn::VarStore::new(device());
+    let input = Tensor::ones([3, 4, 6], (Kind::Float, device()));
     let summary = modules::summary(&vs, &nn::func(f).named("f"), &input).unwrap();
     assert_eq!(summary.get("f").unwrap().flops, summary.flops());
     summary.flops()
 }
 
 fn ones(shape: &[i64]) -> Tensor {
-    Tensor::ones(shape, (Kind::Float, Device::Cpu))
+    Tensor::ones(shape, (Kind::Float, device()))
 }
 
 #[test]
@@ -559,7 +559,7 @@ impl nn::Module for TiedGpt {
 #[test]
 fn the_summary_counts_attention_and_a_tied_head() {
     for is_fused in [false, true] {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let root = vs.root();
         let linear = |name: &str, outputs: i64| {
             nn::linear(&root / name, WIDTH, outputs, Default::default()).named(&root / name)
@@ -571,7 +571,7 @@ fn the_summary_counts_attention_and_a_tied_head() {
             is_fused,
             name: "attention".into(),
         };
-        let tokens = Tensor::zeros([BATCH, LEN], (Kind::Int64, Device::Cpu));
+        let tokens = Tensor::zeros([BATCH, LEN], (Kind::Int64, device()));
         let summary = modules::summary(&vs, &net, &tokens).unwrap();
         let rows = BATCH * LEN;
         let products = 2 * (2 * rows * LEN * WIDTH);
@@ -584,7 +584,7 @@ fn the_summary_counts_attention_and_a_tied_head() {
 
 #[test]
 fn a_sequence_within_a_sequence_has_one_name() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root() / "net";
     let linear = |path: nn::Path<'_>| nn::linear(path, 4, 4, Default::default());
     let inner = || modules::seq(&root / 0).add(linear(&root / 0 / 0)).add_fn(Tensor::relu);
@@ -632,7 +632,7 @@ fn called(net: Box<dyn nn::ModuleT>) -> Vec<String> {
     }
     let seen = Seen::default();
     let note = Arc::clone(&seen);
-    let own = nn::VarStore::new(Device::Cpu);
+    let own = nn::VarStore::new(device());
     let task = Supervised::new(own, Boxed(net), |out: &Tensor, _: &Tensor| out.sum(Kind::Float));
     let mut trainer = Trainer::builder(task)
         .discover(Discover::None)

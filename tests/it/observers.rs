@@ -14,7 +14,7 @@ use trainer::modules::Patterns;
 use trainer::prelude::*;
 
 use crate::model;
-use crate::support::{exact_state, scratch};
+use crate::support::{device, exact_state, scratch};
 
 /// Runs two batches with the check, and returns the error.
 fn checked<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> Option<String> {
@@ -95,7 +95,7 @@ fn what_an_observer_changes_through_shared_memory_is_named() {
 
 #[test]
 fn one_element_of_a_large_tensor_is_found() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = nn::linear(vs.root() / "fc1", 4, 100_000, Default::default());
     let task =
         Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
@@ -121,8 +121,8 @@ fn the_averages_of_another_hook_are_checked() {
 #[test]
 fn random_numbers_that_an_observer_draws_are_found() {
     let draws: [fn(&Cx<AfterStep>); 5] = [
-        |_| drop(Tensor::rand([2], (Kind::Float, Device::Cpu))),
-        |_| drop(Tensor::randperm(4, (Kind::Int64, Device::Cpu))),
+        |_| drop(Tensor::rand([2], (Kind::Float, device()))),
+        |_| drop(Tensor::randperm(4, (Kind::Int64, device()))),
         |cx| drop(weight(cx).dropout(0.5, true)),
         |cx| drop(weight(cx).softmax(-1, Kind::Float).multinomial(1, true)),
         |cx| drop(weight(cx).detach().sigmoid().bernoulli()),
@@ -173,7 +173,7 @@ fn a_hook_around_an_operation_that_only_measures_is_checked_too() {
         ),
         (
             |cx, next| {
-                let _ = Tensor::rand([1], (Kind::Float, Device::Cpu));
+                let _ = Tensor::rand([1], (Kind::Float, device()));
                 next.run(cx)
             },
             "so it only observes, but it changed the random state",

@@ -12,7 +12,7 @@ use trainer::prelude::*;
 use trainer::{Module, OnSignal, TrainerBuilder};
 
 use crate::model;
-use crate::support::scratch;
+use crate::support::{device, scratch};
 
 const TABLE: &str = include_str!("../../trainer/src/pages/operations.md");
 
@@ -172,7 +172,7 @@ operations! {
     };
     AroundModule Module module |cx| {
         let rows = cx.input().size()[0];
-        cx.set_output(Tensor::ones([rows, 3], (Kind::Float, Device::Cpu)).set_requires_grad(true))
+        cx.set_output(Tensor::ones([rows, 3], (Kind::Float, device())).set_requires_grad(true))
     };
     AroundLoss Loss loss |cx| {
         let loss = cx.pred::<Tensor>()?.cross_entropy_for_logits(&cx.batch::<Rows>()?.1);
@@ -185,7 +185,7 @@ operations! {
     AroundValid Valid valid |_cx| Ok(());
     AroundTest Test test |_cx| Ok(());
     AroundPredict Predict predict |_cx| Ok(());
-    AroundPredictStep PredictStep predict_step |cx| cx.set_pred(Tensor::zeros([4, 3], (Kind::Float, Device::Cpu)));
+    AroundPredictStep PredictStep predict_step |cx| cx.set_pred(Tensor::zeros([4, 3], (Kind::Float, device())));
     AroundSaveCheckpoint SaveCheckpoint save_checkpoint |_cx| Ok(());
     AroundLoadCheckpoint LoadCheckpoint load_checkpoint |_cx| Ok(());
 }
@@ -235,11 +235,11 @@ impl Task for Linear {
 
 fn builder(shared: &Shared) -> TrainerBuilder<Linear> {
     tch::set_num_threads(1);
-    let vars = nn::VarStore::new(Device::Cpu);
+    let vars = nn::VarStore::new(device());
     let layer = nn::linear(vars.root() / "fc", 4, 3, Default::default()).named("fc");
     tch::no_grad(|| {
         for (_, mut tensor) in vars.variables() {
-            let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu));
+            let values = Tensor::arange(tensor.numel() as i64, (Kind::Float, device()));
             tensor.copy_(&(values.sin() * 0.3).view_as(&tensor));
         }
     });

@@ -11,6 +11,8 @@ use trainer::optim::{
 use trainer::prelude::*;
 use trainer::schedule::Constant;
 
+use crate::support::device;
+
 /// The tensors that `reference/optimizers.py` writes.
 static REFERENCE: LazyLock<Mutex<HashMap<String, Tensor>>> = LazyLock::new(|| {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/optimizers.safetensors");
@@ -34,7 +36,7 @@ pub(crate) struct Net {
 impl Net {
     pub(crate) fn new(kind: Kind) -> Self {
         tch::set_num_threads(1);
-        let mut vs = nn::VarStore::new(Device::Cpu);
+        let mut vs = nn::VarStore::new(device());
         let root = vs.root();
         let fc1 = nn::linear(&root / "fc1", 8, 6, Default::default());
         let fc2 = nn::linear(&root / "fc2", 6, 4, Default::default());
@@ -239,7 +241,7 @@ impl Task for Matrices {
 /// Returns the updates that one step of Muon, with a learning rate of 1, adds to zero matrices for
 /// these gradients.
 fn muon_updates(grads: &[Tensor], iterations: u32, full_precision: bool) -> Vec<Tensor> {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let weights: Vec<_> = grads
         .iter()
         .enumerate()
@@ -252,7 +254,7 @@ fn muon_updates(grads: &[Tensor], iterations: u32, full_precision: bool) -> Vec<
     };
     let muon = Muon::new(1.0).weight_decay(0.0).ns_steps(iterations).full_precision(full_precision);
     let mut trainer = Trainer::builder(task).optimizer(muon).discover(Discover::None).build().unwrap();
-    trainer.fit(&mut from_fn(|_| [Tensor::zeros([1], (Kind::Float, Device::Cpu))]), None).unwrap();
+    trainer.fit(&mut from_fn(|_| [Tensor::zeros([1], (Kind::Float, device()))]), None).unwrap();
     let update = |weight: &Tensor| {
         let size = weight.size();
         weight.detach() / -(size[0] as f64 / size[1] as f64).max(1.0).sqrt()
@@ -312,7 +314,7 @@ fn muon_deviates_from_the_exact_iteration_by_at_most_its_rounding() {
     let scaled = |nth: usize, values: &[f64]| {
         let least = values.len() as i64;
         let wave = |rows: i64, seed: f64| {
-            let values = Tensor::arange(rows * least, (Kind::Double, Device::Cpu)) * (seed + nth as f64);
+            let values = Tensor::arange(rows * least, (Kind::Double, device())) * (seed + nth as f64);
             Tensor::linalg_qr(&values.sin().view([rows, least]), "reduced").0
         };
         let left = wave(sizes[nth][0], 1.3);
@@ -718,9 +720,9 @@ fn the_state_of_a_refrozen_group_is_restored() {
     // All mismatches are reported.
     let mut other = state;
     other.retain(|(name, _)| name != "exp_avg/sometimes");
-    other.push(("exp_avg/fc3.weight".to_owned(), Tensor::zeros([1], (Kind::Float, Device::Cpu))));
+    other.push(("exp_avg/fc3.weight".to_owned(), Tensor::zeros([1], (Kind::Float, device()))));
     other.iter_mut().find(|(name, _)| name == "step/never").unwrap().1 =
-        Tensor::zeros([2], (Kind::Float, Device::Cpu));
+        Tensor::zeros([2], (Kind::Float, device()));
     assert_eq!(
         optimizer(&mut restored).load_state(&other).unwrap_err().to_string(),
         "the state does not match this optimizer: `exp_avg/sometimes` is missing; `step/never`: expected shape [], \

@@ -7,6 +7,8 @@ use trainer::data::from_fn;
 use trainer::optim::{Adagrad, Adam, Lion, Muon, RmsProp, Tch};
 use trainer::prelude::*;
 
+use crate::support::device;
+
 /// A model with two parameters: `odd`, which the test chooses, and `plain`.
 struct Model {
     vs: nn::VarStore,
@@ -15,7 +17,7 @@ struct Model {
 impl Model {
     fn new(odd: Tensor) -> Self {
         tch::set_num_threads(1);
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let root = vs.root();
         let _ = root.add("plain", wave(&[4, 3]), true);
         let _ = root.add("odd", wave(&[1]), true);
@@ -59,7 +61,7 @@ impl Task for Model {
 /// Returns a tensor of distinct numbers.
 fn wave(size: &[i64]) -> Tensor {
     let count = size.iter().product::<i64>();
-    (Tensor::arange(count, (Kind::Float, Device::Cpu)) * 0.7 + 0.3).sin().view(size)
+    (Tensor::arange(count, (Kind::Float, device())) * 0.7 + 0.3).sin().view(size)
 }
 
 fn batches() -> impl trainer::data::Loader<Tensor> {
@@ -188,7 +190,7 @@ fn odd_parameters() -> Vec<(&'static str, Tensor, Option<&'static str>)> {
         ("compressed rows", matrix().to_sparse_csr(None), Some("has the layout SparseCsr")),
         ("mkldnn", matrix().to_mkldnn(), Some("has the layout Mkldnn")),
         ("complex", matrix().to_kind(Kind::ComplexFloat), Some("has dtype ComplexFloat")),
-        ("integer", Tensor::arange(12, (Kind::Int64, Device::Cpu)).view([4, 3]), Some("has dtype Long")),
+        ("integer", Tensor::arange(12, (Kind::Int64, device())).view([4, 3]), Some("has dtype Long")),
         ("bf16", matrix().to_kind(Kind::BFloat16), None),
         ("bf16, transposed", wave(&[3, 4]).tr().to_kind(Kind::BFloat16), None),
         ("half", matrix().to_kind(Kind::Half), None),
@@ -197,7 +199,7 @@ fn odd_parameters() -> Vec<(&'static str, Tensor, Option<&'static str>)> {
         ("negated lazily", matrix().internal_neg_view(), Some("is a lazily computed view")),
         (
             "zero lazily",
-            Tensor::internal_efficientzerotensor([4, 3], (Kind::Float, Device::Cpu)),
+            Tensor::internal_efficientzerotensor([4, 3], (Kind::Float, device())),
             Some("is a lazily computed view"),
         ),
         ("computed", computed, Some("is computed from another tensor")),
@@ -250,7 +252,7 @@ fn memory_around_a_sliced_parameter_is_untouched() {
 #[test]
 fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
     let mistakes = |one: Tensor, other: Tensor| {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let _ = vs.root().add("one", one, true);
         let _ = vs.root().add("other", other, true);
         let task = Supervised::new(vs, nn::func(|xs| xs.shallow_clone()), |xs: &Tensor, _: &Tensor| {
@@ -279,7 +281,7 @@ fn parameters_that_share_memory_are_refused_and_adjacent_ones_are_accepted() {
 
 #[test]
 fn a_buffer_may_be_a_view_of_a_parameter() {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let weight = vs.root().add("weight", wave(&[4, 3]), true);
     let _ = vs.root().add("first_row", weight.detach().narrow(0, 0, 1), false);
     let _ = vs.root().add("empty", wave(&[0]), false);
@@ -405,13 +407,13 @@ fn gradients_of_every_layout_are_used_like_contiguous_ones_or_refused() {
 fn optimizer_state_that_was_replaced_is_refused() {
     type Replacement = (&'static str, fn(&mut Tensor));
     let replacements: [Replacement; 6] = [
-        ("no elements", |state| state.set_data(&Tensor::zeros([0], (Kind::Float, Device::Cpu)))),
+        ("no elements", |state| state.set_data(&Tensor::zeros([0], (Kind::Float, device())))),
         ("resized", |state| drop(state.resize_([0]))),
         ("integer", |state| state.set_data(&state.to_kind(Kind::Int64))),
         ("double", |state| state.set_data(&state.to_kind(Kind::Double))),
-        ("larger", |state| state.set_data(&Tensor::zeros([9, 9], (Kind::Float, Device::Cpu)))),
+        ("larger", |state| state.set_data(&Tensor::zeros([9, 9], (Kind::Float, device())))),
         ("expanded", |state| {
-            let number = Tensor::zeros([1], (Kind::Float, Device::Cpu));
+            let number = Tensor::zeros([1], (Kind::Float, device()));
             let size = if state.dim() == 0 { vec![2] } else { state.size() };
             state.set_data(&number.expand(size, false));
         }),
@@ -492,7 +494,7 @@ impl Task for Sparse {
 #[test]
 fn sparse_gradients_are_used_or_refused() {
     for name in OPTIMIZERS {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let config = nn::EmbeddingConfig { sparse: true, ..Default::default() };
         let embedding = nn::embedding(vs.root() / "odd", 5, 3, config);
         let optimizer = optimizer(name, &vs);
@@ -531,7 +533,7 @@ fn state_of_another_dtype_or_with_impossible_counts_is_refused() {
         }
         trainer.optimizer_mut().unwrap().load_state(&state).map_err(|error| error.to_string())
     };
-    let ones = |kind| Tensor::ones([4, 3], (kind, Device::Cpu));
+    let ones = |kind| Tensor::ones([4, 3], (kind, device()));
     assert_eq!(
         message(
             &mut trainer,

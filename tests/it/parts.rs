@@ -3,6 +3,8 @@
 
 use trainer::prelude::*;
 
+use crate::support::device;
+
 mod turns {
     trainer::lifecycle! {
         within step by super::Rivals {
@@ -27,7 +29,7 @@ pub(crate) struct Rivals {
 }
 
 pub(crate) fn rivals() -> Rivals {
-    let vars = nn::VarStore::new(Device::Cpu);
+    let vars = nn::VarStore::new(device());
     let [left, right] = ["left", "right"].map(|name| (vars.root() / name).ones("weight", &[3]));
     Rivals { vars, left, right }
 }
@@ -97,7 +99,7 @@ impl EachSecond {
 }
 
 fn batches() -> Vec<Tensor> {
-    (0..6).map(|nth| (Tensor::arange(3, (Kind::Float, Device::Cpu)) + nth).sin()).collect()
+    (0..6).map(|nth| (Tensor::arange(3, (Kind::Float, device())) + nth).sin()).collect()
 }
 
 #[test]

@@ -16,7 +16,7 @@ use trainer::profile::{Profile, ProfileRow, SpanKind};
 use trainer::testing::{Harness, SmallTask};
 
 use crate::model;
-use crate::support::{cancelled_at, child_process, exact_state, parameters, scratch};
+use crate::support::{cancelled_at, child_process, device, exact_state, parameters, scratch};
 
 /// Wraps the forward pass.
 struct Around;
@@ -358,7 +358,7 @@ impl AroundOne {
 #[test]
 fn named_modules_are_measured_by_name() {
     for hooked in [false, true] {
-        let vs = nn::VarStore::new(Device::Cpu);
+        let vs = nn::VarStore::new(device());
         let path = vs.root() / "net";
         let net = trainer::modules::seq(&path)
             .add(nn::linear(&path / 0, 4, 8, Default::default()))

@@ -8,7 +8,7 @@ use trainer::prelude::*;
 use trainer::{__private, CancelToken, Histogram, TrainerBuilder};
 
 use crate::model::{self, builder, message};
-use crate::support::scratch;
+use crate::support::{device, scratch};
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -57,8 +57,8 @@ fn program(record_every: u64) -> TrainerBuilder<impl Task<Batch = (Tensor, Tenso
         .on::<BeforeFit>("first", |cx| {
             cx.log("first", 1);
             cx.log_text("note", "begun");
-            cx.log_image("start", Tensor::ones([1, 1, 2], (Kind::Float, Device::Cpu)));
-            cx.log_histogram("start", Tensor::ones([3], (Kind::Float, Device::Cpu)));
+            cx.log_image("start", Tensor::ones([1, 1, 2], (Kind::Float, device())));
+            cx.log_histogram("start", Tensor::ones([3], (Kind::Float, device())));
         })
         .on::<AfterOptStep>("max", |cx| {
             let norm = cx.vars().parameters().map(|var| var.tensor.norm()).next().unwrap();
@@ -429,7 +429,7 @@ fn media_are_computed_only_for_a_record_that_is_due() {
         .record_every(Every::Steps(1))
         .on::<AfterStep>("empty", |cx| {
             assert!(!cx.is_record_due());
-            cx.log_histogram("empty", Tensor::zeros([0], (Kind::Float, Device::Cpu)));
+            cx.log_histogram("empty", Tensor::zeros([0], (Kind::Float, device())));
         })
         .build()
         .unwrap();
@@ -463,15 +463,14 @@ fn invalid_media_are_errors_that_name_the_value_and_the_hook() {
         assert!(text.starts_with("hook `logs` (tests/it/records.rs:_) failed at before_fit"), "{text}");
         text.split_once("cannot log ").unwrap().1.to_owned()
     };
-    let empty = error(|cx| cx.log_histogram("h", Tensor::zeros([2, 0], (Kind::Float, Device::Cpu))));
+    let empty = error(|cx| cx.log_histogram("h", Tensor::zeros([2, 0], (Kind::Float, device()))));
     assert_eq!(empty, "`h`: expected a tensor with at least one element, found one of shape [2, 0]");
-    let shape = error(|cx| cx.log_image("i", Tensor::zeros([2, 3, 3], (Kind::Float, Device::Cpu))));
+    let shape = error(|cx| cx.log_image("i", Tensor::zeros([2, 3, 3], (Kind::Float, device()))));
     assert!(shape.starts_with("`i`: expected an image of shape [channels, height, width]"), "{shape}");
     assert!(shape.ends_with("found a tensor of shape [2, 3, 3]"), "{shape}");
-    let kind = error(|cx| cx.log_image("i", Tensor::zeros([3, 3], (Kind::Int64, Device::Cpu))));
+    let kind = error(|cx| cx.log_image("i", Tensor::zeros([3, 3], (Kind::Int64, device()))));
     assert!(kind.ends_with("found dtype `Int64`"), "{kind}");
-    let name =
-        error(|cx| cx.log_image("é".repeat(10_000), Tensor::zeros([0, 3], (Kind::Float, Device::Cpu))));
+    let name = error(|cx| cx.log_image("é".repeat(10_000), Tensor::zeros([0, 3], (Kind::Float, device()))));
     assert!(name.starts_with(&format!("`{}…`", "é".repeat(80))), "{name}");
 }
 
@@ -482,7 +481,7 @@ fn images_are_converted_to_pixels_from_0_to_255() {
         .on::<AfterTrainEpoch>("images", |cx| {
             let gray = Tensor::from_slice2(&[[0.0, 0.5, 1.0], [-1.0, 2.0, f64::NAN]]);
             cx.log_image("gray", gray);
-            let bytes = Tensor::arange(6, (Kind::Uint8, Device::Cpu)).view([3, 1, 2]);
+            let bytes = Tensor::arange(6, (Kind::Uint8, device())).view([3, 1, 2]);
             cx.log_image("bytes", &bytes);
             let _ = bytes.shallow_clone().fill_(9);
         })

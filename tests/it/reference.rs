@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex};
 use trainer::data::from_fn;
 use trainer::prelude::*;
 
+use crate::support::device;
+
 fn reference() -> HashMap<String, Tensor> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/losses.safetensors");
     Tensor::read_safetensors(path).unwrap().into_iter().collect()
@@ -26,7 +28,7 @@ fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
 fn deviation(name: &str, optimizer: impl Optimizer + 'static) -> (f64, f64) {
     tch::set_num_threads(1);
     let reference = reference();
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let net = mlp(&vs.root());
     {
         let _guard = tch::no_grad_guard();

@@ -11,7 +11,7 @@ use trainer::hooks::{Checkpoint, Progress};
 use trainer::prelude::*;
 
 use crate::model::{self, builder, message};
-use crate::support::scratch;
+use crate::support::{device, scratch};
 
 type Seen<T> = Arc<Mutex<Vec<T>>>;
 
@@ -110,7 +110,7 @@ fn defect_07_gradients_are_clipped_once_per_accumulation_window() {
 #[test]
 fn defect_08_a_pass_started_in_the_middle_sees_the_same_samples() {
     let mut loader =
-        InMemory::new(Tensor::arange(16, (Kind::Int64, Device::Cpu))).unwrap().batch_size(2).shuffle(3);
+        InMemory::new(Tensor::arange(16, (Kind::Int64, device()))).unwrap().batch_size(2).shuffle(3);
     let batches = |loader: &mut InMemory<Tensor>, start: u64| -> Vec<Vec<i64>> {
         let batches = loader.batches(5, start).unwrap();
         batches.map(|batch| Vec::try_from(batch.unwrap()).unwrap()).collect()
@@ -155,7 +155,7 @@ fn tensor_from_checkpoint(folder: &std::path::Path, file: &str, name: &str) -> T
 #[test]
 fn defect_09_a_checkpoint_holds_the_latest_weight_average() {
     let folder = scratch("defect_09");
-    let average = Average(Tensor::zeros([8, 4], (Kind::Float, Device::Cpu)));
+    let average = Average(Tensor::zeros([8, 4], (Kind::Float, device())));
     // `Checkpoint` has a lower `ord` than `Average`.
     let checkpoint = Checkpoint::new(&folder).every(Every::Steps(3));
     let mut trainer = builder().hook(checkpoint).hook(average).build().unwrap();
@@ -174,7 +174,7 @@ fn defect_10_a_cancellation_in_validation_saves_the_trained_weights() {
     let cancel = token.clone();
     let mut trainer = builder()
         .hook(Checkpoint::new(&folder))
-        .hook(Average(Tensor::zeros([8, 4], (Kind::Float, Device::Cpu))))
+        .hook(Average(Tensor::zeros([8, 4], (Kind::Float, device()))))
         .cancel_token(token)
         .on::<AfterPred>("interrupt", move |cx| {
             if cx.phase() == Phase::Valid {

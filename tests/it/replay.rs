@@ -15,7 +15,7 @@ use trainer::testing::{Ranks, once};
 use trainer::{Replayed, Tape, TrainerBuilder};
 
 use crate::model;
-use crate::support::{Random, child_process, exact_state, scratch, tree};
+use crate::support::{Random, child_process, device, exact_state, scratch, tree};
 
 /// The number of batches in an epoch.
 const EPOCH: u64 = 8;
@@ -26,7 +26,7 @@ pub(crate) const TOTAL: u64 = 5 * EPOCH;
 pub(crate) fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     tch::set_num_threads(1);
     tch::manual_seed(11);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let fc1 = nn::linear(&root / "fc1", 4, 8, Default::default()).named(&root / "fc1");
     let net = nn::seq_t()
@@ -47,8 +47,8 @@ pub(crate) fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
 }
 
 pub(crate) fn data() -> InMemory<(Tensor, Tensor)> {
-    let inputs = Tensor::arange(8 * 4 * 4, (Kind::Float, Device::Cpu)).view([32, 4]).sin();
-    let labels = Tensor::arange(32, (Kind::Int64, Device::Cpu)).remainder(3);
+    let inputs = Tensor::arange(8 * 4 * 4, (Kind::Float, device())).view([32, 4]).sin();
+    let labels = Tensor::arange(32, (Kind::Int64, device())).remainder(3);
     InMemory::new((inputs, labels)).unwrap().batch_size(4).shuffle(5)
 }
 
@@ -56,8 +56,8 @@ pub(crate) fn held_out() -> NamedLoaders<'static, (Tensor, Tensor)> {
     NamedLoaders::new().add("near", model::rows(8)).add(
         "far",
         InMemory::new((
-            Tensor::ones([4, 4], (Kind::Float, Device::Cpu)),
-            Tensor::ones([4], (Kind::Int64, Device::Cpu)),
+            Tensor::ones([4, 4], (Kind::Float, device())),
+            Tensor::ones([4], (Kind::Int64, device())),
         ))
         .unwrap()
         .batch_size(2),
@@ -283,7 +283,7 @@ fn changed_programs(folder: &Path) {
     );
     let text = replay(builder().observe::<AfterLoss>(HookOptions::named("draw").only(Phase::Train), |cx| {
         if cx.counters().batches_seen == 16 {
-            let _ = Tensor::rand([1], (Kind::Float, Device::Cpu));
+            let _ = Tensor::rand([1], (Kind::Float, device()));
         }
     }));
     assert!(
@@ -354,7 +354,7 @@ fn two_ranks_replay_stretches_of_their_run() {
         let mut trainer = builder()
             .observe::<AfterLoss>("draw", move |_| {
                 if rank == 1 {
-                    let _ = Tensor::rand([1], (Kind::Float, Device::Cpu));
+                    let _ = Tensor::rand([1], (Kind::Float, device()));
                 }
             })
             .build()?;

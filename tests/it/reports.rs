@@ -12,7 +12,7 @@ use trainer_formats::report;
 use trainer_formats::run::Run;
 
 use crate::model::{self, message, rows};
-use crate::support::{cancelled_at, scratch};
+use crate::support::{cancelled_at, device, scratch};
 
 /// A run of three epochs with four batches each, and a validation after each epoch.
 fn builder(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
@@ -28,7 +28,7 @@ fn builder(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
         .hook(Checkpoint::in_run_folder().every(Every::Steps(2)).on_cancel(false))
         .on::<AfterTrainEpoch>("media", |cx| {
             cx.log_text("note", format!("epoch <{}>", cx.counters().epoch));
-            cx.log_image("gray", Tensor::ones([1, 2, 2], (Kind::Float, Device::Cpu)));
+            cx.log_image("gray", Tensor::ones([1, 2, 2], (Kind::Float, device())));
         })
         .on::<BeforeFit>("warns", |cx| cx.warn("watch <this>"))
 }

@@ -12,6 +12,7 @@ use trainer::schedule::{
 };
 
 use crate::model::{self, message};
+use crate::support::device;
 
 /// The base learning rate of the reference.
 const BASE: f64 = 0.05;
@@ -195,7 +196,7 @@ fn a_second_fit_continues_the_schedule() {
 
 /// Returns a task with two layers, each in its own group.
 fn two_groups() -> impl Task<Batch = (Tensor, Tensor)> {
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let first = nn::linear(&root / "fc1", 4, 8, Default::default());
     let net = nn::seq().add(first).add(nn::linear(root.set_group(1) / "fc2", 8, 3, Default::default()));
@@ -228,7 +229,7 @@ struct Pair {
 
 impl Pair {
     fn new(both: bool) -> Self {
-        let vars = nn::VarStore::new(Device::Cpu);
+        let vars = nn::VarStore::new(device());
         let weights = ["left", "right"].map(|name| (vars.root() / name).ones("weight", &[1]));
         Pair { vars, weights, both }
     }

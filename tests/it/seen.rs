@@ -11,7 +11,7 @@ use trainer::stages;
 use trainer::{Tape, TrainerBuilder};
 
 use crate::model::{self, message};
-use crate::support::{child_process, scratch};
+use crate::support::{child_process, device, scratch};
 
 /// Runs a test of this file in a process of its own: the random numbers of libtorch belong to the
 /// whole process.
@@ -47,7 +47,7 @@ fn variable<P>(cx: &Cx<P>, name: &str) -> Tensor {
 /// A network with buffers and a named module.
 fn normalized() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor>> {
     tch::set_num_threads(1);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let fc1 = nn::linear(&root / "fc1", 4, 8, Default::default()).named(&root / "fc1");
     let norm = nn::batch_norm1d(&root / "norm", 8, Default::default());
@@ -116,14 +116,14 @@ fn every_kind_in_a_process_of_its_own() {
             let output = cx.output() * 2.0;
             cx.set_output(output).unwrap();
         })
-        .on::<BeforeTransfer>(train("draw"), |_| drop(Tensor::rand([1], (Kind::Float, Device::Cpu))))
+        .on::<BeforeTransfer>(train("draw"), |_| drop(Tensor::rand([1], (Kind::Float, device()))))
         .on::<BeforeTrainEpoch>("skip", |_| ())
         .on::<AfterZeroGrad>(train("ends"), |cx| cx.end_epoch())
         .on::<AfterTrainEpoch>("stops", |cx| cx.stop("enough"))
         .on::<AfterEpoch>("other", |cx| cx.hook_mut::<Counts>().unwrap().from_outside += 1)
         .on::<AfterBackward>(train("two"), |cx| {
             scale(&cx.grad("fc1.bias").unwrap(), 0.5);
-            let _ = Tensor::rand([1], (Kind::Float, Device::Cpu));
+            let _ = Tensor::rand([1], (Kind::Float, device()));
         })
         .observe::<AfterBackward>("observer", |cx| cx.log("loss_again", cx.loss()))
         .on::<AfterFit>("once", |cx| {
@@ -370,7 +370,7 @@ fn orders_in_a_process_of_their_own() {
     assert_eq!(warnings(read), [""; 0], "an observer");
     let modules = |builder: TrainerBuilder<_>| {
         let double = |cx: &mut Cx<AfterModule>| {
-            let _ = Tensor::rand([1], (Kind::Float, Device::Cpu));
+            let _ = Tensor::rand([1], (Kind::Float, device()));
             let output = cx.output() * 2.0;
             cx.set_output(output).unwrap();
         };
@@ -405,7 +405,7 @@ fn orders_in_a_process_of_their_own() {
     let [text] = &warnings(mixed)[..] else { panic!() };
     assert!(text.contains("write `#[hook(ord = 1)]` on `it::seen::Plain::before_opt_step`"), "{text}");
     let draws = |builder: TrainerBuilder<_>| {
-        let draw = |_: &mut Cx<BeforeStep>| drop(Tensor::rand([1], (Kind::Float, Device::Cpu)));
+        let draw = |_: &mut Cx<BeforeStep>| drop(Tensor::rand([1], (Kind::Float, device())));
         let train = |name| HookOptions::named(name).only(Phase::Train);
         builder.on::<BeforeStep>(train("one"), draw).on::<BeforeStep>(train("other"), draw)
     };

@@ -15,14 +15,14 @@ use trainer::schedule::Linear;
 use trainer::testing::{Ranks, once};
 use trainer::{CancelToken, TrainerBuilder};
 
-use crate::support::{alone, exact_state, scratch};
+use crate::support::{alone, device, exact_state, scratch};
 
 /// The rows of one epoch: 40 batches of 4.
 const ROWS: i64 = 160;
 
 /// Returns rows whose labels are 1,000 times as large in these batches, and NaN in the others.
 fn rows(large: &[i64], nan: &[i64]) -> InMemory<(Tensor, Tensor)> {
-    let inputs = Tensor::arange(ROWS * 2, (Kind::Float, Device::Cpu)).view([ROWS, 2]).sin();
+    let inputs = Tensor::arange(ROWS * 2, (Kind::Float, device())).view([ROWS, 2]).sin();
     let labels = inputs.sum_dim_intlist(-1, true, None) * 0.5;
     for (batches, factor) in [(large, 1000.0), (nan, f64::NAN)] {
         for batch in batches {
@@ -35,7 +35,7 @@ fn rows(large: &[i64], nan: &[i64]) -> InMemory<(Tensor, Tensor)> {
 fn task() -> impl Task<Batch = (Tensor, Tensor), Pred = Tensor> {
     tch::set_num_threads(1);
     tch::manual_seed(3);
-    let vs = nn::VarStore::new(Device::Cpu);
+    let vs = nn::VarStore::new(device());
     let root = vs.root();
     let net = nn::seq_t()
         .add(nn::linear(&root / "fc1", 2, 8, Default::default()))
@@ -362,7 +362,7 @@ fn is_in_the_logs() {
 fn ranks_roll_back_together() {
     // Half of each batch is on each rank; only rank 1 has a row with NaN.
     let run = |ranks: bool| {
-        let inputs = Tensor::arange(ROWS * 2, (Kind::Float, Device::Cpu)).view([ROWS, 2]).sin();
+        let inputs = Tensor::arange(ROWS * 2, (Kind::Float, device())).view([ROWS, 2]).sin();
         let labels = inputs.sum_dim_intlist(-1, true, None) * 0.5;
         let _ = labels.narrow(0, 12 * 4 + 3, 1).fill_(f64::NAN);
         let mut data = InMemory::new((inputs, labels))?.batch_size(4);

@@ -3,9 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
+use trainer::cuda::{self, CudaSupport};
+use trainer::distributed::Launch;
 use trainer::prelude::*;
 use trainer::{CancelToken, TrainerBuilder};
 
@@ -15,6 +19,38 @@ pub(crate) fn scratch(name: &str) -> PathBuf {
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
+}
+
+/// Returns the device of the models and the data of the tests: the CPU, or that which the environment
+/// variable `TRAINER_DEVICE` names, `cuda` or `cuda:1`. Without a GPU, says why, and returns the CPU.
+/// Several processes that train together stay on the CPU: on a GPU, each needs its own.
+pub(crate) fn device() -> Device {
+    static CHOSEN: LazyLock<Device> = LazyLock::new(|| {
+        let Ok(name) = std::env::var("TRAINER_DEVICE") else { return Device::Cpu };
+        let nth = match name.as_str() {
+            "cpu" => return Device::Cpu,
+            "cuda" => Some(0),
+            _ => name.strip_prefix("cuda:").and_then(|nth| nth.parse().ok()),
+        };
+        let nth = nth.unwrap_or_else(|| panic!("TRAINER_DEVICE={name}: expected `cpu`, `cuda` or `cuda:1`"));
+        if !matches!(Launch::from_env(), Ok(None)) {
+            return Device::Cpu;
+        }
+        match cuda::support() {
+            CudaSupport::Ready => Device::Cuda(nth),
+            missing => {
+                // The test harness captures what the macros print. Child processes run ignored tests,
+                // and their output is compared.
+                if !std::env::args().any(|argument| argument == "--ignored") {
+                    let note =
+                        format!("TRAINER_DEVICE={name}: skipped, the tests run on the CPU: {missing}\n");
+                    std::io::stderr().write_all(note.as_bytes()).unwrap();
+                }
+                Device::Cpu
+            }
+        }
+    });
+    *CHOSEN
 }
 
 /// Returns everything below a folder by path: links with their target, files with their content.

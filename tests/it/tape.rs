@@ -11,7 +11,7 @@ use trainer::{Tape, TrainerBuilder};
 use trainer_formats::tape::{Difference, Tape as TapeReader, difference};
 
 use crate::model;
-use crate::support::{cancelled_at, child_process, scratch};
+use crate::support::{cancelled_at, child_process, device, scratch};
 
 /// What one run does differently from others.
 #[derive(Clone, Copy, Default)]
@@ -139,7 +139,7 @@ impl Program {
             .on::<BeforeStep>("change", move |cx| {
                 let batch = cx.counters().batches_seen;
                 if at(batch, draw) {
-                    let _ = Tensor::rand([1], (Kind::Float, Device::Cpu));
+                    let _ = Tensor::rand([1], (Kind::Float, device()));
                 }
                 if at(batch, through_data) {
                     noise(&cx.vars().get("fc1.weight").unwrap().data());
@@ -159,11 +159,11 @@ impl Program {
     }
 
     fn data(self) -> InMemory<(Tensor, Tensor)> {
-        let inputs = Tensor::arange(32 * 4, (Kind::Float, Device::Cpu)).view([32, 4]).sin();
+        let inputs = Tensor::arange(32 * 4, (Kind::Float, device())).view([32, 4]).sin();
         if let Some(row) = self.sample {
             let _ = inputs.get(row).get(0).g_add_scalar_(1e-3);
         }
-        let labels = Tensor::arange(32, (Kind::Int64, Device::Cpu)).remainder(3);
+        let labels = Tensor::arange(32, (Kind::Int64, device())).remainder(3);
         let data = InMemory::new((inputs, labels)).unwrap().batch_size(self.batch_size.unwrap_or(4));
         data.shuffle(self.order.unwrap_or(5))
     }

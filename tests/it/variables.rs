@@ -10,7 +10,7 @@ use trainer::schedule::Linear;
 use trainer::testing::Harness;
 
 use crate::model::{message, rows};
-use crate::support::{cancelled_at, exact_state, scratch};
+use crate::support::{cancelled_at, device, exact_state, scratch};
 
 /// A task with one layer, and a second one after `grow`.
 struct Growing {
@@ -22,7 +22,7 @@ struct Growing {
 impl Growing {
     fn new() -> Self {
         tch::set_num_threads(1);
-        let vars = nn::VarStore::new(Device::Cpu);
+        let vars = nn::VarStore::new(device());
         let body = filled(nn::linear(vars.root() / "body", 4, 3, Default::default()), 0.3);
         Growing { vars, body, head: None }
     }
@@ -39,7 +39,7 @@ fn filled(layer: nn::Linear, scale: f64) -> nn::Linear {
     let _guard = tch::no_grad_guard();
     for tensor in std::iter::once(&layer.ws).chain(&layer.bs) {
         let count = i64::try_from(tensor.numel()).unwrap();
-        let wave = (Tensor::arange(count, (Kind::Float, Device::Cpu)) + 1.0).sin() * scale;
+        let wave = (Tensor::arange(count, (Kind::Float, device())) + 1.0).sin() * scale;
         tensor.shallow_clone().copy_(&wave.view_as(tensor));
     }
     layer
@@ -227,7 +227,7 @@ fn variables_that_change_after_setup_are_refused_at_the_end_of_the_epoch() {
     );
     let replaced = refused(|task| {
         let mut locked = task.vars.variables_.lock().unwrap();
-        locked.named_variables.insert("body.bias".into(), Tensor::zeros([3], (Kind::Float, Device::Cpu)));
+        locked.named_variables.insert("body.bias".into(), Tensor::zeros([3], (Kind::Float, device())));
     });
     assert!(
         replaced.contains("`body.bias` was replaced in the task's `VarStore` after `setup`"),
@@ -249,7 +249,7 @@ fn a_variable_replaced_in_setup_is_trained() {
     let mut trainer = builder()
         .on::<Setup>("replace", |cx| {
             let task = cx.task_mut::<Growing>()?;
-            task.vars = nn::VarStore::new(Device::Cpu);
+            task.vars = nn::VarStore::new(device());
             task.body = filled(nn::linear(task.vars.root() / "body", 4, 3, Default::default()), 0.1);
             task.head = None;
             task.grow();
@@ -260,7 +260,7 @@ fn a_variable_replaced_in_setup_is_trained() {
     trainer.fit(&mut rows(8), None).unwrap();
     let trained = trainer.vars().get("body.weight").unwrap();
     assert_eq!(trained.data_ptr(), trainer.task().body.ws.data_ptr());
-    let untrained = filled(nn::linear(nn::VarStore::new(Device::Cpu).root(), 4, 3, Default::default()), 0.1);
+    let untrained = filled(nn::linear(nn::VarStore::new(device()).root(), 4, 3, Default::default()), 0.1);
     assert_ne!(trained, untrained.ws);
     assert_eq!(trainer.optimizer().unwrap().groups()[0].names().count(), 4);
 }

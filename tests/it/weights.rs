@@ -10,7 +10,7 @@ use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::{Counters, TrainerBuilder};
 
-use crate::support::{distance, flat_parameters, gradient_norm, scratch};
+use crate::support::{device, distance, flat_parameters, gradient_norm, scratch};
 
 /// Rows of tokens: inputs `[n, 6, 4]`, targets `[n, 6]`, and a mask `[n, 6]` with a 1 for each
 /// token that is not padding.
@@ -37,14 +37,14 @@ struct Halves {
 
 fn halves(by_token: bool, in_turn: bool) -> Halves {
     tch::set_num_threads(1);
-    let mut vars = nn::VarStore::new(Device::Cpu);
+    let mut vars = nn::VarStore::new(device());
     vars.set_kind(Kind::Double);
     let left = nn::linear(vars.root() / "left", 4, 8, Default::default());
     let right = nn::linear(vars.root() / "right", 8, 1, Default::default());
     vars.double();
     tch::no_grad(|| {
         for (name, mut tensor) in vars.variables() {
-            let values = Tensor::arange(tensor.numel() as i64, (Kind::Double, Device::Cpu));
+            let values = Tensor::arange(tensor.numel() as i64, (Kind::Double, device()));
             tensor.copy_(&((values + name.len() as f64).sin() * 0.3).view_as(&tensor));
         }
     });
@@ -113,7 +113,7 @@ impl Task for Halves {
 
 /// Returns rows with different numbers of unmasked tokens.
 fn tokens(rows: i64) -> Tokens {
-    let range = |count: i64| Tensor::arange(count, (Kind::Double, Device::Cpu));
+    let range = |count: i64| Tensor::arange(count, (Kind::Double, device()));
     let inputs = (range(rows * 24) * 0.37).sin().view([rows, 6, 4]);
     let targets = (range(rows * 6) * 0.11).cos().view([rows, 6]) * 2.0;
     let lengths = (range(rows).square() * 0.07).remainder(6.0).floor() + 1.0;
@@ -871,7 +871,7 @@ fn accumulation_over_uneven_batches_matches_pytorch() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/accumulation.safetensors");
     let reference: HashMap<_, _> = Tensor::read_safetensors(path).unwrap().into_iter().collect();
     for (name, by_token) in [("samples", false), ("tokens", true)] {
-        let mut vars = nn::VarStore::new(Device::Cpu);
+        let mut vars = nn::VarStore::new(device());
         let root = vars.root();
         let net = nn::seq()
             .add(nn::linear(&root / "fc1", 4, 8, Default::default()))

@@ -12,6 +12,8 @@ use trainer::metrics::{
 };
 use trainer::prelude::*;
 
+use crate::support::device;
+
 const INTEGERS: &[Kind] = &[Kind::Uint8, Kind::Int8, Kind::Int16, Kind::Int, Kind::Int64];
 const FLOATS: &[Kind] = &[Kind::Half, Kind::BFloat16, Kind::Float, Kind::Double];
 const UNSUPPORTED: &[Kind] = &[Kind::ComplexFloat, Kind::Float8e4m3fn];
@@ -54,7 +56,7 @@ fn represented(numbers: &Tensor, kind: Kind) -> Option<Tensor> {
 
 fn value<M: Metric>(mut metric: M, pred: &Tensor, target: &Tensor) -> Result<Vec<f64>> {
     if metric.needs_groups() {
-        let groups = Tensor::arange(pred.size()[0], (Kind::Int64, Device::Cpu)).remainder(2);
+        let groups = Tensor::arange(pred.size()[0], (Kind::Int64, device())).remainder(2);
         metric.update_groups(pred, target, &groups)?;
     } else {
         metric.update(pred, target)?;
@@ -129,13 +131,13 @@ fn pairs() -> Vec<[Tensor; 2]> {
 /// Scores in quarters of a power of two, as logits and as probabilities.
 fn scores(shape: &[i64], is_logits: bool) -> Tensor {
     let len: i64 = shape.iter().product();
-    let steps = (Tensor::arange(len, (Kind::Double, Device::Cpu)) * 7.0).remainder(17.0);
+    let steps = (Tensor::arange(len, (Kind::Double, device())) * 7.0).remainder(17.0);
     (if is_logits { steps / 4.0 - 2.0 } else { steps / 32.0 }).reshape(shape)
 }
 
 fn labels(shape: &[i64], classes: f64) -> Tensor {
     let len: i64 = shape.iter().product();
-    (Tensor::arange(len, (Kind::Double, Device::Cpu)) * 5.0).remainder(classes).reshape(shape)
+    (Tensor::arange(len, (Kind::Double, device())) * 5.0).remainder(classes).reshape(shape)
 }
 
 /// The metrics that were checked, by the name of their type.

@@ -8,6 +8,8 @@ use trainer::metrics::{
 };
 use trainer::prelude::*;
 
+use crate::support::device;
+
 /// Returns the bits of a value.
 fn bits(value: &Tensor) -> Vec<u64> {
     let values: Vec<f64> = Vec::try_from(value.to_kind(Kind::Double).flatten(0, -1)).unwrap();
@@ -113,19 +115,19 @@ fn regression_metrics_ignore_empty_batches_and_all_but_spearman_propagate_nan() 
 
 #[test]
 fn image_metrics_ignore_empty_batches_and_psnr_and_ssim_propagate_nan() {
-    let image = Tensor::arange(2 * 8 * 9, (Kind::Double, Device::Cpu)).sin().abs().view([2, 1, 8, 9]);
+    let image = Tensor::arange(2 * 8 * 9, (Kind::Double, device())).sin().abs().view([2, 1, 8, 9]);
     let other = &image * 0.9;
     assert_nan(check(|| Psnr::new(1.0), &other, &image));
     assert_nan(check(|| Ssim::new(1.0).sigma(0.8), &other, &image));
-    let scores = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).cos().view([2, 3, 2, 2]);
+    let scores = Tensor::arange(2 * 3 * 4, (Kind::Double, device())).cos().view([2, 3, 2, 2]);
     let _ =
         check(|| Dice::new(3), &scores, &Tensor::from_slice(&[0i64, 1, 2, 1, 0, 0, 2, 1]).view([2, 2, 2]));
 }
 
 #[test]
 fn perplexity_of_only_ignored_tokens_is_an_error() {
-    let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).sin().view([2, 3, 4]);
-    let ignored = Tensor::full([2, 3], -100, (Kind::Int64, Device::Cpu));
+    let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, device())).sin().view([2, 3, 4]);
+    let ignored = Tensor::full([2, 3], -100, (Kind::Int64, device()));
     let mut perplexity = Perplexity::new().ignore_index(-100);
     perplexity.update(&logits, &ignored).unwrap();
     let error = perplexity.compute().unwrap_err().to_string();
@@ -139,7 +141,7 @@ fn perplexity_of_only_ignored_tokens_is_an_error() {
 
 #[test]
 fn text_metrics_ignore_empty_batches() {
-    let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, Device::Cpu)).sin().view([2, 3, 4]);
+    let logits = Tensor::arange(2 * 3 * 4, (Kind::Double, device())).sin().view([2, 3, 4]);
     let tokens = Tensor::from_slice2(&[[0i64, 1, 2], [3, 2, 1]]);
     assert_nan(check(Perplexity::new, &logits, &tokens));
 

@@ -12,7 +12,7 @@ use trainer::metrics::{
 use trainer::prelude::*;
 
 use crate::model::{self, rows};
-use crate::support::scratch;
+use crate::support::{device, scratch};
 
 /// Returns a batch of four rows with the scores of three classes, and its targets.
 fn scores() -> (Tensor, Tensor) {
@@ -48,7 +48,7 @@ fn the_accuracy_of_a_pass_is_logged_under_the_phase() {
 
     // The accuracy of all rows at once.
     let preds = trainer.predict(&mut rows(10).batch_size(10)).unwrap().remove(0).argmax(1, false);
-    let labels = Tensor::arange(10, (Kind::Int64, Device::Cpu)).remainder(3);
+    let labels = Tensor::arange(10, (Kind::Int64, device())).remainder(3);
     let right = preds.eq_tensor(&labels).to_kind(Kind::Double);
     assert_eq!(summary.metrics["valid/accuracy"], right.mean(Kind::Double).double_value(&[]));
     for class in 0..3 {
@@ -109,13 +109,13 @@ impl Task for Silent {
 }
 
 fn silent() -> trainer::TrainerBuilder<Silent> {
-    let vars = nn::VarStore::new(Device::Cpu);
+    let vars = nn::VarStore::new(device());
     let scale = vars.root().ones("scale", &[1]);
     Trainer::builder(Silent(scale, vars)).optimizer(Sgd::new(0.1)).discover(Discover::None)
 }
 
 fn column() -> InMemory<Tensor> {
-    InMemory::new(Tensor::ones([8], (Kind::Float, Device::Cpu))).unwrap().batch_size(3)
+    InMemory::new(Tensor::ones([8], (Kind::Float, device()))).unwrap().batch_size(3)
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn wrappers_pass_groups_to_the_metric_that_needs_them() {
 #[test]
 fn a_changed_number_of_outputs_is_refused() {
     fn refused<M: Metric>(make: impl Fn() -> M) {
-        let rows = |outputs: i64| Tensor::rand([4, outputs], (Kind::Double, Device::Cpu));
+        let rows = |outputs: i64| Tensor::rand([4, outputs], (Kind::Double, device()));
         let mut metric = make();
         let mut other = make();
         metric.update(&rows(2), &rows(2)).unwrap();
@@ -350,10 +350,10 @@ fn bad_input_is_an_error_that_names_metric_and_value() {
     assert!(error.contains("a target is -3: expected 0 or 1"), "{error}");
     let error = error_of(MeanSquaredError::new(), &pred, &target);
     assert!(error.contains("metric `mse`: the prediction has shape [4, 3] and the target [4]"), "{error}");
-    let logits = Tensor::zeros([1, 2, 5], (Kind::Float, Device::Cpu));
+    let logits = Tensor::zeros([1, 2, 5], (Kind::Float, device()));
     let error = error_of(Perplexity::new(), &logits, &Tensor::from_slice2(&[[1i64, 9]]));
     assert!(error.contains("metric `perplexity`: a target is 9: expected a class from 0 to 4"), "{error}");
-    let image = Tensor::zeros([1, 1, 4, 4], (Kind::Float, Device::Cpu));
+    let image = Tensor::zeros([1, 1, 4, 4], (Kind::Float, device()));
     let error = error_of(Ssim::new(1.0), &image, &image);
     assert!(
         error.contains("the images are 4 by 4 pixels: expected more than 5 in each dimension"),
@@ -371,7 +371,7 @@ fn empty_batches_are_ignored_and_a_metric_without_other_data_is_an_error() {
     assert!(error.starts_with("metric `accuracy`: there is nothing to compute"), "{error}");
     accuracy.update(&pred, &target).unwrap();
     assert_eq!(accuracy.compute().unwrap().double_value(&[]), 0.75);
-    let empty = Tensor::zeros([0], (Kind::Float, Device::Cpu));
+    let empty = Tensor::zeros([0], (Kind::Float, device()));
     for error in [
         error_of(MeanSquaredError::new(), &empty, &empty),
         error_of(Pearson::new(), &empty, &empty),
@@ -416,8 +416,8 @@ fn a_running_metric_drops_old_batches_and_best_so_far_keeps_the_best_value() {
 #[test]
 fn thresholds_limit_the_state_size_of_spearman() {
     tch::manual_seed(3);
-    let x = Tensor::rand([500], (Kind::Double, Device::Cpu));
-    let y = &x * 0.5 + Tensor::rand([500], (Kind::Double, Device::Cpu)) * 0.5;
+    let x = Tensor::rand([500], (Kind::Double, device()));
+    let y = &x * 0.5 + Tensor::rand([500], (Kind::Double, device())) * 0.5;
     let exact = value(Spearman::new(), &x, &y).unwrap();
     let mut bounded = Spearman::new().thresholds(200, 0.0..1.0);
     for (x, y) in x.split(100, 0).iter().zip(y.split(100, 0)) {
