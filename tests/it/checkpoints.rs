@@ -201,7 +201,7 @@ fn incompatible_checkpoints_are_refused_with_file_and_field() {
         error
     };
     assert_eq!(
-        with("\"version\": 7", "\"version\": 3"),
+        with("\"version\": 8", "\"version\": 3"),
         "…/step-00000002/manifest.json: its `version` is 3, but this trainer reads versions 7 to 8: resume with the version of \
          `trainer` that wrote it"
     );
