@@ -69,14 +69,14 @@ impl Batch for Unique {
     fn samples(&self) -> Option<u64> {
         self.0.samples()
     }
-    fn move_to(&mut self, device: Device) {
-        self.0.move_to(device);
-    }
     fn describe(&self, text: &mut String) {
         self.0.describe(text);
     }
     fn tensors(&self, visit: &mut dyn FnMut(&Tensor)) {
         self.0.tensors(visit);
+    }
+    fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut Tensor)) {
+        self.0.tensors_mut(visit);
     }
 }
 

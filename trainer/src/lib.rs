@@ -245,7 +245,7 @@ pub mod __private {
     pub use inventory;
 
     pub use crate::checkpoint::StateOf;
-    pub use crate::data::batch::{NotCloned, Skipped};
+    pub use crate::data::batch::Skipped;
     pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, target_type};
     pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};

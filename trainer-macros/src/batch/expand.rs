@@ -69,8 +69,6 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
             #(#tensors;)*
         }
         fn try_clone(&self) -> ::core::option::Option<Self> {
-            #[allow(unused_imports)]
-            use #trainer::__private::NotCloned as _;
             ::core::option::Option::Some(Self { #(#copies,)* })
         }
         fn tensors_mut(&mut self, __visit: &mut dyn ::core::ops::FnMut(&mut #trainer::tch::Tensor)) {
@@ -87,7 +85,7 @@ fn copies(item: &Item, krate: &Krate<'_>) -> Vec<TokenStream> {
         let member = here(&field.member);
         let copy = match field.skip {
             None => copies.next(),
-            Some(_) => Some(quote!(#trainer::__private::Skipped(&self.#member).try_clone())),
+            Some(_) => Some(quote!(#trainer::__private::Skipped::new(&self.#member).try_clone())),
         };
         quote!(#member: #copy?)
     });

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hash};
+use std::marker::PhantomData;
+use std::ops::Deref;
 
 use tch::{Device, Tensor};
 
@@ -357,9 +359,18 @@ without_tensors!(
 );
 
 /// A field of a derived batch with `#[batch(skip)]`, which can be copied if its type implements
-/// `Clone`. The method with the bound is found first; without the bound, that of [`NotCloned`] is.
+/// `Clone`. The method with the bound is found first; without the bound, that of [`NotCloned`] is,
+/// to which this dereferences.
 #[derive(Debug)]
-pub struct Skipped<'a, T>(pub &'a T);
+pub struct Skipped<'a, T>(&'a T, NotCloned<T>);
+
+impl<'a, T> Skipped<'a, T> {
+    /// Wraps a field.
+    #[must_use]
+    pub fn new(field: &'a T) -> Self {
+        Skipped(field, NotCloned(PhantomData))
+    }
+}
 
 impl<T: Clone> Skipped<'_, T> {
     /// Returns a copy.
@@ -369,14 +380,22 @@ impl<T: Clone> Skipped<'_, T> {
     }
 }
 
-/// A [`Skipped`] field whose type does not implement `Clone`.
-pub trait NotCloned<T> {
-    /// Returns `None`.
-    fn try_clone(&self) -> Option<T>;
+impl<T> Deref for Skipped<'_, T> {
+    type Target = NotCloned<T>;
+
+    fn deref(&self) -> &NotCloned<T> {
+        &self.1
+    }
 }
 
-impl<T> NotCloned<T> for Skipped<'_, T> {
-    fn try_clone(&self) -> Option<T> {
+/// A [`Skipped`] field whose type does not implement `Clone`.
+#[derive(Debug)]
+pub struct NotCloned<T>(PhantomData<T>);
+
+impl<T> NotCloned<T> {
+    /// Returns `None`.
+    #[must_use]
+    pub fn try_clone(&self) -> Option<T> {
         None
     }
 }

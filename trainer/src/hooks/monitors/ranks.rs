@@ -158,9 +158,9 @@ impl RankMonitor {
         let last = ranks.len() - 1;
         for (name, nth) in [("slowest", last), ("median", last / 2), ("fastest", 0)] {
             let (rank, times) = &ranks[nth];
-            cx.log_as(&format!("ranks/{name}/rank"), f64::from(*rank), Reduce::Last);
+            cx.log_as(format!("ranks/{name}/rank"), f64::from(*rank), Reduce::Last);
             for (time, seconds) in TIMES.iter().zip(times) {
-                cx.log(&format!("ranks/{name}/{time}"), *seconds);
+                cx.log(format!("ranks/{name}/{time}"), *seconds);
             }
         }
         Ok(())
