@@ -45,7 +45,10 @@ fn settings<T: Task>(
     let builder = builder.rank(0).world(world).update_batch_norm(loader).validate_every(Every::Steps(n));
     let builder = builder.accumulate(0);
     let builder = builder.allow_inexact_resume(true);
-    let builder = builder.device(Device::Cpu).device(Device::Cuda(0));
+    let builder = builder.device(Device::Cpu).device(Device::Cuda(0)).auto_device();
+    let launch = trainer::distributed::Launch::tcp(0, 2, "127.0.0.1", 29_500);
+    let builder = builder.device(Device::Cuda(launch.local_rank() as usize));
+    let builder = builder.cudnn_benchmark(true);
     let builder = builder.discover(Discover::None);
     let builder = builder.discover(Discover::crates(["plugin"]));
     let builder = builder.epochs(0).min_epochs(1).max_steps(0).min_steps(1).max_time(Duration::ZERO);
@@ -177,7 +180,7 @@ fn data(loader: impl Loader<Pair>, inputs: Tensor) -> Result<()> {
     let _ = inputs.resolve_conj().resolve_neg();
     let _ = NamedLoaders::new().add("name", loader);
     let _ = NamedLoaders::<Pair>::new().add_every("name", from_fn(|_| Vec::<Pair>::new()), Every::Epochs(2));
-    let _ = InMemory::new(inputs.copy())?.batch_size(0).prefetch(0);
+    let _ = InMemory::new(inputs.copy())?.batch_size(0).prefetch(0).to_device(Device::Cpu);
     let _ = from_fn(|_| Vec::<Pair>::new()).deterministic(true).sliced();
     let _ = from_fn(|_| Vec::<Pair>::new()).per_rank();
     let _ = DataLoader::new(Items).workers(2);
