@@ -247,7 +247,7 @@ const COLLECTIVES: [Collective; 12] = [
 ];
 
 /// The public methods of `World` that are not collectives.
-const OTHERS: [&str; 5] = ["from_env", "join", "rank", "size", "share"];
+const OTHERS: [&str; 6] = ["from_env", "join", "rank", "size", "share", "waited"];
 
 #[test]
 fn every_collective_is_in_the_table_of_these_tests() {

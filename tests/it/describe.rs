@@ -320,6 +320,7 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::hooks::NanGuard,
         trainer::hooks::ParameterMonitor,
         trainer::hooks::Progress,
+        trainer::hooks::RankMonitor,
         trainer::hooks::ReduceOnPlateau,
         trainer::hooks::Sam,
         trainer::hooks::SaturatedUnits,

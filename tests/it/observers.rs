@@ -6,7 +6,7 @@ use std::fs;
 use trainer::TrainerBuilder;
 use trainer::hooks::{
     ActivationCheckpointing, ActivationStats, Checkpoint, Ema, FeatureRecorder, HyperparameterMonitor,
-    ModelSummary, ParameterMonitor, Progress, SystemMonitor, ThroughputMonitor,
+    ModelSummary, ParameterMonitor, Progress, RankMonitor, SystemMonitor, ThroughputMonitor,
 };
 use trainer::loggers::{Certificate, Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::metrics::Accuracy;
@@ -269,6 +269,7 @@ fn built_in_observers_change_nothing_in_1000_steps() {
             .hook(ModelSummary::new())
             .hook(ParameterMonitor::new(Patterns::all()).weights(true).updates(true).histograms(true))
             .hook(Progress::new())
+            .hook(RankMonitor::new())
             .hook(SystemMonitor::new())
             .hook(ThroughputMonitor::new())
             .hook(Accuracy::multiclass(3))

@@ -359,7 +359,7 @@ without_tensors!(
 );
 
 /// A field of a derived batch with `#[batch(skip)]`, which can be copied if its type implements
-/// `Clone`. The method with the bound is found first; without the bound, that of [`NotCloned`] is,
+/// `Clone`. The method with the bound is found first; without the bound, that of `NotCloned` is,
 /// to which this dereferences.
 #[derive(Debug)]
 pub struct Skipped<'a, T>(&'a T, NotCloned<T>);

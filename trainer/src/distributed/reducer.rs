@@ -115,7 +115,7 @@ impl Reducer {
     #[must_use]
     pub fn explained(&self, error: Error) -> Error {
         let Some((_, links)) = &self.linked else { return error };
-        links.shared.watch.end_backward();
+        links.shared.watch.abandon_backward();
         links.explained(REDUCTION, &error)
     }
 }

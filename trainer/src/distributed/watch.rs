@@ -156,6 +156,11 @@ impl Watch {
         state.backward = Some(Waiting { what: what.to_owned(), since: now, peer: None });
     }
 
+    /// Records that a backward pass that averages gradients has failed.
+    pub(super) fn abandon_backward(&self) {
+        self.0.lock().backward = None;
+    }
+
     /// Records that a backward pass that averages gradients has ended.
     pub(super) fn end_backward(&self) {
         let mut state = self.0.lock();

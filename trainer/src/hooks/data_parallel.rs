@@ -257,6 +257,8 @@ impl Settings for DataParallel {
         let DataParallel { bucket_bytes, find_unused, static_graph, compress, reducers: _, trained: _ } =
             self;
         let list = SettingList::new().with("bucket_bytes", bucket_bytes).with("find_unused", find_unused);
-        list.with("static_graph", static_graph).with_optional("compress", compress.as_ref())
+        // Not set unless it is on, so that checkpoints from before this setting resume.
+        let static_graph = static_graph.then_some(true);
+        list.with_optional("static_graph", static_graph.as_ref()).with_optional("compress", compress.as_ref())
     }
 }
