@@ -77,7 +77,7 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
         ),
         (hook("auto", "impl X { fn after_step(&mut self, cx: &mut Cx<AfterStep>) {} }"), &["after_step"]),
         (lifecycle::expand(tokens(lifecycle), Origin::Custom), moments),
-        (batch::expand(Derived::Batch, tokens(batch)), &["A", "N", "samples", "describe", "tensors", "tensors_mut"]),
+        (batch::expand(Derived::Batch, tokens(batch)), &["A", "N", "samples", "describe", "tensors", "tensors_mut", "try_clone"]),
         (batch::expand(Derived::Rows, tokens(rows)), &["A", "N", "rows", "slice", "select"]),
     ]
 }

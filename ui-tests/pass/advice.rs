@@ -15,7 +15,7 @@ use trainer::distributed::World;
 use trainer::finders::{FindBatchSize, FindLr};
 use trainer::hooks::{
     Amp, Checkpoint, DataParallel, DeadUnits, Ema, Freeze, HyperparameterMonitor, HyperparameterSchedule,
-    KernelProfiler, LabelSmoothing, Lookahead, LrSchedule, MixUp, NanGuard, ParameterMonitor,
+    KernelProfiler, LabelSmoothing, LocalSgd, Lookahead, LrSchedule, MixUp, NanGuard, ParameterMonitor,
     ReduceOnPlateau, Sam, SaturatedUnits, Swa,
 };
 use trainer::metrics::{
@@ -124,6 +124,8 @@ fn hooks() {
     let _ = Checkpoint::new("runs").keep_best(0, "valid/loss", Goal::Minimize).keep_last(0);
     let _ = Checkpoint::new("runs").every(Every::Fraction(0.5));
     let _ = DataParallel::new().bucket_bytes(0);
+    let _ = DataParallel::new().static_graph(true);
+    let _ = LocalSgd::every(0);
     let _ = Freeze::new("encoder.*").freeze_at(1, "head.*").thaw_at(1, "head.*");
     let _ = HyperparameterSchedule::momentum(Cosine::to(0.0));
     let _ = KernelProfiler::new("runs", 10..13);
