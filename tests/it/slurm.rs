@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use signal_hook::consts::SIGUSR1;
 use signal_hook::low_level::raise;
@@ -19,9 +19,9 @@ const FOLDER: &str = "TRAINER_TESTS_SLURM";
 
 /// Trains three epochs of four batches, with SIGUSR1 in the sixth batch.
 #[test]
-#[ignore = "started by the test below"]
+#[ignore = "run by another test in a child process"]
 fn job() {
-    let folder = std::env::var_os(FOLDER).unwrap();
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
     let mut trainer = model::builder()
         .epochs(3)
         .hook(Checkpoint::new(folder).every(Every::Epochs(100)).keep_last(5).requeue(true))
@@ -34,6 +34,21 @@ fn job() {
         .build()
         .unwrap();
     trainer.fit(&mut model::rows(16), None).unwrap();
+}
+
+/// Returns a child process without the variables of a launcher, because these tests may themselves
+/// run in a job.
+fn outside_of_jobs(test: &str) -> Command {
+    const PREFIXES: [&str; 4] = ["SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_"];
+    const NAMES: [&str; 5] = ["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
+    let mut command = child_process(test);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if NAMES.contains(&&*text) || PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command
 }
 
 /// Runs the job with a `scontrol` that records its arguments and ends with `status`.
@@ -52,11 +67,8 @@ fn run(folder: &Path, status: u8, vars: &[(&str, &str)]) -> Output {
     fs::write(&scontrol, script).unwrap();
     fs::set_permissions(&scontrol, fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::join_paths([bin.as_path(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-    let mut command = child_process("slurm::job");
+    let mut command = outside_of_jobs("slurm::job");
     command.env(FOLDER, &checkpoints).env("PATH", path);
-    for name in ["SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"] {
-        command.env_remove(name);
-    }
     command.envs(vars.iter().copied()).output().unwrap()
 }
 
@@ -90,12 +102,12 @@ fn a_job_is_requeued_after_the_checkpoint_that_its_signal_requests() {
 
 /// Joins the other tasks, and trains with them.
 #[test]
-#[ignore = "started by the test below"]
+#[ignore = "run by another test in a child process"]
 fn task() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
     let launch = Launch::from_env().unwrap().unwrap();
     let world = World::from_env().unwrap();
     let ranks = world.gather("ranks", &world.rank()).unwrap();
-    let folder = std::env::var_os(FOLDER).unwrap();
     let mut trainer = model::builder().epochs(1).run_folder(folder).build().unwrap();
     let summary = trainer.fit(&mut model::rows(16), None).unwrap();
     println!("{:?} of {ranks:?}: {} samples", launch.launcher(), summary.counters.samples_seen);
@@ -105,10 +117,7 @@ fn task() {
 fn tasks_that_srun_starts_on_one_host_train_together_without_an_address() {
     let folder = scratch("slurm-tasks");
     let tasks = [0, 1].map(|rank: u32| {
-        let mut command = child_process("slurm::task");
-        for name in ["WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT"] {
-            command.env_remove(name);
-        }
+        let mut command = outside_of_jobs("slurm::task");
         let id = std::process::id().to_string(); // of the port, too
         command.env("SLURM_STEP_NUM_TASKS", "2").env("SLURM_PROCID", rank.to_string());
         command.env("SLURM_LOCALID", rank.to_string()).env("SLURM_STEP_NUM_NODES", "1");

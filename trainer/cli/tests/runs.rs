@@ -267,5 +267,8 @@ fn a_thousand_runs() {
         let begin = Instant::now();
         let output = scratch.command(120, arguments).output().unwrap();
         println!("{arguments:?}: {:?}, {} bytes", begin.elapsed(), output.stdout.len());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let is_shown = |number: &str| text(&output.stdout).contains(number);
+        assert!(is_shown("0999") && (arguments.len() > 2 || is_shown("0000")), "{arguments:?}");
     }
 }
