@@ -1,14 +1,19 @@
 //! Lets the documentation tests compile the code of the guide's page about models, which the
 //! package `trainer` cannot: it does not depend on this one.
 
+#[path = "../../trainer/build/guide.rs"]
+mod guide;
+
 use std::path::Path;
 
 fn main() {
-    let page = "../../trainer/src/pages/guide/models.md";
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rerun-if-changed={page}");
-    let text = std::fs::read_to_string(page).unwrap_or_else(|error| panic!("{page}: {error}"));
-    let folder = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
-    let compiled = text.replace("```rust,ignore", "```rust,no_run");
-    std::fs::write(Path::new(&folder).join("guide.md"), compiled).expect("OUT_DIR is a folder");
+    println!("cargo::rerun-if-changed=../../trainer/guide");
+    println!("cargo::rerun-if-changed=../../trainer/build/guide.rs");
+    let out = std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR");
+    let out = Path::new(&out).join("guide");
+    guide::write(Path::new("../../trainer/guide"), &out).unwrap_or_else(|error| panic!("{error}"));
+    let page = out.join("models.md");
+    let text = std::fs::read_to_string(&page).expect("it was just written");
+    std::fs::write(page, text.replace("```rust,ignore", "```rust,no_run")).expect("OUT_DIR is a folder");
 }

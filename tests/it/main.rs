@@ -38,6 +38,7 @@ mod flow;
 mod forged_manifests;
 mod fork;
 mod golden;
+mod guide;
 mod harness;
 mod hooks;
 mod hyperparameters;

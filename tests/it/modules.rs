@@ -447,7 +447,7 @@ fn the_summary_in_the_guide_matches_its_model() {
             self.0.run(xs, Tensor::relu)
         }
     }
-    let guide = include_str!("../../trainer/src/pages/guide/modules.md");
+    let guide = include_str!("../../trainer/guide/modules.md");
     let shown = guide.split_once("```text\n").unwrap().1.split_once("\n```").unwrap().0;
     let vs = nn::VarStore::new(device());
     let root = vs.root();

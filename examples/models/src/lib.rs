@@ -11,7 +11,7 @@
 
 /// The code of the page about models in the guide.
 #[cfg(doctest)]
-#[doc = include_str!(concat!(env!("OUT_DIR"), "/guide.md"))]
+#[doc = include_str!(concat!(env!("OUT_DIR"), "/guide/models.md"))]
 pub struct Guide;
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
             pub mod has { #(#by_noun)* }
         }
     });
-    let table = docs::table(&moments, &availabilities, "super::");
+    let table = docs::table(&moments, &availabilities, "");
     let markers = moments.iter().map(|moment| &moment.marker);
     let things = availabilities.iter().map(Resolved::name);
     let absent = availabilities.iter().filter_map(Resolved::absent);

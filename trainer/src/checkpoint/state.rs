@@ -103,6 +103,7 @@ impl<T: Serialize + DeserializeOwned> State for T {
         Ok(())
     }
 
+    #[doc(hidden)]
     fn __fields(&self) -> SettingList {
         fields_of(self).unwrap_or_default()
     }

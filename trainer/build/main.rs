@@ -1,4 +1,4 @@
-//! Passes on the folder of libtorch and the version of the compiler.
+//! Passes on the folder of libtorch and the version of the compiler, and writes the guide for rustdoc.
 
 #![allow(
     clippy::disallowed_macros,
@@ -6,15 +6,23 @@
     reason = "cargo reads what a build script prints"
 )]
 
+mod guide;
+
 use std::env;
+use std::path::{Path, PathBuf};
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=guide");
     println!("cargo::rustc-env=TRAINER_RUSTC={}", rustc_version().unwrap_or_else(|| "unknown".into()));
     // For the build scripts of programs that are started by their path: see "libtorch" in the
     // README.
     if let Ok(lib) = env::var("DEP_TRAINER_SHIM_LIBTORCH_LIB") {
         println!("cargo::metadata=libtorch_lib={lib}");
+    }
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("guide");
+    if let Err(error) = guide::write(Path::new("guide"), &out) {
+        panic!("{error}");
     }
 }
 
