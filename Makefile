@@ -20,7 +20,7 @@ help:
 	@echo "make soak       stress tests: kill a run 300 times, power losses, failing allocations, 100,000 forged checkpoints  (KILLS=300)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
 	@echo "make nccl-compile    build the feature \`nccl\` (after make libtorch CUDA=1)"
-	@echo "make picture    take the picture of TensorBoard in the guide, after make demo (needs Chromium)"
+	@echo "make picture    make the pictures of the README and the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
 	@echo "make scale      measure what 2 to 64 ranks need to agree, and extrapolate"
@@ -72,7 +72,7 @@ interop: libtorch
 nccl-compile: libtorch
 	cargo build -p trainer --features nccl $(FEATURES)
 
-picture:
+picture: libtorch
 	@$(PYTHON) scripts/picture.py
 
 ui: libtorch

@@ -71,7 +71,8 @@ fn broken(from: &Path, page: &str, target: &str) -> Option<String> {
         let item = fragment.split('/').next().unwrap().rsplit([':', '@']).next().unwrap();
         let is_the_file = path.file_stem().is_some_and(|stem| stem == item);
         let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
-        return (!is_the_file && !words.any(|word| word == item)).then(|| format!("{file} does not contain `{item}`"));
+        return (!is_the_file && !words.any(|word| word == item))
+            .then(|| format!("{file} does not contain `{item}`"));
     }
     (!has_anchor(&text, fragment)).then(|| format!("no section #{fragment} in {file}"))
 }
