@@ -4,17 +4,19 @@
 Each loader reads the same samples, in its own format, in batches of 64: an array of bytes and a label. The samples are
 written into a temporary folder, one format at a time. Measured are the samples per second from the second batch on, the time from
 opening the data to the first batch of a run that is resumed at 90 % of an epoch, and the most memory that the processes of a run had
-together (PSS, where pages that processes share count once).
+together (PSS, where pages that processes share count once). A run that has no batch to show after --limit seconds is ended.
 
 The libraries are installed into a virtual environment in target/bench-data, once. Options: --gb (2.5), --seconds (10) for each
-measurement, --folder for the data; further arguments are passed on to cargo.
+measurement, --limit (300), --folder for the data; further arguments are passed on to cargo.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -201,8 +203,8 @@ def memory_of(root):
     return total
 
 
-def measure(command):
-    """Runs a command, and returns what it printed as JSON, with the most memory that it had."""
+def measure(command, limit):
+    """Runs a command, and returns what it printed as JSON, if it did within `limit` seconds, with the most memory that it had."""
     environment = dict(os.environ)
     if str(command[0]) != python_of_environment():
         # cargo would set this for the benchmark. Python must load its own libtorch.
@@ -210,10 +212,16 @@ def measure(command):
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(libtorch), environment.get("LD_LIBRARY_PATH")]))
     pipe = subprocess.PIPE
     process = subprocess.Popen([str(part) for part in command], stdout=pipe, stderr=pipe, text=True, env=environment)
-    most = 0
+    most, started = 0, time.monotonic()
     while process.poll() is None:
         most = max(most, memory_of(process.pid))
         time.sleep(0.1)
+        if time.monotonic() - started > limit:
+            for each in processes_of(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            process.wait()
+            return {"first": None, "rate": None, "memory": most}
     output, errors = process.communicate()
     lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode != 0 or not lines:
@@ -225,6 +233,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gb", type=float, default=2.5)
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--limit", type=float, default=300)
     parser.add_argument("--folder")
     options, cargo = parser.parse_known_args()
     python = environment()
@@ -262,8 +271,9 @@ def main():
         with tempfile.TemporaryDirectory(prefix="trainer-bench-data-", dir=options.folder) as folder:
             subprocess.run([python, __file__, "--write", kind, folder, str(count)], check=True)
             for name, command in loaders:
-                runs = [[measure(command(folder, workers, start)) for workers in (0, 2)] for start in (0, 0.9)]
-                cells = [f"{run['rate']:,.0f}" for run in runs[0]] + [f"{run['first']:.2f} s" for run in runs[1]]
+                runs = [[measure(command(folder, workers, start), options.limit) for workers in (0, 2)] for start in (0, 0.9)]
+                cells = ["none" if run["rate"] is None else f"{run['rate']:,.0f}" for run in runs[0]]
+                cells += [f"> {options.limit:.0f} s" if run["first"] is None else f"{run['first']:.2f} s" for run in runs[1]]
                 memory = [max(runs[0][at]["memory"], runs[1][at]["memory"]) for at in (0, 1)]
                 cells += [f"{size / 1e6:,.0f} MB" for size in memory]
                 print(f"| {name} | {' | '.join(cells)} |", flush=True)

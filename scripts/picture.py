@@ -67,9 +67,9 @@ def records(folder):
 
 
 def resume():
-    subprocess.run(["cargo", "build", "--release", "-q", "-p", "examples", "--bin", "gpt"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "-q", "-p", "examples", "--bin", "gpt"], cwd=ROOT, check=True)
     libtorch = pathlib.Path(os.environ.get("LIBTORCH", ROOT / "libtorch")) / "lib"
-    program, variables = ROOT / "target/release/gpt", {**os.environ, "LD_LIBRARY_PATH": str(libtorch)}
+    program, variables = ROOT / "target/debug/gpt", {**os.environ, "LD_LIBRARY_PATH": str(libtorch)}
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as killed:
         whole, killed = pathlib.Path(whole), pathlib.Path(killed)
         options = {"env": variables, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

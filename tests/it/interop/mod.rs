@@ -5,6 +5,7 @@
 
 #[cfg(target_os = "linux")]
 mod ddp;
+mod kernels;
 mod loggers;
 mod lora;
 pub(crate) mod methods;
