@@ -12,6 +12,7 @@ pages! {
     hooks,
     lifecycle,
     training,
+    methods,
     modules,
     metrics,
     data,
