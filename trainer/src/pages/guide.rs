@@ -23,6 +23,7 @@ pages! {
     checkpoints,
     gpus,
     distributed,
+    clusters,
     records,
     runs,
     watching,
