@@ -164,3 +164,51 @@ fn every_page_is_listed_in_rustdoc_and_in_the_table_of_the_guide() {
         }
     }
 }
+
+/// Returns the names in a text that are between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn the_page_about_the_lifecycle_has_its_tree_and_says_when_each_value_exists() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let (declaration, page) = (read("trainer/src/moments/lifecycle.rs"), read("trainer/guide/lifecycle.md"));
+    let between = |text: &str, start: &str| {
+        let (_, after) = text.split_once(start).unwrap();
+        after.split_once("```").unwrap().0.to_owned()
+    };
+    let tree = between(&declaration, "//! ```text\n");
+    let tree: String =
+        tree.lines().filter_map(|line| line.strip_prefix("//! ")).map(|line| format!("{line}\n")).collect();
+    assert_eq!(between(&page, "```text\n").trim_end(), tree.trim_end());
+
+    // `exists loss: HasLoss from after_loss to after_zero_grad;`, after a comment with `[`Cx::loss`]`.
+    let mut values = 0;
+    let mut comment = String::new();
+    for line in declaration.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("///") {
+            comment += text;
+        } else {
+            let comment = std::mem::take(&mut comment);
+            let Some((word, exists)) = line.split_once(' ') else { continue };
+            if !matches!(word, "exists" | "exist") {
+                continue;
+            }
+            values += 1;
+            let method = quoted(&comment).into_iter().find(|word| word.starts_with("Cx::")).unwrap();
+            let moments: Vec<_> = exists
+                .split([' ', ',', ';'])
+                .skip(2)
+                .filter(|word| !matches!(*word, "" | "from" | "to" | "at" | "except"))
+                .collect();
+            let row = page
+                .lines()
+                .find(|line| line.contains(&format!("[`{method}`]")))
+                .unwrap_or_else(|| panic!("lifecycle.md does not say when `{method}` exists"));
+            let cell = row.trim_end_matches(" |").rsplit(" | ").next().unwrap();
+            assert_eq!(quoted(cell), moments, "{method}");
+        }
+    }
+    assert!(values > 10, "only {values} values were found");
+}
