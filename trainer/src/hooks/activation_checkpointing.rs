@@ -7,6 +7,9 @@ use crate::prelude::*;
 /// the activations within them again (Chen et al., *Training Deep Nets with Sublinear Memory Cost*,
 /// 2016). The backward pass takes the time of one more forward pass of these modules.
 ///
+/// Use this when the activations of a model do not fit into memory. If smaller batches with
+/// [`accumulate`](crate::TrainerBuilder::accumulate) fit, they need no second computation.
+///
 /// ```
 /// use trainer::hooks::ActivationCheckpointing;
 /// use trainer::modules;

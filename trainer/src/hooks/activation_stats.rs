@@ -6,6 +6,8 @@ use crate::prelude::*;
 /// Logs the mean and the standard deviation of the outputs of modules in training, and the fraction
 /// of their elements that are zero.
 ///
+/// Use this when a deep network does not learn, and you doubt its initialization.
+///
 /// The metrics are `train/activation/<module>/mean`, `…/std` and `…/zeros`. They are logged for
 /// each call in an observed batch, and averaged over the epoch. A standard deviation that shrinks
 /// or grows from layer to layer means that the initialization does not fit the network (Glorot and

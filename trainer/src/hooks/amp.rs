@@ -11,6 +11,9 @@ use crate::prelude::*;
 /// fp16, and operations that need the range or precision of `f32`, such as sums, norms and losses,
 /// in `f32`. libtorch's autocast selects the operations, on the CPU and on CUDA devices.
 ///
+/// Use [`bf16`](Amp::bf16) when the device supports it, because it needs no scaler, and
+/// [`fp16`](Amp::fp16) when the device does not, or when the model needs its higher precision.
+///
 /// Parameters, gradients and the optimizer's state keep their dtype, usually `f32`. Predictions may
 /// be bf16 or fp16.
 ///

@@ -62,6 +62,9 @@ macro_rules! averaging {
 /// and used for predictions, while the live weights are trained (Polyak and Juditsky, *Acceleration
 /// of stochastic approximation by averaging*, 1992).
 ///
+/// Use this when averaged weights should be available at any time of the run, with any
+/// learning-rate schedule. To average only the last epochs, use [`Swa`].
+///
 /// After each optimizer step, `average = decay * average + (1 - decay) * weight`, like
 /// `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`. The first update
 /// copies the weights.
@@ -217,6 +220,9 @@ impl State for Ema {
 /// (Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, 2018),
 /// like `torch.optim.swa_utils.AveragedModel`. Usually the learning rate is high and constant in
 /// these epochs.
+///
+/// Use this when the last epochs train with a high, constant learning rate. With any other
+/// schedule, use [`Ema`].
 ///
 /// The averages are used, and saved in checkpoints, like those of [`Ema`]. Evaluation uses the live
 /// model's running statistics of batch norm, which do not fit the averaged weights, unless

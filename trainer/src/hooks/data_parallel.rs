@@ -11,6 +11,9 @@ use crate::prelude::*;
 /// all of them, and averages their gradients with libtorch's reducer, which sends gradients while
 /// the backward pass is still running. The builder adds this hook if there are several processes.
 ///
+/// Use [`LocalSgd`](super::LocalSgd) instead when the network between the processes is too slow to
+/// exchange gradients in each step.
+///
 /// - Gradients are averaged in the last backward pass of an accumulation window. Hooks at
 ///   `before_opt_step` and around `opt_step` see the averages.
 /// - If a hook replaces `backward`, or runs another backward pass with [`Cx::backward`], gradients

@@ -11,6 +11,9 @@ use crate::values::float::exact;
 
 /// Stops a run whose metric has stopped improving, as Lightning's `EarlyStopping` does.
 ///
+/// Use this when you do not know how many epochs a run needs. If only the learning rate should fall
+/// when the metric stops improving, use [`ReduceOnPlateau`](super::ReduceOnPlateau).
+///
 /// A validation metric, `valid/…`, is checked after each validation of a `fit`, including
 /// validations in the middle of an epoch ([`Every::Steps`]). A training metric, `train/…`, is
 /// checked at the end of each epoch, after its validation. [`patience`](EarlyStopping::patience)

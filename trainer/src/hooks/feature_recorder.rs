@@ -10,6 +10,9 @@ use crate::prelude::*;
 /// Keeps detached copies of the outputs of modules, by name, for feature extraction, visualization
 /// and tests.
 ///
+/// Use this when the program needs the outputs themselves. To log numbers about them, use
+/// [`ActivationStats`](super::ActivationStats).
+///
 /// ```
 /// use trainer::hooks::FeatureRecorder;
 /// use trainer::modules;

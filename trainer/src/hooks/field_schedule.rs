@@ -8,6 +8,8 @@ use crate::prelude::*;
 
 /// Sets a field of another hook before each training batch, from a [schedule](crate::schedule).
 ///
+/// Use this when a setting of another hook should change in the course of the run.
+///
 /// ```standalone_crate
 /// use trainer::hooks::FieldSchedule;
 /// use trainer::prelude::*;

@@ -10,6 +10,9 @@ use crate::prelude::*;
 /// while its new head learns, or one layer after another from the last to the first (Howard and
 /// Ruder, *Universal Language Model Fine-tuning for Text Classification*, 2018).
 ///
+/// Use this when parameters are thawed, or frozen, in the course of the run. If they stay frozen
+/// for the whole run, [`Group::frozen`](crate::optim::Group::frozen) is enough.
+///
 /// ```
 /// use trainer::hooks::Freeze;
 /// use trainer::prelude::*;

@@ -8,6 +8,8 @@ use crate::prelude::*;
 /// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.
 ///
+/// Use this when single gradients are far larger than the others, and should keep their direction.
+///
 /// It runs inside other hooks around `opt_step`, [`ClipGradValue`] among them, in the stage
 /// [`Clipping`](crate::stages::Clipping). Hooks at `before_opt_step` and other hooks around
 /// `opt_step` see the unclipped gradients, and gradients that such a hook keeps for a later step
@@ -23,6 +25,9 @@ pub struct ClipGradNorm {
 
 /// Clips each element of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) adds this hook.
+///
+/// Use this when single elements of the gradients are far larger than the others. It changes the
+/// direction of the gradient, which [`ClipGradNorm`] keeps.
 ///
 /// It clips before [`ClipGradNorm`] does, in the same stage.
 #[derive(Debug)]

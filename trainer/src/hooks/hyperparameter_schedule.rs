@@ -9,6 +9,9 @@ use crate::prelude::*;
 /// [schedule](crate::schedule): the momentum, betas, the weight decay, or any other
 /// [by name](crate::optim::ParamGroup::set).
 ///
+/// Use this when a hyperparameter other than the learning rate should change in the course of the
+/// run. For the learning rate, use [`LrSchedule`](super::LrSchedule).
+///
 /// ```
 /// use trainer::hooks::HyperparameterSchedule;
 /// use trainer::prelude::*;

@@ -12,6 +12,9 @@ use crate::prelude::*;
 /// each step, which suits slow networks. With [`outer`](LocalSgd::outer), it is DiLoCo (Douillard
 /// et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023).
 ///
+/// Use this when averaging the gradients in each step takes longer than computing them. Otherwise
+/// keep [`DataParallel`], with which the result is that of one process, up to rounding.
+///
 /// It replaces [`DataParallel`], which the builder adds otherwise; a trainer with both is an error.
 ///
 /// ```no_run

@@ -8,6 +8,10 @@ use crate::prelude::*;
 /// Sets the learning rate before each optimizer step: each parameter group gets its initial rate
 /// times the factor of a [schedule](crate::schedule).
 ///
+/// Use this when the learning rate depends on the step or the epoch. If it depends on a metric, use
+/// [`ReduceOnPlateau`](super::ReduceOnPlateau); for another hyperparameter, use
+/// [`HyperparameterSchedule`](super::HyperparameterSchedule).
+///
 /// ```
 /// use trainer::hooks::LrSchedule;
 /// use trainer::prelude::*;

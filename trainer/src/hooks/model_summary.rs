@@ -8,6 +8,8 @@ use crate::print_line;
 /// floating-point operations. [`modules::summary`](crate::modules::summary()) returns the same
 /// table without a run.
 ///
+/// Use this when every run should print the table, for example into its log.
+///
 /// ```
 /// use trainer::hooks::ModelSummary;
 /// use trainer::modules;

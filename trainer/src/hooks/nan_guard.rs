@@ -8,6 +8,11 @@ use crate::prelude::*;
 /// Checks the loss, the gradients, or both for NaN and infinite values before they reach the
 /// weights.
 ///
+/// Use [`fail`](NanGuard::fail) when such a value is a mistake that you want to find,
+/// [`stop`](NanGuard::stop) when the program should continue with the weights before it, and
+/// [`skip_batch`](NanGuard::skip_batch) when single batches are bad. To return to an earlier state,
+/// use [`SpikeGuard`](super::SpikeGuard).
+///
 /// ```
 /// use trainer::hooks::NanGuard;
 /// use trainer::prelude::*;

@@ -29,6 +29,9 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 
 /// Shows the progress of a run.
 ///
+/// Use this when a bar and a line for each epoch are enough. For curves in the whole terminal, use
+/// `Dashboard` (feature `dashboard`).
+///
 /// - If standard error is a terminal, a live bar shows the current pass, with its rate, the
 ///   remaining time, the loss, and the metrics selected with [`show`](Progress::show).
 /// - Otherwise, as in a log file or in CI, a long pass prints a line with the remaining time on

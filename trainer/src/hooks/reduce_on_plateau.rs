@@ -10,6 +10,9 @@ use crate::prelude::*;
 /// Reduces the learning rate when a metric has stopped improving, as
 /// `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
 ///
+/// Use this when you do not know the length of the run, so that no schedule fits. Otherwise, use an
+/// [`LrSchedule`](super::LrSchedule).
+///
 /// ```
 /// use trainer::hooks::ReduceOnPlateau;
 /// use trainer::prelude::*;

@@ -12,6 +12,9 @@ use crate::values::float::exact;
 /// since then, as in the training of PaLM (Chowdhery et al., *PaLM: Scaling Language Modeling with
 /// Pathways*, 2022, section 5.1).
 ///
+/// Use this when the loss of a long run spikes. To only keep NaN out of the weights, use
+/// [`NanGuard`](super::NanGuard), which keeps no second copy of the state.
+///
 /// ```
 /// use trainer::hooks::SpikeGuard;
 /// use trainer::prelude::*;

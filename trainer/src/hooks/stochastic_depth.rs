@@ -11,6 +11,9 @@ use crate::prelude::*;
 /// Drops residual branches at random in training (Huang et al., *Deep Networks with Stochastic
 /// Depth*, 2016).
 ///
+/// Use this when a deep network with residual branches fits the training data but not the
+/// validation data.
+///
 /// The modules are the residual branches `f` of blocks `x + f(x)`. In training, a branch is dropped
 /// with probability `p`: its output is zero, so that the block is the identity. The outputs of
 /// branches that are kept are divided by `1 - p`, so that no scaling is needed in evaluation. The

@@ -10,6 +10,8 @@ use crate::prelude::*;
 /// Finds dead units: those whose output is zero for every sample of an epoch of training, so that a
 /// ReLU passes no gradient to them (Lu et al., *Dying ReLU and Initialization*, 2019).
 ///
+/// Use this when the network has ReLUs. For bounded activations, use [`SaturatedUnits`].
+///
 /// At the end of each epoch it logs the fraction of such units of each module as
 /// `train/dead_units/<module>`, and [`units`](DeadUnits::units) returns them. By default a unit is
 /// an index along dimension 1 of an output: a channel of `[batch, channels, …]`.
@@ -49,6 +51,8 @@ pub struct DeadUnits {
 /// tanh or the sigmoid, for every sample of an epoch of training. The gradient of the activation is
 /// close to 0 there (Glorot and Bengio, *Understanding the difficulty of training deep feedforward
 /// neural networks*, 2010).
+///
+/// Use this when the network has bounded activations. For ReLUs, use [`DeadUnits`].
 ///
 /// At the end of each epoch it logs the fraction of such units of each module as
 /// `train/saturated_units/<module>`, and [`units`](SaturatedUnits::units) returns them. Units are

@@ -22,6 +22,9 @@ use crate::{AddVariables, NewVariables, Vars};
 /// each of these modules, it adds `alpha / rank · B A dropout(x)`, where `x` is the module's input.
 /// `A` has the shape `[rank, in]`, and `B`, which is zero at first, `[out, rank]`.
 ///
+/// Use this when the gradients and the optimizer state of all parameters do not fit into memory, or
+/// when each of several tasks should have a small file of its own.
+///
 /// ```
 /// use trainer::hooks::Lora;
 /// use trainer::prelude::*;

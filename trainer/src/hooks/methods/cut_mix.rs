@@ -9,6 +9,9 @@ use crate::prelude::*;
 /// (Yun et al., *CutMix: Regularization Strategy to Train Strong Classifiers with Localizable
 /// Features*, 2019). The targets are mixed in proportion to the area: `λ y + (1 - λ) y'`.
 ///
+/// Use this when a model fits the training images but not the validation images. If the inputs are
+/// not images, use [`MixUp`](super::MixUp).
+///
 /// The rectangle is the same for all images of a batch. Its center is uniformly distributed, and
 /// its sides are those of the image times `√(1 - λ)`, where `λ` is drawn from a Beta distribution
 /// with both parameters `alpha`. The rectangle is clipped to the image, and `λ` in the targets is

@@ -14,6 +14,8 @@ use crate::prelude::*;
 /// of `softmax(student / T)` from `softmax(teacher / T)`. Both are logits of shape `[…, classes]`;
 /// the mean is over all positions, or over those of a [mask](Distillation::mask).
 ///
+/// Use this when a trained model, usually a larger one, solves the task already.
+///
 /// ```
 /// use trainer::hooks::Distillation;
 /// use trainer::prelude::*;

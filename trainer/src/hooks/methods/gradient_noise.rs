@@ -8,6 +8,8 @@ use crate::prelude::*;
 /// Gradient Noise Improves Learning for Very Deep Networks*, 2015). The variance after `t` steps is
 /// `eta / (1 + t)^gamma`.
 ///
+/// Use this when a very deep network does not train from some initializations.
+///
 /// The random numbers come from libtorch's generator, whose state is part of checkpoints. Clipping
 /// runs further inside, so it applies to the noisy gradients. With several optimizers, the
 /// steps of each are counted separately.

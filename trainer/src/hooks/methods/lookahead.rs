@@ -9,6 +9,9 @@ use crate::prelude::*;
 /// weights move toward the optimizer's weights, `slow + alpha * (weight - slow)`, and then replace
 /// them.
 ///
+/// Use this when training itself should continue from averaged weights. To evaluate averages and
+/// leave training as it is, use [`Ema`](crate::hooks::Ema).
+///
 /// The slow weights start as a copy of the weights at the beginning of each fit, and are part of
 /// checkpoints. Between two updates, validation uses the optimizer's weights.
 ///

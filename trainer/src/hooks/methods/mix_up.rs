@@ -9,6 +9,9 @@ use crate::prelude::*;
 /// Risk Minimization*, 2018): `λ x + (1 - λ) x'` with the targets `λ y + (1 - λ) y'`, where `λ` is
 /// drawn from a Beta distribution with both parameters `alpha`, once per batch.
 ///
+/// Use this when a model fits the training data but not the validation data, and its inputs can be
+/// averaged. If every part of an image should stay natural, use [`CutMix`](super::CutMix).
+///
 /// Batches are `(inputs, targets)` as for [`Supervised`]; for other types, set
 /// [`samples`](MixUp::samples). The targets become probabilities `[n, classes]`, so the loss must
 /// accept these in training and class indices in validation, as libtorch's `cross_entropy_loss`

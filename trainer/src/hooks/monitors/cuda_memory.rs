@@ -9,6 +9,9 @@ use crate::prelude::*;
 /// `train/cuda_memory/allocated`, which tensors occupy; `…/reserved`, which the allocator holds;
 /// and their peaks since the fit began, `…/peak_allocated` and `…/peak_reserved`.
 ///
+/// Use this when a run needs too much GPU memory. For the memory of all processes on the GPU, use
+/// `GpuMonitor` (feature `nvml`).
+///
 /// The values correspond to PyTorch's `torch.cuda.memory_allocated` and related functions; when a fit
 /// begins or resumes, the monitor calls [`reset_peaks`](crate::cuda::reset_peaks). Reading them does
 /// not wait for the device. A task on another device is an error when `fit` begins. The value of an

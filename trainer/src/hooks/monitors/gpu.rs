@@ -11,6 +11,9 @@ use crate::prelude::*;
 
 /// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including the load by other processes.
 ///
+/// Use this when you want to know whether the GPU is busy. For the memory of tensors, use
+/// [`CudaMemoryMonitor`](super::super::CudaMemoryMonitor).
+///
 /// | name | unit | value |
 /// |---|---|---|
 /// | `train/gpu/utilization` | % | the fraction of the driver's last sampling period in which a kernel ran |

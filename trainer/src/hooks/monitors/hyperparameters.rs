@@ -11,6 +11,9 @@ use crate::prelude::*;
 /// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
 /// step uses them: after [`LrSchedule`](super::super::LrSchedule) has set them.
 ///
+/// Use this when a schedule or a hook changes the learning rate, and you want to see it beside the
+/// loss.
+///
 /// The names are `train/hyperparameter/lr`, `…/weight_decay`, `…/beta1` and so on. With several
 /// parameter groups they contain the pattern of the group, or `default` for parameters that no
 /// pattern matches: `train/hyperparameter/*.bias/lr`. A group of the `VarStore` other than 0 adds

@@ -10,6 +10,8 @@ use crate::{Var, norms};
 /// Logs the norms of gradients, weights and updates, for each parameter and over all parameters,
 /// and with [`histograms`](ParameterMonitor::histograms) their distributions.
 ///
+/// Use this when a model does not learn, or when you choose a learning rate.
+///
 /// | enabled by | logs | histogram |
 /// |---|---|---|
 /// | [`gradients`](ParameterMonitor::gradients) (default) | `train/grad_norm/<parameter>`, `train/grad_norm` | `train/gradients/<parameter>` |

@@ -11,6 +11,9 @@ use crate::prelude::*;
 
 /// Logs the memory and the load of the process and of the machine.
 ///
+/// Use this when the machine may run out of memory, or when you want to know whether its cores are
+/// busy.
+///
 /// | name | unit | value |
 /// |---|---|---|
 /// | `train/system/process_memory` | MiB | the resident memory of the process |

@@ -9,6 +9,9 @@ use crate::prelude::*;
 
 /// Logs the speed of training, how long it waits for data, and the remaining time.
 ///
+/// Use this when you want the speed in the records of every run. To find out where the time goes,
+/// use a [profile](crate::TrainerBuilder::profile).
+///
 /// | name | unit | value |
 /// |---|---|---|
 /// | `train/throughput/samples_per_second` | 1/s | samples per second, including the wait for data |

@@ -29,6 +29,9 @@ const MAX_LINES: usize = 1000;
 /// memory, and the lines that are printed. The command `trainer watch` shows the same for a run
 /// folder.
 ///
+/// Use this when you watch the run in its own terminal. To watch it in another one, or only
+/// sometimes, use the command.
+///
 /// The key `?` shows the others: `q` closes the view, and the run continues with the bar of
 /// [`Progress`]; `s` stops the run, and `c` requests a checkpoint, both after a confirmation;
 /// Ctrl-C cancels the run as it does without a dashboard.
