@@ -13,6 +13,9 @@ use crate::training::digest;
 /// checkpoint and at the end of the fit. Whoever has the program, the data and the checkpoints can
 /// confirm any stretch of it with `trainer verify`, by [training it again](Trainer::verify).
 ///
+/// Use this when others should be able to check what a run has computed. To compare two runs of
+/// your own, a [tape](crate::Tape) is enough.
+///
 /// The file is `run.certificate` in the [run folder](crate::TrainerBuilder::run_folder). A link has
 /// a hash of the whole state (weights, optimizers, random numbers, hooks with a state) and of the
 /// loss and the data of each batch until there, which are read after each batch. See the

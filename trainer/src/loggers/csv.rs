@@ -15,6 +15,9 @@ use crate::prelude::*;
 /// 50,0,50,3200,1795305599.125,train,steps,train/loss,0.6931471805599453
 /// ```
 ///
+/// Use this when you want to analyze the numbers in pandas or a spreadsheet. For histograms and
+/// texts too, use [`JsonLines`](super::JsonLines).
+///
 /// Numbers are written with full precision. NaN and infinities are `NaN`, `inf` and `-inf`. A name
 /// with a comma, a quote or a line break is quoted as in RFC 4180. The time is in seconds since the
 /// Unix epoch. Histograms, images and texts are left out. In Python,

@@ -18,6 +18,9 @@ const MAX_PENDING: usize = 16 << 20;
 /// are part of the run's checkpoints, so a resumed run continues it exactly: no row is missing or
 /// duplicated.
 ///
+/// Use this when a hook writes a file at several points. For one text for each record,
+/// [`ToFile`](super::ToFile) is enough.
+///
 /// A logger calls [`begin`](GrowingFile::begin) at `setup` and
 /// [`continue_after_resume`](GrowingFile::continue_after_resume) at `after_load_checkpoint`, writes
 /// with [`append`](GrowingFile::append), calls [`finish`](GrowingFile::finish) at `teardown`, and

@@ -14,6 +14,9 @@ use crate::prelude::*;
 /// {"optimizer_steps":50,"epoch":0,"batches_seen":50,"samples_seen":3200,"time":1795305599.125,"phase":"train","span":"steps","train/loss":0.6931471805599453}
 /// ```
 ///
+/// Use this when a program of your own reads the values, also histograms and texts. For numbers
+/// alone, [`Csv`](super::Csv) is simpler to read.
+///
 /// Numbers are written with full precision. JSON has neither NaN nor infinities, so these are the
 /// strings `"NaN"`, `"inf"` and `"-inf"`. The time is in seconds since the Unix epoch. A text is a
 /// string; a histogram is an object with `min`, `max`, `count`, `sum`, `sum_squares`, `limits` and

@@ -15,6 +15,8 @@ use crate::training::run_folder::{Ended, describe_end};
 /// ends, also by an error or a cancellation: curves, metrics, settings, hooks, the profile,
 /// confusion matrices, images, texts, warnings, resumes and the environment of the run.
 ///
+/// Use this when you want to read or send the result of one run as a file.
+///
 /// ```
 /// use trainer::loggers::Report;
 /// use trainer::prelude::*;

@@ -10,6 +10,8 @@ use crate::prelude::*;
 /// A logger that formats each record with a closure and appends the result to a file. A resumed run
 /// continues the file without missing or duplicate rows.
 ///
+/// Use this when the format of no other logger fits.
+///
 /// ```
 /// use std::io::Write;
 ///

@@ -22,6 +22,8 @@ use crate::{Record, Span};
 /// of the run as parameters. Requires the cargo feature `mlflow` and a
 /// [run folder](crate::TrainerBuilder::run_folder).
 ///
+/// Use this when your team has an MLflow server.
+///
 /// ```no_run
 /// use trainer::loggers::MlFlow;
 ///

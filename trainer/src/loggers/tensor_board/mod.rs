@@ -17,6 +17,9 @@ use crate::prelude::*;
 /// Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard): the numbers,
 /// histograms, images and texts of records, and the hyperparameters of the run.
 ///
+/// Use this when you want curves, histograms and images of many runs in a browser, also while they
+/// train.
+///
 /// `tensorboard --logdir runs` then shows every run folder in `runs` as a run. The metrics of a
 /// training epoch have separate tags: `epoch/train/loss` beside `train/loss`. Numbers are rounded
 /// to `f32`, which is what TensorBoard stores. Small images are enlarged without smoothing.
