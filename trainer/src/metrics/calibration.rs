@@ -26,6 +26,8 @@ pub enum CalibrationNorm {
 /// confidence. Corresponds to torchmetrics' `CalibrationError` (Guo et al., *On calibration of
 /// modern neural networks*, 2017).
 ///
+/// Use this when the probabilities themselves are used, and not only the most likely class.
+///
 /// The state has three numbers for each bin, so it does not grow with the data.
 #[derive(Clone, Debug)]
 pub struct CalibrationError {

@@ -140,6 +140,8 @@ pub enum Normalize {
 /// The number of times that each class was predicted for each target class. Corresponds to
 /// torchmetrics' `ConfusionMatrix`.
 ///
+/// Use this when you want to see which classes are confused.
+///
 /// The value has shape `[classes, classes]`, with a row for each target and a column for each
 /// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for multilabel targets.
 ///
@@ -239,6 +241,8 @@ pub enum KappaWeights {
 
 /// Cohen's kappa: the agreement of predictions and targets beyond chance. Corresponds to
 /// torchmetrics' `CohenKappa`. The value is NaN if all predictions and targets belong to one class.
+///
+/// Use this when you want the agreement beyond chance, as between two annotators.
 #[derive(Clone, Debug)]
 pub struct CohenKappa {
     confusion: Confusion,
@@ -293,6 +297,8 @@ confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&
 
 /// The Matthews correlation coefficient. Corresponds to torchmetrics' `MatthewsCorrCoef`, including
 /// its results for matrices in which a row or a column is 0.
+///
+/// Use this when you want one number for a whole confusion matrix, also if the classes are unequal.
 #[derive(Clone, Debug)]
 pub struct Matthews {
     confusion: Confusion,

@@ -28,6 +28,9 @@ fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) ->
 
 /// Pearson's correlation coefficient. Corresponds to torchmetrics' `PearsonCorrCoef`.
 ///
+/// Use this when predictions and targets should be related linearly, on any scale. If only their
+/// order counts, use [`Spearman`].
+///
 /// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. The
 /// value is NaN if predictions or targets are constant. The state has ten numbers for each batch
 /// and output, from which means and variances are combined without loss of precision (Chan, Golub
@@ -154,6 +157,8 @@ impl Metric for Pearson {
 }
 
 /// Spearman's rank correlation coefficient. Corresponds to torchmetrics' `SpearmanCorrCoef`.
+///
+/// Use this when only the order of the predictions counts.
 ///
 /// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All
 /// predictions and targets are kept, unless [`thresholds`](Spearman::thresholds) bounds the state.

@@ -328,6 +328,9 @@ curve! {
     /// The area under the ROC curve. Corresponds to torchmetrics' `AUROC`. A class without
     /// positives or without negatives has the area 0.
     ///
+    /// Use this when the scores rank samples, or the threshold is chosen later. If positives are
+    /// rare, use [`AveragePrecision`].
+    ///
     /// Scores are probabilities or [logits](Auroc::logits).
     Auroc, "auroc", "AUROC",
     |this, class| class.ranking.auroc([class.positives, class.negatives], this.thresholds.is_none())
@@ -338,6 +341,9 @@ curve! {
     /// torchmetrics' `AveragePrecision`. In a multiclass metric, a class without positives has no
     /// value and is left out of the mean, unless all targets are 0. In a binary or multilabel
     /// metric, and with [`thresholds`](AveragePrecision::thresholds), its value is 0.
+    ///
+    /// Use this when the scores rank samples, or the threshold is chosen later, and positives are
+    /// rare.
     AveragePrecision, "average_precision", "AveragePrecision",
     |this, class| class.ranking.average_precision(|tp| match this.thresholds {
         Some(_) if class.positives == 0.0 => 0.0,

@@ -13,6 +13,9 @@ use crate::error::Result;
 /// The Dice score of segmentation, `2 |A ∩ B| / (|A| + |B|)`. Corresponds to torchmetrics'
 /// `segmentation.DiceScore`.
 ///
+/// Use this when you segment images, and each image should count the same. If each pixel should,
+/// use [`Jaccard`](super::Jaccard).
+///
 /// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are
 /// labels of shape `[n, …]`. The value is the mean of the scores of the images. An image without
 /// any of the classes has no score and is left out.
@@ -175,6 +178,9 @@ impl Metric for Dice {
 
 /// The peak signal-to-noise ratio in decibels. Corresponds to torchmetrics' `PeakSignalNoiseRatio`.
 /// The value is infinite if predictions and targets are equal.
+///
+/// Use this when you reconstruct images, and the errors of single pixels count. If their structure
+/// counts more, use [`Ssim`].
 #[derive(Clone, Debug)]
 pub struct Psnr {
     data_range: f64,
@@ -229,6 +235,9 @@ impl Metric for Psnr {
 /// The structural similarity of images. Corresponds to torchmetrics'
 /// `StructuralSimilarityIndexMeasure` with a Gaussian kernel (Wang et al., *Image quality
 /// assessment: from error visibility to structural similarity*, 2004).
+///
+/// Use this when you reconstruct images, and their structure counts more than the errors of single
+/// pixels.
 ///
 /// Predictions and targets have shape `[n, channels, height, width]`. The value is the mean over
 /// the images.

@@ -48,6 +48,8 @@ macro_rules! state_of {
 pub(super) use state_of;
 
 /// The mean of the squared errors of all elements. Corresponds to torchmetrics' `MeanSquaredError`.
+///
+/// Use this when large errors should count more. If there are outliers, use [`MeanAbsoluteError`].
 #[derive(Clone, Debug)]
 pub struct MeanSquaredError {
     is_root: bool,
@@ -99,6 +101,9 @@ impl Metric for MeanSquaredError {
 
 /// The mean of the absolute errors of all elements. Corresponds to torchmetrics'
 /// `MeanAbsoluteError`.
+///
+/// Use this when errors should count in proportion to their size, for example because there are
+/// outliers.
 #[derive(Clone, Debug)]
 pub struct MeanAbsoluteError {
     states: States,
@@ -218,6 +223,8 @@ fn mean(values: &[f64]) -> Tensor {
 /// The coefficient of determination, R², as the mean over the outputs. Corresponds to torchmetrics'
 /// `R2Score`.
 ///
+/// Use this when you compare a model with always predicting the mean.
+///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`. As in torchmetrics, R² is 1 if the
 /// sum of squared errors is at most 1e-4, and otherwise 0 if the total sum of squares is at most
 /// 1e-4, as for constant targets.
@@ -255,6 +262,8 @@ of_sums!(R2Score, "r2");
 
 /// The explained variance, as the mean over the outputs. Corresponds to torchmetrics'
 /// `ExplainedVariance`.
+///
+/// Use this in place of [`R2Score`] when a constant offset of the predictions should not count.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`.
 #[derive(Clone, Debug)]

@@ -158,6 +158,8 @@ score! {
     /// targets, `(tp + tn) / (tp + fp + tn + fn)` for binary and multilabel targets. Corresponds to
     /// torchmetrics' `Accuracy(task=…)`.
     ///
+    /// Use this when the classes are about equally frequent, and all errors count the same.
+    ///
     /// The default average is [`Average::Micro`], as in `Accuracy(task="multiclass")`, so that the
     /// value is the fraction of all samples. torchmetrics' `MulticlassAccuracy` and
     /// `MultilabelAccuracy` default to `macro`, which is [`Average::Macro`].
@@ -185,6 +187,8 @@ score! {
 score! {
     /// The fraction of the predicted positives that are correct: `tp / (tp + fp)`. Corresponds to
     /// torchmetrics' `Precision`. A class that is never predicted has precision 0.
+    ///
+    /// Use this when a false alarm is worse than a miss.
     Precision, "precision", "Precision", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fp)
 }
@@ -192,6 +196,8 @@ score! {
 score! {
     /// The fraction of the positives that are found: `tp / (tp + fn)`. Corresponds to torchmetrics'
     /// `Recall`. A class without targets has recall 0.
+    ///
+    /// Use this when a miss is worse than a false alarm.
     Recall, "recall", "Recall", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fn_)
 }
@@ -199,6 +205,8 @@ score! {
 score! {
     /// The fraction of the negatives that are predicted as negative: `tn / (tn + fp)`. Corresponds
     /// to torchmetrics' `Specificity`.
+    ///
+    /// Use this when it matters how many of the negatives are recognized.
     Specificity, "specificity", "Specificity", Macro, by support false,
     |_this, counts| (counts.tn, counts.tn + counts.fp)
 }
@@ -208,6 +216,9 @@ score! {
     /// precision and recall, in which recall counts β times as much as precision. Corresponds to
     /// torchmetrics' `FBetaScore`, or with the default β of 1 to `F1Score`. The metric is logged as
     /// `f1`; for another β, [rename](Metric::named) it.
+    ///
+    /// Use this when you want one number for precision and recall, for example because a class is
+    /// rare.
     FBeta, "f1", "FBetaScore", Macro, by support false,
     |this, counts| {
         let square = this.beta * this.beta;

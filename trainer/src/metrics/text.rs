@@ -14,6 +14,8 @@ use crate::error::Result;
 /// The perplexity of a language model: the exponential of the mean negative log-likelihood of the
 /// targets. Corresponds to torchmetrics' `Perplexity`.
 ///
+/// Use this when you train a language model.
+///
 /// Predictions are logits of shape `[n, length, vocabulary]`, targets have shape `[n, length]`.
 #[derive(Clone, Debug)]
 pub struct Perplexity {
@@ -192,6 +194,8 @@ error_rate! {
     /// The word error rate: the edit distance in words, divided by the number of words in the
     /// targets. Corresponds to torchmetrics' `WordErrorRate`.
     ///
+    /// Use this when you recognize speech.
+    ///
     /// ```
     /// use trainer::metrics::{Metric, WordErrorRate};
     ///
@@ -206,11 +210,15 @@ error_rate! {
 error_rate! {
     /// The character error rate: the edit distance in characters, divided by the number of
     /// characters in the targets. Corresponds to torchmetrics' `CharErrorRate`.
+    ///
+    /// Use this when you recognize writing, or words are not separated by spaces.
     CharErrorRate, "cer", |text| text.chars().collect::<Vec<_>>()
 }
 
 /// The BLEU score of a corpus. Corresponds to torchmetrics' `BLEUScore` (Papineni et al., *BLEU: a
 /// method for automatic evaluation of machine translation*, 2002).
+///
+/// Use this when you translate, and have reference translations.
 #[derive(Clone, Debug)]
 pub struct Bleu {
     n: usize,

@@ -19,6 +19,8 @@ fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mu
 }
 
 /// The value of a metric over the last batches. Corresponds to torchmetrics' `Running`.
+///
+/// Use this when a pass is long, as in training, and you want a recent value.
 #[derive(Clone, Debug)]
 pub struct Running<M> {
     metric: M,
@@ -112,6 +114,8 @@ impl<M: Metric> Metric for Running<M> {
 
 /// The best value that a metric has had so far; a reset keeps it. Corresponds to the value `min` or
 /// `max` of torchmetrics' `MinMaxMetric`.
+///
+/// Use this when you want the best value of a run beside the last one.
 #[derive(Clone, Debug)]
 pub struct BestSoFar<M> {
     metric: M,
@@ -179,6 +183,8 @@ impl<M: Metric> Metric for BestSoFar<M> {
 }
 
 /// A metric for each group of samples, such as the accuracy for each source of the data.
+///
+/// Use this when a mean over all samples hides that some groups are worse.
 ///
 /// All predictions, targets and groups are kept, and split into groups when the metric is computed.
 /// The value of a group without samples is NaN.
