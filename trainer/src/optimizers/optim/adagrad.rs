@@ -8,6 +8,8 @@ use crate::libtorch;
 
 /// The Adagrad optimizer (Duchi et al., *Adaptive Subgradient Methods for Online Learning and
 /// Stochastic Optimization*, 2011), which computes the same updates as `torch.optim.Adagrad`.
+///
+/// Use this when some features are rare, so that their parameters seldom get a gradient.
 #[derive(Debug)]
 pub struct Adagrad(OptimizerCore);
 

@@ -8,11 +8,16 @@ use crate::libtorch;
 
 /// The Adam optimizer (Kingma and Ba, *Adam: A Method for Stochastic Optimization*, 2015), which
 /// computes the same updates as `torch.optim.Adam`.
+///
+/// Use this when you repeat a result of Adam. Its weight decay is a part of the gradient; with
+/// weight decay, use [`AdamW`] otherwise.
 #[derive(Debug)]
 pub struct Adam(OptimizerCore);
 
 /// The AdamW optimizer: Adam with decoupled weight decay (Loshchilov and Hutter, *Decoupled Weight
 /// Decay Regularization*, 2019), which computes the same updates as `torch.optim.AdamW`.
+///
+/// Use this when you begin with a new model, or train a transformer.
 #[derive(Debug)]
 pub struct AdamW(OptimizerCore);
 

@@ -5,6 +5,8 @@ use super::optimizer_core::{OptimizerCore, optimizer};
 
 /// An optimizer that runs an [`Algorithm`] of the program.
 ///
+/// Use this when you have an update rule of your own.
+///
 /// It has what the built-in optimizers have: hyperparameters by name, which schedules and hooks can
 /// change and which a resume compares; groups by pattern; layer-wise learning rates; state in
 /// checkpoints; and [sharding](super::Sharded). For an optimizer that updates several parameters

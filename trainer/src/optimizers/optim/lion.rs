@@ -9,6 +9,9 @@ use crate::libtorch;
 /// The Lion optimizer (Chen et al., *Symbolic Discovery of Optimization Algorithms*, 2023,
 /// algorithm 2). Each step changes every element by the learning rate, so Lion needs a learning
 /// rate three to ten times smaller than Adam's, and a larger weight decay.
+///
+/// Use this when the state of [`AdamW`](super::AdamW) needs too much memory: Lion keeps one tensor
+/// for each parameter in place of two.
 #[derive(Debug)]
 pub struct Lion(OptimizerCore);
 

@@ -10,6 +10,8 @@ use crate::libtorch;
 /// 2024), which computes the same updates as `torch.optim.Muon`: momentum, orthogonalized by a few
 /// Newton–Schulz iterations.
 ///
+/// Use this when most parameters of a model are weight matrices of hidden layers.
+///
 /// Muon is meant for the weight matrices of hidden layers. Biases and normalization layers need
 /// another optimizer, and Muon's author recommends one for embeddings and the last layer too:
 ///

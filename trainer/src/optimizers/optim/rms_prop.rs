@@ -9,6 +9,8 @@ use crate::libtorch;
 /// The RMSprop optimizer (Tieleman and Hinton, *Neural Networks for Machine Learning*, lecture 6.5,
 /// 2012), with optional momentum and Graves's centered variant (*Generating Sequences With
 /// Recurrent Neural Networks*, 2013), which computes the same updates as `torch.optim.RMSprop`.
+///
+/// Use this when you repeat a result of RMSprop, as of many recurrent networks.
 #[derive(Debug)]
 pub struct RmsProp(OptimizerCore);
 

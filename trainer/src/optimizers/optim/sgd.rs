@@ -8,6 +8,9 @@ use crate::libtorch;
 
 /// Stochastic gradient descent with optional momentum (Polyak 1964), Nesterov momentum (Sutskever
 /// et al. 2013) and weight decay, which computes the same updates as `torch.optim.SGD`.
+///
+/// Use this, with momentum, when you train a convolutional network with a tuned schedule, or when
+/// the state of other optimizers needs too much memory.
 #[derive(Debug)]
 pub struct Sgd(OptimizerCore);
 

@@ -15,6 +15,8 @@ use crate::values::facts::SettingList;
 /// stage 1 of ZeRO (Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion
 /// Parameter Models*, 2020).
 ///
+/// Use this when the state of the optimizer does not fit on one rank.
+///
 /// Each parameter belongs to one rank, which keeps its state, updates it and broadcasts the result.
 /// The shares have about the same number of elements; a parameter is never split. The weights are
 /// bit-identical to those without `Sharded`. In a checkpoint, each rank writes its share; a run can

@@ -11,6 +11,8 @@ use crate::model::vars::Vars;
 
 /// One of tch's optimizers, for a whole model.
 ///
+/// Use this when you need an optimizer of tch that this crate does not have.
+///
 /// tch does not expose the state of its optimizers: [`state`](Optimizer::state) is empty and not
 /// [complete](Optimizer::state_is_complete), so a run cannot be resumed exactly. Only `lr`,
 /// `weight_decay` and `frozen` can be set during training. The weight decay is NaN until it is set,

@@ -7,6 +7,8 @@ use crate::values::facts::SettingList;
 
 /// A constant factor, either for the whole run or up to step N, from which on the factor is 1.
 ///
+/// Use this when the learning rate stays as it is, after a warm-up or before another schedule.
+///
 /// Corresponds to `torch.optim.lr_scheduler.ConstantLR`, which defaults to 5 steps; this schedule
 /// defaults to the whole run.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,6 +9,9 @@ use crate::values::facts::SettingList;
 /// `end + (1 - end) · (1 + cos(π · t / T)) / 2` at step t of a cycle of T steps. Each cycle can be
 /// longer than the previous one by a constant factor.
 ///
+/// Use this when you want several cycles in a run, for example to keep the model at the end of
+/// each.
+///
 /// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
 /// 2017. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`.
 #[derive(Clone, Copy, Debug, PartialEq)]

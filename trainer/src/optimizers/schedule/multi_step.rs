@@ -8,6 +8,8 @@ use crate::values::facts::SettingList;
 /// A factor that is multiplied by gamma at each milestone: gamma to the power of the number of
 /// milestones up to step n.
 ///
+/// Use this when you repeat a result whose learning rate falls at given steps or epochs.
+///
 /// Corresponds to `torch.optim.lr_scheduler.MultiStepLR`, which sorts its milestones and applies
 /// duplicates twice; here, unsorted and duplicate milestones are errors.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,6 +9,8 @@ use crate::values::facts::SettingList;
 /// `1 / (div_factor · final_div_factor)`, by default each along half a cosine wave. The optimizer's
 /// learning rate is the peak.
 ///
+/// Use this when the run is short, and you want a large learning rate in its middle.
+///
 /// Introduced in Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using
 /// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses its
 /// names; PyTorch's `max_lr` is the learning rate of the optimizer here. Beyond the end, PyTorch

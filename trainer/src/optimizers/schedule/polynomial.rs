@@ -7,6 +7,8 @@ use crate::values::facts::SettingList;
 
 /// Polynomial decay from 1 to 0 over N steps: `(1 - min(n, N) / N)^power`.
 ///
+/// Use this when the learning rate should reach 0 at the end, faster or slower than a line.
+///
 /// Corresponds to `torch.optim.lr_scheduler.PolynomialLR`, which defaults to 5 steps; this schedule
 /// defaults to the whole run.
 #[derive(Clone, Copy, Debug, PartialEq)]

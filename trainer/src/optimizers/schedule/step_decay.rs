@@ -7,6 +7,8 @@ use crate::values::facts::SettingList;
 
 /// A factor that is multiplied by gamma every N steps: `gamma^⌊n / N⌋`.
 ///
+/// Use this when the learning rate should fall at regular intervals.
+///
 /// Corresponds to `torch.optim.lr_scheduler.StepLR`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepDecay {
