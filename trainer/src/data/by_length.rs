@@ -83,6 +83,9 @@ impl<D: Dataset> DataLoader<D> {
     /// Packs sequences into rows of `length` tokens, so that little of a batch is padding. Each
     /// batch has as many rows as [`batch_size`](DataLoader::batch_size) says.
     ///
+    /// Use this when no token of a row should be wasted, and the attention of your model takes a
+    /// mask. If it needs one sequence in each row, use [`by_length`](DataLoader::by_length).
+    ///
     /// Among the sequences that were read ahead (256, see [`ByLength::read_ahead`]), the oldest is
     /// placed first, and then the longest ones, each into the row with the least room that is
     /// enough for it (best fit). A sequence of more than `length` tokens is split.
@@ -119,6 +122,9 @@ impl<D: Dataset> DataLoader<D> {
     /// Makes batches of rows of similar length, so that little of a batch is padding: the rows of a
     /// batch are in the same bucket, of those that end at `boundaries`. `length` returns the length
     /// of a row.
+    ///
+    /// Use this when rows have different lengths, and the model needs one sequence in each row. If
+    /// its attention takes a mask, [`pack`](DataLoader::pack) wastes less.
     ///
     /// A batch follows when a bucket has enough rows, and at the end of the epoch for each bucket
     /// that has any.

@@ -25,6 +25,9 @@ const NAMED_DAMAGES: usize = 100;
 
 /// Yields batches of the rows of a [`Dataset`], optionally produced on worker threads.
 ///
+/// Use this when your data is a [`Dataset`]: rows that are read, decoded or augmented on demand, or
+/// values in a `Vec`. For tensors in memory, [`InMemory`](super::InMemory) is simpler.
+///
 /// The batches and their order do not depend on the number of workers and of ranks, nor on the
 /// batch that a pass starts at: each row draws its random numbers from its own generator, which
 /// depends on the seed, the epoch and the position of the row in the epoch.

@@ -11,6 +11,9 @@ use crate::error::Result;
 /// [`DataLoader`](super::DataLoader) makes batches of them, and can produce the rows on several
 /// threads.
 ///
+/// Implement this when your samples are neither tensors in memory nor in files that a type of this
+/// module reads, such as a [`TokenFile`](super::TokenFile).
+///
 /// ```
 /// use trainer::data::RowRng;
 /// use trainer::data::rand::Rng;
@@ -162,6 +165,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// Divides the rows at random, each part with this fraction of them. The same seed gives the
     /// same parts.
     ///
+    /// Use this when the data has no validation set of its own.
+    ///
     /// ```
     /// use trainer::prelude::*;
     ///
@@ -186,6 +191,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// Divides the rows at random into `k` parts of about the same size, and returns for each the
     /// other rows, to train on, and the part, to validate on.
     ///
+    /// Use this when the data is too small for one validation set, so that you train several times.
+    ///
     /// ```
     /// use trainer::prelude::*;
     ///
@@ -207,6 +214,9 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// Returns a data set whose epochs have `rows` rows, each drawn at random with a probability
     /// proportional to its weight, with replacement.
+    ///
+    /// Use this when some rows should be drawn more often than others. To draw from several data
+    /// sets, use a [`Mixture`](super::Mixture).
     ///
     /// ```
     /// use trainer::prelude::*;
@@ -235,6 +245,8 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// Returns a data set whose epochs have as many rows as this one, drawn such that each class is
     /// equally likely, with replacement. `classes` has that of each row.
+    ///
+    /// Use this when the classes of a data set have different sizes.
     ///
     /// # Panics
     ///

@@ -44,6 +44,8 @@ impl<F, I> fmt::Debug for FromFn<F, I> {
 
 /// Creates a loader that calls a closure for the batches of each epoch.
 ///
+/// Use this when your batches come from an iterator, a stream or a simulation.
+///
 /// ```
 /// use tch::Tensor;
 /// use trainer::data::from_fn;
@@ -160,6 +162,9 @@ impl<F, I> fmt::Debug for FromFnPerRank<F, I> {
 /// Creates a loader that calls a closure for the batches of each epoch, with the rank of this
 /// process and the number of ranks, so that each rank reads its own part of the data. A process
 /// that trains alone is rank 0 of 1.
+///
+/// Use this when the closure needs the rank to decide what to read. If all ranks read the same
+/// batches, use [`from_fn`] with [`sliced`](Loader::sliced).
 ///
 /// ```
 /// use tch::Tensor;

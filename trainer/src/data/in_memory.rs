@@ -11,6 +11,9 @@ use crate::error::Result;
 
 /// Yields batches of tensors in memory, split along their first dimension.
 ///
+/// Use this when your data consists of tensors that fit into memory. For anything else, use a
+/// [`DataLoader`](super::DataLoader).
+///
 /// ```
 /// use tch::{Device, Kind, Tensor};
 /// use trainer::prelude::*;

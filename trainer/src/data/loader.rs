@@ -15,6 +15,9 @@ use crate::error::{Error, Result};
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 
 /// Yields the batches of an epoch, starting at any index.
+///
+/// Implement this when no type of this module fits, for example around the reader of another
+/// library.
 #[diagnostic::on_unimplemented(
     message = "this loader does not yield `{B}`",
     label = "yields other batches than the task's `Batch`",
@@ -129,6 +132,9 @@ pub trait Loader<B: Batch> {
     /// Declares that the loader yields different batches on each rank. The batches are then used
     /// unchanged, and the batches of all ranks together form one training batch.
     ///
+    /// Use this when every rank reads other rows already, for example its own files. If every rank
+    /// reads the same batches, use [`sliced`](Loader::sliced).
+    ///
     /// The ranks may have different numbers of batches, but each needs at least one: a pass ends
     /// when the data of all ranks has ended. Until then, a rank whose data has ended processes
     /// copies of its first batch ([`Batch::try_clone`]) with a weight of 0, as a rank without a row
@@ -147,6 +153,9 @@ pub trait Loader<B: Batch> {
 
     /// Produces the batches on a background thread, at most `depth` of them ahead, so that the next
     /// batch is prepared while a step runs. The batches and their order stay the same.
+    ///
+    /// Use this when the wait for a batch is a noticeable part of a step, as a
+    /// [profile](crate::TrainerBuilder::profile) shows.
     ///
     /// ```
     /// use tch::Tensor;

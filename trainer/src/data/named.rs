@@ -14,6 +14,8 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 
 /// Several validation or test loaders, each with a name and optionally an interval.
 ///
+/// Use this when you validate or test on several data sets.
+///
 /// It is passed in place of one loader: to [`fit`](crate::Trainer::fit) as validation data, to
 /// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has
 /// its own pass, in the order in which the loaders were added, and everything that is logged in it

@@ -11,6 +11,8 @@ use crate::io::files::{Links, in_file, open};
 /// Reads a CSV file whose first line has the names of the columns. serde deserializes each line
 /// into a `T`, and the `Vec` is a [`Dataset`](crate::data::Dataset).
 ///
+/// Use this when the table fits into memory. If it does not, convert it to parquet, for `Shards`.
+///
 /// ```
 /// use trainer::data::read_csv;
 /// use trainer::prelude::*;

@@ -17,6 +17,9 @@ const EXTENSIONS: [&str; 8] = ["bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff"
 
 /// The images in a folder that has a folder for each class.
 ///
+/// Use this when each image is a file on a local disk. For many small files, or a network disk, use
+/// `Shards` of tar files.
+///
 /// ```no_run
 /// use trainer::data::{ImageFolder, augment};
 /// use trainer::prelude::*;

@@ -18,6 +18,9 @@ const SOURCES: u64 = u64::MAX;
 
 /// Rows of several data sets of the same type, by weight.
 ///
+/// Use this when you train on several data sets at once. To draw rows of one data set by weight,
+/// use [`weighted`](super::super::Dataset::weighted).
+///
 /// ```
 /// use trainer::data::Mixture;
 /// use trainer::prelude::*;

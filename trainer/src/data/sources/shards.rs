@@ -71,6 +71,10 @@ pub struct Indexed<I> {
 /// The rows of many files, called shards, which together may be much larger than memory:
 /// [`Shards::tar`] and [`Shards::parquet`]. Shards may have different numbers of rows.
 ///
+/// Use this when the data is larger than memory, or has too many samples for a file each. If it
+/// fits into memory, or each sample is a file on a local disk, other data sets shuffle all of its
+/// rows.
+///
 /// Opening shards reads where their rows are, and not the rows. The rows of any batch can then be
 /// read directly, also after a resume. A shuffled epoch reads one part of the data after the other:
 /// it shuffles the shards, and then the rows within each [`buffer`](Shards::buffer) of consecutive

@@ -48,6 +48,10 @@ impl TokenType {
 /// The tokens of a text in a file, which may be larger than memory: numpy's `.npy`, or tokens
 /// without a header, as in the `.bin` files of nanoGPT.
 ///
+/// Use this when a text was turned into tokens before, in one file. If a model must not attend from
+/// one document to another, keep documents as rows, and [pack](super::super::DataLoader::pack)
+/// them.
+///
 /// ```
 /// use trainer::data::{Sequences, TokenFile};
 /// use trainer::prelude::*;
@@ -164,6 +168,8 @@ impl TokenFile {
     /// `length` on, and the target of each token is the next one, also of the last in a row. The
     /// tokens at the end that are not enough for a row are left out.
     ///
+    /// Use this when each token should be used once in an epoch: to validate, or shuffled to train.
+    ///
     /// # Panics
     ///
     /// Panics if `length` is 0.
@@ -177,6 +183,9 @@ impl TokenFile {
 
     /// Returns epochs of `rows` rows of `length` tokens, each from a random position on. The target
     /// of each token is the next one, also of the last in a row.
+    ///
+    /// Use this when you train on random parts of the text, and choose how many of them are an
+    /// epoch.
     ///
     /// # Panics
     ///
