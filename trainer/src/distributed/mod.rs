@@ -2,7 +2,8 @@
 //!
 //! Needs the feature `distributed`. Without it, a program trains in one process, and
 //! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
-//! The [guide](crate::guide::distributed) shows how to start them.
+//! The [guide](crate::guide::distributed) shows how to start them, and what happens when
+//! [one fails](crate::guide::clusters#failures).
 
 mod call;
 pub(crate) mod current;
