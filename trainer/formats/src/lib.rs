@@ -17,3 +17,8 @@ pub mod sweep;
 pub mod tape;
 
 pub use float::{Float, exact, readable};
+
+/// The code in the README, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
