@@ -10,12 +10,13 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist test soak interop nccl-compile picture ui bench bench-data scale instructions bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist lint test soak interop nccl-compile picture ui bench bench-data scale instructions bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
 	@echo "make demo       train on handwritten digits"
 	@echo "make mnist      train on MNIST  (MNIST=folder to use your own copy)"
+	@echo "make lint       formatting, lints and documentation"
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill a run 300 times, power losses, failing allocations, 100,000 forged checkpoints  (KILLS=300)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
@@ -44,12 +45,14 @@ mnist: libtorch
 	cargo build -p examples --bin mnist $(FEATURES)
 	@cargo run -q -p examples --bin mnist $(FEATURES) -- $(if $(MNIST),"$(MNIST)")
 
-test: libtorch
+lint: libtorch
 	$(PYTHON) -m compileall -q scripts tests
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 	cargo clippy -p trainer --all-targets $(FEATURES) -- -D warnings # without features, which the tests enable
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
+
+test: lint
 	cargo test --workspace $(FEATURES)
 	cargo test -q -p trainer --lib --features tracing $(FEATURES) profile::tracing
 	for cpu in default $(if $(shell grep -so -m1 avx2 /proc/cpuinfo),avx2); do \
