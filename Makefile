@@ -10,7 +10,7 @@ endif
 
 PYTHON ?= python3
 
-.PHONY: help libtorch demo mnist lint test soak interop nccl-compile picture ui bench bench-data scale instructions bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist lint test soak interop nccl-compile picture ui bench bench-history bench-data scale instructions bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
@@ -24,6 +24,7 @@ help:
 	@echo "make picture    make the pictures of the README and the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
+	@echo "make bench-history   benchmark, keep the ratios in benches.jsonl, and plot them in benches.html  (HISTORY=file)"
 	@echo "make scale      measure what 2 to 64 ranks need to agree, and extrapolate"
 	@echo "make bench-data compare loading data with PyTorch, WebDataset and MosaicML's streaming (several GB, once)"
 	@echo "make instructions    count the instructions of a step, a point and an operation (needs Valgrind)"
@@ -84,6 +85,9 @@ ui: libtorch
 
 bench: libtorch
 	cargo bench -q -p trainer --features distributed $(FEATURES)
+
+bench-history: libtorch
+	@$(PYTHON) scripts/bench_history.py $(if $(HISTORY),--history "$(HISTORY)")
 
 bench-data: libtorch
 	@$(PYTHON) scripts/bench_data.py $(FEATURES)

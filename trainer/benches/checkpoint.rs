@@ -3,11 +3,15 @@
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
 
+#[path = "ratio/record.rs"]
+mod record;
+
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 use std::{env, fs, hint};
 
+use record::record;
 use trainer::prelude::*;
 
 /// 125 million parameters of four bytes each, in 10 layers.
@@ -77,12 +81,15 @@ fn main() -> Result<()> {
         times.sort_by(f64::total_cmp);
     }
     let middle = ROUNDS / 2;
-    println!("\n500 MB of weights written to disk and hashed; medians of {ROUNDS} interleaved rounds");
+    let title = "500 MB of weights written to disk and hashed";
+    println!("\n{title}; medians of {ROUNDS} interleaved rounds");
     println!("  dd, bs=1M conv=fsync          {:8.0} MB/s", 500.0 / of_dd[middle]);
     println!(
         "  trainer, save_weights         {:8.0} MB/s    {:.2} of dd",
         500.0 / of_trainer[middle],
         ratios[middle]
     );
+    record(title, "dd, bs=1M conv=fsync", of_dd[middle] * 1e9, 1.0);
+    record(title, "save_weights", of_trainer[middle] * 1e9, 1.0 / ratios[middle]);
     Ok(())
 }

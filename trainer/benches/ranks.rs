@@ -9,12 +9,16 @@
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
+#[path = "ratio/record.rs"]
+mod record;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use record::record;
 use serde::{Deserialize, Serialize};
 use tch::nn::OptimizerConfig;
 use trainer::TrainerBuilder;
@@ -279,7 +283,8 @@ fn median_times(all: &[Times]) -> Times {
     }
 }
 
-fn row(name: &str, times: Times, ratio: Times) {
+/// Prints a row below `title`. As a JSON line, it has the processor times.
+fn row(title: &str, name: &str, times: Times, ratio: Times) {
     println!(
         "  {name:<44} {:>9.3} ms  {:>6.3} ×   processor {:>9.3} ms a rank  {:>6.3} ×",
         1e3 * times.wall,
@@ -287,6 +292,7 @@ fn row(name: &str, times: Times, ratio: Times) {
         1e3 * times.processor,
         ratio.processor
     );
+    record(title, name, times.processor * 1e9, ratio.processor);
 }
 
 /// Measures two processes against one, with batches of this many images.
@@ -307,9 +313,10 @@ fn against_one_process(folder: &Path, images: i64) {
         all[1].extend(ranks::<Times>(folder, "cnn", 2, &[]));
         all[2].extend(theirs(folder).unwrap_or_default());
     }
-    println!("\na step of a CNN on {images} images, one thread in each process");
+    let title = format!("a step of a CNN on {images} images, one thread in each process");
+    println!("\n{title}");
     let one = median_times(&all[0]);
-    let row_of = |name: &str, times: Times| row(name, times, times.over(one));
+    let row_of = |name: &str, times: Times| row(&title, name, times, times.over(one));
     row_of("one process", one);
     row_of("two processes", median_times(&all[1]));
     if all[2].is_empty() {
@@ -333,24 +340,24 @@ fn main() {
 
     let both: Vec<Vec<(Times, Times)>> = ranks(&folder, "by_hand", 2, &[]);
     let (ours, by_hand): (Vec<Times>, Vec<Times>) = both.iter().flatten().copied().unzip();
-    println!(
-        "\na step of a smaller CNN on {BATCH} images, two processes; ratios are medians of those within a round"
-    );
+    let title = format!("a step of a smaller CNN on {BATCH} images, two processes");
+    println!("\n{title}; ratios are medians of those within a round");
     // The ratio within a round does not depend on other load of the machine.
     let unit = Times { wall: 1.0, processor: 1.0 };
     let ratios: Vec<Times> = ours.iter().zip(&by_hand).map(|(own, base)| own.over(*base)).collect();
-    row("tch by hand, the same reducer", median_times(&by_hand), unit);
-    row("trainer", median_times(&ours), median_times(&ratios));
+    row(&title, "tch by hand, the same reducer", median_times(&by_hand), unit);
+    row(&title, "trainer", median_times(&ours), median_times(&ratios));
 
     let mut all = [Vec::new(), Vec::new()];
     for _ in 0..ROUNDS {
         all[0].extend(ranks::<Times>(&folder, "mlp", 1, &[]));
         all[1].extend(ranks::<Times>(&folder, "mlp", 1, &[("WORLD_SIZE", "1"), ("RANK", "0")]));
     }
-    println!("\na step of an MLP 64→32→10, one process");
+    let title = "a step of an MLP 64→32→10, one process";
+    println!("\n{title}");
     let none = median_times(&all[0]);
-    row("no variables of a launcher", none, none.over(none));
+    row(title, "no variables of a launcher", none, none.over(none));
     let with = median_times(&all[1]);
-    row("WORLD_SIZE=1", with, with.over(none));
+    row(title, "WORLD_SIZE=1", with, with.over(none));
     fs::remove_dir_all(&folder).expect("removed");
 }

@@ -7,10 +7,14 @@
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
+#[path = "ratio/record.rs"]
+mod record;
+
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use record::record;
 use trainer::metrics::{Accuracy, Auroc, Average, ConfusionMatrix, FBeta, MeanSquaredError, Metric, Pearson};
 use trainer::prelude::*;
 
@@ -107,14 +111,12 @@ fn main() {
     drop(requests);
     child.wait().expect("Python ends");
     std::fs::remove_dir_all(&folder).expect("removed");
-    println!("\nprocessor time of an update, one thread: ours, torchmetrics', and the ratio");
+    let title = "processor time of an update, one thread";
+    println!("\n{title}: ours, torchmetrics', and the ratio");
     for ((name, _), (own, theirs)) in cases.iter().zip(times) {
         let ratios = own.iter().zip(&theirs).map(|(own, theirs)| own / theirs).collect();
-        println!(
-            "  {name:<34} {:>10.0} ns {:>10.0} ns {:>7.3} ×",
-            median(own),
-            median(theirs),
-            median(ratios)
-        );
+        let (own, theirs, ratio) = (median(own), median(theirs), median(ratios));
+        println!("  {name:<34} {own:>10.0} ns {theirs:>10.0} ns {ratio:>7.3} ×");
+        record(title, name, own, ratio);
     }
 }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::disallowed_macros)]
 
+mod record;
+
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -12,7 +14,8 @@ pub(crate) type Case<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 /// The number of measured rounds. The reported numbers are medians over them.
 const ROUNDS: usize = 31;
 
-/// Prints, for each case, the nanoseconds per repetition and the ratio to the first case.
+/// Prints, for each case, the nanoseconds per repetition and the ratio to the first case, also as a
+/// JSON line if that is [requested](record::record).
 ///
 /// Each measurement makes `calls` calls, each of which repeats the measured work `inner` times. The
 /// ratio is the median of the ratios within each round.
@@ -33,7 +36,9 @@ pub(crate) fn compare(title: &str, calls: u32, inner: u32, cases: &mut [Case<'_>
     println!("\n{title}");
     for ((name, _), own) in cases.iter().zip(&times) {
         let ratios = own.iter().zip(&times[0]).map(|(own, base)| own / base).collect();
-        println!("  {name:<44} {:>12.1} ns  {:>7.3} ×", median(own.clone()), median(ratios));
+        let (nanoseconds, ratio) = (median(own.clone()), median(ratios));
+        println!("  {name:<44} {nanoseconds:>12.1} ns  {ratio:>7.3} ×");
+        record::record(title, name, nanoseconds, ratio);
     }
 }
 
