@@ -19,6 +19,7 @@ mod cli;
 mod collectives;
 #[cfg(unix)]
 mod comparison;
+mod context_docs;
 mod data;
 mod describe;
 mod describe_terminal;

@@ -200,7 +200,20 @@ impl<'a> Resolved<'a> {
 
     /// Formats the spans: "from `AfterLoss` to `AfterStep`", "at `AfterValid` and `AfterTest`".
     fn when(&self) -> String {
-        let named = |name: &Ident| format!("`{}`", pascal(&name.to_string()));
+        self.when_with(|marker| format!("`{marker}`"))
+    }
+
+    /// Returns the sentence in the docs of a method that the trait bounds: "Available from
+    /// `AfterLoss` to `AfterStep`: `HasLoss`.", with links.
+    pub(super) fn sentence(&self) -> String {
+        let has = self.name();
+        let when = self.when_with(|marker| format!("[`{marker}`](crate::{marker})"));
+        format!("Available {when}: [`{has}`](crate::{has}).")
+    }
+
+    /// Formats the spans, and each marker type in them with `format`.
+    fn when_with(&self, format: impl Fn(&str) -> String) -> String {
+        let named = |name: &Ident| format(&pascal(&name.to_string()));
         let mut has_at = false;
         let spans: Vec<_> = (self.availability.spans.iter())
             .map(|span| {

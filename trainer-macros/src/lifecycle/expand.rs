@@ -66,6 +66,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let registered = match origin {
         Origin::Builtin => {
             let text = docs::table(&moments, &availabilities, "crate::").join("\n");
+            let bounds = availabilities.iter().map(Resolved::name);
+            let sentences = availabilities.iter().map(Resolved::sentence);
             quote! {
                 /// The names in `trainer::prelude`: not `at` and `has`, because every lifecycle has
                 /// these.
@@ -76,6 +78,13 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
                 /// The table of all moments, for the docs of the hook language.
                 macro_rules! moments_table { () => { #text } }
                 pub(crate) use moments_table;
+
+                /// When a method with this bound can be called, for the docs of `Cx`.
+                macro_rules! available {
+                    #((#bounds) => { #sentences };)*
+                    (OnAllRanks) => { "Not in a hook with [`Main`](crate::Main), which runs on rank 0 only." };
+                }
+                pub(crate) use available;
 
                 /// Implements *begun* and *kept* for a custom moment.
                 #[doc(hidden)]

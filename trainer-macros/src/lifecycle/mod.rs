@@ -81,6 +81,9 @@ mod tests {
             Origin::Builtin,
         )
         .to_string();
+        let sentence = "Available from [`AfterLoss`](crate::AfterLoss) to [`AfterStep`](crate::AfterStep): \
+                        [`HasLoss`](crate::HasLoss).";
+        assert!(expanded.contains(sentence), "{expanded}");
         for (trait_name, marker, is) in [
             ("HasLoss", "AfterLoss", true),
             ("LossBegun", "BeforeStep", false),

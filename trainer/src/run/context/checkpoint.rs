@@ -10,11 +10,14 @@ use super::Cx;
 use crate::checkpoint::state::text_of;
 use crate::checkpoint::{ActiveCheckpoint, Saved};
 use crate::error::Result;
-use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint};
+use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint, available};
 
+/// # Checkpoints
 impl<P> Cx<P> {
     /// Requests a checkpoint in the given folder, for example `runs/digits/step-400`. It is written
     /// between two training batches, between two epochs, or when the fit ends.
+    ///
+    #[doc = available!(CanSaveCheckpoint)]
     ///
     /// In [several processes](crate::distributed), a request on any rank takes effect on all of
     /// them before the same batch, and each requested folder is written once, by all ranks
@@ -35,6 +38,8 @@ impl<P> Cx<P> {
     /// memory and writes it on a background thread while training continues.
     /// `after_save_checkpoint` fires when the checkpoint is on disk, in several processes on all
     /// ranks before the same batch; the fit waits for it before it ends.
+    ///
+    #[doc = available!(CanSaveCheckpoint)]
     pub fn save_checkpoint_in_background(&self, folder: impl Into<PathBuf>)
     where
         P: CanSaveCheckpoint,
@@ -47,6 +52,8 @@ impl<P> Cx<P> {
     /// after the current batch. The request is there only on rank 0, and only if a hook of the run
     /// names its folder of checkpoints: see
     /// [`Settings::checkpoints`](crate::checkpoint::Settings::checkpoints).
+    ///
+    #[doc = available!(CanSaveCheckpoint)]
     #[must_use]
     pub fn take_checkpoint_request(&self) -> bool
     where
@@ -56,6 +63,8 @@ impl<P> Cx<P> {
     }
 
     /// The folder of the checkpoint that is being written or read.
+    ///
+    #[doc = available!(HasCheckpoint)]
     #[must_use]
     pub fn checkpoint(&self) -> &Path
     where
@@ -66,6 +75,8 @@ impl<P> Cx<P> {
 
     /// Adds a value to the checkpoint that is about to be written. For the state of a hook type,
     /// use [`#[hook(state)]`](crate::language::state).
+    ///
+    #[doc = available!(CanSave)]
     ///
     /// # Errors
     ///
@@ -80,6 +91,8 @@ impl<P> Cx<P> {
 
     /// Adds a tensor to the checkpoint that is about to be written.
     ///
+    #[doc = available!(CanSave)]
+    ///
     /// # Errors
     ///
     /// Returns an error if the key is taken.
@@ -91,6 +104,8 @@ impl<P> Cx<P> {
     }
 
     /// Whether the checkpoint that was read has a value under this key; tensors do not count.
+    ///
+    #[doc = available!(CanLoad)]
     #[must_use]
     pub fn has_saved(&self, key: &str) -> bool
     where
@@ -100,6 +115,8 @@ impl<P> Cx<P> {
     }
 
     /// Returns a value from the checkpoint that was read.
+    ///
+    #[doc = available!(CanLoad)]
     ///
     /// # Errors
     ///
@@ -114,6 +131,8 @@ impl<P> Cx<P> {
 
     /// Returns a tensor from the checkpoint that was read. It is on the CPU.
     ///
+    #[doc = available!(CanLoad)]
+    ///
     /// # Errors
     ///
     /// Returns an error if there is no tensor under this key.
@@ -123,7 +142,9 @@ impl<P> Cx<P> {
     {
         self.saved().get_tensor(key)
     }
+}
 
+impl<P> Cx<P> {
     fn saved(&self) -> &Saved {
         &self.active().saved
     }

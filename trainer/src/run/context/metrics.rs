@@ -2,9 +2,11 @@
 
 use super::Cx;
 use crate::error::{Error, Result, suggestion};
+use crate::log::history::Metrics;
 use crate::log::{Goal, LOSS};
 use crate::phase::Phase;
 
+/// # Names and values of metrics
 impl<P> Cx<P> {
     /// The name of the loader of the current validation or test pass, or `None` if it is not one of
     /// several [named loaders](crate::data::NamedLoaders). It is known from `before_valid` or
@@ -15,26 +17,15 @@ impl<P> Cx<P> {
         self.as_run().loader().map(|name| &**name)
     }
 
-    /// The names of the validation loaders of the current `fit`, if they are
-    /// [named](crate::data::NamedLoaders), and whether the validation of each is due before the
-    /// planned end. Known from `before_fit` on.
-    fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.as_run().fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
-    }
-
-    /// Records that a hook is going to log a metric of this name in validation, so that
-    /// [`check_metric`](Cx::check_metric) suggests it for a misspelled name. Call it at `setup`.
-    pub fn expect_metric(&self, name: impl Into<String>) {
-        let name = name.into();
-        self.as_run().log.borrow_mut().expected.push(name);
-    }
-
-    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better,
-    /// for its best value in the file `run.json` of the [run
-    /// folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
-    /// known.
-    pub fn record_goal(&self, metric: impl Into<String>, goal: Goal) {
-        self.as_run().log.borrow_mut().goals.insert(metric.into(), goal);
+    /// Returns the most recently logged value of each metric in the current pass, keyed
+    /// `phase/name`: at `after_step`, the values of this batch. Reading tensors on a GPU
+    /// synchronizes with it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if libtorch cannot read a tensor.
+    pub fn logged(&self) -> Result<Metrics> {
+        self.run.log.borrow().latest(self.run.place.phase)
     }
 
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
@@ -75,6 +66,30 @@ impl<P> Cx<P> {
         }
         let own = if self.valid_loaders().next().is_some() { self.within_loader(name, rest)? } else { rest };
         self.check_spelling(&name[..name.len() - own.len()], own)
+    }
+
+    /// Records that a hook is going to log a metric of this name in validation, so that
+    /// [`check_metric`](Cx::check_metric) suggests it for a misspelled name. Call it at `setup`.
+    pub fn expect_metric(&self, name: impl Into<String>) {
+        let name = name.into();
+        self.as_run().log.borrow_mut().expected.push(name);
+    }
+
+    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better,
+    /// for its best value in the file `run.json` of the [run
+    /// folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
+    /// known.
+    pub fn record_goal(&self, metric: impl Into<String>, goal: Goal) {
+        self.as_run().log.borrow_mut().goals.insert(metric.into(), goal);
+    }
+}
+
+impl<P> Cx<P> {
+    /// The names of the validation loaders of the current `fit`, if they are
+    /// [named](crate::data::NamedLoaders), and whether the validation of each is due before the
+    /// planned end. Known from `before_fit` on.
+    fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
+        self.as_run().fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
     }
 
     /// Returns the name of a metric within its validation loader. Returns an error if the full name

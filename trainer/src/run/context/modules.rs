@@ -6,13 +6,16 @@ use super::Cx;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
     CanCheckpointActivations, CanSetInput, CanSetOutput, HasOutput, HasOutputGrad, InputBegun, InputKept,
-    InputWithin, ModuleBegun, ModuleKept, ModuleWithin,
+    InputWithin, ModuleBegun, ModuleKept, ModuleWithin, available,
 };
 use crate::modules::Layer;
 use crate::moment::OnAllRanks;
 
+/// # At a module
 impl<P> Cx<P> {
     /// The name of the module.
+    ///
+    #[doc = available!(HasModule)]
     #[must_use]
     pub fn module(&self) -> &str
     where
@@ -22,6 +25,8 @@ impl<P> Cx<P> {
     }
 
     /// The kind of the module and its number of parameters, if it is one of tch's own layers.
+    ///
+    #[doc = available!(HasModule)]
     #[must_use]
     pub fn layer(&self) -> Option<Layer>
     where
@@ -31,6 +36,8 @@ impl<P> Cx<P> {
     }
 
     /// The input of the module.
+    ///
+    #[doc = available!(HasInput)]
     pub fn input(&self) -> &Tensor
     where
         P: InputWithin + InputBegun + InputKept,
@@ -40,6 +47,8 @@ impl<P> Cx<P> {
 
     /// The output of the module. It is part of the autograd graph: call `detach` on a tensor that
     /// the hook keeps.
+    ///
+    #[doc = available!(HasOutput)]
     pub fn output(&self) -> &Tensor
     where
         P: HasOutput,
@@ -49,6 +58,8 @@ impl<P> Cx<P> {
 
     /// The gradient of the loss with respect to the output of the module, with the shape of the
     /// output.
+    ///
+    #[doc = available!(HasOutputGrad)]
     ///
     /// Like the gradients of parameters at `after_backward`, it is scaled by the factors passed to
     /// [`scale_loss`](Cx::scale_loss) and by the weight of the batch in its accumulation window.
@@ -64,6 +75,8 @@ impl<P> Cx<P> {
     /// through this call: if the input is used elsewhere too, for example by a residual connection,
     /// that part is not included. Scaled like [`output_grad`](Cx::output_grad).
     ///
+    #[doc = available!(HasOutputGrad)]
+    ///
     /// `None` if the input does not require a gradient, such as that of the first layer, if the
     /// output does not depend on it, or if a hook replaced the module.
     pub fn input_grad(&self) -> Option<&Tensor>
@@ -75,6 +88,9 @@ impl<P> Cx<P> {
 
     /// Replaces the input of the module with a tensor of any shape. If the module cannot process
     /// it, the run ends with the error of the module.
+    ///
+    #[doc = available!(CanSetInput)]
+    #[doc = available!(OnAllRanks)]
     pub fn set_input(&mut self, input: Tensor)
     where
         P: CanSetInput + OnAllRanks,
@@ -87,6 +103,8 @@ impl<P> Cx<P> {
     /// [`ActivationCheckpointing`](crate::hooks::ActivationCheckpointing). Has no effect without
     /// gradients, within a module whose activations are computed again, and if a hook replaces the
     /// module.
+    ///
+    #[doc = available!(CanCheckpointActivations)]
     pub fn checkpoint_activations(&self)
     where
         P: CanCheckpointActivations,
@@ -96,6 +114,9 @@ impl<P> Cx<P> {
 
     /// Sets the output of the module, either instead of computing it or to replace the computed
     /// one.
+    ///
+    #[doc = available!(CanSetOutput)]
+    #[doc = available!(OnAllRanks)]
     ///
     /// Around a module, call it within [`Next::replace`](crate::Next::replace) to skip the module,
     /// or after [`Next::run`](crate::Next::run) to replace its output.
@@ -122,6 +143,9 @@ impl<P> Cx<P> {
     /// Sets the output of the module like [`set_output`](Cx::set_output), but accepts any shape,
     /// dtype and device. Use it in a hook that changes these on purpose, such as one that merges
     /// tokens.
+    ///
+    #[doc = available!(CanSetOutput)]
+    #[doc = available!(OnAllRanks)]
     pub fn force_output(&mut self, output: Tensor)
     where
         P: CanSetOutput + OnAllRanks,

@@ -3,25 +3,15 @@
 use super::Cx;
 use crate::distributed::World;
 use crate::error::{Error, Result};
-use crate::lifecycle::Setup;
+use crate::lifecycle::{Setup, available};
 use crate::moment::OnAllRanks;
 
+/// # Several processes
 impl<P> Cx<P> {
-    /// The processes that train together; a process that trains alone is a world of one rank, in
-    /// which collectives return at once. Most methods of [`World`] are collectives, which a hook
-    /// must call on every rank, so a hook with [`Main`](crate::Main) in its context has no access
-    /// to it. Errors of its collectives name this hook and its moment.
+    /// Whether this is the main process, the one with rank 0, which logs and saves.
     #[must_use]
-    pub fn world(&self) -> World
-    where
-        P: OnAllRanks,
-    {
-        let run = self.as_run();
-        if run.ranks.world.is_solo() {
-            return World::solo();
-        }
-        let hook = run.place.hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
-        run.ranks.world.at(hook.as_deref(), P::INFO)
+    pub fn is_main(&self) -> bool {
+        self.run.rank == 0
     }
 
     /// The rank of this process among those that train together, from 0.
@@ -34,6 +24,25 @@ impl<P> Cx<P> {
     #[must_use]
     pub fn world_size(&self) -> u32 {
         self.as_run().ranks.world.size()
+    }
+
+    /// The processes that train together; a process that trains alone is a world of one rank, in
+    /// which collectives return at once. Most methods of [`World`] are collectives, which a hook
+    /// must call on every rank, so a hook with [`Main`](crate::Main) in its context has no access
+    /// to it. Errors of its collectives name this hook and its moment.
+    ///
+    #[doc = available!(OnAllRanks)]
+    #[must_use]
+    pub fn world(&self) -> World
+    where
+        P: OnAllRanks,
+    {
+        let run = self.as_run();
+        if run.ranks.world.is_solo() {
+            return World::solo();
+        }
+        let hook = run.place.hook.map(|id| run.hooks.table.hook(id).definition.origin.name());
+        run.ranks.world.at(hook.as_deref(), P::INFO)
     }
 
     /// Whether the gradients of the [current part](Cx::part) are averages over all ranks: `false`
@@ -52,6 +61,7 @@ impl<P> Cx<P> {
     }
 }
 
+/// # Several processes: at `setup`
 impl Cx<Setup> {
     /// Declares that each of several ranks trains by itself in this entry point, as
     /// [`LocalSgd`](crate::hooks::LocalSgd) does: the loss is scaled as in one process, so the

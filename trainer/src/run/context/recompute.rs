@@ -4,14 +4,18 @@ use tch::Tensor;
 
 use super::Cx;
 use crate::error::{Error, Result};
-use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin};
+use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin, available};
 use crate::moment::OnAllRanks;
 use crate::run::{Run, task_is_lent};
 
+/// # Computing the gradients again
 impl<P> Cx<P> {
     /// Replaces the gradients with those of the current batch at the current weights, and returns
     /// the new loss. A method whose step uses gradients at other weights, such as
     /// [`Sam`](crate::hooks::Sam), changes the weights, calls this, and restores the weights.
+    ///
+    #[doc = available!(HasGrads)]
+    #[doc = available!(OnAllRanks)]
     ///
     /// `pred` and `loss` are computed again with the hooks around them, but without the points
     /// before and after them. Nothing is logged, and [`pred`](Cx::pred) and [`loss`](Cx::loss) stay

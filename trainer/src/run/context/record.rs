@@ -6,21 +6,13 @@ use std::path::Path;
 use tch::Tensor;
 
 use super::Cx;
-use crate::lifecycle::{CanLog, HasRecord};
+use crate::lifecycle::{CanLog, HasRecord, available};
 use crate::log::Content;
 use crate::log::record::Record;
 use crate::values::hyperparameter::Hyperparameter;
 
+/// # Histograms, images and texts
 impl<P> Cx<P> {
-    /// The record for which `after_record` fires.
-    #[must_use]
-    pub fn record(&self) -> &Record
-    where
-        P: HasRecord,
-    {
-        self.as_run().record.as_ref().expect("`after_record` fires for a record")
-    }
-
     /// Whether a histogram, an image or a text that is logged now becomes part of a record. If not,
     /// there is no need to compute it.
     ///
@@ -34,6 +26,8 @@ impl<P> Cx<P> {
     }
 
     /// Logs the distribution of a tensor's elements as `phase/name`, for the record that is due.
+    ///
+    #[doc = available!(CanLog)]
     ///
     /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the tensor is summarized
     /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
@@ -49,6 +43,8 @@ impl<P> Cx<P> {
     }
 
     /// Logs an image as `phase/name`, for the record that is due.
+    ///
+    #[doc = available!(CanLog)]
     ///
     /// `image` has the shape `[channels, height, width]` with 1 (gray), 3 (RGB) or 4 (RGBA)
     /// channels, or `[height, width]`, and at most 16,384 pixels per side. Floating-point values
@@ -67,6 +63,8 @@ impl<P> Cx<P> {
 
     /// Logs a text as `phase/name`, for the record that is due.
     ///
+    #[doc = available!(CanLog)]
+    ///
     /// If [none is due](Cx::is_record_due), nothing is recorded. The last call for a name wins.
     pub fn log_text(&self, name: impl AsRef<str>, text: impl Into<String>)
     where
@@ -75,6 +73,20 @@ impl<P> Cx<P> {
         self.as_run().log_media(name.as_ref(), || Ok(Content::Text(text.into())));
     }
 
+    /// The record for which `after_record` fires.
+    ///
+    #[doc = available!(HasRecord)]
+    #[must_use]
+    pub fn record(&self) -> &Record
+    where
+        P: HasRecord,
+    {
+        self.as_run().record.as_ref().expect("`after_record` fires for a record")
+    }
+}
+
+/// # The run, its hyperparameters and warnings
+impl<P> Cx<P> {
     /// The [folder of the run](crate::TrainerBuilder::run_folder), if it has one.
     #[must_use]
     pub fn run_folder(&self) -> Option<&Path> {

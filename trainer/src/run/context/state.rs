@@ -5,13 +5,14 @@ use tch::Device;
 
 use super::Cx;
 use crate::error::Result;
-use crate::log::history::Metrics;
+use crate::lifecycle::available;
 use crate::model::vars::Vars;
 use crate::moment::{AtOperation, CustomMoment, OnAllRanks};
 use crate::moments::counters::Counters;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 
+/// # Position in the run
 impl<P> Cx<P> {
     /// The current phase.
     #[must_use]
@@ -50,6 +51,23 @@ impl<P> Cx<P> {
         self.run.fit.plan.planned_steps
     }
 
+    /// Whether the optimizer steps at this batch: with
+    /// [`accumulate`](crate::TrainerBuilder::accumulate) at the last batch of each accumulation
+    /// window, otherwise at every batch. Known from `before_pred` on; `false` earlier in the batch
+    /// and outside of training.
+    #[must_use]
+    pub fn is_boundary(&self) -> bool {
+        self.run.place.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
+    }
+
+    /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
+    /// operations can reach the same built-in point: `after_loss` fires in both halves of a GAN's
+    /// step, for example.
+    #[must_use]
+    pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
+        self.run.scopes().contains(&O::index())
+    }
+
     /// Whether the current `fit` is planned to validate: it was given validation data, and the
     /// validation of a loader is due before the planned end. Known from `before_fit` on. A stop can
     /// still end the fit before its first validation.
@@ -73,12 +91,6 @@ impl<P> Cx<P> {
         self.run.replay.is_some()
     }
 
-    /// The number of times that the current fit has [rolled back](Cx::roll_back).
-    #[must_use]
-    pub fn roll_backs(&self) -> u64 {
-        self.as_run().progress.roll_backs.len() as u64
-    }
-
     /// Whether this run is a smoke test (see
     /// [`fast_dev_run`](crate::TrainerBuilder::fast_dev_run)).
     #[must_use]
@@ -86,23 +98,15 @@ impl<P> Cx<P> {
         self.run.settings.is_fast_dev_run()
     }
 
-    /// Whether the optimizer steps at this batch: with
-    /// [`accumulate`](crate::TrainerBuilder::accumulate) at the last batch of each accumulation
-    /// window, otherwise at every batch. Known from `before_pred` on; `false` earlier in the batch
-    /// and outside of training.
+    /// The number of times that the current fit has [rolled back](Cx::roll_back).
     #[must_use]
-    pub fn is_boundary(&self) -> bool {
-        self.run.place.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
+    pub fn roll_backs(&self) -> u64 {
+        self.as_run().progress.roll_backs.len() as u64
     }
+}
 
-    /// The learning rates used by the last optimizer step, one per parameter group; empty before
-    /// the first step. A schedule may already have set the rates of the next step, which the
-    /// [`optimizer`](Cx::optimizer) holds.
-    #[must_use]
-    pub fn lrs(&self) -> &[f64] {
-        self.run.model.optimizers.used_lrs()
-    }
-
+/// # The model and its optimizers
+impl<P> Cx<P> {
     /// The variables of the task, by name. The handle does not borrow from the context, so a loop
     /// over it can call [`log`](Cx::log). Variables that are added in `setup` are included once
     /// `setup` is over.
@@ -111,18 +115,18 @@ impl<P> Cx<P> {
         self.run.model.vars.clone()
     }
 
+    /// The device of the task's variables.
+    #[must_use]
+    pub fn device(&self) -> Device {
+        self.run.model.device
+    }
+
     /// Whether the task provides the prediction and the target for [metrics](crate::metrics),
     /// through [`Task::metric_inputs`](crate::Task::metric_inputs). `false` while one of the task's
     /// own hooks is running, because [`metric_inputs`](Cx::metric_inputs) then returns an error.
     #[must_use]
     pub fn has_metric_inputs(&self) -> bool {
         self.run.has_metric_inputs()
-    }
-
-    /// The device of the task's variables.
-    #[must_use]
-    pub fn device(&self) -> Device {
-        self.run.model.device
     }
 
     /// The current optimizer: with several, the one in use or, between steps, the one used last.
@@ -136,6 +140,8 @@ impl<P> Cx<P> {
 
     /// Mutable access to the current [`optimizer`](Cx::optimizer).
     ///
+    #[doc = available!(OnAllRanks)]
+    ///
     /// # Errors
     ///
     /// Returns an error if the trainer was built without an optimizer.
@@ -144,6 +150,27 @@ impl<P> Cx<P> {
         P: OnAllRanks,
     {
         self.run.model.optimizers.current_mut()
+    }
+
+    /// The learning rates used by the last optimizer step, one per parameter group; empty before
+    /// the first step. A schedule may already have set the rates of the next step, which the
+    /// [`optimizer`](Cx::optimizer) holds.
+    #[must_use]
+    pub fn lrs(&self) -> &[f64] {
+        self.run.model.optimizers.used_lrs()
+    }
+
+    /// The name of the part of the model that the current [`optimizer`](Cx::optimizer) updates;
+    /// empty if it updates the entire model.
+    #[must_use]
+    pub fn part(&self) -> &str {
+        self.run.model.optimizers.current_name()
+    }
+
+    /// The names of the parts of the model that have an optimizer, in the order in which they were
+    /// registered. The name is empty for an optimizer of the entire model.
+    pub fn parts(&self) -> impl Iterator<Item = &str> {
+        self.run.model.optimizers.names()
     }
 
     /// The optimizer of a part of the model (see
@@ -160,6 +187,8 @@ impl<P> Cx<P> {
     /// Mutable access to the optimizer of a part of the model, found like
     /// [`optimizer_of`](Cx::optimizer_of) does.
     ///
+    #[doc = available!(OnAllRanks)]
+    ///
     /// # Errors
     ///
     /// Returns an error if no optimizer is registered for `part`.
@@ -168,19 +197,6 @@ impl<P> Cx<P> {
         P: OnAllRanks,
     {
         self.run.model.optimizers.for_part_mut(part)
-    }
-
-    /// The names of the parts of the model that have an optimizer, in the order in which they were
-    /// registered. The name is empty for an optimizer of the entire model.
-    pub fn parts(&self) -> impl Iterator<Item = &str> {
-        self.run.model.optimizers.names()
-    }
-
-    /// The name of the part of the model that the current [`optimizer`](Cx::optimizer) updates;
-    /// empty if it updates the entire model.
-    #[must_use]
-    pub fn part(&self) -> &str {
-        self.run.model.optimizers.current_name()
     }
 
     /// The number of steps taken by the optimizer of a part of the model.
@@ -193,32 +209,10 @@ impl<P> Cx<P> {
     pub fn steps_of(&self, part: &str) -> Result<u64> {
         self.run.model.optimizers.steps_of(part)
     }
+}
 
-    /// Whether this is the main process, the one with rank 0, which logs and saves.
-    #[must_use]
-    pub fn is_main(&self) -> bool {
-        self.run.rank == 0
-    }
-
-    /// Returns the most recently logged value of each metric in the current pass, keyed
-    /// `phase/name`: at `after_step`, the values of this batch. Reading tensors on a GPU
-    /// synchronizes with it.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if libtorch cannot read a tensor.
-    pub fn logged(&self) -> Result<Metrics> {
-        self.run.log.borrow().latest(self.run.place.phase)
-    }
-
-    /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom
-    /// operations can reach the same built-in point: `after_loss` fires in both halves of a GAN's
-    /// step, for example.
-    #[must_use]
-    pub fn is_within<O: AtOperation + CustomMoment>(&self) -> bool {
-        self.run.scopes().contains(&O::index())
-    }
-
+/// # Other hooks
+impl<P> Cx<P> {
     /// Returns another hook of this trainer by type: the first hook value of type `H` that is not
     /// currently running.
     ///

@@ -1,11 +1,13 @@
 //! Custom lifecycles: firing their points and running their operations from hooks and tasks.
 
 use crate::error::{Error, Result};
+use crate::lifecycle::available;
 use crate::moment::{AtOperation, FireableFrom, HasPayload, Moment, OnAllRanks, WithoutPayload};
 use crate::moments::tree;
 use crate::run::Run;
 use crate::run::context::Cx;
 
+/// # Custom points and operations
 impl<P> Cx<P> {
     /// Fires a point of a custom lifecycle.
     ///
@@ -111,8 +113,12 @@ impl<P> Cx<P> {
     }
 }
 
+/// # The payload of a custom point
 impl<P: Moment> Cx<P> {
     /// The payload with which the point was [fired](Cx::fire_with).
+    ///
+    /// Available at the points of custom lifecycles that are declared with a payload:
+    /// [`HasPayload`].
     #[must_use]
     pub fn payload<T: 'static>(&self) -> &T
     where
@@ -123,6 +129,10 @@ impl<P: Moment> Cx<P> {
     }
 
     /// The payload with which the point was [fired](Cx::fire_with), which then gets it back.
+    ///
+    /// Available at the points of custom lifecycles that are declared with a payload:
+    /// [`HasPayload`].
+    #[doc = available!(OnAllRanks)]
     #[must_use]
     pub fn payload_mut<T: 'static>(&mut self) -> &mut T
     where

@@ -1,0 +1,155 @@
+//! The docs of the methods of `Cx` say when each can be called, and its page has a heading for each
+//! group of methods.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const LIFECYCLE: &str = include_str!("../../trainer/src/moments/lifecycle.rs");
+
+/// Returns the Rust files below a folder.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Returns the trait that each bound of a method stands for: `HasLoss` for `HasLoss` itself and for
+/// `LossBegun`, of which each method with `LossWithin` and `LossKept` has one.
+fn traits() -> BTreeMap<String, String> {
+    let mut traits = BTreeMap::from([("OnAllRanks".to_owned(), "OnAllRanks".to_owned())]);
+    let declared = LIFECYCLE.lines().map(str::trim).filter_map(|line| {
+        let (word, rest) = line.split_once(' ')?;
+        ["exists", "exist", "allows"].contains(&word).then_some(rest)?.split_once(": ")
+    });
+    for (noun, rest) in declared {
+        let name = rest.split(' ').next().unwrap();
+        let mut capitalized = noun.split('_').map(|word| {
+            let (first, rest) = word.split_at(1);
+            first.to_uppercase() + rest
+        });
+        traits.insert(name.to_owned(), name.to_owned());
+        traits.insert(format!("{}Begun", capitalized.by_ref().collect::<String>()), name.to_owned());
+    }
+    traits
+}
+
+/// A public method of `Cx`.
+#[derive(Debug, PartialEq)]
+struct Method {
+    name: String,
+    /// The bounds on the moment, in the order of the code.
+    bounds: Vec<String>,
+    /// The bounds that the docs name.
+    documented: Vec<String>,
+}
+
+/// Returns the heading and the public methods of each inherent impl block of `Cx`.
+fn blocks(source: &str) -> Vec<(String, Vec<Method>)> {
+    let lines: Vec<&str> = source.lines().collect();
+    let mut blocks = Vec::new();
+    for (start, header) in lines.iter().enumerate() {
+        let is_block = header.starts_with("impl") && header.contains(" Cx<") && !header.contains(" for ");
+        if !is_block {
+            continue;
+        }
+        let docs = lines[..start].iter().rev().take_while(|line| line.starts_with("///"));
+        let heading = docs.last().map(|line| line.trim_start_matches('/').trim().to_owned());
+        let body = lines[start..].iter().take_while(|line| **line != "}");
+        let mut methods: Vec<Method> = Vec::new();
+        let mut documented = Vec::new();
+        let mut is_public = false;
+        for line in body {
+            let line = line.trim();
+            if let Some(name) =
+                line.strip_prefix("#[doc = available!(").and_then(|rest| rest.strip_suffix(")]"))
+            {
+                documented.push(name.to_owned());
+            } else if let Some(rest) = line.strip_prefix("pub fn ") {
+                let name = rest.split(['(', '<']).next().unwrap().to_owned();
+                methods.push(Method {
+                    name,
+                    bounds: Vec::new(),
+                    documented: std::mem::take(&mut documented),
+                });
+                is_public = true;
+            } else if line.starts_with("fn ") || line.starts_with("pub(crate) fn ") {
+                is_public = false;
+            } else if let Some(bounds) = line.strip_prefix("P: ").filter(|_| is_public) {
+                let bounds = bounds.trim_end_matches(',').split(" + ").map(str::to_owned);
+                methods.last_mut().unwrap().bounds.extend(bounds);
+            }
+        }
+        blocks.push((heading.unwrap_or_default(), methods));
+    }
+    blocks
+}
+
+/// Returns the traits that the docs of a method must name.
+fn expected(method: &Method, traits: &BTreeMap<String, String>) -> Vec<String> {
+    method.bounds.iter().filter_map(|bound| traits.get(bound).cloned()).collect()
+}
+
+#[test]
+fn each_method_of_the_context_says_when_it_can_be_called() {
+    let traits = traits();
+    let mut sources = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src/run"), &mut sources);
+    let mut wrong = Vec::new();
+    let mut named = Vec::new();
+    for path in sources {
+        for (heading, methods) in blocks(&fs::read_to_string(&path).unwrap()) {
+            let file = path.file_name().unwrap().to_string_lossy();
+            if !methods.is_empty() && !heading.starts_with("# ") {
+                wrong.push(format!("{file}: the block with `{}` has no heading", methods[0].name));
+            }
+            for method in methods {
+                let expected = expected(&method, &traits);
+                if method.documented != expected {
+                    wrong.push(format!(
+                        "{file}: `{}` needs {expected:?}, has {:?}",
+                        method.name, method.documented
+                    ));
+                }
+                named.extend(expected);
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // Each declared trait bounds a method, or it was not found.
+    for name in traits.values() {
+        assert!(named.contains(name), "no method with the bound `{name}` was found");
+    }
+}
+
+#[test]
+fn a_method_without_its_line_is_found() {
+    let source = "
+/// # Logging
+impl<P> Cx<P> {
+    #[doc = available!(HasBatch)]
+    pub fn loss(&self) -> Tensor
+    where
+        P: LossWithin + LossBegun + LossKept + OnAllRanks,
+    {
+    }
+
+    fn private(&self)
+    where
+        P: CanLog,
+    {
+    }
+}
+";
+    let blocks = blocks(source);
+    let [(heading, methods)] = &blocks[..] else { panic!("{blocks:?}") };
+    assert_eq!(heading, "# Logging");
+    let [method] = &methods[..] else { panic!("{methods:?}") };
+    assert_eq!(method.documented, ["HasBatch"]);
+    assert_eq!(expected(method, &traits()), ["HasLoss", "OnAllRanks"]);
+}
