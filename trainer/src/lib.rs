@@ -76,6 +76,10 @@
 // Lets macro-generated paths (`::trainer::…`) resolve inside this crate as well.
 extern crate self as trainer;
 
+// First, because rustdoc shows impl blocks in the order of their modules: the pages of `Trainer` and
+// `TrainerBuilder` begin with their own methods, before those that hooks and tools add.
+mod training;
+
 pub mod checkpoint;
 pub mod data;
 // Without the feature, the connections of a `World` have no values.
@@ -95,7 +99,6 @@ mod optimizers;
 mod pages;
 mod run;
 mod tools;
-mod training;
 mod values;
 
 #[doc(inline)]

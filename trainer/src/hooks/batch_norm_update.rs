@@ -20,6 +20,7 @@ impl<T: Task> fmt::Debug for BatchNormUpdate<T> {
     }
 }
 
+/// # Batch norm of averaged weights
 impl<T: Task> TrainerBuilder<T> {
     /// Computes the running statistics of batch norm for the weights that
     /// [`Swa`](crate::hooks::Swa) averages, because the statistics of the live weights do not fit

@@ -37,6 +37,7 @@ pub struct ClipGradValue {
     has_clipped: bool,
 }
 
+/// # Gradient clipping
 impl<T: Task> TrainerBuilder<T> {
     /// Clips the global norm of the gradients to `max_norm` before each optimizer step, as
     /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm) does. Adds the hook [`ClipGradNorm`]

@@ -135,6 +135,7 @@ impl State for TapeFile {
     }
 }
 
+/// # Tapes
 impl<T: Task> TrainerBuilder<T> {
     /// Records what each hook, each operation, each named module and the loader change, in a file
     /// from which `trainer diff` finds where two runs differ: see the [guide](crate::guide::tape).

@@ -53,7 +53,7 @@ pub struct TrainerBuilder<T> {
     task: T,
     optimizers: Optimizers,
     pub(crate) settings: Settings,
-    rank: Option<u32>,
+    pub(super) rank: Option<u32>,
     pub(super) world: Option<World>,
     pub(crate) resume: Option<Resume>,
     pub(super) profile: ProfileSettings,
@@ -82,7 +82,12 @@ impl<T: Task> TrainerBuilder<T> {
             hyperparameters: Vec::new(),
         }
     }
+}
 
+/// # Optimizers
+///
+/// A learning-rate schedule is a hook: [`LrSchedule`](crate::hooks::LrSchedule).
+impl<T: Task> TrainerBuilder<T> {
     /// Sets the optimizer of the whole model.
     pub fn optimizer(self, optimizer: impl Optimizer + 'static) -> Self {
         self.optimizer_of("", optimizer)
@@ -97,25 +102,10 @@ impl<T: Task> TrainerBuilder<T> {
         self.optimizers.insert(part.into(), Box::new(optimizer));
         self
     }
+}
 
-    /// Sets the rank of this process among the processes that train together, from 0. Defaults to
-    /// the rank that [`world`](TrainerBuilder::world) or the
-    /// [launcher](crate::distributed::Launch::from_env) assigned, which it must not contradict,
-    /// then to the environment variable `RANK`, then to 0. Hooks with [`Main`](crate::Main) in
-    /// their context run in the process of rank 0 only.
-    pub fn rank(mut self, rank: u32) -> Self {
-        self.rank = Some(rank);
-        self
-    }
-
-    /// Whether a fit may resume even if its results can differ from those of an uninterrupted one,
-    /// for example on a different number of threads or with changed data. The reasons are printed
-    /// on standard error. Defaults to `false`.
-    pub fn allow_inexact_resume(mut self, allow: bool) -> Self {
-        self.settings.inexact = allow;
-        self
-    }
-
+/// # Hooks
+impl<T: Task> TrainerBuilder<T> {
     /// Adds a stateful hook: a value whose type has a `#[hook] impl` block, or a
     /// [metric](crate::metrics::Metric).
     pub fn hook<K>(mut self, hook: impl IntoHook<K>) -> Self {
@@ -170,23 +160,11 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a single hook together with its value.
-    pub(crate) fn hook_with<V: Send + 'static>(mut self, value: V, definition: HookDef) -> Self {
-        self.hooks.add_value(value, definition);
-        self
-    }
-
-    /// Checks at run time that hooks which only [observe](crate::Cx#observers) change nothing:
-    /// compares what they could change before and after each of them, and ends the run with an
-    /// error that names the hook and what it changed. Defaults to `false`, except in a smoke test
-    /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), and if
-    /// the environment variable `TRAINER_CHECK` is `observers`.
-    ///
-    /// The check reads all variables, their gradients and the state of the optimizers twice for
-    /// each call of such a hook, which takes about 0.1 s for each gigabyte on a CPU, so it is for a
-    /// few batches.
-    pub fn check_observers(mut self, check: bool) -> Self {
-        self.checks_observers = Some(check);
+    /// Excludes the hook with this path, `my_crate::my_hook`, all hooks of a type, or one method of
+    /// a type, by the path that [`describe_hooks`](Trainer::describe_hooks) shows. If a program has
+    /// several versions of a crate, the path selects one: `my_crate@1.2.0::my_hook`.
+    pub fn without(mut self, path: impl Into<String>) -> Self {
+        self.hooks.without.push(path.into());
         self
     }
 
@@ -203,14 +181,47 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Excludes the hook with this path, `my_crate::my_hook`, all hooks of a type, or one method of
-    /// a type, by the path that [`describe_hooks`](Trainer::describe_hooks) shows. If a program has
-    /// several versions of a crate, the path selects one: `my_crate@1.2.0::my_hook`.
-    pub fn without(mut self, path: impl Into<String>) -> Self {
-        self.hooks.without.push(path.into());
+    /// Checks at run time that hooks which only [observe](crate::Cx#observers) change nothing:
+    /// compares what they could change before and after each of them, and ends the run with an
+    /// error that names the hook and what it changed. Defaults to `false`, except in a smoke test
+    /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), and if
+    /// the environment variable `TRAINER_CHECK` is `observers`.
+    ///
+    /// The check reads all variables, their gradients and the state of the optimizers twice for
+    /// each call of such a hook, which takes about 0.1 s for each gigabyte on a CPU, so it is for a
+    /// few batches.
+    pub fn check_observers(mut self, check: bool) -> Self {
+        self.checks_observers = Some(check);
         self
     }
+}
 
+impl<T: Task> TrainerBuilder<T> {
+    /// Adds a single hook together with its value.
+    pub(crate) fn hook_with<V: Send + 'static>(mut self, value: V, definition: HookDef) -> Self {
+        self.hooks.add_value(value, definition);
+        self
+    }
+}
+
+/// # Hooks of a generic task
+impl<T: Task + Hooks> TrainerBuilder<T> {
+    /// Adds the hooks of the task's own type, `#[hook] impl<N> MyTask<N> { … }`.
+    ///
+    /// Only a generic type needs this: the hooks of any other task are discovered.
+    pub fn task_hooks(mut self) -> Self {
+        self.hooks.task_hooks = hooks_of::<T>();
+        self.hooks.task_state = T::STATE;
+        self.hooks.task_settings = T::SETTINGS;
+        if T::VARIABLES.is_some() {
+            self.hooks.mistakes.push(of_task_variables(type_name::<T>()));
+        }
+        self
+    }
+}
+
+/// # Building the trainer
+impl<T: Task> TrainerBuilder<T> {
     /// Builds the trainer: moves the task to its device, passes the parameters to the optimizers,
     /// and discovers, filters and orders the hooks.
     ///
@@ -325,21 +336,6 @@ impl<T: Task> TrainerBuilder<T> {
                 self.task.vars().device()
             )),
         }
-    }
-}
-
-impl<T: Task + Hooks> TrainerBuilder<T> {
-    /// Adds the hooks of the task's own type, `#[hook] impl<N> MyTask<N> { … }`.
-    ///
-    /// Only a generic type needs this: the hooks of any other task are discovered.
-    pub fn task_hooks(mut self) -> Self {
-        self.hooks.task_hooks = hooks_of::<T>();
-        self.hooks.task_state = T::STATE;
-        self.hooks.task_settings = T::SETTINGS;
-        if T::VARIABLES.is_some() {
-            self.hooks.mistakes.push(of_task_variables(type_name::<T>()));
-        }
-        self
     }
 }
 

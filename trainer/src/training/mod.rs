@@ -1,8 +1,17 @@
 //! [`Trainer`]: its builder, its entry points and the training loop.
 
+// The order of the pages of `TrainerBuilder` and `Trainer`, because rustdoc shows impl blocks in the
+// order of their modules. Blank lines keep rustfmt from sorting them.
+mod builder;
+
+pub(crate) mod options;
+
+mod trainer;
+
+mod weights;
+
 mod active;
 mod batch_weight;
-mod builder;
 mod decide;
 pub(crate) mod device;
 pub(crate) mod digest;
@@ -14,7 +23,6 @@ mod layout;
 pub(crate) mod live;
 pub mod lock;
 mod modules;
-pub(crate) mod options;
 pub(crate) mod parts;
 mod pass;
 mod plan;
@@ -31,11 +39,9 @@ mod save;
 pub(crate) mod step;
 pub(crate) mod task;
 mod train_step;
-mod trainer;
 pub(crate) mod trial;
 mod validation;
 mod variables;
-mod weights;
 mod window;
 
 pub use builder::TrainerBuilder;

@@ -16,6 +16,7 @@ use crate::values::amount::Amount;
 use crate::values::every::Every;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
+/// # Length of training
 impl<T: Task> TrainerBuilder<T> {
     /// The number of epochs that a call of `fit` trains. Defaults to 1, or, if
     /// [`max_steps`](TrainerBuilder::max_steps) or [`max_time`](TrainerBuilder::max_time) is set,
@@ -23,13 +24,6 @@ impl<T: Task> TrainerBuilder<T> {
     #[doc(alias = "max_epochs")]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.settings.epochs = Some(epochs);
-        self
-    }
-
-    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has trained `epochs`
-    /// epochs; a stop that was requested earlier takes effect then. Defaults to 0.
-    pub fn min_epochs(mut self, epochs: u64) -> Self {
-        self.settings.min_epochs = epochs;
         self
     }
 
@@ -43,17 +37,52 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
+    /// Stops a call of `fit` after it has run for `time`, as [`Cx::stop`](crate::Cx::stop) does. An
+    /// open accumulation window is completed first. The time before a resume counts.
+    pub fn max_time(mut self, time: Duration) -> Self {
+        self.settings.max_time = Some(time);
+        self
+    }
+
+    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has trained `epochs`
+    /// epochs; a stop that was requested earlier takes effect then. Defaults to 0.
+    pub fn min_epochs(mut self, epochs: u64) -> Self {
+        self.settings.min_epochs = epochs;
+        self
+    }
+
     /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has taken `steps`
     /// optimizer steps; a stop that was requested earlier takes effect then. Defaults to 0.
     pub fn min_steps(mut self, steps: u64) -> Self {
         self.settings.min_steps = steps;
         self
     }
+}
 
-    /// Stops a call of `fit` after it has run for `time`, as [`Cx::stop`](crate::Cx::stop) does. An
-    /// open accumulation window is completed first. The time before a resume counts.
-    pub fn max_time(mut self, time: Duration) -> Self {
-        self.settings.max_time = Some(time);
+/// # Batches
+impl<T: Task> TrainerBuilder<T> {
+    /// Accumulates the gradients of `batches` batches for each optimizer step, which uses their
+    /// mean over all elements: each batch is weighted by its [weight](crate::Task::weight), so that
+    /// batches of any size are equivalent to one large batch. Defaults to 1.
+    ///
+    /// The last batch of an epoch ends its window, and so does the batch after a hook requests the
+    /// end of the epoch or of the run: the mean is then over the batches so far. A batch
+    /// contributes nothing if a hook skips it or its backward pass, or if its weight is 0, and a
+    /// window without any gradient takes no optimizer step. If the skipped batch is the last of its
+    /// epoch, the window continues in the next one; at the end of the fit it is dropped.
+    ///
+    /// At `after_backward` gradients are running sums, relative to the weight of the first batch of
+    /// the window; from `before_opt_step` on they are the mean.
+    #[doc(alias = "accumulate_grad_batches")]
+    pub fn accumulate(self, batches: u64) -> Self {
+        self.accumulate_from(0, batches)
+    }
+
+    /// Sets [`accumulate`](TrainerBuilder::accumulate) from this epoch on. Epochs are counted from
+    /// 0 over all calls of `fit`.
+    pub fn accumulate_from(mut self, epoch: u64, batches: u64) -> Self {
+        self.settings.accumulate.retain(|(from, _)| *from != epoch);
+        self.settings.accumulate.push((epoch, batches));
         self
     }
 
@@ -84,23 +113,10 @@ impl<T: Task> TrainerBuilder<T> {
         self.settings.limit_predict = Some(limit.into());
         self
     }
+}
 
-    /// Overfits a few batches, to check that the model can learn at all: every epoch trains on the
-    /// first `limit` batches of epoch 0. The same limit applies to the batches of validation.
-    pub fn overfit_batches(mut self, limit: impl Into<Amount>) -> Self {
-        self.settings.overfit = Some(limit.into());
-        self
-    }
-
-    /// Smoke test: runs one epoch with `batches` batches per pass, ignoring all other length
-    /// settings and `validate_every`, and skips the sanity check and the checkpoints of the
-    /// [`Checkpoint`](crate::hooks::Checkpoint) hook. Hooks that only observe are
-    /// [checked](crate::TrainerBuilder::check_observers).
-    pub fn fast_dev_run(mut self, batches: u64) -> Self {
-        self.settings.fast_dev_run = Some(batches);
-        self
-    }
-
+/// # Validation
+impl<T: Task> TrainerBuilder<T> {
     /// Sets the interval at which `fit` validates. Defaults to `Every::Epochs(1)`.
     ///
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, after the batch that
@@ -109,18 +125,6 @@ impl<T: Task> TrainerBuilder<T> {
     #[doc(alias = "check_val_every_n_epoch")]
     pub fn validate_every(mut self, every: Every) -> Self {
         self.settings.validate_every = Some(every);
-        self
-    }
-
-    /// The interval, in optimizer steps, at which the logged values become a
-    /// [record](crate::Record) for loggers. Defaults to `Every::Steps(50)`.
-    ///
-    /// One more record is made at the end of each pass over data, and one with the remaining values
-    /// at the end of the entry point. With `Every::Epochs(1)`, there are no records within a pass.
-    #[doc(alias = "log_every_n_steps")]
-    #[doc(alias = "logging_steps")]
-    pub fn record_every(mut self, every: Every) -> Self {
-        self.settings.record_every = Some(every);
         self
     }
 
@@ -133,29 +137,67 @@ impl<T: Task> TrainerBuilder<T> {
         self.settings.sanity_batches = batches;
         self
     }
+}
 
-    /// Accumulates the gradients of `batches` batches for each optimizer step, which uses their
-    /// mean over all elements: each batch is weighted by its [weight](crate::Task::weight), so that
-    /// batches of any size are equivalent to one large batch. Defaults to 1.
-    ///
-    /// The last batch of an epoch ends its window, and so does the batch after a hook requests the
-    /// end of the epoch or of the run: the mean is then over the batches so far. A batch
-    /// contributes nothing if a hook skips it or its backward pass, or if its weight is 0, and a
-    /// window without any gradient takes no optimizer step. If the skipped batch is the last of its
-    /// epoch, the window continues in the next one; at the end of the fit it is dropped.
-    ///
-    /// At `after_backward` gradients are running sums, relative to the weight of the first batch of
-    /// the window; from `before_opt_step` on they are the mean.
-    #[doc(alias = "accumulate_grad_batches")]
-    pub fn accumulate(self, batches: u64) -> Self {
-        self.accumulate_from(0, batches)
+/// # Trying a program out
+impl<T: Task> TrainerBuilder<T> {
+    /// Smoke test: runs one epoch with `batches` batches per pass, ignoring all other length
+    /// settings and `validate_every`, and skips the sanity check and the checkpoints of the
+    /// [`Checkpoint`](crate::hooks::Checkpoint) hook. Hooks that only observe are
+    /// [checked](crate::TrainerBuilder::check_observers).
+    pub fn fast_dev_run(mut self, batches: u64) -> Self {
+        self.settings.fast_dev_run = Some(batches);
+        self
     }
 
-    /// Sets [`accumulate`](TrainerBuilder::accumulate) from this epoch on. Epochs are counted from
-    /// 0 over all calls of `fit`.
-    pub fn accumulate_from(mut self, epoch: u64, batches: u64) -> Self {
-        self.settings.accumulate.retain(|(from, _)| *from != epoch);
-        self.settings.accumulate.push((epoch, batches));
+    /// Overfits a few batches, to check that the model can learn at all: every epoch trains on the
+    /// first `limit` batches of epoch 0. The same limit applies to the batches of validation.
+    pub fn overfit_batches(mut self, limit: impl Into<Amount>) -> Self {
+        self.settings.overfit = Some(limit.into());
+        self
+    }
+
+    /// Whether libtorch checks every gradient for NaN while an entry point runs, for the whole
+    /// process. A NaN then ends the run with an error that names the function that computed it.
+    /// This is slow. Defaults to `false`.
+    pub fn detect_anomaly(mut self, detect: bool) -> Self {
+        self.settings.detect_anomaly = detect;
+        self
+    }
+}
+
+/// # Device and numbers
+impl<T: Task> TrainerBuilder<T> {
+    /// Moves the task to this device. Defaults to the device that its `VarStore` was created on.
+    pub fn device(mut self, device: Device) -> Self {
+        self.settings.device = Some(device);
+        self
+    }
+
+    /// Moves the task to the first available of CUDA, MPS and CPU, in this order. Of several
+    /// processes that train together, each takes the GPU of its
+    /// [rank on the host](crate::distributed::Launch::local_rank).
+    ///
+    /// If libtorch was built for CUDA but finds no GPU, a line on standard error says why when the
+    /// first entry point begins.
+    pub fn auto_device(self) -> Self {
+        self.device(first_device())
+    }
+
+    /// Seeds libtorch's random number generator, which dropout uses, for example, at the start of
+    /// each entry point. A further call of `fit` draws other numbers, which depend on the seed and
+    /// on the number of epochs before it.
+    ///
+    /// libtorch has one such generator for the whole process. A seeded entry point is therefore
+    /// reproducible only while no other thread draws from it, be it another trainer, which is
+    /// reported once on standard error, or a thread that computes random tensors. Run seeded entry
+    /// points one after the other, or each in its own process. A seeded entry point that a hook or
+    /// the task of another run calls does not change the random numbers of that run.
+    ///
+    /// Weights are initialized before the builder exists: call [`tch::manual_seed`] first to seed
+    /// them. Loaders have their own seeds.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.settings.seed = Some(seed);
         self
     }
 
@@ -199,70 +241,19 @@ impl<T: Task> TrainerBuilder<T> {
         self.settings.channels_last = channels_last;
         self
     }
+}
 
-    /// Whether libtorch checks every gradient for NaN while an entry point runs, for the whole
-    /// process. A NaN then ends the run with an error that names the function that computed it.
-    /// This is slow. Defaults to `false`.
-    pub fn detect_anomaly(mut self, detect: bool) -> Self {
-        self.settings.detect_anomaly = detect;
-        self
-    }
-
-    /// Seeds libtorch's random number generator, which dropout uses, for example, at the start of
-    /// each entry point. A further call of `fit` draws other numbers, which depend on the seed and
-    /// on the number of epochs before it.
+/// # Records and the run folder
+impl<T: Task> TrainerBuilder<T> {
+    /// The interval, in optimizer steps, at which the logged values become a
+    /// [record](crate::Record) for loggers. Defaults to `Every::Steps(50)`.
     ///
-    /// libtorch has one such generator for the whole process. A seeded entry point is therefore
-    /// reproducible only while no other thread draws from it, be it another trainer, which is
-    /// reported once on standard error, or a thread that computes random tensors. Run seeded entry
-    /// points one after the other, or each in its own process. A seeded entry point that a hook or
-    /// the task of another run calls does not change the random numbers of that run.
-    ///
-    /// Weights are initialized before the builder exists: call [`tch::manual_seed`] first to seed
-    /// them. Loaders have their own seeds.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.settings.seed = Some(seed);
-        self
-    }
-
-    /// Moves the task to this device. Defaults to the device that its `VarStore` was created on.
-    pub fn device(mut self, device: Device) -> Self {
-        self.settings.device = Some(device);
-        self
-    }
-
-    /// Moves the task to the first available of CUDA, MPS and CPU, in this order. Of several
-    /// processes that train together, each takes the GPU of its
-    /// [rank on the host](crate::distributed::Launch::local_rank).
-    ///
-    /// If libtorch was built for CUDA but finds no GPU, a line on standard error says why when the
-    /// first entry point begins.
-    pub fn auto_device(self) -> Self {
-        self.device(first_device())
-    }
-
-    /// The effect of Ctrl-C and SIGTERM while an entry point runs. Defaults to [`OnSignal::Exit`].
-    pub fn on_signal(mut self, on_signal: OnSignal) -> Self {
-        self.settings.on_signal = on_signal;
-        self
-    }
-
-    /// Sets a token that cancels every entry point of this trainer, for example from another
-    /// thread.
-    pub fn cancel_token(mut self, token: CancelToken) -> Self {
-        self.settings.cancel_token = token;
-        self
-    }
-
-    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
-    /// folder of checkpoints, whose newest undamaged one is used. [`Resume::Auto`] is the folder of
-    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
-    /// starts from the beginning.
-    ///
-    /// If the fit cannot resume exactly, it returns an error with the reasons, unless
-    /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
-    pub fn resume(mut self, from: impl Into<Resume>) -> Self {
-        self.resume = Some(from.into());
+    /// One more record is made at the end of each pass over data, and one with the remaining values
+    /// at the end of the entry point. With `Every::Epochs(1)`, there are no records within a pass.
+    #[doc(alias = "log_every_n_steps")]
+    #[doc(alias = "logging_steps")]
+    pub fn record_every(mut self, every: Every) -> Self {
+        self.settings.record_every = Some(every);
         self
     }
 
@@ -309,7 +300,49 @@ impl<T: Task> TrainerBuilder<T> {
         self.hyperparameters.push(Given { name, value, by: GivenBy::Call });
         self
     }
+}
 
+/// # Resuming
+impl<T: Task> TrainerBuilder<T> {
+    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
+    /// folder of checkpoints, whose newest undamaged one is used. [`Resume::Auto`] is the folder of
+    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
+    /// starts from the beginning.
+    ///
+    /// If the fit cannot resume exactly, it returns an error with the reasons, unless
+    /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
+    pub fn resume(mut self, from: impl Into<Resume>) -> Self {
+        self.resume = Some(from.into());
+        self
+    }
+
+    /// Whether a fit may resume even if its results can differ from those of an uninterrupted one,
+    /// for example on a different number of threads or with changed data. The reasons are printed
+    /// on standard error. Defaults to `false`.
+    pub fn allow_inexact_resume(mut self, allow: bool) -> Self {
+        self.settings.inexact = allow;
+        self
+    }
+}
+
+/// # Cancelling
+impl<T: Task> TrainerBuilder<T> {
+    /// The effect of Ctrl-C and SIGTERM while an entry point runs. Defaults to [`OnSignal::Exit`].
+    pub fn on_signal(mut self, on_signal: OnSignal) -> Self {
+        self.settings.on_signal = on_signal;
+        self
+    }
+
+    /// Sets a token that cancels every entry point of this trainer, for example from another
+    /// thread.
+    pub fn cancel_token(mut self, token: CancelToken) -> Self {
+        self.settings.cancel_token = token;
+        self
+    }
+}
+
+/// # Several processes
+impl<T: Task> TrainerBuilder<T> {
     /// Sets the processes that train together: those that the program has
     /// [joined](crate::distributed::World::join) itself, or with
     /// [`World::solo`](crate::distributed::World::solo) this process alone, even if a launcher
@@ -317,6 +350,16 @@ impl<T: Task> TrainerBuilder<T> {
     /// [launcher](crate::distributed::Launch::from_env) started.
     pub fn world(mut self, world: World) -> Self {
         self.world = Some(world);
+        self
+    }
+
+    /// Sets the rank of this process among the processes that train together, from 0. Defaults to
+    /// the rank that [`world`](TrainerBuilder::world) or the
+    /// [launcher](crate::distributed::Launch::from_env) assigned, which it must not contradict,
+    /// then to the environment variable `RANK`, then to 0. Hooks with [`Main`](crate::Main) in
+    /// their context run in the process of rank 0 only.
+    pub fn rank(mut self, rank: u32) -> Self {
+        self.rank = Some(rank);
         self
     }
 }

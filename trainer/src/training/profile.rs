@@ -5,6 +5,7 @@ use super::task::Task;
 use super::trainer::Trainer;
 use crate::profile::Profile;
 
+/// # Profiles
 impl<T: Task> TrainerBuilder<T> {
     /// Whether the trainer measures how long each operation and each hook takes, and how long it
     /// waits for data. [`Trainer::profile`](crate::Trainer::profile) returns the result. Defaults
@@ -48,6 +49,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
+/// # Profiles
 impl<T: Task> Trainer<T> {
     /// Returns the profile of the last entry point, even if it failed, was cancelled or panicked;
     /// `None` without [`profile`](TrainerBuilder::profile), and before the first entry point.

@@ -26,12 +26,16 @@ pub struct Trainer<T> {
     pub(super) task: PhantomData<fn() -> T>,
 }
 
+/// # Building a trainer
 impl<T: Task> Trainer<T> {
     /// Returns a builder for a trainer of this task.
     pub fn builder(task: T) -> TrainerBuilder<T> {
         TrainerBuilder::new(task)
     }
+}
 
+/// # Entry points
+impl<T: Task> Trainer<T> {
     /// Trains for the length that the settings define, and if there is validation data, validates
     /// at the intervals of [`validate_every`](TrainerBuilder::validate_every). [`NamedLoaders`] as
     /// validation data are validated one after the other.
@@ -127,7 +131,10 @@ impl<T: Task> Trainer<T> {
             fit::predict::<T>(run, data, &mut sink)
         })
     }
+}
 
+/// # What runs
+impl<T: Task> Trainer<T> {
     /// Returns the table of hooks and when they run, built from the dispatch tables themselves.
     /// After a run with a full [tape](crate::guide::tape), it has what each hook was seen to
     /// change.
@@ -165,30 +172,46 @@ impl<T: Task> Trainer<T> {
         }
         Ok(true)
     }
+}
 
-    /// The first hook of this type.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the trainer has no hook of type `H`.
-    pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
-        self.run.value()
+/// # Results
+impl<T: Task> Trainer<T> {
+    /// The metrics over time of the entry point that ran last. After an error, the history has the
+    /// rows that were complete by then. An entry point that a resume skips does not change it.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.run.history
     }
 
-    /// Mutable access to the first hook of this type.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if the trainer has no hook of type `H`.
-    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
-        self.run.value_mut()
+    /// The counters of the loop.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.run.progress.counters
     }
 
-    /// All hooks of this type, in the order in which they were added.
-    pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
-        self.run.values()
+    /// The [folder of the run](TrainerBuilder::run_folder), from its first entry point on.
+    #[must_use]
+    pub fn run_folder(&self) -> Option<&std::path::Path> {
+        self.run.folder()
     }
 
+    /// Whether a `fit` that has not run yet will [resume](TrainerBuilder::resume) from a
+    /// checkpoint, if there is one. Until then, the weights are those that the program initialized.
+    #[must_use]
+    pub fn is_resuming(&self) -> bool {
+        self.run.checkpoints.resume.is_some()
+    }
+
+    /// Whether this is the main process, the one with [rank](TrainerBuilder::rank) 0, which prints,
+    /// logs and saves. In a program with one process, this is true unless another rank is set.
+    #[must_use]
+    pub fn is_main(&self) -> bool {
+        self.run.rank == 0
+    }
+}
+
+/// # The task and its optimizers
+impl<T: Task> Trainer<T> {
     /// The task.
     #[must_use]
     pub fn task(&self) -> &T {
@@ -228,38 +251,31 @@ impl<T: Task> Trainer<T> {
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
         self.run.model.optimizers.for_part_mut(part).ok()
     }
+}
 
-    /// The [folder of the run](TrainerBuilder::run_folder), from its first entry point on.
-    #[must_use]
-    pub fn run_folder(&self) -> Option<&std::path::Path> {
-        self.run.folder()
+/// # Hooks
+impl<T: Task> Trainer<T> {
+    /// The first hook of this type.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer has no hook of type `H`.
+    pub fn hook<H: Send + 'static>(&self) -> Result<&H> {
+        self.run.value()
     }
 
-    /// Whether a `fit` that has not run yet will [resume](TrainerBuilder::resume) from a
-    /// checkpoint, if there is one. Until then, the weights are those that the program initialized.
-    #[must_use]
-    pub fn is_resuming(&self) -> bool {
-        self.run.checkpoints.resume.is_some()
+    /// Mutable access to the first hook of this type.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the trainer has no hook of type `H`.
+    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
+        self.run.value_mut()
     }
 
-    /// Whether this is the main process, the one with [rank](TrainerBuilder::rank) 0, which prints,
-    /// logs and saves. In a program with one process, this is true unless another rank is set.
-    #[must_use]
-    pub fn is_main(&self) -> bool {
-        self.run.rank == 0
-    }
-
-    /// The metrics over time of the entry point that ran last. After an error, the history has the
-    /// rows that were complete by then. An entry point that a resume skips does not change it.
-    #[must_use]
-    pub fn history(&self) -> &History {
-        &self.run.history
-    }
-
-    /// The counters of the loop.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.run.progress.counters
+    /// All hooks of this type, in the order in which they were added.
+    pub fn hooks<H: Send + 'static>(&self) -> impl Iterator<Item = &H> {
+        self.run.values()
     }
 }
 

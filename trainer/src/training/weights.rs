@@ -8,6 +8,7 @@ use crate::checkpoint::{LoadWeights, Loaded, weights};
 use crate::error::Result;
 use crate::io::files::in_file;
 
+/// # Weights
 impl<T: Task> Trainer<T> {
     /// Atomically writes the variables of the task, buffers included, as a `safetensors` file,
     /// which Python reads as a `state_dict`. An existing file is replaced if it is a `safetensors`

@@ -75,6 +75,7 @@ pub enum BatchSizeLimit {
     Max,
 }
 
+/// # Finding a batch size
 impl<T: Task> Trainer<T> {
     /// Finds the largest batch size that fits into memory: trains on a few batches of each size,
     /// doubles the size until the memory runs out, and then bisects the interval between the last

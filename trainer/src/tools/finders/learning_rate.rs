@@ -93,6 +93,7 @@ impl FindLr {
     }
 }
 
+/// # Finding a learning rate
 impl<T: Task> Trainer<T> {
     /// Runs a learning-rate range test (Smith, *Cyclical Learning Rates for Training Neural
     /// Networks*, 2017): trains for a number of steps with an exponentially growing learning rate,

@@ -17,6 +17,7 @@ use crate::training::Trainer;
 use crate::training::run_folder;
 use crate::training::task::Task;
 
+/// # Another run from a batch on
 impl<T: Task> Trainer<T> {
     /// Begins another run, in the folder `into`, with the state that a recorded run had before its
     /// training batch `batch`, to answer the question: what if the program had been another one

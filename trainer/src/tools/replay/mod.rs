@@ -38,6 +38,7 @@ pub struct Replayed {
     pub summary: Summary,
 }
 
+/// # Replays
 impl<T: Task> Trainer<T> {
     /// Trains the training batches `batches` of a recorded run again, and those between the
     /// checkpoint before them and their beginning, with the hooks of this trainer: for example with

@@ -54,6 +54,7 @@ impl Request {
     }
 }
 
+/// # Replays that the environment requests
 impl<T: Task> Trainer<T> {
     /// [Replays](Trainer::replay) what the environment variable `TRAINER_REPLAY` requests, such as
     /// `runs/0007@4170..4175`, and prints a line about the result. Returns whether the variable is

@@ -13,6 +13,7 @@ use crate::run::replay::Replay;
 use crate::training::Trainer;
 use crate::training::task::Task;
 
+/// # Verifying a certificate
 impl<T: Task> Trainer<T> {
     /// Trains one stretch of a run again that has a [certificate](crate::loggers::Certificate), and
     /// compares the result with it: the losses and the data of the batches, and the state after the

@@ -119,6 +119,7 @@ impl fmt::Display for GoldenCheck {
     }
 }
 
+/// # Locking the first steps
 impl<T: Task> Trainer<T> {
     /// Trains the first steps, and compares their losses and the weights after each of them with a
     /// golden, a text file in the repository of the program. It finds what a

@@ -26,6 +26,7 @@ const TAPE: &str = "trainer::loggers::TapeFile";
 /// The maximum number of differences that an error lists.
 const MAX_LISTED: usize = 50;
 
+/// # Locking what runs
 impl<T: Task> Trainer<T> {
     /// Compares the hooks and the settings of this trainer with a lock, a text file in the
     /// repository of the program, so that a review sees what an update of a crate of hooks changes.
