@@ -5,6 +5,7 @@ use plugin as _;
 mod activation_checkpointing;
 mod allocation;
 mod amp;
+mod api_docs;
 mod around;
 mod averaging;
 mod bad_input;
@@ -19,7 +20,6 @@ mod cli;
 mod collectives;
 #[cfg(unix)]
 mod comparison;
-mod context_docs;
 mod data;
 mod describe;
 mod describe_terminal;

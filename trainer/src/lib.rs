@@ -62,8 +62,71 @@
 //! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and
 //!    [`predict`](Trainer::predict) run the loop over a [loader](data::Loader).
 //!
-//! The [guide] has a page for each subject. Coming from another framework? [`migration`] maps its
-//! names to ours and lists the differences.
+//! # The guide
+//!
+//! The [guide] has a page for each subject:
+//!
+//! - **the loop**: [hooks](guide::hooks), [lifecycle](guide::lifecycle),
+//!   [training](guide::training), [errors](guide::errors), [testing](guide::testing);
+//! - **models and data**: [modules](guide::modules), [data](guide::data),
+//!   [optimizers](guide::optimizers), [metrics](guide::metrics),
+//!   [fine-tuning](guide::fine_tuning), [models](guide::models);
+//! - **runs**: [settings](guide::settings), [records](guide::records), [runs](guide::runs),
+//!   [checkpoints](guide::checkpoints), [watching](guide::watching),
+//!   [profiling](guide::profiling), [tapes and locks](guide::tape);
+//! - **hardware**: [GPUs](guide::gpus), [several processes](guide::distributed).
+//!
+//! Coming from another framework? [`migration`] maps its names to ours and lists the differences.
+//!
+//! # Installation
+//!
+//! ```toml
+//! [dependencies]
+//! trainer = "0.1"
+//! ```
+//!
+//! `tch` is re-exported by the [`prelude`], so a program does not list it. Its libtorch is not part
+//! of the crate. One of these provides it:
+//!
+//! - `export LIBTORCH=<folder>`, the folder with the `include` and `lib` of libtorch 2.13.0;
+//! - `export LIBTORCH_USE_PYTORCH=1`, for the torch 2.13.0 of the `python3` on the path;
+//! - the feature `download-libtorch`, with which the build downloads it;
+//! - `make libtorch` in a copy of the repository, for the programs of its workspace.
+//!
+//! A build that finds none ends with "Cannot find a libtorch install". A program that is started by
+//! its path, and not by cargo, finds the library through `LD_LIBRARY_PATH=$LIBTORCH/lib`, or
+//! through an rpath that its build script adds; it reads the folder from the environment variable
+//! `DEP_TRAINER_LIBTORCH_LIB`.
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `cli` | [`cli`](guide::settings): the settings of a program from a file and the command line |
+//! | `csv` | rows of CSV files as [data](guide::data) |
+//! | `dashboard` | the hook `Dashboard`, which shows the run in the whole terminal |
+//! | `distributed` | training in [several processes](guide::distributed), with libtorch's c10d |
+//! | `doc-only` | builds without libtorch, for `cargo check` and `cargo doc` only |
+//! | `download-libtorch` | the download of libtorch by `tch`, on systems that `make libtorch` does not support |
+//! | `image` | folders of images as [data](guide::data) |
+//! | `mlflow` | the logger `MlFlow`, for an MLflow server |
+//! | `nccl` | gradients on GPUs are averaged through NCCL; needs a libtorch for CUDA, and the headers of CUDA and NCCL |
+//! | `nvml` | the monitor of NVIDIA GPUs, which needs their driver at run time |
+//! | `parquet` | parquet files as [data](guide::data); compiles zstd, in C |
+//! | `system` | the monitor of the process and the machine |
+//! | `tar` | tar files as [data](guide::data), in the layout of WebDataset |
+//! | `tracing` | [spans](guide::profiling) of the crate `tracing` for operations and hooks |
+//!
+//! # Compatibility
+//!
+//! - **Rust** 1.95 or newer, and a C++ compiler.
+//! - **libtorch** 2.13.0 exactly, through `tch` 0.26. `tch` is part of the public API: a release for
+//!   another version of it is a breaking one.
+//! - **Linux** on x86-64 is what the tests run on. On other systems, use the feature
+//!   `download-libtorch`; `distributed` has only been built on Linux.
+//! - **NVIDIA GPUs** need a driver for CUDA 13: see [GPUs](guide::gpus).
 //!
 //! # Name the crates that hooks come from
 //!
@@ -72,6 +135,9 @@
 //! [`require_crate`](TrainerBuilder::require_crate), which makes [`build`](TrainerBuilder::build)
 //! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
 //! libraries and on libraries that are loaded at run time.
+
+// docs.rs marks the items that need a feature.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 // Lets macro-generated paths (`::trainer::…`) resolve inside this crate as well.
 extern crate self as trainer;

@@ -1,7 +1,8 @@
-//! The docs of the methods of `Cx` say when each can be called, and its page has a heading for each
-//! group of methods.
+//! The reference of the crate: the docs of the methods of `Cx` say when each can be called, the page
+//! of a type with many methods has a heading for each group of them, and the crate's page lists its
+//! features.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -152,4 +153,21 @@ impl<P> Cx<P> {
     let [method] = &methods[..] else { panic!("{methods:?}") };
     assert_eq!(method.documented, ["HasBatch"]);
     assert_eq!(expected(method, &traits()), ["HasLoss", "OnAllRanks"]);
+}
+
+#[test]
+fn the_page_of_the_crate_lists_each_feature() {
+    let manifest = include_str!("../../trainer/Cargo.toml");
+    let features = manifest.lines().skip_while(|line| *line != "[features]").skip(1);
+    let features = features.take_while(|line| !line.starts_with('[')).filter_map(|line| {
+        let (name, _) = line.split_once(" = ")?;
+        (!name.starts_with('#')).then_some(name)
+    });
+    let page = include_str!("../../trainer/src/lib.rs").lines();
+    let rows = page.skip_while(|line| *line != "//! # Features").skip(1);
+    let rows = rows.take_while(|line| !line.starts_with("//! # "));
+    let rows = rows.filter_map(|line| line.strip_prefix("//! | `")?.split('`').next());
+    let [listed, declared]: [BTreeSet<&str>; 2] = [rows.collect(), features.collect()];
+    assert!(declared.len() > 10, "{declared:?}");
+    assert_eq!(listed, declared);
 }
