@@ -62,6 +62,14 @@
 //! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and
 //!    [`predict`](Trainer::predict) run the loop over a [loader](data::Loader).
 //!
+//! # Name the crates that hooks come from
+//!
+//! Rust does not link a crate that the program does not name. A program that only lists a crate of
+//! hooks in its `Cargo.toml` does not have its hooks: write `use that_crate as _;`, and
+//! [`require_crate`](TrainerBuilder::require_crate), which makes [`build`](TrainerBuilder::build)
+//! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
+//! libraries and on libraries that are loaded at run time.
+//!
 //! # The guide
 //!
 //! The [guide] has a page for each subject:
@@ -109,10 +117,10 @@
 //! | `dashboard` | the hook `Dashboard`, which shows the run in the whole terminal |
 //! | `distributed` | training in [several processes](guide::distributed), with libtorch's c10d |
 //! | `doc-only` | builds without libtorch, for `cargo check` and `cargo doc` only |
-//! | `download-libtorch` | the download of libtorch by `tch`, on systems that `make libtorch` does not support |
+//! | `download-libtorch` | the download of libtorch by `tch`, during the build |
 //! | `image` | folders of images as [data](guide::data) |
 //! | `mlflow` | the logger `MlFlow`, for an MLflow server |
-//! | `nccl` | gradients on GPUs are averaged through NCCL; needs a libtorch for CUDA, and the headers of CUDA and NCCL |
+//! | `nccl` | gradients of several GPUs through NCCL; needs the headers of CUDA and NCCL |
 //! | `nvml` | the monitor of NVIDIA GPUs, which needs their driver at run time |
 //! | `parquet` | parquet files as [data](guide::data); compiles zstd, in C |
 //! | `system` | the monitor of the process and the machine |
@@ -127,14 +135,6 @@
 //! - **Linux** on x86-64 is what the tests run on. On other systems, use the feature
 //!   `download-libtorch`; `distributed` has only been built on Linux.
 //! - **NVIDIA GPUs** need a driver for CUDA 13: see [GPUs](guide::gpus).
-//!
-//! # Name the crates that hooks come from
-//!
-//! Rust does not link a crate that the program does not name. A program that only lists a crate of
-//! hooks in its `Cargo.toml` does not have its hooks: write `use that_crate as _;`, and
-//! [`require_crate`](TrainerBuilder::require_crate), which makes [`build`](TrainerBuilder::build)
-//! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
-//! libraries and on libraries that are loaded at run time.
 
 // docs.rs marks the items that need a feature.
 #![cfg_attr(docsrs, feature(doc_cfg))]
