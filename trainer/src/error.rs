@@ -227,6 +227,24 @@ impl fmt::Display for Location {
 }
 
 /// The error of a hook, and where it occurred.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// let mut trainer = Trainer::builder(task)
+///     .optimizer(Sgd::new(0.1))
+///     .on::<AfterLoss>("refuse", |_| Err(Error::msg("no")))
+///     .build()?;
+/// let Err(Error::Hook(error)) = trainer.fit(&mut train, None) else { panic!("the hook fails") };
+/// assert_eq!(error.location.moment, "after_loss");
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct HookError {
@@ -395,6 +413,20 @@ impl fmt::Display for CleanupErrors<'_> {
 }
 
 /// The mistakes that prevented a trainer from being built.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let built = Trainer::builder(task).optimizer(Sgd::new(-0.1)).epochs(0).build();
+/// let Err(Error::Build(error)) = built else { panic!("two settings are invalid") };
+/// assert_eq!(error.mistakes.len(), 2);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BuildError {

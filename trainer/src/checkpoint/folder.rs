@@ -18,6 +18,18 @@ use crate::io::files::{Lock, name_of};
 /// `step-00000400` or with the temporary names of checkpoints that are being written
 /// (`.writing-step-00000400-1`), replaced (`step-00000400.replaced`) or removed
 /// (`.removing-step-00000400-1`), and then the folders that are empty; it follows no links.
+///
+/// ```
+/// use trainer::checkpoint::CheckpointFolder;
+///
+/// # let path = std::env::temp_dir().join(format!("trainer-folder-{}", std::process::id()));
+/// let folder = CheckpointFolder::lock(&path)?;
+/// assert!(folder.steps().is_empty());
+/// assert!(folder.step(400).ends_with("step-00000400")); // for `Cx::save_checkpoint`
+/// # drop(folder);
+/// # std::fs::remove_dir_all(path)?;
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct CheckpointFolder {
     path: PathBuf,

@@ -110,6 +110,16 @@ impl fmt::Debug for LoadWeights<'_> {
 }
 
 /// The result of loading weights.
+///
+/// ```
+/// use trainer::checkpoint::LoadWeights;
+/// # use trainer::prelude::*;
+/// # fn load(trainer: &mut Trainer<impl Task>) -> Result<()> {
+/// let loaded = trainer.load_weights("pretrained.safetensors", &LoadWeights::new().partial(true))?;
+/// println!("{} loaded, missing: {}", loaded.loaded.len(), loaded.missing.join(", "));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Loaded {

@@ -90,8 +90,11 @@ pub fn horizontal_flip(image: &Tensor, probability: f64, rng: &mut RowRng) -> Re
 ///
 /// # Errors
 ///
-/// Returns an error if there is not one mean and one standard deviation for each channel, if a
-/// standard deviation is 0, or if the tensor is not an image.
+/// Returns an error if
+///
+/// - there is not one mean and one standard deviation for each channel;
+/// - a standard deviation is 0;
+/// - the tensor is not an image.
 pub fn normalize(image: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     let (channels, ..) = sizes(image, "normalize")?;
     if mean.len() as i64 != channels || std.len() as i64 != channels || std.contains(&0.0) {

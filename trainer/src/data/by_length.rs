@@ -28,6 +28,17 @@ const ROWS_PER_TASK: usize = 32;
 /// yet. A checkpoint stores which these are; a resumed run reads them again, and nothing else that
 /// came before. Several ranks form the same batches, for which each of them reads all rows, and
 /// then divide each batch.
+///
+/// ```
+/// use trainer::data::{Sequence, Sequences};
+/// use trainer::prelude::*;
+///
+/// let texts: Vec<Sequence> = (1..100).map(|length| vec![7; length % 12 + 1].into()).collect();
+/// let mut train = DataLoader::new(texts).batch_size(4).shuffle(42).by_length(&[4, 8, 12], Sequence::len);
+/// let batch: Sequences = train.batches(0, 0)?.next().expect("there is a batch")?;
+/// assert!(batch.tokens.size()[1] <= 12);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 pub struct ByLength<D, G> {
     loader: DataLoader<D>,
     grouping: G,

@@ -9,6 +9,16 @@ use crate::distributed::Share;
 use crate::error::{Error, Result};
 
 /// A loader that takes its batches from a closure: see [`from_fn`].
+///
+/// ```
+/// use trainer::data::from_fn;
+/// use trainer::prelude::*;
+///
+/// let batches = from_fn(|epoch| (0..10).map(move |n| Tensor::from(epoch as i64 * 10 + n)));
+/// let mut train = batches.with_len(10).deterministic(true); // for fractions, and for an exact resume
+/// assert_eq!(Loader::<Tensor>::len(&train), Some(10));
+/// # let _: &mut dyn Loader<Tensor> = &mut train;
+/// ```
 pub struct FromFn<F, I> {
     batches: F,
     len: Option<u64>,

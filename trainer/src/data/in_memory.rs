@@ -35,8 +35,11 @@ impl<D: Rows> InMemory<D> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `data` contains no tensors, if they do not all have the same number of
-    /// rows, or if one has no dimensions.
+    /// Returns an error if
+    ///
+    /// - `data` contains no tensors;
+    /// - they do not all have the same number of rows;
+    /// - one has no dimensions.
     pub fn new(data: D) -> Result<Self> {
         let rows = usize::try_from(data.rows()?).unwrap_or(0);
         Ok(InMemory { data, sampler: BatchSampler::new(rows) })

@@ -14,6 +14,15 @@ use crate::error::{Error, Result};
 use crate::libtorch::{self, Event, cuda};
 
 /// A loader whose batches are produced on a background thread: see [`Loader::prefetch`].
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// let data = Tensor::arange(64, (Kind::Float, Device::Cpu));
+/// let mut train = InMemory::new(data)?.batch_size(16).prefetch(2);
+/// assert_eq!(train.batches(0, 0)?.count(), 4);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Prefetch<L> {
     loader: Arc<Mutex<L>>,

@@ -10,6 +10,15 @@ use crate::error::{Error, Result};
 pub const IGNORED: i64 = -100;
 
 /// The tokens of one text, and what a language model is to predict after each.
+///
+/// ```
+/// use trainer::data::{IGNORED, Sequence};
+///
+/// let text = Sequence::new(vec![5, 6, 7]);
+/// assert_eq!(text.targets(), [6, 7, IGNORED]);
+/// let chat = Sequence::answer(&[1, 2], &[3, 4]); // only the answer is learned
+/// assert_eq!((chat.tokens(), chat.targets()), (&[1, 2, 3, 4][..], &[IGNORED, 3, 4, IGNORED][..]));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
     tokens: Vec<i64>,
@@ -92,6 +101,18 @@ impl From<Vec<i64>> for Sequence {
 /// several [packed](crate::data::DataLoader::pack) into each row.
 ///
 /// All tensors are `Int64 [rows, length]`.
+///
+/// ```
+/// use trainer::data::{Sequence, Sequences};
+/// use trainer::prelude::*;
+///
+/// let texts = vec![Sequence::new(vec![5, 6, 7]), Sequence::new(vec![8, 9])];
+/// let mut train = DataLoader::new(texts).batch_size(2).by_length(&[4], Sequence::len);
+/// let batch: Sequences = train.batches(0, 0)?.next().expect("there is a batch")?;
+/// assert_eq!(batch.tokens.size(), [2, 3]);
+/// assert_eq!(batch.weight(), 3.0); // the tokens that have a target
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Debug, crate::data::Batch, crate::data::Rows)]
 #[batch(crate = crate)]
 pub struct Sequences {

@@ -8,6 +8,15 @@ use crate::distributed::Share;
 use crate::error::Result;
 
 /// A loader whose batches are divided among the ranks: see [`Loader::sliced`].
+///
+/// ```
+/// use trainer::data::from_fn;
+/// use trainer::prelude::*;
+///
+/// // The closure yields the same batches on every rank; each rank processes its rows of them.
+/// let train = from_fn(|epoch| (0..10).map(move |n| Tensor::from_slice(&[epoch as i64, n]))).sliced();
+/// # let _: &dyn Loader<Tensor> = &train;
+/// ```
 #[derive(Debug)]
 pub struct Sliced<L> {
     loader: L,
@@ -65,6 +74,17 @@ impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
 }
 
 /// A loader that yields different batches on each rank: see [`Loader::per_rank`].
+///
+/// ```
+/// use trainer::data::from_fn;
+/// use trainer::prelude::*;
+///
+/// // The program reads other data on each rank, which is a batch of that rank alone.
+/// let file = format!("part-{}.txt", std::env::var("RANK").unwrap_or("0".to_owned()));
+/// let train = from_fn(move |_| std::fs::read(&file).map(|bytes| Tensor::from_slice(&bytes)).into_iter());
+/// let train = train.per_rank();
+/// # let _: &dyn Loader<Tensor> = &train;
+/// ```
 #[derive(Debug)]
 pub struct PerRank<L>(L);
 

@@ -54,8 +54,11 @@ impl Reducer {
     ///
     /// # Errors
     ///
-    /// Returns an error if the dtype is neither [`Kind::BFloat16`] nor [`Kind::Half`], if this was
-    /// called before, or if this process has disconnected from the other ranks.
+    /// Returns an error if
+    ///
+    /// - the dtype is neither [`Kind::BFloat16`] nor [`Kind::Half`];
+    /// - this was called before;
+    /// - this process has disconnected from the other ranks.
     pub fn compress(&self, kind: Kind) -> Result<()> {
         match (kind, &self.linked) {
             (Kind::BFloat16 | Kind::Half, None) => Ok(()),

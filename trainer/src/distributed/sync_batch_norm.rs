@@ -20,6 +20,15 @@ use crate::libtorch::dist::BatchNorm;
 /// the layer is called in [`Task::pred`](crate::Task::pred) and the loss depends on it. A rank
 /// without rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that the
 /// loss calls waits for this rank until the timeout.
+///
+/// ```
+/// use trainer::distributed::sync_batch_norm;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let norm = sync_batch_norm(vs.root() / "norm", 8, Default::default());
+/// let output = Tensor::randn([16, 8], (Kind::Float, Device::Cpu)).apply_t(&norm, true);
+/// ```
 #[derive(Debug)]
 pub struct SyncBatchNorm {
     norm: nn::BatchNorm,

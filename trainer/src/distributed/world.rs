@@ -92,10 +92,14 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error if the launch has fewer than two processes or an invalid rank, if the other
-    /// processes do not join within the timeout, if the store at the address belongs to another
-    /// [job](Launch::job), if this process may not open enough files, if this crate was built
-    /// without the feature `distributed`, or in a hook that runs on rank 0 only.
+    /// Returns an error
+    ///
+    /// - if the launch has fewer than two processes or an invalid rank;
+    /// - if the other processes do not join within the timeout;
+    /// - if the store at the address belongs to another [job](Launch::job);
+    /// - if this process may not open enough files;
+    /// - if this crate was built without the feature `distributed`;
+    /// - in a hook that runs on rank 0 only.
     pub fn join(launch: &Launch) -> Result<Self> {
         join::join(launch).map(|links| World { links: Some(links) })
     }
@@ -152,10 +156,13 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns an error that says where each rank is if the ranks do not call the same collective.
-    /// Also returns an error if another rank failed, died or did not call this within the timeout,
-    /// if this process has disconnected from the other ranks after an error, in a hook that runs on
-    /// rank 0 only, or on another thread than that of the running entry point.
+    /// Returns an error
+    ///
+    /// - if the ranks do not call the same collective; the error says where each rank is;
+    /// - if another rank failed, died or did not call this within the timeout;
+    /// - if this process has disconnected from the other ranks after an error;
+    /// - in a hook that runs on rank 0 only;
+    /// - on another thread than that of the running entry point.
     #[track_caller]
     pub fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
         let Some(links) = self.linked("all_reduce")? else { return Ok(()) };

@@ -11,6 +11,27 @@ use crate::model::vars::Vars;
 ///
 /// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are built on it; they
 /// differ in when, and with which weight, they [`update`](Averages::update) it.
+///
+/// ```
+/// use trainer::Averages;
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+/// let mut averages = Averages::default();
+/// averages.update(trainer.vars(), 1.0, false)?; // copies the weights
+/// trainer.fit(&mut train, None)?;
+/// averages.update(trainer.vars(), 0.5, false)?; // the mean of both
+/// averages.swap_in(trainer.vars())?;
+/// trainer.validate(&mut train)?;
+/// averages.swap_out(trainer.vars())?;
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct Averages {
     names: Vec<String>,

@@ -228,6 +228,16 @@ impl State for Ema {
 /// model's running statistics of batch norm, which do not fit the averaged weights, unless
 /// [`update_batch_norm`](crate::TrainerBuilder::update_batch_norm) computes them from the training
 /// data, or [`buffers`](Swa::buffers) averages them.
+///
+/// ```no_run
+/// use trainer::hooks::Swa;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let builder = Trainer::builder(task).optimizer(Sgd::new(0.05)).epochs(10);
+/// let trainer = builder.hook(Swa::from_epoch(7)).build()?; // averages epochs 7, 8 and 9
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Swa {
     from_epoch: u64,

@@ -16,6 +16,16 @@ use crate::prelude::*;
 /// are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs `after =
 /// trainer::stages::Clipping`: otherwise its replacement would omit the clipping, which is an
 /// error.
+///
+/// ```no_run
+/// use trainer::hooks::ClipGradNorm;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let builder = Trainer::builder(task).optimizer(AdamW::new(1e-3));
+/// let trainer = builder.hook(ClipGradNorm::new(1.0)).build()?; // or `.clip_grad_norm(1.0)`
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ClipGradNorm {
     max_norm: f64,
@@ -30,6 +40,16 @@ pub struct ClipGradNorm {
 /// direction of the gradient, which [`ClipGradNorm`] keeps.
 ///
 /// It clips before [`ClipGradNorm`] does, in the same stage.
+///
+/// ```no_run
+/// use trainer::hooks::ClipGradValue;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let builder = Trainer::builder(task).optimizer(AdamW::new(1e-3));
+/// let trainer = builder.hook(ClipGradValue::new(0.5)).build()?; // or `.clip_grad_value(0.5)`
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ClipGradValue {
     max_value: f64,

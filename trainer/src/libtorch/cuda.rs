@@ -113,6 +113,17 @@ fn of(found: trainer_sys::CudaSupport) -> CudaSupport {
 }
 
 /// The memory of a CUDA device in bytes, as libtorch's allocator counts it.
+///
+/// ```
+/// use trainer::cuda;
+/// use trainer::prelude::*;
+///
+/// # fn print(device: Device) -> Result<()> {
+/// let memory = cuda::memory(device)?;
+/// println!("{} MB, at most {} MB", memory.allocated / 1_000_000, memory.peak_allocated / 1_000_000);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaMemory {

@@ -12,6 +12,15 @@ use crate::moments::counters::Counters;
 use crate::values::float::readable;
 
 /// Reduced metrics by name, `phase/name`: `train/loss`, `valid/accuracy`.
+///
+/// ```
+/// use trainer::Metrics;
+///
+/// let metrics: Metrics = [("valid/loss".to_owned(), 0.25)].into_iter().collect();
+/// assert_eq!(metrics["valid/loss"], 0.25);
+/// assert_eq!(metrics.get("valid/accuracy"), None);
+/// assert_eq!(metrics.to_string(), "valid/loss 0.2500");
+/// ```
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Metrics(Vec<(String, f64)>);
 
@@ -214,6 +223,22 @@ impl Index<&str> for History {
 }
 
 /// The result of an entry point of the trainer.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+/// let summary = trainer.fit(&mut train, None)?;
+/// println!("{} epochs: {}", summary.history.len(), summary.metrics);
+/// assert!(summary.warnings.is_empty());
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Summary {

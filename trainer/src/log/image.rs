@@ -7,6 +7,16 @@ use tch::{Device, Kind, Tensor};
 use crate::error::{Error, Result};
 
 /// An image with 8 bits per channel.
+///
+/// ```
+/// use trainer::Image;
+///
+/// let image = Image { width: 2, height: 1, channels: 1, pixels: vec![0, 255] };
+/// let enlarged = image.enlarged(16);
+/// assert_eq!((enlarged.width, enlarged.height), (16, 8));
+/// assert!(enlarged.png()?.starts_with(b"\x89PNG"));
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// The width in pixels.
@@ -30,8 +40,11 @@ impl Image {
     ///
     /// # Errors
     ///
-    /// Returns an error if the width or the height is 0, if the number of channels is not 1, 3 or
-    /// 4, or if the length of `pixels` does not match them.
+    /// Returns an error if
+    ///
+    /// - the width or the height is 0;
+    /// - the number of channels is not 1, 3 or 4;
+    /// - the length of `pixels` does not match them.
     pub fn png(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.width, self.height);

@@ -326,10 +326,15 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// Returns an error if a tensor cannot be read, if the collective fails, or if, in a pass, a
-    /// rank has not logged a name that another has, or has logged it with another reduction. Names
-    /// logged by hooks on rank 0 only are not compared. A rank that logged nothing else is not
-    /// compared either, because it had no data.
+    /// Returns an error if
+    ///
+    /// - a tensor cannot be read;
+    /// - the collective fails;
+    /// - in a pass, a rank has not logged a name that another has, or has logged it with another
+    ///   reduction.
+    ///
+    /// Names logged by hooks on rank 0 only are not compared. A rank that logged nothing else is
+    /// not compared either, because it had no data.
     pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
         if world.is_solo() {
             return Ok(());

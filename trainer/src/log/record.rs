@@ -14,6 +14,20 @@ use crate::phase::{Phase, PhaseSet};
 
 /// A set of logged values that loggers receive together: those logged since the previous record, or
 /// the metrics of a pass over data. [`Cx::record`](crate::Cx::record) returns it at `after_record`.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// /// Prints each number as it is recorded.
+/// #[hook]
+/// fn print_record(cx: &Cx<AfterRecord>) {
+///     let record = cx.record();
+///     for (name, value) in record.scalars() {
+///         println!("{} {name} {value}", record.counters().optimizer_steps);
+///     }
+/// }
+/// # fn main() {}
+/// ```
 #[derive(Clone, Debug)]
 pub struct Record {
     pub(crate) counters: Counters,

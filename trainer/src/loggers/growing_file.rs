@@ -167,9 +167,12 @@ impl GrowingFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file contains data of an earlier run that is not resumed, if it is
-    /// not a regular file, if it cannot be written, or if it belongs in a run folder and the run
-    /// has none.
+    /// Returns an error if
+    ///
+    /// - the file contains data of an earlier run that is not resumed;
+    /// - it is not a regular file;
+    /// - it cannot be written;
+    /// - it belongs in a run folder and the run has none.
     pub fn begin<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.is_off = cx.is_fast_dev_run();
         if self.is_off {

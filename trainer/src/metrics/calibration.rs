@@ -29,6 +29,16 @@ pub enum CalibrationNorm {
 /// Use this when the probabilities themselves are used, and not only the most likely class.
 ///
 /// The state has three numbers for each bin, so it does not grow with the data.
+///
+/// ```
+/// use trainer::metrics::{Metric, CalibrationError};
+/// use trainer::tch::Tensor;
+///
+/// let mut error = CalibrationError::binary();
+/// error.update(&Tensor::from_slice(&[0.9, 0.9]), &Tensor::from_slice(&[1i64, 0]))?;
+/// assert!((error.compute()?.double_value(&[]) - 0.4).abs() < 1e-6); // 0.9, but 1 of 2 is positive
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct CalibrationError {
     classes: Classes,

@@ -150,6 +150,17 @@ pub enum Normalize {
 /// [`per_class`](Metric::per_class) was called. In the image, the rows are the targets, the columns
 /// the predictions, and a cell is the darker, the greater its share of the row.
 /// [`MetricHook::value`](super::MetricHook::value) returns the matrix.
+///
+/// ```
+/// use trainer::metrics::{Metric, ConfusionMatrix};
+/// use trainer::tch::Tensor;
+///
+/// let mut matrix = ConfusionMatrix::multiclass(3);
+/// matrix.update(&Tensor::from_slice(&[0i64, 2, 1]), &Tensor::from_slice(&[0i64, 2, 2]))?;
+/// let matrix = matrix.compute()?;
+/// assert_eq!(matrix.double_value(&[2, 1]), 1.0); // once, class 1 was predicted for class 2
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ConfusionMatrix {
     confusion: Confusion,
@@ -243,6 +254,16 @@ pub enum KappaWeights {
 /// torchmetrics' `CohenKappa`. The value is NaN if all predictions and targets belong to one class.
 ///
 /// Use this when you want the agreement beyond chance, as between two annotators.
+///
+/// ```
+/// use trainer::metrics::{Metric, CohenKappa};
+/// use trainer::tch::Tensor;
+///
+/// let mut kappa = CohenKappa::binary();
+/// kappa.update(&Tensor::from_slice(&[1i64, 0, 1, 1]), &Tensor::from_slice(&[1i64, 0, 0, 1]))?;
+/// assert!((kappa.compute()?.double_value(&[]) - 0.5).abs() < 1e-6);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct CohenKappa {
     confusion: Confusion,
@@ -299,6 +320,16 @@ confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&
 /// its results for matrices in which a row or a column is 0.
 ///
 /// Use this when you want one number for a whole confusion matrix, also if the classes are unequal.
+///
+/// ```
+/// use trainer::metrics::{Metric, Matthews};
+/// use trainer::tch::Tensor;
+///
+/// let mut matthews = Matthews::binary();
+/// matthews.update(&Tensor::from_slice(&[1i64, 0, 1, 1]), &Tensor::from_slice(&[1i64, 0, 0, 1]))?;
+/// assert!((matthews.compute()?.double_value(&[]) - 1.0 / 3.0_f64.sqrt()).abs() < 1e-6);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Matthews {
     confusion: Confusion,

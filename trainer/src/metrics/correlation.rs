@@ -35,6 +35,16 @@ fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) ->
 /// value is NaN if predictions or targets are constant. The state has ten numbers for each batch
 /// and output, from which means and variances are combined without loss of precision (Chan, Golub
 /// and LeVeque, 1979).
+///
+/// ```
+/// use trainer::metrics::{Metric, Pearson};
+/// use trainer::tch::Tensor;
+///
+/// let mut pearson = Pearson::new();
+/// pearson.update(&Tensor::from_slice(&[1.0, 2.0, 3.0]), &Tensor::from_slice(&[1.0, 3.0, 2.0]))?;
+/// assert!((pearson.compute()?.double_value(&[]) - 0.5).abs() < 1e-6);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Pearson {
     states: States,
@@ -162,6 +172,16 @@ impl Metric for Pearson {
 ///
 /// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All
 /// predictions and targets are kept, unless [`thresholds`](Spearman::thresholds) bounds the state.
+///
+/// ```
+/// use trainer::metrics::{Metric, Spearman};
+/// use trainer::tch::Tensor;
+///
+/// let mut spearman = Spearman::new();
+/// spearman.update(&Tensor::from_slice(&[1.0, 2.0, 30.0]), &Tensor::from_slice(&[0.1, 0.2, 0.3]))?;
+/// assert!((spearman.compute()?.double_value(&[]) - 1.0).abs() < 1e-6); // the same order
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Spearman {
     thresholds: Option<(usize, Range<f64>)>,

@@ -332,6 +332,16 @@ curve! {
     /// rare, use [`AveragePrecision`].
     ///
     /// Scores are probabilities or [logits](Auroc::logits).
+    ///
+    /// ```
+    /// use trainer::metrics::{Metric, Auroc};
+    /// use trainer::tch::Tensor;
+    ///
+    /// let mut auroc = Auroc::binary();
+    /// auroc.update(&Tensor::from_slice(&[0.1, 0.4, 0.35, 0.8]), &Tensor::from_slice(&[0i64, 0, 1, 1]))?;
+    /// assert_eq!(auroc.compute()?.double_value(&[]), 0.75); // 3 of 4 pairs are in order
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
     Auroc, "auroc", "AUROC",
     |this, class| class.ranking.auroc([class.positives, class.negatives], this.thresholds.is_none())
 }
@@ -344,6 +354,16 @@ curve! {
     ///
     /// Use this when the scores rank samples, or the threshold is chosen later, and positives are
     /// rare.
+    ///
+    /// ```
+    /// use trainer::metrics::{Metric, AveragePrecision};
+    /// use trainer::tch::Tensor;
+    ///
+    /// let mut precision = AveragePrecision::binary();
+    /// precision.update(&Tensor::from_slice(&[0.1, 0.4, 0.35, 0.8]), &Tensor::from_slice(&[0i64, 0, 1, 1]))?;
+    /// assert!((precision.compute()?.double_value(&[]) - 5.0 / 6.0).abs() < 1e-6);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
     AveragePrecision, "average_precision", "AveragePrecision",
     |this, class| class.ranking.average_precision(|tp| match this.thresholds {
         Some(_) if class.positives == 0.0 => 0.0,

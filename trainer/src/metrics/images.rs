@@ -19,6 +19,17 @@ use crate::error::Result;
 /// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are
 /// labels of shape `[n, …]`. The value is the mean of the scores of the images. An image without
 /// any of the classes has no score and is left out.
+///
+/// ```
+/// use trainer::metrics::{Metric, Dice};
+/// use trainer::tch::Tensor;
+///
+/// let mut dice = Dice::new(2);
+/// dice.update(&Tensor::from_slice2(&[[0i64, 1, 1, 0]]), &Tensor::from_slice2(&[[0i64, 1, 0, 0]]))?;
+/// let of_classes = [0.8, 2.0 / 3.0]; // 2 · 2 / (2 + 3) and 2 · 1 / (2 + 1)
+/// assert!((dice.compute()?.double_value(&[]) - (of_classes[0] + of_classes[1]) / 2.0).abs() < 1e-6);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Dice {
     classes: Classes,
@@ -181,6 +192,16 @@ impl Metric for Dice {
 ///
 /// Use this when you reconstruct images, and the errors of single pixels count. If their structure
 /// counts more, use [`Ssim`].
+///
+/// ```
+/// use trainer::metrics::{Metric, Psnr};
+/// use trainer::tch::Tensor;
+///
+/// let mut psnr = Psnr::new(1.0); // for values from 0 to 1
+/// psnr.update(&Tensor::from_slice(&[0.5, 0.3]), &Tensor::from_slice(&[0.4, 0.2]))?;
+/// assert!((psnr.compute()?.double_value(&[]) - 20.0).abs() < 1e-6);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Psnr {
     data_range: f64,
@@ -241,6 +262,17 @@ impl Metric for Psnr {
 ///
 /// Predictions and targets have shape `[n, channels, height, width]`. The value is the mean over
 /// the images.
+///
+/// ```
+/// use trainer::metrics::{Metric, Ssim};
+/// use trainer::prelude::*;
+///
+/// let images = Tensor::rand([2, 3, 32, 32], (Kind::Float, Device::Cpu));
+/// let mut ssim = Ssim::new(1.0); // for values from 0 to 1
+/// ssim.update(&images, &images)?;
+/// assert!((ssim.compute()?.double_value(&[]) - 1.0).abs() < 1e-4);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Ssim {
     data_range: f64,

@@ -18,6 +18,16 @@ use crate::error::Result;
 ///
 /// For images, predictions are scores of shape `[n, classes, height, width]` and targets have shape
 /// `[n, height, width]`. All pixels have the same weight.
+///
+/// ```
+/// use trainer::metrics::{Metric, Jaccard};
+/// use trainer::tch::Tensor;
+///
+/// let mut jaccard = Jaccard::binary();
+/// jaccard.update(&Tensor::from_slice(&[0.9, 0.8, 0.1]), &Tensor::from_slice(&[1i64, 0, 1]))?;
+/// assert!((jaccard.compute()?.double_value(&[]) - 1.0 / 3.0).abs() < 1e-6);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Jaccard {
     confusion: Confusion,

@@ -190,9 +190,13 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the settings are invalid, or if the shapes, dtypes or devices of the
-    /// tensors do not match, or if the metric [needs groups](Metric::needs_groups). For data on the
-    /// CPU, a target that is not a class may be reported here rather than by
+    /// Returns an error if
+    ///
+    /// - the settings are invalid;
+    /// - the shapes, dtypes or devices of the tensors do not match;
+    /// - the metric [needs groups](Metric::needs_groups).
+    ///
+    /// For data on the CPU, a target that is not a class may be reported here rather than by
     /// [`compute`](Metric::compute).
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()>;
 
@@ -207,8 +211,11 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if the metric takes no groups, if the settings are invalid, or if the
-    /// shapes or dtypes of the tensors do not match.
+    /// Returns an error if
+    ///
+    /// - the metric takes no groups;
+    /// - the settings are invalid;
+    /// - the shapes or dtypes of the tensors do not match.
     fn update_groups(&mut self, _pred: &Tensor, _target: &Tensor, _groups: &Tensor) -> Result<()> {
         Err(self.error("it takes no groups: wrap it in `PerGroup`"))
     }

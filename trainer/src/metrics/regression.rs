@@ -50,6 +50,17 @@ pub(super) use state_of;
 /// The mean of the squared errors of all elements. Corresponds to torchmetrics' `MeanSquaredError`.
 ///
 /// Use this when large errors should count more. If there are outliers, use [`MeanAbsoluteError`].
+///
+/// ```
+/// use trainer::metrics::{Metric, MeanSquaredError};
+/// use trainer::tch::Tensor;
+///
+/// let mut error = MeanSquaredError::new();
+/// error.update(&Tensor::from_slice(&[1.0, 2.0]), &Tensor::from_slice(&[1.0, 4.0]))?;
+/// assert_eq!(error.compute()?.double_value(&[]), 2.0);
+/// assert_eq!(error.root(true).compute()?.double_value(&[]), 2.0_f64.sqrt());
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MeanSquaredError {
     is_root: bool,
@@ -104,6 +115,16 @@ impl Metric for MeanSquaredError {
 ///
 /// Use this when errors should count in proportion to their size, for example because there are
 /// outliers.
+///
+/// ```
+/// use trainer::metrics::{Metric, MeanAbsoluteError};
+/// use trainer::tch::Tensor;
+///
+/// let mut error = MeanAbsoluteError::new();
+/// error.update(&Tensor::from_slice(&[1.0, 2.0]), &Tensor::from_slice(&[1.0, 4.0]))?;
+/// assert_eq!(error.compute()?.double_value(&[]), 1.0);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MeanAbsoluteError {
     states: States,
@@ -228,6 +249,16 @@ fn mean(values: &[f64]) -> Tensor {
 /// Predictions and targets have shape `[n]` or `[n, outputs]`. As in torchmetrics, R² is 1 if the
 /// sum of squared errors is at most 1e-4, and otherwise 0 if the total sum of squares is at most
 /// 1e-4, as for constant targets.
+///
+/// ```
+/// use trainer::metrics::{Metric, R2Score};
+/// use trainer::tch::Tensor;
+///
+/// let mut r2 = R2Score::new();
+/// r2.update(&Tensor::from_slice(&[2.5, 0.0, 2.0, 8.0]), &Tensor::from_slice(&[3.0, -0.5, 2.0, 7.0]))?;
+/// assert!((r2.compute()?.double_value(&[]) - 0.9486).abs() < 1e-4);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct R2Score {
     states: States,
@@ -266,6 +297,16 @@ of_sums!(R2Score, "r2");
 /// Use this in place of [`R2Score`] when a constant offset of the predictions should not count.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`.
+///
+/// ```
+/// use trainer::metrics::{Metric, ExplainedVariance};
+/// use trainer::tch::Tensor;
+///
+/// let mut variance = ExplainedVariance::new();
+/// variance.update(&Tensor::from_slice(&[2.5, 0.0, 2.0, 8.0]), &Tensor::from_slice(&[3.0, -0.5, 2.0, 7.0]))?;
+/// assert!((variance.compute()?.double_value(&[]) - 0.9572).abs() < 1e-4);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ExplainedVariance {
     states: States,

@@ -189,6 +189,16 @@ score! {
     /// torchmetrics' `Precision`. A class that is never predicted has precision 0.
     ///
     /// Use this when a false alarm is worse than a miss.
+    ///
+    /// ```
+    /// use trainer::metrics::{Metric, Precision};
+    /// use trainer::tch::Tensor;
+    ///
+    /// let mut precision = Precision::binary();
+    /// precision.update(&Tensor::from_slice(&[0.9, 0.8, 0.3]), &Tensor::from_slice(&[1i64, 0, 1]))?;
+    /// assert_eq!(precision.compute()?.double_value(&[]), 0.5); // 1 of 2 predicted positives
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
     Precision, "precision", "Precision", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fp)
 }
@@ -198,6 +208,16 @@ score! {
     /// `Recall`. A class without targets has recall 0.
     ///
     /// Use this when a miss is worse than a false alarm.
+    ///
+    /// ```
+    /// use trainer::metrics::{Metric, Recall};
+    /// use trainer::tch::Tensor;
+    ///
+    /// let mut recall = Recall::binary();
+    /// recall.update(&Tensor::from_slice(&[0.9, 0.2, 0.3]), &Tensor::from_slice(&[1i64, 1, 0]))?;
+    /// assert_eq!(recall.compute()?.double_value(&[]), 0.5); // 1 of 2 positives
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
     Recall, "recall", "Recall", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fn_)
 }
@@ -207,6 +227,16 @@ score! {
     /// to torchmetrics' `Specificity`.
     ///
     /// Use this when it matters how many of the negatives are recognized.
+    ///
+    /// ```
+    /// use trainer::metrics::{Metric, Specificity};
+    /// use trainer::tch::Tensor;
+    ///
+    /// let mut specificity = Specificity::binary();
+    /// specificity.update(&Tensor::from_slice(&[0.9, 0.2, 0.3]), &Tensor::from_slice(&[0i64, 0, 1]))?;
+    /// assert_eq!(specificity.compute()?.double_value(&[]), 0.5); // 1 of 2 negatives
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
     Specificity, "specificity", "Specificity", Macro, by support false,
     |_this, counts| (counts.tn, counts.tn + counts.fp)
 }
@@ -219,6 +249,16 @@ score! {
     ///
     /// Use this when you want one number for precision and recall, for example because a class is
     /// rare.
+    ///
+    /// ```
+    /// use trainer::metrics::{Metric, FBeta};
+    /// use trainer::tch::Tensor;
+    ///
+    /// let mut f1 = FBeta::binary();
+    /// f1.update(&Tensor::from_slice(&[0.9, 0.8, 0.3]), &Tensor::from_slice(&[1i64, 0, 1]))?;
+    /// assert_eq!(f1.compute()?.double_value(&[]), 0.5); // precision and recall are 0.5
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
     FBeta, "f1", "FBetaScore", Macro, by support false,
     |this, counts| {
         let square = this.beta * this.beta;

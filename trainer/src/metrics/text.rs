@@ -17,6 +17,17 @@ use crate::error::Result;
 /// Use this when you train a language model.
 ///
 /// Predictions are logits of shape `[n, length, vocabulary]`, targets have shape `[n, length]`.
+///
+/// ```
+/// use trainer::metrics::{Metric, Perplexity};
+/// use trainer::prelude::*;
+///
+/// let logits = Tensor::zeros([1, 3, 4], (Kind::Float, Device::Cpu)); // all 4 tokens are equally likely
+/// let mut perplexity = Perplexity::new();
+/// perplexity.update(&logits, &Tensor::from_slice2(&[[0i64, 3, 1]]))?;
+/// assert!((perplexity.compute()?.double_value(&[]) - 4.0).abs() < 1e-4);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Perplexity {
     ignored: Option<i64>,
@@ -212,6 +223,15 @@ error_rate! {
     /// characters in the targets. Corresponds to torchmetrics' `CharErrorRate`.
     ///
     /// Use this when you recognize writing, or words are not separated by spaces.
+    ///
+    /// ```
+    /// use trainer::metrics::{CharErrorRate, Metric};
+    ///
+    /// let mut rate = CharErrorRate::new();
+    /// rate.update_texts(&["house"], &["mouse"])?;
+    /// assert_eq!(rate.compute()?.double_value(&[]), 0.2);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
     CharErrorRate, "cer", |text| text.chars().collect::<Vec<_>>()
 }
 
@@ -219,6 +239,16 @@ error_rate! {
 /// method for automatic evaluation of machine translation*, 2002).
 ///
 /// Use this when you translate, and have reference translations.
+///
+/// ```
+/// use trainer::metrics::{Bleu, Metric};
+///
+/// let mut bleu = Bleu::new();
+/// let references = vec!["there is a cat on the mat", "a cat is on the mat"];
+/// bleu.update_texts(&["the cat is on the mat"], &[references])?;
+/// assert!((bleu.compute()?.double_value(&[]) - 0.7598).abs() < 1e-4);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Bleu {
     n: usize,

@@ -21,6 +21,18 @@ fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mu
 /// The value of a metric over the last batches. Corresponds to torchmetrics' `Running`.
 ///
 /// Use this when a pass is long, as in training, and you want a recent value.
+///
+/// ```
+/// use trainer::metrics::{MeanAbsoluteError, Metric, Running};
+/// use trainer::tch::Tensor;
+///
+/// let mut running = Running::new(MeanAbsoluteError::new(), 2);
+/// for error in [9.0, 1.0, 3.0] {
+///     running.update(&Tensor::from_slice(&[error]), &Tensor::from_slice(&[0.0]))?;
+/// }
+/// assert_eq!(running.compute()?.double_value(&[]), 2.0); // the mean of the last two batches
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Running<M> {
     metric: M,
@@ -116,6 +128,19 @@ impl<M: Metric> Metric for Running<M> {
 /// `max` of torchmetrics' `MinMaxMetric`.
 ///
 /// Use this when you want the best value of a run beside the last one.
+///
+/// ```
+/// use trainer::metrics::{BestSoFar, MeanAbsoluteError, Metric};
+/// use trainer::prelude::*;
+///
+/// let mut best = BestSoFar::new(MeanAbsoluteError::new(), Goal::Minimize);
+/// for (error, expected) in [(3.0, 3.0), (1.0, 1.0), (2.0, 1.0)] {
+///     best.reset(); // at the start of a pass
+///     best.update(&Tensor::from_slice(&[error]), &Tensor::from_slice(&[0.0]))?;
+///     assert_eq!(best.compute()?.double_value(&[]), expected);
+/// }
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct BestSoFar<M> {
     metric: M,

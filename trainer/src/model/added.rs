@@ -133,8 +133,11 @@ impl<'a> NewVariables<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the model has a variable of this name, if the value is not of a
-    /// floating-point dtype, or if libtorch fails.
+    /// Returns an error if
+    ///
+    /// - the model has a variable of this name;
+    /// - the value is not of a floating-point dtype;
+    /// - libtorch fails.
     pub fn add_parameter(&self, name: &str, value: &Tensor, group: usize) -> Result<Tensor> {
         if self.vars().iter().any(|var| var.name == name) {
             return Err(Error::usage(format!(
@@ -156,8 +159,11 @@ impl<'a> NewVariables<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the model has no variable of this name, if it has another shape, or if
-    /// libtorch fails.
+    /// Returns an error if
+    ///
+    /// - the model has no variable of this name;
+    /// - it has another shape;
+    /// - libtorch fails.
     pub fn set(&self, name: &str, value: &Tensor) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let mut own = self.vars().get(name)?;

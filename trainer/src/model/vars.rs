@@ -31,6 +31,23 @@ fn is_in(name: &str, part: &str) -> bool {
 ///
 /// This is a handle: a clone is cheap and shares the variables. It borrows nothing, so a hook can
 /// log in a loop over [`cx.vars()`](crate::Cx::vars).
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+/// for var in trainer.vars().parameters() {
+///     println!("{} {:?}", var.name, var.tensor.size());
+/// }
+/// assert_eq!(trainer.vars().get("fc.bias")?.size(), [2]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Vars {
     vars: Arc<SharedVars>,

@@ -3,6 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 /// The counters of the training loop: the current position of a run.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// /// Prints where training is, every 100 batches.
+/// #[hook(only = train, every = 100)]
+/// fn position(cx: &Cx<AfterStep>) {
+///     let counters = cx.counters();
+///     println!("epoch {}, step {}", counters.epoch, counters.optimizer_steps);
+/// }
+/// # fn main() {}
+/// ```
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// The current epoch, from 0.

@@ -44,6 +44,14 @@ impl fmt::Display for Phase {
 }
 
 /// A set of phases.
+///
+/// ```
+/// use trainer::{Phase, PhaseSet};
+///
+/// let phases = PhaseSet::from([Phase::Valid, Phase::Test]);
+/// assert!(phases.contains(Phase::Test));
+/// assert!(!phases.contains(Phase::Train));
+/// ```
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(from = "Vec<Phase>", into = "Vec<Phase>")]
 pub struct PhaseSet(u8);

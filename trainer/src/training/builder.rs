@@ -48,6 +48,28 @@ use crate::run::{
 use crate::values::hyperparameter::Given;
 
 /// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use trainer::hooks::{EarlyStopping, Progress};
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let trainer = Trainer::builder(task)
+///     .optimizer(AdamW::new(1e-3))
+///     .epochs(100)
+///     .max_time(Duration::from_secs(3600))
+///     .clip_grad_norm(1.0)
+///     .seed(42)
+///     .hook(EarlyStopping::new("valid/loss", Goal::Minimize).patience(5))
+///     .hook(Progress::new())
+///     .build()?;
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[must_use = "call `.build()` to get a trainer"]
 pub struct TrainerBuilder<T> {
     task: T,
@@ -227,8 +249,13 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that lists all mistakes, such as names that match nothing, crates that are
-    /// not linked, cyclic order constraints, hooks that can never fire, and invalid settings.
+    /// Returns an error that lists all mistakes, such as
+    ///
+    /// - names that match nothing;
+    /// - crates that are not linked;
+    /// - cyclic order constraints;
+    /// - hooks that can never fire;
+    /// - invalid settings.
     pub fn build(mut self) -> Result<Trainer<T>> {
         let mut mistakes = Vec::new();
         self.settings.check(&mut mistakes);

@@ -243,6 +243,17 @@ impl<'s> From<BackwardDone<'s>> for StepDone<'s> {
 /// predictions with targets.
 ///
 /// The batches are pairs `(inputs, targets)`.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::cuda_if_available());
+/// let net = nn::seq()
+///     .add(nn::linear(vs.root() / "fc1", 4, 16, Default::default()))
+///     .add_fn(Tensor::relu)
+///     .add(nn::linear(vs.root() / "fc2", 16, 2, Default::default()));
+/// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// ```
 pub struct Supervised<N, L> {
     vars: nn::VarStore,
     net: N,

@@ -67,10 +67,14 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the loss requires no gradient, if `loss` is not the most recent one, if
-    /// the trainer has an optimizer for each of several parts (use
-    /// [`backward_of`](TrainStep::backward_of)), if no parameter receives a gradient in the first
-    /// batch, or if a hook or libtorch fails.
+    /// Returns an error if
+    ///
+    /// - the loss requires no gradient;
+    /// - `loss` is not the most recent one;
+    /// - the trainer has an optimizer for each of several parts (use
+    ///   [`backward_of`](TrainStep::backward_of));
+    /// - no parameter receives a gradient in the first batch;
+    /// - a hook or libtorch fails.
     pub fn backward(&mut self, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
         let LossDone(id, brand) = loss;
         step::backward(&mut self.run, id, None).map(|part| BackwardDone(part, brand))
@@ -82,9 +86,13 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if no optimizer is registered for `part`, if the loss requires no gradient,
-    /// if `loss` is not the most recent one, if no parameter receives a gradient in the first
-    /// batch, or if a hook or libtorch fails.
+    /// Returns an error if
+    ///
+    /// - no optimizer is registered for `part`;
+    /// - the loss requires no gradient;
+    /// - `loss` is not the most recent one;
+    /// - no parameter receives a gradient in the first batch;
+    /// - a hook or libtorch fails.
     pub fn backward_of(&mut self, part: &str, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
         let LossDone(id, brand) = loss;
         step::backward(&mut self.run, id, Some(part)).map(|part| BackwardDone(part, brand))

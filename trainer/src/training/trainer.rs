@@ -21,6 +21,22 @@ use crate::phase::Phase;
 use crate::run::Run;
 
 /// Trains and evaluates a [`Task`].
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let (mut train, mut valid) = (InMemory::new((inputs.shallow_clone(), labels.shallow_clone()))?, InMemory::new((inputs, labels))?);
+/// let vs = nn::VarStore::new(Device::cuda_if_available());
+/// let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// let mut trainer = Trainer::builder(task).optimizer(AdamW::new(1e-2)).epochs(3).build()?;
+///
+/// let summary = trainer.fit(&mut train, Some(&mut valid))?;
+/// println!("{}", summary.metrics); // train/loss 0.6021  valid/loss 0.5712
+/// # Ok::<(), trainer::Error>(())
+/// ```
 pub struct Trainer<T> {
     pub(crate) run: Run,
     pub(super) task: PhantomData<fn() -> T>,
@@ -47,11 +63,17 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the task, a loader or a hook fails, if the trainer has no optimizer, if
-    /// a loader is empty, if the settings do not match the data, if a checkpoint or the run folder
-    /// cannot be written or resumed from, or if the run is cancelled
-    /// ([`Error::Cancelled`](crate::Error::Cancelled)). Unless the error occurred before `setup`,
-    /// `after_cancel` or `after_error`, and then `teardown`, have fired by then.
+    /// Returns an error if
+    ///
+    /// - the task, a loader or a hook fails;
+    /// - the trainer has no optimizer;
+    /// - a loader is empty;
+    /// - the settings do not match the data;
+    /// - a checkpoint or the run folder cannot be written or resumed from;
+    /// - the run is cancelled ([`Error::Cancelled`](crate::Error::Cancelled)).
+    ///
+    /// Unless the error occurred before `setup`, `after_cancel` or `after_error`, and then
+    /// `teardown`, have fired by then.
     ///
     /// # Panics
     ///

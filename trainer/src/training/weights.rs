@@ -16,9 +16,12 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the file if it cannot be written, if `path` exists but is not a
-    /// `safetensors` file, or if the run has yet to be [resumed](Trainer::is_resuming), so that the
-    /// weights are not those of the run.
+    /// Returns an error that names the file if
+    ///
+    /// - it cannot be written;
+    /// - `path` exists but is not a `safetensors` file;
+    /// - the run has yet to be [resumed](Trainer::is_resuming), so that the weights are not those
+    ///   of the run.
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.is_resuming() {
@@ -47,10 +50,14 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that lists all differences if names are missing or unexpected and
-    /// [`partial`](LoadWeights::partial) is not set, or if shapes differ and
-    /// [`skip_mismatched`](LoadWeights::skip_mismatched) is not set. Also returns an error if the
-    /// file cannot be read, is damaged or has another format, or if a pattern matches no name.
+    /// Returns an error if
+    ///
+    /// - names are missing or unexpected and [`partial`](LoadWeights::partial) is not set, or
+    ///   shapes differ and [`skip_mismatched`](LoadWeights::skip_mismatched) is not set; the error
+    ///   lists all differences;
+    /// - the file cannot be read, is damaged or has another format;
+    /// - a pattern matches no name.
+    ///
     /// After an error, the variables are unchanged.
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let path = path.as_ref();

@@ -10,6 +10,17 @@ use serde::{Deserialize, Serialize};
 /// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), or the steps of the run, in
 /// a [schedule](crate::schedule). A number must be at least 1, and a fraction above 0.0 and at most
 /// 1.0; `build`, or the start of training, returns an error otherwise.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::Linear;
+///
+/// # fn short<T: Task>(builder: trainer::TrainerBuilder<T>) -> trainer::TrainerBuilder<T> {
+/// let schedule = Linear::to(0.0).over(500); // 500 steps
+/// let schedule = Linear::to(0.0).over(0.5); // half of the run
+/// builder.limit_train_batches(10).limit_valid_batches(0.1)
+/// # }
+/// ```
 #[derive(Clone, Copy, Deserialize, PartialEq, Serialize)]
 #[serde(from = "Plain", into = "Plain")]
 pub struct Amount(pub(crate) AmountKind);

@@ -7,6 +7,16 @@ use crate::data::rng::RowRng;
 use crate::error::{Error, Result};
 
 /// A data set whose rows are changed by a closure: see [`Dataset::map`].
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// let doubled = vec![1.0_f32, 2.0].map(|number, _| Ok(2.0 * number));
+/// let mut train = DataLoader::new(doubled).batch_size(2);
+/// let batch: Tensor = train.batches(0, 0)?.next().expect("there is a batch")?;
+/// assert_eq!(batch, Tensor::from_slice(&[2.0_f32, 4.0]));
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Map<D, F> {
     dataset: D,

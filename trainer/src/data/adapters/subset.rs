@@ -9,6 +9,15 @@ use crate::error::Result;
 
 /// Some of the rows of a data set, which several subsets can share: see [`Dataset::subset`],
 /// [`random_split`](Dataset::random_split) and [`folds`](Dataset::folds).
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// let numbers = vec![10_i64, 20, 30, 40];
+/// let [train, valid] = numbers.random_split(42, [0.75, 0.25]);
+/// assert_eq!((train.len(), valid.len()), (3, 1));
+/// assert!(!train.indices().contains(&valid.indices()[0]));
+/// ```
 #[derive(Debug)]
 pub struct Subset<D> {
     dataset: Arc<D>,

@@ -11,6 +11,17 @@ use crate::error::Result;
 
 /// A data set whose rows are drawn at random, with replacement: see [`Dataset::weighted`] and
 /// [`Dataset::balanced`].
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// // 90 rows of class 0 and 10 of class 1: each makes up about half of an epoch.
+/// let classes: Vec<i64> = (0..100).map(|row| i64::from(row >= 90)).collect();
+/// let mut train = DataLoader::new(classes.clone().balanced(&classes)).batch_size(100).shuffle(42);
+/// let batch: Tensor = train.batches(0, 0)?.next().expect("there is a batch")?;
+/// assert!((30..70).contains(&batch.sum(Kind::Int64).int64_value(&[])));
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Weighted<D> {
     dataset: D,

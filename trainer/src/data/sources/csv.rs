@@ -39,8 +39,11 @@ use crate::io::files::{Links, in_file, open};
 ///
 /// # Errors
 ///
-/// Returns an error with the line and the column if the file cannot be read, if a line has another
-/// number of fields than the first, or if a field cannot be deserialized.
+/// Returns an error with the line and the column if
+///
+/// - the file cannot be read;
+/// - a line has another number of fields than the first;
+/// - a field cannot be deserialized.
 pub fn read_csv<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Vec<T>> {
     let path = path.as_ref();
     let (file, _) = open(path, Links::Follow)?;

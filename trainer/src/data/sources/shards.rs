@@ -87,6 +87,18 @@ pub struct Indexed<I> {
 /// damaged shards returns an error that names them, before any row is read. With
 /// [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name them, and the other rows
 /// are used.
+///
+/// ```
+/// use trainer::data::Shards;
+/// use trainer::prelude::*;
+///
+/// # fn load() -> Result<()> {
+/// let images = Shards::tar(["data/train"])?.buffer(50_000); // all `*.tar` in the folder
+/// let bytes = images.map(|sample, _| Ok(sample.part("bin")?.to_vec()));
+/// let train = DataLoader::new(bytes).batch_size(64).shuffle(42).workers(4);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Shards<F: Format> {
     shards: Vec<Shard<F::Index>>,
     /// For each shard, the index of its first row; then the number of all rows.

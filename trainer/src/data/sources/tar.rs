@@ -28,6 +28,17 @@ pub struct Tar(());
 ///
 /// The files `cats/17.jpg` and `cats/17.class.txt` are the sample with the key `cats/17` and the
 /// parts `jpg` and `class.txt`.
+///
+/// ```
+/// use trainer::data::Sample;
+/// use trainer::prelude::*;
+///
+/// /// Returns the text and the label of a sample, for `Dataset::map`.
+/// fn decode(sample: Sample) -> Result<(String, i64)> {
+///     let label = sample.text("cls")?.trim().parse().map_err(Error::new)?;
+///     Ok((sample.text("txt")?.to_owned(), label))
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     key: String,

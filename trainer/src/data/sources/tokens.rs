@@ -91,8 +91,12 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is not a `.npy` file, is shorter than its
-    /// header says, or has an array of another kind.
+    /// Returns an error if the file
+    ///
+    /// - cannot be read;
+    /// - is not a `.npy` file;
+    /// - is shorter than its header says;
+    /// - has an array of another kind.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (file, length) = open(path, Links::Follow)?;
@@ -199,6 +203,20 @@ impl TokenFile {
 }
 
 /// Rows of tokens of a [`TokenFile`]: see [`TokenFile::sequence`] and [`TokenFile::windows`].
+///
+/// ```
+/// use trainer::data::{Sequences, TokenFile};
+/// use trainer::prelude::*;
+///
+/// # let path = std::env::temp_dir().join(format!("trainer-token-rows-{}.bin", std::process::id()));
+/// # std::fs::write(&path, (0..1000_u16).flat_map(u16::to_le_bytes).collect::<Vec<u8>>())?;
+/// let rows = TokenFile::u16(&path)?.sequence(64);
+/// assert_eq!(rows.len(), 15);
+/// let mut train = DataLoader::new(rows).batch_size(5);
+/// let batch: Sequences = train.batches(0, 0)?.next().expect("there is a batch")?;
+/// # std::fs::remove_file(path)?;
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct TokenRows {
     tokens: Arc<Tokens>,

@@ -171,6 +171,21 @@ impl HookRow {
 /// all others run on every rank. After a run with a full [tape](crate::guide::tape), the column
 /// `Changed` has what each hook was seen to change. In the process of another rank, these are not
 /// in the table, and the last line has their number.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+/// let table = trainer.describe_hooks();
+/// table.only_used().print(); // on standard output
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct HookTable {
     nodes: Vec<Node>,

@@ -202,9 +202,12 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// Returns an error if these are not the variables of a trainer with this hook, if they have
-    /// adapters of another `Lora` that are not [merged](Lora::merge), if `path` exists but is not a
-    /// `safetensors` file, or if it cannot be written.
+    /// Returns an error if
+    ///
+    /// - these are not the variables of a trainer with this hook;
+    /// - they have adapters of another `Lora` that are not [merged](Lora::merge);
+    /// - `path` exists but is not a `safetensors` file;
+    /// - it cannot be written.
     pub fn save_merged(&self, vars: &Vars, path: impl AsRef<Path>) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let own: BTreeMap<String, &Adapter> =

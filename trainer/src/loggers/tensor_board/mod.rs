@@ -32,6 +32,16 @@ use crate::prelude::*;
 /// A resumed run, and one that has rolled back, begins a new file, and moves what was written after
 /// the checkpoint, or is undone, to `….before-resume-<n>`, so that no point of a curve is
 /// duplicated. A TensorBoard that is already running updates its curves.
+///
+/// ```no_run
+/// use trainer::loggers::TensorBoard;
+/// # use trainer::prelude::*;
+/// # fn train(task: impl Task<Batch = Tensor>) -> Result<()> {
+/// let builder = Trainer::builder(task).optimizer(AdamW::new(1e-3)).run_folder("runs/first");
+/// let trainer = builder.hook(TensorBoard::new()).build()?; // then: tensorboard --logdir runs
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct TensorBoard {
     file: GrowingFile,

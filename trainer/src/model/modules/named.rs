@@ -12,6 +12,22 @@ use super::name::Name;
 
 /// A module with a name, at which hooks run. It implements [`Module`], and dereferences to the
 /// module that it contains.
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// /// Logs the size of the activations.
+/// #[hook(of = "encoder", every = 100)]
+/// fn activations(cx: &Cx<AfterModule>) {
+///     cx.log("activation", cx.output().abs().mean(Kind::Float));
+/// }
+///
+/// # fn main() {
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let encoder = nn::linear(vs.root() / "encoder", 4, 8, Default::default()).named("encoder");
+/// # let _ = encoder;
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Named<M> {
     name: Name,
@@ -22,6 +38,14 @@ pub struct Named<M> {
 
 /// A [`ModuleT`] with a name: like [`Named`], for a module whose forward pass differs between
 /// training and evaluation.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let norm = nn::batch_norm1d(vs.root() / "norm", 8, Default::default()).named_t("norm");
+/// let output = Tensor::zeros([2, 8], (Kind::Float, Device::Cpu)).apply_t(&norm, false);
+/// ```
 #[derive(Debug)]
 pub struct NamedT<M> {
     name: Name,

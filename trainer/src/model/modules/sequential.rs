@@ -7,6 +7,19 @@ use super::name::Name;
 use super::named::{Naming, own_name, register};
 
 /// A sequence of named layers, created by [`seq`].
+///
+/// ```
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "net";
+/// let net = modules::seq(&path)
+///     .add(nn::linear(&path / 0, 4, 8, Default::default())) // net.0
+///     .add_fn(Tensor::relu); // net.1
+/// let output = Tensor::zeros([2, 4], (Kind::Float, Device::Cpu)).apply(&net);
+/// assert_eq!(output.size(), [2, 8]);
+/// ```
 #[derive(Debug)]
 pub struct Sequential {
     name: Name,
@@ -15,6 +28,19 @@ pub struct Sequential {
 
 /// A sequence of named layers whose forward pass differs between training and evaluation, created
 /// by [`seq_t`].
+///
+/// ```
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let path = vs.root() / "net";
+/// let net = modules::seq_t(&path)
+///     .add(nn::linear(&path / 0, 4, 8, Default::default())) // net.0
+///     .add_fn_t(|x, train| x.dropout(0.1, train)); // net.1
+/// let output = Tensor::zeros([2, 4], (Kind::Float, Device::Cpu)).apply_t(&net, false);
+/// assert_eq!(output.size(), [2, 8]);
+/// ```
 #[derive(Debug)]
 pub struct SequentialT {
     name: Name,

@@ -39,6 +39,18 @@ pub struct ModuleRow {
 }
 
 /// The named modules of a model in the order of a forward pass. `Display` prints a table.
+///
+/// ```
+/// use trainer::modules;
+/// use trainer::prelude::*;
+///
+/// let vs = nn::VarStore::new(Device::Cpu);
+/// let net = nn::linear(vs.root() / "fc", 4, 2, Default::default()).named("fc");
+/// let summary = modules::summary(&vs, &net, &Tensor::zeros([16, 4], (Kind::Float, Device::Cpu)))?;
+/// let row = summary.get("fc").expect("it was called");
+/// assert_eq!(row.output, [16, 2]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SummaryTable {
     rows: Vec<ModuleRow>,

@@ -10,6 +10,12 @@ use crate::libtorch;
 /// Stochastic Optimization*, 2011), which computes the same updates as `torch.optim.Adagrad`.
 ///
 /// Use this when some features are rare, so that their parameters seldom get a gradient.
+///
+/// ```
+/// use trainer::optim::Adagrad;
+///
+/// let optimizer = Adagrad::new(1e-2).lr_decay(1e-4).initial_accumulator_value(0.1);
+/// ```
 #[derive(Debug)]
 pub struct Adagrad(OptimizerCore);
 

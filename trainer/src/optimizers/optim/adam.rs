@@ -11,6 +11,14 @@ use crate::libtorch;
 ///
 /// Use this when you repeat a result of Adam. Its weight decay is a part of the gradient; with
 /// weight decay, use [`AdamW`] otherwise.
+///
+/// ```
+/// use trainer::optim::{Adam, Group};
+///
+/// let optimizer = Adam::new(1e-3)
+///     .betas(0.9, 0.99)
+///     .group("head.*", Group::new().lr(1e-2)); // the parameters of one part
+/// ```
 #[derive(Debug)]
 pub struct Adam(OptimizerCore);
 
@@ -18,6 +26,15 @@ pub struct Adam(OptimizerCore);
 /// Decay Regularization*, 2019), which computes the same updates as `torch.optim.AdamW`.
 ///
 /// Use this when you begin with a new model, or train a transformer.
+///
+/// ```
+/// use trainer::optim::{AdamW, Group};
+///
+/// let optimizer = AdamW::new(3e-4)
+///     .betas(0.9, 0.95)
+///     .weight_decay(0.1)
+///     .group("*.bias", Group::new().weight_decay(0.0));
+/// ```
 #[derive(Debug)]
 pub struct AdamW(OptimizerCore);
 

@@ -16,6 +16,21 @@ use crate::model::vars::{Var, Vars};
 ///
 /// The hyperparameters can be read and set during training: [`lr`](ParamGroup::lr) and
 /// [`weight_decay`](ParamGroup::weight_decay) as fields, all of them by [name](ParamGroup::set).
+///
+/// ```standalone_crate
+/// use trainer::prelude::*;
+///
+/// /// Lets weight decay begin with the second epoch.
+/// #[hook(only = train)]
+/// fn decay(cx: &mut Cx<BeforeEpoch>) -> Result<()> {
+///     let weight_decay = if cx.counters().epoch == 0 { 0.0 } else { 0.1 };
+///     for group in cx.optimizer_mut()?.groups_mut() {
+///         group.weight_decay = weight_decay;
+///     }
+///     Ok(())
+/// }
+/// # fn main() {}
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ParamGroup {
@@ -121,8 +136,11 @@ impl ParamGroup {
     ///
     /// # Errors
     ///
-    /// Returns an error if the optimizer has no hyperparameter of this name, if the value is
-    /// invalid, or if libtorch fails.
+    /// Returns an error if
+    ///
+    /// - the optimizer has no hyperparameter of this name;
+    /// - the value is invalid;
+    /// - libtorch fails.
     pub fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let before = self.get(name)?;
         let was_frozen = self.frozen;

@@ -12,6 +12,15 @@ use crate::libtorch;
 ///
 /// Use this when the state of [`AdamW`](super::AdamW) needs too much memory: Lion keeps one tensor
 /// for each parameter in place of two.
+///
+/// ```
+/// use trainer::optim::{Group, Lion};
+///
+/// // Instead of `AdamW::new(3e-4).weight_decay(0.1)`.
+/// let optimizer = Lion::new(1e-4)
+///     .weight_decay(0.3)
+///     .group("*.bias", Group::new().weight_decay(0.0));
+/// ```
 #[derive(Debug)]
 pub struct Lion(OptimizerCore);
 

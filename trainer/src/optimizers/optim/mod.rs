@@ -90,8 +90,11 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting is invalid, if a group has no parameter, or if the optimizer
-    /// cannot update one of the parameters.
+    /// Returns an error if
+    ///
+    /// - a setting is invalid;
+    /// - a group has no parameter;
+    /// - the optimizer cannot update one of the parameters.
     fn bind(&mut self, vars: &Vars) -> Result<()>;
 
     /// Does the same as [`bind`](Optimizer::bind), for one of several processes that share the
@@ -116,9 +119,11 @@ pub trait Optimizer: Send {
     ///
     /// # Errors
     ///
-    /// Returns an error if the optimizer does not support a gradient, such as a sparse one, if a
-    /// parameter was changed since [`bind`](Optimizer::bind) and can no longer be updated, or if
-    /// libtorch fails.
+    /// Returns an error if
+    ///
+    /// - the optimizer does not support a gradient, such as a sparse one;
+    /// - a parameter was changed since [`bind`](Optimizer::bind) and can no longer be updated;
+    /// - libtorch fails.
     fn step(&mut self) -> Result<()>;
 
     /// Drops the gradients.

@@ -11,6 +11,12 @@ use crate::libtorch;
 /// Recurrent Neural Networks*, 2013), which computes the same updates as `torch.optim.RMSprop`.
 ///
 /// Use this when you repeat a result of RMSprop, as of many recurrent networks.
+///
+/// ```
+/// use trainer::optim::RmsProp;
+///
+/// let optimizer = RmsProp::new(1e-3).alpha(0.9).momentum(0.9);
+/// ```
 #[derive(Debug)]
 pub struct RmsProp(OptimizerCore);
 

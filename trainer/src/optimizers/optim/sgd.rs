@@ -11,6 +11,16 @@ use crate::libtorch;
 ///
 /// Use this, with momentum, when you train a convolutional network with a tuned schedule, or when
 /// the state of other optimizers needs too much memory.
+///
+/// ```
+/// use trainer::optim::{Group, Sgd};
+///
+/// let optimizer = Sgd::new(0.1)
+///     .momentum(0.9)
+///     .nesterov(true)
+///     .weight_decay(5e-4)
+///     .group("*.bias", Group::new().weight_decay(0.0));
+/// ```
 #[derive(Debug)]
 pub struct Sgd(OptimizerCore);
 

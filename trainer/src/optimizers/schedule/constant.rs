@@ -11,6 +11,16 @@ use crate::values::facts::SettingList;
 ///
 /// Corresponds to `torch.optim.lr_scheduler.ConstantLR`, which defaults to 5 steps; this schedule
 /// defaults to the whole run.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::Constant;
+///
+/// let schedule = Constant::new(0.5).over(2);
+/// let factors: Result<Vec<f64>> = (0..4).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [0.5, 0.5, 1.0, 1.0]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constant {
     factor: f64,

@@ -14,6 +14,18 @@ use crate::values::facts::SettingList;
 /// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
 /// 2017; this schedule has no restarts. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingLR`
 /// for the first `T_max` steps; then PyTorch's rises again, while this one keeps its last value.
+///
+/// ```
+/// use trainer::hooks::LrSchedule;
+/// use trainer::prelude::*;
+/// use trainer::schedule::Cosine;
+///
+/// let schedule = Cosine::to(0.1); // over the whole run
+/// assert_eq!(schedule.factor(0, Some(1000))?, 1.0);
+/// assert_eq!(schedule.factor(1000, Some(1000))?, 0.1);
+/// let hook = LrSchedule::new(schedule.warm_up(100));
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cosine {
     end: f64,

@@ -14,6 +14,18 @@ use crate::values::facts::SettingList;
 ///
 /// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
 /// 2017. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::CosineRestarts;
+///
+/// let schedule = CosineRestarts::every(100).growing(2); // cycles of 100, 200, 400, … steps
+/// for start in [0, 100, 300, 700] {
+///     assert_eq!(schedule.factor(start, None)?, 1.0);
+/// }
+/// assert!((schedule.factor(200, None)? - 0.5).abs() < 1e-9);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineRestarts {
     first: Amount,

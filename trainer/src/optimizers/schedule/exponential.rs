@@ -9,6 +9,16 @@ use crate::values::facts::SettingList;
 /// Use this when the learning rate should fall steadily, whatever the length of the run.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.ExponentialLR`.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::Exponential;
+///
+/// let schedule = Exponential::new(0.5);
+/// let factors: Result<Vec<f64>> = (0..4).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [1.0, 0.5, 0.25, 0.125]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exponential {
     gamma: f64,

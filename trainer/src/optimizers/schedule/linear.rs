@@ -11,6 +11,16 @@ use crate::values::facts::SettingList;
 ///
 /// Corresponds to `torch.optim.lr_scheduler.LinearLR`, which by default rises from 1/3 to 1 over 5
 /// steps; this schedule starts at 1 by default and spans the whole run.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::Linear;
+///
+/// let schedule = Linear::to(0.0).over(4);
+/// let factors: Result<Vec<f64>> = (0..6).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     start: f64,

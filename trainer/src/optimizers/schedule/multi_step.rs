@@ -12,6 +12,16 @@ use crate::values::facts::SettingList;
 ///
 /// Corresponds to `torch.optim.lr_scheduler.MultiStepLR`, which sorts its milestones and applies
 /// duplicates twice; here, unsorted and duplicate milestones are errors.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::MultiStep;
+///
+/// let schedule = MultiStep::new([2, 3], 0.5);
+/// let factors: Result<Vec<f64>> = (0..5).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [1.0, 1.0, 0.5, 0.25, 0.25]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStep {
     milestones: Vec<Amount>,

@@ -187,6 +187,17 @@ impl Schedule for OneCycle {
 ///
 /// It returns the momentum itself instead of a factor, so use it with
 /// [`HyperparameterSchedule::momentum`](crate::hooks::HyperparameterSchedule::momentum).
+///
+/// ```
+/// use trainer::hooks::HyperparameterSchedule;
+/// use trainer::prelude::*;
+/// use trainer::schedule::OneCycle;
+///
+/// let momentum = OneCycle::new().momentum(0.85, 0.95);
+/// assert!((momentum.factor(0, Some(1000))? - 0.95).abs() < 1e-9);
+/// let hook = HyperparameterSchedule::momentum(momentum);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycleMomentum {
     cycle: OneCycle,

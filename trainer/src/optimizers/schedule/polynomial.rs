@@ -11,6 +11,16 @@ use crate::values::facts::SettingList;
 ///
 /// Corresponds to `torch.optim.lr_scheduler.PolynomialLR`, which defaults to 5 steps; this schedule
 /// defaults to the whole run.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::Polynomial;
+///
+/// let schedule = Polynomial::new(2.0).over(2);
+/// let factors: Result<Vec<f64>> = (0..4).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [1.0, 0.25, 0.0, 0.0]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Polynomial {
     power: f64,

@@ -10,6 +10,16 @@ use crate::values::facts::SettingList;
 /// current learning rate. `CosineAnnealingWarmRestarts` and `OneCycleLR` start from the base
 /// learning rate instead, so in PyTorch they discard the effect of the schedulers before them; here
 /// they are factors like all others.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::{Linear, StepDecay};
+///
+/// let schedule = Linear::to(0.0).over(4).times(StepDecay::new(2, 0.5));
+/// let factors: Result<Vec<f64>> = (0..4).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [1.0, 0.75, 0.25, 0.125]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product<A, B>(A, B);
 

@@ -10,6 +10,16 @@ use crate::values::facts::SettingList;
 /// Use this when the learning rate should fall at regular intervals.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.StepLR`.
+///
+/// ```
+/// use trainer::prelude::*;
+/// use trainer::schedule::StepDecay;
+///
+/// let schedule = StepDecay::new(2, 0.5);
+/// let factors: Result<Vec<f64>> = (0..5).map(|step| schedule.factor(step, None)).collect();
+/// assert_eq!(factors?, [1.0, 1.0, 0.5, 0.5, 0.25]);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepDecay {
     every: Amount,

@@ -233,8 +233,11 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the task does not implement that method, if one of the task's own hooks
-    /// is running, or if a hook replaced the operation that computes the prediction.
+    /// Returns an error if
+    ///
+    /// - the task does not implement that method;
+    /// - one of the task's own hooks is running;
+    /// - a hook replaced the operation that computes the prediction.
     pub fn metric_inputs(&self) -> Result<Option<(Tensor, Tensor)>>
     where
         P: PredictionWithin + PredictionBegun + PredictionKept,

@@ -41,9 +41,12 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if `name` is not a metric of training or validation, if the validation
-    /// loaders have names and `name` contains none of them, if the validation that measures the
-    /// metric is not due in this fit, or if the name is misspelled.
+    /// Returns an error if
+    ///
+    /// - `name` is not a metric of training or validation;
+    /// - the validation loaders have names and `name` contains none of them;
+    /// - the validation that measures the metric is not due in this fit;
+    /// - the name is misspelled.
     pub fn check_metric(&self, name: &str) -> Result<()> {
         let (phase, rest) = name.split_once('/').unwrap_or((name, ""));
         match phase {

@@ -24,10 +24,13 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if several processes train together, if gradients are accumulated over
-    /// several batches, if [`train_step`](crate::Task::train_step) has several losses or
-    /// optimizers, if the hook that calls this runs inside a hook around `pred` or `loss`, or if
-    /// the prediction, the loss or its gradients cannot be computed.
+    /// Returns an error if
+    ///
+    /// - several processes train together;
+    /// - gradients are accumulated over several batches;
+    /// - [`train_step`](crate::Task::train_step) has several losses or optimizers;
+    /// - the hook that calls this runs inside a hook around `pred` or `loss`;
+    /// - the prediction, the loss or its gradients cannot be computed.
     pub fn recompute_grads(&mut self) -> Result<Tensor>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,

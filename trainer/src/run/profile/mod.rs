@@ -38,6 +38,23 @@ use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorde
 /// of a kernel appears in the span where the host waits for a result.
 /// [`profile_synchronized`](crate::TrainerBuilder::profile_synchronized) waits for the device at
 /// both ends of each span instead. [`waits`](ProfileRow::waits) counts how often the host waited.
+///
+/// ```
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).profile(true).build()?;
+/// trainer.fit(&mut train, None)?;
+/// if let Some(profile) = trainer.profile() {
+///     println!("{profile}");
+/// }
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Profile {
     entry: &'static str,

@@ -6,6 +6,14 @@ use std::path::PathBuf;
 use trainer_formats::tape::Level;
 
 /// How much of a run its tape records: see [`tape`](crate::TrainerBuilder::tape).
+///
+/// ```
+/// use trainer::Tape;
+/// # use trainer::prelude::*;
+/// # fn build<T: Task>(builder: trainer::TrainerBuilder<T>) -> trainer::TrainerBuilder<T> {
+/// builder.run_folder("runs/first").tape(Tape::steps(100)) // then: trainer diff runs/first runs/second
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tape {
     pub(crate) level: Level,

@@ -11,6 +11,25 @@ use crate::training::task::Task;
 use crate::training::trial::{self, check_loader, trial};
 
 /// The settings of [`Trainer::find_batch_size`].
+///
+/// ```
+/// use trainer::finders::FindBatchSize;
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+/// let settings = FindBatchSize::new().from(8).max(32).steps(1);
+/// let loader = |size| {
+///     let data = (inputs.shallow_clone(), labels.shallow_clone());
+///     Ok(InMemory::new(data)?.batch_size(size))
+/// };
+/// assert_eq!(trainer.find_batch_size(loader, &settings)?.size, 32);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FindBatchSize {
     from: u64,
@@ -112,11 +131,16 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting is invalid, if a loader is not
-    /// [deterministic](Loader::is_deterministic) or yields batches that are larger than requested,
-    /// if the first size does not fit into memory or exceeds the data, if the trainer has no
-    /// optimizer or cannot be restored as described at [`find_lr`](Trainer::find_lr), if several
-    /// processes already train together, and for the same reasons as [`fit`](Trainer::fit).
+    /// Returns an error
+    ///
+    /// - if a setting is invalid;
+    /// - if a loader is not [deterministic](Loader::is_deterministic), or yields batches that are
+    ///   larger than requested;
+    /// - if the first size does not fit into memory, or exceeds the data;
+    /// - if the trainer has no optimizer, or cannot be restored as described at
+    ///   [`find_lr`](Trainer::find_lr);
+    /// - if several processes already train together;
+    /// - for the same reasons as [`fit`](Trainer::fit).
     pub fn find_batch_size<L: Loader<T::Batch>>(
         &mut self,
         mut loader: impl FnMut(usize) -> Result<L>,

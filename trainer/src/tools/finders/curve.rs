@@ -17,6 +17,25 @@ pub struct LrPoint {
 
 /// The loss as a function of the learning rate, as returned by
 /// [`Trainer::find_lr`](crate::Trainer::find_lr).
+///
+/// ```
+/// use trainer::finders::FindLr;
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+/// let curve = trainer.find_lr(&mut train, &FindLr::new())?;
+/// for point in curve.points() {
+///     println!("{:e} {:.4}", point.lr, point.smoothed);
+/// }
+/// assert!(curve.to_svg().starts_with("<svg"));
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LrCurve {
     points: Vec<LrPoint>,

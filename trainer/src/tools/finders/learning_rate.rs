@@ -9,6 +9,23 @@ use crate::training::task::Task;
 use crate::training::trial::{self, check_loader, trial};
 
 /// The settings of [`Trainer::find_lr`].
+///
+/// ```
+/// use trainer::finders::FindLr;
+/// use trainer::prelude::*;
+///
+/// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));
+/// # let labels = inputs.select(1, 0).gt(0.0).to_kind(Kind::Int64);
+/// # let vs = nn::VarStore::new(Device::Cpu);
+/// # let net = nn::linear(vs.root() / "fc", 4, 2, Default::default());
+/// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
+/// # let mut train = InMemory::new((inputs, labels))?.batch_size(16);
+/// # let mut trainer = Trainer::builder(task).optimizer(Sgd::new(0.1)).build()?;
+/// let settings = FindLr::new().from(1e-5).to(1.0).steps(50);
+/// let curve = trainer.find_lr(&mut train, &settings)?;
+/// assert!(curve.points().len() <= 50);
+/// # Ok::<(), trainer::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct FindLr {
     from: f64,
@@ -142,14 +159,19 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting is invalid, if the loader is not
-    /// [deterministic](Loader::is_deterministic) or yields no batch, if no batch of an epoch logs a
-    /// loss, if the trainer has no optimizer, several, or one whose state cannot be read, if it
-    /// resumes from a checkpoint, if several processes already train together, if layers were added
-    /// after the trainer was built or hooks at `setup` may still add some, if a hook that runs sets
-    /// a learning rate, if the first loss is not
-    /// finite, if the loss diverges too soon for a suggestion, and for the same reasons as
-    /// [`fit`](Trainer::fit).
+    /// Returns an error
+    ///
+    /// - if a setting is invalid;
+    /// - if the loader is not [deterministic](Loader::is_deterministic), or yields no batch;
+    /// - if no batch of an epoch logs a loss;
+    /// - if the trainer has no optimizer, several, or one whose state cannot be read;
+    /// - if it resumes from a checkpoint;
+    /// - if several processes already train together;
+    /// - if layers were added after the trainer was built, or hooks at `setup` may still add some;
+    /// - if a hook that runs sets a learning rate;
+    /// - if the first loss is not finite;
+    /// - if the loss diverges too soon for a suggestion;
+    /// - for the same reasons as [`fit`](Trainer::fit).
     pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
         with.check()?;
         check_loader::<T>(train, "find_lr")?;

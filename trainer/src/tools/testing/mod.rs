@@ -258,10 +258,13 @@ impl<'a, T: Task> Harness<'a, T> {
     ///
     /// # Errors
     ///
-    /// Returns the error of the closure, which ends the run like the error of a hook. Also returns
-    /// an error for the same reasons as [`run`](Harness::run), if the point is not reached, or if
-    /// the run fails for a reason that neither [`fail_at`](Harness::fail_at) nor
-    /// [`cancel_after`](Harness::cancel_after) requested.
+    /// Returns
+    ///
+    /// - the error of the closure, which ends the run like the error of a hook;
+    /// - an error for the same reasons as [`run`](Harness::run);
+    /// - an error if the point is not reached;
+    /// - an error if the run fails for a reason that neither [`fail_at`](Harness::fail_at) nor
+    ///   [`cancel_after`](Harness::cancel_after) requested.
     ///
     /// # Panics
     ///
@@ -324,11 +327,15 @@ impl<'a, T: Task> Harness<'a, T> {
     ///
     /// # Errors
     ///
-    /// Returns an error if no entry point reaches the moments of all closures, if the trainer
-    /// cannot be built, for `cancel_after(0)`, or if the run succeeds without reaching a moment of
-    /// [`on`](Harness::on) or [`fail_at`](Harness::fail_at), or the batch of
-    /// [`cancel_after`](Harness::cancel_after). Also returns the error of a run that failed before
-    /// it reached the moments of all closures.
+    /// Returns an error
+    ///
+    /// - if no entry point reaches the moments of all closures;
+    /// - if the trainer cannot be built;
+    /// - for `cancel_after(0)`;
+    /// - if the run succeeds without reaching a moment of [`on`](Harness::on) or
+    ///   [`fail_at`](Harness::fail_at), or the batch of [`cancel_after`](Harness::cancel_after);
+    /// - if the run failed before it reached the moments of all closures; this is then the error of
+    ///   the run.
     ///
     /// # Panics
     ///

@@ -98,11 +98,14 @@ impl Ranks {
     ///
     /// # Errors
     ///
-    /// Returns an error if, on any rank, `body` returned an error, panicked, was killed or did not
-    /// end in time, or if its value cannot be serialized or deserialized. The error names each rank
-    /// that failed with its reason; the end of its output is printed. Also returns an error if the
-    /// ranks cannot be started: with 0 ranks, without the feature `distributed`, outside of a test,
-    /// or within the body of another call.
+    /// Returns an error if
+    ///
+    /// - on any rank, `body` returned an error, panicked, was killed or did not end in time;
+    /// - the value of `body` cannot be serialized or deserialized;
+    /// - the ranks cannot be started: with 0 ranks, without the feature `distributed`, outside of a
+    ///   test, or within the body of another call.
+    ///
+    /// The error names each rank that failed with its reason; the end of its output is printed.
     pub fn run<R: Serialize + DeserializeOwned>(self, body: impl FnOnce() -> Result<R>) -> Result<Vec<R>> {
         let results = self.results(body)?;
         let failed: Vec<String> =

@@ -24,6 +24,12 @@ const CRATES: &str = "crates";
 const STEPS: &str = "steps";
 
 /// A golden and how it is compared, for [`Trainer::check_golden`].
+///
+/// ```
+/// use trainer::lock::Golden;
+///
+/// let golden = Golden::new("hooks.golden").steps(50).tolerance(1e-4);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[must_use = "pass it to `Trainer::check_golden`"]
 pub struct Golden {
@@ -171,10 +177,14 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that says which step differs and how, that the steps cannot be compared in
-    /// these circumstances, or that the file is missing or cannot be read, written or parsed.
-    /// Returns an error if the trainer has trained before, if several processes train together, and
-    /// for the same reasons as [`fit`](Self::fit).
+    /// Returns an error if
+    ///
+    /// - a step differs; the error says which one, and how;
+    /// - the steps cannot be compared in these circumstances;
+    /// - the file is missing or cannot be read, written or parsed;
+    /// - the trainer has trained before;
+    /// - several processes train together;
+    /// - [`fit`](Self::fit) would return one.
     pub fn check_golden(
         mut self,
         golden: impl Into<Golden>,
