@@ -153,6 +153,7 @@ pub mod data;
 pub mod distributed;
 mod error;
 mod hook;
+#[doc(alias = "callbacks")]
 pub mod hooks;
 mod io;
 mod libtorch;

@@ -44,6 +44,7 @@ use crate::values::facts::SettingList;
 ///     }
 /// }
 /// ```
+#[doc(alias("state_dict", "load_state_dict"))]
 #[diagnostic::on_unimplemented(
     message = "`#[hook(state)]` saves the state of `{Self}` in checkpoints, but `{Self}` does not implement `State`",
     label = "needs `trainer::checkpoint::State`",

@@ -39,6 +39,7 @@ const ROWS_PER_TASK: usize = 32;
 /// assert!(batch.tokens.size()[1] <= 12);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias("group_by_length", "BucketIterator"))]
 pub struct ByLength<D, G> {
     loader: DataLoader<D>,
     grouping: G,

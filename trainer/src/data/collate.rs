@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 /// # assert_eq!(Recording::collate(vec![recording(3), recording(5)])?.0.size(), [2, 5]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias("collate_fn", "default_collate"))]
 #[diagnostic::on_unimplemented(
     message = "rows of type `{Self}` cannot be made into a batch",
     note = "tensors, numbers, strings, `Vec` and arrays of numbers, and tuples of these can; implement `Collate` for another \
@@ -162,6 +163,7 @@ tuples! { (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) 
 /// # Errors
 ///
 /// Returns an error if libtorch cannot allocate the tensor.
+#[doc(alias = "pad_sequence")]
 pub fn pad<T: tch::kind::Element + Copy>(rows: &[impl AsRef<[T]>], padding: T) -> Result<Tensor> {
     let longest = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let mut values = Vec::with_capacity(rows.len() * longest);

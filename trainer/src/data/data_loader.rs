@@ -121,6 +121,7 @@ impl<D: Dataset> DataLoader<D> {
     ///
     /// A pass starts no more threads than it has batches. A pass that would start more than 1,024
     /// threads returns an error.
+    #[doc(alias = "num_workers")]
     #[must_use]
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = threads;

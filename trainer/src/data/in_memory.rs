@@ -24,6 +24,7 @@ use crate::error::Result;
 /// assert_eq!(train.len(), Some(4)); // the last has 4 rows
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "TensorDataset")]
 #[derive(Debug)]
 pub struct InMemory<D> {
     data: D,

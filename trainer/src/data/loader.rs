@@ -18,6 +18,7 @@ pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 ///
 /// Implement this when no type of this module fits, for example around the reader of another
 /// library.
+#[doc(alias("DataModule", "LightningDataModule"))]
 #[diagnostic::on_unimplemented(
     message = "this loader does not yield `{B}`",
     label = "yields other batches than the task's `Batch`",

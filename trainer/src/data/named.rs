@@ -48,6 +48,7 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 /// `NamedLoaders`, if a name is empty, contains `/` or `@`, has surrounding spaces or is used
 /// twice, or if an interval is invalid or longer than the fit. A loader that yields no batches ends
 /// the run with an error that names the loader.
+#[doc(alias = "CombinedLoader")]
 pub struct NamedLoaders<'l, B: Batch> {
     loaders: Vec<Owned<'l, B>>,
 }

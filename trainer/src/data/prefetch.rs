@@ -23,6 +23,7 @@ use crate::libtorch::{self, Event, cuda};
 /// assert_eq!(train.batches(0, 0)?.count(), 4);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias("prefetch_factor", "pin_memory"))]
 #[derive(Debug)]
 pub struct Prefetch<L> {
     loader: Arc<Mutex<L>>,

@@ -20,8 +20,11 @@ pub trait Rows: Batch + Sized {
     ///
     /// # Errors
     ///
-    /// Returns an error if there are no tensors, if they do not all have the same number of rows,
-    /// or if one has no dimensions.
+    /// Returns an error if
+    ///
+    /// - there are no tensors;
+    /// - they do not all have the same number of rows;
+    /// - one has no dimensions.
     fn rows(&self) -> Result<i64>;
 
     /// Returns a copy of `count` rows, starting with row `start`.

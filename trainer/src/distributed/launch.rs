@@ -30,6 +30,7 @@ const SLURM_PORTS: (u64, u64) = (15_000, 10_000);
 /// let launch = Launch::tcp(1, 4, "10.0.0.1", 29_500).timeout(Duration::from_secs(60));
 /// assert_eq!((launch.rank(), launch.size()), (1, 4));
 /// ```
+#[doc(alias = "torchrun")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     pub(super) rank: u32,

@@ -50,6 +50,7 @@ pub struct SyncBatchNorm {
 ///     .add(sync_batch_norm(&root / "bn1", 8, Default::default()))
 ///     .add_fn(Tensor::relu);
 /// ```
+#[doc(alias = "convert_sync_batchnorm")]
 pub fn sync_batch_norm<'a>(
     path: impl Borrow<nn::Path<'a>>,
     features: i64,

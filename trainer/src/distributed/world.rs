@@ -46,6 +46,7 @@ use crate::moment::MomentInfo;
 /// println!("{} of {}: {total}", world.rank(), world.size());
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "ProcessGroup")]
 #[derive(Clone, Debug)]
 pub struct World {
     /// The connections to the other ranks; `None` if there is only this one.
@@ -100,6 +101,7 @@ impl World {
     /// - if this process may not open enough files;
     /// - if this crate was built without the feature `distributed`;
     /// - in a hook that runs on rank 0 only.
+    #[doc(alias = "init_process_group")]
     pub fn join(launch: &Launch) -> Result<Self> {
         join::join(launch).map(|links| World { links: Some(links) })
     }

@@ -55,6 +55,7 @@ use crate::prelude::*;
 /// inside.
 ///
 /// A hook of your own can decide for each call: [`Cx::checkpoint_activations`].
+#[doc(alias = "gradient_checkpointing")]
 #[derive(Debug)]
 pub struct ActivationCheckpointing {
     modules: Patterns,

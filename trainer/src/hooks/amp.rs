@@ -48,6 +48,7 @@ use crate::prelude::*;
 ///
 /// On a CUDA device, autocast refuses `binary_cross_entropy`, which it allows on the CPU: use
 /// `binary_cross_entropy_with_logits`, or compute the loss in [`disabled`](Amp::disabled).
+#[doc(alias("MixedPrecision", "autocast", "GradScaler", "fp16", "bf16"))]
 #[derive(Debug)]
 pub struct Amp {
     precision: Precision,

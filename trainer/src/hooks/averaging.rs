@@ -85,6 +85,7 @@ macro_rules! averaging {
 /// [`keep_best`](super::Checkpoint::keep_best) keeps therefore has the weights that were validated.
 ///
 /// [`average`](Ema::average) returns the averages.
+#[doc(alias("ExponentialMovingAverage", "EMACallback", "AveragedModel"))]
 #[derive(Debug)]
 pub struct Ema {
     decay: f64,
@@ -238,6 +239,7 @@ impl State for Ema {
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("StochasticWeightAveraging", "AveragedModel"))]
 #[derive(Debug)]
 pub struct Swa {
     from_epoch: u64,

@@ -10,6 +10,7 @@ use crate::{TrainerBuilder, Vars, libtorch};
 /// Computes the running statistics of batch norm for the weights that [`Swa`] averages, like
 /// `torch.optim.swa_utils.update_bn`. The builder's
 /// [`update_batch_norm`](crate::TrainerBuilder::update_batch_norm) adds this hook.
+#[doc(alias = "update_bn")]
 pub struct BatchNormUpdate<T: Task> {
     loader: Box<dyn Loader<T::Batch> + Send>,
 }
@@ -52,6 +53,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// # Ok(())
     /// # }
     /// ```
+    #[doc(alias = "update_bn")]
     pub fn update_batch_norm(self, loader: impl Loader<T::Batch> + Send + 'static) -> Self {
         self.hook(BatchNormUpdate::<T> { loader: Box::new(loader) })
     }

@@ -36,6 +36,7 @@ use crate::values::every::ends_interval;
 ///     .keep_last(3)
 ///     .keep_best(2, "valid/loss", Goal::Minimize);
 /// ```
+#[doc(alias("ModelCheckpoint", "SaveModelCallback", "CheckpointHook", "save_steps"))]
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,

@@ -31,6 +31,7 @@ use crate::prelude::*;
 ///     builder.hook(DataParallel::new().find_unused(true))
 /// }
 /// ```
+#[doc(alias("DistributedDataParallel", "DDP"))]
 #[derive(Debug)]
 pub struct DataParallel {
     bucket_bytes: u64,

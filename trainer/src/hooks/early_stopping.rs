@@ -30,6 +30,7 @@ use crate::values::float::exact;
 ///
 /// let stopping = EarlyStopping::new("valid/loss", Goal::Minimize).patience(5).min_delta(1e-3);
 /// ```
+#[doc(alias = "EarlyStoppingCallback")]
 #[derive(Debug)]
 pub struct EarlyStopping {
     metric: String,

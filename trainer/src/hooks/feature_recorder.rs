@@ -39,6 +39,7 @@ use crate::prelude::*;
 /// It keeps the outputs of the most recent batch, or with [`all`](FeatureRecorder::all) those of
 /// every batch of the most recent pass over data. A module that is called several times in a batch
 /// has several outputs. Checkpoints save all of them.
+#[doc(alias = "register_forward_hook")]
 #[derive(Debug)]
 pub struct FeatureRecorder {
     modules: Patterns,

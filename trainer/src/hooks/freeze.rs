@@ -46,6 +46,7 @@ use crate::prelude::*;
 /// `fit` returns an error if a pattern that is not [optional](Patterns::optional) matches no
 /// parameter of an optimizer, if none of the parameters to thaw is frozen at that time, or if all
 /// parameters would be frozen.
+#[doc(alias("BackboneFinetuning", "BaseFinetuning", "freeze_to", "requires_grad_"))]
 #[derive(Debug)]
 pub struct Freeze {
     /// Sorted by time.

@@ -26,6 +26,7 @@ use crate::prelude::*;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("GradientClipping", "GradientClip", "clip_grad_norm_", "max_grad_norm"))]
 #[derive(Debug)]
 pub struct ClipGradNorm {
     max_norm: f64,
@@ -50,6 +51,7 @@ pub struct ClipGradNorm {
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("GradientClipping", "clip_grad_value_", "clipvalue"))]
 #[derive(Debug)]
 pub struct ClipGradValue {
     max_value: f64,

@@ -40,6 +40,7 @@ use crate::prelude::*;
 ///
 /// A hyperparameter or a group that does not exist is an error when `fit` begins; a value that the
 /// optimizer does not allow is an error at its step.
+#[doc(alias("ParamScheduler", "momentum_scheduler"))]
 #[derive(Debug)]
 pub struct HyperparameterSchedule(ScheduleCore);
 

@@ -35,6 +35,7 @@ use crate::prelude::*;
 /// is written. The hook runs in the process of rank 0 only. libtorch prints lines on standard error
 /// when a recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most
 /// of them.
+#[doc(alias("PyTorchProfiler", "torch.profiler"))]
 #[derive(Debug)]
 pub struct KernelProfiler {
     path: PathBuf,

@@ -50,6 +50,7 @@ use crate::prelude::*;
 /// batch.
 ///
 /// In one process, it does nothing without `outer`.
+#[doc(alias = "PostLocalSGDOptimizer")]
 #[derive(Debug)]
 pub struct LocalSgd {
     every: u64,

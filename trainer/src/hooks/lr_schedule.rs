@@ -48,6 +48,7 @@ use crate::prelude::*;
 ///   rate becomes the initial rate of the group.
 /// - **Invalid schedules**, such as one with a warm-up that is longer than the run, are an error
 ///   when `fit` begins; an invalid factor is an error at its step.
+#[doc(alias("LearningRateScheduler", "lr_scheduler", "LRScheduler", "ParamScheduler"))]
 #[derive(Debug)]
 pub struct LrSchedule(ScheduleCore);
 

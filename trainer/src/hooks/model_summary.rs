@@ -35,6 +35,7 @@ use crate::print_line;
 /// The operations of the whole forward pass are counted, in and outside of named modules, with
 /// those of other hooks at modules. Only the trainer's first forward pass is summarized, in
 /// whichever phase it occurs. If it calls no named module, the run ends with an error.
+#[doc(alias("RichModelSummary", "torchinfo"))]
 #[derive(Debug, Default)]
 pub struct ModelSummary {
     /// The forward pass that is running.

@@ -48,6 +48,7 @@ use crate::prelude::*;
 ///   the last record of the epoch or, after an error or a cancellation, of the run.
 ///
 /// With several optimizers, each is checked separately.
+#[doc(alias("TerminateOnNaN", "TerminateOnNaNCallback", "detect_anomaly"))]
 #[derive(Debug)]
 pub struct NanGuard {
     action: Action,

@@ -42,6 +42,7 @@ use crate::prelude::*;
 ///
 /// The settings have PyTorch's names and defaults; `mode="max"` is [`Goal::Maximize`], and
 /// `threshold_mode="abs"` is [`threshold_abs`](ReduceOnPlateau::threshold_abs).
+#[doc(alias = "ReduceLROnPlateau")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReduceOnPlateau {
     metric: String,

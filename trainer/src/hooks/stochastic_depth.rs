@@ -50,6 +50,7 @@ use crate::prelude::*;
 ///     .build()?;
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "DropPath")]
 #[derive(Debug)]
 pub struct StochasticDepth {
     modules: Patterns,

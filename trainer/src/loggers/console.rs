@@ -18,6 +18,7 @@ use crate::values::float::readable;
 /// ```text
 /// step 150  epoch 2/10  train/loss 0.3783  train/lr 0.0010
 /// ```
+#[doc(alias("PrinterCallback", "TextLoggerHook"))]
 #[derive(Debug)]
 pub struct Console {
     every_steps: u64,

@@ -25,6 +25,7 @@ use crate::prelude::*;
 /// each name.
 ///
 /// A resumed run continues the file without missing or duplicate rows.
+#[doc(alias = "CSVLogger")]
 #[derive(Debug)]
 pub struct Csv {
     file: GrowingFile,

@@ -39,6 +39,7 @@ pub enum CalibrationNorm {
 /// assert!((error.compute()?.double_value(&[]) - 0.4).abs() < 1e-6); // 0.9, but 1 of 2 is positive
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "ECE")]
 #[derive(Clone, Debug)]
 pub struct CalibrationError {
     classes: Classes,

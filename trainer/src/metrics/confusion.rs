@@ -330,6 +330,7 @@ confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&
 /// assert!((matthews.compute()?.double_value(&[]) - 1.0 / 3.0_f64.sqrt()).abs() < 1e-6);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "MatthewsCorrCoef")]
 #[derive(Clone, Debug)]
 pub struct Matthews {
     confusion: Confusion,

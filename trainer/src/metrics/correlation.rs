@@ -45,6 +45,7 @@ fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) ->
 /// assert!((pearson.compute()?.double_value(&[]) - 0.5).abs() < 1e-6);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "PearsonCorrCoef")]
 #[derive(Clone, Debug)]
 pub struct Pearson {
     states: States,
@@ -182,6 +183,7 @@ impl Metric for Pearson {
 /// assert!((spearman.compute()?.double_value(&[]) - 1.0).abs() < 1e-6); // the same order
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "SpearmanCorrCoef")]
 #[derive(Clone, Debug)]
 pub struct Spearman {
     thresholds: Option<(usize, Range<f64>)>,

@@ -342,6 +342,7 @@ curve! {
     /// assert_eq!(auroc.compute()?.double_value(&[]), 0.75); // 3 of 4 pairs are in order
     /// # Ok::<(), trainer::Error>(())
     /// ```
+    #[doc(alias("roc_auc_score", "ROC"))]
     Auroc, "auroc", "AUROC",
     |this, class| class.ranking.auroc([class.positives, class.negatives], this.thresholds.is_none())
 }
@@ -364,6 +365,7 @@ curve! {
     /// assert!((precision.compute()?.double_value(&[]) - 5.0 / 6.0).abs() < 1e-6);
     /// # Ok::<(), trainer::Error>(())
     /// ```
+    #[doc(alias("average_precision_score", "AUPRC"))]
     AveragePrecision, "average_precision", "AveragePrecision",
     |this, class| class.ranking.average_precision(|tp| match this.thresholds {
         Some(_) if class.positives == 0.0 => 0.0,

@@ -46,6 +46,7 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 ///         .hook(FBeta::multiclass(10).only([Phase::Train, Phase::Valid]))
 /// }
 /// ```
+#[doc(alias = "MetricCollection")]
 pub struct MetricHook<M> {
     metric: M,
     name: String,

@@ -30,6 +30,7 @@ use crate::error::Result;
 /// assert!((dice.compute()?.double_value(&[]) - (of_classes[0] + of_classes[1]) / 2.0).abs() < 1e-6);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "DiceScore")]
 #[derive(Clone, Debug)]
 pub struct Dice {
     classes: Classes,
@@ -202,6 +203,7 @@ impl Metric for Dice {
 /// assert!((psnr.compute()?.double_value(&[]) - 20.0).abs() < 1e-6);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "PeakSignalNoiseRatio")]
 #[derive(Clone, Debug)]
 pub struct Psnr {
     data_range: f64,
@@ -273,6 +275,7 @@ impl Metric for Psnr {
 /// assert!((ssim.compute()?.double_value(&[]) - 1.0).abs() < 1e-4);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "StructuralSimilarityIndexMeasure")]
 #[derive(Clone, Debug)]
 pub struct Ssim {
     data_range: f64,

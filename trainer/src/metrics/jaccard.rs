@@ -28,6 +28,7 @@ use crate::error::Result;
 /// assert!((jaccard.compute()?.double_value(&[]) - 1.0 / 3.0).abs() < 1e-6);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias("JaccardIndex", "IoU", "MeanIoU"))]
 #[derive(Clone, Debug)]
 pub struct Jaccard {
     confusion: Confusion,

@@ -61,6 +61,7 @@ pub(super) use state_of;
 /// assert_eq!(error.root(true).compute()?.double_value(&[]), 2.0_f64.sqrt());
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias("MSE", "RMSE"))]
 #[derive(Clone, Debug)]
 pub struct MeanSquaredError {
     is_root: bool,
@@ -125,6 +126,7 @@ impl Metric for MeanSquaredError {
 /// assert_eq!(error.compute()?.double_value(&[]), 1.0);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "MAE")]
 #[derive(Clone, Debug)]
 pub struct MeanAbsoluteError {
     states: States,

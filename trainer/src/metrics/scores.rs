@@ -199,6 +199,7 @@ score! {
     /// assert_eq!(precision.compute()?.double_value(&[]), 0.5); // 1 of 2 predicted positives
     /// # Ok::<(), trainer::Error>(())
     /// ```
+    #[doc(alias = "PPV")]
     Precision, "precision", "Precision", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fp)
 }
@@ -218,6 +219,7 @@ score! {
     /// assert_eq!(recall.compute()?.double_value(&[]), 0.5); // 1 of 2 positives
     /// # Ok::<(), trainer::Error>(())
     /// ```
+    #[doc(alias = "Sensitivity")]
     Recall, "recall", "Recall", Macro, by support true,
     |_this, counts| (counts.tp, counts.tp + counts.fn_)
 }
@@ -259,6 +261,7 @@ score! {
     /// assert_eq!(f1.compute()?.double_value(&[]), 0.5); // precision and recall are 0.5
     /// # Ok::<(), trainer::Error>(())
     /// ```
+    #[doc(alias("F1Score", "FBetaScore"))]
     FBeta, "f1", "FBetaScore", Macro, by support false,
     |this, counts| {
         let square = this.beta * this.beta;

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 
 /// How two values of a state are merged: the values of two batches, of two parts of the data, or of
 /// two ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
+#[doc(alias = "dist_reduce_fx")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateReduction {
     /// Takes the elementwise sum.
@@ -59,6 +60,7 @@ struct Entry {
 /// assert_eq!(states.floats("largest")?, [5.0]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "add_state")]
 #[derive(Clone, Debug, Default)]
 pub struct States {
     entries: Vec<Entry>,

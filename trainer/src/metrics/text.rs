@@ -215,6 +215,7 @@ error_rate! {
     /// assert_eq!(rate.compute()?.double_value(&[]), 0.25);
     /// # Ok::<(), trainer::Error>(())
     /// ```
+    #[doc(alias = "WER")]
     WordErrorRate, "wer", |text| text.split_whitespace().collect::<Vec<_>>()
 }
 
@@ -232,6 +233,7 @@ error_rate! {
     /// assert_eq!(rate.compute()?.double_value(&[]), 0.2);
     /// # Ok::<(), trainer::Error>(())
     /// ```
+    #[doc(alias = "CER")]
     CharErrorRate, "cer", |text| text.chars().collect::<Vec<_>>()
 }
 
@@ -249,6 +251,7 @@ error_rate! {
 /// assert!((bleu.compute()?.double_value(&[]) - 0.7598).abs() < 1e-4);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "BLEUScore")]
 #[derive(Clone, Debug)]
 pub struct Bleu {
     n: usize,

@@ -141,6 +141,7 @@ impl<M: Metric> Metric for Running<M> {
 /// }
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias("MinMaxMetric", "MaxMetric", "MinMetric"))]
 #[derive(Clone, Debug)]
 pub struct BestSoFar<M> {
     metric: M,

@@ -42,6 +42,7 @@ pub trait OnGrad {
     /// Returns an error if the tensor does not require a gradient. The backward pass returns an
     /// error if the closure panics, if it is called recursively, or if its replacement does not
     /// have the shape of the gradient.
+    #[doc(alias = "register_hook")]
     fn on_grad<R: GradOutcome>(&self, closure: impl FnMut(&Tensor) -> R + Send + 'static)
     -> Result<GradHook>;
 }

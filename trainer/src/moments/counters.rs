@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// The current epoch, from 0.
+    #[doc(alias = "current_epoch")]
     pub epoch: u64,
     /// The number of batches done in the current pass, including skipped ones. While a batch is
     /// computed, this is its index, from 0; at `after_step` and `after_predict_step`, it already
@@ -28,6 +29,7 @@ pub struct Counters {
     /// The number of optimizer steps taken: the number of training batches in which an optimizer
     /// stepped. With several optimizers, each has its own count as well:
     /// [`Cx::steps_of`](crate::Cx::steps_of).
+    #[doc(alias = "global_step")]
     pub optimizer_steps: u64,
     /// The number of training samples used, over all epochs and ranks.
     pub samples_seen: u64,

@@ -70,6 +70,7 @@ use crate::values::hyperparameter::Given;
 ///     .build()?;
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "TrainingArguments")]
 #[must_use = "call `.build()` to get a trainer"]
 pub struct TrainerBuilder<T> {
     task: T,
@@ -111,6 +112,7 @@ impl<T: Task> TrainerBuilder<T> {
 /// A learning-rate schedule is a hook: [`LrSchedule`](crate::hooks::LrSchedule).
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the optimizer of the whole model.
+    #[doc(alias = "configure_optimizers")]
     pub fn optimizer(self, optimizer: impl Optimizer + 'static) -> Self {
         self.optimizer_of("", optimizer)
     }
@@ -130,6 +132,7 @@ impl<T: Task> TrainerBuilder<T> {
 impl<T: Task> TrainerBuilder<T> {
     /// Adds a stateful hook: a value whose type has a `#[hook] impl` block, or a
     /// [metric](crate::metrics::Metric).
+    #[doc(alias("callbacks", "add_callback"))]
     pub fn hook<K>(mut self, hook: impl IntoHook<K>) -> Self {
         self.hooks.add(hook.into_hook());
         self

@@ -21,7 +21,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// The number of epochs that a call of `fit` trains. Defaults to 1, or, if
     /// [`max_steps`](TrainerBuilder::max_steps) or [`max_time`](TrainerBuilder::max_time) is set,
     /// to no limit.
-    #[doc(alias = "max_epochs")]
+    #[doc(alias("max_epochs", "num_train_epochs"))]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.settings.epochs = Some(epochs);
         self
@@ -73,7 +73,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// At `after_backward` gradients are running sums, relative to the weight of the first batch of
     /// the window; from `before_opt_step` on they are the mean.
-    #[doc(alias = "accumulate_grad_batches")]
+    #[doc(alias("accumulate_grad_batches", "gradient_accumulation_steps"))]
     pub fn accumulate(self, batches: u64) -> Self {
         self.accumulate_from(0, batches)
     }
@@ -122,7 +122,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// `Every::Steps` and `Every::Fraction` validate within the epoch, after the batch that
     /// completes an interval, and not after the epoch.
     #[doc(alias = "val_check_interval")]
-    #[doc(alias = "check_val_every_n_epoch")]
+    #[doc(alias("check_val_every_n_epoch", "eval_steps"))]
     pub fn validate_every(mut self, every: Every) -> Self {
         self.settings.validate_every = Some(every);
         self
@@ -180,6 +180,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// If libtorch was built for CUDA but finds no GPU, a line on standard error says why when the
     /// first entry point begins.
+    #[doc(alias = "accelerator")]
     pub fn auto_device(self) -> Self {
         self.device(first_device())
     }
@@ -196,6 +197,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// Weights are initialized before the builder exists: call [`tch::manual_seed`] first to seed
     /// them. Loaders have their own seeds.
+    #[doc(alias = "seed_everything")]
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = Some(seed);
         self
@@ -204,6 +206,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Whether libtorch uses deterministic algorithms while an entry point runs, for the whole
     /// process. An operation without a deterministic algorithm then returns an error that names the
     /// operation. Defaults to `false`.
+    #[doc(alias = "use_deterministic_algorithms")]
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.settings.deterministic = deterministic;
         self
@@ -215,6 +218,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// Convolutions on a GPU use TF32 regardless, as in PyTorch. The results differ from those of
     /// other precisions, so a resumed run must have the same.
+    #[doc(alias("set_float32_matmul_precision", "tf32"))]
     pub fn matmul_precision(mut self, precision: MatmulPrecision) -> Self {
         self.settings.matmul_precision = Some(precision);
         self
@@ -276,6 +280,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// A folder that holds another run is refused, unless the run is
     /// [resumed](TrainerBuilder::resume). With [`fast_dev_run`](TrainerBuilder::fast_dev_run)
     /// nothing is written, and `Resume::Auto` resumes nothing.
+    #[doc(alias("output_dir", "default_root_dir", "work_dir"))]
     pub fn run_folder(mut self, folder: impl Into<RunFolder>) -> Self {
         self.folder.setting = Some(folder.into());
         self
@@ -311,6 +316,7 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
+    #[doc(alias("ckpt_path", "resume_from_checkpoint"))]
     pub fn resume(mut self, from: impl Into<Resume>) -> Self {
         self.resume = Some(from.into());
         self

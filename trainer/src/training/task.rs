@@ -53,6 +53,7 @@ pub enum Mode {
 ///     }
 /// }
 /// ```
+#[doc(alias("LightningModule", "training_step"))]
 pub trait Task: Send + Sized + 'static {
     /// The type of the batches that the loader yields.
     type Batch: Batch;
@@ -184,6 +185,7 @@ pub trait Task: Send + Sized + 'static {
     /// # Errors
     ///
     /// Returns the first error of an operation or of a hook.
+    #[doc(alias("training_step", "manual_backward"))]
     fn train_step<'s>(step: &mut TrainStep<'s, Self>) -> Result<StepDone<'s>> {
         let forward = step.pred()?;
         let loss = step.loss(forward)?;

@@ -37,6 +37,7 @@ use crate::run::Run;
 /// println!("{}", summary.metrics); // train/loss 0.6021  valid/loss 0.5712
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias("Learner", "Runner"))]
 pub struct Trainer<T> {
     pub(crate) run: Run,
     pub(super) task: PhantomData<fn() -> T>,

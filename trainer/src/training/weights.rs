@@ -22,6 +22,7 @@ impl<T: Task> Trainer<T> {
     /// - `path` exists but is not a `safetensors` file;
     /// - the run has yet to be [resumed](Trainer::is_resuming), so that the weights are not those
     ///   of the run.
+    #[doc(alias = "state_dict")]
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         if self.is_resuming() {
@@ -59,6 +60,7 @@ impl<T: Task> Trainer<T> {
     /// - a pattern matches no name.
     ///
     /// After an error, the variables are unchanged.
+    #[doc(alias = "load_state_dict")]
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let path = path.as_ref();
         let loaded = weights::load(self.vars(), &self.run.model.added, path, how)?;

@@ -22,6 +22,7 @@ use crate::error::Result;
 /// assert!((30..70).contains(&batch.sum(Kind::Int64).int64_value(&[])));
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "WeightedRandomSampler")]
 #[derive(Clone, Debug)]
 pub struct Weighted<D> {
     dataset: D,

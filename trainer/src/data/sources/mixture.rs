@@ -42,6 +42,7 @@ const SOURCES: u64 = u64::MAX;
 /// again and starts over.
 ///
 /// A resume is exact, because the order of an epoch is computed from its number.
+#[doc(alias("interleave_datasets", "ConcatDataset"))]
 pub struct Mixture<R> {
     sources: Vec<Source<R>>,
     rows: Option<usize>,

@@ -99,6 +99,7 @@ pub struct Indexed<I> {
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "IterableDataset")]
 pub struct Shards<F: Format> {
     shards: Vec<Shard<F::Index>>,
     /// For each shard, the index of its first row; then the number of all rows.

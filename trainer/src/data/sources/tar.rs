@@ -21,6 +21,7 @@ const OPEN_FILES: usize = 128;
 
 /// Tar files in the layout of [WebDataset](https://github.com/webdataset/webdataset): see
 /// [`Shards::tar`].
+#[doc(alias = "WebDataset")]
 #[derive(Debug)]
 pub struct Tar(());
 

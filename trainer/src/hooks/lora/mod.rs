@@ -68,6 +68,7 @@ use crate::{AddVariables, NewVariables, Vars};
 /// the rank is larger than `in` or `out`. A module that a pattern matches and that turns out not to
 /// be linear when it is called ends the run with an error.
 #[doc(alias("peft", "LoraConfig", "adapter"))]
+#[derive(Debug)]
 pub struct Lora {
     modules: Patterns,
     rank: i64,

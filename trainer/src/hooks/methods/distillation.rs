@@ -47,6 +47,7 @@ use crate::prelude::*;
 /// mode and without gradients, and with [`Amp`](crate::hooks::Amp) in its precision. It must be on
 /// the device of the task. Checkpoints do not contain it: a resume, and the other ranks, compare a
 /// hash of its weights, as they are when the hook is created.
+#[doc(alias = "KnowledgeDistillation")]
 pub struct Distillation {
     teacher: Teach,
     device: Device,

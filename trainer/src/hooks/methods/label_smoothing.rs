@@ -20,6 +20,7 @@ use crate::prelude::*;
 ///
 /// let smoothing = LabelSmoothing::new(0.1).classes(10);
 /// ```
+#[doc(alias("LabelSmoothingCrossEntropy", "label_smoothing_factor"))]
 #[derive(Debug)]
 pub struct LabelSmoothing {
     epsilon: f64,

@@ -32,6 +32,7 @@ use crate::prelude::*;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "SharpnessAwareMinimization")]
 #[derive(Debug)]
 pub struct Sam {
     rho: f64,

@@ -30,6 +30,7 @@ use crate::prelude::*;
 ///     .build()?;
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "DeviceStatsMonitor")]
 #[derive(Debug, Default)]
 pub struct CudaMemoryMonitor {
     interval: Interval,

@@ -39,6 +39,7 @@ use crate::prelude::*;
 ///     .build()?;
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "DeviceStatsMonitor")]
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
     interval: Interval,

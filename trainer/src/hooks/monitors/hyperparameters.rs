@@ -40,6 +40,7 @@ use crate::prelude::*;
 /// assert!(summary.metrics["train/hyperparameter/lr"] < 1e-2);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "LearningRateMonitor")]
 #[derive(Debug, Default)]
 pub struct HyperparameterMonitor {
     names: Vec<String>,

@@ -57,6 +57,7 @@ use crate::{Var, norms};
 ///   libtorch's [foreach kernels](crate::norms), without waiting for a GPU; with `updates` a copy
 ///   of the weights before the step and a difference after it, and memory for both.
 /// - **Resuming**: there is no state, and the values are those of an uninterrupted run.
+#[doc(alias = "track_grad_norm")]
 #[derive(Debug)]
 pub struct ParameterMonitor {
     parameters: Patterns,

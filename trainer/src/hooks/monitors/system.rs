@@ -41,6 +41,7 @@ use crate::prelude::*;
 /// assert!(summary.metrics["train/system/process_memory"] > 1.0);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "DeviceStatsMonitor")]
 #[derive(Default)]
 pub struct SystemMonitor {
     interval: Interval,

@@ -51,6 +51,7 @@ use crate::prelude::*;
 /// - Each batch reads the clock up to three times, which takes less than 0.1 µs. Nothing is kept in
 ///   checkpoints: after a resume, the first values cover only the batches since then, but are in
 ///   the same records as in an uninterrupted run.
+#[doc(alias("IterTimerHook", "samples_per_second"))]
 #[derive(Debug, Default)]
 pub struct ThroughputMonitor {
     interval: Interval,

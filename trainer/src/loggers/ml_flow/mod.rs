@@ -45,6 +45,7 @@ use crate::{Record, Span};
 ///
 /// If the run cannot be created on the server, for example because the server is unreachable, the
 /// entry point returns an error. Later failures of requests are [warnings](crate::Cx::warn).
+#[doc(alias("MLFlowLogger", "MLflowCallback"))]
 pub struct MlFlow {
     server: String,
     token: Option<String>,

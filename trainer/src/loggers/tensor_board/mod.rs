@@ -42,6 +42,7 @@ use crate::prelude::*;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("TensorBoardLogger", "TensorBoardCallback", "SummaryWriter"))]
 #[derive(Debug)]
 pub struct TensorBoard {
     file: GrowingFile,

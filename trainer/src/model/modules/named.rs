@@ -28,6 +28,7 @@ use super::name::Name;
 /// # let _ = encoder;
 /// # }
 /// ```
+#[doc(alias("named_modules", "register_forward_hook"))]
 #[derive(Debug)]
 pub struct Named<M> {
     name: Name,

@@ -31,6 +31,7 @@ use crate::model::vars::{Var, Vars};
 /// }
 /// # fn main() {}
 /// ```
+#[doc(alias = "param_groups")]
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ParamGroup {

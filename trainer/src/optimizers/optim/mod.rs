@@ -148,6 +148,7 @@ pub trait Optimizer: Send {
 
     /// Returns the state tensors by name, such as `exp_avg/fc1.weight`. They share their storage
     /// with the optimizer.
+    #[doc(alias = "state_dict")]
     fn state(&self) -> Vec<(String, Tensor)>;
 
     /// Returns whether [`state`](Optimizer::state) contains everything that the optimizer carries
@@ -183,6 +184,7 @@ pub trait Optimizer: Send {
     /// Returns an error that lists every tensor that is missing or unexpected, whose shape or dtype
     /// differs, or whose step count is invalid. Nothing is copied in this case. Also returns an
     /// error if libtorch fails.
+    #[doc(alias = "load_state_dict")]
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
         copy_state(&self.state(), state, Vec::new())
     }

@@ -35,6 +35,7 @@ use crate::values::facts::SettingList;
 /// Works with every optimizer of this crate except [`Tch`](super::Tch), and with custom optimizers
 /// that implement [`bind_share`](Optimizer::bind_share). Any other optimizer is an error when the
 /// trainer is built.
+#[doc(alias("ZeroRedundancyOptimizer", "ZeRO"))]
 #[derive(Debug)]
 pub struct Sharded<O> {
     inner: O,

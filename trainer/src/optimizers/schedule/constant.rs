@@ -21,6 +21,7 @@ use crate::values::facts::SettingList;
 /// assert_eq!(factors?, [0.5, 0.5, 1.0, 1.0]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "ConstantLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Constant {
     factor: f64,

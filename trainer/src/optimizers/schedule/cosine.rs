@@ -26,6 +26,7 @@ use crate::values::facts::SettingList;
 /// let hook = LrSchedule::new(schedule.warm_up(100));
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "CosineAnnealingLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cosine {
     end: f64,

@@ -26,6 +26,7 @@ use crate::values::facts::SettingList;
 /// assert!((schedule.factor(200, None)? - 0.5).abs() < 1e-9);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "CosineAnnealingWarmRestarts")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CosineRestarts {
     first: Amount,

@@ -19,6 +19,7 @@ use crate::values::facts::SettingList;
 /// assert_eq!(factors?, [1.0, 0.5, 0.25, 0.125]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "ExponentialLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exponential {
     gamma: f64,

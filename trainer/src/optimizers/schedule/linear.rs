@@ -21,6 +21,7 @@ use crate::values::facts::SettingList;
 /// assert_eq!(factors?, [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "LinearLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Linear {
     start: f64,

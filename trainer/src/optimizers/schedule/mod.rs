@@ -111,6 +111,7 @@ use crate::values::facts::SettingList;
 ///     }
 /// }
 /// ```
+#[doc(alias("LambdaLR", "LRScheduler"))]
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a schedule",
     label = "not a schedule",

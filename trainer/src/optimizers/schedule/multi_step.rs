@@ -22,6 +22,7 @@ use crate::values::facts::SettingList;
 /// assert_eq!(factors?, [1.0, 1.0, 0.5, 0.25, 0.25]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "MultiStepLR")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct MultiStep {
     milestones: Vec<Amount>,

@@ -33,6 +33,7 @@ use crate::values::facts::SettingList;
 /// ```
 ///
 /// For a linear warm-up followed by a cosine, use `Cosine::to(0.0).warm_up(0.1)`.
+#[doc(alias = "OneCycleLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OneCycle {
     over: Amount,

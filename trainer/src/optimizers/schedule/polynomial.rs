@@ -21,6 +21,7 @@ use crate::values::facts::SettingList;
 /// assert_eq!(factors?, [1.0, 0.25, 0.0, 0.0]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "PolynomialLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Polynomial {
     power: f64,

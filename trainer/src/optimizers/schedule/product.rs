@@ -20,6 +20,7 @@ use crate::values::facts::SettingList;
 /// assert_eq!(factors?, [1.0, 0.75, 0.25, 0.125]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "ChainedScheduler")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product<A, B>(A, B);
 

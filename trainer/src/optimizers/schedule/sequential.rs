@@ -24,6 +24,7 @@ use crate::values::facts::SettingList;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "SequentialLR")]
 pub struct Sequential {
     first: Box<dyn Schedule>,
     /// The other schedules, with their first steps.

@@ -20,6 +20,7 @@ use crate::values::facts::SettingList;
 /// assert_eq!(factors?, [1.0, 1.0, 0.5, 0.5, 0.25]);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "StepLR")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepDecay {
     every: Amount,

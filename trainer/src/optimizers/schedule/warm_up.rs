@@ -28,6 +28,7 @@ use crate::values::facts::SettingList;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias("get_linear_schedule_with_warmup", "warmup_steps"))]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WarmUp<S> {
     over: Amount,

@@ -62,6 +62,7 @@ use crate::run::{Run, task_is_lent};
 ///
 /// A hook around an operation takes `&mut Cx<O>`, which `next` needs. If it only measures, the key
 /// [`observes`](crate::language::observes) says so, and the same check applies.
+#[doc(alias("Callback", "TrainerControl"))]
 #[derive(RefCastCustom)]
 #[repr(transparent)]
 pub struct Cx<P> {
@@ -447,6 +448,7 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if libtorch fails, for example on a sparse gradient.
+    #[doc(alias = "clip_grad_norm_")]
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Result<Tensor>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
@@ -463,6 +465,7 @@ impl<P> Cx<P> {
     /// # Errors
     ///
     /// Returns an error if libtorch fails.
+    #[doc(alias = "clip_grad_value_")]
     pub fn clip_grad_value(&mut self, max_value: f64) -> Result<()>
     where
         P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
@@ -502,6 +505,7 @@ impl<P> Cx<P> {
     /// synchronize with it. At any other time the value immediately becomes the metric. A value
     /// that cannot be logged, such as a tensor with more than one element, ends the run with an
     /// error that names the hook.
+    #[doc(alias("log_dict", "add_scalar"))]
     pub fn log(&self, name: impl AsRef<str>, value: impl IntoValue)
     where
         P: CanLog,
@@ -540,6 +544,7 @@ impl<P> Cx<P> {
     /// Skips this batch: none of its operations run, and only
     /// [`batch_idx`](crate::Counters::batch_idx) advances.
     ///
+    #[doc(alias = "CancelBatchException")]
     #[doc = available!(CanSkipBatch)]
     #[doc = available!(OnAllRanks)]
     pub fn skip_batch(&mut self)
@@ -552,6 +557,7 @@ impl<P> Cx<P> {
     /// Ends the current pass over data, in training or evaluation, after this batch. If an
     /// accumulation window is still open then, one more batch is trained to close it.
     ///
+    #[doc(alias("CancelEpochException", "should_epoch_stop"))]
     #[doc = available!(CanEndEpoch)]
     pub fn end_epoch(&mut self)
     where
@@ -566,6 +572,7 @@ impl<P> Cx<P> {
     /// [`min_epochs`](crate::TrainerBuilder::min_epochs) and
     /// [`min_steps`](crate::TrainerBuilder::min_steps) are reached.
     ///
+    #[doc(alias("should_stop", "should_training_stop", "CancelFitException"))]
     #[doc = available!(CanStop)]
     pub fn stop(&mut self, reason: impl Into<String>)
     where

@@ -35,6 +35,7 @@ impl<P> Cx<P> {
     /// The last call for a name wins.
     ///
     /// An empty tensor ends the run with an error that names the hook.
+    #[doc(alias = "add_histogram")]
     pub fn log_histogram(&self, name: impl AsRef<str>, tensor: impl Borrow<Tensor>)
     where
         P: CanLog,
@@ -54,6 +55,7 @@ impl<P> Cx<P> {
     /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on
     /// its own device, without synchronizing with it. The last call for a name wins. A tensor of
     /// another shape or dtype ends the run with an error that names the hook.
+    #[doc(alias = "add_image")]
     pub fn log_image(&self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
         P: CanLog,
@@ -66,6 +68,7 @@ impl<P> Cx<P> {
     #[doc = available!(CanLog)]
     ///
     /// If [none is due](Cx::is_record_due), nothing is recorded. The last call for a name wins.
+    #[doc(alias = "add_text")]
     pub fn log_text(&self, name: impl AsRef<str>, text: impl Into<String>)
     where
         P: CanLog,

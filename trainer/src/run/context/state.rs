@@ -110,6 +110,7 @@ impl<P> Cx<P> {
     /// The variables of the task, by name. The handle does not borrow from the context, so a loop
     /// over it can call [`log`](Cx::log). Variables that are added in `setup` are included once
     /// `setup` is over.
+    #[doc(alias = "named_parameters")]
     #[must_use]
     pub fn vars(&self) -> Vars {
         self.run.model.vars.clone()

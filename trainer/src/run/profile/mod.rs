@@ -55,6 +55,7 @@ use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorde
 /// }
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "SimpleProfiler")]
 #[derive(Clone, Debug)]
 pub struct Profile {
     entry: &'static str,

@@ -30,6 +30,7 @@ use crate::training::trial::{self, check_loader, trial};
 /// assert_eq!(trainer.find_batch_size(loader, &settings)?.size, 32);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "BatchSizeFinder")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FindBatchSize {
     from: u64,
@@ -141,6 +142,7 @@ impl<T: Task> Trainer<T> {
     ///   [`find_lr`](Trainer::find_lr);
     /// - if several processes already train together;
     /// - for the same reasons as [`fit`](Trainer::fit).
+    #[doc(alias("scale_batch_size", "auto_find_batch_size"))]
     pub fn find_batch_size<L: Loader<T::Batch>>(
         &mut self,
         mut loader: impl FnMut(usize) -> Result<L>,

@@ -26,6 +26,7 @@ use crate::training::trial::{self, check_loader, trial};
 /// assert!(curve.points().len() <= 50);
 /// # Ok::<(), trainer::Error>(())
 /// ```
+#[doc(alias = "LearningRateFinder")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct FindLr {
     from: f64,
@@ -172,6 +173,7 @@ impl<T: Task> Trainer<T> {
     /// - if the first loss is not finite;
     /// - if the loss diverges too soon for a suggestion;
     /// - for the same reasons as [`fit`](Trainer::fit).
+    #[doc(alias = "lr_find")]
     pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
         with.check()?;
         check_loader::<T>(train, "find_lr")?;
