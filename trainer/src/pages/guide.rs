@@ -9,6 +9,7 @@ macro_rules! pages {
 }
 
 pages! {
+    getting_started,
     hooks,
     lifecycle,
     training,
@@ -20,6 +21,8 @@ pages! {
     fine_tuning,
     models,
     settings,
+    deployment,
+    compatibility,
     checkpoints,
     gpus,
     distributed,
