@@ -293,11 +293,7 @@ fn a_closed_terminal_ends_the_run_with_its_last_checkpoint() {
 fn a_hangup_that_was_ignored_at_the_start_stays_ignored() {
     let folder = support::scratch("nohup");
     let program = support::child_process("cancel::child_in_a_terminal");
-    let mut ignoring = Command::new("sh");
-    ignoring
-        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\""])
-        .arg(program.get_program())
-        .args(program.get_args());
+    let mut ignoring = support::in_shell("trap '' HUP", &program);
     let mut child = ignoring.env(FOLDER, &folder).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.any(|line| line == "started"));

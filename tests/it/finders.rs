@@ -16,7 +16,7 @@ use trainer::schedule::Cosine;
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, rows};
-use crate::support::{child_process, device, exact_state, scratch};
+use crate::support::{child_process, device, exact_state, in_shell, scratch};
 
 /// Returns `count` rows of data for the model, in batches of `samples`.
 fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
@@ -327,12 +327,7 @@ fn child_with_little_memory() {
 #[test]
 #[cfg(target_os = "linux")]
 fn the_largest_batch_that_fits_into_memory_is_found() {
-    let child = child_process("finders::child_with_little_memory");
-    let mut limited = std::process::Command::new("sh");
-    limited
-        .args(["-c", "ulimit -v 8388608 && exec \"$0\" \"$@\""])
-        .arg(child.get_program())
-        .args(child.get_args());
+    let mut limited = in_shell("ulimit -v 8388608", &child_process("finders::child_with_little_memory"));
     let output = limited.env("OMP_NUM_THREADS", "1").env("RUST_BACKTRACE", "0").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -11,7 +11,7 @@ use trainer::distributed::{Launch, Op, World};
 use trainer::prelude::*;
 use trainer::testing::{Harness, Ranks, once};
 
-use crate::support::{child_process, scratch};
+use crate::support::{child_process, in_shell, scratch};
 
 /// Returns a port that no program uses.
 fn free_port() -> String {
@@ -128,9 +128,6 @@ fn the_variables_of_slurm_and_mpi_start_ranks() {
         let port = free_port();
         let children = ["0", "1"].map(|rank| {
             let mut child = child_process("ranks_launch::rank_of_a_launcher");
-            for name in ["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR"] {
-                child.env_remove(name);
-            }
             child.envs(names.into_iter().zip(["2", rank, rank, last])).env("MASTER_PORT", &port);
             child.env("TRAINER_RANK_TIMEOUT", "60").stdout(Stdio::piped()).spawn().unwrap()
         });
@@ -233,10 +230,8 @@ fn a_low_limit_on_open_files_is_raised_or_reported_before_the_ranks_connect() {
         let folder = scratch("ranks-files");
         let meeting = format!("file://{}", folder.join("meeting").display());
         let children = ["0", "1"].map(|rank| {
-            let child = child_process("ranks_launch::rank_of_a_launcher");
-            let mut limited = std::process::Command::new("sh");
-            limited.arg("-c").arg(format!("{limit} && exec \"$0\" \"$@\"")).arg(child.get_program());
-            limited.args(child.get_args()).env("WORLD_SIZE", "2").env("RANK", rank);
+            let mut limited = in_shell(limit, &child_process("ranks_launch::rank_of_a_launcher"));
+            limited.env("WORLD_SIZE", "2").env("RANK", rank);
             limited.env("MASTER_ADDR", &meeting).env("TRAINER_RANK_TIMEOUT", "60");
             limited.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         });

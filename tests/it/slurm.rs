@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use signal_hook::consts::SIGUSR1;
 use signal_hook::low_level::raise;
@@ -36,21 +36,6 @@ fn job() {
     trainer.fit(&mut model::rows(16), None).unwrap();
 }
 
-/// Returns a child process without the variables of a launcher, because these tests may themselves
-/// run in a job.
-fn outside_of_jobs(test: &str) -> Command {
-    const PREFIXES: [&str; 4] = ["SLURM_", "OMPI_", "PMI_", "TORCHELASTIC_"];
-    const NAMES: [&str; 5] = ["WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
-    let mut command = child_process(test);
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if NAMES.contains(&&*text) || PREFIXES.iter().any(|prefix| text.starts_with(prefix)) {
-            command.env_remove(&name);
-        }
-    }
-    command
-}
-
 /// Runs the job with a `scontrol` that records its arguments and ends with `status`.
 fn run(folder: &Path, status: u8, vars: &[(&str, &str)]) -> Output {
     let bin = folder.join("bin");
@@ -67,7 +52,7 @@ fn run(folder: &Path, status: u8, vars: &[(&str, &str)]) -> Output {
     fs::write(&scontrol, script).unwrap();
     fs::set_permissions(&scontrol, fs::Permissions::from_mode(0o755)).unwrap();
     let path = std::env::join_paths([bin.as_path(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-    let mut command = outside_of_jobs("slurm::job");
+    let mut command = child_process("slurm::job");
     command.env(FOLDER, &checkpoints).env("PATH", path);
     command.envs(vars.iter().copied()).output().unwrap()
 }
@@ -117,7 +102,7 @@ fn task() {
 fn tasks_that_srun_starts_on_one_host_train_together_without_an_address() {
     let folder = scratch("slurm-tasks");
     let tasks = [0, 1].map(|rank: u32| {
-        let mut command = outside_of_jobs("slurm::task");
+        let mut command = child_process("slurm::task");
         let id = std::process::id().to_string(); // of the port, too
         command.env("SLURM_STEP_NUM_TASKS", "2").env("SLURM_PROCID", rank.to_string());
         command.env("SLURM_LOCALID", rank.to_string()).env("SLURM_STEP_NUM_NODES", "1");

@@ -81,11 +81,67 @@ pub(crate) fn sealed(mut manifest: serde_json::Value) -> String {
     manifest.to_string()
 }
 
-/// Returns a command that runs one ignored test of this program in a separate process.
+/// Returns a command that runs one ignored test of this program in a separate process. The variables of
+/// a launcher that are set for it make it a rank.
 pub(crate) fn child_process(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command.args(["--exact", test, "--ignored", "--nocapture"]).env(CHILD, "1");
     command
+}
+
+/// Returns a command with a shell that runs `script` and then becomes a child process.
+pub(crate) fn in_shell(script: &str, child: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell
+        .arg("-c")
+        .arg(format!("{script} && exec \"$0\" \"$@\""))
+        .arg(child.get_program())
+        .args(child.get_args());
+    shell.envs(child.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    shell
+}
+
+/// The environment variable that marks a child process: a test decides whether it is a rank.
+pub(crate) const CHILD: &str = "TRAINER_TESTS_CHILD";
+
+/// The environment variable that `trainer::testing::Ranks` sets for its ranks.
+const OF_RANKS: &str = "TRAINER_TEST_RANKS";
+
+/// The variables that launchers set in the processes of a job: names, and prefixes that end with
+/// `_`. The Makefile has the same.
+pub(crate) const LAUNCHERS: [&str; 11] = [
+    "LOCAL_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "MPI_",
+    "OMPI_",
+    "PMIX_",
+    "PMI_",
+    "RANK",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "WORLD_SIZE",
+];
+
+/// Returns whether a launcher sets the variable.
+pub(crate) fn is_set_by_launcher(variable: &str) -> bool {
+    LAUNCHERS.iter().any(|own| variable == *own || (own.ends_with('_') && variable.starts_with(own)))
+}
+
+/// Removes the variables of launchers before the tests start. Otherwise, tests that run in a job, as
+/// in a step of SLURM with several tasks, would wait for its other ranks.
+#[ctor::ctor(unsafe)]
+#[allow(unsafe_code)]
+fn leave_the_job() {
+    if [CHILD, OF_RANKS].iter().any(|mark| std::env::var_os(mark).is_some()) {
+        return;
+    }
+    for (name, _) in std::env::vars_os() {
+        if is_set_by_launcher(&name.to_string_lossy()) {
+            // SAFETY: this runs before `main`, when the process has one thread.
+            unsafe { std::env::remove_var(name) };
+        }
+    }
 }
 
 /// Pseudorandom numbers (xorshift) that are the same in every run.

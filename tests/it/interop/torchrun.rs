@@ -13,7 +13,7 @@ use trainer::hooks::Checkpoint;
 use trainer::optim::Sharded;
 use trainer::prelude::*;
 
-use crate::support::{Random, scratch};
+use crate::support::{CHILD, Random, scratch};
 
 /// Returns a command with which torchrun starts two processes of a program, unless the options
 /// contain another number.
@@ -37,7 +37,7 @@ pub(super) fn torchrun(options: &[&str], program: &Path) -> Command {
 /// unless the options contain another number.
 pub(super) fn torchrun_test(options: &[&str], test: &str) -> Command {
     let mut command = torchrun(options, &std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command.args(["--exact", test, "--ignored", "--nocapture"]).env(CHILD, "1");
     command
 }
 
