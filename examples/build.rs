@@ -2,6 +2,8 @@
 //! `scripts/bundle.py` made, or where cargo found it.
 
 fn main() {
-    let lib = std::env::var("DEP_TRAINER_LIBTORCH_LIB").unwrap_or_default();
-    println!("cargo::rustc-link-arg=-Wl,-rpath,$ORIGIN/lib:{lib}");
+    println!("cargo::rustc-link-arg=-Wl,-rpath,$ORIGIN/lib");
+    if let Ok(lib) = std::env::var("DEP_TRAINER_LIBTORCH_LIB") {
+        println!("cargo::rustc-link-arg=-Wl,-rpath,{lib}");
+    }
 }

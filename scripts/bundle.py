@@ -116,7 +116,7 @@ def main():
     print("it needs glibc {}.{} or newer there".format(*max(map(glibc, files))), end="")
     print(", and for GPUs NVIDIA's driver" if "libtorch_cuda.so" in libraries else "")
     if "$ORIGIN/lib" not in search_path(program):
-        print(f"start it with LD_LIBRARY_PATH={target}/lib: it was linked without the search path $ORIGIN/lib (see the README)")
+        print(f"start it with LD_LIBRARY_PATH={target}/lib: it was linked without the search path $ORIGIN/lib (see trainer/guide/deployment.md)")
 
 
 if __name__ == "__main__":

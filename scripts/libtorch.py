@@ -199,8 +199,9 @@ def main():
         if wanted in (None, found):
             return print(f"libtorch: LIBTORCH={TARGET}, for {BUILDS[found]}")
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        variable = "" if wanted != "cuda" else ", with TORCH_CUDA_VERSION=cu130 for NVIDIA GPUs"
-        print(f"libtorch: on this platform cargo downloads it{variable}: add `--features download-libtorch` (make adds it)")
+        if wanted == "cuda" or platform.system() == "Linux":
+            fail(f"there are builds for Linux on x86-64 only: use PyTorch {VERSION} for Python, with LIBTORCH_USE_PYTORCH=1")
+        print("libtorch: on this platform cargo downloads it: add `--features download-libtorch` (make adds it)")
         return None
 
     build = wanted or "cpu"

@@ -15,8 +15,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=guide");
     println!("cargo::rustc-env=TRAINER_RUSTC={}", rustc_version().unwrap_or_else(|| "unknown".into()));
-    // For the build scripts of programs that are started by their path: see "libtorch" in the
-    // README.
+    // For the build scripts of programs that are started by their path: see the page `deployment`
+    // of the guide.
     if let Ok(lib) = env::var("DEP_TRAINER_SHIM_LIBTORCH_LIB") {
         println!("cargo::metadata=libtorch_lib={lib}");
     }
