@@ -13,7 +13,7 @@ PYTHON ?= python3
 # In a job of SLURM or MPI, tests and benchmarks would otherwise become its ranks.
 unexport $(filter LOCAL_RANK MASTER_ADDR MASTER_PORT MPI_% OMPI_% PMIX_% PMI_% RANK SLURM_% TORCHELASTIC_% WORLD_SIZE,$(.VARIABLES))
 
-.PHONY: help libtorch demo mnist lint test soak interop nccl-compile picture ui bench bench-history bench-data scale instructions bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist lint test soak interop nccl-compile picture ui bench race bench-history bench-data scale instructions bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
@@ -27,6 +27,7 @@ help:
 	@echo "make picture    make the pictures of the README and the guide, after make demo (needs Chromium)"
 	@echo "make ui         print the expected compiler diagnostics"
 	@echo "make bench      benchmark against handwritten loops"
+	@echo "make race       time a step beside Lightning, trainer-tools, fastai and MMEngine (several GB, once)"
 	@echo "make bench-history   benchmark, keep the ratios in benches.jsonl, and plot them in benches.html  (HISTORY=file)"
 	@echo "make scale      measure what 2 to 64 ranks need to agree, and extrapolate"
 	@echo "make bench-data compare loading data with PyTorch, WebDataset and MosaicML's streaming (several GB, once)"
@@ -88,6 +89,9 @@ ui: libtorch
 
 bench: libtorch
 	cargo bench -q -p trainer --features distributed $(FEATURES)
+
+race: libtorch
+	@$(PYTHON) scripts/race.py $(FEATURES)
 
 bench-history: libtorch
 	@$(PYTHON) scripts/bench_history.py $(if $(HISTORY),--history "$(HISTORY)")
