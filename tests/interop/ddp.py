@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains a small convolutional network with PyTorch's DistributedDataParallel, for
-`tests/it/interop/ddp.rs` and `trainer/benches/ranks.rs`. Started by torchrun.
+"""Trains a small convolutional network with PyTorch's DistributedDataParallel, or with Lightning's
+strategy `ddp`, for `tests/it/interop/ddp.rs` and `trainer/benches/ranks.rs`. Started by torchrun.
 
 Reads the data, the weights and the settings from the folder given as argument. Each rank writes its
 losses, averaged over the ranks, and the wall-clock and processor time of a step to `ddp-RANK.json`.
@@ -36,39 +36,90 @@ class Network(nn.Module):
         return self.fc(xs.flatten(1))
 
 
+class Loader:
+    """The batches of this rank, in order, for all passes. Measures the time of a step after the warm-up."""
+
+    def __init__(self, folder, config):
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        data = load_file(folder / "data.safetensors")
+        self.inputs, self.labels = data["inputs"], data["labels"]
+        share, labels = config["batch"] // self.world, len(self.labels)
+        # The mean over the ranks is the mean over the batch, because all ranks have equally many rows.
+        assert share * self.world == config["batch"] and labels % config["batch"] == 0
+        firsts = range(self.rank * share, labels, config["batch"])
+        self.rows = [slice(first, first + share) for first in firsts] * config["passes"]
+        self.warm_up = config["warm_up"]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        last, clocks = len(self.rows) - 1, (time.perf_counter, time.process_time)
+        for at, rows in enumerate(self.rows):
+            if at == self.warm_up:
+                dist.barrier()
+                start = [clock() for clock in clocks]
+            if at == last:
+                times = [(clock() - began) / (last - self.warm_up) for clock, began in zip(clocks, start)]
+                self.seconds, self.processor_seconds = times
+            yield self.inputs[rows], self.labels[rows]
+
+
+def optimizer_of(network, config):
+    if config["optimizer"] == "sgd":
+        return torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    return torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.01)
+
+
+def pytorch(network, loader, config):
+    dist.init_process_group("gloo")
+    network = DistributedDataParallel(network)
+    optimizer, losses = optimizer_of(network, config), []
+    for inputs, labels in loader:
+        optimizer.zero_grad()
+        loss = cross_entropy(network(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def lightning(network, loader, config):
+    import lightning as lightning_package
+
+    losses = []
+
+    class Module(lightning_package.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def training_step(self, batch, _):
+            inputs, labels = batch
+            loss = cross_entropy(self.network(inputs), labels)
+            losses.append(loss.detach())
+            return loss
+
+        def configure_optimizers(self):
+            return optimizer_of(self, config)
+
+    trainer = lightning_package.Trainer(
+        max_epochs=1, accelerator="cpu", devices=loader.world, strategy="ddp", barebones=True, use_distributed_sampler=False
+    )
+    trainer.fit(Module(), train_dataloaders=loader)
+    return losses
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     config = json.loads((folder / "config.json").read_text())
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank, world = dist.get_rank(), dist.get_world_size()
-    data = load_file(folder / "data.safetensors")
-    inputs, labels = data["inputs"], data["labels"]
-    network = DistributedDataParallel(Network(load_file(folder / "weights.safetensors")))
-    if config["optimizer"] == "sgd":
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
-    else:
-        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, weight_decay=0.01)
-    share, losses = config["batch"] // world, []
-    # The mean over the ranks is the mean over the batch, because all ranks have equally many rows.
-    assert share * world == config["batch"] and len(labels) % config["batch"] == 0
-    for _ in range(config["passes"]):
-        for first in range(rank * share, len(labels), config["batch"]):
-            if len(losses) == config["warm_up"]:
-                dist.barrier()
-                start = (time.perf_counter(), time.process_time())
-            rows = slice(first, first + share)
-            optimizer.zero_grad()
-            loss = cross_entropy(network(inputs[rows]), labels[rows])
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-    count = len(losses) - config["warm_up"]
-    seconds, processor_seconds = (time.perf_counter() - start[0]) / count, (time.process_time() - start[1]) / count
-    losses = torch.stack(losses)
+    loader = Loader(folder, config)
+    run = {"pytorch": pytorch, "lightning": lightning}[config.get("framework", "pytorch")]
+    losses = torch.stack(run(Network(load_file(folder / "weights.safetensors")), loader, config))
     dist.all_reduce(losses)
-    result = {"losses": (losses / world).tolist(), "seconds": seconds, "processor_seconds": processor_seconds}
-    (folder / f"ddp-{rank}.json").write_text(json.dumps(result))
+    result = {"losses": (losses / loader.world).tolist(), "seconds": loader.seconds, "processor_seconds": loader.processor_seconds}
+    (folder / f"ddp-{loader.rank}.json").write_text(json.dumps(result))
     # PyTorch's own cleanup sometimes aborts the process.
     os._exit(0)
 

@@ -1,11 +1,11 @@
-//! Measures training in two processes: against one process, against PyTorch's
-//! `DistributedDataParallel`, and against a hand-written loop with the same reducer; and the cost
+//! Measures training in one and two processes: against PyTorch's `DistributedDataParallel` and
+//! Lightning's strategy `ddp`, and against a hand-written loop with the same reducer; and the cost
 //! of the variables of a launcher in a program with one process.
 //!
 //! The program starts itself for each process. The processor time includes all threads of a rank.
 //! On a machine with other load, only the ratios of processor times are meaningful. The comparison
-//! with PyTorch needs a Python with torch and safetensors in `TRAINER_INTEROP`; `make interop`
-//! creates `target/interop/bin/python`.
+//! with PyTorch and Lightning needs a Python with both and safetensors in `TRAINER_INTEROP`; `make
+//! interop` creates `target/interop/bin/python`.
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
@@ -252,23 +252,32 @@ fn run(scene: &str) {
     println!("{}", text.expect("numbers"));
 }
 
-/// Returns the times of two PyTorch processes, or `None` if `TRAINER_INTEROP` is not set.
-fn theirs(folder: &Path) -> Option<Vec<Times>> {
+/// Returns the times of `size` processes of PyTorch or of Lightning, or `None` if
+/// `TRAINER_INTEROP` is not set.
+fn theirs(folder: &Path, framework: &str, size: u32, images: i64) -> Option<Vec<Times>> {
     let python = std::env::var_os("TRAINER_INTEROP")?;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/interop/ddp.py");
+    let config = serde_json::json!({
+        "framework": framework,
+        "optimizer": "adamw",
+        "batch": images,
+        "passes": WARM_UP + STEPS, // one batch each
+        "warm_up": WARM_UP,
+    });
+    fs::write(folder.join("config.json"), config.to_string()).expect("written");
     let mut command = Command::new(python);
     // Python must load its own libtorch, not that of this program.
-    command.env_remove("LD_LIBRARY_PATH").env("OMP_NUM_THREADS", "1");
-    command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]);
-    let status = command.arg(script).arg(folder).status().expect("Python starts");
-    assert!(status.success(), "ddp.py fails: run it by hand to see why");
+    command.env_remove("LD_LIBRARY_PATH").env("OMP_NUM_THREADS", "1").env("PYTHONWARNINGS", "ignore");
+    command.args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", &size.to_string()]);
+    let output = command.arg(script).arg(folder).output().expect("Python starts");
+    assert!(output.status.success(), "ddp.py fails: {}", String::from_utf8_lossy(&output.stderr));
     let times = |rank: u32| {
         let text = fs::read_to_string(folder.join(format!("ddp-{rank}.json"))).expect("written");
         let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let number = |name: &str| json[name].as_f64().expect("a number");
         Times { wall: number("seconds"), processor: number("processor_seconds") }
     };
-    Some(vec![times(0), times(1)])
+    Some((0..size).map(times).collect())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -295,35 +304,41 @@ fn row(title: &str, name: &str, times: Times, ratio: Times) {
     record(title, name, times.processor * 1e9, ratio.processor);
 }
 
-/// Measures two processes against one, with batches of this many images.
-fn against_one_process(folder: &Path, images: i64) {
+/// Measures one and two processes beside PyTorch's and Lightning's, with batches of this many images.
+fn against_others(folder: &Path, images: i64) {
     let (inputs, labels) = random_batch(images);
     let data = [("inputs", &inputs), ("labels", &labels)];
     Tensor::write_safetensors(&data, folder.join("data.safetensors")).expect("written");
     let vars = nn::VarStore::new(Device::Cpu);
     cnn(&vars.root(), 16);
     vars.save(folder.join("weights.safetensors")).expect("written");
-    let passes = WARM_UP + STEPS; // one batch each
-    let config =
-        format!(r#"{{"optimizer": "adamw", "batch": {images}, "passes": {passes}, "warm_up": {WARM_UP}}}"#);
-    fs::write(folder.join("config.json"), config).expect("written");
-    let mut all = [Vec::new(), Vec::new(), Vec::new()];
-    for _ in 0..ROUNDS {
-        all[0].extend(ranks::<Times>(folder, "cnn", 1, &[]));
-        all[1].extend(ranks::<Times>(folder, "cnn", 2, &[]));
-        all[2].extend(theirs(folder).unwrap_or_default());
+    for size in [1, 2] {
+        let mut all = [Vec::new(), Vec::new(), Vec::new()];
+        for _ in 0..ROUNDS {
+            all[0].push(slowest(ranks(folder, "cnn", size, &[])));
+            for (framework, times) in ["pytorch", "lightning"].into_iter().zip(&mut all[1..]) {
+                times.extend(theirs(folder, framework, size, images).map(slowest));
+            }
+        }
+        let title = format!("a step of a CNN on {images} images, one thread in each process, processes: {size}");
+        println!("\n{title}; ratios are medians of those within a round");
+        let [ours, pytorch, _] = &all;
+        let base = if pytorch.is_empty() { ours } else { pytorch };
+        for (name, times) in ["trainer", "PyTorch's DDP", "Lightning's DDP"].into_iter().zip(&all) {
+            if times.is_empty() {
+                println!("  {name}: not measured, because TRAINER_INTEROP is not set");
+                continue;
+            }
+            let ratios: Vec<Times> = times.iter().zip(base).map(|(own, base)| own.over(*base)).collect();
+            row(&title, name, median_times(times), median_times(&ratios));
+        }
     }
-    let title = format!("a step of a CNN on {images} images, one thread in each process");
-    println!("\n{title}");
-    let one = median_times(&all[0]);
-    let row_of = |name: &str, times: Times| row(&title, name, times, times.over(one));
-    row_of("one process", one);
-    row_of("two processes", median_times(&all[1]));
-    if all[2].is_empty() {
-        println!("  PyTorch: not measured, because TRAINER_INTEROP is not set");
-    } else {
-        row_of("two processes, PyTorch's DDP", median_times(&all[2]));
-    }
+}
+
+/// Returns the largest times of the ranks.
+fn slowest(ranks: Vec<Times>) -> Times {
+    let largest = |time: fn(&Times) -> f64| ranks.iter().map(time).fold(0.0, f64::max);
+    Times { wall: largest(|it| it.wall), processor: largest(|it| it.processor) }
 }
 
 fn main() {
@@ -334,8 +349,9 @@ fn main() {
     let folder = std::env::temp_dir().join(format!("trainer-bench-ranks-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a temporary folder");
 
-    for images in [BATCH, 4 * BATCH] {
-        against_one_process(&folder, images);
+    // About 5, 15 and 60 ms in one process.
+    for images in [24, BATCH, 4 * BATCH] {
+        against_others(&folder, images);
     }
 
     let both: Vec<Vec<(Times, Times)>> = ranks(&folder, "by_hand", 2, &[]);
