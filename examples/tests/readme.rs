@@ -1,13 +1,15 @@
-//! The README shows what the demo prints.
+//! The README shows a part of what the demo prints.
 
 use std::process::Command;
 
 #[test]
-fn the_readme_has_the_table_of_the_demo() {
+fn the_readme_has_a_part_of_the_table_of_the_demo() {
     let demo =
         Command::new(env!("CARGO_BIN_EXE_digits")).env("TRAINER_DESCRIBE", "terminal").output().unwrap();
     assert!(demo.status.success(), "{demo:?}");
     let table = String::from_utf8(demo.stdout).unwrap();
     let readme = include_str!("../../README.md");
-    assert!(table.contains("GradientMonitor") && readme.contains(&table), "README.md needs:\n{table}");
+    let blocks = readme.split("```text\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
+    let shown = blocks.into_iter().find(|block| block.contains("GradientMonitor")).unwrap();
+    assert!(table.contains(shown), "README.md needs a part of:\n{table}");
 }

@@ -20,7 +20,7 @@ pub(crate) fn write(from: &Path, to: &Path) -> Result<(), String> {
         let page = entry.map_err(|error| at(from, error))?.path();
         if page.extension().is_some_and(|extension| extension == "md") {
             let text = fs::read_to_string(&page).map_err(|error| at(&page, error))?;
-            let text = for_rustdoc(&text, from)
+            let text = for_rustdoc(&page, &text)
                 .map_err(|(line, reason)| format!("{}:{line}: {reason}", page.display()))?;
             let out = to.join(page.file_name().expect("a file has a name"));
             fs::write(&out, text).map_err(|error| at(&out, error))?;
@@ -30,9 +30,9 @@ pub(crate) fn write(from: &Path, to: &Path) -> Result<(), String> {
 }
 
 /// Returns the text of a page for rustdoc, or the number of a line and what is wrong with it.
-fn for_rustdoc(page: &str, folder: &Path) -> Result<String, (usize, String)> {
+fn for_rustdoc(page: &Path, text: &str) -> Result<String, (usize, String)> {
     let mut out = String::new();
-    let mut lines = page.lines().enumerate().peekable();
+    let mut lines = text.lines().enumerate().peekable();
     // The name of the module is the title.
     lines.next_if(|(_, line)| line.starts_with("# ")).ok_or((1, "there is no title".to_owned()))?;
     while let Some((number, line)) = lines.next() {
@@ -57,7 +57,7 @@ fn for_rustdoc(page: &str, folder: &Path) -> Result<String, (usize, String)> {
         } else if line.starts_with("##") {
             out += &format!("{}\n", &line[1..]);
         } else {
-            out += &format!("{}\n", links(line, folder).map_err(fail)?);
+            out += &format!("{}\n", links(line, page).map_err(fail)?);
         }
     }
     Ok(out)
@@ -96,16 +96,17 @@ fn example(out: &mut String, lines: &mut Lines<'_>) -> Result<(), String> {
 }
 
 /// Rewrites the links of a line.
-fn links(line: &str, folder: &Path) -> Result<String, String> {
+fn links(line: &str, page: &Path) -> Result<String, String> {
+    let name = page.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let mut out = String::new();
     let mut rest = line;
     while let Some(middle) = rest.find("](") {
         let end = rest[middle..].find(')').ok_or("a link has no end in this line")? + middle;
         let target = &rest[middle + 2..end];
         if target.ends_with(".png") {
-            let data = fs::read(folder.join(target)).map_err(|error| format!("{target}: {error}"))?;
+            let data = fs::read(page.with_file_name(target)).map_err(|error| format!("{target}: {error}"))?;
             out += &format!("{}(data:image/png;base64,{})", &rest[..=middle], base64(&data));
-        } else if let Some(target) = target_for_rustdoc(target) {
+        } else if let Some(target) = target_for_rustdoc(target, name) {
             out += &format!("{}({target})", &rest[..=middle]);
         } else {
             // Only the repository has this file.
@@ -119,11 +120,13 @@ fn links(line: &str, folder: &Path) -> Result<String, String> {
 }
 
 /// Returns the target of a link in rustdoc, or nothing if it has none.
-fn target_for_rustdoc(target: &str) -> Option<String> {
-    if target.starts_with("https://") || target.starts_with('#') {
+fn target_for_rustdoc(target: &str, page: &str) -> Option<String> {
+    if target.starts_with("https://") {
         return Some(target.to_owned());
     }
     let (file, fragment) = target.split_once('#').unwrap_or((target, ""));
+    // The list of modules repeats the first sentence of a page.
+    let file = if file.is_empty() { page } else { file };
     if let Some(page) = file.strip_suffix(".md").filter(|page| !page.contains('/')) {
         let page = if page == "README" { String::new() } else { format!("::{page}") };
         let fragment = if fragment.is_empty() { String::new() } else { format!("#{fragment}") };
