@@ -189,7 +189,7 @@ fn child_process_that_compares() {
         assert_eq!(
             error,
             format!(
-                "{}: step 7 is not that of the golden, although steps 1 to 6 are equal:\n\
+                "{}: step 7 differs from the golden, although steps 1 to 6 are equal:\n\
                  - the loss is equal, but the weights after the step differ\n\
                  no crate with hooks has another version: the change is in the program, its data, or a crate without hooks\n\
                  to find the hook, run the program before and after the change with `TRAINER_TAPE=full:0..7`, and compare the two \
@@ -213,7 +213,7 @@ fn child_process_that_compares() {
             error(program(), Golden::new(&path).steps(9)),
             "- the golden has 20 steps, and these are 9: the fit has another length",
         ),
-        (error(program().epochs(3), Golden::new(&path)), "step 2 is not that of the golden"),
+        (error(program().epochs(3), Golden::new(&path)), "step 2 differs from the golden"),
         (error(program().rank(1), Golden::new(&path)), "cannot run while several processes train together"),
     ];
     for (error, expected) in &cases {
@@ -299,7 +299,7 @@ fn child_process_with_assertions() {
         let panic = catch_unwind(AssertUnwindSafe(assert)).unwrap_err();
         panic.downcast_ref::<String>().unwrap().replace(env!("CARGO_MANIFEST_DIR"), "…")
     };
-    let lock = "…/hooks.lock: what runs is not what is locked:\n- `.epochs(…)` was 6, and is 7\n\
+    let lock = "…/hooks.lock: the program differs from its lock:\n- `.epochs(…)` was 6, and is 7\n\
                 if that is meant, update the lock with `TRAINER_LOCK=update`";
     let golden = "…/hooks.golden: there is no golden: write it with `TRAINER_LOCK=update`, and add it to the repository";
     let (mut train, mut valid) = (model::rows(20), model::rows(8));

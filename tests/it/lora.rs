@@ -514,7 +514,7 @@ fn adapters_are_saved_and_read_in_the_layout_of_peft() {
     fs::write(&path, "{}").unwrap();
     let text =
         trainer.hook::<Lora>().unwrap().save_peft(trainer.vars(), &folder, "").unwrap_err().to_string();
-    assert!(text.contains("it is no configuration of an adapter: move it elsewhere"), "{text}");
+    assert!(text.contains("it is not an adapter configuration: move it elsewhere"), "{text}");
     fs::remove_dir_all(folder).unwrap();
 }
 

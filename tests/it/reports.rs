@@ -170,7 +170,7 @@ fn a_file_that_is_not_a_report_is_not_replaced() {
     let plants = move |_: &mut Cx<AfterFit>| fs::write(&planted, "mine").map_err(Error::new);
     let summary = fit(&mut builder(&folder).on::<AfterFit>("plants", plants).build().unwrap()).unwrap();
     assert!(
-        summary.warnings.iter().any(|text| text.contains("the report is not written: ")),
+        summary.warnings.iter().any(|text| text.contains("the report was not written: ")),
         "{:?}",
         summary.warnings
     );

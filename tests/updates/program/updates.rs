@@ -214,7 +214,7 @@ fn child_process_that_compares() {
                 assert_eq!(lock.expect(what), version);
                 let golden = golden.expect_err(what);
                 assert!(
-                    golden.contains(&format!(": step {step} is not that of the golden")),
+                    golden.contains(&format!(": step {step} differs from the golden")),
                     "{what}: {golden}"
                 );
                 assert!(golden.contains(&format!("`TRAINER_TAPE=full:0..{step}`")), "{what}: {golden}");

@@ -87,7 +87,7 @@ fn qualifiers(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
         _ => None,
     });
     for span in outlives {
-        errors.push(span, "a hook borrows its context for one call only: remove this bound of a lifetime");
+        errors.push(span, "a hook borrows its context for one call only: remove this lifetime bound");
     }
     let mut parameters = sig.generics.params.iter();
     errors.refuse(

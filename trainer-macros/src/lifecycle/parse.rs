@@ -189,7 +189,7 @@ impl Node {
             }
             if input.peek(Token![=]) {
                 return Err(input.error(format!(
-                    "expected `:` before what exists at the point: `point {}: loss;`",
+                    "expected `:` before the values that exist at the point: `point {}: loss;`",
                     head.name
                 )));
             }

@@ -219,7 +219,7 @@ impl UnfinishedFolder {
     pub(crate) fn create(target: &Path) -> Result<Self> {
         let parent = folder_of(target);
         if name_of(target).is_empty() {
-            return Err(in_file(target, "expected a path that ends in the name of a folder, in UTF-8"));
+            return Err(in_file(target, "expected a path that ends in a folder name, in UTF-8"));
         }
         create_folders(parent)?;
         let named = step_of(name_of(target)).is_some();

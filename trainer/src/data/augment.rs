@@ -49,7 +49,7 @@ fn check_probability(probability: f64, function: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "`augment::{function}` has the probability {probability}: expected one from 0 to 1"
+        "`augment::{function}` has the probability {probability}: expected a value from 0 to 1"
     )))
 }
 
@@ -127,7 +127,7 @@ pub fn color_jitter(image: &Tensor, brightness: f64, contrast: f64, rng: &mut Ro
     for (name, amount) in [("brightness", brightness), ("contrast", contrast)] {
         if !(0.0..=1.0).contains(&amount) {
             return Err(Error::usage(format!(
-                "`augment::color_jitter` has the {name} {amount}: expected one from 0 to 1"
+                "`augment::color_jitter` has the {name} {amount}: expected a value from 0 to 1"
             )));
         }
     }

@@ -131,7 +131,7 @@ impl Report {
         if !cx.is_fast_dev_run()
             && let Err(error) = self.write(cx)
         {
-            cx.warn(format!("the report is not written: {error}"));
+            cx.warn(format!("the report was not written: {error}"));
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use crate::{NewVariables, Vars};
 
 const CONFIG: &str = "adapter_config.json";
 const MODEL: &str = "adapter_model.safetensors";
-/// What `peft` writes before the name of each variable.
+/// The prefix that `peft` writes before the name of each variable.
 const PREFIX: &str = "base_model.model.";
 
 /// The fields of `adapter_config.json` that this crate writes, and those that change what the
@@ -94,7 +94,7 @@ pub(super) struct Pretrained {
     /// Whether the weight of a module is `[in, out]`, if it is square.
     is_transposed: bool,
     adapters: BTreeMap<String, [Tensor; 2]>,
-    /// The variables that are no adapters, as of a new head.
+    /// The variables that do not belong to adapters, such as those of a new head.
     others: BTreeMap<String, Tensor>,
 }
 
@@ -252,11 +252,7 @@ impl Lora {
 fn check_config(path: &Path) -> Result<()> {
     let is_one =
         serde_json::from_str::<Value>(&read_text(path)?).is_ok_and(|json| json.get("peft_type").is_some());
-    if is_one {
-        Ok(())
-    } else {
-        Err(in_file(path, "it is no configuration of an adapter: move it elsewhere"))
-    }
+    if is_one { Ok(()) } else { Err(in_file(path, "it is not an adapter configuration: move it elsewhere")) }
 }
 
 fn dotted(prefix: &str) -> String {

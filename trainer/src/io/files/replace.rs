@@ -96,7 +96,7 @@ pub(crate) fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -
 /// Returns an error if a path does not end in a name that can be part of a temporary name.
 fn check_name(path: &Path) -> Result<()> {
     if name_of(path).is_empty() {
-        return Err(in_file(path, "expected a path that ends in a name, in UTF-8"));
+        return Err(in_file(path, "expected a path that ends in a file name, in UTF-8"));
     }
     Ok(())
 }

@@ -57,7 +57,7 @@ pub(super) const SHIMS: Shims = Shims {
 fn timed_point(run: &mut Run, slot: u32) -> HookResult {
     let hook = current_hook(run);
     let Shim::Point(call) = run.hooks.table.hook(hook).definition.call else {
-        unreachable!("the entries of points are those of hooks at points")
+        unreachable!("an entry of a point belongs to a hook at a point")
     };
     let phase = run.place.phase;
     call(Span::begin(run, hook_key(hook), phase, false).run, slot)
@@ -67,7 +67,7 @@ fn timed_point(run: &mut Run, slot: u32) -> HookResult {
 fn timed_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     let hook = current_hook(run);
     let Shim::Around(call) = run.hooks.table.hook(hook).definition.call else {
-        unreachable!("the entries around operations are those of hooks around operations")
+        unreachable!("an entry around an operation belongs to a hook around it")
     };
     let phase = run.place.phase;
     call(Span::begin(run, hook_key(hook), phase, false).run, slot, rest)

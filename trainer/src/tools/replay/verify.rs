@@ -73,7 +73,7 @@ impl<T: Task> Trainer<T> {
         };
         match (from, header) {
             (None, Some(header)) if header.state != certificate.header.state => {
-                return fail("this program begins with another state".to_owned());
+                return fail("this program begins with a different state".to_owned());
             }
             (Some(from), _) => {
                 let begin = replay.begin.as_ref();
@@ -81,7 +81,7 @@ impl<T: Task> Trainer<T> {
                 let mut known = vec![(header.batches, &header.state)];
                 known.extend(certificate.links[..link].iter().map(|link| (link.batches, &link.state)));
                 if !begin.is_some_and(|begin| known.contains(&(begin.batches, &begin.state))) {
-                    return fail(format!("the state in {from} is none of those in the certificate"));
+                    return fail(format!("the state in {from} is not in the certificate"));
                 }
             }
             _ => {}
@@ -94,10 +94,10 @@ impl<T: Task> Trainer<T> {
                 .map(|end| end.state),
         };
         if steps != target.steps {
-            return fail("the losses or the data of its batches are others".to_owned());
+            return fail("the losses or the data of its batches differ from the certificate".to_owned());
         }
         if state.as_ref() != Some(&target.state) {
-            return fail("the state after its last batch is another one".to_owned());
+            return fail("the state after its last batch differs from the certificate".to_owned());
         }
         Ok(start..end)
     }

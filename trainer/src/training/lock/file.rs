@@ -1,4 +1,4 @@
-//! What the formats of locks and goldens have in common: a title, and sections of lines.
+//! The common format of locks and goldens: a title, and sections of lines.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The golden of a program: what its first steps compute.
+//! Goldens: files with the results of the first steps of a program.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -93,7 +93,8 @@ pub enum Compared {
     Written,
 }
 
-/// What [`Trainer::check_golden`] found, if that is no error. `Display` says it in a sentence.
+/// The result of [`Trainer::check_golden`], unless it is an error. `Display` describes it in a
+/// sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GoldenCheck {
@@ -427,14 +428,12 @@ impl fmt::Display for Difference {
         match self.step {
             0 => f.write_str("the first steps are not those of the golden:")?,
             1 => {
-                f.write_str("step 1 is not that of the golden, although the weights before it are equal:")?;
+                f.write_str("step 1 differs from the golden, although the weights before it are equal:")?;
             }
-            2 => f.write_str("step 2 is not that of the golden, although step 1 is equal:")?,
-            step => write!(
-                f,
-                "step {step} is not that of the golden, although steps 1 to {} are equal:",
-                step - 1
-            )?,
+            2 => f.write_str("step 2 differs from the golden, although step 1 is equal:")?,
+            step => {
+                write!(f, "step {step} differs from the golden, although steps 1 to {} are equal:", step - 1)?
+            }
         }
         self.found.iter().try_for_each(|found| write!(f, "\n- {found}"))
     }
@@ -538,7 +537,7 @@ mod tests {
             let error = check(content("1", "0.2.0", &near()), tolerance).unwrap_err();
             assert_eq!(
                 error,
-                "step 2 is not that of the golden, although step 1 is equal:\n\
+                "step 2 differs from the golden, although step 1 is equal:\n\
                  - `loss` was 0.25, and is 0.250001\n\
                  - the weights after the step differ\n\
                  the crate `denoise` was 0.1.0, and is 0.2.0\n\
@@ -552,7 +551,7 @@ mod tests {
         assert!(
             error.starts_with(
                 "these 3 steps cannot be compared with the golden, because it was recorded in other circumstances:\n\
-                 - `threads` was 1, and is 2\nstep 2 is not that of the golden"
+                 - `threads` was 1, and is 2\nstep 2 differs from the golden"
             ),
             "{error}"
         );
@@ -569,7 +568,7 @@ mod tests {
         let error = check(content("2", "0.1.0", &near()), Some(1e-6)).unwrap_err();
         assert!(
             error.starts_with(
-                "step 2 is not that of the golden, although step 1 is equal:\n- `loss` was 0.25, and is 0.250001\n\
+                "step 2 differs from the golden, although step 1 is equal:\n- `loss` was 0.25, and is 0.250001\n\
                  only the losses were compared, within a tolerance of 1e-6, because other circumstances differ:\n\
                  - `threads` was 1, and is 2\nno crate with hooks has another version"
             ),
@@ -592,13 +591,13 @@ mod tests {
             ),
             (
                 changed(|new| new.steps[2].weights.push('1')),
-                "step 3 is not that of the golden, although steps 1 to 2 are equal:\n- the loss is equal, but the weights",
+                "step 3 differs from the golden, although steps 1 to 2 are equal:\n- the loss is equal, but the weights",
             ),
             (
                 changed(|new| new.steps[0].losses[0].0 = "other".to_owned()),
                 "although the weights before it are equal:\n- the losses were `loss`, and are `other`",
             ),
-            (changed(|new| drop(new.steps.pop())), "step 3 is not that of the golden"),
+            (changed(|new| drop(new.steps.pop())), "step 3 differs from the golden"),
             (changed(|new| drop(new.steps.pop())), "- the golden has 3 steps, and these are 2"),
             (changed(|new| new.steps[1].losses[0].1 = f64::NAN), "- `loss` was 0.25, and is NaN"),
         ] {

@@ -37,8 +37,8 @@ impl<T: Task> Trainer<T> {
     /// hooks. With the environment variable `TRAINER_LOCK=update`, the file is written. The hook
     /// that writes a [tape](crate::Tape) is left out.
     ///
-    /// Returns the crates of which only the version differs, and prints them on standard error:
-    /// that is no error.
+    /// Returns the crates of which only the version differs, and prints them on standard error. A
+    /// different version alone is not an error.
     ///
     /// Call it in a test, so that it fails where the update is made, or use
     /// [`assert_locked!`](crate::assert_locked). If several processes train together, only the
@@ -99,7 +99,7 @@ impl<T: Task> Trainer<T> {
             changes.push(format!("{left_out} more"));
         }
         Err(Error::usage(format!(
-            "{}: what runs is not what is locked:\n- {}{}\nif that is meant, update the lock with `TRAINER_LOCK=update`",
+            "{}: the program differs from its lock:\n- {}{}\nif that is meant, update the lock with `TRAINER_LOCK=update`",
             path.display(),
             changes.join("\n- "),
             list_versions(&versions)

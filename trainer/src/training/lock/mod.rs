@@ -25,7 +25,7 @@ use crate::HookTable;
 use crate::data::Loader;
 use crate::values::facts::NOT_SET;
 
-/// A value that is another one than in a file.
+/// A value that differs from the one in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
