@@ -1,4 +1,4 @@
-//! Test: the names that an expansion introduces cannot be names of the user.
+//! Tests that the names introduced by an expansion cannot clash with those of the user.
 
 use std::str::FromStr;
 

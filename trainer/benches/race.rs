@@ -53,7 +53,8 @@ impl Times {
 
 /// Returns the seconds since `scripts/race.py` started this process.
 fn since_start() -> f64 {
-    let started: f64 = std::env::var("TRAINER_RACE_STARTED").map_or(f64::NAN, |at| at.parse().unwrap_or(f64::NAN));
+    let started: f64 =
+        std::env::var("TRAINER_RACE_STARTED").map_or(f64::NAN, |at| at.parse().unwrap_or(f64::NAN));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("the clock is set");
     now.as_secs_f64() - started
 }

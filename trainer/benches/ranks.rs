@@ -320,7 +320,8 @@ fn against_others(folder: &Path, images: i64) {
                 times.extend(theirs(folder, framework, size, images).map(slowest));
             }
         }
-        let title = format!("a step of a CNN on {images} images, one thread in each process, processes: {size}");
+        let title =
+            format!("a step of a CNN on {images} images, one thread in each process, processes: {size}");
         println!("\n{title}; ratios are medians of those within a round");
         let [ours, pytorch, _] = &all;
         let base = if pytorch.is_empty() { ours } else { pytorch };

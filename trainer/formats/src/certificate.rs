@@ -2,8 +2,8 @@
 //! batches to its end, with a link at each checkpoint.
 //!
 //! The file has one JSON object a line: a [`Header`], then [`Link`]s. It is a proof only together
-//! with the program and the data: whoever has both trains the stretch between two links again, from
-//! the checkpoint at the first, and compares the result with the second.
+//! with the program and the data: a verifier with both trains the stretch between two links again,
+//! from the checkpoint at the first, and compares the result with the second.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,8 +27,8 @@ pub struct Header {
     /// The number of training batches before the chain: 0, except in a run that begins with a part
     /// of another one.
     pub batches: u64,
-    /// What can make the same program compute something else: libtorch, compiler, processor,
-    /// threads, ….
+    /// The circumstances that can change the result of the same program: libtorch, compiler,
+    /// processor, threads, ….
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ pub struct Header {
     pub state: String,
 }
 
-/// Where in the loop a link is.
+/// The position of a link in the loop.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
@@ -60,11 +60,11 @@ pub enum Place {
 /// A link of the chain.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Link {
-    /// The number of training batches until here.
+    /// The number of training batches so far.
     pub batches: u64,
-    /// Where in the loop.
+    /// The position in the loop.
     pub place: Place,
-    /// The hash of the losses and the data of all training batches until here.
+    /// The hash of the losses and the data of all training batches so far.
     pub steps: String,
     /// The hash of the state: weights, optimizers, random numbers, hooks.
     pub state: String,
@@ -146,7 +146,7 @@ impl fmt::Display for Stretch {
 pub struct Error {
     /// The file.
     pub path: PathBuf,
-    /// What is wrong.
+    /// The problem.
     pub why: String,
 }
 
@@ -160,7 +160,7 @@ impl Certificate {
     ///
     /// - the file cannot be read, or is not a certificate of a version that this crate reads;
     /// - a line was changed, removed or added;
-    /// - it has no link.
+    /// - it contains no links.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let fail = |why: String| Error { path: path.to_owned(), why };

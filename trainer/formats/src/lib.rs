@@ -1,7 +1,7 @@
 //! The files that [`trainer`](https://docs.rs/trainer) writes into the folder of a run, for
 //! programs that read them. It needs no libtorch.
 //!
-//! - [`certificate`]: a chain of hashes that a replay of any of its stretches can confirm.
+//! - [`certificate`]: a chain of hashes; replaying any stretch of the run verifies that part.
 //! - [`report`]: the report of a run, or of several, as one HTML file.
 //! - [`run`]: the folder of a run: its settings, status, metrics and curves.
 //! - [`sweep`]: the trials of a sweep.

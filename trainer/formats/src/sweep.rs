@@ -25,8 +25,8 @@ const VERSION: u64 = 1;
 pub struct SweepFile {
     format: String,
     version: u64,
-    /// What decides which trials there are: the parameters of the sweep, the seed, how values reach
-    /// the program. A sweep is only continued if all of it is the same.
+    /// The definition of the trials: the parameters of the sweep, the seed, how values reach the
+    /// program. A sweep is only continued if its definition is unchanged.
     pub definition: BTreeMap<String, Json>,
     /// The trials, from number 1.
     pub trials: Vec<Trial>,

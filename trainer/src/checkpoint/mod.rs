@@ -30,14 +30,14 @@
 //! | `rank-00001.safetensors` | in several processes, the tensors of rank 1 that rank 0 lacks |
 //! | `rank-00001.json` | the values of rank 1, the hash of its tensors, and the name of the save |
 //!
-//! What differs between [several processes](crate::distributed) is the random state, the state of
-//! hooks, gradients, and the share of a [sharded](crate::optim::Sharded) optimizer. `manifest.json`
-//! has the name of the save too, so that mixed files are detected.
+//! [Several processes](crate::distributed) differ in the random state, the state of hooks,
+//! gradients, and the share of a [sharded](crate::optim::Sharded) optimizer. `manifest.json` has
+//! the name of the save too, so that mixed files are detected.
 //!
-//! It is written to a temporary folder, synced and renamed, so it is always complete. Each rank
-//! writes its own files; once they are complete, rank 0 writes the manifest and renames the folder.
-//! Nothing in a checkpoint is executed, and nothing in it is trusted: names and numbers are checked
-//! when it is read.
+//! A checkpoint is written to a temporary folder, synced and renamed, so it is always complete.
+//! Each rank writes its own files; once they are complete, rank 0 writes the manifest and renames
+//! the folder. Nothing in a checkpoint is executed, and nothing in it is trusted: names and numbers
+//! are checked when it is read.
 //!
 //! # Which files are changed
 //!

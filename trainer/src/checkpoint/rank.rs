@@ -1,6 +1,6 @@
-//! The files of a rank other than rank 0: the tensors of its part of a checkpoint, and a text that
-//! describes them and repeats the name of the save. Rank 0 writes the manifest once the texts of
-//! all ranks are complete, and collects nothing else of them.
+//! The files of a rank other than rank 0: the tensors of its part of a checkpoint, and a JSON file
+//! that describes them and repeats the name of the save. Rank 0 writes the manifest once the JSON
+//! files of all ranks are complete, and collects nothing else from the other ranks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{NamedTensors, States};
 use crate::error::{Error, FileError, Result};
 use crate::io::files::{create, in_file, is_folder, sync};
 
-/// The value of the field `format` in every text.
+/// The value of the field `format` in every JSON file.
 const FORMAT: &str = "trainer checkpoint of a rank";
 
 /// The content of `rank-00001.json`.
@@ -42,7 +42,7 @@ fn of_share(part: &str) -> String {
 
 impl RankState {
     /// Writes the files of a rank: the states of the parts that differ between ranks, and its
-    /// shares of the others. The text is last, and then both files are on disk.
+    /// shares of the others. The JSON file is written last, and then both files are on disk.
     pub(crate) fn write(folder: &Path, rank: u32, saved_by: &SavedBy, states: &States) -> Result<()> {
         if !is_folder(folder) {
             return Err(in_file(

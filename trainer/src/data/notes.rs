@@ -1,10 +1,10 @@
-//! [`PassNotes`]: what a loader says about the batches of a pass, beside the batches.
+//! [`PassNotes`]: information from a loader about the batches of a pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a loader says about the batches of its current pass, beside the batches themselves. The
-/// loader and the training loop share it: a clone refers to the same notes, also on another thread.
+/// Information from a loader about the batches of its current pass. The loader and the training
+/// loop share it: a clone refers to the same notes, also on another thread.
 ///
 /// Batches are numbered as the pass yields them, from 0 at the start of the epoch.
 ///

@@ -34,8 +34,7 @@ impl Sequence {
         Sequence { tokens, targets }
     }
 
-    /// Creates the sequence of a prompt and its answer, of which only the tokens of the answer are
-    /// targets.
+    /// Creates a sequence from a prompt and its answer. Only the tokens of the answer are targets.
     #[must_use]
     pub fn answer(prompt: &[i64], answer: &[i64]) -> Self {
         let mut sequence = Sequence::new([prompt, answer].concat());

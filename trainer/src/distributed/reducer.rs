@@ -98,7 +98,7 @@ impl Reducer {
     ///
     /// # Errors
     ///
-    /// Returns an error if another rank failed, died or did not get here within the timeout.
+    /// Returns an error if another rank failed, died or did not call this within the timeout.
     pub fn finish(&self) -> Result<()> {
         self.linked.as_ref().map_or(Ok(()), |(raw, _)| raw.finish())
     }

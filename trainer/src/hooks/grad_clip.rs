@@ -95,7 +95,7 @@ fn check_clipped(has_clipped: &mut bool, hook: &str) -> Result<()> {
 }
 
 impl ClipGradNorm {
-    /// Clips the global norm to `max_norm`, which is finite and above 0.
+    /// Clips the global norm to `max_norm`, which must be finite and above 0.
     #[must_use]
     pub fn new(max_norm: f64) -> Self {
         ClipGradNorm { max_norm, has_clipped: false }
@@ -103,8 +103,8 @@ impl ClipGradNorm {
 }
 
 impl ClipGradValue {
-    /// Clips each element to the range from `-max_value` to `max_value`, which is finite and above
-    /// 0.
+    /// Clips each element to the range from `-max_value` to `max_value`, which must be finite and
+    /// above 0.
     #[must_use]
     pub fn new(max_value: f64) -> Self {
         ClipGradValue { max_value, has_clipped: false }

@@ -124,7 +124,7 @@ impl NanGuard {
     /// Checks the loss in every `n`-th batch of training, and the gradients before every `n`-th
     /// optimizer step. Defaults to 1.
     ///
-    /// NaN between two checks reaches the weights, so only [`fail`](NanGuard::fail) and
+    /// NaN that occurs between two checks reaches the weights, so only [`fail`](NanGuard::fail) and
     /// [`stop`](NanGuard::stop) allow an `n` above 1.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {

@@ -8,8 +8,8 @@ use crate::distributed::Op;
 use crate::prelude::*;
 use crate::values::float::exact;
 
-/// Detects a spike of the training loss, returns to a state from before it, and skips the batches
-/// since then, as in the training of PaLM (Chowdhery et al., *PaLM: Scaling Language Modeling with
+/// Detects a spike of the training loss, returns to an earlier state, and skips the batches since
+/// then, as in the training of PaLM (Chowdhery et al., *PaLM: Scaling Language Modeling with
 /// Pathways*, 2022, section 5.1).
 ///
 /// Use this when the loss of a long run spikes. To only keep NaN out of the weights, use
@@ -40,15 +40,15 @@ use crate::values::float::exact;
 /// - **What happens**: before the next batch, the run returns to the state that was kept last, with
 ///   [`Cx::roll_back`]. The batches since then, including that with the spike, are skipped: only
 ///   [`batch_idx`](Counters::batch_idx) counts them, and learning-rate schedules do not. A warning
-///   says so, and `run.json` has it in `roll_backs`: "rolled back from batch 812 to batch 800 of
-///   epoch 0, skipped 12 batches". The metric `train/spike_guard/roll_backs` counts the roll-backs
-///   of an epoch.
-/// - **Which state is kept**: that at the start of each training epoch, and that after every
+///   says so, and `run.json` records it in `roll_backs`: "rolled back from batch 812 to batch 800
+///   of epoch 0, skipped 12 batches". The metric `train/spike_guard/roll_backs` counts the
+///   roll-backs of an epoch.
+/// - **Which state is kept**: the state at the start of each training epoch, and after every
 ///   [`keep_every`](SpikeGuard::keep_every) optimizer steps, in memory on the CPU, and in
 ///   checkpoints, which are therefore about twice as large. A roll-back returns at most to the
 ///   start of the epoch.
-/// - **How often**: the spike after the [`limit`](SpikeGuard::limit) is reached ends the run with
-///   an error that lists all of them.
+/// - **How often**: at most [`limit`](SpikeGuard::limit) times. The next spike ends the run with an
+///   error that lists all of them.
 /// - **What it costs**: reading the loss of each batch waits for the device.
 ///
 /// A resumed run rolls back as the interrupted one would have done. The losses of skipped batches

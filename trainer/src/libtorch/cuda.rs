@@ -127,11 +127,11 @@ fn of(found: trainer_sys::CudaSupport) -> CudaSupport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CudaMemory {
-    /// What tensors occupy.
+    /// The memory that tensors occupy.
     pub allocated: u64,
     /// The maximum of `allocated` since the program started, or since [`reset_peaks`].
     pub peak_allocated: u64,
-    /// What the allocator holds.
+    /// The memory that the allocator holds.
     pub reserved: u64,
     /// The maximum of `reserved` since the program started, or since [`reset_peaks`].
     pub peak_reserved: u64,

@@ -51,7 +51,7 @@ pub enum Span {
 }
 
 impl Span {
-    /// Returns the name: `steps`, `pass`, `rest`.
+    /// Returns the name: `steps`, `pass` or `rest`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! [`Certificate`]: writes a chain of hashes that a replay can confirm.
+//! [`Certificate`]: writes a chain of hashes that a replay can verify.
 
 use serde::Serialize;
 use trainer_formats::certificate::{CERTIFICATE_FILE, Header, Link, Place, add_batch};
@@ -10,16 +10,16 @@ use crate::training::digest;
 
 /// Writes the certificate of a run: a chain of hashes
 /// ([BLAKE3](https://github.com/BLAKE3-team/BLAKE3)) over all training batches, with a link at each
-/// checkpoint and at the end of the fit. Whoever has the program, the data and the checkpoints can
-/// confirm any stretch of it with `trainer verify`, by [training it again](Trainer::verify).
+/// checkpoint and at the end of the fit. With the program, the data and the checkpoints, `trainer
+/// verify` verifies any stretch of it by [training it again](Trainer::verify).
 ///
 /// Use this when others should be able to check what a run has computed. To compare two runs of
 /// your own, a [tape](crate::Tape) is enough.
 ///
 /// The file is `run.certificate` in the [run folder](crate::TrainerBuilder::run_folder). A link has
 /// a hash of the whole state (weights, optimizers, random numbers, hooks with a state) and of the
-/// loss and the data of each batch until there, which are read after each batch. See the
-/// [guide](crate::guide::tape#the-certificate) for what it proves, and what not.
+/// loss and the data of each batch up to it, which are read after each batch. See the
+/// [guide](crate::guide::tape#the-certificate) for what it proves, and what it does not.
 ///
 /// ```
 /// use trainer::hooks::Checkpoint;
@@ -47,7 +47,7 @@ pub struct Certificate {
     previous: String,
     /// The hash of all batches so far.
     pub(crate) steps: String,
-    /// Where the last link is.
+    /// The position of the last link.
     last: Option<(u64, Place)>,
     /// The hash of the state at the end of the fit.
     pub(crate) end: Option<String>,

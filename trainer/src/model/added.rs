@@ -12,7 +12,7 @@ use super::vars::Vars;
 use crate::error::{Error, Result};
 use crate::libtorch::identity;
 
-/// What a hook adds to the model when the trainer is built, before the optimizers are created.
+/// Adds variables to the model when the trainer is built, before the optimizers are created.
 /// Enabled by `#[hook(variables)] impl MyHook { … }`.
 ///
 /// The variables belong to the task from then on: optimizers update them, checkpoints, averages and
@@ -86,7 +86,7 @@ pub struct NewVariables<'a> {
     added: RefCell<Added>,
 }
 
-/// What hooks have added to a model.
+/// The variables that hooks have added to a model.
 #[derive(Debug, Default)]
 pub(crate) struct Added {
     /// The names of the variables that hooks created.

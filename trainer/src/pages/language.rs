@@ -138,9 +138,8 @@ pub const more: () = ();
 
 /// `single`, on a block: a trainer accepts at most one value of the type.
 /// `single = my_crate::Other`, where the other type has `single` too: at most one value of the two
-/// types. A value that is added then takes the place of the other's [automatic](auto) one, as that of
-/// [`LocalSgd`](crate::hooks::LocalSgd) takes the place of
-/// [`DataParallel`](crate::hooks::DataParallel).
+/// types. An added value of one type then replaces the [automatic](auto) value of the other, as
+/// [`LocalSgd`](crate::hooks::LocalSgd) replaces [`DataParallel`](crate::hooks::DataParallel).
 pub const single: () = ();
 
 /// `state`, on a block: checkpoints contain the [state](crate::checkpoint::State) of each value.

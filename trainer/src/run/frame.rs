@@ -41,6 +41,6 @@ pub struct Frame<B: ?Sized> {
     pub(crate) body: B,
 }
 
-/// What is left of a running operation for the hook around it that is being called: the hooks
-/// further inside, and the body. [`Next`](crate::Next) borrows it.
+/// The rest of a running operation for the hook around it that is being called: the inner hooks,
+/// and the body. [`Next`](crate::Next) borrows it.
 pub type Rest<'a> = &'a mut Frame<dyn FnMut(&mut Run) -> Result<()> + 'a>;

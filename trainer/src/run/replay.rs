@@ -11,7 +11,7 @@ use super::rehearsal::Rehearsal;
 pub(crate) struct Replay {
     /// The number of training batches, since the start of the recorded run, after which it ends.
     pub(crate) until: u64,
-    /// Where it ends: right after that batch, or only after the epoch.
+    /// The position at which it ends: right after that batch, or only after the epoch.
     pub(crate) place: Place,
     /// The folder of checkpoints into which its end is saved, if another run begins with it.
     pub(crate) fork: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub(crate) struct Replay {
 /// The state of a run between two batches or epochs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The number of training batches until here.
+    /// The number of training batches so far.
     pub(crate) batches: u64,
     pub(crate) place: Place,
     /// The hash of the state.

@@ -1,5 +1,5 @@
-//! What programs and tests do with trainers: finders of hyperparameters, settings from a file and
-//! the command line, and tests of hooks.
+//! Tools for programs and tests that use trainers: finders of hyperparameters, settings from a file
+//! and the command line, and tests of hooks.
 
 #[cfg(feature = "cli")]
 pub mod cli;

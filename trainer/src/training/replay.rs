@@ -58,7 +58,7 @@ pub(crate) fn begin(
     Ok(())
 }
 
-/// Returns an error if a replay is requested, but an entry point begins that is none.
+/// Returns an error if a replay is requested, but another entry point begins.
 pub(super) fn check_requested(run: &Run) -> Result<()> {
     if run.replay.is_some() || std::env::var_os(REQUEST).is_none() {
         return Ok(());

@@ -42,8 +42,8 @@ impl<T: Task> Trainer<T> {
     /// Nothing in a `.pt` file is executed: a file that needs more than the tensors of a state dict
     /// is refused. PyTorch has written this format since version 1.6.
     ///
-    /// What hooks [added](crate::AddVariables) keeps its values if the file has none of the added
-    /// variables, as that of a pretrained model has none.
+    /// Variables that hooks have [added](crate::AddVariables) keep their values if the file has
+    /// none of them, such as the file of a pretrained model.
     ///
     /// If a checkpoint has averages, of [`hooks::Ema`](crate::hooks::Ema) for example, these are
     /// loaded, and a line on standard error says so; its file `model.safetensors` always has the

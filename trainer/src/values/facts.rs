@@ -1,6 +1,6 @@
-//! What decides the result of a run, as the program has set it: the settings of the loop, the
-//! optimizers and the hooks, as text. A resume compares it with the checkpoint's, and every entry
-//! point with that of the other ranks.
+//! The settings that decide the result of a run, as text: those of the loop, the optimizers and the
+//! hooks. A resume compares them with the checkpoint's, and every entry point with those of the
+//! other ranks.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -81,7 +81,7 @@ pub trait Settings {
 /// Settings by name, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingList {
-    /// What has these settings, for a list within another one.
+    /// The kind of value that has these settings, for a list within another one.
     kind: String,
     values: BTreeMap<String, String>,
 }
@@ -93,8 +93,8 @@ impl SettingList {
         SettingList::default()
     }
 
-    /// Creates the empty list of something that is a setting itself, such as the schedule of a
-    /// hook. `kind` is its type, for example.
+    /// Creates an empty list for a value that is itself a setting of a hook, such as a schedule.
+    /// `kind` says what the value is, for example its type.
     #[must_use]
     pub fn of(kind: impl Into<String>) -> Self {
         SettingList { kind: kind.into(), ..SettingList::default() }
@@ -154,7 +154,7 @@ impl SettingsOf {
     }
 }
 
-/// What decides the result of a run.
+/// The settings and hooks that decide the result of a run.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Facts {
     /// The settings of the loop and of the optimizers.
@@ -165,7 +165,8 @@ pub(crate) struct Facts {
     pub(crate) order: BTreeMap<String, Vec<String>>,
 }
 
-/// What decides the effect of a hook: a function, a closure, or a value with its methods.
+/// The properties that decide the effect of a hook: a function, a closure, or a value with its
+/// methods.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct HookFacts {
     /// The name and the version of its crate; empty for a closure.

@@ -53,7 +53,7 @@ pub struct Report {
     notes: Vec<String>,
 }
 
-/// What a report shows of a run.
+/// The data of a run that a report shows.
 #[derive(Clone, Debug)]
 struct Content {
     /// The last parts of the path of its folder, by which it differs from the other runs.
@@ -68,7 +68,7 @@ struct Content {
     points: Vec<Point>,
     media: Media,
     warnings: Vec<String>,
-    /// Why something could not be read.
+    /// The reasons why something could not be read.
     problems: Vec<String>,
 }
 
@@ -155,7 +155,7 @@ impl Report {
         }
     }
 
-    /// Names the runs by as many parts of their paths as tell them apart, at least two.
+    /// Names the runs by the fewest parts of their paths that distinguish them, at least two.
     fn name_runs(&mut self) {
         for count in 2.. {
             let names: BTreeSet<String> = self.runs.iter().map(|run| last_parts(&run.path, count)).collect();

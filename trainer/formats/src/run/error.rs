@@ -21,7 +21,7 @@ pub enum Error {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
 }

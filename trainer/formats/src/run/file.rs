@@ -61,8 +61,8 @@ impl Status {
 pub struct RunFile {
     format: String,
     version: u64,
-    /// The status that the trainer recorded. It never is [`Killed`](Status::Killed):
-    /// [`Run::status`](super::Run::status) returns the actual one.
+    /// The status that the trainer recorded. It is never [`Killed`](Status::Killed):
+    /// [`Run::status`](super::Run::status) detects that a run was killed.
     pub status: Status,
     /// The most recent entry point: `fit`, `validate`, `test` or `predict`.
     pub entry: String,
@@ -76,7 +76,7 @@ pub struct RunFile {
     pub error: Option<String>,
     /// The reason why the run stopped early.
     pub stopped: Option<String>,
-    /// What the run did when it returned to an earlier state in the last fit: from which batch to
+    /// A description of each roll-back to an earlier state in the last fit: from which batch to
     /// which, and why.
     #[serde(default)]
     pub roll_backs: Vec<String>,
@@ -86,7 +86,7 @@ pub struct RunFile {
     /// The metrics of all entry points that have ended.
     #[serde(default)]
     pub metrics: Metrics,
-    /// The warnings of all entry points that have ended: the first [`MAX_WARNINGS`].
+    /// The first [`MAX_WARNINGS`] warnings of the entry points that have ended.
     #[serde(default)]
     pub warnings: Vec<String>,
     /// The profile of the last entry point of each kind, if it was measured.
@@ -104,7 +104,7 @@ pub struct RunFile {
     pub device: String,
     /// The number of libtorch threads.
     pub threads: i32,
-    /// What started several processes that train together, and their number: `SLURM, 8 processes`.
+    /// The launcher of processes that train together, and their number: `SLURM, 8 processes`.
     #[serde(default)]
     pub launcher: Option<String>,
     /// The seed of the trainer.
@@ -114,7 +114,7 @@ pub struct RunFile {
     /// The folder in which the program was started, if the command line is recorded.
     #[serde(default)]
     pub working_folder: Option<String>,
-    /// What the run begins with, if that is a part of another run.
+    /// The part of another run with which this run begins, if any.
     #[serde(default)]
     pub origin: Option<Origin>,
     /// The settings of the trainer, as text.
@@ -136,7 +136,7 @@ pub struct Origin {
     pub batches: u64,
 }
 
-/// Why the content of a file is not that of a `run.json`.
+/// The reason why the content of a file is not that of a `run.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotARun {

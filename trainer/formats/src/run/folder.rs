@@ -53,7 +53,7 @@ impl Run {
         Ok(Run { path, file: content, status })
     }
 
-    /// Returns the run in this folder as this content of its `run.json` describes it.
+    /// Returns the run in this folder, as described by this content of its `run.json`.
     #[must_use]
     pub fn with_file(folder: impl Into<PathBuf>, file: RunFile) -> Self {
         Run { path: folder.into(), status: file.status, file }
@@ -72,7 +72,7 @@ impl Run {
     }
 
     /// Returns the status. A run is [`Killed`](Status::Killed) if its process no longer exists on
-    /// this host; that of another host, or of an earlier version of the trainer, remains
+    /// this host; a run on another host, or by an earlier version of the trainer, remains
     /// [`Running`](Status::Running).
     #[must_use]
     pub fn status(&self) -> Status {
@@ -85,8 +85,8 @@ impl Run {
         parse_time(&self.file.started)
     }
 
-    /// Returns when the run ended. The end of a killed run is not known: it is that of the last
-    /// change in its folder.
+    /// Returns when the run ended. The end of a killed run is not known; for it, this is the time
+    /// of the last change in its folder.
     #[must_use]
     pub fn ended(&self) -> Option<SystemTime> {
         match self.status {
@@ -96,8 +96,8 @@ impl Run {
         }
     }
 
-    /// Returns the time from the begin of the run to its end, or to `now` while it is running. It
-    /// includes the pauses before resumes.
+    /// Returns the time from the beginning of the run to its end, or to `now` while it is running.
+    /// It includes the pauses before resumes.
     #[must_use]
     pub fn duration(&self, now: SystemTime) -> Option<Duration> {
         let end = if self.status == Status::Running { now } else { self.ended()? };
@@ -110,11 +110,12 @@ impl Run {
         entries.filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok()).max()
     }
 
-    /// Returns the numbers that a logger has written, if the run has one that is read.
+    /// Returns the values that a logger has written: see [`Points::in_folder`]. Returns `None` if
+    /// the run has no such file.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be known whether there is one.
+    /// Returns an error if it cannot be determined whether there is one.
     pub fn points(&self) -> Result<Option<Points>, Error> {
         Points::in_folder(&self.path)
     }

@@ -20,9 +20,9 @@ const BEGIN: &str = "{\"format\":\"trainer live\"";
 const FORMAT: &str = "trainer live";
 const VERSION: u64 = 1;
 
-/// What a run is doing: the content of `live.json`. The trainer replaces the file at most once a
-/// second and when an entry point ends. Nothing depends on it: a program that only follows a run
-/// reads it.
+/// The current activity of a run: the content of `live.json`. The trainer replaces the file at most
+/// once a second and when an entry point ends. Nothing depends on it: a program that only follows a
+/// run reads it.
 ///
 /// Counts and times are those of the process of rank 0.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -71,7 +71,7 @@ pub struct Live {
     /// The hooks, in the order of the trainer's table.
     #[serde(default)]
     pub hooks: Vec<LiveHook>,
-    /// What was logged.
+    /// The logged values.
     #[serde(default)]
     pub logged: Vec<LiveValue>,
     /// The warnings of the entry point.

@@ -28,8 +28,8 @@ impl Goal {
         }
     }
 
-    /// Returns the goal of a metric whose name is enough to know it: that of the loss, such as
-    /// `train/loss` or `valid/clean/loss`, which training minimizes.
+    /// Returns the goal of a metric if its name determines it: a loss, such as `train/loss` or
+    /// `valid/clean/loss`, is minimized.
     #[must_use]
     pub fn of_name(metric: &str) -> Option<Self> {
         let own = metric.rsplit_once('/').map_or(metric, |(_, own)| own);
@@ -65,7 +65,7 @@ pub struct Extreme {
 }
 
 impl Extreme {
-    /// Returns a value that was measured here.
+    /// Returns a value that was measured in this epoch, after this number of optimizer steps.
     #[must_use]
     pub fn new(value: f64, epoch: u64, optimizer_steps: u64) -> Self {
         Extreme { value: Float(value), epoch, optimizer_steps }

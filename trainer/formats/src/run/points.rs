@@ -37,7 +37,7 @@ pub struct Point {
     pub time: f64,
     /// The phase: `train`, `valid`, `test` or `predict`.
     pub phase: Arc<str>,
-    /// What the record covers.
+    /// The range that the record covers.
     pub span: Span,
     /// The name, with its phase: `train/loss`.
     pub name: Arc<str>,
@@ -45,7 +45,7 @@ pub struct Point {
     pub value: f64,
 }
 
-/// What a record covers.
+/// The range that a record covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     /// The optimizer steps since the previous record.
@@ -94,7 +94,7 @@ pub struct Points {
     texts: HashSet<Arc<str>>,
 }
 
-/// What [`Points::read`] found.
+/// The result of [`Points::read`].
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Update {
@@ -111,7 +111,7 @@ impl Points {
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be known whether there is one.
+    /// Returns an error if it cannot be determined whether there is one.
     pub fn in_folder(folder: impl AsRef<Path>) -> Result<Option<Self>, Error> {
         for name in [CSV_FILE, JSON_LINES_FILE, REPORT_RECORDS_FILE] {
             let path = folder.as_ref().join(name);

@@ -43,8 +43,8 @@ impl Process {
         }
     }
 
-    /// Returns whether the process still exists; `None` if that cannot be known from here, because
-    /// it belongs to another host or container, or because this is not Linux.
+    /// Returns whether the process still exists; `None` if that cannot be determined, because it
+    /// belongs to another host or container, or because this is not Linux.
     #[must_use]
     pub fn exists(&self) -> Option<bool> {
         self.exists_beside(&Process::current())

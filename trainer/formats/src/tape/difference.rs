@@ -15,7 +15,7 @@ const AHEAD: usize = 4096;
 /// The number of names that a message lists.
 const LISTED: usize = 4;
 
-/// How two runs differ. `Display` says it in sentences.
+/// The difference of two runs. `Display` describes it in sentences.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Difference {
     /// The first entry whose inputs were equal in both runs, and whose changes were not; `None` if
@@ -24,7 +24,7 @@ pub struct Difference {
     /// The hooks that only one of the runs has, except for the one in `first`. None of them had
     /// changed anything before the first difference.
     pub only: Vec<Only>,
-    /// Where one run ends, if the other one goes on.
+    /// The end of one run, if the other one continues.
     pub end: Option<End>,
     /// The circumstances that differ, by name.
     pub circumstances: BTreeMap<String, [String; 2]>,
@@ -39,21 +39,21 @@ pub struct Difference {
 /// The first difference of two runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct First {
-    /// In what the runs differ.
+    /// The kind of the difference.
     pub kind: Kind,
     /// The entry whose changes differ; in the first of the two runs, if both have it.
     pub entry: Arc<Entry>,
-    /// Where in the run.
+    /// The position in the run.
     pub position: Arc<Position>,
     /// The names of the values that differ.
     pub values: Vec<Arc<str>>,
 }
 
-/// In what two runs differ.
+/// A kind of difference between two runs.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// The entry left other values.
+    /// The entry left different values.
     Values,
     /// Only one of the runs has the hook, 0 for the first.
     Only(usize),
@@ -76,12 +76,12 @@ pub struct Only {
     pub hook: Arc<Entry>,
 }
 
-/// The end of a run, if the other one goes on.
+/// The end of a run, if the other one continues.
 #[derive(Clone, Debug, Serialize)]
 pub struct End {
     /// The run that ends, 0 for the first.
     pub run: usize,
-    /// What the other one does next.
+    /// The position at which the other one continues.
     pub position: Arc<Position>,
 }
 
@@ -473,7 +473,7 @@ fn describe(sides: &[Side; 2], found: &mut Difference) {
     }
 }
 
-/// What stands for a value that one run does not have.
+/// The text for a value that one run does not have.
 const ABSENT: &str = "none";
 
 fn unequal_values(

@@ -26,7 +26,7 @@ pub enum Error {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         why: String,
     },
 }
@@ -40,7 +40,7 @@ pub enum Event {
     Entry(Arc<Entry>),
     /// An entry has changed values: their names and new hashes.
     Changed {
-        /// What has changed them.
+        /// The entry that changed them.
         entry: Arc<Entry>,
         /// Where in the run.
         position: Arc<Position>,
@@ -60,7 +60,7 @@ pub enum Event {
     Saved(u64),
 }
 
-/// Where the bytes of a tape are.
+/// The source of the bytes of a tape.
 #[derive(Debug)]
 enum Source {
     File(BufReader<File>),
@@ -107,7 +107,8 @@ impl Tape {
         Ok(Tape::new(path, Source::File(file)))
     }
 
-    /// Returns a tape in memory, which begins with [`MAGIC`]. `name` stands for its path in errors.
+    /// Reads a tape from `bytes`, which begin with [`MAGIC`]. Errors contain `name` in place of a
+    /// path.
     ///
     /// # Errors
     ///

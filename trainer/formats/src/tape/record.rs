@@ -20,7 +20,7 @@ pub enum Record {
     Name(String),
     /// Describes the entry with the next number, from 0.
     Entry(Entry),
-    /// What follows happened here.
+    /// The position of the records that follow.
     At(Position),
     /// An entry has changed these values: the number of each name, and the hash of its new value; 0
     /// is the hash of a value that no longer exists.
@@ -32,7 +32,7 @@ pub enum Record {
     Saved(u64),
 }
 
-/// What can make the same program compute something else, and what the program is.
+/// A process that writes: its program, and the circumstances that can change its result.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Process {
     /// The rank of the process, and the number of ranks.
@@ -59,14 +59,14 @@ pub enum Level {
     /// Everything that each entry changes.
     #[default]
     Full,
-    /// Everything, after every so many training batches.
+    /// Everything, after every `n` training batches.
     Steps(u64),
 }
 
 /// A hook, an operation, or another part of a run that can change something.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 pub struct Entry {
-    /// What it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
     /// The path of a hook, or the name of an operation or a module.
     pub name: String,
@@ -80,7 +80,7 @@ pub struct Entry {
     pub package: String,
 }
 
-/// What an [`Entry`] is.
+/// The kind of an [`Entry`].
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryKind {

@@ -21,7 +21,7 @@ use crate::moment::{MomentInfo, MomentKind, Unit};
 use crate::moments::tree::{children, moments, roots};
 use crate::phase::Phase;
 
-/// What hooks were seen to change, by their index in the table.
+/// The kinds of values that each hook was seen to change, by its index in the table.
 type SeenByHook = BTreeMap<usize, Vec<&'static str>>;
 
 /// One hook at one moment, as it is dispatched.
@@ -78,8 +78,8 @@ pub struct HookRow {
     pub tied: bool,
     /// Whether it is defined in a binary, and not in a library that others can link.
     pub(crate) in_binary: bool,
-    /// What a full [tape](crate::guide::tape) has seen it change, as in `["gradients", "its
-    /// state"]`; `None` if none has recorded a call of it.
+    /// The kinds of values that it changed while a full [tape](crate::guide::tape) recorded it, as
+    /// in `["gradients", "its state"]`; `None` if no call of it was recorded.
     pub seen: Option<Vec<&'static str>>,
 }
 

@@ -140,7 +140,7 @@ impl Distillation {
     }
 
     /// Limits the mean to the positions where the mask of a batch of type `B` is not 0, such as
-    /// those that are no padding. The mask has the shape of the logits without the classes. Use it
+    /// those that are not padding. The mask has the shape of the logits without the classes. Use it
     /// if the loss of the task is a mean over these positions.
     #[must_use]
     pub fn mask<B: 'static>(mut self, find: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
@@ -149,8 +149,8 @@ impl Distillation {
     }
 
     /// Adds the mean squared difference between the output of a module and that of one of the
-    /// teacher's, times `weight`, which is above 0 (after Romero et al., *FitNets: Hints for Thin
-    /// Deep Nets*, 2015). Both have [names](crate::modules), and outputs of the same shape.
+    /// teacher's, times `weight`, which must be above 0 (after Romero et al., *FitNets: Hints for
+    /// Thin Deep Nets*, 2015). Both have [names](crate::modules), and outputs of the same shape.
     #[must_use]
     pub fn hint(mut self, student: impl Into<String>, teacher: impl Into<String>, weight: f64) -> Self {
         self.hints.push(Hint { student: student.into(), teacher: teacher.into(), weight });

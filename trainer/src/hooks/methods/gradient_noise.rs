@@ -11,8 +11,8 @@ use crate::prelude::*;
 /// Use this when a very deep network does not train from some initializations.
 ///
 /// The random numbers come from libtorch's generator, whose state is part of checkpoints. Clipping
-/// runs further inside, so it applies to the noisy gradients. With several optimizers, the
-/// steps of each are counted separately.
+/// runs inside this hook, so it applies to the noisy gradients. With several optimizers, the steps
+/// of each are counted separately.
 ///
 /// ```
 /// use trainer::hooks::GradientNoise;

@@ -46,7 +46,7 @@ use crate::{Var, norms};
 ///   [`Amp`](crate::hooks::Amp), before clipping. A step that a hook such as
 ///   [`NanGuard`](crate::hooks::NanGuard) skips is not observed.
 /// - **The weights** are those before the step. **The updates** are the changes by the step and by
-///   hooks further inside; they are 0 if a hook further inside skipped the step.
+///   inner hooks; they are 0 if an inner hook skipped the step.
 /// - **A parameter without a gradient** has no values for gradients and updates: it is frozen, or
 ///   the loss does not depend on it. For a **sparse gradient**, only the stored values count.
 /// - **NaN and infinity** are logged as they are; histograms leave out such elements. The ratio of

@@ -389,7 +389,7 @@ impl Changes {
     }
 }
 
-/// Replaces the hash of some values, and returns whether it is another one than before.
+/// Replaces the hash of some values, and returns whether it changed.
 fn is_new(last: &mut u64, values: impl Iterator<Item = u64>) -> bool {
     let mix = |hash: u64, value: u64| (hash ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
     let hash = values.fold(1, mix);

@@ -273,8 +273,8 @@ impl<P> Cx<P> {
         self.run.step.loss.as_ref().filter(|_| self.run.step.weight > 0.0).map(Tensor::shallow_clone)
     }
 
-    /// Around `loss`, the loss that the operation has computed, or that a hook further inside has
-    /// set, once [`next.run`](crate::Next::run) has returned: a hook adds a term to it with
+    /// Around `loss`, the loss that the operation has computed, or that an inner hook has set, once
+    /// [`next.run`](crate::Next::run) has returned: a hook adds a term to it with
     /// [`set_loss`](Cx::set_loss). `None` if the task returned no loss outside of training.
     ///
     #[doc = available!(CanSetLoss)]

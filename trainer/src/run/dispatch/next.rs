@@ -17,9 +17,8 @@ use crate::run::{Ending, Rest};
 /// An `around` hook returns how the operation ended, `Result<Done>`. It gets the [`Done`] from one
 /// of these methods:
 ///
-/// - [`run`](Next::run) runs the hooks further inside and the operation,
-///   [`run_then`](Next::run_then) also something afterwards, and [`run_or`](Next::run_or) handles
-///   an error.
+/// - [`run`](Next::run) runs the inner hooks and the operation, [`run_then`](Next::run_then) also
+///   runs a closure afterwards, and [`run_or`](Next::run_or) handles an error.
 /// - [`replace`](Next::replace) runs a closure instead. The operation counts as done: the point
 ///   after it fires, and the counters and schedules that depend on it advance.
 /// - [`skip`](Next::skip) skips the operation: the point after it does not fire, and the counters
@@ -57,17 +56,17 @@ impl<'a, O: Moment> Next<'a, O> {
         Next { rest, operation: PhantomData }
     }
 
-    /// Runs the hooks further inside, then the operation itself.
+    /// Runs the inner hooks, then the operation itself.
     ///
     /// # Errors
     ///
-    /// Returns the error of a hook further inside or of the operation.
+    /// Returns the error of an inner hook or of the operation.
     #[inline]
     pub fn run(self, cx: &mut Cx<O>) -> Result<Done> {
         cx.run_mut().run_next(self.rest).map(|()| Done::new())
     }
 
-    /// Skips the hooks further inside and the operation itself.
+    /// Skips the inner hooks and the operation itself.
     #[inline]
     pub fn skip(self) -> Done {
         self.rest.ending = Ending::Skipped;
@@ -100,16 +99,15 @@ impl<'a, O: Moment> Next<'a, O> {
         let Next { rest, .. } = self;
         if let Err(error) = cx.run_mut().run_next(&mut *rest) {
             if rest.ending == Ending::Open {
-                rest.ending = Ending::Skipped; // a hook further inside failed before the body
+                rest.ending = Ending::Skipped; // an inner hook failed before the body
             }
             handle(cx, error).outcome()?;
         }
         Ok(Done::new())
     }
 
-    /// Runs `body` instead of the hooks further inside and the operation itself. The operation
-    /// counts as done: the point after it fires, and the counters and schedules that depend on it
-    /// advance.
+    /// Runs `body` instead of the inner hooks and the operation itself. The operation counts as
+    /// done: the point after it fires, and the counters and schedules that depend on it advance.
     ///
     /// If the operation produces an output, `body` must set it with [`set_batch`](Cx::set_batch),
     /// [`set_pred`](Cx::set_pred), [`set_output`](Cx::set_output) or [`set_loss`](Cx::set_loss). A

@@ -326,7 +326,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Writes the position, if it is another one than before.
+    /// Writes the position, if it changed.
     fn go_to(&mut self, run: &Run) -> Result<()> {
         let position = Position {
             fit: run.progress.fits_begun,

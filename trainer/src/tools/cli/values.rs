@@ -16,7 +16,7 @@ use crate::values::float::exact;
 
 /// A parser of numbers in this range, for `#[arg(value_parser = float(0.0..=1.0))]`.
 ///
-/// Unlike the parser of a plain `f64`, it refuses NaN, and also infinity.
+/// Unlike the parser of a plain `f64`, it rejects NaN and infinity.
 ///
 /// ```
 /// use trainer::cli::{clap, float};

@@ -83,7 +83,7 @@ pub struct BatchSizeFound {
     pub limit: BatchSizeLimit,
 }
 
-/// What limits the batch size.
+/// The limit that ended the search for a batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BatchSizeLimit {

@@ -77,8 +77,8 @@ impl FindLr {
         self
     }
 
-    /// Stops as soon as the smoothed loss exceeds its minimum times this factor, which is above 1.
-    /// Ignored while the minimum is not positive. Defaults to 4.
+    /// Stops as soon as the smoothed loss exceeds its minimum times this factor, which must be
+    /// above 1. Ignored while the minimum is not positive. Defaults to 4.
     #[must_use]
     pub fn stop_at(mut self, factor: f64) -> Self {
         self.stop_at = factor;

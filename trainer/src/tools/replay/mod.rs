@@ -25,7 +25,7 @@ use crate::training::replay;
 use crate::training::task::Task;
 use source::Source;
 
-/// What [`Trainer::replay`] has done.
+/// The result of [`Trainer::replay`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Replayed {

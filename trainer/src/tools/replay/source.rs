@@ -15,7 +15,7 @@ use crate::hooks::IN_RUN_FOLDER;
 use crate::io::files::{in_file, is_file};
 use crate::run::Run;
 
-/// What a replay needs of a recorded run.
+/// The parts of a recorded run that a replay needs.
 pub(super) struct Source {
     /// The newest checkpoint before the first batch.
     pub(super) checkpoint: Option<(PathBuf, Progress)>,

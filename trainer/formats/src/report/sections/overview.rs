@@ -1,4 +1,4 @@
-//! What is known of the runs as a whole: status, times, errors and warnings.
+//! The overview of the runs: status, times, errors and warnings.
 
 use std::fmt::Write;
 use std::time::SystemTime;
