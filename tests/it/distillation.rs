@@ -122,7 +122,7 @@ fn evaluation_has_the_loss_of_the_task() {
 }
 
 #[test]
-fn with_the_whole_weight_the_student_learns_the_teacher() {
+fn with_a_weight_of_1_the_student_learns_to_match_the_teacher() {
     let mut trainer = builder(Distillation::new(teacher(2.0)).weight(1.0))
         .optimizer(AdamW::new(0.02))
         .epochs(200)

@@ -327,7 +327,7 @@ fn a_value_selects_its_interval_and_its_phases() {
 }
 
 #[test]
-fn what_a_value_cannot_select_is_reported_by_build() {
+fn selections_that_cannot_apply_are_reported_by_build() {
     let message = |hook| model::message(&model::builder().hook(hook).build().unwrap_err());
     let zero = message(selective(Some(0), &[Phase::Train]));
     assert!(

@@ -211,7 +211,7 @@ fn one_rectangle_is_erased_and_the_image_itself_is_not_changed() {
 }
 
 #[test]
-fn augmentation_does_not_depend_on_workers_ranks_and_what_was_drawn_before() {
+fn augmentation_does_not_depend_on_workers_ranks_or_earlier_draws() {
     let augmented = || {
         vec![0_i64; 40].map(|_, rng| {
             let image = augment::random_crop(&image(6, 8), (5, 5), 2, rng)?;
@@ -224,7 +224,7 @@ fn augmentation_does_not_depend_on_workers_ranks_and_what_was_drawn_before() {
 }
 
 #[test]
-fn wrong_arguments_of_augmentation_are_named() {
+fn invalid_augmentation_arguments_are_named() {
     with_rows(1, |rng| {
         let image = image(3, 4);
         let bytes = image.to_kind(Kind::Uint8);

@@ -224,7 +224,7 @@ fn every_door_is_in_one_row_of_the_table_of_layers() {
 }
 
 #[test]
-fn imports_that_go_up_are_those_that_are_listed() {
+fn only_the_listed_imports_go_up() {
     let rows = table("### `trainer/src`");
     let mut row_of = BTreeMap::new();
     for (number, row) in rows.iter().enumerate() {

@@ -349,7 +349,7 @@ fn another_number_of_ranks_continues_from_the_average_if_that_is_allowed() {
 }
 
 #[test]
-fn what_cannot_be_combined_with_local_sgd_is_an_error() {
+fn combinations_that_local_sgd_does_not_support_are_errors() {
     type Change = fn(TrainerBuilder<Task3>) -> TrainerBuilder<Task3>;
     let cases: [(Change, &str); 7] = [
         (

@@ -78,7 +78,7 @@ fn child_process_that_writes_a_lock() {
 
 /// Whatever `TRAINER_LOCK` is in the environment of the tests.
 #[test]
-fn what_differs_from_a_lock_is_said_in_words() {
+fn differences_from_a_lock_are_described_in_words() {
     let folder = scratch("lock");
     let mut child = child_process("lock::child_process_that_compares");
     let output = child.env_remove("TRAINER_LOCK").env(FOLDER, &folder).output().unwrap();

@@ -198,7 +198,7 @@ fn mistake(set: impl FnOnce(TrainerBuilder<Net>) -> TrainerBuilder<Net>) -> Stri
 }
 
 #[test]
-fn what_cannot_work_is_refused_when_the_trainer_is_built() {
+fn invalid_adapters_are_refused_when_the_trainer_is_built() {
     let cases: [(Lora, &str); 13] = [
         (Lora::new("*.q_proj", 0), "`Lora::new(…, 0)`: expected a rank of at least 1"),
         (

@@ -175,7 +175,7 @@ fn a_closure_draws_from_the_numbers_of_its_row_and_its_error_names_the_row() {
 }
 
 #[test]
-fn wrong_arguments_panic_with_what_is_expected() {
+fn invalid_arguments_panic_and_name_the_expected_values() {
     let panic = |call: fn()| {
         let payload = std::panic::catch_unwind(call).unwrap_err();
         payload

@@ -53,7 +53,7 @@ fn an_observer_that_reads_and_logs_passes() {
 }
 
 #[test]
-fn what_an_observer_changes_through_shared_memory_is_named() {
+fn changes_of_an_observer_through_shared_memory_are_named() {
     let in_place = changes::<AfterStep>(|cx| {
         let _guard = tch::no_grad_guard();
         let _ = weight(cx).g_mul_scalar_(0.5);

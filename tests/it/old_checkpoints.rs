@@ -111,7 +111,7 @@ fn check((summary, sum): (Summary, u64), (expected, expected_sum): &(Summary, u6
 }
 
 #[test]
-fn a_checkpoint_of_a_version_that_is_read_resumes_exactly() {
+fn checkpoints_of_every_supported_version_resume_exactly() {
     let expected = train(builder(None)).unwrap();
     for version in READ {
         let folder = reference(version);

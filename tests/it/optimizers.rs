@@ -797,7 +797,7 @@ fn by_hand(group: &ParamGroup) -> Result<()> {
 }
 
 #[test]
-fn an_algorithm_of_the_program_has_what_built_in_optimizers_have() {
+fn custom_algorithms_support_the_features_of_built_in_optimizers() {
     let groups = || [("fc1.*", Group::new().lr(2e-2)), ("*.bias", Group::new().weight_decay(0.3))];
     let add = |builder: Builder| builder.hook(HyperparameterSchedule::values("beta1", Constant::new(0.8)));
     for amsgrad in [false, true] {

@@ -154,7 +154,7 @@ fn is_unchanged(path: &Path, what: Planted) -> bool {
 }
 
 #[test]
-fn what_the_user_has_at_the_path_of_any_file_of_a_run_stays_as_it_is() {
+fn files_of_the_user_at_the_paths_of_a_run_are_not_changed() {
     let root = scratch("planted");
     let address = server(|_| {});
     let outside = root.join("outside");

@@ -189,7 +189,7 @@ fn every_kind_in_a_process_of_its_own() {
 }
 
 #[test]
-fn what_each_hook_was_seen_to_change_is_in_the_table() {
+fn the_table_lists_the_changes_seen_for_each_hook() {
     alone("seen::every_kind_in_a_process_of_its_own");
 }
 

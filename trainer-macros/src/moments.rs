@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lists_are_those_of_the_declaration() {
+    fn the_lists_match_the_declaration() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../trainer/src/moments/lifecycle.rs");
         let declaration = std::fs::read_to_string(path).unwrap();
         let declared = |keyword: &str| -> Vec<&str> {

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_so_far_adds_up_and_leaves_the_open_spans_open() {
+    fn times_recorded_so_far_add_up_and_open_spans_stay_open() {
         let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
         let outer = recorder.begin(ENTRY, Phase::Train, false);
