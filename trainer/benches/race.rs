@@ -25,7 +25,7 @@ impl Count {
     }
 }
 
-/// What the loader measures, in seconds.
+/// The times that the loader measures, in seconds.
 #[derive(Default)]
 struct Times {
     first: Cell<f64>,

@@ -27,7 +27,7 @@ const CHILD: &str = "TRAINER_SCALE";
 const EXCHANGES: u32 = 300;
 const GATHERINGS: u32 = 5;
 
-/// What one rank measures.
+/// The measurements of one rank.
 #[derive(Debug, Deserialize, Serialize)]
 struct Measured {
     rank: u32,

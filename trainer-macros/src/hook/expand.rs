@@ -200,7 +200,7 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
     })
 }
 
-/// Expands to checks of the methods that are no hooks because their first argument is not written
+/// Expands to checks of the methods that are not hooks because their first argument is not written
 /// `Cx<…>`: if its type is an alias of a context, the method was meant as a hook. Only a name that
 /// says so is checked, and only in a block without parameters, which could occur in the type.
 fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {

@@ -92,7 +92,7 @@ pub(super) fn moments(declaration: &Declaration, origin: Origin, errors: &mut Er
     moments
 }
 
-/// Returns the message about a word after `within` that is no operation of the trainer.
+/// Returns the message about a word after `within` that is not an operation of the trainer.
 fn no_operation(word: &str) -> String {
     let operation = word.strip_prefix("before_").or(word.strip_prefix("after_")).unwrap_or(word);
     let help = match nearest_operation(operation) {

@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The environment variable that requests JSON lines if it is `json`.
 const FORMAT: &str = "TRAINER_BENCH";
 
-/// What was measured: the time of a case, and its ratio to the time of the baseline.
+/// A measurement: the time of a case, and its ratio to the time of the baseline.
 #[derive(Serialize)]
 struct Record<'a> {
     bench: &'static str,

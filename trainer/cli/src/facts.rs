@@ -1,4 +1,4 @@
-//! What is known about runs, by name, so that they can be compared: settings and metrics.
+//! The facts about runs, by name, so that they can be compared: settings and metrics.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

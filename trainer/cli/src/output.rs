@@ -9,7 +9,7 @@ use anstyle::{AnsiColor, Style};
 use serde_json::{Value as Json, json};
 use trainer_formats::run::{self, Run, Status};
 
-/// Why a command ends without a result.
+/// The reason why a command ends without a result.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// Something that the user must know.

@@ -22,11 +22,11 @@ struct Row {
     name: String,
     run: Run,
     metrics: Metrics,
-    /// Why the metrics could not be read.
+    /// The reason why the metrics could not be read.
     unreadable: Option<String>,
 }
 
-/// What runs are sorted and filtered by.
+/// A value by which runs are sorted and filtered.
 #[derive(Clone, Debug, PartialEq)]
 enum Value {
     Number(f64),
@@ -44,7 +44,7 @@ impl Value {
     }
 }
 
-/// What a run can be sorted and filtered by, besides its settings and metrics.
+/// The fields by which runs can be sorted and filtered, besides its settings and metrics.
 const FIELDS: [&str; 6] = ["name", "status", "started", "duration", "device", "entry"];
 
 impl Row {

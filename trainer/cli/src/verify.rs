@@ -12,7 +12,7 @@ use trainer_formats::certificate::{CERTIFICATE_FILE, Certificate, Stretch};
 use crate::output::{BAD, Failure, GOOD, Output, counted};
 use crate::program::{Program, errors};
 
-/// What `trainer verify` was asked to do.
+/// The arguments of `trainer verify`.
 pub(crate) struct Request<'a> {
     pub(crate) run: &'a Path,
     /// The number of stretches; `None` for all.
@@ -67,7 +67,7 @@ pub(crate) fn run(request: &Request<'_>, out: &mut Output) -> Result<ExitCode, F
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-/// Why the program has not confirmed a stretch.
+/// Returns the reason why the program has not confirmed a stretch.
 fn why(output: &std::process::Output) -> String {
     let text = errors(output);
     match (output.status.success(), text.is_empty()) {
@@ -81,7 +81,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// What has been shown, and what not.
+/// Returns the statement about what was verified, and what was not.
 fn statement(failed: usize, drawn: usize, all: usize) -> String {
     if failed > 0 {
         return format!(

@@ -32,7 +32,7 @@ pub(crate) struct Manifest {
     pub(crate) device: String,
     /// The time at which the checkpoint was written, in milliseconds since 1970.
     written_at: u64,
-    /// What decides the result, as the program has set it.
+    /// The settings and hooks that decide the result, as the program has set them.
     pub(crate) facts: Facts,
     /// The settings of the builder and of the program that a resumed run may change.
     pub(crate) length: BTreeMap<String, String>,

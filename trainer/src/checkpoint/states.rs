@@ -37,8 +37,8 @@ fn named(prefix: &str, tensors: &BTreeMap<String, Tensor>) -> impl Iterator<Item
     tensors.iter().map(move |(name, tensor)| (format!("{prefix}{name}"), tensor.shallow_clone()))
 }
 
-/// What rank 0 writes of a checkpoint besides its manifest: the tensors of the parts, and those
-/// that hooks have added.
+/// The data that rank 0 writes into a checkpoint besides its manifest: the tensors of the parts,
+/// and those that hooks have added.
 pub(crate) struct Tensors {
     pub(crate) states: States,
     pub(crate) saved: Saved,
@@ -66,7 +66,7 @@ impl Tensors {
     }
 }
 
-/// What a checkpoint contains, of which each rank reads what it needs.
+/// The content of a checkpoint, of which each rank reads what it needs.
 pub(crate) struct SavedStates<'c> {
     folder: &'c Path,
     manifest: &'c Manifest,
@@ -75,7 +75,7 @@ pub(crate) struct SavedStates<'c> {
     /// In version 7, the states of the other ranks.
     before_8: Vec<States>,
     averages: BTreeMap<String, Tensor>,
-    /// What hooks have added.
+    /// The values that hooks have added.
     pub(crate) added: Saved,
 }
 

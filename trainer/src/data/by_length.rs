@@ -67,7 +67,7 @@ struct Piece<P> {
 /// It is a function of the pieces that it is given: the batches after a resume are the same because
 /// the pieces are.
 pub trait Grouping<R>: Clone + Send + Sync + 'static {
-    /// What a row is divided into.
+    /// A piece of a row.
     type Piece: Send + 'static;
     /// The type of the batch.
     type Batch: Batch;

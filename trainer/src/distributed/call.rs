@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 pub(super) struct Call {
     /// Its method and name: `` `all_reduce("largest")` ``.
     pub(super) what: String,
-    /// What must be the same on all ranks.
+    /// The properties that must be the same on all ranks.
     pub(super) compared: String,
     /// The description for error messages: `compared`, and where the call is in the source.
     pub(super) text: String,

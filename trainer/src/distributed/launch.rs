@@ -444,7 +444,7 @@ mod tests {
         assert_eq!(read(&[("WORLD_SIZE", "1")]).unwrap(), None);
     }
 
-    /// What `srun` sets for a task of a job on several hosts.
+    /// The variables that `srun` sets for a task of a job on several hosts.
     const SRUN: [(&str, &str); 8] = [
         ("SLURM_STEP_NUM_TASKS", "8"),
         ("SLURM_NTASKS", "8"),

@@ -46,7 +46,7 @@ pub(super) struct Links {
     pub(super) place: Option<Arc<str>>,
 }
 
-/// What all handles of the connections share.
+/// The state that all handles of the connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     /// The steps in which this rank exchanges control messages, and the connections for them.

@@ -64,7 +64,7 @@ struct State {
     recent: VecDeque<Past>,
     /// The time spent in collectives, without the backward passes.
     waited: Duration,
-    /// Why the ranks will wait forever, once that is known.
+    /// The reason why the ranks will wait forever, once it is known.
     verdict: Option<String>,
     has_ended: bool,
 }

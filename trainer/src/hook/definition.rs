@@ -362,7 +362,7 @@ impl HookDef {
     }
 }
 
-/// Where a trainer has a hook from, in the order that breaks ties.
+/// The source of a hook, in the order that breaks ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
     /// The program has added it to the builder.

@@ -8,7 +8,7 @@ use super::constraint::Side;
 use super::definition::Hook;
 use super::set::Stage;
 
-/// Where a hook runs if no constraint says otherwise.
+/// The position at which a hook runs if no constraint says otherwise.
 type Position = (Stage, i32);
 
 /// Orders the hooks of one moment.

@@ -1,4 +1,4 @@
-//! What the value of a hook selects: `of = self.modules`, `every = self.every`, `only =
+//! The selections in the value of a hook: `of = self.modules`, `every = self.every`, `only =
 //! self.phases`.
 
 use std::any::Any;
@@ -7,7 +7,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use crate::modules::{AsPatterns, ModulePattern, Patterns};
 use crate::phase::{Phase, PhaseSet};
 
-/// What a value selects for one of its hooks; `None` for a key that is not its own.
+/// The selections of a value for one of its hooks; `None` for a key that is not its own.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Selected {

@@ -61,7 +61,7 @@ pub struct LocalSgd {
     batches: u64,
     /// The sum of the weights of this rank's batches since then.
     weight: f64,
-    /// What the outer optimizer updates, by parameter.
+    /// The state that the outer optimizer updates, by parameter.
     shared: Vec<Shared>,
     /// The averages that evaluation passes use.
     averages: Averages,

@@ -17,8 +17,8 @@ use crate::error::discard_panic;
 /// The progress bar on the terminal, if one is drawn.
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Where the lines go that are printed while a hook uses the whole terminal. Returns whether it
-/// took the line.
+/// A function that receives the lines printed while a hook uses the whole terminal. Returns whether
+/// it took the line.
 type Sink = Arc<dyn Fn(Stream, &str) -> bool + Send + Sync>;
 
 /// The stream on which a line is printed.

@@ -67,13 +67,13 @@ pub(crate) struct RegionPause {
 }
 
 impl RegionPause {
-    /// What hooks compute does not belong to the region, and is not computed again.
+    /// Begins computations of hooks, which do not belong to the region and are not repeated.
     #[inline]
     pub(crate) fn begin() -> Self {
         RegionPause::set(true)
     }
 
-    /// What the forward pass of a module computes belongs to the region.
+    /// Begins computations of a module's forward pass, which belong to the region.
     #[inline]
     pub(crate) fn interrupt() -> Self {
         RegionPause::set(false)

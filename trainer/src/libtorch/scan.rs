@@ -11,7 +11,7 @@ use trainer_sys::{
 use super::{TensorList, outcome};
 use crate::error::Result;
 
-/// What a scan reads of each tensor of a list.
+/// The values that a scan reads from each tensor of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aspect {
     /// Its values.

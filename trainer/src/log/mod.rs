@@ -1,4 +1,4 @@
-//! What hooks log, on its way to metrics, the history and records.
+//! The values that hooks log, on their way to metrics, the history and records.
 //!
 //! ```text
 //! in a batch       ──▶ Meter ──end of the pass──▶ Closed ──▶ `Cx::metrics`, the history, a record

@@ -84,7 +84,7 @@ pub struct GrowingFile {
     is_off: bool,
 }
 
-/// Where the file is.
+/// The location of the file.
 #[derive(Clone, Debug)]
 enum Place {
     /// At a path that the program named.

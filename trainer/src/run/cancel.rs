@@ -1,4 +1,4 @@
-//! What reaches a run from outside: cancellation by a signal or a [`CancelToken`], and SIGUSR1,
+//! Requests to a run from outside: cancellation by a signal or a [`CancelToken`], and SIGUSR1,
 //! which requests a checkpoint.
 
 use std::io::{self, Write};

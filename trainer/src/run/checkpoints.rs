@@ -29,7 +29,8 @@ pub(crate) struct CheckpointState {
     /// The newest checkpoint that this process has written as rank 0.
     pub(crate) written: Option<PathBuf>,
     pub(crate) journal: Journal,
-    /// What decides the result, as the program had set it when its first entry point began.
+    /// The settings and hooks that decide the result, as they were when the first entry point
+    /// began.
     pub(crate) facts: Option<Facts>,
     /// The number of entry points of each phase that were skipped after a resume, because they had
     /// ended.

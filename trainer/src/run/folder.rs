@@ -17,7 +17,7 @@ use crate::run::settings::Settings;
 use crate::values::facts::{NOT_SET, SettingList};
 use crate::values::hyperparameter::Hyperparameter;
 
-/// What is needed to write `live.json`.
+/// The state that is needed to write `live.json`.
 #[derive(Debug)]
 pub(crate) struct LiveState {
     /// When the entry point began.
@@ -26,7 +26,7 @@ pub(crate) struct LiveState {
     pub(crate) due: Instant,
     /// Whether a batch of training has come due, so that the first step is known.
     pub(crate) has_trained: bool,
-    /// What was described last.
+    /// The content that was written last.
     pub(crate) content: Live,
     /// The thread that writes the file, so that training does not wait for a slow disk. Not used
     /// for the first and the last time.
@@ -47,7 +47,7 @@ pub(crate) struct FolderState {
     pub(crate) path: Option<PathBuf>,
     /// The file that describes the run, from the first entry point that is not skipped.
     pub(crate) file: Option<RunFile>,
-    /// What the run is doing, for `live.json`, while an entry point runs.
+    /// The state for `live.json`, while an entry point runs.
     pub(crate) live: Option<Box<LiveState>>,
     /// The lock of the folder, held while an entry point runs.
     pub(crate) lock: Option<Lock>,

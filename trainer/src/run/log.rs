@@ -1,4 +1,4 @@
-//! What hooks log, on its way into the [`Log`](crate::log::Log).
+//! The values that hooks log, on their way into the [`Log`](crate::log::Log).
 //!
 //! A hook that only observes has `&Run`, so the log is in a `RefCell`. It is borrowed here for one
 //! call, in which no code of the user runs: the borrow cannot fail.

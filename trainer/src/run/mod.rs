@@ -103,7 +103,7 @@ pub struct Run {
     pub(crate) requests: Requests,
     /// The state that a roll-back returns to.
     pub(crate) kept: Option<KeptState>,
-    /// What hooks have logged. A hook that only observes changes it too: see [`log`].
+    /// The values that hooks have logged. A hook that only observes changes it too: see [`log`].
     pub(crate) log: RefCell<Log>,
     pub(crate) history: History,
     /// The record for which `after_record` is firing.
@@ -138,7 +138,7 @@ pub(crate) struct RunHooks {
 /// The variables of the task, their device and their optimizers.
 pub(crate) struct Model {
     pub(crate) vars: Vars,
-    /// What hooks added when the trainer was built.
+    /// The variables that hooks added when the trainer was built.
     pub(crate) added: Added,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,

@@ -8,7 +8,7 @@ use crate::hook::table::HookId;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 
-/// Where a run is, except for its counters.
+/// The position of a run, except for its counters.
 ///
 /// It is `Copy`: what goes somewhere else keeps the place, and [returns](Run::returning) to it.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoaderId(u16);
 
-/// What the indices in a [`Place`] refer to.
+/// The targets of the indices in a [`Place`].
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     loaders: Vec<Arc<str>>,

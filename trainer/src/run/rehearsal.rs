@@ -7,7 +7,7 @@ use crate::error::{CancelledBy, Result};
 use crate::libtorch;
 use crate::model::vars::Vars;
 
-/// What the first steps of a fit compute. A run that has a rehearsal ends after these steps, and
+/// The results of the first steps of a fit. A run that has a rehearsal ends after these steps, and
 /// writes no checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Rehearsal {
@@ -20,7 +20,7 @@ pub(crate) struct Rehearsal {
     losses: Vec<(String, f64, f64)>,
 }
 
-/// What one optimizer step computes.
+/// The results of one optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rehearsed {
     /// The losses by name, each the mean over the batches of the step.

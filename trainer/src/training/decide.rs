@@ -1,4 +1,4 @@
-//! What the loop does next: [`decide`], which all ranks decide together.
+//! The next action of the loop: [`decide`], which all ranks decide together.
 
 use super::{live, plan, replay, roll_back, save};
 use crate::distributed::{Unequal, World, both, is_same};
@@ -9,10 +9,10 @@ use crate::run::{Amount, BackgroundSave, Run, cancel};
 /// The name of the agreement in errors.
 const AGREEMENT: &str = "the agreement on the next batch";
 
-/// What the loop does next.
+/// The next action of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// The pass, or the fit, goes on.
+    /// The pass, or the fit, continues.
     Go,
     /// The pass ends, because a hook requested that or all steps are taken.
     EndPass,
@@ -20,7 +20,7 @@ pub(super) enum Decision {
     Stop,
 }
 
-/// What a rank knows of the next batch of a pass.
+/// The knowledge of one rank about the next batch of a pass.
 #[derive(Clone, Copy, Default)]
 pub(super) struct NextBatch {
     /// Whether there is one.
@@ -50,17 +50,17 @@ struct Report {
     /// Whether SIGUSR1 has requested a checkpoint.
     checkpoint: bool,
     next: NextBatch,
-    /// What must be the same on all ranks.
+    /// The values that must be the same on all ranks.
     counters: Counters,
     /// A hash of the parameters that are trained.
     trained: f64,
 }
 
-/// How much a rank has trained: the number of batches, of optimizer steps, and the sum of the
-/// weights of the batches in the accumulation window.
+/// The progress of a rank: the number of batches, of optimizer steps, and the sum of the weights of
+/// the batches in the accumulation window.
 type Counters = (u64, u64, f64);
 
-/// What differs between the ranks, although it must not.
+/// The values that differ between the ranks, although they must not.
 struct Differences {
     counters: bool,
     trained: bool,

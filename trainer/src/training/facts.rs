@@ -14,7 +14,7 @@ use crate::run::Run;
 use crate::values::facts::{Facts, HookFacts, SettingList};
 use crate::values::hyperparameter::GivenBy;
 
-/// What the facts are compared with.
+/// The facts with which those of this run are compared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
     /// The facts of the interrupted run. Hooks that only observe may differ, unless they list

@@ -24,9 +24,9 @@ pub(super) struct Pass<'a, B> {
     ahead: Option<Option<Result<B>>>,
     /// The batch after that, if it was already drawn.
     second: Option<Option<Result<B>>>,
-    /// What the loader says about the batches.
+    /// The information from the loader about the batches.
     notes: Option<PassNotes>,
-    /// What this rank processes, with a weight of 0, while only other ranks have a batch.
+    /// The batch that this rank processes, with a weight of 0, while only other ranks have a batch.
     stand_in: StandIn<B>,
 }
 
@@ -78,7 +78,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, notes, stand_in })
     }
 
-    /// [Decides](Run::decide) whether the pass goes on, and returns its next batch; `None` at its
+    /// [Decides](Run::decide) whether the pass continues, and returns its next batch; `None` at its
     /// end. `weigh` returns the weight of a batch.
     ///
     /// # Errors

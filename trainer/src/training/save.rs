@@ -236,7 +236,7 @@ fn publish_alone(folder: &Path, unpublished: Option<Unpublished>) -> bool {
     }
 }
 
-/// What this rank writes of a checkpoint.
+/// The part of a checkpoint that this rank writes.
 struct Snapshot {
     /// On a rank other than rank 0, the states that it writes.
     tensors: Tensors,

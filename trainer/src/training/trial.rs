@@ -171,8 +171,8 @@ fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
     }
 }
 
-/// What a trial replaces besides the [parts](super::parts) of the run: its hooks, what they see of
-/// the log, and the state of dispatch.
+/// The state that a trial replaces besides the [parts](super::parts) of the run: its hooks, what
+/// they see of the log, and the state of dispatch.
 struct Surroundings {
     table: Table,
     place: Place,

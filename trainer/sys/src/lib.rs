@@ -53,7 +53,7 @@ unsafe extern "C" {
     pub fn trainer_waits_imitate();
 }
 
-/// What there is of CUDA: 0 everything, 1 a libtorch without it, 2 no driver, 3 a driver that is too
+/// The state of CUDA: 0 available, 1 a libtorch without it, 2 no driver, 3 a driver that is too
 /// old, 4 no GPU, 5 unknown. The versions are those of CUDA that the driver supports, and that
 /// libtorch needs: 13000 for 13.0.
 #[repr(C)]
@@ -123,7 +123,7 @@ unsafe extern "C" {
     pub fn trainer_cpu_capability(text: *mut c_char, size: usize);
 }
 
-/// What is known of a list of tensors.
+/// The properties of a list of tensors.
 #[derive(Debug)]
 #[repr(C)]
 pub struct TrainerScan([u8; 0]);

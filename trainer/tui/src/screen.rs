@@ -51,7 +51,7 @@ impl Write for Stream {
     }
 }
 
-/// Why a view cannot be shown.
+/// The reason why a view cannot be shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoScreen {

@@ -12,7 +12,7 @@ const MAX_LINES: usize = 1000;
 /// The time over which the pace of batches is measured, in seconds.
 const PACE_TIME: f64 = 10.0;
 
-/// What is known of a run. It has no terminal and reads no clock.
+/// The known state of a run. It has no terminal and reads no clock.
 #[derive(Clone, Debug)]
 pub struct State {
     title: String,

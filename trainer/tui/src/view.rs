@@ -15,7 +15,7 @@ pub enum Panel {
     Log,
 }
 
-/// What a key requests from whoever shows the view.
+/// A request by a key to the program that shows the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Close the view.
@@ -30,8 +30,8 @@ pub enum Action {
     Redraw,
 }
 
-/// What can be requested from the run: the question that the user has to confirm, or why it cannot
-/// be requested.
+/// The requests that the run accepts: the question that the user has to confirm, or the reason why
+/// the run does not accept it.
 #[derive(Clone, Debug)]
 pub struct Requests {
     /// Stopping the run.
@@ -40,7 +40,7 @@ pub struct Requests {
     pub checkpoint: Result<String, String>,
 }
 
-/// What the user has chosen.
+/// The choices of the user.
 #[derive(Clone, Debug)]
 pub struct View {
     panels: Vec<Panel>,
@@ -51,7 +51,7 @@ pub struct View {
     cursor: Option<String>,
     /// The metrics whose curves are shown in addition to that under the cursor.
     chosen: Vec<String>,
-    /// What waits for a confirmation.
+    /// The action that waits for a confirmation.
     question: Option<(Action, String)>,
     message: Option<String>,
     shows_help: bool,

@@ -22,7 +22,7 @@ use crate::SweepArguments;
 use crate::facts::value;
 use crate::output::{BAD, FAINT, Failure, GOOD, HEADING, Output, counted, duration, open};
 
-/// What the sweep waits for.
+/// An event that the sweep waits for.
 enum Event {
     /// The program of this trial has ended.
     Ended(usize, Ended),

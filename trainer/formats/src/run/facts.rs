@@ -1,5 +1,4 @@
-//! What is known about runs, by name, so that they can be compared: settings, and the order of
-//! metrics.
+//! The facts about runs, by name, so that they can be compared: settings, and the order of metrics.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};

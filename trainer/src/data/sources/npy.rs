@@ -14,7 +14,7 @@ pub(super) const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The maximum length of a header: numpy itself refuses longer ones by default.
 const MAX_HEADER: u64 = 10_000;
 
-/// What the header says about the tokens.
+/// The information in the header about the tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: TokenType,

@@ -75,7 +75,7 @@ pub struct RowGroups(Vec<usize>);
 /// The rows of a row group, and the reasons why some cannot be produced.
 pub struct Rows<T> {
     rows: Vec<Result<T, Box<str>>>,
-    /// Why there are fewer than there should be.
+    /// The reason why there are fewer rows than there should be.
     problem: Option<String>,
 }
 

@@ -28,9 +28,9 @@ const NAMED_SHARDS: usize = 20;
 pub trait Format: Send + Sync + Sized + 'static {
     /// The type of a row.
     type Row: Send + 'static;
-    /// What is known of a shard without reading its rows.
+    /// The information about a shard that is known without reading its rows.
     type Index: fmt::Debug + Send + Sync + 'static;
-    /// What of a shard is held in memory to return rows.
+    /// The data of a shard that is held in memory to return rows.
     type Piece: Send + Sync + 'static;
 
     /// The extension of the files.
@@ -56,7 +56,7 @@ pub trait Format: Send + Sync + Sized + 'static {
     fn capacity(buffer: usize, largest: usize) -> usize;
 }
 
-/// What is known of a shard without reading its rows.
+/// The information about a shard that is known without reading its rows.
 #[derive(Debug)]
 pub struct Indexed<I> {
     pub(super) index: I,
@@ -64,7 +64,7 @@ pub struct Indexed<I> {
     pub(super) rows: usize,
     /// The number of rows of the largest piece.
     pub(super) largest: usize,
-    /// What is wrong with the other rows, if the shard is damaged.
+    /// The problem with the other rows, if the shard is damaged.
     pub(super) damage: Option<String>,
 }
 

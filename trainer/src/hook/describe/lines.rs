@@ -149,8 +149,8 @@ pub(super) fn lines(rows: &[HookRow], names: &Names, full: bool) -> Vec<Line> {
     lines
 }
 
-/// What consecutive hooks that are shown as one have in common: of built-in hooks, the type and
-/// what they may do; of the program's hooks, all but the value.
+/// The common properties of consecutive hooks that are shown as one: of built-in hooks, the type
+/// and what they may do; of the program's hooks, all but the value.
 fn kind(row: &HookRow) -> (bool, bool, &str, String) {
     let (path, _) = split(row);
     let details = if row.is_built_in() {

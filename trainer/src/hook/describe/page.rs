@@ -9,7 +9,7 @@ use super::markdown::padded;
 /// The width of the column with `&` or `&mut`.
 const ACCESS: usize = 5;
 
-/// What a text is, which decides its color.
+/// The kind of a text, which decides its color.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
     /// The name of an operation that contains others.

@@ -66,7 +66,7 @@ struct Shown {
     due: Instant,
 }
 
-/// What the run and the thread that draws have in common.
+/// The state that the run and the drawing thread share.
 #[derive(Debug)]
 struct Shared {
     state: State,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What happens to the operations of a thread.
+/// A fault that is injected into the operations of a thread.
 enum Fault {
     None,
     /// After this number of operations, all operations fail without an effect, as if the process

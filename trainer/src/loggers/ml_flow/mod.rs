@@ -273,7 +273,7 @@ impl State for MlFlow {
         self.spool.load(saved)
     }
 
-    /// What the server has received stays there.
+    /// Values that the server has received stay there.
     fn rolls_back(&self) -> bool {
         false
     }

@@ -53,7 +53,7 @@ pub(super) struct Sending {
     problems: Arc<Mutex<Vec<String>>>,
 }
 
-/// What was sent when an entry point ends.
+/// The outcome of sending when an entry point ends.
 pub(super) struct Sent {
     /// The number of bytes of the spool file that were sent so far.
     pub(super) bytes: u64,

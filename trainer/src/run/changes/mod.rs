@@ -58,7 +58,7 @@ impl Watched {
 const LOSS_SCALE: &str = "the scale of the loss";
 const WEIGHT: &str = "the weight of the batch";
 
-/// What a run can change, with the hash of each value as it was last read.
+/// The values that a run can change, with the hash of each as it was last read.
 pub(crate) struct Changes {
     reading: Reading,
     names: Names,
@@ -73,7 +73,7 @@ pub(crate) struct Changes {
     outputs: HashMap<u32, Watched>,
     /// The state of each hook value, by its slot.
     states: HashMap<u32, Watched>,
-    /// The hashes of values that are no tensors, by name.
+    /// The hashes of values that are not tensors, by name.
     plain: HashMap<u32, u64>,
     /// The hash of all hyperparameters together.
     hyperparameters: u64,

@@ -1,4 +1,4 @@
-//! What the hook that writes the certificate needs of a run.
+//! Access to a run for the hook that writes the certificate.
 
 use std::collections::BTreeMap;
 

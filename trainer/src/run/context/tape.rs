@@ -1,4 +1,4 @@
-//! What the hook that writes the tape needs of a run.
+//! Access to a run for the hook that writes the tape.
 
 use crate::error::Result;
 use crate::run::Run;

@@ -13,7 +13,7 @@ use crate::run::{Ending, Frame, Rest, Run};
 
 /// The number of changes that an error lists.
 const LISTED: usize = 3;
-/// What a hook changes that draws from libtorch's random numbers.
+/// The name of the state that a hook changes by drawing random numbers from libtorch.
 const RANDOM: &str = "the random state";
 
 /// Returns whether hooks that observe are checked: as the program has set it, or else if the

@@ -21,7 +21,8 @@ pub(crate) struct HookSelection {
     hooks: Vec<Hook>,
     /// The values of the hooks that were added.
     instances: Vec<Instance>,
-    /// What `#[hook(single)]` limits, and the type, with one entry for each added value.
+    /// The scope that `#[hook(single)]` limits, and the name of the type, with one entry for each
+    /// added value.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: Definitions,
     /// The functions that save and load the task's state in checkpoints.

@@ -78,7 +78,7 @@ impl<P> Probe<Cx<P>> {
     pub const IS_CONTEXT: bool = true;
 }
 
-/// What a [`Probe`] of any other type has.
+/// The constant of a [`Probe`] of any other type.
 pub trait NoContext {
     /// Not a context.
     const IS_CONTEXT: bool = false;

@@ -125,8 +125,8 @@ impl Recorder {
         self.seen.conflicts(&run.hooks.table, self.values.names())
     }
 
-    /// What each hook was seen to change, by its index in the dispatch table; nothing of one that
-    /// was not recorded.
+    /// The kinds of values that each hook was seen to change, by its index in the dispatch table;
+    /// nothing of one that was not recorded.
     pub(crate) fn seen(&self, run: &Run) -> BTreeMap<usize, Vec<&'static str>> {
         self.seen.by_hook(&run.hooks.table)
     }

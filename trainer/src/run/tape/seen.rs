@@ -9,12 +9,12 @@ use crate::hook::table::Table;
 use crate::run::Run;
 use crate::run::changes::{Kind, Names};
 
-/// What hooks were seen to change.
+/// The changes that hooks were seen to make.
 #[derive(Default)]
 pub(super) struct Seen {
     /// The kinds of what each recorded hook changed.
     kinds: BTreeMap<usize, BTreeSet<Kind>>,
-    /// What the hooks of each moment have changed since it was last reached, by its row.
+    /// The changes by the hooks of each moment since it was last reached, by its row.
     reached: HashMap<usize, Reached>,
     /// The values that two hooks of a moment have both changed, by the indexes of the hooks.
     shared: BTreeMap<(usize, usize), BTreeSet<u32>>,
@@ -88,7 +88,7 @@ impl Seen {
     }
 }
 
-/// Whether the order of two hooks of a moment is what somebody wrote.
+/// Whether the order of two hooks of a moment was written explicitly.
 fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
     let [one, other] = [first, second].map(|hook| &table.hooks()[hook]);
     // Methods of one block run in the order of the source.
@@ -144,7 +144,7 @@ fn warning(first: &Hook, second: &Hook, values: &[&str]) -> String {
     )
 }
 
-/// Why the first of two hooks that nothing orders runs first.
+/// Returns the reason why the first of two hooks that nothing orders runs first.
 fn reason(first: &Hook, second: &Hook) -> &'static str {
     let [one, other] = [first, second].map(|hook| &hook.definition.origin);
     match (first.source, second.source) {
@@ -165,7 +165,7 @@ fn reason(first: &Hook, second: &Hook) -> &'static str {
     }
 }
 
-/// What to write so that the order stays as it is.
+/// Returns what to write to keep the order.
 fn advice(first: &Hook, second: &Hook) -> String {
     let [one, other] = [first, second].map(|hook| &hook.definition.origin);
     let ord = second.definition.ord.saturating_add(1);

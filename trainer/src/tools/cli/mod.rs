@@ -110,7 +110,7 @@ pub struct SettingsParser {
     changeable: Vec<String>,
 }
 
-/// Why there are no settings.
+/// The reason why there are no settings.
 enum Stopped {
     /// Help was requested, with this text.
     Help(String),

@@ -16,7 +16,7 @@ use crate::run::{KeptState, Run};
 /// The kept states of the parts of one scope. Those that are equal on all ranks are saved once.
 pub(super) struct Kept(pub(super) Scope);
 
-/// What a kept state has besides the states of parts.
+/// The content of a kept state besides the states of parts.
 #[derive(Deserialize, Serialize)]
 struct SavedKept {
     /// The names of the parts, whose tensors have their index in the name.

@@ -1,4 +1,4 @@
-//! What hooks have logged and is not in the history yet, and the numbers of records.
+//! The logged values that are not in the history yet, and the numbers of records.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -93,7 +93,7 @@ impl Part for Position {
     }
 }
 
-/// What hooks have requested of the loop, and the loop has not done yet.
+/// The requests of hooks that the loop has not carried out yet.
 pub(super) struct PendingRequests;
 
 const REQUESTS: &str = "requests";
