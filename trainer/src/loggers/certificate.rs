@@ -10,8 +10,9 @@ use crate::training::digest;
 
 /// Writes the certificate of a run: a chain of hashes
 /// ([BLAKE3](https://github.com/BLAKE3-team/BLAKE3)) over all training batches, with a link at each
-/// checkpoint and at the end of the fit. With the program, the data and the checkpoints, `trainer
-/// verify` verifies any stretch of it by [training it again](Trainer::verify).
+/// checkpoint and at the end of the fit. A verifier who has the program, the data and the
+/// checkpoints can check any stretch with `trainer verify`, which [trains it
+/// again](Trainer::verify).
 ///
 /// Use this when others should be able to check what a run has computed. To compare two runs of
 /// your own, a [tape](crate::Tape) is enough.
