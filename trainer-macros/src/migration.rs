@@ -98,7 +98,7 @@ pub(crate) fn page(name: &TokenStream) -> TokenStream {
     let name = name.to_string();
     match PAGES.iter().find(|(page, _)| *page == name) {
         Some((_, text)) => {
-            let text = linked(text);
+            let text = item_links(&linked(text));
             quote!(#text)
         }
         None => quote!(::core::compile_error!("no migration page has this name: add the page to `PAGES`")),
@@ -211,6 +211,25 @@ fn linked(text: &str) -> String {
             out += &linked_codes(line, false);
         }
         out.push('\n');
+    }
+    out
+}
+
+/// Rewrites links to items into paths, which rustdoc resolves. As in the guide, the pages link to
+/// the file of an item, so that the links work in the repository too:
+/// `../../trainer/src/run/dispatch/next.rs#Next::skip`.
+fn item_links(text: &str) -> String {
+    let mut pieces = text.split("](../../trainer/src/");
+    let mut out = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (target, rest) = piece.split_once(')').unwrap_or((piece, ""));
+        let (_, item) = target.split_once('#').unwrap_or(("", target));
+        // A path, with the kind of the item before it and a section of its documentation after it.
+        let (kind, path) = match item.split_once('@') {
+            Some((kind, path)) => (format!("{kind}@"), path),
+            None => (String::new(), item),
+        };
+        out += &format!("]({kind}crate::{}){rest}", path.replacen('/', "#", 1));
     }
     out
 }
@@ -330,6 +349,17 @@ mod tests {
         for (text, expected) in cases {
             let linked = linked(text);
             assert!(linked.contains(expected), "{linked}");
+        }
+    }
+
+    #[test]
+    fn links_to_files_become_links_to_items() {
+        for (link, expected) in [
+            ("[x](../../trainer/src/run/next.rs#Next::skip), y", "[x](crate::Next::skip), y"),
+            ("[x](../../trainer/src/a/mod.rs#mod@a/b-c)", "[x](mod@crate::a#b-c)"),
+            ("[`Task`] and [x](https://docs.rs)", "[`Task`] and [x](https://docs.rs)"),
+        ] {
+            assert_eq!(item_links(link), expected);
         }
     }
 

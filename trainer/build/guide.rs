@@ -132,6 +132,11 @@ fn target_for_rustdoc(target: &str, page: &str) -> Option<String> {
         let fragment = if fragment.is_empty() { String::new() } else { format!("#{fragment}") };
         return Some(format!("crate::guide{page}{fragment}"));
     }
+    // A migration page, which a module of its own shows.
+    let migration = file.strip_prefix("../../trainer-macros/migration/");
+    if let Some(framework) = migration.and_then(|file| file.strip_suffix(".md")) {
+        return Some(format!("mod@crate::migration::{framework}"));
+    }
     if !file.ends_with(".rs") || fragment.is_empty() {
         return None;
     }
