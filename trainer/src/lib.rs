@@ -132,8 +132,8 @@
 //! - **Rust** 1.95 or newer, and a C++ compiler.
 //! - **libtorch** 2.13.0 exactly, through `tch` 0.26. `tch` is part of the public API: a release for
 //!   another version of it is a breaking one.
-//! - **Linux** on x86-64 is what the tests run on. On other systems, use the feature
-//!   `download-libtorch`; `distributed` has only been built on Linux.
+//! - **Linux** on x86-64 is what the tests run on. [Compatibility](guide::compatibility) says what is
+//!   known about other systems.
 //! - **NVIDIA GPUs** need a driver for CUDA 13: see [GPUs](guide::gpus).
 
 // docs.rs marks the items that need a feature.
