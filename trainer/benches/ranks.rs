@@ -315,9 +315,9 @@ fn against_others(folder: &Path, images: i64) {
     for size in [1, 2] {
         let mut all = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
-            all[0].push(slowest(ranks(folder, "cnn", size, &[])));
+            all[0].push(slowest(&ranks(folder, "cnn", size, &[])));
             for (framework, times) in ["pytorch", "lightning"].into_iter().zip(&mut all[1..]) {
-                times.extend(theirs(folder, framework, size, images).map(slowest));
+                times.extend(theirs(folder, framework, size, images).map(|ranks| slowest(&ranks)));
             }
         }
         let title =
@@ -337,7 +337,7 @@ fn against_others(folder: &Path, images: i64) {
 }
 
 /// Returns the largest times of the ranks.
-fn slowest(ranks: Vec<Times>) -> Times {
+fn slowest(ranks: &[Times]) -> Times {
     let largest = |time: fn(&Times) -> f64| ranks.iter().map(time).fold(0.0, f64::max);
     Times { wall: largest(|it| it.wall), processor: largest(|it| it.processor) }
 }

@@ -432,7 +432,11 @@ impl fmt::Display for Difference {
             }
             2 => f.write_str("step 2 differs from the golden, although step 1 is equal:")?,
             step => {
-                write!(f, "step {step} differs from the golden, although steps 1 to {} are equal:", step - 1)?
+                write!(
+                    f,
+                    "step {step} differs from the golden, although steps 1 to {} are equal:",
+                    step - 1
+                )?;
             }
         }
         self.found.iter().try_for_each(|found| write!(f, "\n- {found}"))
