@@ -65,7 +65,8 @@ fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     let mut folders = vec![include.to_owned()];
-    folders.extend(env::split_paths(&env::var_os("CPATH").unwrap_or_default()));
+    let own = env::var_os("CPATH").unwrap_or_default();
+    folders.extend(env::split_paths(&own).filter(|folder| !folder.as_os_str().is_empty()));
     // The packages of a Python environment are beside its folder `torch`, which has `lib`.
     let packages = lib.ancestors().nth(2).unwrap_or(Path::new("/")).join("nvidia");
     folders.extend(["cu13", "nccl"].map(|package| packages.join(package).join("include")));
@@ -77,7 +78,8 @@ fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
         folders.iter().find(|folder| folder.join(header).exists()).cloned().ok_or_else(|| {
             format!(
                 "the feature `nccl` needs the header {header} of CUDA or NCCL, which is in none of {}: `make libtorch CUDA=1` \
-                 fetches it; for a libtorch of your own, add its folder to the variable CPATH",
+                 fetches it; for Python's torch, run `pip install nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*`; \
+                 for a libtorch of your own, add its folder to the variable CPATH",
                 folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
             )
         })
