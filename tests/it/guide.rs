@@ -156,11 +156,14 @@ fn pictures_are_small() {
 fn every_page_is_listed_in_rustdoc_and_in_the_table_of_the_guide() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let (modules, table) = (read("trainer/src/pages/guide.rs"), read("trainer/guide/README.md"));
+    let crate_page = read("trainer/src/lib.rs");
     for path in markdown("trainer/guide") {
         let name = path.file_stem().unwrap().to_str().unwrap();
         if name != "README" {
             assert!(modules.contains(&format!("\n    {name},")), "guide.rs does not list {name}");
             assert!(table.contains(&format!("]({name}.md)")), "guide/README.md does not list {name}");
+            let listed = name == "migration" || crate_page.contains(&format!("](guide::{name})"));
+            assert!(listed, "the section about the guide in trainer/src/lib.rs does not list {name}");
         }
     }
 }

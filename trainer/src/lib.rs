@@ -2,7 +2,8 @@
 //!
 //! Annotate a function, and it is part of training: the linker collects it, across crates; the type
 //! of its context says when it runs, and the compiler checks that what it reads exists then;
-//! [`Trainer::describe_hooks`] shows exactly what will run.
+//! [`Trainer::describe_hooks`] shows exactly what will run. If you are new here, begin with [Getting
+//! started](guide::getting_started).
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -72,17 +73,22 @@
 //!
 //! # The guide
 //!
-//! The [guide] has a page for each subject:
+//! The [guide] has a page for each subject, and a table of [what you may want to
+//! do](guide#find-what-you-want-to-do):
 //!
+//! - **first**: [getting started](guide::getting_started);
 //! - **the loop**: [hooks](guide::hooks), [lifecycle](guide::lifecycle),
-//!   [training](guide::training), [errors](guide::errors), [testing](guide::testing);
+//!   [training](guide::training), [training methods](guide::methods), [errors](guide::errors),
+//!   [testing](guide::testing);
 //! - **models and data**: [modules](guide::modules), [data](guide::data),
 //!   [optimizers](guide::optimizers), [metrics](guide::metrics),
 //!   [fine-tuning](guide::fine_tuning), [models](guide::models);
 //! - **runs**: [settings](guide::settings), [records](guide::records), [runs](guide::runs),
 //!   [checkpoints](guide::checkpoints), [watching](guide::watching),
 //!   [profiling](guide::profiling), [tapes and locks](guide::tape);
-//! - **hardware**: [GPUs](guide::gpus), [several processes](guide::distributed).
+//! - **machines**: [GPUs](guide::gpus), [several processes](guide::distributed),
+//!   [clusters](guide::clusters), [deployment](guide::deployment),
+//!   [compatibility](guide::compatibility).
 //!
 //! Coming from another framework? [`migration`] maps its names to ours and lists the differences.
 //!
