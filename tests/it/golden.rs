@@ -238,7 +238,7 @@ fn child_process_that_compares() {
     assert!(
         refused.contains(
             "these 20 steps cannot be compared with the golden, because it was recorded in other circumstances:\n\
-             - `threads` was 64, and is 1\nstep 7 is not"
+             - `threads` was 64, and is 1\nstep 7 differs"
         ),
         "{refused}"
     );

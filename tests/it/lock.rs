@@ -187,8 +187,9 @@ fn child_process_that_compares() {
     );
     let error_of_odd = error(odd(), &path_of_odd);
     assert!(
-        error_of_odd
-            .contains("is not what is locked:\n- `it::lock::Twice #2` no longer runs at after_step\nif that"),
+        error_of_odd.contains(
+            "the program differs from its lock:\n- `it::lock::Twice #2` no longer runs at after_step\nif that"
+        ),
         "{error_of_odd}"
     );
 

@@ -101,6 +101,18 @@ pub(crate) fn in_shell(script: &str, child: &Command) -> Command {
     shell
 }
 
+/// Whether this process and its child processes ignore SIGHUP, as below `nohup`: then a test that
+/// sends it is skipped, with a note.
+pub(crate) fn ignores_hangups() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignores = mask.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1);
+    if ignores {
+        std::io::stderr().write_all(b"skipped: SIGHUP is ignored, as below `nohup`\n").unwrap();
+    }
+    ignores
+}
+
 /// The environment variable that marks a child process: a test decides whether it is a rank.
 pub(crate) const CHILD: &str = "TRAINER_TESTS_CHILD";
 
