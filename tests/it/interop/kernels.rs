@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value as Json;
+use tch::Reduction;
 use trainer::TrainerBuilder;
 use trainer::hooks::{Amp, Ema, KernelProfiler, MixUp, NanGuard, ParameterMonitor, Sam};
 use trainer::metrics::{Accuracy, Auroc, FBeta};
@@ -29,7 +30,9 @@ fn task() -> Net {
         .add_fn(|x| Tensor::scaled_dot_product_attention(x, x, x, None::<Tensor>, 0.0, true, None, false))
         .add_fn(|x| x.mean_dim([1_i64].as_slice(), false, None))
         .add(nn::linear(&root / "fc", 8, 4, Default::default()));
-    let loss: fn(&Tensor, &Tensor) -> Tensor = |logits, labels| logits.cross_entropy_for_logits(labels);
+    // Labels or, from MixUp, probabilities.
+    let loss: fn(&Tensor, &Tensor) -> Tensor =
+        |logits, targets| logits.cross_entropy_loss(targets, None::<Tensor>, Reduction::Mean, -100, 0.0);
     Supervised::new(vs, net, loss)
 }
 
@@ -47,7 +50,12 @@ fn every_operator_of_a_training_step_has_a_kernel_for_cuda() {
         |builder| {
             builder.optimizer(Lion::new(1e-4)).hook(ParameterMonitor::new("*").updates(true).histograms(true))
         },
-        |builder| builder.optimizer(Muon::new(1e-2).group("*.bias", AdamW::new(1e-3))),
+        |builder| {
+            // `fc.weight` is the only matrix.
+            let others = ["conv.*", "norm.*", "ln.*", "fc.bias"].into_iter();
+            let muon = others.fold(Muon::new(1e-2), |muon, names| muon.group(names, AdamW::new(1e-3)));
+            builder.optimizer(muon)
+        },
         |builder| builder.optimizer(Sgd::new(0.1)).hook(MixUp::new(0.2).classes(4)),
         |builder| {
             let builder = builder.optimizer(Sgd::new(0.1)).hook(Accuracy::multiclass(4));
