@@ -291,7 +291,7 @@ pub struct OperationError {
     pub location: Location,
     /// The description of the batch, ` on a batch of …`; empty if there was none.
     pub batch: String,
-    /// The error of the operation.
+    /// The error that the operation returned.
     pub source: Error,
     /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,

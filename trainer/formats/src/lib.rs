@@ -5,7 +5,8 @@
 //! - [`report`]: the report of a run, or of several, as one HTML file.
 //! - [`run`]: the folder of a run: its settings, status, metrics and curves.
 //! - [`sweep`]: the trials of a sweep.
-//! - [`tape`]: what each hook and each operation of a run changed, and the difference of two runs.
+//! - [`tape`]: what each hook and each operation of a run changed, and the difference between two
+//!   runs.
 
 #![allow(clippy::disallowed_methods, reason = "the files of another program are only read")]
 

@@ -13,7 +13,7 @@ use serde_json::Value as Json;
 
 use crate::run::Error;
 
-/// The name of the file in the folder of a sweep that describes it.
+/// The name of the file in a sweep's folder that describes the sweep.
 pub const SWEEP_FILE: &str = "sweep.json";
 
 const FORMAT: &str = "trainer sweep";
@@ -28,7 +28,7 @@ pub struct SweepFile {
     /// The definition of the trials: the parameters of the sweep, the seed, how values reach the
     /// program. A sweep is only continued if its definition is unchanged.
     pub definition: BTreeMap<String, Json>,
-    /// The trials, from number 1.
+    /// The trials, in order; the first one is trial 1.
     pub trials: Vec<Trial>,
 }
 
@@ -113,7 +113,7 @@ impl SweepFile {
         Ok(Some(read))
     }
 
-    /// Returns the name of the folder of a trial, from number 1: `0001`.
+    /// Returns the name of the folder of a trial: `0001` for trial 1, the first one.
     #[must_use]
     pub fn folder_name(number: usize) -> String {
         format!("{number:04}")

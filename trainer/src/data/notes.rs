@@ -62,7 +62,7 @@ impl PassNotes {
         self.lock().borrowed.insert(batch);
     }
 
-    /// Notes from which position the loader continues with this batch, in any format.
+    /// Notes the position, in any format, from which the loader can continue with this batch.
     pub fn set_position(&self, batch: u64, position: String) {
         self.lock().positions.insert(batch, position);
     }

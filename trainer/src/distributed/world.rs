@@ -18,7 +18,7 @@ use crate::moment::MomentInfo;
 
 /// The processes that train together, seen from one of them.
 ///
-/// A process that trains alone is a world of one rank, so that a hook needs no second way for it:
+/// A process that trains alone is a world of one rank, so that hooks need no special case for it:
 /// each collective then returns at once with what this rank has.
 ///
 /// Its methods are collectives, unless they say otherwise: all ranks must call the same ones in the
@@ -34,7 +34,7 @@ use crate::moment::MomentInfo;
 ///
 /// If one rank is in a collective and another goes past it, they return an error after a second or
 /// two that says where each of them is. A call in a hook with [`Main`](crate::Main) in its context,
-/// or on another thread than that of the running entry point, returns one at once.
+/// or on a thread other than that of the running entry point, returns one at once.
 ///
 /// ```no_run
 /// use trainer::distributed::{Op, World};
@@ -164,7 +164,7 @@ impl World {
     /// - if another rank failed, died or did not call this within the timeout;
     /// - if this process has disconnected from the other ranks after an error;
     /// - in a hook that runs on rank 0 only;
-    /// - on another thread than that of the running entry point.
+    /// - on a thread other than that of the running entry point.
     #[track_caller]
     pub fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
         let Some(links) = self.linked("all_reduce")? else { return Ok(()) };

@@ -115,7 +115,7 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports hooks that read a task, a batch or a prediction of another type than the trainer's.
+/// Reports hooks that read a task, a batch or a prediction of a type other than the trainer's.
 fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         let placed = definition.origin.placed();

@@ -50,7 +50,7 @@ pub struct Origin {
     pub path: Cow<'static, str>,
     /// The name of the method, if it is one.
     pub method: Option<&'static str>,
-    /// The version of its package.
+    /// The version of the package that contains the hook.
     pub version: Option<&'static str>,
     /// Whether it is in a binary, whose crate may have the same name as the package's library.
     pub binary: bool,
@@ -58,7 +58,7 @@ pub struct Origin {
     pub file: &'static str,
     /// The line of its name in `file`, or of the call of `.on(…)` for a closure.
     pub line: u32,
-    /// The first sentence of its doc comment.
+    /// The first sentence of the hook's doc comment.
     pub docs: &'static str,
 }
 
@@ -275,7 +275,8 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Records `when`, for `describe_hooks`; the shim calls the function.
+    /// Records the path of the function given as `when`, for `describe_hooks`. The shim calls the
+    /// function itself.
     pub fn when(mut self, path: &'static str) -> Self {
         self.hook.when = Some(path);
         self

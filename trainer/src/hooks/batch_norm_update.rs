@@ -35,8 +35,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// loader.
     ///
     /// Batches go directly to [`Task::pred`](crate::Task::pred): hooks around `transfer` and
-    /// `pred`, such as [`Amp`](crate::hooks::Amp), do not run. In several processes, each rank
-    /// computes the same statistics from all of the data.
+    /// `pred`, such as [`Amp`](crate::hooks::Amp), do not run. If several processes train together,
+    /// each rank computes the same statistics from all of the data.
     ///
     /// ```no_run
     /// # use trainer::hooks::Swa;

@@ -296,7 +296,7 @@ unsafe fn taken(value: *mut c_char) -> Option<String> {
     }
 }
 
-/// The store, for another thread than that of the collectives.
+/// The store, for a thread other than that of the collectives.
 #[derive(Debug)]
 pub(crate) struct Store(*mut c_void);
 

@@ -138,7 +138,7 @@ impl Group {
     }
 }
 
-/// The store, for another thread than that of the collectives.
+/// The store, for a thread other than that of the collectives.
 #[derive(Debug)]
 pub(crate) enum Store {}
 

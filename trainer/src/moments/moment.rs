@@ -187,7 +187,7 @@ pub trait CustomMoment: Moment {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct MomentInfo {
-    /// The name: `after_backward`, `backward`.
+    /// The name, such as `after_backward` or `backward`.
     pub name: &'static str,
     /// The module whose submodule `at` contains the name.
     pub module: &'static str,

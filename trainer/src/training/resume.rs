@@ -376,7 +376,7 @@ fn different_facts(run: &Run, manifest: &Manifest, known: &[String]) -> Vec<Stri
     differences.filter(is_new).map(line).collect()
 }
 
-/// Warns of crates whose hooks have another version than when the checkpoint was written.
+/// Warns of crates with hooks whose version is not the one that the checkpoint was written with.
 fn warn_of_versions(run: &mut Run, there: &Facts) {
     let own = run.checkpoints.facts.clone().unwrap_or_default();
     for [krate, there, here] in there.versions(&own) {

@@ -171,7 +171,7 @@ impl Report {
         self.notes.push(text.into());
     }
 
-    /// Returns the number of its runs.
+    /// Returns the number of runs in the report.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.runs.len()

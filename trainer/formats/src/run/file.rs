@@ -9,7 +9,7 @@ use super::metric::Metrics;
 use super::process::Process;
 use super::profile::Profile;
 
-/// The name of the file in the folder of a run that describes it.
+/// The name of the file in a run folder that describes the run.
 pub const RUN_FILE: &str = "run.json";
 /// The largest `run.json` that is read.
 pub const MAX_BYTES: u64 = 1 << 24;
@@ -132,7 +132,7 @@ pub struct RunFile {
 pub struct Origin {
     /// The folder of the other run, as the program named it.
     pub run: String,
-    /// The number of training batches of the other run.
+    /// The number of training batches of the other run in that part.
     pub batches: u64,
 }
 
@@ -244,7 +244,8 @@ impl RunFile {
         serde_json::to_string_pretty(self)
     }
 
-    /// Returns the text of each fact about the environment, by name, for a comparison of runs.
+    /// Returns the facts about the environment as pairs of a name and a text, for a comparison of
+    /// runs.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         vec![

@@ -11,7 +11,7 @@ use super::error::Error;
 use super::file::MAX_BYTES;
 use crate::float::Float;
 
-/// The name of the file in the folder of a run that says what it is doing.
+/// The name of the file in a run folder that describes what the run is currently doing.
 pub const LIVE_FILE: &str = "live.json";
 
 /// How every version of the file begins. The trainer does not wait until the file is on the disk,
@@ -51,7 +51,7 @@ pub struct Live {
     /// The number of batches in the current pass, if it is known.
     #[serde(default)]
     pub batches: Option<u64>,
-    /// The number of optimizer steps.
+    /// The number of optimizer steps so far.
     pub optimizer_steps: u64,
     /// The number of optimizer steps before the entry point began, or was resumed.
     #[serde(default)]
@@ -59,7 +59,7 @@ pub struct Live {
     /// The number of optimizer steps at which the fit ends, if it is known.
     #[serde(default)]
     pub planned_steps: Option<u64>,
-    /// The number of training samples.
+    /// The number of training samples so far.
     pub samples_seen: u64,
     /// The memory of the process, in bytes, on systems that report it.
     #[serde(default)]
@@ -92,7 +92,7 @@ pub struct Live {
 pub struct LiveHook {
     /// The path of the hook.
     pub name: String,
-    /// The point at which it runs, or the operation around which it does.
+    /// The point at which the hook runs, or the operation that it wraps.
     pub moment: String,
     /// Its calls and their time in this entry point, if the run has a profile.
     #[serde(default)]

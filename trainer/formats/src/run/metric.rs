@@ -37,7 +37,8 @@ impl Goal {
     }
 }
 
-/// The values of a metric over a run: those that the passes over data measured.
+/// The last, smallest and largest value of a metric in a run, among those measured once
+/// per pass over data.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Metric {
@@ -47,7 +48,7 @@ pub struct Metric {
     pub min: Option<Extreme>,
     /// The largest value; `None` if every value was NaN.
     pub max: Option<Extreme>,
-    /// Whether smaller or larger values are better, if the run knows it.
+    /// Whether smaller or larger values are better; `None` if that is not known.
     #[serde(default)]
     pub goal: Option<Goal>,
 }
@@ -60,7 +61,7 @@ pub struct Extreme {
     pub value: Float,
     /// The epoch, from 0.
     pub epoch: u64,
-    /// The number of optimizer steps before.
+    /// The number of optimizer steps before the measurement.
     pub optimizer_steps: u64,
 }
 

@@ -21,17 +21,17 @@ pub const JSON_LINES_FILE: &str = "records.jsonl";
 /// images.
 pub const REPORT_RECORDS_FILE: &str = "report.jsonl";
 
-/// A number of a record.
+/// A numeric value in a record.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Point {
-    /// The number of optimizer steps before.
+    /// The number of optimizer steps before the record.
     pub optimizer_steps: u64,
     /// The epoch, from 0.
     pub epoch: u64,
-    /// The number of training batches before.
+    /// The number of training batches before the record.
     pub batches_seen: u64,
-    /// The number of training samples before.
+    /// The number of training samples before the record.
     pub samples_seen: u64,
     /// When the record was created, in seconds since the Unix epoch.
     pub time: f64,

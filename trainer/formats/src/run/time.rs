@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Formats a time as the files of a run have it: `2026-11-21T23:59:58Z`.
+/// Formats a time like those in the files of a run: `2026-11-21T23:59:58Z`.
 #[must_use]
 pub fn format_time(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();

@@ -16,8 +16,9 @@ pub struct Disagreement {
     pub values: Vec<Arc<str>>,
 }
 
-/// Returns where a full tape of some batches differs first from the tape of
-/// [`Level::Steps`](super::Level::Steps) of the same run; `None` if they agree, as far as both go.
+/// Returns where a full tape of some batches first differs from the tape of
+/// [`Level::Steps`](super::Level::Steps) of the same run; `None` if they agree on everything that
+/// both cover.
 ///
 /// # Errors
 ///

@@ -15,7 +15,7 @@ const AHEAD: usize = 4096;
 /// The number of names that a message lists.
 const LISTED: usize = 4;
 
-/// The difference of two runs. `Display` describes it in sentences.
+/// The difference between two runs. `Display` describes it in sentences.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Difference {
     /// The first entry whose inputs were equal in both runs, and whose changes were not; `None` if
@@ -36,7 +36,7 @@ pub struct Difference {
     pub compared: u64,
 }
 
-/// The first difference of two runs.
+/// The first difference between two runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct First {
     /// The kind of the difference.

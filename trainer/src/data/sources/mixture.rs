@@ -36,10 +36,10 @@ const SOURCES: u64 = u64::MAX;
 /// assert_eq!(train.len(), Some(625));
 /// ```
 ///
-/// Of every 1,024 rows, each data set has the fraction that is its weight divided by the sum of
-/// all, up to a row; rounding errors are compensated in the next 1,024. Each data set is used in
-/// its own order, which continues across epochs. When all its rows have been used, it is shuffled
-/// again and starts over.
+/// Of every 1,024 rows, each data set contributes a fraction equal to its weight divided by the sum
+/// of all weights, to within one row; rounding errors are compensated in the next 1,024. Each data
+/// set is used in its own order, which continues across epochs. When all its rows have been used,
+/// it is shuffled again and starts over.
 ///
 /// A resume is exact, because the order of an epoch is computed from its number.
 #[doc(alias("interleave_datasets", "ConcatDataset"))]

@@ -43,8 +43,8 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
     /// ```
     ///
     /// A row group is decoded as a whole, once for all workers, and the most recently used ones are
-    /// held: files with small row groups, of some thousand rows, need the least memory. Only the
-    /// footers are read here.
+    /// kept in memory: files with small row groups, of a few thousand rows, need the least. Only
+    /// the footers are read here.
     ///
     /// | column | `T` has |
     /// |---|---|

@@ -71,7 +71,7 @@ pub struct HookRow {
     pub file: &'static str,
     /// The line of its name in `file`, or of the call of `.on(…)` for a closure.
     pub line: u32,
-    /// The first sentence of its doc comment.
+    /// The first sentence of the hook's doc comment.
     pub docs: &'static str,
     /// Whether a neighbor has the same `ord`, and no constraint orders the two, so that their order
     /// depends on when they were added, or on their names.

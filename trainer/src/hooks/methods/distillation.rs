@@ -39,9 +39,10 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// With [`hint`](Distillation::hint), the outputs of modules become those of the teacher's modules
-/// too. The logged `loss` is the whole loss, and `distillation_loss` what is added to that of the
-/// task: `w · T² · KL` and the hints. In evaluation, the loss is that of the task.
+/// With [`hint`](Distillation::hint), modules of the model are also trained to match the outputs of
+/// the teacher's modules. The logged `loss` is the whole loss, and `distillation_loss` what is
+/// added to that of the task: `w · T² · KL` and the hints. In evaluation, the loss is that of the
+/// task.
 ///
 /// The teacher gets the batches of the student, after [`transfer`](crate::Transfer), in evaluation
 /// mode and without gradients, and with [`Amp`](crate::hooks::Amp) in its precision. It must be on
@@ -268,7 +269,7 @@ impl fmt::Debug for Distillation {
 
 #[hook(only = train, settings, trial)]
 impl Distillation {
-    /// Returns an error if the teacher is on another device than the task.
+    /// Returns an error if the teacher is not on the device of the task.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         self.outputs.clear();
         if cx.device() == self.device {

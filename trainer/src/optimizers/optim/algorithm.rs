@@ -126,8 +126,8 @@ impl Algorithm {
     }
 
     /// Sets a function that returns the reason why the algorithm cannot update a group, if there is
-    /// one, for example because of the shape of a parameter. The reason is an error when the
-    /// trainer is built.
+    /// one, for example because of the shape of a parameter. Building the trainer then fails with
+    /// this reason.
     #[must_use]
     pub const fn refuses(self, refuses: fn(&ParamGroup) -> Option<String>) -> Self {
         Algorithm { refuses, ..self }

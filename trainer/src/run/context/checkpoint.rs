@@ -36,8 +36,9 @@ impl<P> Cx<P> {
 
     /// Requests a checkpoint like [`save_checkpoint`](Cx::save_checkpoint), but copies the state in
     /// memory and writes it on a background thread while training continues.
-    /// `after_save_checkpoint` fires when the checkpoint is on disk, in several processes on all
-    /// ranks before the same batch; the fit waits for it before it ends.
+    /// `after_save_checkpoint` fires when the checkpoint is on disk; if several processes train
+    /// together, it fires on all ranks before the same batch. The fit waits for the write before it
+    /// ends.
     ///
     #[doc = available!(CanSaveCheckpoint)]
     pub fn save_checkpoint_in_background(&self, folder: impl Into<PathBuf>)

@@ -16,8 +16,8 @@ use crate::values::amount::Amount;
 use crate::values::every::Every;
 use crate::values::hyperparameter::Given;
 
-/// The settings of the trainer that a file or the command line can set, and the record of those of
-/// the program: see [`parse`](super::parse).
+/// The settings of the trainer that a file or the command line can set, together with a record
+/// of the program's own settings: see [`parse`](super::parse).
 ///
 /// A setting has the name of the method of the [builder](crate::TrainerBuilder) that it calls. One
 /// that is `None`, `false` or empty is left as the program has set it.

@@ -147,20 +147,21 @@ impl SettingsParser {
         self
     }
 
-    /// Reads the settings, with the command line of this process.
+    /// Reads the settings, using the command line of this process.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`parse`](parse()) does.
+    /// Returns an error for the same reasons as [`parse`](parse()).
     pub fn parse<S: Args>(&self) -> Result<(S, TrainerArgs)> {
         self.parse_from(std::env::args_os())
     }
 
-    /// Reads the settings, with this command line, whose first argument is the name of the program.
+    /// Reads the settings, using these arguments as the command line. The first of them is the name
+    /// of the program.
     ///
     /// # Errors
     ///
-    /// Returns an error as [`parse`](parse()) does.
+    /// Returns an error for the same reasons as [`parse`](parse()).
     pub fn parse_from<S: Args>(
         &self,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,

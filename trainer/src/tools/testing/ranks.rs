@@ -121,7 +121,8 @@ impl Ranks {
     ///
     /// # Errors
     ///
-    /// Returns an error if the ranks cannot be started, as [`run`](Ranks::run) does.
+    /// Returns an error if the ranks cannot be started, for the same reasons as
+    /// [`run`](Ranks::run).
     pub fn results<R: Serialize + DeserializeOwned>(
         self,
         body: impl FnOnce() -> Result<R>,

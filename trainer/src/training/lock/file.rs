@@ -13,7 +13,7 @@ const VARIABLE: &str = "TRAINER_LOCK";
 ///
 /// # Errors
 ///
-/// Returns an error if the environment variable has another value than `update`.
+/// Returns an error if the environment variable has a value other than `update`.
 pub(super) fn is_update_requested() -> Result<bool> {
     match std::env::var(VARIABLE) {
         Ok(value) if value == "update" => Ok(true),
