@@ -111,8 +111,9 @@ bench-compile: libtorch
 trace-viewer: libtorch
 	@$(PYTHON) scripts/trace_viewer.py $(FEATURES)
 
-doc: libtorch
-	cargo doc -p trainer --no-deps $(FEATURES)
+# With the feature `doc-only`, which needs no libtorch, and with the items of all others.
+doc:
+	cargo doc -p trainer --no-deps --all-features
 	@echo "open target/doc/trainer/index.html"
 
 clean:
