@@ -15,7 +15,7 @@ import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ALLOWED = re.compile(r"(src|cpp|migration)/.+|build\.rs|Cargo\.(toml|toml\.orig|lock)|LICENSE-(MIT|APACHE)|README\.md|\.cargo_vcs_info\.json")
+ALLOWED = re.compile(r"(build|cpp|guide|migration|src)/.+|build\.rs|Cargo\.(toml|toml\.orig|lock)|LICENSE-(MIT|APACHE)|README\.md|\.cargo_vcs_info\.json")
 NEEDED = ["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/"]
 FILE_LIMIT, PACKAGE_LIMIT = 256 << 10, 2 << 20  # bytes of a file, and of a package as it is uploaded; crates.io allows 10 MiB
 FOLDER = ROOT / "target/packages"
