@@ -21,34 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / "tests" / "interop" / "bench_data.txt"
-FOLDER = ROOT / "target" / "bench-data"
+import benches
+import environments
 
 BATCH = 64
 BYTES = 8192
 PER_SHARD = 1000
 SHUFFLED = 10_000
-
-
-def python_of_environment():
-    return str(FOLDER / "bin" / "python")
-
-
-def environment():
-    """Returns the Python interpreter of an environment with the requirements, and installs them if they have changed."""
-    python, installed = python_of_environment(), FOLDER / "installed.txt"
-    wanted = REQUIREMENTS.read_text()
-    if not installed.exists() or installed.read_text() != wanted:
-        print(f"bench-data: installing the packages of {REQUIREMENTS.name} into {FOLDER.relative_to(ROOT)}", flush=True)
-        venv.create(FOLDER, with_pip=True)
-        command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS]
-        if subprocess.run(command).returncode != 0:
-            sys.exit("bench-data: pip could not install the requirements (see the output above)")
-        installed.write_text(wanted)
-    return python
 
 
 # In the environment: writing.
@@ -203,15 +183,10 @@ def memory_of(root):
     return total
 
 
-def measure(command, limit):
+def measure(command, environment, limit):
     """Runs a command, and returns what it printed as JSON, if it did within `limit` seconds, with the most memory that it had."""
-    environment = dict(os.environ)
-    if str(command[0]) != python_of_environment():
-        # cargo would set this for the benchmark. Python must load its own libtorch.
-        libtorch = pathlib.Path(os.environ.get("LIBTORCH", ROOT / "libtorch")) / "lib"
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [str(libtorch), environment.get("LD_LIBRARY_PATH")]))
     pipe = subprocess.PIPE
-    process = subprocess.Popen([str(part) for part in command], stdout=pipe, stderr=pipe, text=True, env=environment)
+    process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
     most, started = 0, time.monotonic()
     while process.poll() is None:
         most = max(most, memory_of(process.pid))
@@ -236,19 +211,18 @@ def main():
     parser.add_argument("--limit", type=float, default=300)
     parser.add_argument("--folder")
     options, cargo = parser.parse_known_args()
-    python = environment()
+    python = environments.python("bench-data")
     count = int(options.gb * 1e9 / BYTES) // PER_SHARD * PER_SHARD
-    build = ["cargo", "bench", "-p", "trainer", "--bench", "data", "--features", "parquet,tar", "--no-run", "--message-format=json"]
-    built = subprocess.run([*build, *cargo], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    executables = [json.loads(line).get("executable") for line in built.stdout.splitlines() if line.startswith("{")]
-    executables = [path for path in executables if path and "/data-" in path]
-    if built.returncode != 0 or not executables:
-        sys.exit("bench-data: cargo could not build the benchmark (see the output above)")
+    program, environment = benches.build("data", ["--features", "parquet,tar", *cargo])
+
+    def run(command):
+        command = [str(part) for part in command]
+        return measure(command, environment if command[0] == program else os.environ, options.limit)
 
     def ours(kind):
         def command(folder, workers, start):
             path = f"{folder}/tokens.bin" if kind == "tokens" else folder
-            return [executables[-1], kind, path, workers, start, options.seconds]
+            return [program, kind, path, workers, start, options.seconds]
 
         return command
 
@@ -271,7 +245,7 @@ def main():
         with tempfile.TemporaryDirectory(prefix="trainer-bench-data-", dir=options.folder) as folder:
             subprocess.run([python, __file__, "--write", kind, folder, str(count)], check=True)
             for name, command in loaders:
-                runs = [[measure(command(folder, workers, start), options.limit) for workers in (0, 2)] for start in (0, 0.9)]
+                runs = [[run(command(folder, workers, start)) for workers in (0, 2)] for start in (0, 0.9)]
                 cells = ["none" if run["rate"] is None else f"{run['rate']:,.0f}" for run in runs[0]]
                 cells += [f"> {options.limit:.0f} s" if run["first"] is None else f"{run['first']:.2f} s" for run in runs[1]]
                 memory = [max(runs[0][at]["memory"], runs[1][at]["memory"]) for at in (0, 1)]

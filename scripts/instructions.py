@@ -9,12 +9,13 @@ counts are repeatable, whatever else the machine does.
 """
 
 import concurrent.futures
-import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+
+import benches
 
 # The repetitions of the first run, and those that the second run adds.
 CASES = {
@@ -31,19 +32,11 @@ CASES = {
 }
 
 
-def build():
-    """Builds the benchmark, and returns its path."""
-    command = ["cargo", "bench", "-q", "-p", "trainer", "--bench", "instructions", "--no-run", "--message-format", "json"]
-    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
-    built = (json.loads(line) for line in lines)
-    return next(item["executable"] for item in built if item.get("target", {}).get("name") == "instructions" and item.get("executable"))
-
-
-def count(program, case, repetitions):
+def count(program, environment, case, repetitions):
     """Returns the number of instructions of a run."""
     with tempfile.NamedTemporaryFile() as out:
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out.name}", program, case, str(repetitions)]
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False, env=environment)
     found = re.search(r"Collected : (\d+)", done.stderr)
     if done.returncode or not found:
         sys.exit(f"{' '.join(command)}:\n{done.stderr}")
@@ -51,10 +44,10 @@ def count(program, case, repetitions):
 
 
 def main():
-    programs = sys.argv[1:] or [build()]
+    programs = [(program, os.environ) for program in sys.argv[1:]] or [benches.build("instructions")]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for case, (first, more) in CASES.items():
-            runs = [[pool.submit(count, program, case, n) for n in (first, first + more)] for program in programs]
+            runs = [[pool.submit(count, *program, case, n) for n in (first, first + more)] for program in programs]
             counts = [[run.result() for run in pair] for pair in runs]
             print(f"{case:16}", *(f"{round((second - one) / more):12,}" for one, second in counts), flush=True)
 

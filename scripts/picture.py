@@ -17,7 +17,8 @@ import tempfile
 import time
 import urllib.request
 
-from interop import ROOT, environment
+import environments
+from environments import ROOT
 
 PICTURES = ROOT / "trainer" / "guide" / "pictures"
 PICTURE = PICTURES / "tensorboard.png"
@@ -31,7 +32,7 @@ def tensorboard():
         sys.exit("picture: Chromium was not found in PATH: install it")
     if not list(ROOT.glob("runs/*/*tfevents*")):
         sys.exit("picture: there are no curves in runs/: run `make demo` first")
-    python, port = os.environ.get("TENSORBOARD") or environment(), 20000 + random.randrange(20000)
+    python, port = os.environ.get("TENSORBOARD") or environments.python("interop"), 20000 + random.randrange(20000)
     command = [python, "-m", "tensorboard.main", "--logdir", "runs", "--port", str(port), "--load_fast", "false"]
     server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -68,11 +69,10 @@ def records(folder):
 
 def resume():
     subprocess.run(["cargo", "build", "-q", "-p", "examples", "--bin", "gpt"], cwd=ROOT, check=True)
-    libtorch = pathlib.Path(os.environ.get("LIBTORCH", ROOT / "libtorch")) / "lib"
-    program, variables = ROOT / "target/debug/gpt", {**os.environ, "LD_LIBRARY_PATH": str(libtorch)}
+    program = ROOT / "target/debug/gpt"
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as killed:
         whole, killed = pathlib.Path(whole), pathlib.Path(killed)
-        options = {"env": variables, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         subprocess.run([program], cwd=whole, check=True, **options)
         process = subprocess.Popen([program], cwd=killed, **options)
         while process.poll() is None and records(killed)[1] < KILLED_AFTER:

@@ -16,36 +16,20 @@ import importlib.metadata
 import io
 import json
 import os
-import pathlib
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / "tests" / "interop" / "race.txt"
-FOLDER = ROOT / "target" / "race"
+import benches
+import environments
+from environments import ROOT
 
 # The time since the epoch at which a process was started, in seconds.
 STARTED = "TRAINER_RACE_STARTED"
 HOOKS = 10
 WARM_UP = 500
-
-
-def environment():
-    """Returns the Python interpreter of an environment with the requirements, and installs them if they have changed."""
-    python, installed = FOLDER / "bin" / "python", FOLDER / "installed.txt"
-    wanted = REQUIREMENTS.read_text()
-    if not installed.exists() or installed.read_text() != wanted:
-        print(f"race: installing the packages of {REQUIREMENTS.name} into {FOLDER.relative_to(ROOT)}", flush=True)
-        venv.create(FOLDER, with_pip=True)
-        command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "-r", REQUIREMENTS]
-        if subprocess.run(command).returncode != 0:
-            sys.exit("race: pip could not install the requirements (see the output above); run `make race` again")
-        installed.write_text(wanted)
-    return str(python)
 
 
 # In the environment: the contestants.
@@ -232,21 +216,9 @@ def contestant(name, steps, hooks):
 # The race.
 
 
-def build(arguments):
-    """Returns the program of this trainer's contestants, and the folders of its libraries."""
-    command = ["cargo", "bench", "-p", "trainer", "--bench", "race", "--no-run", "--message-format", "json", *arguments]
-    built = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    if built.returncode != 0:
-        sys.exit("race: the benchmark could not be built (see the output above)")
-    messages = [json.loads(line) for line in built.stdout.splitlines() if line.startswith("{")]
-    program = [message["executable"] for message in messages if message.get("executable")][-1]
-    folders = {path.split("=")[-1] for message in messages for path in message.get("linked_paths", [])}
-    return program, os.pathsep.join(sorted(folders))
-
-
-def measure(command, variables):
+def measure(command, environment):
     """Returns what a contestant prints in its last line."""
-    environment = {**os.environ, STARTED: str(time.time()), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", **variables}
+    environment = {**environment, STARTED: str(time.time()), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if result.returncode != 0:
         sys.exit(f"race: {' '.join(command)} failed:\n{result.stdout}{result.stderr}")
@@ -254,7 +226,7 @@ def measure(command, variables):
 
 
 def race(rounds, steps, arguments):
-    python, (program, libraries) = environment(), build(arguments)
+    python, (program, environment) = environments.python("race"), benches.build("race", arguments)
     ours = {"**trainer**": "trainer", "tch, hand-written loop": "tch"}
     commands = {}
     for name in [*ours, *FRAMEWORKS]:
@@ -266,9 +238,7 @@ def race(rounds, steps, arguments):
     for nth in range(rounds):
         print(f"race: round {nth + 1} of {rounds}", file=sys.stderr, flush=True)
         for key, command in commands.items():
-            # Python must load its own libtorch.
-            variables = {"LD_LIBRARY_PATH": libraries} if command[0] == program else {}
-            results[key].append(measure(command, variables))
+            results[key].append(measure(command, environment if command[0] == program else os.environ))
     return results
 
 
