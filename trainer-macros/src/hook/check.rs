@@ -6,13 +6,15 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{GenericParam, ReturnType, Type, WherePredicate};
 
-use super::arguments::{Arguments, Moved, Of, Only, is_like_a_point, is_of_value};
+use super::arguments::{Arguments, Moved};
 use super::foreign;
 use super::parse::{Block, Function, Item, Member, Method, borrowed, is_foreign, peeled};
 use super::signature::{
     argument, context_of, innermost, innermost_path, is_named, last_word, main_of, marker_ident, marker_of,
     may_be_an_alias, next_of, signature, takes_context, typed,
 };
+use super::values::{Of, Only, is_of_value};
+use super::words::is_like_a_point;
 use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};

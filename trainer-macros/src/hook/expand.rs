@@ -6,11 +6,12 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, Generics, Type};
 
-use super::arguments::{Arguments, AutoIf, Of, Only, SavedState, Target, first_word, is_of_value, text_of};
+use super::arguments::Arguments;
 use super::check::{Checked, Hook, is_hook};
 use super::parse::{Block, Member, peeled};
 use super::reads::{Read, reads};
 use super::signature::{context_of, last_word, main_of, marker_of};
+use super::values::{AutoIf, Of, Only, SavedState, Target, first_word, is_of_value, text_of};
 use crate::krate::Krate;
 use crate::moments::is_marker;
 

@@ -8,6 +8,8 @@ mod foreign;
 mod parse;
 mod reads;
 mod signature;
+mod values;
+mod words;
 
 use std::sync::LazyLock;
 

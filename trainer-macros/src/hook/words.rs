@@ -1,0 +1,135 @@
+//! The words of `#[hook(…)]`: its keys, what is meant by other words, and the syntax of each key.
+
+use syn::Path;
+
+use crate::keys::nearest;
+use crate::lifecycle::pascal;
+use crate::moments::{is_marker, is_point};
+
+/// The keys, for suggestions.
+pub(super) const KEYS: [&str; 18] = [
+    "ord",
+    "only",
+    "every",
+    "when",
+    "of",
+    "in",
+    "before",
+    "after",
+    "auto",
+    "single",
+    "state",
+    "settings",
+    "variables",
+    "trial",
+    "observes",
+    "writes",
+    "more",
+    "crate",
+];
+
+/// The keys that need no value.
+pub(super) const FLAGS: [&str; 9] =
+    ["auto", "single", "state", "settings", "variables", "trial", "observes", "writes", "more"];
+
+/// Words of other libraries for a key.
+pub(super) const SYNONYMS: [(&str, &[&str]); 13] = [
+    ("when", &["if", "cond", "condition", "predicate", "run_if", "only_if", "guard", "filter"]),
+    ("ord", &["order", "priority", "level"]),
+    ("only", &["phase", "phases", "mode"]),
+    ("in", &["set", "sets", "stage", "group", "in_set", "member_of"]),
+    ("every", &["freq", "frequency", "interval", "period", "each"]),
+    ("of", &["layer", "layers", "module", "modules", "target"]),
+    ("auto", &["default", "automatic", "auto_register", "register"]),
+    ("single", &["singleton", "unique", "once"]),
+    ("state", &["stateful", "save", "saves", "saved", "state_dict", "checkpoint", "resume"]),
+    ("settings", &["config", "options"]),
+    ("variables", &["vars", "parameters", "params", "weights", "buffers"]),
+    ("writes", &["write", "output", "outputs", "io", "side_effects"]),
+    ("more", &["also", "second", "another", "further", "extend", "extends"]),
+];
+
+/// Words for a hook around an operation, which the type of its second argument replaces.
+pub(super) const AROUND: [&str; 6] = ["around", "wrap", "wraps", "wrapping", "surround", "replace"];
+/// Words for the moment of a hook, which the type of its context replaces.
+pub(super) const MOMENT: [&str; 5] = ["at", "on", "point", "moment", "event"];
+/// Words for a hook on rank 0 only, which the type of its context replaces.
+pub(super) const MAIN: [&str; 7] =
+    ["main", "rank", "rank0", "rank_0", "rank_zero_only", "main_process_only", "master_only"];
+
+/// Returns whether a word means a hook on rank 0 only.
+pub(super) fn is_main_only(word: &str) -> bool {
+    MAIN.contains(&word) || strsim::damerau_levenshtein(word, "main_only") <= 2
+}
+
+/// Returns the key that is probably meant by a word, one of `keys`.
+pub(super) fn meant(word: &str, keys: &[&'static str]) -> Option<&'static str> {
+    let synonym = SYNONYMS.iter().find(|(_, words)| words.contains(&word)).map(|(key, _)| *key);
+    synonym.filter(|key| keys.contains(key)).or_else(|| nearest(word, keys.iter().copied()))
+}
+
+/// The module of `trainer` whose names editors suggest for a key.
+pub(super) const LATER: &[&str] = &["language"];
+/// The module of `trainer` whose names editors suggest for a phase.
+pub(super) const PHASES: &[&str] = &["phase"];
+
+/// Returns whether a word looks like the name of a point.
+pub(super) fn is_like_a_point(word: &str) -> bool {
+    word.starts_with("before_") || word.starts_with("after_") || ["setup", "teardown"].contains(&word)
+}
+
+/// Returns the name of the marker type for the moment that a path names: `AfterStep` for
+/// `after_step`, `AfterStep` and `trainer::at::after_step`.
+pub(super) fn marker_meant(path: &Path) -> Option<String> {
+    let last = path.segments.last()?.ident.to_string();
+    if path.segments.len() > 1 && !path.segments.iter().any(|segment| segment.ident == "trainer") {
+        return None;
+    }
+    known_marker(&last)
+}
+
+/// Returns the name of the marker type with this name, or of the moment with this name.
+pub(super) fn known_marker(name: &str) -> Option<String> {
+    let marker = if name.starts_with(char::is_uppercase) { name.to_owned() } else { pascal(name) };
+    is_marker(&marker).then_some(marker)
+}
+
+/// Returns whether a marker type is that of a point.
+pub(super) fn is_point_marker(marker: &str) -> bool {
+    is_point(&crate::lifecycle::snake(marker))
+}
+
+/// Returns whether a key takes no value.
+pub(super) fn is_flag(word: &str) -> bool {
+    FLAGS.contains(&word)
+}
+
+/// Returns the syntax of a key.
+pub(super) fn form_of(key: &str) -> &'static str {
+    match key {
+        "ord" => "`ord = <integer>`",
+        "every" => "`every = <integer>` of at least 1, or `every = self.<field>`",
+        "when" => "`when = <path>` of a function that takes the context, `&Cx<…>`, and returns a `bool`",
+        "only" => "`only = <phase>`, `only(<phase>, …)` or `only = self.<field>`",
+        "of" => {
+            "`of = \"<module>\"`, `of(\"<module>\", …)`, `of = optional(\"<module>\")` or `of = self.<field>`"
+        }
+        "in" => "`in = <set>` or `in(<set>, …)`",
+        "before" => "`before = <hook>`, `before(<hook>, …)` or `before = optional(<hook>)`",
+        "after" => "`after = <hook>`, `after(<hook>, …)` or `after = optional(<hook>)`",
+        "crate" => "`crate = <path of the trainer crate>`",
+        "auto" => "`auto`, `auto = ranks` or `auto = <path>` of a function that returns a `bool`",
+        "state" => "`state` or `state = self.<field>`",
+        "settings" => "`settings` without a value",
+        "variables" => "`variables` without a value",
+        "observes" => "`observes` without a value",
+        "writes" => "`writes` without a value",
+        "more" => "`more` without a value",
+        "trial" => "`trial` or `trial = false`",
+        _ => "`single` or `single = <type>`",
+    }
+}
+
+pub(super) fn listed() -> String {
+    KEYS.map(|key| format!("`{key}`")).join(", ")
+}
