@@ -467,10 +467,12 @@ fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let name = &function.signature.ident;
     let word = name.unraw().to_string();
     if is_point(&word) && is_marker(&marker) && pascal(&word) != marker {
+        let observes = matches!(context, Type::Reference(reference) if reference.mutability.is_none());
+        let reference = if observes { "&" } else { "&mut " };
         errors.push(
             name.span(),
             format!(
-                "`{word}` is the name of a point, but this hook is at `{marker}`: rename it, or take `&mut Cx<{}>`",
+                "`{word}` is the name of a point, but this hook is at `{marker}`: rename it, or take `{reference}Cx<{}>`",
                 pascal(&word)
             ),
         );

@@ -3,6 +3,9 @@ use trainer::prelude::*;
 #[hook]
 fn after_backward(_: &mut Cx<AfterStep>) {}
 
+#[hook]
+fn after_loss(_: &Cx<AfterPred>) {}
+
 struct Watch;
 
 #[hook]
