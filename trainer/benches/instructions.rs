@@ -4,8 +4,11 @@
 
 #![allow(missing_docs)]
 
+mod mlp;
+
 use std::hint::black_box;
 
+use mlp::Mlp;
 use trainer::__private::{fire, operate};
 use trainer::TrainerBuilder;
 use trainer::data::from_fn;
@@ -44,29 +47,18 @@ fn around(cx: &mut Cx<ZeroGrad>, next: Next<ZeroGrad>) -> Result<Done> {
     next.run(cx)
 }
 
-type Network = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
-
-fn builder() -> TrainerBuilder<Network> {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let root = vs.root();
-    let net = nn::seq()
-        .add(nn::linear(&root / "fc1", 64, 32, Default::default()))
-        .add_fn(Tensor::relu)
-        .add(nn::linear(&root / "fc2", 32, 10, Default::default()));
-    Trainer::builder(Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| {
-        logits.cross_entropy_for_logits(labels)
-    }))
+fn builder() -> TrainerBuilder<Mlp> {
+    Trainer::builder(mlp::task())
 }
 
 /// Trains for `count` steps, without the hooks of this file.
-fn steps(builder: TrainerBuilder<Network>, count: u64) -> Result<()> {
-    let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
-    let labels = Tensor::randint(10, [32], (Kind::Int64, Device::Cpu));
+fn steps(builder: TrainerBuilder<Mlp>, count: u64) -> Result<()> {
+    let (inputs, labels) = mlp::batch();
     let mut loader = from_fn(|_| (0..count).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
     builder.discover(Discover::None).build()?.fit(&mut loader, None).map(drop)
 }
 
-fn fires<P: AtPoint>(builder: TrainerBuilder<Network>, count: u64) -> Result<()> {
+fn fires<P: AtPoint>(builder: TrainerBuilder<Mlp>, count: u64) -> Result<()> {
     let mut trainer = builder.build()?;
     (0..count).try_for_each(|_| fire::<P, _>(black_box(&mut trainer)))
 }

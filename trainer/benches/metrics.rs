@@ -3,6 +3,7 @@
 
 #![allow(missing_docs)]
 
+mod mlp;
 mod ratio;
 
 use ratio::{Case, compare};
@@ -12,20 +13,8 @@ use trainer::prelude::*;
 
 const STEPS: i64 = 200;
 
-fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
-    nn::seq().add(nn::linear(root / "fc1", 64, 32, Default::default())).add_fn(Tensor::relu).add(nn::linear(
-        root / "fc2",
-        32,
-        10,
-        Default::default(),
-    ))
-}
-
 fn builder() -> trainer::TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let net = mlp(&vs.root());
-    let loss = |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels);
-    Trainer::builder(Supervised::new(vs, net, loss)).optimizer(Sgd::new(1e-3))
+    Trainer::builder(mlp::task()).optimizer(Sgd::new(1e-3))
 }
 
 /// Returns a function that trains or validates for [`STEPS`] batches with the hooks of `builder`.
@@ -54,10 +43,7 @@ fn update<'a>(mut metric: impl Metric, pred: &'a Tensor, target: &'a Tensor) -> 
 fn main() {
     tch::set_num_threads(1);
     let count = u32::try_from(STEPS).expect("`STEPS` fits in a `u32`");
-    let batch = (
-        Tensor::randn([32, 64], (Kind::Float, Device::Cpu)),
-        Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)),
-    );
+    let batch = mlp::batch();
     let in_training = || Accuracy::multiclass(10).only([Phase::Train]);
     for (title, is_training) in [("training", true), ("validation", false)] {
         let with_accuracy = if is_training {

@@ -3,8 +3,10 @@
 
 #![allow(missing_docs)]
 
+mod mlp;
 mod ratio;
 
+use mlp::Mlp;
 use ratio::{Case, compare};
 use trainer::TrainerBuilder;
 use trainer::data::from_fn;
@@ -17,18 +19,9 @@ const STEPS: i64 = 500;
 /// A function that adds hooks to a trainer.
 type Add = fn(TrainerBuilder<Mlp>) -> TrainerBuilder<Mlp>;
 
-type Mlp = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
-
 /// Returns a function that trains an MLP 64→32→10 for [`STEPS`] batches of 32.
 fn run<'a>(add: Add, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut() + 'a> {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let root = vs.root();
-    let net = nn::seq()
-        .add(nn::linear(&root / "fc1", 64, 32, Default::default()))
-        .add_fn(Tensor::relu)
-        .add(nn::linear(&root / "fc2", 32, 10, Default::default()));
-    let loss: fn(&Tensor, &Tensor) -> Tensor = |logits, labels| logits.cross_entropy_for_logits(labels);
-    let builder = Trainer::builder(Supervised::new(vs, net, loss)).optimizer(Sgd::new(1e-3));
+    let builder = Trainer::builder(mlp::task()).optimizer(Sgd::new(1e-3));
     let mut trainer = add(builder).build().expect("the settings are valid");
     Box::new(move || {
         let mut loader = from_fn(|_| (0..STEPS).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
@@ -38,8 +31,7 @@ fn run<'a>(add: Add, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut() 
 
 fn main() {
     tch::set_num_threads(1);
-    let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
-    let labels = Tensor::randint(10, [32], (Kind::Int64, Device::Cpu));
+    let (inputs, labels) = mlp::batch();
     let cases: [(&str, Add); 13] = [
         ("no monitor", |builder| builder),
         ("hyperparameters, every step", |builder| builder.hook(HyperparameterMonitor::new().every(1))),

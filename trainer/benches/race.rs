@@ -5,6 +5,8 @@
 
 #![allow(missing_docs, clippy::disallowed_macros)]
 
+mod mlp;
+
 use std::cell::Cell;
 use std::time::{Instant, SystemTime};
 
@@ -59,22 +61,13 @@ fn since_start() -> f64 {
     now.as_secs_f64() - started
 }
 
-fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
-    let first = nn::linear(root / "fc1", 64, 32, Default::default());
-    nn::seq().add(first).add_fn(Tensor::relu).add(nn::linear(root / "fc2", 32, 10, Default::default()))
-}
-
-fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
-    logits.cross_entropy_for_logits(labels)
-}
-
 fn tch_by_hand(batches: impl Iterator<Item = (Tensor, Tensor)>) {
     let vs = nn::VarStore::new(Device::Cpu);
-    let net = mlp(&vs.root());
+    let net = mlp::net(&vs.root());
     let mut optimizer = nn::Sgd::default().build(&vs, 1e-3).expect("tch builds its own optimizer");
     let mut total = 0.0;
     for (inputs, labels) in batches {
-        let loss = cross_entropy(&net.forward(&inputs), &labels);
+        let loss = mlp::cross_entropy(&net.forward(&inputs), &labels);
         optimizer.zero_grad();
         loss.backward();
         optimizer.step();
@@ -91,10 +84,7 @@ fn main() -> Result<()> {
     };
     tch::set_num_threads(1);
     let (steps, hooks): (i64, u64) = (steps.parse().expect("steps"), hooks.parse().expect("hooks"));
-    let batch = (
-        Tensor::randn([32, 64], (Kind::Float, Device::Cpu)),
-        Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)),
-    );
+    let batch = mlp::batch();
     let times = Times::default();
     let version = match name.as_str() {
         "tch" => {
@@ -102,10 +92,7 @@ fn main() -> Result<()> {
             "0.26"
         }
         _ => {
-            let vs = nn::VarStore::new(Device::Cpu);
-            let net = mlp(&vs.root());
-            let task = Supervised::new(vs, net, cross_entropy);
-            let builder = Trainer::builder(task).optimizer(Sgd::new(1e-3));
+            let builder = Trainer::builder(mlp::task()).optimizer(Sgd::new(1e-3));
             let mut trainer = (0..hooks).fold(builder, |builder, _| builder.hook(Count(0))).build()?;
             trainer.fit(&mut from_fn(|_| times.batches(steps, &batch)), None)?;
             env!("CARGO_PKG_VERSION")

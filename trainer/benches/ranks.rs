@@ -9,6 +9,7 @@
 
 #![allow(missing_docs, clippy::disallowed_macros, clippy::disallowed_methods)]
 
+mod mlp;
 #[path = "ratio/record.rs"]
 mod record;
 
@@ -18,6 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use mlp::cross_entropy;
 use record::record;
 use serde::{Deserialize, Serialize};
 use tch::nn::OptimizerConfig;
@@ -109,10 +111,6 @@ fn cnn(root: &nn::Path<'_>, channels: i64) -> nn::Sequential {
         .add(nn::linear(root / "fc", 2 * channels * 7 * 7, 10, Default::default()))
 }
 
-fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
-    logits.cross_entropy_for_logits(labels)
-}
-
 fn random_batch(rows: i64) -> (Tensor, Tensor) {
     let inputs = Tensor::randn([rows, 1, 28, 28], (Kind::Float, Device::Cpu));
     (inputs, Tensor::randint(10, [rows], (Kind::Int64, Device::Cpu)))
@@ -200,16 +198,7 @@ fn against_by_hand() -> Vec<(Times, Times)> {
 /// Trains a network that is so small that the overhead of the loop is measurable. Returns the time
 /// of a step.
 fn train_mlp() -> Times {
-    let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
-    let batch = (inputs, Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)));
-    let vars = nn::VarStore::new(Device::Cpu);
-    let (fc1, fc2) = (vars.root() / "fc1", vars.root() / "fc2");
-    let net = nn::seq()
-        .add(nn::linear(fc1, 64, 32, Default::default()))
-        .add_fn(Tensor::relu)
-        .add(nn::linear(fc2, 32, 10, Default::default()));
-    let builder = Trainer::builder(Supervised::new(vars, net, cross_entropy));
-    fitted(builder.optimizer(Sgd::new(1e-3)))(&batch, 200 * STEPS)
+    fitted(Trainer::builder(mlp::task()).optimizer(Sgd::new(1e-3)))(&mlp::batch(), 200 * STEPS)
 }
 
 /// Starts this program with a scene in `size` processes, and returns their times.
@@ -304,7 +293,8 @@ fn row(title: &str, name: &str, times: Times, ratio: Times) {
     record(title, name, times.processor * 1e9, ratio.processor);
 }
 
-/// Measures one and two processes beside PyTorch's and Lightning's, with batches of this many images.
+/// Measures one and two processes beside PyTorch's and Lightning's, with batches of this many
+/// images.
 fn against_others(folder: &Path, images: i64) {
     let (inputs, labels) = random_batch(images);
     let data = [("inputs", &inputs), ("labels", &labels)];

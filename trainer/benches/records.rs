@@ -3,6 +3,7 @@
 
 #![allow(missing_docs, clippy::disallowed_methods)]
 
+mod mlp;
 mod ratio;
 
 use std::path::PathBuf;
@@ -38,15 +39,7 @@ fn scratch(name: &str) -> PathBuf {
 
 /// Returns a function that trains an MLP 64→32→10 for a number of batches of 32.
 fn run<'a>(adds: Adds, steps: i64, inputs: &'a Tensor, labels: &'a Tensor) -> Box<dyn FnMut() + 'a> {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let root = vs.root();
-    let net = nn::seq()
-        .add(nn::linear(&root / "fc1", 64, 32, Default::default()))
-        .add_fn(Tensor::relu)
-        .add(nn::linear(&root / "fc2", 32, 10, Default::default()));
-    let task =
-        Supervised::new(vs, net, |logits: &Tensor, labels: &Tensor| logits.cross_entropy_for_logits(labels));
-    let mut builder = Trainer::builder(task).optimizer(Sgd::new(1e-3));
+    let mut builder = Trainer::builder(mlp::task()).optimizer(Sgd::new(1e-3));
     if matches!(adds, Adds::Scalars | Adds::Loggers) {
         let names: Vec<String> = (0..10).map(|nth| format!("value{nth}")).collect();
         let values: Vec<Tensor> = (0..10).map(|nth| Tensor::from(f64::from(nth))).collect();
@@ -72,8 +65,7 @@ fn run<'a>(adds: Adds, steps: i64, inputs: &'a Tensor, labels: &'a Tensor) -> Bo
 
 fn main() {
     tch::set_num_threads(1);
-    let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
-    let labels = Tensor::randint(10, [32], (Kind::Int64, Device::Cpu));
+    let (inputs, labels) = mlp::batch();
     let cases: &mut [Case<'_>] = &mut [
         ("nothing logged but the loss", run(Adds::Nothing, STEPS, &inputs, &labels)),
         ("10 scalars of CPU tensors in each step", run(Adds::Scalars, STEPS, &inputs, &labels)),

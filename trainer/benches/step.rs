@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod mlp;
 mod ratio;
 
 use ratio::{Case, compare};
@@ -11,24 +12,6 @@ use trainer::prelude::*;
 
 const STEPS: i64 = 200;
 
-fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
-    nn::seq().add(nn::linear(root / "fc1", 64, 32, Default::default())).add_fn(Tensor::relu).add(nn::linear(
-        root / "fc2",
-        32,
-        10,
-        Default::default(),
-    ))
-}
-
-fn batch() -> (Tensor, Tensor) {
-    let inputs = Tensor::randn([32, 64], (Kind::Float, Device::Cpu));
-    (inputs, Tensor::randint(10, [32], (Kind::Int64, Device::Cpu)))
-}
-
-fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
-    logits.cross_entropy_for_logits(labels)
-}
-
 /// Returns the hand-written loop, including the mean of the loss, which the trainer also computes.
 fn by_hand<'a>(
     config: impl OptimizerConfig,
@@ -36,12 +19,12 @@ fn by_hand<'a>(
     labels: &'a Tensor,
 ) -> Box<dyn FnMut() + 'a> {
     let vs = nn::VarStore::new(Device::Cpu);
-    let net = mlp(&vs.root());
+    let net = mlp::net(&vs.root());
     let mut optimizer = config.build(&vs, 1e-3).expect("tch builds its own optimizer");
     Box::new(move || {
         let mut sum = 0.0;
         for _ in 0..STEPS {
-            let loss = cross_entropy(&net.forward(inputs), labels);
+            let loss = mlp::cross_entropy(&net.forward(inputs), labels);
             optimizer.zero_grad();
             loss.backward();
             optimizer.step();
@@ -57,10 +40,8 @@ fn ours<'a>(
     inputs: &'a Tensor,
     labels: &'a Tensor,
 ) -> Box<dyn FnMut() + 'a> {
-    let vs = nn::VarStore::new(Device::Cpu);
-    let net = mlp(&vs.root());
-    let task = Supervised::new(vs, net, cross_entropy);
-    let mut trainer = Trainer::builder(task).optimizer(optimizer).build().expect("a trainer without hooks");
+    let mut trainer =
+        Trainer::builder(mlp::task()).optimizer(optimizer).build().expect("a trainer without hooks");
     Box::new(move || {
         // Handles of a single batch, which the hand-written loop also reuses.
         let mut loader = from_fn(|_| (0..STEPS).map(|_| (inputs.shallow_clone(), labels.shallow_clone())));
@@ -71,7 +52,7 @@ fn ours<'a>(
 fn main() {
     tch::set_num_threads(1);
     let steps = u32::try_from(STEPS).expect("`STEPS` fits in a `u32`");
-    let (inputs, labels) = batch();
+    let (inputs, labels) = mlp::batch();
     let sgd: &mut [Case<'_>] = &mut [
         ("tch by hand, nn::Sgd", by_hand(nn::Sgd::default(), &inputs, &labels)),
         ("trainer, Sgd", ours(Sgd::new(1e-3), &inputs, &labels)),

@@ -4,20 +4,16 @@
 
 #![allow(missing_docs)]
 
+mod mlp;
 mod ratio;
 
+use mlp::Mlp;
 use ratio::compare;
 use trainer::prelude::*;
 use trainer::{Tape, TrainerBuilder};
 
-type Network = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
-
 fn linear(path: nn::Path<'_>, from: i64, to: i64) -> nn::Linear {
     nn::linear(path, from, to, Default::default())
-}
-
-fn mlp(root: &nn::Path<'_>) -> nn::Sequential {
-    nn::seq().add(linear(root / "fc1", 64, 32)).add_fn(Tensor::relu).add(linear(root / "fc2", 32, 10))
 }
 
 fn large(root: &nn::Path<'_>) -> nn::Sequential {
@@ -52,8 +48,8 @@ fn epoch(
 ) -> Box<dyn FnMut()> {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = net(&vs.root());
-    let task: Network = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
-    let mut builder: TrainerBuilder<Network> =
+    let task: Mlp = Supervised::new(vs, net, mlp::cross_entropy);
+    let mut builder: TrainerBuilder<Mlp> =
         Trainer::builder(task).optimizer(AdamW::new(1e-3)).discover(Discover::None);
     if let Some((name, tape)) = tape {
         let path = std::env::temp_dir().join(format!("trainer-bench-{}-{name}.tape", std::process::id()));
@@ -72,7 +68,7 @@ fn epoch(
 fn main() {
     tch::set_num_threads(1);
     for (name, net, steps) in [
-        ("a network of 2,410 parameters", mlp as fn(&nn::Path<'_>) -> nn::Sequential, 400),
+        ("a network of 2,410 parameters", mlp::net as fn(&nn::Path<'_>) -> nn::Sequential, 400),
         ("a convolutional network", cnn, 40),
         ("a network of 10.4 million parameters", large, 4),
     ] {
