@@ -27,6 +27,7 @@ mod discovery;
 mod distillation;
 #[cfg(target_os = "linux")]
 mod distributed;
+mod early_stopping;
 mod error_attribution;
 mod errors;
 mod exit_paths;
