@@ -8,8 +8,6 @@
 
 mod support;
 
-use std::time::Instant;
-
 use serde_json::json;
 use support::{Scratch, measure, objects, run_file, text};
 use trainer_formats::run::{Goal, RunFile, Status};
@@ -243,11 +241,8 @@ fn a_closed_output_is_not_an_error() {
     assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
 }
 
-/// Prints the time for 1,000 runs: `cargo test --release -p trainer-cli -- --ignored --nocapture
-/// thousand`.
 #[test]
-#[ignore = "a measurement"]
-fn a_thousand_runs() {
+fn a_thousand_runs_are_listed_sorted_and_filtered() {
     let scratch = Scratch::new("thousand");
     for number in 0..1000 {
         let mut file = run_file(number * 60, 0.1 / (number + 1) as f64, number, Status::Finished);
@@ -264,9 +259,7 @@ fn a_thousand_runs() {
     for arguments in
         [&["runs"][..], &["runs", "--sort", "valid/metric-7", "--filter", "lr<0.05"], &["runs", "--json"]]
     {
-        let begin = Instant::now();
         let output = scratch.command(120, arguments).output().unwrap();
-        println!("{arguments:?}: {:?}, {} bytes", begin.elapsed(), output.stdout.len());
         assert!(output.status.success(), "{}", text(&output.stderr));
         let is_shown = |number: &str| text(&output.stdout).contains(number);
         assert!(is_shown("0999") && (arguments.len() > 2 || is_shown("0000")), "{arguments:?}");
