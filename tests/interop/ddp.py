@@ -44,7 +44,7 @@ class Loader:
         data = load_file(folder / "data.safetensors")
         self.inputs, self.labels = data["inputs"], data["labels"]
         share, labels = config["batch"] // self.world, len(self.labels)
-        # The mean over the ranks is the mean over the batch, because all ranks have equally many rows.
+        # All ranks have equally many rows, so the mean over the ranks is that over the batch.
         assert share * self.world == config["batch"] and labels % config["batch"] == 0
         firsts = range(self.rank * share, labels, config["batch"])
         self.rows = [slice(first, first + share) for first in firsts] * config["passes"]

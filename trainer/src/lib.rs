@@ -2,8 +2,8 @@
 //!
 //! Annotate a function, and it is part of training: the linker collects it, across crates; the type
 //! of its context says when it runs, and the compiler checks that what it reads exists then;
-//! [`Trainer::describe_hooks`] shows exactly what will run. If you are new here, begin with [Getting
-//! started](guide::getting_started).
+//! [`Trainer::describe_hooks`] shows exactly what will run. If you are new here, begin with
+//! [Getting started](guide::getting_started).
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -138,8 +138,8 @@
 //! - **Rust** 1.95 or newer, and a C++ compiler.
 //! - **libtorch** 2.13.0 exactly, through `tch` 0.26. `tch` is part of the public API: a release for
 //!   another version of it is a breaking one.
-//! - **Linux** on x86-64 is what the tests run on. [Compatibility](guide::compatibility) says what is
-//!   known about other systems.
+//! - **Linux** on x86-64 is what the tests run on. [Compatibility](guide::compatibility) says what
+//!   is known about other systems.
 //! - **NVIDIA GPUs** need a driver for CUDA 13: see [GPUs](guide::gpus).
 
 // docs.rs marks the items that need a feature.
