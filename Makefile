@@ -19,7 +19,7 @@ help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
 	@echo "make demo       train on handwritten digits"
 	@echo "make mnist      train on MNIST  (MNIST=folder to use your own copy)"
-	@echo "make lint       formatting, lints and documentation"
+	@echo "make lint       formatting, lints, documentation and what would be published"
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill a run 300 times, power losses, failing allocations, 100,000 forged checkpoints  (KILLS=300)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
@@ -56,6 +56,7 @@ lint: libtorch
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 	cargo clippy -p trainer --all-targets $(FEATURES) -- -D warnings # without features, which the tests enable
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
+	CARGO_NET_OFFLINE=true $(PYTHON) scripts/packages.py
 
 test: lint
 	cargo test --workspace $(FEATURES)
