@@ -254,7 +254,7 @@ fn describing_many_hooks_takes_linear_time() {
 
 #[test]
 fn every_key_of_the_hook_attribute_is_documented() {
-    let keys = include_str!("../../trainer-macros/src/hook/arguments.rs");
+    let keys = include_str!("../../trainer-macros/src/hook/words.rs");
     let keys = keys.split_once("const KEYS").unwrap().1.split_once("];").unwrap().0;
     let keys: Vec<_> = keys.split('"').skip(1).step_by(2).collect();
     assert!(keys.len() > 8 && keys.contains(&"every"), "the keys were found");
