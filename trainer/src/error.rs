@@ -7,7 +7,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tch::TchError;
 
 use crate::moment::Moment;
@@ -371,9 +370,9 @@ impl CancelledBy {
     pub fn exit_status(self) -> i32 {
         match self {
             CancelledBy::Token | CancelledBy::EndOfReplay => 1,
-            CancelledBy::Sigint => 128 + SIGINT,
-            CancelledBy::Sigterm => 128 + SIGTERM,
-            CancelledBy::Sighup => 128 + SIGHUP,
+            CancelledBy::Sigint => 130,
+            CancelledBy::Sigterm => 143,
+            CancelledBy::Sighup => 129,
         }
     }
 }

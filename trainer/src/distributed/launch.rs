@@ -116,8 +116,8 @@ impl Launch {
         Launch::new(rank, size, Store::Tcp(host.into(), port))
     }
 
-    /// Creates a launch whose processes connect through a file that all of them can access. The
-    /// file must not exist before the first process starts.
+    /// Creates a launch of processes on one host, which connect through a file. The file must not
+    /// exist before the first process starts. For several hosts, use [`tcp`](Launch::tcp).
     #[must_use]
     pub fn file(rank: u32, size: u32, path: impl Into<PathBuf>) -> Self {
         Launch::new(rank, size, Store::File(path.into()))

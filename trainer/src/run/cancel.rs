@@ -9,7 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+#[cfg(unix)]
+use signal_hook::consts::{SIGHUP, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::{self, unregister};
 use signal_hook::{SigId, flag};
 
@@ -63,7 +65,7 @@ impl CancelToken {
 ///
 /// SIGUSR1 is also handled: it requests a checkpoint, which
 /// [`Checkpoint`](crate::hooks::Checkpoint) writes after the current batch of training, and the run
-/// continues. Between the entry points of a program that has entered one, SIGUSR1 has no effect,
+/// continues. Windows has neither SIGUSR1 nor SIGHUP. Between the entry points of a program that has entered one, SIGUSR1 has no effect,
 /// because its default one would end the program.
 ///
 /// Unless this is [`Ignore`](OnSignal::Ignore), the first of the other signals cancels the run: the
@@ -92,6 +94,14 @@ pub enum OnSignal {
     /// [`CancelToken`].
     Ignore,
 }
+
+/// The signals that cancel a run.
+const CANCELLING: &[(i32, CancelledBy)] = &[
+    (SIGINT, CancelledBy::Sigint),
+    (SIGTERM, CancelledBy::Sigterm),
+    #[cfg(unix)]
+    (SIGHUP, CancelledBy::Sighup),
+];
 
 /// The signal that was received while an entry point was running, or 0. Like signals themselves,
 /// this is shared by the entire process.
@@ -127,9 +137,15 @@ struct Handlers {
 pub(crate) fn received_signal() -> Option<CancelledBy> {
     match RECEIVED_SIGNAL.load(Ordering::Relaxed) {
         0 => None,
-        signal if signal == SIGTERM as usize => Some(CancelledBy::Sigterm),
-        signal if signal == SIGHUP as usize => Some(CancelledBy::Sighup),
-        _ => Some(CancelledBy::Sigint),
+        received => CANCELLING.iter().find(|(signal, _)| *signal as usize == received).map(|(_, by)| *by),
+    }
+}
+
+/// Requests a checkpoint, as SIGUSR1 does. Has no effect between entry points.
+#[cfg(feature = "dashboard")]
+pub(crate) fn request_checkpoint() {
+    if !NO_ACTIVE_RUN.load(Ordering::SeqCst) {
+        CHECKPOINT_REQUESTED.store(true, Ordering::SeqCst);
     }
 }
 
@@ -235,10 +251,8 @@ impl Handlers {
     /// with SIGINT ignored, and a SIGINT sent to a training run is still meant to cancel it. An
     /// ignored SIGHUP stays ignored, because `nohup` asks for that.
     fn install(&mut self) -> io::Result<()> {
-        let signals =
-            [(SIGINT, CancelledBy::Sigint), (SIGTERM, CancelledBy::Sigterm), (SIGHUP, CancelledBy::Sighup)];
-        for (signal, by) in signals {
-            if signal == SIGHUP && is_in_mask("SigIgn", signal) {
+        for &(signal, by) in CANCELLING {
+            if by == CancelledBy::Sighup && is_in_mask("SigIgn", signal) {
                 continue;
             }
             // The first handler permanently replaces the default effect of a signal, so that effect
@@ -253,6 +267,7 @@ impl Handlers {
             self.actions.push(flag::register(signal, &SHUTDOWN_REQUESTED)?);
             self.actions.push(flag::register_usize(signal, &RECEIVED_SIGNAL, signal as usize)?);
         }
+        #[cfg(unix)]
         self.actions.push(flag::register(SIGUSR1, &CHECKPOINT_REQUESTED)?);
         self.defaults_registered = true;
         Ok(())

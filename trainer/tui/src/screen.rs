@@ -14,8 +14,6 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::crossterm::{execute, style};
 use ratatui::{Frame, Terminal};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
 /// The stream on which the view is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +69,8 @@ pub fn check_screen(stream: Stream) -> Result<(), NoScreen> {
     if is_dumb || !stream.is_terminal() || !io::stdin().is_terminal() {
         return Err(NoScreen::NoTerminal);
     }
-    let foreground = rustix::termios::tcgetpgrp(io::stdin());
-    if foreground.is_ok_and(|group| group != rustix::process::getpgrp()) {
+    #[cfg(unix)]
+    if rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group != rustix::process::getpgrp()) {
         return Err(NoScreen::Background);
     }
     Ok(())
@@ -198,7 +196,11 @@ pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
 /// # Errors
 ///
 /// Returns an error if the terminal was closed.
+#[cfg(unix)]
 fn wait_for_input(timeout: Duration) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::io::Errno;
+
     let input = io::stdin();
     let mut polled = [PollFd::new(&input, PollFlags::IN)];
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
@@ -212,4 +214,14 @@ fn wait_for_input(timeout: Duration) -> io::Result<bool> {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the terminal was closed"));
     }
     Ok(found.contains(PollFlags::IN))
+}
+
+/// Waits until the terminal has input, for at most this time. Returns whether it has.
+///
+/// # Errors
+///
+/// Returns an error if the terminal cannot be read.
+#[cfg(not(unix))]
+fn wait_for_input(timeout: Duration) -> io::Result<bool> {
+    event::poll(timeout)
 }

@@ -1,6 +1,5 @@
 //! Requests to a run: signals to its process, after it was made sure that it is this process.
 
-use rustix::io::Errno;
 use rustix::process::Signal;
 use trainer_formats::run::{Process, Status};
 use trainer_tui::Requests;
@@ -88,6 +87,7 @@ fn check(process: &Process) -> Result<(), String> {
 /// Sends a signal to a process, unless another one has its number by now.
 #[cfg(target_os = "linux")]
 fn send(process: &Process, signal: Signal) -> Result<(), String> {
+    use rustix::io::Errno;
     use rustix::process::{Pid, PidfdFlags, kill_process, pidfd_open, pidfd_send_signal};
 
     let failed = |error: Errno| match error {

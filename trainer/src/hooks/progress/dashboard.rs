@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::raise;
 use trainer_formats::run::{Points, Span};
 use trainer_tui::{Action, Requests, Screen, State, Theme, View, check_screen, draw, next_key};
@@ -15,7 +15,7 @@ use crate::hooks::stages;
 use crate::io::terminal::{self, Stream};
 use crate::prelude::*;
 use crate::run::LiveState;
-use crate::run::cancel::received_signal;
+use crate::run::cancel::{received_signal, request_checkpoint};
 use crate::training::entry::phase_entry;
 use crate::training::live;
 
@@ -227,12 +227,8 @@ fn react(screen: &mut Screen, shared: &Mutex<Shared>) -> Option<i32> {
             Some(Action::Interrupt) => return Some(SIGINT),
             Some(Action::Stop) => return Some(SIGTERM),
             Some(Action::Checkpoint) => {
-                let is_sent = raise(SIGUSR1).is_ok();
-                view.show_message(if is_sent {
-                    "the checkpoint follows the current batch"
-                } else {
-                    "no signal"
-                });
+                request_checkpoint();
+                view.show_message("the checkpoint follows the current batch");
             }
             Some(Action::Redraw) => drop(screen.redraw()),
         }

@@ -91,7 +91,6 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
     #[cfg(not(unix))]
     {
-        let _: Option<io::Result<Metadata>> = Some(file.metadata());
-        path.exists()
+        file.metadata().is_ok() && path.exists()
     }
 }

@@ -149,7 +149,11 @@ const MAX_TEXT_BYTES: u64 = 1 << 24;
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let (file, _) = open(path, Links::Follow)?;
     let mut text = String::new();
-    file.take(MAX_TEXT_BYTES).read_to_string(&mut text).map_err(|error| in_file(path, error))?;
+    // One byte more than the maximum is read, so that a longer file is detected.
+    let read = file.take(MAX_TEXT_BYTES + 1).read_to_string(&mut text);
+    if read.map_err(|error| in_file(path, error))? as u64 > MAX_TEXT_BYTES {
+        return Err(in_file(path, "the file is longer than 16 MiB: it is not the text file expected here"));
+    }
     Ok(text)
 }
 
@@ -186,4 +190,21 @@ pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 /// The last component of a path as text; empty if it is not UTF-8.
 pub(crate) fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_longer_than_the_maximum_is_refused_instead_of_cut() {
+        let folder = TemporaryFolder::create("read-text").unwrap();
+        let path = folder.path().join("text");
+        let file = File::create(&path).unwrap();
+        file.set_len(MAX_TEXT_BYTES).unwrap();
+        assert_eq!(read_text(&path).unwrap().len() as u64, MAX_TEXT_BYTES);
+        file.set_len(MAX_TEXT_BYTES + 1).unwrap();
+        let error = read_text(&path).unwrap_err().to_string();
+        assert!(error.contains("longer than 16 MiB"), "{error}");
+    }
 }
