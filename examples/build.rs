@@ -1,5 +1,5 @@
-//! Lets the examples find libtorch when they are run directly, without cargo: beside a copy that
-//! `scripts/bundle.py` made, or where cargo found it.
+//! Lets the examples find libtorch when they are run directly, without cargo: in the folder `lib`
+//! next to a copy made by `scripts/bundle.py`, or where cargo found it.
 
 fn main() {
     println!("cargo::rustc-link-arg=-Wl,-rpath,$ORIGIN/lib");

@@ -1,5 +1,5 @@
-//! Lets the documentation tests compile the code of the guide's page about models, which the
-//! package `trainer` cannot: it does not depend on this one.
+//! Lets the documentation tests compile the code of the guide's page about models. The package
+//! `trainer` cannot do this, because it does not depend on this package.
 
 #[path = "../../trainer/build/guide.rs"]
 mod guide;

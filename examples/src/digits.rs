@@ -23,8 +23,8 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// Reads the embedded data: the training set, and the validation set, which is every fifth
-    /// image.
+    /// Reads the embedded data. Returns the training set and the validation set, which is every
+    /// fifth image.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Digits {
 }
 
 impl Digits {
-    /// Writes the images as PNG files, in a folder for each digit.
+    /// Writes the images as PNG files, with one folder per digit.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Digits {
     }
 }
 
-/// Parses gzipped CSV with 64 pixels from 0 to 16 and a label in each line.
+/// Parses gzipped CSV. Each line has 64 pixels from 0 to 16 and a label.
 fn parse(gzipped: &[u8]) -> Result<(Vec<f32>, Vec<i64>)> {
     let mut text = String::new();
     GzDecoder::new(gzipped).read_to_string(&mut text).map_err(|error| {

@@ -1,8 +1,8 @@
 //! MNIST in its original format, IDX: four files in a folder, gzipped or not.
 //!
-//! Y. LeCun, C. Cortes and C. Burges: 60,000 handwritten digits to train on and 10,000 to test on,
-//! 28×28 pixels each. A file is a magic number and the size of each dimension, as big-endian 32-bit
-//! numbers, then the data, one byte each.
+//! Y. LeCun, C. Cortes and C. Burges: 60,000 handwritten digits for training and 10,000 for
+//! testing, of 28×28 pixels each. A file contains a magic number and the size of each dimension, as
+//! big-endian 32-bit numbers, followed by the data, one byte per value.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ impl Mnist {
     }
 }
 
-/// One file: its path, its number of rows, and their bytes.
+/// One file: its path, its number of rows, and the bytes of the rows.
 struct Idx {
     path: PathBuf,
     rows: u32,
@@ -108,8 +108,8 @@ fn decompressed(path: &Path) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Returns the number of rows and their bytes. Returns an error if the header announces no rows, or
-/// does not match this shape and the length of the file.
+/// Returns the number of rows, and their bytes. Returns an error if the header declares no rows, or
+/// does not match this shape or the length of the file.
 fn parse(mut bytes: Vec<u8>, what: &str, shape: &[u32]) -> Result<(u32, Vec<u8>), String> {
     let header = 4 * (2 + shape.len());
     let numbers = bytes.get(..header).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Shared code of the examples: the readers of their data, and a table of a metric per class.
+//! Code that the examples share: readers of their data, and a table of metrics per class.
 
 pub mod digits;
 pub mod idx;

@@ -1,12 +1,12 @@
-//! A table of metrics for each class.
+//! A table of metrics per class.
 
 use std::fmt::Write;
 
 use trainer::Metrics;
 
-/// Returns a table with a row for each class, and a column in percent for each metric, such as
-/// `accuracy` for `valid/accuracy/0` and so on. The last row is the metric over all classes. Values
-/// that `metrics` lacks are shown as NaN.
+/// Returns a table with a row for each class and a column for each metric, in percent. The metric
+/// `accuracy`, for example, is read from `valid/accuracy/0` and so on. The last row is the metric
+/// over all classes. Values missing from `metrics` are shown as NaN.
 #[must_use]
 pub fn table(metrics: &Metrics, phase: &str, names: &[&str], classes: usize) -> String {
     let mut text = String::from("class");

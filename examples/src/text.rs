@@ -1,19 +1,19 @@
-//! The texts that ship with this package for a language model. Tokens are bytes, under the numbers
-//! that GPT-2 has for them.
+//! The texts that ship with this package, for training language models. Tokens are bytes, with the
+//! same IDs as in GPT-2.
 
 use trainer::data::Sequence;
 
 static SONNETS: &str = include_str!("../data/sonnets.txt");
 static PROSE: &str = include_str!("../../README.md");
 
-/// Returns 42 sonnets by William Shakespeare (1609, public domain), in texts of two lines: those
-/// for training, and every tenth sonnet, which is held out.
+/// Returns 42 sonnets by William Shakespeare (1609, public domain), split into texts of two lines.
+/// The first list is for training; the second contains every tenth sonnet, which is held out.
 #[must_use]
 pub fn sonnets() -> (Vec<Sequence>, Vec<Sequence>) {
     pairs(|lines| [vec![NEWLINE], tokens(&lines.join("\n")), vec![NEWLINE]].concat().into())
 }
 
-/// Returns the same texts with the first line as a prompt, to which the second is the answer.
+/// Returns the texts of [`sonnets`], with the first line as a prompt and the second as the answer.
 #[must_use]
 pub fn answers() -> (Vec<Sequence>, Vec<Sequence>) {
     pairs(|lines| {
@@ -22,13 +22,13 @@ pub fn answers() -> (Vec<Sequence>, Vec<Sequence>) {
     })
 }
 
-/// Returns the paragraphs of another kind of text, the README of this project.
+/// Returns the paragraphs of this project's README, as a different kind of text.
 #[must_use]
 pub fn prose() -> Vec<Sequence> {
     PROSE.split("\n\n").map(|text| [vec![NEWLINE], tokens(text), vec![NEWLINE]].concat().into()).collect()
 }
 
-/// Returns the tokens of a line between two line feeds.
+/// Returns the tokens of a line, surrounded by line feeds.
 #[must_use]
 pub fn prompt(line: &str) -> Vec<i64> {
     [vec![NEWLINE], tokens(line), vec![NEWLINE]].concat()
@@ -59,8 +59,8 @@ fn tokens(text: &str) -> Vec<i64> {
     text.trim().bytes().map(token).collect()
 }
 
-/// Returns GPT-2's token of a byte: first come the bytes that are visible characters in Latin-1,
-/// then the others.
+/// Returns GPT-2's token ID of a byte. The bytes that are visible characters in Latin-1 come first,
+/// followed by the others.
 const fn token(byte: u8) -> i64 {
     let byte = byte as i64;
     match byte {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn each_byte_has_the_token_of_gpt2() {
-        // From its `vocab.json`: `!`, `A`, a space and a line feed.
+        // These are from GPT-2's `vocab.json`: `!`, `A`, a space and a line feed.
         assert_eq!([token(b'!'), token(b'A'), token(b' '), token(b'\n')], [0, 32, 220, 198]);
         let mut all: Vec<i64> = (0..=u8::MAX).map(token).collect();
         all.sort_unstable();

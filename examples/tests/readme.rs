@@ -1,4 +1,4 @@
-//! The README shows a part of what the demo prints.
+//! The README shows a part of the demo's output.
 
 use std::process::Command;
 

@@ -14,14 +14,14 @@ impl Errors {
         self.0.push((at, message.into()));
     }
 
-    /// Reports what must not be there, if it is.
+    /// Reports `message` at `found`, which is not allowed there, if it is present.
     pub(crate) fn refuse(&mut self, found: &Option<impl Spanned>, message: &str) {
         if let Some(found) = found {
             self.push(found.span(), message);
         }
     }
 
-    /// Runs `check` and returns whether it found no mistake.
+    /// Runs `check` and returns whether it added no errors.
     pub(crate) fn none_in(&mut self, check: impl FnOnce(&mut Self)) -> bool {
         let before = self.0.len();
         check(self);
@@ -35,7 +35,7 @@ impl Errors {
         }
     }
 
-    /// Reports a name that the expansion could use too, where it refers to the user's.
+    /// Reports a user's name that could clash with a name in the expansion.
     pub(crate) fn reserved(&mut self, name: &Ident) {
         if name.unraw().to_string().starts_with("__") {
             self.push(

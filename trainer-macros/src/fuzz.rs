@@ -68,8 +68,8 @@ fn macros_never_panic_on_mutated_tokens_and_every_error_has_a_message() {
     }
 }
 
-/// Removes, duplicates, swaps or replaces one token, at this depth or within a group, whose
-/// delimiter may then change.
+/// Removes, duplicates, swaps or replaces one token, at the top level or within a group. The
+/// delimiter of that group may also change.
 fn mutate(tokens: &mut Vec<TokenTree>, pools: &[Vec<TokenTree>], random: &mut Random) {
     if tokens.is_empty() {
         return;

@@ -28,8 +28,8 @@ impl<'a> Krate<'a> {
         }
     }
 
-    /// Returns whether the crate can be named: by `crate = path`, or by a dependency. Otherwise
-    /// reports it, with `example` as the way to write `crate = path`.
+    /// Returns whether `trainer` can be named, by `crate = path` or as a dependency. Reports an
+    /// error if it cannot, with `example` as the way to write `crate = path`.
     pub(crate) fn check(path: Option<&syn::Path>, example: &str, errors: &mut Errors) -> bool {
         let found = path.is_some() || dependency().is_some();
         if !found {
@@ -43,9 +43,9 @@ impl<'a> Krate<'a> {
         found
     }
 
-    /// The import that an expansion starts with, if the user gave a path: the path then occurs only
-    /// once. It goes through an item that only `trainer` has, so that rustc reports the path of
-    /// another crate, and nothing else.
+    /// The import that an expansion starts with if the user gave a path, so that the path occurs
+    /// only once. It imports an item that only `trainer` has, so that rustc reports a path to a
+    /// different crate, and nothing else.
     pub(crate) fn import(&self) -> Option<TokenStream> {
         match self {
             Krate::Path(path) => {
@@ -71,15 +71,15 @@ impl<'a> Krate<'a> {
 }
 
 /// Returns the name under which the package being compiled depends on `trainer`, or `None` if its
-/// manifest lists no such dependency. Without a manifest to read, as under another build system,
-/// this is the crate's own name.
+/// manifest lists no such dependency. If there is no manifest to read, as under other build
+/// systems, returns this crate's own name.
 fn dependency() -> Option<String> {
-    /// The path of the last manifest read, with its result. An editor's server expands macros of
-    /// many packages.
+    /// The path of the last manifest read, with its result. An editor's macro server expands the
+    /// macros of many packages.
     static LAST: Mutex<Option<(String, Option<String>)>> = Mutex::new(None);
 
     let default = Some(PACKAGE.to_owned());
-    // In a unit test, the environment describes this crate itself.
+    // In a unit test, the environment describes this package itself.
     if !proc_macro::is_available() {
         return default;
     }
@@ -95,7 +95,7 @@ fn dependency() -> Option<String> {
     found
 }
 
-/// Returns the same for the package with this manifest.
+/// Returns the same as [`dependency`] for the package with this manifest.
 fn dependency_of(path: &Path) -> Option<String> {
     // A cargo script has its manifest in its source file.
     let text = fs::read_to_string(path)
@@ -121,7 +121,7 @@ fn dependency_in(manifest: &DeTable<'_>, is_trainer: &dyn Fn(&str, &DeValue<'_>)
     let of_targets =
         targets.into_iter().flat_map(DeTable::values).filter_map(|target| target.get_ref().as_table());
     let places: Vec<&DeTable<'_>> = [manifest].into_iter().chain(of_targets).collect();
-    // The library sees only the first, tests see the first two, and build scripts the last.
+    // The library sees only the first kind, tests the first two, and build scripts the last.
     for kind in
         ["dependencies", "dev-dependencies", "dev_dependencies", "build-dependencies", "build_dependencies"]
     {
@@ -135,14 +135,14 @@ fn dependency_in(manifest: &DeTable<'_>, is_trainer: &dyn Fn(&str, &DeValue<'_>)
     None
 }
 
-/// Returns whether a dependency with this key and value is `trainer`, if it is not inherited from
-/// the workspace.
+/// Returns whether a dependency with this key and value is `trainer`, assuming that it is not
+/// inherited from the workspace.
 fn names(key: &str, of: &DeValue<'_>) -> bool {
     of.get("package").map_or(key, |package| package.get_ref().as_str().unwrap_or_default()) == PACKAGE
 }
 
-/// Returns whether the workspace of the package in `folder` declares a dependency with this key
-/// that is `trainer`. `root` is the path of the workspace, if the manifest has one.
+/// Returns whether the workspace of the package in `folder` declares `trainer` under this
+/// dependency key. `root` is the path of the workspace, if the manifest gives one.
 fn inherits(folder: &Path, root: Option<&str>, key: &str) -> bool {
     let roots: Vec<PathBuf> = match root {
         Some(root) => vec![folder.join(root)],
@@ -164,7 +164,7 @@ fn inherits(folder: &Path, root: Option<&str>, key: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A name, the manifest of a package, that of its workspace, and the name of the crate.
+    /// A name, the manifests of a package and its workspace, and the crate name to find.
     type Case = (&'static str, &'static str, &'static str, Option<&'static str>);
 
     const CASES: [Case; 41] = [
@@ -296,8 +296,8 @@ mod tests {
         ),
     ];
 
-    /// Writes the manifests of a workspace and of its member to a new folder. Returns the path of
-    /// the member's.
+    /// Writes the manifests of a workspace and its member to a new folder. Returns the path of the
+    /// member's manifest.
     fn written(nth: usize, member: &str, workspace: &str) -> PathBuf {
         let root = std::env::temp_dir().join(format!("trainer-manifests-{}-{nth}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
@@ -324,7 +324,7 @@ mod tests {
         let root = written(100, "", &format!("{member}\n{renamed}"));
         let root = root.ancestors().nth(3).unwrap();
         assert_eq!(dependency_of(&root.join("Cargo.toml")).as_deref(), Some("t"));
-        // The manifest names the root, which is not around the package.
+        // Here the manifest names a root that is not a parent folder of the package.
         let named = format!("[package]\nname = \"x\"\nworkspace = \"../../root\"\n{member}");
         let path = written(101, &named, "[workspace.dependencies]\nt = \"1\"");
         assert_eq!(dependency_of(&path), None);

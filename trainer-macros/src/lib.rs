@@ -71,8 +71,8 @@ pub fn migration_page(name: TokenStream) -> TokenStream {
     migration::page(&name.into()).into()
 }
 
-/// Expands to a slice of the given struct, with a value for each row of the pages' tables of
-/// points.
+/// Expands to a slice of the given struct, with one value for each row of the tables of points on
+/// the migration pages.
 #[doc(hidden)]
 #[proc_macro]
 pub fn migration_points(row: TokenStream) -> TokenStream {

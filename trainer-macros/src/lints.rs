@@ -1,20 +1,20 @@
-//! The lints that an expansion allows. Only what the user's item itself needs: `#![forbid(…)]` in
-//! the user's crate rejects any other `allow`. rustc does not report lints that an expansion could
-//! cause, because its tokens are not the user's.
+//! The lints that an expansion allows. These are only the ones that the user's item itself needs,
+//! because `#![forbid(…)]` in the user's crate rejects any other `allow`. The expansion's own code
+//! needs none: rustc does not report lints about it, because its tokens are not the user's.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::Attribute;
 
-/// Returns the `#[allow(…)]`s of an item, because its expansion repeats its names, and
-/// `#[allow(deprecated)]` if it is deprecated.
+/// Returns the `#[allow(…)]`s of an item, whose names the expansion repeats, and
+/// `#[allow(deprecated)]` if the item is deprecated.
 pub(crate) fn allowed(attributes: &[Attribute]) -> TokenStream {
     let deprecated = is_deprecated(attributes).then(|| quote!(#[allow(deprecated)]));
     let allowed = attributes.iter().filter(|attribute| attribute.path().is_ident("allow"));
     quote!(#deprecated #(#allowed)*)
 }
 
-/// Returns whether an item has the attribute `deprecated`, perhaps in a `cfg_attr`.
+/// Returns whether an item has the attribute `deprecated`, directly or in a `cfg_attr`.
 pub(crate) fn is_deprecated(attributes: &[Attribute]) -> bool {
     let mut streams: Vec<TokenStream> =
         attributes.iter().map(|attribute| attribute.meta.to_token_stream()).collect();

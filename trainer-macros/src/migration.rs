@@ -1,5 +1,5 @@
-//! The migration pages, the single list of other frameworks' names: the docs show them, compiler
-//! suggestions come from them, and tests use them to translate recorded runs.
+//! The migration pages, which are the only list of other frameworks' names. The docs show them,
+//! compiler suggestions are taken from them, and tests use them to translate recorded runs.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ const PAGES: [(&str, &str); 6] = [
     ("trainer_tools", include_str!("../migration/trainer_tools.md")),
 ];
 
-/// One name in a page's table of points.
+/// A row of a page's table of points: one name in the other framework.
 #[derive(Debug)]
 pub(crate) struct Row {
     page: &'static str,
@@ -38,7 +38,7 @@ pub(crate) struct Here<'a> {
     /// The marker type of the point or operation.
     pub(crate) marker: &'a str,
     pub(crate) around: bool,
-    /// The keys: `only = valid`.
+    /// The keys of the hook: `only = valid`.
     pub(crate) filter: &'a str,
 }
 
@@ -105,9 +105,10 @@ pub(crate) fn page(name: &TokenStream) -> TokenStream {
     }
 }
 
-/// Expands to one doc example with the code of all table cells, which only has to compile. Each
+/// Expands to one doc example with the code of all table cells. It is compiled but not run. Each
 /// cell is in its own function, whose parameters supply the cell's placeholders (`n`, `x`,
-/// `reason`). Code with a `…` is not compiled; for it, as for paths, rustdoc resolves the name.
+/// `reason`). Code with a `…` is not compiled; rustdoc resolves its name instead, as it does for
+/// paths.
 pub(crate) fn cells() -> TokenStream {
     let text = cells_as_example();
     quote!(#text)
@@ -224,7 +225,7 @@ fn item_links(text: &str) -> String {
     for piece in pieces {
         let (target, rest) = piece.split_once(')').unwrap_or((piece, ""));
         let (_, item) = target.split_once('#').unwrap_or(("", target));
-        // A path, with the kind of the item before it and a section of its documentation after it.
+        // The path of the item. Its kind may precede it, and a section of its docs may follow.
         let (kind, path) = match item.split_once('@') {
             Some((kind, path)) => (format!("{kind}@"), path),
             None => (String::new(), item),
@@ -377,8 +378,8 @@ mod tests {
                     row.theirs
                 );
             }
-            // A row with a different number of cells, or a code span that continues on the next
-            // line, would be truncated.
+            // A row with a different number of cells would be truncated, and so would a code span
+            // that continues on the next line.
             for line in text.lines().filter(|line| !line.starts_with("```")) {
                 assert!(!line.starts_with('|') || line.matches('|').count() == 4, "{page}: {line}");
                 assert!(line.matches('`').count().is_multiple_of(2), "{page}: {line}");

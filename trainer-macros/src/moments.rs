@@ -1,5 +1,5 @@
-//! The names of the trainer's own moments, for advice. rustc resolves names, and `root_lifecycle!`
-//! compares these lists with what it declares.
+//! The names of the trainer's own moments, used for advice only: rustc resolves names. A test
+//! checks that these lists match the declaration.
 
 use crate::keys::nearest;
 use crate::lifecycle::pascal;
@@ -26,7 +26,7 @@ const OPERATIONS: [&str; 18] = [
     "load_checkpoint",
 ];
 
-/// The points that do not belong to an operation.
+/// The points that are not before or after an operation.
 const POINTS: [&str; 6] =
     ["setup", "after_module_backward", "after_record", "after_cancel", "after_error", "teardown"];
 
@@ -51,7 +51,7 @@ pub(crate) fn is_point(word: &str) -> bool {
     POINTS.contains(&word) || operation.is_some_and(is_operation)
 }
 
-/// Returns whether a word is the name of a point, or nearly.
+/// Returns whether a word is the name of a point, or similar to one.
 pub(crate) fn is_nearly_a_point(word: &str) -> bool {
     let points = points();
     is_point(word)

@@ -48,7 +48,7 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
         "declare_far_in_a_module_not_in_a_function",
         "Before",
         "After",
-        // In a constant of their own, as a value and as items of a trait.
+        // In their own constant, as a value and as associated items.
         "MOMENTS",
         "INFO",
         "Payload",
@@ -87,7 +87,7 @@ fn introduced(stream: TokenStream, found: &mut Vec<String>) {
     let tokens: Vec<TokenTree> = stream.into_iter().collect();
     for (nth, token) in tokens.iter().enumerate() {
         if let TokenTree::Group(group) = token {
-            // An attribute introduces nothing.
+            // Attributes introduce no names.
             let of_attribute = group.delimiter() == Delimiter::Bracket
                 && nth.checked_sub(1).is_some_and(|nth| tokens[nth].to_string() == "#");
             if !of_attribute {
@@ -111,7 +111,7 @@ fn introduced(stream: TokenStream, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the generic parameters that are declared up to the closing `>`.
+/// Returns the names of the generic parameters that are declared before the closing `>`.
 fn parameters(tokens: &[TokenTree]) -> Vec<String> {
     let mut depth = 0;
     let mut begins = true;

@@ -36,7 +36,7 @@ fn main() {
         .std("c++17")
         .warnings(false)
         .opt_level(1)
-        // What c10d's headers need of gloo's, which libtorch does not ship.
+        // The parts of gloo that c10d's headers need, which libtorch does not ship.
         .include("cpp/gloo")
         .include(headers)
         .include(include.join("torch/csrc/api/include"))
@@ -48,7 +48,7 @@ fn main() {
         .compile("trainer_c10d");
 }
 
-/// Returns the folders with the headers of CUDA and NCCL that PyTorch's own headers include.
+/// Returns the folders of the CUDA and NCCL headers that PyTorch's own headers include.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
     let mut folders = vec![include.to_owned()];
     let own = env::var_os("CPATH").unwrap_or_default();
     folders.extend(env::split_paths(&own).filter(|folder| !folder.as_os_str().is_empty()));
-    // The packages of a Python environment are beside its folder `torch`, which has `lib`.
+    // In a Python environment, the packages are next to the folder `torch`, which contains `lib`.
     let packages = lib.ancestors().nth(2).unwrap_or(Path::new("/")).join("nvidia");
     folders.extend(["cu13", "nccl"].map(|package| packages.join(package).join("include")));
     folders.push(packages.join("cu13/include/cccl"));
@@ -87,7 +87,7 @@ fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
     needed.into_iter().map(folder_of).collect()
 }
 
-/// Whether clippy runs this script. Cargo keeps what clippy builds apart, and clippy links nothing.
+/// Whether clippy runs this script. It links nothing, and cargo keeps its build output separate.
 fn is_clippy() -> bool {
     let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
     wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))

@@ -13,7 +13,7 @@ use crate::moment::Moment;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 
-/// Any error, boxed. Hooks can return any error that converts into it.
+/// A boxed error of any type. Hooks can return any error that converts into it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A `Result` whose error type defaults to the trainer's [`Error`].
@@ -44,15 +44,15 @@ pub enum Error {
     /// The trainer was used incorrectly.
     #[error("{0}")]
     Usage(Box<String>),
-    /// A file could not be read or written, or its content is not valid.
+    /// A file could not be read or written, or its content was invalid.
     #[error(transparent)]
     File(Box<FileError>),
     /// libtorch returned an error.
     #[error("{}", without_backtrace(.0))]
     Torch(Box<TchError>),
-    /// Code that the trainer ran panicked. After `after_error` and `teardown` the panic resumes,
-    /// unless it came from a thread of a loader or from writing a checkpoint in the background or
-    /// at the end.
+    /// Code that the trainer ran panicked. The panic resumes after `after_error` and `teardown`,
+    /// unless it came from a loader thread or from a thread that wrote a checkpoint in the
+    /// background.
     #[error("{0}")]
     Panic(Box<String>),
     /// Any other error, from a task, a loader or a hook.
@@ -128,7 +128,7 @@ impl Error {
         }
     }
 
-    /// The list of cleanup errors; `None` for an error without a location.
+    /// Mutable access to the cleanup errors; `None` for an error without a location.
     pub(crate) fn cleanup_mut(&mut self) -> Option<&mut Vec<Error>> {
         match self {
             Error::Hook(error) => Some(&mut error.cleanup),
@@ -190,7 +190,7 @@ fn without_backtrace(error: &TchError) -> String {
 pub struct Location {
     /// The name of the point or operation.
     pub moment: &'static str,
-    /// The name of the [module](crate::modules), at a point or operation of one.
+    /// The name of the [module](crate::modules), if the point or operation belongs to one.
     pub module: Option<Arc<str>>,
     /// The name of the innermost custom operation or point within which the moment was reached, if
     /// any.
@@ -255,8 +255,8 @@ pub struct HookError {
     pub line: u32,
     /// The location in the run at which the hook failed.
     pub location: Location,
-    /// The error that the hook returned, the error of a value that it could not log, or the message
-    /// of its panic.
+    /// The error that the hook returned, the error for an invalid value that it logged, or the
+    /// message of its panic.
     pub source: BoxError,
     /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,
@@ -265,7 +265,7 @@ pub struct HookError {
 impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HookError { hook, file, line, location, source, cleanup } = self;
-        // A built-in hook is shown with the name of its type only.
+        // For a built-in hook, only the name of its type is shown.
         let path =
             ["trainer::hooks::", "trainer::loggers::"].iter().find_map(|prefix| hook.strip_prefix(prefix));
         match path.and_then(|path| path.rsplit("::").nth(1)) {
@@ -343,7 +343,7 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.source() // the text contains that of `source` itself
+        self.source.source() // `Display` already includes the message of `source`
     }
 }
 
@@ -365,7 +365,8 @@ pub enum CancelledBy {
 }
 
 impl CancelledBy {
-    /// The exit status that a shell reports for a program ended by this signal; otherwise 1.
+    /// Returns the exit status that a shell reports for a program ended by this signal, or 1 if the
+    /// cause was not a signal.
     #[must_use]
     pub fn exit_status(self) -> i32 {
         match self {
@@ -462,8 +463,8 @@ pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'
     nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }
 
-/// Returns "; did you mean `x`?" for the most similar candidate, or else "; there are" and
-/// the first three candidates.
+/// Returns "; did you mean `x`?" for the most similar candidate. If none is similar enough, returns
+/// "; there are" and the first three candidates.
 pub(crate) fn suggestion_among<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let mut candidates: Vec<&str> = candidates.into_iter().collect();
     candidates.dedup();
@@ -487,8 +488,8 @@ pub(crate) fn shortened(name: &str) -> String {
     }
 }
 
-/// Returns the message of a panic as `panicked: …`. If tch panicked on an error of libtorch, it is
-/// shortened to libtorch's own message.
+/// Returns the message of a panic as `panicked: …`. If tch panicked on a libtorch error, the
+/// message is shortened to libtorch's own.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     let text =
@@ -498,10 +499,10 @@ pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     format!("panicked: {}", said.split("\\nException raised from").next().unwrap_or(said))
 }
 
-/// Drops the payload of a panic that was caught. Its own destructor may panic; where this would
-/// abort the process or skip a cleanup, payloads are dropped here.
+/// Drops the payload of a caught panic, whose destructor may panic as well. Used wherever a second
+/// panic would abort the process or skip cleanup.
 pub(crate) fn discard_panic(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(second); // one of them must be the last
+        std::mem::forget(second); // dropping this payload could panic again
     }
 }

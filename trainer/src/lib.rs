@@ -1,9 +1,9 @@
 //! A training loop for `tch` in which everything around the loop is a hook.
 //!
-//! Annotate a function, and it is part of training: the linker collects it, across crates; the type
-//! of its context says when it runs, and the compiler checks that what it reads exists then;
-//! [`Trainer::describe_hooks`] shows exactly what will run. If you are new here, begin with
-//! [Getting started](guide::getting_started).
+//! Annotate a function, and it becomes part of training. The linker collects it, even from other
+//! crates. The type of its context determines when it runs, and the compiler checks that the values
+//! it reads exist at that time. [`Trainer::describe_hooks`] shows exactly what will run. If you are
+//! new here, begin with [Getting started](guide::getting_started).
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -54,22 +54,22 @@
 //! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point
 //!    before and after it, and hooks can wrap it. [`lifecycle!`](macro@lifecycle) declares more.
 //! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to the point
-//!    or operation in the type of its context. [`language`] is the reference.
-//! 3. [`Cx`] is the run as a hook sees it. A value that does not exist at a point cannot be read
-//!    there.
-//! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer), hooks with
-//!    state, and every hook that is linked into the program. It freezes the order of the hooks at
-//!    each point and in each phase in a table.
+//!    or operation that the type of the context names. [`language`] is the reference.
+//! 3. [`Cx`] is the run as a hook sees it. Reading a value at a point where it does not exist is a
+//!    compile error.
+//! 4. The [builder](TrainerBuilder) takes a [`Task`], an [optimizer](optim::Optimizer) and stateful
+//!    hooks, and adds every hook that is linked into the program. It then fixes the order of the
+//!    hooks at each point and in each phase in a table.
 //! 5. [`fit`](Trainer::fit), [`validate`](Trainer::validate), [`test`](Trainer::test) and
 //!    [`predict`](Trainer::predict) run the loop over a [loader](data::Loader).
 //!
 //! # Name the crates that hooks come from
 //!
-//! Rust does not link a crate that the program does not name. A program that only lists a crate of
-//! hooks in its `Cargo.toml` does not have its hooks: write `use that_crate as _;`, and
-//! [`require_crate`](TrainerBuilder::require_crate), which makes [`build`](TrainerBuilder::build)
-//! fail if they are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), on static
-//! libraries and on libraries that are loaded at run time.
+//! Rust does not link a crate that the program never names, so listing a crate of hooks in
+//! `Cargo.toml` is not enough: also write `use that_crate as _;`. Call
+//! [`require_crate`](TrainerBuilder::require_crate) to make [`build`](TrainerBuilder::build) fail
+//! if its hooks are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), including
+//! static libraries and libraries that are loaded at run time.
 //!
 //! # The guide
 //!
@@ -99,47 +99,47 @@
 //! trainer = "0.1"
 //! ```
 //!
-//! `tch` is re-exported by the [`prelude`], so a program does not list it. Its libtorch is not part
-//! of the crate. One of these provides it:
+//! The [`prelude`] re-exports `tch`, so a program does not list it as a dependency. libtorch itself
+//! is not part of the crate. Provide it in one of these ways:
 //!
 //! - `export LIBTORCH=<folder>`, the folder with the `include` and `lib` of libtorch 2.13.0;
-//! - `export LIBTORCH_USE_PYTORCH=1`, for the torch 2.13.0 of the `python3` on the path;
-//! - the feature `download-libtorch`, with which the build downloads it;
-//! - `make libtorch` in a copy of the repository, for the programs of its workspace.
+//! - `export LIBTORCH_USE_PYTORCH=1`, for the torch 2.13.0 of the `python3` on the `PATH`;
+//! - the feature `download-libtorch`, which makes the build download it;
+//! - `make libtorch` in a clone of the repository, for the programs in its workspace.
 //!
-//! A build that finds none ends with "Cannot find a libtorch install". A program that is started by
-//! its path, and not by cargo, finds the library through `LD_LIBRARY_PATH=$LIBTORCH/lib`, or
-//! through an rpath that its build script adds; it reads the folder from the environment variable
-//! `DEP_TRAINER_LIBTORCH_LIB`.
+//! A build that finds no libtorch fails with "Cannot find a libtorch install". A program that is
+//! started by its path rather than by cargo finds the library through
+//! `LD_LIBRARY_PATH=$LIBTORCH/lib`, or through an rpath that its build script adds. The build
+//! script reads the folder from the environment variable `DEP_TRAINER_LIBTORCH_LIB`.
 //!
 //! # Features
 //!
-//! None is on by default.
+//! No feature is enabled by default.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `cli` | [`cli`](guide::settings): the settings of a program from a file and the command line |
 //! | `csv` | rows of CSV files as [data](guide::data) |
-//! | `dashboard` | the hook `Dashboard`, which shows the run in the whole terminal |
+//! | `dashboard` | the hook `Dashboard`, which shows the run full-screen in the terminal |
 //! | `distributed` | training in [several processes](guide::distributed), with libtorch's c10d |
 //! | `doc-only` | builds without libtorch, for `cargo check` and `cargo doc` only |
 //! | `download-libtorch` | the download of libtorch by `tch`, during the build |
 //! | `image` | folders of images as [data](guide::data) |
 //! | `mlflow` | the logger `MlFlow`, for an MLflow server |
-//! | `nccl` | gradients of several GPUs through NCCL; needs the headers of CUDA and NCCL |
-//! | `nvml` | the monitor of NVIDIA GPUs, which needs their driver at run time |
+//! | `nccl` | averaging of gradients on GPUs through NCCL; needs the CUDA and NCCL headers |
+//! | `nvml` | the monitor of NVIDIA GPUs; needs the NVIDIA driver at run time |
 //! | `parquet` | parquet files as [data](guide::data); compiles zstd, in C |
 //! | `system` | the monitor of the process and the machine |
 //! | `tar` | tar files as [data](guide::data), in the layout of WebDataset |
-//! | `tracing` | [spans](guide::profiling) of the crate `tracing` for operations and hooks |
+//! | `tracing` | [spans](guide::profiling) for operations and hooks, through the crate `tracing` |
 //!
 //! # Compatibility
 //!
 //! - **Rust** 1.95 or newer, and a C++ compiler.
-//! - **libtorch** 2.13.0 exactly, through `tch` 0.26. `tch` is part of the public API: a release for
-//!   another version of it is a breaking one.
-//! - **Linux** on x86-64 is what the tests run on. [Compatibility](guide::compatibility) says what
-//!   is known about other systems.
+//! - **libtorch** 2.13.0 exactly, through `tch` 0.26. `tch` is part of the public API, so a release
+//!   for a different version of `tch` is a breaking release.
+//! - **Linux** on x86-64, the platform that the tests run on. See
+//!   [Compatibility](guide::compatibility) for other systems.
 //! - **NVIDIA GPUs** need a driver for CUDA 13: see [GPUs](guide::gpus).
 
 // docs.rs marks the items that need a feature.
@@ -154,7 +154,7 @@ mod training;
 
 pub mod checkpoint;
 pub mod data;
-// Without the feature, the connections of a `World` have no values.
+// Without the feature, the type of the connections of a `World` is uninhabited.
 #[cfg_attr(not(feature = "distributed"), allow(unreachable_code, unused_variables))]
 pub mod distributed;
 mod error;
@@ -272,7 +272,7 @@ pub use trainer_macros::hook;
 ///     Ok(())
 /// }
 ///
-/// /// A hook at `before_half_step`. In another crate: `#[hook]`.
+/// /// Prints the size of the batch; this hook can be in any crate.
 /// #[hook]
 /// fn print_size(cx: &Cx<BeforeHalfStep>) -> Result<()> {
 ///     println!("{:?}", cx.batch::<(Tensor, Tensor)>()?.0.size());
@@ -283,29 +283,30 @@ pub use trainer_macros::hook;
 ///
 /// A *moment* is an operation or a point.
 ///
-/// - **`within step { … }`** names the operation that the moments belong to: one of [`at`], or one
-///   of another custom lifecycle by its path, `within gan::Generator`. The moments can only be
-///   reached from within it, and [`describe_hooks`](Trainer::describe_hooks) lists them there. They
-///   have its phases and its unit of `every`, unless the declaration changes these (`in train`,
-///   `counts epochs`).
+/// - **`within step { … }`** names the operation that contains the moments: an operation in [`at`],
+///   or an operation of another custom lifecycle by its path, `within gan::Generator`. The moments
+///   can only be reached from within that operation, and
+///   [`describe_hooks`](Trainer::describe_hooks) lists them there. They inherit its phases and its
+///   unit for `every`, unless the declaration changes these (`in train`, `counts epochs`).
 /// - **`within step by MyTask { … }`** also names the task, or the hooks, that reach the moments.
-///   In a trainer without any of these, a hook at one of the moments is an error, because it would
-///   never fire.
-/// - **`: batch + loss`** declares what exists at a moment and at every moment within it, using the
-///   nouns of [`has`]. The moment can then only be reached from moments where these exist.
-/// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, **`point y`**
+///   In a trainer that has none of them, a hook at one of the moments is an error, because it would
+///   never run.
+/// - **`: batch + loss`** declares which values exist at a moment and at every moment within it,
+///   using the nouns of [`has`]. The moment can only be reached from moments where these values
+///   exist.
+/// - **`operation x`** declares the marker types `BeforeX`, `X` and `AfterX`, and **`point y`**
 ///   declares `Y`. **`point sampled(Samples)`** declares a point that is fired with a value, its
-///   [payload](moment::HasPayload). Other declarations name them by the module `at` next to this
-///   one. **`again pred;`** states that a moment declared elsewhere also runs at this position in
-///   the tree.
+///   [payload](moment::HasPayload). Other declarations refer to these moments through the module
+///   `at`, which the macro creates next to the declaration. **`again pred;`** states that a moment
+///   declared elsewhere also runs at this position in the tree.
 /// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
-///   the moments. `HasFake` is the trait that bounds the methods that read the value. The compiler
-///   messages are like those for the trainer's own traits.
-/// - **`crate = my_framework::trainer;`** must come first, and is for crates that reach `trainer`
-///   by another path.
+///   the moments. `HasFake` is the trait bound for methods that read the value. Its compiler
+///   messages are like those of the trainer's own traits.
+/// - **`crate = my_framework::trainer;`** is for crates that access `trainer` through a different
+///   path. It must come first.
 ///
-/// The declaration goes into a module, not into a function. Because it creates a module `at` next
-/// to it, a module that contains `use trainer::at;` needs a separate module for the declaration.
+/// The declaration must be in a module, not in a function. It creates a module `at` next to itself,
+/// so a module that contains `use trainer::at;` needs a separate module for the declaration.
 ///
 /// A hook runs a custom operation with [`Cx::run`] and fires a custom point with [`Cx::fire`] or
 /// [`Cx::fire_with`]. A task uses [`TrainStep::run`], [`TrainStep::fire`] and
@@ -348,7 +349,7 @@ pub mod __private {
         O::index
     }
 
-    /// The paths of the types with hooks of this crate, as they are shown. Used by tests.
+    /// Returns the displayed paths of all hook types in this crate. Used by tests.
     #[must_use]
     pub fn paths_of_hooks() -> Vec<String> {
         let own = inventory::iter::<HookImpl>().map(|block| &block.origin);

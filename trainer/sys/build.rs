@@ -1,4 +1,4 @@
-//! Compiles the C++ functions, and lets programs that cargo runs find libtorch.
+//! Compiles the C++ functions, and lets programs find libtorch when cargo runs them.
 
 #![allow(
     clippy::disallowed_macros,
@@ -37,7 +37,7 @@ fn main() {
     if let Err(error) = link_into_out_dir(&lib) {
         println!("cargo::warning=could not link {} into the build folder: {error}", lib.display());
     }
-    // For the build scripts of `trainer` and `trainer-c10d-sys`.
+    // The build scripts of `trainer` and `trainer-c10d-sys` read this.
     let headers = env::current_dir().expect("cargo sets the current folder").join("cpp");
     println!("cargo::metadata=headers={}", headers.display());
     println!("cargo::metadata=libtorch_include={}", include.display());
@@ -59,7 +59,7 @@ fn link_into_out_dir(lib: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether clippy runs this script. Cargo keeps what clippy builds apart, and clippy links nothing.
+/// Whether clippy runs this script. It links nothing, and cargo keeps its build output separate.
 fn is_clippy() -> bool {
     let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
     wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))

@@ -27,8 +27,8 @@ pub fn log_fake_accuracy(cx: &Cx<AfterGeneratorStep>) -> Result<()> {
 }
 
 /// Observes the generated samples of all processes together, because all processes must make the
-/// same decision. It does not wrap `discriminator_step` itself: a hook value is borrowed while
-/// one of its hooks runs, and `after_pred` fires within that operation.
+/// same decision. It cannot wrap `discriminator_step` itself: a hook value is borrowed while one of
+/// its hooks runs, and `after_pred` fires within that operation.
 #[derive(Debug, Default)]
 pub struct Watch {
     fake_accuracy: f64,
@@ -58,8 +58,8 @@ impl Watch {
     }
 }
 
-/// Checkpoints contain both values, because they decide whether the discriminator trains and what
-/// is logged.
+/// Saves both values in checkpoints, because they determine whether the discriminator trains and
+/// what is logged.
 impl State for Watch {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();

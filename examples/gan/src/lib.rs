@@ -7,7 +7,7 @@ use trainer::prelude::*;
 /// The number of random values from which the generator makes a sample.
 const LATENT: i64 = 16;
 
-/// The discriminator's target for real samples, below 1: one-sided label smoothing.
+/// The discriminator's target for real samples: less than 1, for one-sided label smoothing.
 const SMOOTHED: f64 = 0.9;
 
 trainer::lifecycle! {
@@ -35,7 +35,7 @@ trainer::lifecycle! {
 /// A generator and a discriminator, both MLPs. A batch is a tensor of real samples, one per row,
 /// with values from 0 to 1.
 ///
-/// It trains with two optimizers, one for the part `generator` and one for `discriminator`.
+/// It is trained with two optimizers, one for the part `generator` and one for `discriminator`.
 #[derive(Debug)]
 pub struct Gan {
     vars: nn::VarStore,
@@ -53,7 +53,7 @@ pub struct Fakes {
 }
 
 impl Gan {
-    /// Creates both networks, for samples of `values` numbers.
+    /// Creates both networks for samples of `values` numbers.
     #[must_use]
     pub fn new(vars: nn::VarStore, values: i64) -> Self {
         let generator = generator(&(vars.root() / "generator"), values);
@@ -86,8 +86,8 @@ impl Task for Gan {
         Ok(Fakes { logits: self.discriminate(&samples, mode), samples })
     }
 
-    /// The energy distance between the generated and the real samples, for evaluation. It is large
-    /// if the generated samples do not resemble real ones, or if they all look the same.
+    /// Returns the energy distance between the generated and the real samples, for evaluation. It
+    /// is large if the generated samples do not resemble real ones, or if they all look the same.
     fn loss(&mut self, fakes: &Fakes, real: &Tensor) -> Result<Tensor> {
         Ok(energy_distance(&fakes.samples, real))
     }
@@ -144,18 +144,19 @@ fn discriminator(root: &nn::Path<'_>, values: i64) -> nn::SequentialT {
         .add(nn::linear(root / "fc3", 128, 1, Default::default()))
 }
 
-/// The mean binary cross-entropy of logits that all have the same target.
+/// Returns the mean binary cross-entropy of logits that all have the same target.
 fn cross_entropy(logits: &Tensor, target: f64) -> Tensor {
     let targets = logits.full_like(target);
     logits.binary_cross_entropy_with_logits::<Tensor>(&targets, None, None, Reduction::Mean)
 }
 
-/// The energy distance between two sets of samples (Székely and Rizzo, 2013): 0 if they are equal.
+/// Returns the energy distance between two sets of samples (Székely and Rizzo, 2013). It is 0 if
+/// the sets are equal.
 fn energy_distance(one: &Tensor, other: &Tensor) -> Tensor {
     mean_distance(one, other) * 2.0 - mean_distance(one, one) - mean_distance(other, other)
 }
 
-/// The mean distance between a sample of one set and a sample of the other.
+/// Returns the mean distance between a sample of one set and a sample of the other.
 pub fn mean_distance(one: &Tensor, other: &Tensor) -> Tensor {
     Tensor::cdist(one, other, 2.0, None).mean(Kind::Float)
 }

@@ -1,4 +1,4 @@
-//! BERT (Devlin et al., 2018), with the names of `BertForMaskedLM` and
+//! BERT (Devlin et al., 2018), with the variable names of `BertForMaskedLM` and
 //! `BertForSequenceClassification`.
 
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::layers::{
     attention_mask, embedding, join_heads, layer_norm, layers, linear, normal, positions, split_heads,
 };
 
-/// The configuration of a BERT, with the names of its `config.json`. The default is
+/// The configuration of a BERT, whose fields are named as in `config.json`. The default is
 /// [`base`](BertConfig::base).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
@@ -26,31 +26,31 @@ pub struct BertConfig {
     pub hidden_size: i64,
     /// The number of layers.
     pub num_hidden_layers: i64,
-    /// The number of attention heads of each layer, which divides the width.
+    /// The number of attention heads of each layer. It must divide the width.
     pub num_attention_heads: i64,
-    /// The width inside of each layer's MLP.
+    /// The width inside each layer's MLP.
     pub intermediate_size: i64,
     /// The activation function of each layer's MLP.
     pub hidden_act: Activation,
-    /// Dropout of the embeddings, and at the end of each residual branch.
+    /// The dropout probability of the embeddings, and at the end of each residual branch.
     pub hidden_dropout_prob: f64,
-    /// Dropout of the attention weights.
+    /// The dropout probability of the attention weights.
     pub attention_probs_dropout_prob: f64,
-    /// Dropout before the classifier; `None` is `hidden_dropout_prob`.
+    /// The dropout probability before the classifier; `None` means `hidden_dropout_prob`.
     pub classifier_dropout: Option<f64>,
-    /// The longest sequence, in tokens.
+    /// The maximum length of a sequence, in tokens.
     pub max_position_embeddings: i64,
-    /// The number of types of segments, such as the two sentences of a pair.
+    /// The number of segment types, for example 2 for the two sentences of a pair.
     pub type_vocab_size: i64,
     /// The ε of each layer norm.
     pub layer_norm_eps: f64,
-    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest
-    /// for a model whose weights are loaded.
+    /// The standard deviation of the initial weights. With 0, all of them are 0, which is the
+    /// fastest option for a model whose weights are then loaded.
     pub initializer_range: f64,
-    /// The token of padding, whose embedding is 0 at first and is not trained; `None` has no such
-    /// token.
+    /// The padding token, whose embedding starts at 0 and is not trained. `None` means that there
+    /// is no such token.
     pub pad_token_id: Option<i64>,
-    /// The number of classes of a classifier: in a file, the number of names in `id2label`.
+    /// The number of classes of a classifier. In a file, this is the number of names in `id2label`.
     pub num_labels: i64,
 }
 
@@ -89,7 +89,7 @@ impl BertConfig {
         }
     }
 
-    /// Sets the number of classes.
+    /// Sets the number of classes of a classifier.
     #[must_use]
     pub fn classes(self, classes: i64) -> Self {
         BertConfig { num_labels: classes, ..self }
@@ -110,8 +110,8 @@ impl BertConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, belongs to another kind of model, or needs
-    /// something that these models do not have.
+    /// Returns an error if the file cannot be read, belongs to a different kind of model, or needs
+    /// a feature that these models do not have.
     pub fn from_json(path: impl AsRef<Path>) -> Result<Self> {
         let fixed = [
             ("add_cross_attention", false.into()),
@@ -162,15 +162,15 @@ impl Default for BertConfig {
     }
 }
 
-/// The sequences that a BERT reads. The token ids are `[batch, time]`; everything else is optional.
+/// The input of a BERT. Only the token IDs, `[batch, time]`, are required.
 #[derive(Debug, Batch)]
 pub struct Text {
-    /// The token ids, `[batch, time]`.
+    /// The token IDs, `[batch, time]`.
     pub ids: Tensor,
-    /// Which tokens may be attended to: `[batch, time]`, 0 in padding, or `[batch, 1, time, time]`
-    /// for packed sequences. Defaults to all.
+    /// The tokens that may be attended to: `[batch, time]`, with 0 for padding, or
+    /// `[batch, 1, time, time]` for packed sequences. Defaults to all tokens.
     pub mask: Option<Tensor>,
-    /// The types of the tokens' segments, `[batch, time]`: 0 in the first sentence of a pair, 1 in
+    /// The segment types of the tokens, `[batch, time]`: 0 in the first sentence of a pair, 1 in
     /// the second. Defaults to 0.
     pub types: Option<Tensor>,
     /// The positions of the tokens in their sequences, `[batch, time]`. Defaults to `0..time`.
@@ -178,7 +178,7 @@ pub struct Text {
 }
 
 impl From<Tensor> for Text {
-    /// Sequences of token ids, without padding.
+    /// Creates the input from sequences of token IDs without padding.
     fn from(ids: Tensor) -> Self {
         Text { ids, mask: None, types: None, positions: None }
     }
@@ -365,8 +365,8 @@ impl Encoder {
     }
 }
 
-/// Maps a name in a published file to a name in the models here: the prefix `bert.`, and names from
-/// the first implementation.
+/// Maps a name in a published file to the name of the variable here: adds the prefix `bert.` where
+/// it is missing, and replaces names of the first implementation.
 fn current_name(name: &str) -> String {
     let name = match name.rsplit_once('.') {
         Some((path, "gamma")) => format!("{path}.weight"),
@@ -380,18 +380,18 @@ fn current_name(name: &str) -> String {
     }
 }
 
-/// BERT that predicts the tokens which were replaced by `[MASK]`. As a [`ModuleT`], it maps token
-/// ids `[batch, time]` to logits `[batch, time, vocab_size]`.
+/// A BERT that predicts the tokens that were replaced by `[MASK]`. As a [`ModuleT`], it maps token
+/// IDs `[batch, time]` to logits `[batch, time, vocab_size]`.
 ///
-/// Its variables have the names of `transformers`' `BertForMaskedLM`, such as
-/// `bert.encoder.layer.0.attention.self.query.weight`; the output layer uses the weights of the
-/// embedding. Its modules have the names of these variables: `bert.embeddings`, the layers
+/// Its variables have the names of `BertForMaskedLM` in `transformers`, such as
+/// `bert.encoder.layer.0.attention.self.query.weight`. The output layer uses the weights of the
+/// embedding. Its modules are named like these variables: `bert.embeddings`, the layers
 /// `bert.encoder.layer.0` …, each with `attention` (`attention.self.query`, `key`, `value`,
 /// `attention.output`), `intermediate.dense` and `output`, then `cls.predictions.transform` and
 /// `cls.predictions.decoder`.
 ///
 /// The loss is [`loss::cross_entropy`](crate::loss::cross_entropy), with labels that are
-/// [`IGNORED`](crate::loss::IGNORED) where no token was replaced.
+/// [`IGNORED`](crate::loss::IGNORED) for tokens that were not replaced.
 #[derive(Debug)]
 pub struct BertMaskedLm {
     bert: Encoder,
@@ -408,8 +408,8 @@ impl BertMaskedLm {
     ///
     /// # Panics
     ///
-    /// Panics if a size of the configuration is not positive, if the heads do not divide the width,
-    /// or if a dropout probability is not in `0..1`.
+    /// Panics if a size of the configuration is not positive, if the number of heads does not
+    /// divide the width, or if a dropout probability is not in `0..1`.
     #[must_use]
     pub fn new(path: &nn::Path<'_>, config: &BertConfig) -> Self {
         let bert = Encoder::new(&(path / "bert"), config);
@@ -426,17 +426,17 @@ impl BertMaskedLm {
         }
     }
 
-    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
-    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, bert.layers())`.
+    /// Returns the patterns of the layers' parameters, from the first layer to the last, for
+    /// layer-wise learning rates: `AdamW::new(1e-4).layer_decay(0.75, bert.layers())`.
     #[must_use]
     pub fn layers(&self) -> Vec<String> {
         self.bert.layers("cls.*")
     }
 
-    /// Options that load a published BERT into one at the root of a `VarStore`: without its pooler
-    /// and the classifier of sentence pairs, with names of older files (`LayerNorm.gamma`), copies
-    /// of tied weights, and files without the prefix `bert.`. Such files have no
-    /// `cls.predictions.*`: they need `.partial(true)`.
+    /// Returns options that load the file of a published BERT into a model at the root of a
+    /// `VarStore`. They skip the pooler, the classifier of sentence pairs and copies of tied
+    /// weights, and accept names of older files (`LayerNorm.gamma`) and files without the prefix
+    /// `bert.`. Such files have no `cls.predictions.*`, and therefore need `.partial(true)`.
     #[must_use]
     pub fn published() -> LoadWeights<'static> {
         LoadWeights::new().rename(|name| {
@@ -469,11 +469,11 @@ impl ModuleT for BertMaskedLm {
     }
 }
 
-/// BERT that classifies sequences, or pairs of them. As a [`ModuleT`], it maps token ids
+/// A BERT that classifies sequences or pairs of sequences. As a [`ModuleT`], it maps token IDs
 /// `[batch, time]` to logits `[batch, num_labels]`.
 ///
-/// Its variables have the names of `transformers`' `BertForSequenceClassification`. Its modules are
-/// those of [`BertMaskedLm`], with `bert.pooler` and `classifier` in place of `cls.*`.
+/// Its variables have the names of `BertForSequenceClassification` in `transformers`. Its modules
+/// are those of [`BertMaskedLm`], with `bert.pooler` and `classifier` instead of `cls.*`.
 ///
 /// ```
 /// use models::bert::{BertClassifier, BertConfig, Text};
@@ -501,8 +501,8 @@ impl BertClassifier {
     ///
     /// # Panics
     ///
-    /// Panics if a size of the configuration is not positive, if the heads do not divide the width,
-    /// or if a dropout probability is not in `0..1`.
+    /// Panics if a size of the configuration is not positive, if the number of heads does not
+    /// divide the width, or if a dropout probability is not in `0..1`.
     #[must_use]
     pub fn new(path: &nn::Path<'_>, config: &BertConfig) -> Self {
         let bert = Encoder::new(&(path / "bert"), config);
@@ -516,17 +516,17 @@ impl BertClassifier {
         }
     }
 
-    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
-    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, bert.layers())`.
+    /// Returns the patterns of the layers' parameters, from the first layer to the last, for
+    /// layer-wise learning rates: `AdamW::new(1e-4).layer_decay(0.75, bert.layers())`.
     #[must_use]
     pub fn layers(&self) -> Vec<String> {
         self.bert.layers("classifier.*")
     }
 
-    /// Options that load a published classifier into one at the root of a `VarStore`: files with
-    /// and without the prefix `bert.`, and with names of older files (`LayerNorm.gamma`). A
-    /// published language model has no classifier, and needs `.partial(true)`: the report then
-    /// lists it as missing.
+    /// Returns options that load the file of a published classifier into a model at the root of a
+    /// `VarStore`. They accept files with and without the prefix `bert.`, and names of older files
+    /// (`LayerNorm.gamma`). A published language model has no classifier, and therefore needs
+    /// `.partial(true)`: the report then lists the classifier as missing.
     #[must_use]
     pub fn published() -> LoadWeights<'static> {
         LoadWeights::new().rename(|name| {

@@ -6,14 +6,14 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use trainer::prelude::*;
 
-/// Reads the configuration of a model from the `config.json` beside its weights.
+/// Reads the configuration of a model from the `config.json` next to its weights.
 ///
-/// `fixed` lists settings that the model supports with one value only, which is also their default.
+/// `fixed` lists settings for which the model supports only one value, which is also their default.
 ///
 /// # Errors
 ///
-/// Returns an error that names the file if it cannot be read, belongs to another kind of model, or
-/// needs something that the model does not have.
+/// Returns an error that names the file if it cannot be read, belongs to a different kind of model,
+/// or needs a feature that the model does not have.
 pub(crate) fn read<C: DeserializeOwned>(
     path: &Path,
     kind: &str,
@@ -43,7 +43,7 @@ pub(crate) fn read<C: DeserializeOwned>(
     Ok(config)
 }
 
-/// Checks that numbers are positive, and that the heads divide the width.
+/// Checks that these sizes are positive, and that the number of heads divides the width.
 pub(crate) fn check_sizes(sizes: &[(&str, i64)], width: i64, heads: i64) -> Result<()> {
     for (name, size) in sizes {
         if *size < 1 {
@@ -58,7 +58,7 @@ pub(crate) fn check_sizes(sizes: &[(&str, i64)], width: i64, heads: i64) -> Resu
     Ok(())
 }
 
-/// Checks that dropout probabilities are from 0 up to, but not including, 1.
+/// Checks that dropout probabilities are at least 0 and less than 1.
 pub(crate) fn check_dropout(probabilities: &[(&str, f64)]) -> Result<()> {
     for (name, probability) in probabilities {
         if !(0.0..1.0).contains(probability) {

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use trainer::prelude::*;
 
-/// The names under which weights are published, in the order in which they are looked for.
+/// The file names under which weights are published, in search order.
 pub(crate) const WEIGHTS: [&str; 2] = ["model.safetensors", "pytorch_model.bin"];
 
-/// The name of the configuration.
+/// The file name of the configuration.
 pub(crate) const CONFIG: &str = "config.json";
 
 /// The files of a published model, in a folder or from the hub (feature `hub`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The configuration, such as for [`Gpt2Config::from_json`](crate::Gpt2Config::from_json).
+    /// The configuration, such as [`Gpt2Config::from_json`](crate::Gpt2Config::from_json) reads.
     pub config: PathBuf,
     /// The weights, for [`Trainer::load_weights`].
     pub weights: PathBuf,
@@ -21,7 +21,7 @@ pub struct Files {
 
 impl Files {
     /// Returns the files in a folder: `config.json`, and `model.safetensors` or else
-    /// `pytorch_model.bin`. This is how a program uses weights without a network.
+    /// `pytorch_model.bin`. No network is needed.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Writing text with a [`Gpt2`].
+//! Generating text with a [`Gpt2`].
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -6,7 +6,7 @@ use trainer::prelude::*;
 
 use crate::gpt2::{Cache, Gpt2};
 
-/// How a text is continued: greedily, that is with the most likely token, unless
+/// How a text is continued: greedily, with the most likely token each time, unless
 /// [`sample`](Generate::sample) is called.
 #[derive(Clone, Debug)]
 pub struct Generate {
@@ -17,13 +17,14 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// Generates this number of tokens.
+    /// Creates options that generate this number of tokens.
     #[must_use]
     pub fn new(tokens: i64) -> Self {
         Generate { tokens, stop: None, sampling: None, cache: true }
     }
 
-    /// Ends a text before this token. By default, a text does not end early.
+    /// Ends a text when this token is generated; the token itself is not included. By default,
+    /// texts do not end early.
     #[must_use]
     pub fn stop(mut self, token: i64) -> Self {
         self.stop = Some(token);
@@ -37,7 +38,7 @@ impl Generate {
         self
     }
 
-    /// Whether the keys and values of earlier tokens are kept. Otherwise the whole text is read
+    /// Whether to cache the keys and values of earlier tokens. Otherwise, the entire text is read
     /// again for each token. Defaults to `true`.
     #[must_use]
     pub fn cache(mut self, cache: bool) -> Self {
@@ -46,8 +47,8 @@ impl Generate {
     }
 }
 
-/// How tokens are drawn. The same seed gives the same texts: it draws from random numbers of its
-/// own, and leaves those of libtorch, and so a run that trains, as they are.
+/// How tokens are drawn. The same seed yields the same texts. Drawing uses a separate random number
+/// generator and leaves that of libtorch unchanged, so it does not affect a run that trains.
 ///
 /// As in `transformers`, the temperature is applied first, then `top_k`, then `top_p`.
 ///
@@ -123,12 +124,13 @@ impl Sampling {
         Ok(())
     }
 
-    /// Returns the tokens that can be drawn and their probabilities, which add up to about 1 before
-    /// those beyond `top_k` and `top_p` are removed: the most likely token is the first.
+    /// Returns the tokens that can be drawn, most likely first, and their probabilities. These are
+    /// normalized over the `top_k` tokens before `top_p` removes some, so they may add up to less
+    /// than 1.
     fn candidates(&self, logits: &[f64]) -> Vec<(usize, f64)> {
         let mut candidates: Vec<_> =
             logits.iter().map(|logit| logit / self.temperature).enumerate().collect();
-        // Tokens that are equally likely keep their order, so that the result is always the same.
+        // Equally likely tokens keep their order, so that the result is deterministic.
         candidates.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         candidates.truncate(self.top_k.unwrap_or(usize::MAX));
         let largest = candidates[0].1;
@@ -160,14 +162,14 @@ impl Sampling {
                 return *token;
             }
         }
-        candidates[candidates.len() - 1].0 // the sum was rounded
+        candidates[candidates.len() - 1].0 // reached only because of rounding
     }
 }
 
 impl Gpt2 {
-    /// Continues texts. `prompts` are their token ids, `[batch, time]`, all of the same length.
-    /// Returns the new tokens of each text, without the token at which it stops. What is drawn for
-    /// a text depends on its row and the seed, not on the other texts.
+    /// Continues texts. `prompts` contains their token IDs, `[batch, time]`, all of the same
+    /// length. Returns the new tokens of each text, without the stop token. What is drawn for a
+    /// text depends on its row and the seed, not on the other texts.
     ///
     /// ```
     /// use models::generate::{Generate, Sampling};
@@ -187,8 +189,8 @@ impl Gpt2 {
     ///
     /// # Errors
     ///
-    /// Returns an error if a prompt is empty, if the text would become longer than the positions of
-    /// the model, if a token is not in the vocabulary, or if a logit is NaN.
+    /// Returns an error if a prompt is empty, if a text would become longer than `n_positions`, if
+    /// a token is not in the vocabulary, or if a logit is NaN.
     pub fn generate(&self, prompts: &Tensor, how: &Generate) -> Result<Vec<Vec<i64>>> {
         tch::no_grad(|| self.continued(prompts, how))
     }
@@ -266,7 +268,7 @@ impl Gpt2 {
             return Err(Error::msg(format!("`Generate::new({new})`: expected at least 0")));
         }
         let positions = self.config().n_positions;
-        // The last token is not read.
+        // The model never reads the last generated token.
         if time + new - 1 > positions {
             return Err(Error::msg(format!(
                 "a prompt of {time} tokens and {new} new ones do not fit into the {positions} positions of the model: \
@@ -285,7 +287,7 @@ impl Gpt2 {
     }
 }
 
-/// Returns the index of the largest number, the first of equal ones.
+/// Returns the index of the largest number. If several are equal, returns the first.
 fn largest(numbers: &[f64]) -> usize {
     let mut largest = 0;
     for (nth, number) in numbers.iter().enumerate() {
@@ -300,7 +302,7 @@ fn largest(numbers: &[f64]) -> usize {
 mod tests {
     use super::*;
 
-    /// The logarithms of probabilities, whose softmax they are.
+    /// Returns logits whose softmax is these probabilities.
     fn logits(probabilities: &[f64]) -> Vec<f64> {
         probabilities.iter().map(|probability| probability.ln() + 3.0).collect()
     }
@@ -318,7 +320,7 @@ mod tests {
         assert_eq!(tokens(all.clone().top_p(0.39)), [1]);
         assert_eq!(tokens(all.clone().top_p(0.41)), [1, 3]);
         assert_eq!(tokens(all.clone().top_p(0.001)), [1], "one token always remains");
-        // Of the two that `top_k` leaves, the first has 4/7 of the probability.
+        // Of the two tokens that `top_k` leaves, the first has a probability of 4/7.
         assert_eq!(tokens(all.clone().top_k(2).top_p(0.57)), [1]);
         assert_eq!(tokens(all.clone().top_k(2).top_p(0.58)), [1, 3]);
         // At a low temperature, the most likely token has nearly all of the probability.

@@ -1,4 +1,4 @@
-//! GPT-2 (Radford et al., 2019), with the names of `GPT2LMHeadModel`.
+//! GPT-2 (Radford et al., 2019), with the variable names of `GPT2LMHeadModel`.
 
 use std::path::Path;
 
@@ -14,35 +14,35 @@ use crate::layers::{
     attention_mask, embedding, join_heads, layer_norm, layers, normal, positions, split_heads,
 };
 
-/// The configuration of a GPT-2, with the names of its `config.json`. The default is
+/// The configuration of a GPT-2, whose fields are named as in `config.json`. The default is
 /// [`small`](Gpt2Config::small).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Gpt2Config {
     /// The number of different tokens.
     pub vocab_size: i64,
-    /// The longest sequence, in tokens.
+    /// The maximum length of a sequence, in tokens.
     pub n_positions: i64,
     /// The width of the hidden states.
     pub n_embd: i64,
     /// The number of blocks.
     pub n_layer: i64,
-    /// The number of attention heads of each block, which divides the width.
+    /// The number of attention heads of each block. It must divide the width.
     pub n_head: i64,
-    /// The width inside of each block's MLP; `None` is four times `n_embd`.
+    /// The width inside each block's MLP; `None` means four times `n_embd`.
     pub n_inner: Option<i64>,
     /// The activation function of each block's MLP.
     pub activation_function: Activation,
-    /// Dropout at the end of each residual branch.
+    /// The dropout probability at the end of each residual branch.
     pub resid_pdrop: f64,
-    /// Dropout of the embeddings.
+    /// The dropout probability of the embeddings.
     pub embd_pdrop: f64,
-    /// Dropout of the attention weights.
+    /// The dropout probability of the attention weights.
     pub attn_pdrop: f64,
     /// The ε of each layer norm.
     pub layer_norm_epsilon: f64,
-    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest
-    /// for a model whose weights are loaded.
+    /// The standard deviation of the initial weights. With 0, all of them are 0, which is the
+    /// fastest option for a model whose weights are then loaded.
     pub initializer_range: f64,
 }
 
@@ -100,8 +100,8 @@ impl Gpt2Config {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, belongs to another kind of model, or needs
-    /// something that [`Gpt2`] does not have.
+    /// Returns an error if the file cannot be read, belongs to a different kind of model, or needs
+    /// a feature that [`Gpt2`] does not have.
     pub fn from_json(path: impl AsRef<Path>) -> Result<Self> {
         let fixed = [
             ("add_cross_attention", false.into()),
@@ -136,7 +136,7 @@ impl Default for Gpt2Config {
     }
 }
 
-/// A linear layer whose weight is `[inputs, outputs]`: the `Conv1D` of `transformers`.
+/// A linear layer whose weight has the shape `[inputs, outputs]`, like `Conv1D` in `transformers`.
 #[derive(Debug)]
 pub struct Conv1d {
     /// The weight, `[inputs, outputs]`.
@@ -174,20 +174,20 @@ impl Cache {
         Cache::default()
     }
 
-    /// The number of tokens in the cache.
+    /// Returns the number of tokens in the cache.
     #[must_use]
     pub fn time(&self) -> i64 {
         self.blocks.first().and_then(Option::as_ref).map_or(0, |(keys, _)| keys.size()[2])
     }
 }
 
-/// Which tokens each token attends to.
+/// The tokens that a token attends to.
 enum Attended {
-    /// Itself and those before it.
+    /// Itself and earlier tokens.
     Causal,
-    /// All.
+    /// All tokens.
     All,
-    /// Those that are `true` in a mask which broadcasts to `[batch, heads, new, time]`.
+    /// Tokens that are `true` in a mask that broadcasts to `[batch, heads, new, time]`.
     Masked(Tensor),
 }
 
@@ -215,7 +215,7 @@ impl Attention {
         }
     }
 
-    /// `[batch, time, width]` to the same. Adds the keys and values to the cache, if there is one.
+    /// Maps `[batch, time, width]` to the same shape. Adds keys and values to the cache, if any.
     fn forward(
         &self,
         xs: &Tensor,
@@ -312,18 +312,19 @@ impl Block {
     }
 }
 
-/// The initial weights at the end of a residual branch are smaller, by the root of the number of
-/// branches (Radford et al., 2019, section 2.3).
+/// Returns the standard deviation of the initial weights at the end of a residual branch: that of
+/// other weights, divided by the square root of the number of branches (Radford et al., 2019,
+/// section 2.3).
 fn residual_stdev(config: &Gpt2Config) -> f64 {
     config.initializer_range / (2.0 * config.n_layer as f64).sqrt()
 }
 
-/// GPT-2: predicts each token of a text from those before it. As a [`ModuleT`], it maps token ids
-/// `[batch, time]` to logits `[batch, time, vocab_size]`.
+/// A GPT-2, which predicts each token of a text from the previous tokens. As a [`ModuleT`], it maps
+/// token IDs `[batch, time]` to logits `[batch, time, vocab_size]`.
 ///
-/// Its variables have the names of `transformers`' `GPT2LMHeadModel`, such as
-/// `transformer.h.0.attn.c_attn.weight`; the output layer has no weights of its own, but uses those
-/// of the embedding `transformer.wte`. Its modules have the names of these variables:
+/// Its variables have the names of `GPT2LMHeadModel` in `transformers`, such as
+/// `transformer.h.0.attn.c_attn.weight`. The output layer has no weights of its own; it uses those
+/// of the embedding `transformer.wte`. Its modules are named like these variables:
 /// `transformer.wte`, `transformer.wpe`, `transformer.drop`, the blocks `transformer.h.0` …, each
 /// with `ln_1`, `attn` (`c_attn`, `c_proj`), `ln_2` and `mlp` (`c_fc`, `c_proj`), then
 /// `transformer.ln_f` and `lm_head`.
@@ -358,8 +359,8 @@ impl Gpt2 {
     ///
     /// # Panics
     ///
-    /// Panics if a size of the configuration is not positive, if the heads do not divide the width,
-    /// or if a dropout probability is not in `0..1`.
+    /// Panics if a size of the configuration is not positive, if the number of heads does not
+    /// divide the width, or if a dropout probability is not in `0..1`.
     #[must_use]
     pub fn new(path: &nn::Path<'_>, config: &Gpt2Config) -> Self {
         if let Err(error) = config.check() {
@@ -378,27 +379,28 @@ impl Gpt2 {
         }
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     #[must_use]
     pub fn config(&self) -> &Gpt2Config {
         &self.config
     }
 
-    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
-    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, gpt2.layers())`.
+    /// Returns the patterns of the layers' parameters, from the first layer to the last, for
+    /// layer-wise learning rates: `AdamW::new(1e-4).layer_decay(0.75, gpt2.layers())`.
     #[must_use]
     pub fn layers(&self) -> Vec<String> {
         layers("transformer.w?e.*", "transformer.h", self.blocks.len(), "transformer.ln_f.*")
     }
 
-    /// The device of the weights.
+    /// Returns the device of the weights.
     pub(crate) fn device(&self) -> Device {
         self.wte.ws.device()
     }
 
-    /// Options that load a published GPT-2 into one at the root of a `VarStore`: files with and
-    /// without the prefix `transformer.`, with a copy of the tied output layer, and with the masks
-    /// that older versions of `transformers` saved as buffers (`attn.bias`, `attn.masked_bias`).
+    /// Returns options that load the file of a published GPT-2 into a model at the root of a
+    /// `VarStore`. They accept files with and without the prefix `transformer.`, and skip a copy of
+    /// the tied output layer and the masks that older versions of `transformers` saved as buffers
+    /// (`attn.bias`, `attn.masked_bias`).
     #[must_use]
     pub fn published() -> LoadWeights<'static> {
         LoadWeights::new().rename(|name| {
@@ -412,12 +414,13 @@ impl Gpt2 {
         })
     }
 
-    /// Returns the logits `[batch, time, vocab_size]` for token ids `[batch, time]`.
+    /// Returns the logits `[batch, time, vocab_size]` for token IDs `[batch, time]`.
     ///
-    /// `positions`, `[batch, time]` or `[1, time]`, are those of the tokens in their sequences, and
-    /// default to `0..time`. `mask` says which tokens may be attended to, besides that no token
-    /// attends to a later one: `[batch, time]` for padding, or `[batch, 1, time, time]` for packed
-    /// sequences, as booleans or as numbers that are not 0.
+    /// `positions`, `[batch, time]` or `[1, time]`, contains the positions of the tokens in their
+    /// sequences. It defaults to `0..time`. No token attends to a later one; `mask` further
+    /// restricts which tokens may be attended to. It is `[batch, time]` for padding or
+    /// `[batch, 1, time, time]` for packed sequences, and consists of booleans, or of numbers that
+    /// are nonzero for tokens that may be attended to.
     ///
     /// ```
     /// # use models::{Gpt2, Gpt2Config};
@@ -456,14 +459,14 @@ impl Gpt2 {
         self.logits(ids, positions, &attended, None, train)
     }
 
-    /// Returns the logits for token ids that follow those in the cache, and adds them to it: the
-    /// logits are those that [`forward`](Gpt2::forward) would return for these tokens in the whole
-    /// sequence.
+    /// Returns the logits for token IDs that follow the tokens in the cache, and adds these tokens
+    /// to the cache. The logits are equal to those that [`forward`](Gpt2::forward) returns for
+    /// these tokens as part of the whole sequence.
     ///
     /// # Panics
     ///
-    /// Panics if the sequences become longer than `n_positions`, or if the cache belongs to another
-    /// number of sequences.
+    /// Panics if the sequences become longer than `n_positions`, or if the cache belongs to a
+    /// different number of sequences.
     pub fn forward_cached(&self, ids: &Tensor, cache: &mut Cache) -> Tensor {
         let past = cache.time();
         let new = ids.size()[1];

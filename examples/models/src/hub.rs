@@ -9,8 +9,8 @@ use trainer::prelude::*;
 use crate::files::{CONFIG, Files, WEIGHTS};
 
 /// Returns the configuration and the weights of a repository on the hub, such as
-/// `openai-community/gpt2`. They are downloaded if they are not in the cache, which
-/// `huggingface_hub` in Python shares. See [`Hub`] for options.
+/// `openai-community/gpt2`. They are downloaded unless they are in the cache, which is shared with
+/// `huggingface_hub` in Python. See [`Hub`] for options.
 ///
 /// ```no_run
 /// use models::{Gpt2Config, hub};
@@ -22,15 +22,15 @@ use crate::files::{CONFIG, Files, WEIGHTS};
 ///
 /// # Errors
 ///
-/// Returns an error that names the repository and the file if it cannot be downloaded.
+/// Returns an error that names the repository and the file if a file cannot be downloaded.
 pub fn fetch(repository: &str) -> Result<Files> {
     Hub::new().fetch(repository)
 }
 
 /// Options for downloading from the hub.
 ///
-/// They begin with those of the environment: `HF_ENDPOINT`, `HF_HOME` (the cache and the token of
-/// `hf auth login` are there; by default `~/.cache/huggingface`) and `HF_TOKEN`.
+/// They default to those of the environment: `HF_ENDPOINT`, `HF_TOKEN`, and `HF_HOME`, the folder
+/// with the cache and the token of `hf auth login`. `HF_HOME` defaults to `~/.cache/huggingface`.
 #[derive(Clone)]
 pub struct Hub {
     endpoint: Option<String>,
@@ -42,7 +42,7 @@ pub struct Hub {
 
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Hub { endpoint, cache, revision, .. } = self; // a token is a secret
+        let Hub { endpoint, cache, revision, .. } = self; // the token is secret
         f.debug_struct("Hub")
             .field("endpoint", endpoint)
             .field("cache", cache)
@@ -58,35 +58,35 @@ impl Default for Hub {
 }
 
 impl Hub {
-    /// Creates the options of the environment.
+    /// Creates options from the environment.
     #[must_use]
     pub fn new() -> Self {
         let token = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty());
         Hub { endpoint: None, cache: None, token, revision: "main".to_owned(), progress: true }
     }
 
-    /// Sets the address of the hub, or of a mirror: `https://huggingface.co`.
+    /// Sets the address of the hub or of a mirror, such as `https://huggingface.co`.
     #[must_use]
     pub fn endpoint(mut self, address: impl Into<String>) -> Self {
         self.endpoint = Some(address.into().trim_end_matches('/').to_owned());
         self
     }
 
-    /// Sets the folder of the cache.
+    /// Sets the cache folder.
     #[must_use]
     pub fn cache(mut self, folder: impl Into<PathBuf>) -> Self {
         self.cache = Some(folder.into());
         self
     }
 
-    /// Sets the token for repositories that are not public.
+    /// Sets the token for private or gated repositories.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Sets the revision: a branch, a tag or the hash of a commit. Defaults to `main`.
+    /// Sets the revision: a branch, a tag or a commit hash. Defaults to `main`.
     #[must_use]
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.revision = revision.into();
@@ -106,7 +106,7 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the repository and the file if it cannot be downloaded.
+    /// Returns an error that names the repository and the file if a file cannot be downloaded.
     pub fn fetch(&self, repository: &str) -> Result<Files> {
         let is_part = |part: &str| {
             let mut characters = part.chars();
@@ -171,7 +171,7 @@ impl Hub {
     }
 }
 
-/// The status of the hub's answer, if that is the reason for the error.
+/// Returns the status of the hub's response, if that caused the error.
 fn status(error: &ApiError) -> Option<u16> {
     match error {
         ApiError::RequestError(error) => match **error {
@@ -195,16 +195,16 @@ mod tests {
 
     const COMMIT: &str = "607a30d783dfa663caf39e06633721c8d4cfcd7e";
 
-    /// A hub on this machine. Weights are on another address, to which it redirects, as on the hub.
+    /// A local hub. It redirects requests for weights to a different address, like the real hub.
     #[derive(Default)]
     struct Server {
         /// The contents of files by their path: `owner/name/resolve/main/config.json`.
         files: BTreeMap<String, Vec<u8>>,
-        /// The token without which nothing is served.
+        /// The token that requests must have, if any.
         token: Option<&'static str>,
-        /// How many downloads end half-way.
+        /// The number of downloads that are cut off half-way.
         cut: Mutex<usize>,
-        /// The status of every answer.
+        /// The status of all responses, if set.
         fails: Option<u16>,
         /// The requests, each as its path and range.
         requests: Mutex<Vec<String>>,

@@ -5,11 +5,11 @@ use trainer::modules::{self, Named};
 use trainer::prelude::*;
 use trainer::tch::nn::Init;
 
-/// The activation function between the two layers of a block, under its name in a `config.json`.
+/// The activation function between the two linear layers of an MLP, named as in `config.json`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
-    /// `x Φ(x)`, exactly.
+    /// The exact GELU, `x Φ(x)`.
     Gelu,
     /// The approximation of GELU with `tanh`, as in GPT-2.
     #[serde(alias = "gelu_pytorch_tanh")]
@@ -28,7 +28,7 @@ impl Activation {
     }
 }
 
-/// A normal distribution around 0, or zeros, which cost next to nothing.
+/// Returns a normal distribution around 0, or zeros for a `stdev` of 0, which is much faster.
 pub(crate) fn normal(stdev: f64) -> Init {
     if stdev == 0.0 { Init::Const(0.0) } else { Init::Randn { mean: 0.0, stdev } }
 }
@@ -38,7 +38,7 @@ pub(crate) fn linear(path: nn::Path<'_>, inputs: i64, outputs: i64, stdev: f64) 
     linear_with(path, inputs, outputs, stdev, true)
 }
 
-/// Like [`linear`], and the layer may have no bias.
+/// Like [`linear`], but the bias is optional.
 pub(crate) fn linear_with(
     path: nn::Path<'_>,
     inputs: i64,
@@ -73,8 +73,8 @@ pub(crate) fn join_heads(xs: &Tensor) -> Tensor {
     xs.transpose(1, 2).flatten(2, 3)
 }
 
-/// Returns a mask as `[batch, 1 or heads, 1 or time, time]` booleans, in which `true` is attended
-/// to.
+/// Returns a mask as booleans, `[batch, 1 or heads, 1 or time, time]`, with `true` for tokens that
+/// may be attended to.
 ///
 /// # Panics
 ///

@@ -1,15 +1,16 @@
-//! GPT-2, BERT, ViT and ResNet as plain tch modules. Their variables have the names of the weights
-//! that are published on the Hugging Face hub, so that `load_weights` reads these files as they
-//! are, and their blocks are named modules, at which hooks run. The page `models` of the guide of
-//! `trainer` explains how to fine-tune them.
+//! GPT-2, BERT, ViT and ResNet as plain tch modules. Their variables are named like the weights
+//! published on the Hugging Face hub, so `load_weights` reads these files unchanged. Their blocks
+//! are named modules, at which hooks run. The page `models` of the guide of `trainer` explains how
+//! to fine-tune them.
 //!
 //! - [`Gpt2`] predicts the next token of a text, and [generates](Generate) texts.
 //! - [`BertMaskedLm`] predicts masked tokens, [`BertClassifier`] classifies texts.
 //! - [`Vit`] and [`ResNet`] classify images.
 //! - [`loss`] has their losses, which skip ignored labels.
-//! - [`Files`] are those of a published model. With the feature `hub`, `hub::fetch` downloads them.
+//! - [`Files`] are the files of a published model. With the feature `hub`, `hub::fetch` downloads
+//!   them.
 
-/// The code of the page about models in the guide.
+/// The code of the guide's page about models.
 #[cfg(doctest)]
 #[doc = include_str!(concat!(env!("OUT_DIR"), "/guide/models.md"))]
 pub struct Guide;

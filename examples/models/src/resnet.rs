@@ -1,4 +1,4 @@
-//! ResNet (He et al., 2015), with the names of torchvision.
+//! ResNet (He et al., 2015), with the variable names of torchvision.
 
 use trainer::modules::{self, Name, Named, NamedT};
 use trainer::prelude::*;
@@ -11,7 +11,7 @@ fn relu(path: nn::Path<'_>) -> Relu {
     nn::func(Tensor::relu).named(path)
 }
 
-/// Creates a convolution without bias that keeps the size, apart from the stride.
+/// Creates a convolution without a bias. Its padding preserves the image size if the stride is 1.
 fn conv(path: nn::Path<'_>, inputs: i64, outputs: i64, kernel: i64, stride: i64) -> Named<nn::Conv2D> {
     let ws_init = Init::Kaiming {
         dist: NormalOrUniform::Normal,
@@ -27,19 +27,19 @@ fn norm(path: nn::Path<'_>, channels: i64) -> NamedT<nn::BatchNorm> {
     modules::named_t(path, |path| nn::batch_norm2d(path, channels, config))
 }
 
-/// A residual block: `layer1.0` and so on.
+/// A residual block, such as `layer1.0`.
 #[derive(Debug)]
 struct Block {
     name: Name,
     /// Two convolutions, or the three of a bottleneck, each with its batch norm.
     convolutions: Vec<(Named<nn::Conv2D>, NamedT<nn::BatchNorm>)>,
     relu: Relu,
-    /// The convolution and batch norm of a shortcut between different shapes.
+    /// The convolution and batch norm of the shortcut, if the shapes of input and output differ.
     downsample: Option<(Name, Named<nn::Conv2D>, NamedT<nn::BatchNorm>)>,
 }
 
 impl Block {
-    /// Creates a block from its convolutions: their output channels, kernels and strides.
+    /// Creates a block from its convolutions' output channels, kernel sizes and strides.
     fn new(path: &nn::Path<'_>, inputs: i64, stride: i64, shapes: &[(i64, i64, i64)]) -> Self {
         let mut channels = inputs;
         let mut convolutions = Vec::new();
@@ -79,15 +79,15 @@ impl ModuleT for Block {
     }
 }
 
-/// A ResNet that classifies images: as a [`ModuleT`], it maps images `[batch, 3, height, width]` to
-/// logits `[batch, classes]`. In the deeper ones, the second convolution of a bottleneck has the
-/// stride, as in torchvision ("ResNet v1.5").
+/// A ResNet that classifies images. As a [`ModuleT`], it maps images `[batch, 3, height, width]` to
+/// logits `[batch, classes]`. In the deeper variants, which have bottlenecks, the second
+/// convolution of a bottleneck has the stride, as in torchvision ("ResNet v1.5").
 ///
-/// Its variables have torchvision's names, such as `layer1.0.conv1.weight`, which the models of
-/// timm on the hub have too (`timm/resnet50.tv_in1k`), and so do its modules: `conv1`, `bn1`,
-/// `relu`, `maxpool`, the blocks `layer1.0` … with `conv1`, `bn1` …, `relu` and `downsample`,
-/// `avgpool` and `fc`. `LoadWeights::new()` reads these files; the counters `num_batches_tracked`
-/// are skipped.
+/// Its variables have torchvision's names, such as `layer1.0.conv1.weight`, which the timm models
+/// on the hub (`timm/resnet50.tv_in1k`) also use. Its modules are named in the same way: `conv1`,
+/// `bn1`, `relu`, `maxpool`, the blocks `layer1.0` … with `conv1`, `bn1` …, `relu` and
+/// `downsample`, `avgpool` and `fc`. `LoadWeights::new()` reads these files and skips the counters
+/// `num_batches_tracked`.
 ///
 /// ```
 /// use models::ResNet;

@@ -1,4 +1,4 @@
-//! What all models have in common: their names, their weights, and which tokens see each other.
+//! Tests of what all models share: names, weights, and which tokens see each other.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn tiny_vit() -> VitConfig {
     }
 }
 
-/// Replaces the initial weights, with which all logits are close to 0.
+/// Builds a network with large weights, because the initial ones make all logits close to 0.
 fn with_large_weights<N>(build: impl FnOnce(&nn::Path<'_>) -> N) -> (nn::VarStore, N) {
     tch::manual_seed(1);
     let vs = nn::VarStore::new(Device::Cpu);
@@ -68,7 +68,7 @@ fn assert_close(one: &Tensor, other: &Tensor) {
     assert!(difference < 1e-5, "{difference}");
 }
 
-/// The names and shapes of all variables, in the format of the files in `names/`.
+/// Returns the names and shapes of all variables, in the format of the files in `names/`.
 fn names<N>(build: impl FnOnce(&nn::Path<'_>) -> N) -> String {
     let vs = nn::VarStore::new(Device::Cpu);
     let _net = build(&vs.root());
@@ -175,7 +175,7 @@ fn weights_begin_as_in_the_papers() {
     let _gpt2 = Gpt2::new(&vs.root(), &Gpt2Config { n_embd: 64, n_layer: 8, ..tiny_gpt2() });
     near(stdev(&vs, "transformer.wte.weight"), 0.02);
     near(stdev(&vs, "transformer.h.3.mlp.c_fc.weight"), 0.02);
-    near(stdev(&vs, "transformer.h.3.mlp.c_proj.weight"), 0.02 / 4.0); // the root of two for each of 8 blocks
+    near(stdev(&vs, "transformer.h.3.mlp.c_proj.weight"), 0.02 / 4.0); // √(2 branches × 8 blocks) = 4
     near(stdev(&vs, "transformer.h.3.attn.c_proj.weight"), 0.02 / 4.0);
 
     let vs = nn::VarStore::new(Device::Cpu);
@@ -187,12 +187,12 @@ fn weights_begin_as_in_the_papers() {
     let vs = nn::VarStore::new(Device::Cpu);
     let _resnet = ResNet::resnet18(&vs.root(), 3);
     near(stdev(&vs, "layer1.0.conv1.weight"), (2.0 / (9.0 * 64.0f64)).sqrt());
-    near(stdev(&vs, "layer2.0.conv1.weight"), (2.0 / (9.0 * 128.0f64)).sqrt()); // the channels that leave it
+    near(stdev(&vs, "layer2.0.conv1.weight"), (2.0 / (9.0 * 128.0f64)).sqrt()); // the output channels
     near(stdev(&vs, "fc.weight"), (1.0 / (3.0 * 512.0f64)).sqrt());
     assert_eq!(vs.variables()["bn1.weight"].min().double_value(&[]), 1.0);
 }
 
-/// Counts the calls of each attention, and the gradients of their outputs.
+/// Counts the calls of each attention module, and the gradients of their outputs.
 #[derive(Default)]
 struct Attentions {
     calls: Vec<String>,
@@ -212,7 +212,7 @@ impl Attentions {
     }
 }
 
-/// Two texts that begin differently, and their labels.
+/// Returns two texts that begin differently, and their labels.
 fn texts() -> (Tensor, Tensor) {
     let ids = Tensor::from_slice2(&[[1i64, 7, 2, 9, 4, 4, 6, 1], [2, 5, 5, 8, 3, 0, 1, 7]]);
     (ids.shallow_clone(), ids)
@@ -309,7 +309,7 @@ fn logits_with_a_cache_are_those_without() {
     }
 }
 
-/// Two sequences in one row: their tokens, positions and the mask.
+/// Returns two sequences packed into one row: their tokens, positions and mask.
 fn packed(one: &Tensor, two: &Tensor) -> (Tensor, Tensor, Tensor) {
     let times = [one.size()[1], two.size()[1]];
     let ids = Tensor::cat(&[one, two], 1);
@@ -388,14 +388,14 @@ fn generated_texts_depend_on_the_seed_only() {
     let texts = gpt2.generate(&same, &sample(1)).unwrap();
     assert_ne!(texts[0], texts[1]);
 
-    // Greedily: each token is the most likely one after those before it.
+    // Greedy generation: each token is the most likely one after the previous tokens.
     let texts = gpt2.generate(&prompts, &Generate::new(12)).unwrap();
     assert_eq!(texts, gpt2.generate(&prompts, &Generate::new(12).cache(false)).unwrap());
     let whole = Tensor::cat(&[&prompts, &Tensor::from_slice2(&texts)], 1);
     let likely = whole.apply_t(&gpt2, false).argmax(-1, false);
     assert_eq!(likely.narrow(1, 3, 12), Tensor::from_slice2(&texts));
 
-    // A text ends before the token that stops it; the others go on.
+    // A text ends before its stop token; the other texts continue.
     let stop = texts[0][3];
     let stopped = gpt2.generate(&prompts, &Generate::new(12).stop(stop)).unwrap();
     for (text, stopped) in texts.iter().zip(&stopped) {
@@ -425,7 +425,8 @@ fn prompts_that_cannot_be_continued_are_errors() {
 
 #[test]
 fn layers_are_listed_from_the_first_to_the_last() {
-    /// The learning rates of the layers, from the first to the last, and then of what is in none.
+    /// Returns the learning rates of the layers, from the first to the last, and then that of all
+    /// other parameters.
     fn rates<N>(build: impl FnOnce(&nn::Path<'_>) -> N, layers: fn(&N) -> Vec<String>) -> Vec<f64> {
         let vs = nn::VarStore::new(Device::Cpu);
         let layers = layers(&build(&vs.root()));
@@ -442,7 +443,7 @@ fn layers_are_listed_from_the_first_to_the_last() {
     let expected = [0.125, 0.25, 0.5, 1.0];
     assert_eq!(rates(|root| Gpt2::new(root, &tiny_gpt2()), Gpt2::layers), expected);
     assert_eq!(rates(|root| BertMaskedLm::new(root, &tiny_bert()), BertMaskedLm::layers), expected);
-    // What is between the last layer and the head, such as the pooler, has the rate of the head.
+    // Parameters between the last layer and the head, such as the pooler, have the head's rate.
     let expected = [0.125, 0.25, 0.5, 1.0, 1.0];
     assert_eq!(rates(|root| BertClassifier::new(root, &tiny_bert()), BertClassifier::layers), expected);
     assert_eq!(rates(|root| Vit::new(root, &tiny_vit()), Vit::layers), expected);
@@ -466,8 +467,8 @@ fn losses_skip_ignored_labels() {
     assert_eq!(loss::next_tokens(&labels), 3.0);
 }
 
-/// Writes the weights of a model under other names, and loads them into a second one. Every
-/// variable that is loaded must then be equal.
+/// Writes the weights of a model under different names, and loads them into a second model. All
+/// loaded variables must then be equal.
 fn load<N: ModuleT + Send + 'static>(
     build: fn(&nn::Path<'_>) -> N,
     rename: impl Fn(&str) -> Option<String>,
@@ -500,8 +501,8 @@ fn load<N: ModuleT + Send + 'static>(
 #[test]
 fn published_files_of_all_ages_are_loaded() {
     let gpt2: fn(&nn::Path<'_>) -> Gpt2 = |root| Gpt2::new(root, &tiny_gpt2());
-    // `openai-community/gpt2` has no prefix, and the causal masks; other files have the output
-    // layer.
+    // `openai-community/gpt2` has no prefix, and contains the causal masks. Other files contain the
+    // output layer.
     let old = |name: &str| Some(name.strip_prefix("transformer.").unwrap().to_owned());
     let masks = ["h.0.attn.bias", "h.1.attn.bias", "h.0.attn.masked_bias"];
     assert_eq!(load(gpt2, old, &masks, &Gpt2::published()).missing, [""; 0]);
@@ -552,7 +553,7 @@ fn configurations_are_those_of_the_hub() {
         std::fs::write(&path, text).unwrap();
         path.as_path()
     };
-    // That of `openai-community/gpt2`, shortened.
+    // A shortened copy of the file of `openai-community/gpt2`.
     let json = r#"{"activation_function": "gelu_new", "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768,
         "n_head": 12, "n_layer": 12, "n_positions": 1024, "task_specific_params": {"a": 1}, "vocab_size": 50257}"#;
     assert_eq!(Gpt2Config::from_json(write(json)).unwrap(), Gpt2Config::small());

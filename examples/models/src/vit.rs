@@ -1,4 +1,4 @@
-//! The Vision Transformer (Dosovitskiy et al., 2020), with the names of
+//! The Vision Transformer (Dosovitskiy et al., 2020), with the variable names of
 //! `ViTForImageClassification`.
 
 use std::path::Path;
@@ -13,39 +13,39 @@ use crate::Activation;
 use crate::config::{check_dropout, check_sizes, read};
 use crate::layers::{join_heads, layer_norm, layers, linear, linear_with, normal, split_heads};
 
-/// The configuration of a ViT, with the names of its `config.json`. The default is
+/// The configuration of a ViT, whose fields are named as in `config.json`. The default is
 /// [`base_16_224`](VitConfig::base_16_224) with 2 classes, as in `transformers`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct VitConfig {
-    /// The height and width of an image, in pixels, which the patches divide.
+    /// The height and width of an image, in pixels. The size of a patch must divide it.
     pub image_size: i64,
     /// The height and width of a patch, in pixels.
     pub patch_size: i64,
-    /// The channels of an image.
+    /// The number of channels of an image.
     pub num_channels: i64,
     /// The width of the hidden states.
     pub hidden_size: i64,
     /// The number of layers.
     pub num_hidden_layers: i64,
-    /// The number of attention heads of each layer, which divides the width.
+    /// The number of attention heads of each layer. It must divide the width.
     pub num_attention_heads: i64,
-    /// The width inside of each layer's MLP.
+    /// The width inside each layer's MLP.
     pub intermediate_size: i64,
     /// The activation function of each layer's MLP.
     pub hidden_act: Activation,
-    /// Dropout of the embeddings, and at the end of each residual branch.
+    /// The dropout probability of the embeddings, and at the end of each residual branch.
     pub hidden_dropout_prob: f64,
-    /// Dropout of the attention weights.
+    /// The dropout probability of the attention weights.
     pub attention_probs_dropout_prob: f64,
     /// The ε of each layer norm.
     pub layer_norm_eps: f64,
-    /// The standard deviation of the initial weights. With 0, they are all 0, which is the fastest
-    /// for a model whose weights are loaded.
+    /// The standard deviation of the initial weights. With 0, all of them are 0, which is the
+    /// fastest option for a model whose weights are then loaded.
     pub initializer_range: f64,
     /// Whether queries, keys and values have a bias.
     pub qkv_bias: bool,
-    /// The number of classes: in a file, the number of names in `id2label`.
+    /// The number of classes. In a file, this is the number of names in `id2label`.
     pub num_labels: i64,
 }
 
@@ -112,8 +112,8 @@ impl VitConfig {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, belongs to another kind of model, or needs
-    /// something that [`Vit`] does not have.
+    /// Returns an error if the file cannot be read, belongs to a different kind of model, or needs
+    /// a feature that [`Vit`] does not have.
     pub fn from_json(path: impl AsRef<Path>) -> Result<Self> {
         read(path.as_ref(), "vit", &[], VitConfig::check)
     }
@@ -287,13 +287,13 @@ impl Layer {
     }
 }
 
-/// A Vision Transformer that classifies images: as a [`ModuleT`], it maps images
+/// A Vision Transformer that classifies images. As a [`ModuleT`], it maps images
 /// `[batch, channels, height, width]` to logits `[batch, num_labels]`. The published models expect
 /// values from -1 to 1.
 ///
-/// Its variables have the names of `transformers`' `ViTForImageClassification` in published files,
-/// such as `vit.encoder.layer.0.attention.attention.query.weight`. Its modules have the names of
-/// these variables: `vit.embeddings`, the layers `vit.encoder.layer.0` …, each with
+/// Its variables have the names that published files of `ViTForImageClassification` in
+/// `transformers` use, such as `vit.encoder.layer.0.attention.attention.query.weight`. Its modules
+/// are named like these variables: `vit.embeddings`, the layers `vit.encoder.layer.0` …, each with
 /// `layernorm_before`, `attention` (`attention.attention.query`, `key`, `value`,
 /// `attention.output.dense`), `layernorm_after`, `intermediate.dense` and `output.dense`, then
 /// `vit.layernorm` and `classifier`.
@@ -329,8 +329,9 @@ impl Vit {
     ///
     /// # Panics
     ///
-    /// Panics if a size of the configuration is not positive, if the heads do not divide the width
-    /// or the patches the image, or if a dropout probability is not in `0..1`.
+    /// Panics if a size of the configuration is not positive, if the number of heads does not
+    /// divide the width, if the patch size does not divide the image size, or if a dropout
+    /// probability is not in `0..1`.
     #[must_use]
     pub fn new(path: &nn::Path<'_>, config: &VitConfig) -> Self {
         if let Err(error) = config.check() {
@@ -346,17 +347,18 @@ impl Vit {
         }
     }
 
-    /// The patterns of the layers' parameters from the first layer to the last, for layer-wise
-    /// learning rates: `AdamW::new(1e-4).layer_decay(0.75, vit.layers())`.
+    /// Returns the patterns of the layers' parameters, from the first layer to the last, for
+    /// layer-wise learning rates: `AdamW::new(1e-4).layer_decay(0.75, vit.layers())`.
     #[must_use]
     pub fn layers(&self) -> Vec<String> {
         layers("vit.embeddings.*", "vit.encoder.layer", self.layers.len(), "classifier.*")
     }
 
-    /// Options that load a published ViT into one at the root of a `VarStore`: files with and
-    /// without the prefix `vit.`, and without their pooler and mask token. A model that was not
-    /// trained to classify has no classifier, and needs `.partial(true)`; another number of classes
-    /// needs `.skip_mismatched(true)`.
+    /// Returns options that load the file of a published ViT into a model at the root of a
+    /// `VarStore`. They accept files with and without the prefix `vit.`, and skip the pooler and
+    /// the mask token. The file of a model that was not trained to classify has no classifier, and
+    /// therefore needs `.partial(true)`. A different number of classes needs
+    /// `.skip_mismatched(true)`.
     #[must_use]
     pub fn published() -> LoadWeights<'static> {
         LoadWeights::new().rename(|name| {

@@ -1,7 +1,7 @@
 //! A small GPT that learns to write in the style of Shakespeare's sonnets, byte by byte.
 //!
-//! Stop it at any moment, even with `kill -9`, and start it again: it resumes, and ends with the
-//! same weights, bit for bit, as a run that was never stopped. Its run is in `runs/gpt`.
+//! Stop it at any time, even with `kill -9`, and start it again: it resumes, and ends with the same
+//! weights, bit for bit, as a run that was never stopped. The run folder is `runs/gpt`.
 
 use examples::text;
 use trainer::MetricInputs;

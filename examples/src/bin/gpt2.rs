@@ -1,8 +1,8 @@
-//! Trains a small GPT-2 on sonnets, and fine-tunes it with LoRA to answer a line with the next one.
+//! Trains a small GPT-2 on sonnets, then fine-tunes it with LoRA to answer a line with the next.
 //!
-//! Both runs are in `runs/gpt2`, and resume. `gpt2 --weights DIR` fine-tunes a published model
-//! instead, such as `openai-community/gpt2`, whose `config.json` and `model.safetensors` are in a
-//! folder. Tokens are bytes, under the numbers that GPT-2 has for them.
+//! The folders of both runs are in `runs/gpt2`, and interrupted runs resume. `gpt2 --weights DIR`
+//! instead fine-tunes a published model, such as `openai-community/gpt2`, whose `config.json` and
+//! `model.safetensors` are in the folder `DIR`. Tokens are bytes, with the same IDs as in GPT-2.
 
 use std::path::{Path, PathBuf};
 
@@ -49,7 +49,7 @@ impl Task for Lm {
     }
 }
 
-/// Returns what both runs have in common.
+/// Returns a builder with the settings that both runs share.
 fn builder(config: &Gpt2Config, lr: f64, steps: u64, folder: &Path) -> TrainerBuilder<Lm> {
     Trainer::builder(Lm::new(config))
         .optimizer(AdamW::new(lr).weight_decay(0.1))
@@ -112,7 +112,7 @@ fn main() -> Result<()> {
     let (vars, lora) = (trainer.vars(), trainer.hook::<Lora>()?);
     lora.save_peft(vars, folder.join("adapters"), "")?;
 
-    // Outside of a run, there are no hooks: the adapters become a part of the weights.
+    // Outside of a run, no hooks are active, so the adapters are merged into the weights.
     lora.merge(vars)?;
     let line = "Shall I compare thee to a summer's day?";
     let prompt = Tensor::from_slice(&text::prompt(line)).unsqueeze(0);

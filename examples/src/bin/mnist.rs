@@ -27,7 +27,7 @@ fn cnn(root: &nn::Path<'_>) -> nn::SequentialT {
 
 fn main() -> Result<()> {
     tch::manual_seed(1);
-    // The folder that `make mnist` fills.
+    // By default, reads the folder that `make mnist` fills.
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("data/mnist");
     let folder = std::env::args_os().nth(1).map_or(fetched, PathBuf::from);
     let (all, test) = Mnist::load(folder)?;
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
     let mut trainer = Trainer::builder(task)
         .optimizer(AdamW::new(4e-3))
         .epochs(3)
-        // Up to 4e-3 over the first tenth, then down to 0.
+        // The learning rate rises to 4e-3 over the first tenth of the run, then decays to 0.
         .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
         .hook(Accuracy::multiclass(10).per_class(true))
         .hook(Precision::multiclass(10).per_class(true))

@@ -1,5 +1,5 @@
-//! Classifies handwritten digits, with hyperparameters from the command line: a program for
-//! `trainer sweep`.
+//! Classifies handwritten digits, with hyperparameters from the command line. It is meant to be run
+//! by `trainer sweep`.
 //!
 //! ```sh
 //! cargo build -p examples --bin tune

@@ -1,9 +1,10 @@
-//! Classifies handwritten digits, in a folder of images for each, with a Vision Transformer, with
-//! MixUp and lower learning rates for its first layers.
+//! Classifies handwritten digits, stored in one folder of images per digit, with a Vision
+//! Transformer, MixUp, and lower learning rates for the first layers.
 //!
-//! It begins with random weights. `vit --weights DIR` fine-tunes a published model instead, whose
-//! `config.json` and `model.safetensors` are in a folder, such as those of
-//! `WinKawaks/vit-tiny-patch16-224`; the images are then scaled to its size, so that a GPU helps.
+//! Training starts from random weights. `vit --weights DIR` instead fine-tunes a published model,
+//! such as `WinKawaks/vit-tiny-patch16-224`, whose `config.json` and `model.safetensors` are in the
+//! folder `DIR`. The images are then scaled to the size that this model expects, so a GPU is
+//! recommended.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use trainer::metrics::Accuracy;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
-/// A small ViT for images of 8×8 pixels: 16 patches of 2×2 pixels.
+/// Returns the configuration of a small ViT for images of 8×8 pixels: 16 patches of 2×2 pixels.
 fn small() -> VitConfig {
     VitConfig {
         image_size: 8,
@@ -29,7 +30,7 @@ fn small() -> VitConfig {
     }
 }
 
-/// Returns the folder after `--weights`, if the program was started with it.
+/// Returns the folder given after `--weights`, if any.
 fn weights_folder() -> Result<Option<PathBuf>> {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     match &arguments[..] {
@@ -39,7 +40,7 @@ fn weights_folder() -> Result<Option<PathBuf>> {
     }
 }
 
-/// Returns the images in a folder, in the size that the model expects, with values from -1 to 1.
+/// Returns the images below a folder, at the size that the model expects, with values from -1 to 1.
 fn images(folder: &Path, config: &VitConfig) -> Result<impl Dataset<Row = (Tensor, i64)> + use<>> {
     let size = u32::try_from(config.image_size).map_err(Error::new)?;
     let images = ImageFolder::open(folder)?.size(size, size).grayscale(config.num_channels == 1);
@@ -79,7 +80,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     if let Some(files) = files {
-        // The classifier of ImageNet has other classes.
+        // The published classifier has the classes of ImageNet, so it is skipped.
         println!("{}", trainer.load_weights(files.weights, &Vit::published().skip_mismatched(true))?);
     }
     let summary = trainer.fit(&mut train, Some(&mut valid))?;

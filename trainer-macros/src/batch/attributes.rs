@@ -15,7 +15,7 @@ pub(super) enum On {
     Field,
 }
 
-/// The arguments of all `#[batch(…)]`s of an item or a field.
+/// The combined arguments of all `#[batch(…)]` attributes of an item or field.
 #[derive(Default)]
 pub(super) struct Attributes {
     /// The span of `skip`, on a field.
@@ -91,7 +91,7 @@ impl On {
         }
     }
 
-    /// Returns the valid attribute on this target.
+    /// Returns the only form of the attribute that is valid on this target.
     fn grammar(self) -> &'static str {
         match self {
             On::Item => "`#[batch(crate = <path of the trainer crate>)]`",

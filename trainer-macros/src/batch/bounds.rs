@@ -9,8 +9,9 @@ use syn::{Generics, parse_quote};
 use super::parse::Item;
 
 /// Returns the item's generics with the required bounds. A type parameter that occurs in a field
-/// outside of a projection (`T`, `Vec<T>`) must implement the derived trait, and so must a field
-/// whose type contains a projection (`T::Item`). Other parameters need only `Send + 'static`.
+/// outside of a projection (`T`, `Vec<T>`) must implement the derived trait. A field whose type
+/// contains a projection (`T::Item`) must implement it too. Other parameters need only
+/// `Send + 'static`.
 pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();
     let parameters: HashSet<String> =
@@ -39,7 +40,7 @@ pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     generics
 }
 
-/// The ways in which the type of a field uses the type parameters.
+/// How the type of a field uses the type parameters.
 struct Uses<'a> {
     parameters: &'a HashSet<String>,
     /// The parameters that occur outside of a projection in any field so far: `T`, `Vec<T>`.
@@ -57,7 +58,7 @@ impl Uses<'_> {
                 self.find(group.stream());
             }
             let word = token.to_string();
-            // In `a::T`, `T` is not the parameter.
+            // In `a::T`, `T` does not refer to the parameter.
             if matches!(token, TokenTree::Ident(_)) && last != ":" && self.parameters.contains(&word) {
                 match tokens.peek() {
                     Some(next) if [":", "as"].contains(&&*next.to_string()) => self.projects = true,

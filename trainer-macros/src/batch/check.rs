@@ -6,7 +6,7 @@ use super::parse::{Item, Kind};
 use crate::errors::Errors;
 
 pub(super) fn check(item: &Item, derived: Derived, errors: &mut Errors) {
-    // Equal for both traits: rustc drops the second of two equal errors.
+    // The message is the same for both traits, because rustc drops the second of two equal errors.
     match item.kind {
         Kind::Enum(word) => errors.push(
             word,

@@ -77,7 +77,7 @@ fn batch(item: &Item, krate: &Krate<'_>) -> TokenStream {
     }
 }
 
-/// Expands to a copy of each field, as in the literal of a struct.
+/// Expands to a copy of each field, as in a struct literal.
 fn copies(item: &Item, krate: &Krate<'_>) -> Vec<TokenStream> {
     let mut copies = calls(item, krate, ("Batch", "try_clone"), &quote!(&), &quote!()).into_iter();
     let trainer = krate.at(Span::call_site());
@@ -123,8 +123,8 @@ fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
     }
 }
 
-/// Expands to a call of a trait's method for each field without `skip`. Each call is located on the
-/// type of its field, where rustc then reports a type that does not implement the trait.
+/// Expands to a call of a trait's method for each field without `skip`. The call has the location
+/// of the field's type, where rustc then reports that the type does not implement the trait.
 fn calls(
     item: &Item,
     krate: &Krate<'_>,

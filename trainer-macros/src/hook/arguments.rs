@@ -1,4 +1,4 @@
-//! The arguments of `#[hook(…)]`: which keys there are, and what is wrong with the others.
+//! The arguments of `#[hook(…)]`: the valid keys, and messages about invalid ones.
 
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use syn::parse::Parser;
@@ -25,11 +25,11 @@ pub(super) struct Arguments {
     pub(super) ord: Option<Expr>,
     /// `only = phase`, `only(phase, …)`, `only = self.phases`.
     pub(super) only: Option<Only>,
-    /// `every = <expression>`, of the value if it begins with `self`, and the span of the key.
+    /// `every = <expression>`, where `self` is the hook's value, and the span of the key.
     pub(super) every: Option<(Expr, Span)>,
     /// `when = path`: a function of the context.
     pub(super) when: Option<ExprPath>,
-    /// `of = "encoder.*"`, `of("a", optional("b"))`, `of = self.patterns`: the modules.
+    /// `of = "encoder.*"`, `of("a", optional("b"))`, `of = self.patterns`: the modules to run at.
     pub(super) of: Option<Of>,
     /// `in = set`, `in(set, …)`.
     pub(super) sets: Vec<Path>,
@@ -72,9 +72,9 @@ pub(super) struct Arguments {
 
 /// A word that a type in the signature of a hook replaces.
 pub(super) enum Moved {
-    /// The point of a hook, as written, and the name of its marker type if it is known.
+    /// The point of a hook, as written, and the name of its marker type if that is known.
     Point(String, Option<String>),
-    /// The operation that a hook goes around, as written, and its marker type if it is known.
+    /// The operation that a hook runs around, as written, and its marker type if that is known.
     Around(String, Option<String>),
     /// `main_only`, or a similar word.
     MainOnly(String),
@@ -150,7 +150,7 @@ impl Arguments {
     }
 
     /// Notes a key that a type in the signature replaces, such as `around = backward`. Returns
-    /// whether it is one.
+    /// whether `key` is such a key.
     fn moved_key(&mut self, key: &Ident, form: &Form) -> bool {
         let name = key.to_string();
         if KEYS.contains(&&*name) {
@@ -290,8 +290,8 @@ impl Arguments {
     }
 }
 
-/// Returns `name` as a placeholder for a value that is not typed yet, because editors only complete
-/// words that exist. Returns `None` if there is a value.
+/// Returns `name` as a placeholder if there is no value yet, because editors only complete words
+/// that exist. Returns `None` if there is a value.
 fn placeholder(value: &TokenStream, name: &str) -> Option<Ident> {
     value.is_empty().then(|| Ident::new(name, Span::call_site()))
 }

@@ -28,9 +28,9 @@ pub(super) enum Checked<'a> {
 /// A function or method that is a hook.
 pub(super) struct Hook<'a> {
     pub(super) function: &'a Function,
-    /// The type of its context, without the reference: its moment is a part of this type.
+    /// The type of its context, without the reference. This type contains the hook's moment.
     pub(super) context: &'a Type,
-    /// Whether it takes `&Cx`, or says that it only observes.
+    /// Whether it only observes: it takes `&Cx`, or has the key `observes`.
     pub(super) observes: bool,
     /// Whether it takes `&Cx`.
     pub(super) is_shared: bool,
@@ -185,7 +185,7 @@ fn no_hooks(block: &Block, errors: &mut Errors) {
     );
 }
 
-/// Reports a moment that is a parameter of the block without a bound.
+/// Reports a moment that is an unbounded type parameter of the block.
 fn unbounded(block: &Block, hooks: &[Hook<'_>], errors: &mut Errors) {
     for parameter in block.generics.type_params().filter(|parameter| parameter.bounds.is_empty()) {
         let name = &parameter.ident;
@@ -207,7 +207,7 @@ fn unbounded(block: &Block, hooks: &[Hook<'_>], errors: &mut Errors) {
 }
 
 /// Reports a method that is named like a point, here or in another framework, but is not a hook.
-/// Returns whether it is.
+/// Returns whether the method was reported.
 fn no_hook(function: &Function, errors: &mut Errors) -> bool {
     let name = &function.signature.ident;
     let word = name.unraw().to_string();
@@ -247,7 +247,7 @@ fn called<'a>(block: &'a Block, errors: &mut Errors) -> Vec<&'a Ident> {
     called
 }
 
-/// Reports `self.name(…)` and `Self::name(…)` of a hook in these tokens, and adds it to `called`.
+/// Reports each `self.name(…)` or `Self::name(…)` that calls a hook, and adds the hook to `called`.
 fn calls<'a>(tokens: TokenStream, hooks: &[&'a Ident], called: &mut Vec<&'a Ident>, errors: &mut Errors) {
     let tokens: Vec<_> = tokens.into_iter().collect();
     for (nth, token) in tokens.iter().enumerate() {
@@ -387,7 +387,7 @@ pub(super) fn done_of(function: &Function) -> Option<Span> {
 }
 
 /// Returns the message about a word that a type in the signature of a hook replaces. `function` is
-/// the hook, unless the word is on a block.
+/// the hook; it is `None` if the word is on a block.
 fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
     let context = function.and_then(context_of).filter(|context| is_named("Cx", context));
     let marker = context.and_then(marker_of);
@@ -427,8 +427,8 @@ fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
     }
 }
 
-/// Reports a moment that another framework has, a function that is named like another point, and
-/// `Main` around an operation. rustc resolves the names.
+/// Reports a moment of another framework, a function that is named like a different point than the
+/// one it runs at, and `Main` around an operation. rustc resolves the names.
 fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let Some(context) = context_of(function).filter(|context| is_named("Cx", context)) else { return };
     let Some(marker) = marker_of(context) else { return };
@@ -479,8 +479,8 @@ fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
     }
 }
 
-/// Reports an operation of the trainer at which a hook takes no `next`, and a point at which it
-/// does.
+/// Reports a hook at an operation of the trainer without a `next` argument, and a hook at a point
+/// with one.
 fn kind(context: &Type, marker: &str, function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let Some(word) = marker_ident(context) else { return };
     let name = snake(marker);
@@ -513,8 +513,8 @@ fn kind(context: &Type, marker: &str, function: &Function, arguments: &Arguments
     }
 }
 
-/// Returns the marker in a context that is a name of another framework, `OnTrainEnd`, and its
-/// counterpart.
+/// Returns the marker in a context if it is a name of another framework, such as `OnTrainEnd`, and
+/// its counterpart here.
 pub(super) fn theirs(context: &Type) -> Option<(Ident, foreign::Ours)> {
     let word = marker_ident(context)?;
     if is_marker(&word.to_string()) {
@@ -524,7 +524,7 @@ pub(super) fn theirs(context: &Type) -> Option<(Ident, foreign::Ours)> {
     Some((word, ours))
 }
 
-/// Reports keys that are only valid on a block, because they apply to a value.
+/// Reports keys that are only valid on a block, because they apply to the hook's value.
 fn only_on_blocks(arguments: &Arguments, why: &str, errors: &mut Errors) {
     for (key, span) in of_value_keys(arguments).into_iter().chain([("more", arguments.more)]) {
         if let Some(span) = span {
@@ -554,7 +554,7 @@ fn value_on_function(arguments: &Arguments, errors: &mut Errors) {
     }
 }
 
-/// Reports what a block with `more` cannot have.
+/// Reports keys and forms that a block with `more` cannot have.
 fn further_block(block: &Block, arguments: &Arguments, more: Span, errors: &mut Errors) {
     if block.is_generic() {
         errors.push(
@@ -574,7 +574,7 @@ fn further_block(block: &Block, arguments: &Arguments, more: Span, errors: &mut 
     }
 }
 
-/// Returns the keys that are about the values of a type.
+/// Returns the keys that apply to the values of a type.
 fn of_value_keys(arguments: &Arguments) -> [(&'static str, Option<Span>); 5] {
     [
         ("auto", arguments.auto),

@@ -48,11 +48,11 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     };
     let definition = definition.expand(hook);
     let rest = hook.next.map(|_| quote!(__rest: #trainer::__private::Rest<'_>,));
-    // The definition repeats the type of the context, and with `when` so does the shim. rustc drops
-    // the second of two equal errors, and those about a type in two functions are equal if the
-    // names of the functions have the same location.
+    // The definition repeats the type of the context, and so does the shim if there is a `when`.
+    // rustc drops the second of two equal errors. Errors about the type in two functions are equal
+    // if the names of the functions have the same location.
     let define = Ident::new("__definition", name.span());
-    // A function compiles faster than a closure.
+    // A named function compiles faster than a closure.
     quote! {
         fn #shim(
             __run: &mut #trainer::__private::Run,
@@ -70,7 +70,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let trainer = krate.at(Span::call_site());
     let self_type = &block.self_type;
     let origin = origin(&path_of(&last_word(self_type)), krate);
-    // A type tells the further blocks of a hook type apart.
+    // A separate type distinguishes each additional block of a hook type from the others.
     let of_block = match arguments.more {
         Some(_) => quote!(__Block),
         None => quote!(()),
@@ -136,7 +136,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let selected = selected(hooks, krate);
     let helpers = helpers(block, krate);
     let calls = calls(hooks, krate);
-    // As in the definition of a function, located where errors about the types are equal.
+    // As for a function, located so that errors about the types are equal.
     let impl_token = block.impl_token;
     let (block_type, block_argument) = match arguments.more {
         Some(_) => (
@@ -201,9 +201,10 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
     })
 }
 
-/// Expands to checks of the methods that are not hooks because their first argument is not written
-/// `Cx<…>`: if its type is an alias of a context, the method was meant as a hook. Only a name that
-/// says so is checked, and only in a block without parameters, which could occur in the type.
+/// Expands to checks of methods that are not hooks because their first argument is not written
+/// `Cx<…>`. If its type is an alias of a context, the method was meant to be a hook. Only an alias
+/// whose name suggests a context is checked, and only in a block without generic parameters,
+/// because these could occur in the type.
 fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {
     if block.is_generic() {
         return TokenStream::new();
@@ -242,7 +243,7 @@ fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {
     }
 }
 
-/// Returns the keys of a hook whose values are expressions of the hook's value.
+/// Returns the keys of a hook whose values are expressions of the form `self.…`.
 fn of_value<'a>(hook: &Hook<'a>) -> impl Iterator<Item = (&'static str, &'a Expr)> {
     let of = setting(hook, |arguments| arguments.of.as_ref()).and_then(|of| match of {
         Of::Value(value) => Some(("of", &**value)),
@@ -313,7 +314,7 @@ fn state_of_field(state: &SavedState, krate: &Krate<'_>) -> Option<TokenStream> 
     let save = quote_spanned!(span=> #here::checkpoint::State::save(#name));
     let load = quote_spanned!(span=> #here::checkpoint::State::load(#name, __saved));
     let rolls_back = quote_spanned!(span=> #here::checkpoint::State::rolls_back(#name));
-    // rustc reports a field that does not exist, or has no state, once: all messages are the same.
+    // All messages are the same, so rustc reports a missing field, or one without a state, once.
     Some(quote! {
         fn __save(&self) -> #trainer::Result<#trainer::checkpoint::Saved> {
             let Self { #field: #name, .. } = self;
@@ -368,7 +369,7 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
     let lent = Ident::new(if hook.is_shared { "observed" } else { "lent" }, here);
     let run = Ident::new("__run", here);
     let when = setting(hook, |arguments| arguments.when.as_ref());
-    // The function of `when` must not decide what the type of the context is.
+    // The function of `when` must not determine the type of the context.
     let of_type = when.map(|_| {
         let written = hook.context;
         quote!(::<#written>)
@@ -390,7 +391,7 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
     // In a variable, so that a wrong return type is reported where the user wrote it.
     let returned = Ident::new("__returned", hook.output);
     let outcome = if hook.function.never_returns() {
-        call // rustc would warn that what follows is unreachable
+        call // otherwise rustc would warn about unreachable code
     } else {
         let trainer = krate.at(hook.output);
         let outcome = if hook.next.is_some() { "around_outcome" } else { "outcome" };
@@ -422,8 +423,7 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
     })
 }
 
-/// Returns whether the context of a hook may be that of a hook on rank 0 only, as far as its tokens
-/// reveal it.
+/// Returns whether the hook may run on rank 0 only, as far as the tokens of its context reveal it.
 fn may_be_main_only(context: &Type) -> bool {
     main_of(context).is_some() || !marker_of(context).is_some_and(|marker| is_marker(&marker))
 }
@@ -442,7 +442,7 @@ struct Definition<'a> {
     id: TokenStream,
     /// The function that the dispatch table calls.
     shim: TokenStream,
-    /// The function that returns what its value selects; `None` for a function.
+    /// The function that returns what the hook's value selects; `None` for a free function.
     selected: Option<TokenStream>,
 }
 
@@ -517,8 +517,8 @@ impl Definition<'_> {
         }
     }
 
-    /// Expands the types of the task, batch and prediction that every call of the hook reads. With
-    /// `when`, the hook may be meant for some tasks only.
+    /// Expands the types of the task, batch and prediction that every call of the hook reads. A
+    /// hook with `when` has none, because it may be meant for some tasks only.
     fn reads(&self, hook: &Hook<'_>) -> Option<TokenStream> {
         if setting(hook, |arguments| arguments.when.as_ref()).is_some() {
             return None;
@@ -537,7 +537,7 @@ impl Definition<'_> {
             .then(|| quote!(.reads(const { &[#(#reads),*] as &'static [#trainer::__private::Read] })))
     }
 
-    /// Expands `in`: a method's own, or else the block's.
+    /// Expands the method's own `in`, or else its block's.
     fn sets(&self, hook: &Hook<'_>) -> Option<TokenStream> {
         let sets = setting(hook, |arguments| (!arguments.sets.is_empty()).then_some(&arguments.sets))?;
         let refs = sets.iter().map(|path| {
@@ -550,7 +550,7 @@ impl Definition<'_> {
         Some(quote!(.sets(const { &[#(#refs),*] as &'static [#trainer::__private::SetRef] })))
     }
 
-    /// Expands `before` and `after`: a method's own, or else the block's.
+    /// Expands the method's own `before` and `after`, or else its block's.
     fn constraints(&self, hook: &Hook<'_>) -> Option<TokenStream> {
         let mut constraints = Vec::new();
         type Key = (&'static str, fn(&Arguments) -> &Vec<Target>);

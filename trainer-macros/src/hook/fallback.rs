@@ -46,9 +46,9 @@ pub(super) fn hooks(checked: &Checked<'_>, arguments: &Arguments, krate: &Krate<
     })
 }
 
-/// Changes the types in the signatures of an item's hooks to those that the messages name, so that
-/// rustc does not report the same mistake: a marker of ours for a name of another framework, and
-/// around an operation `&mut Cx<Backward>` for `&Cx<Backward>` and `&mut Cx<Main<Backward>>`.
+/// Corrects the types in the signatures of an item's hooks to the ones that the messages suggest,
+/// so that rustc does not report the same mistake. A name of another framework becomes our marker;
+/// around an operation, `&Cx<Backward>` and `&mut Cx<Main<Backward>>` become `&mut Cx<Backward>`.
 pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
     let functions: Vec<&mut Function> = match item {
         Item::Function(function) => vec![&mut **function],
@@ -119,7 +119,7 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
     }
 }
 
-/// Changes `Main<AfterStep>` and `&Main<Cx<AfterStep>>` in place of a context to
+/// Corrects `Main<AfterStep>` and `&Main<Cx<AfterStep>>` in place of a context to
 /// `&Cx<Main<AfterStep>>`.
 fn main_in_context(function: &mut Function, krate: &Krate<'_>) {
     let mut inputs = function.signature.inputs.iter_mut();

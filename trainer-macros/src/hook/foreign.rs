@@ -12,14 +12,14 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Returns the message for the user, who wrote `name`.
+    /// Returns the message about `name`, which the user wrote.
     pub(super) fn message(&self, name: &str) -> String {
         format!("`{name}` {}", self.text)
     }
 }
 
-/// Returns the counterpart of `name`, or `None` if it is unknown, has no counterpart, or is also a
-/// name of ours, whatever it means elsewhere.
+/// Returns the counterpart of `name`. Returns `None` if `name` is unknown, has no counterpart, or
+/// is also one of our names, whatever it means elsewhere.
 pub(super) fn translate(name: &str) -> Option<Ours> {
     if is_point(name) || is_operation(name) {
         return None;

@@ -1,4 +1,4 @@
-//! `#[hook]`: parse → check → expand, or after a mistake the user's item and all messages.
+//! `#[hook]`: parse → check → expand. After a mistake: the user's item and all messages.
 
 mod arguments;
 mod check;
@@ -36,12 +36,12 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
     }
     let checked = check::check(&item, &arguments, &mut errors);
     match errors.finish() {
-        // rustc reports the parameter.
+        // rustc reports the unused parameter.
         Ok(()) if matches!(&item, Item::Block(block) if block.has_unused_parameter()) => quote!(#item),
         Ok(()) => {
             let registration = if *IN_RUST_ANALYZER {
-                // Tokens with the location of the user's would be further targets of "go to
-                // definition".
+                // Tokens with the location of the user's tokens would be additional targets of "go
+                // to definition".
                 fallback::hooks(&checked, &arguments, &Krate::of(arguments.krate.as_ref()))
             } else {
                 Some(expand::expand(&checked, &arguments))
@@ -53,9 +53,9 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
         // method's body.
         Err(report) => match &item {
             Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
-            // rustc would report the missing parameter of `Trainer`.
+            // Otherwise, rustc would report the missing parameter of `Trainer`.
             Item::Function(function) if takes_trainer(function) => report,
-            // rustc would report the block a second time.
+            // Otherwise, rustc would report the block a second time.
             Item::Block(block) if block.of_trait.is_none() && block.is_of_foreign_type() => report,
             _ => {
                 let krate = Krate::of(arguments.krate.as_ref());
@@ -69,9 +69,10 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
 }
 
 /// Expands the words of the attributes to paths, including half-typed ones, so that an editor
-/// completes them and shows their docs. Only in rust-analyzer: unknown keys have better messages of
-/// our own than those that rustc has for these paths. A `cfg(rust_analyzer)` in their place would
-/// need an `allow(unexpected_cfgs)`, which `#![forbid(…)]` in the user's crate rejects.
+/// completes them and shows their docs. This happens only in rust-analyzer: elsewhere, our messages
+/// about unknown keys are better than rustc's about these paths. Emitting the paths behind
+/// `cfg(rust_analyzer)` instead would need an `allow(unexpected_cfgs)`, which `#![forbid(…)]` in
+/// the user's crate rejects.
 ///
 /// The paths come first: rust-analyzer completes a word only if its offset is within the length of
 /// the expansion without that word.
@@ -94,7 +95,7 @@ fn words(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
     quote!(const _: () = { #import #(#uses)* #paths };)
 }
 
-/// Whether rust-analyzer expands the macro, in its server for procedural macros.
+/// Whether rust-analyzer's server for procedural macros expands the macro.
 static IN_RUST_ANALYZER: LazyLock<bool> = LazyLock::new(|| {
     let program = std::env::current_exe().unwrap_or_default();
     program.file_name().is_some_and(|name| name.to_string_lossy().contains("rust-analyzer"))

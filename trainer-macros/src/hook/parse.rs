@@ -51,7 +51,7 @@ pub(super) enum Member {
     Other(TokenStream),
 }
 
-/// A method of a block, and its own `#[hook(…)]`.
+/// A method of a block, with its own `#[hook(…)]` if it has one.
 pub(super) struct Method {
     pub(super) function: Function,
     pub(super) hook: Option<Arguments>,
@@ -127,7 +127,7 @@ impl Function {
         paragraph[..end.map_or(paragraph.len(), |(at, _)| at + 1)].to_owned()
     }
 
-    /// Returns what its registration needs to allow.
+    /// Returns the `#[allow(…)]`s that its registration needs.
     pub(super) fn allowed(&self) -> TokenStream {
         allowed(&self.attributes)
     }
@@ -151,7 +151,7 @@ impl Function {
 }
 
 impl Block {
-    /// Returns whether its type can implement `Hooks`, whatever else is wrong.
+    /// Returns whether its type can implement `Hooks`, regardless of other mistakes.
     pub(super) fn can_be_hooks(&self) -> bool {
         self.of_trait.is_none()
             && borrowed(self).is_none()
@@ -164,7 +164,7 @@ impl Block {
         is_foreign(&self.self_type)
     }
 
-    /// Returns what its registration needs to allow.
+    /// Returns the `#[allow(…)]`s that its registration needs.
     pub(super) fn allowed(&self) -> TokenStream {
         let methods = self.members.iter().filter_map(|member| match member {
             Member::Method(method) if method.function.is_deprecated() => Some(quote!(#[allow(deprecated)])),
@@ -269,8 +269,8 @@ fn is_hook(attribute: &Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == "hook")
 }
 
-/// Reduces an attribute to its `cfg` conditions: all of `cfg(…)`, and `cfg_attr(…, cfg(…), inline)`
-/// without `inline`.
+/// Reduces an attribute to its `cfg` conditions: `cfg(…)` is unchanged, and
+/// `cfg_attr(…, cfg(…), inline)` loses `inline`.
 fn conditions(meta: &Meta) -> Option<TokenStream> {
     let Meta::List(list) = meta else { return None };
     if meta.path().is_ident("cfg") {
@@ -297,7 +297,7 @@ fn starts_function(input: ParseStream<'_>) -> bool {
     skip_to_fn(&input.fork()).unwrap_or(false)
 }
 
-/// Skips what may stand before `fn`, and returns whether it follows.
+/// Skips everything that may precede `fn`, and returns whether `fn` follows.
 fn skip_to_fn(input: ParseStream<'_>) -> syn::Result<bool> {
     input.parse::<Visibility>()?;
     take_default(input)?;

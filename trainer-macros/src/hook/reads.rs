@@ -1,6 +1,6 @@
-//! The types of the task, batch and prediction that a hook reads in every call, so that `build` can
-//! compare them with those of the task: `cx.batch::<MyBatch>()?` before the first branch of its
-//! body.
+//! The types of the task, batch and prediction that a hook reads in every call: for example
+//! `cx.batch::<MyBatch>()?` before the first branch of its body. `build` compares them with those
+//! of the task.
 
 use proc_macro2::{Delimiter, Ident, TokenStream, TokenTree};
 use quote::ToTokens;
@@ -8,14 +8,14 @@ use syn::{FnArg, Pat};
 
 use super::parse::Function;
 
-/// The methods of a context whose type is that of the task, its batch or its prediction.
+/// The methods of a context whose type argument is the task, its batch or its prediction.
 const METHODS: [&str; 5] = ["task", "task_mut", "batch", "batch_mut", "pred"];
 
-/// Words after which a call may not be reached.
+/// Keywords after which a call may not be reached.
 const BRANCHES: [&str; 12] =
     ["if", "match", "while", "for", "loop", "return", "break", "continue", "else", "move", "async", "unsafe"];
 
-/// Words that declare a name, which a type in the body may be.
+/// Keywords that declare a name. A type in the body may refer to such a name.
 const ITEMS: [&str; 8] = ["use", "struct", "enum", "type", "union", "mod", "trait", "fn"];
 
 /// Macros that neither return nor declare a name.
@@ -35,13 +35,13 @@ const MACROS: [&str; 13] = [
     "writeln",
 ];
 
-/// A call of a method of the context, with the type as written.
+/// A call of one of the context's methods, with its type argument as written.
 pub(super) struct Read {
     pub(super) method: Ident,
     pub(super) of: TokenStream,
 }
 
-/// Returns the types that a hook reads in every call.
+/// Returns the types that a hook reads in every call, with the methods that read them.
 pub(super) fn reads(function: &Function) -> Vec<Read> {
     let Some(context) = name_of_context(function) else { return Vec::new() };
     let mut found = Vec::new();
@@ -85,7 +85,7 @@ fn declares_names(tokens: &TokenStream) -> bool {
     false
 }
 
-/// Adds the calls up to the first branch, and returns whether there was none.
+/// Adds the calls before the first branch, and returns whether there is no branch.
 fn collect(tokens: TokenStream, context: &Ident, found: &mut Vec<Read>) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (nth, token) in tokens.iter().enumerate() {
@@ -100,7 +100,7 @@ fn collect(tokens: TokenStream, context: &Ident, found: &mut Vec<Read>) -> bool 
                 true
             }
             TokenTree::Ident(word) => !BRANCHES.contains(&&*word.to_string()),
-            // A closure, `||`, `&&`, or an attribute, which may be a `cfg`.
+            // The start of a closure or an attribute, which may be a `cfg`, or `||` or `&&`.
             TokenTree::Punct(punct) => match punct.as_char() {
                 '|' | '#' => false,
                 '&' => !matches!(tokens.get(nth + 1), Some(TokenTree::Punct(next)) if next.as_char() == '&'),
@@ -115,7 +115,7 @@ fn collect(tokens: TokenStream, context: &Ident, found: &mut Vec<Read>) -> bool 
     true
 }
 
-/// Returns the call in tokens that begin with `.batch::<MyBatch>()?`.
+/// Returns the call at the start of tokens such as `.batch::<MyBatch>()?`.
 fn read(tokens: &[TokenTree]) -> Option<Read> {
     let is = |nth: usize, text: &str| tokens.get(nth).is_some_and(|token| token.to_string() == text);
     let TokenTree::Ident(method) = tokens.get(1)? else { return None };
@@ -127,7 +127,7 @@ fn read(tokens: &[TokenTree]) -> Option<Read> {
     let mut end = 5;
     while depth > 0 {
         let token = tokens.get(end)?;
-        // A type to infer, or a lifetime, which may be one of the function.
+        // A type to infer, or a lifetime, which may be one of the function's.
         if contains(token, &["_", "'"]) {
             return None;
         }

@@ -12,7 +12,7 @@ use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
 use crate::moments::{is_operation, is_point};
 
-/// Reports the mistakes in the signature of a hook that its tokens reveal.
+/// Reports the mistakes that the tokens of a hook's signature reveal.
 pub(super) fn signature(function: &Function, in_block: bool, errors: &mut Errors) {
     let sig = &function.signature;
     qualifiers(sig, in_block, errors);
@@ -69,7 +69,7 @@ pub(super) fn signature(function: &Function, in_block: bool, errors: &mut Errors
     context(&first.ty, sig, around.is_some(), errors);
 }
 
-/// Reports what a function cannot be, such as `async` or generic.
+/// Reports qualifiers and parameters that a hook cannot have, such as `async` or a generic type.
 fn qualifiers(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     errors.refuse(&sig.constness, "a hook cannot be a `const fn`: remove `const`");
     errors.refuse(&sig.asyncness, "the training loop is synchronous and cannot await a hook: remove `async`");
@@ -186,7 +186,7 @@ fn no_main(main: &Type, errors: &mut Errors) {
     );
 }
 
-/// Reports a moment in a context that is not the name of one.
+/// Reports a moment in a context that is not the name of a moment.
 fn no_moment(context: &Type, errors: &mut Errors) {
     let Some(written) = unnamed_moment(context) else { return };
     let text = written.to_string();
@@ -201,7 +201,7 @@ fn no_moment(context: &Type, errors: &mut Errors) {
     );
 }
 
-/// Returns the argument of a context that cannot be a moment: `impl AtPoint`, `dyn AtPoint`, `_`,
+/// Returns the argument of a context if it cannot be a moment: `impl AtPoint`, `dyn AtPoint`, `_`,
 /// or a literal.
 pub(super) fn unnamed_moment(context: &Type) -> Option<TokenStream> {
     match peeled(context) {
@@ -253,8 +253,8 @@ fn is_reference(written: &Type) -> bool {
     matches!(peeled(written), Type::Reference(_))
 }
 
-/// Returns the marker type for a message: `AfterStep` for `after_step`, also for the name of a
-/// point in another framework, and `…` for any other name.
+/// Returns the marker type to show in a message: `AfterStep` for `after_step`. Also translates
+/// points of other frameworks, and returns `…` for any other name.
 fn example(name: &Ident) -> String {
     let name = name.unraw().to_string();
     match foreign::translate(&name) {
@@ -305,8 +305,8 @@ pub(super) fn is_named(name: &str, written: &Type) -> bool {
     }
 }
 
-/// Returns the name of a type, without its path and parameters, or the tokens of a type that has no
-/// name.
+/// Returns the name of a type, without its path and parameters. If the type has no name, returns
+/// its tokens.
 pub(super) fn last_word(written: &Type) -> String {
     let name = match peeled(written) {
         Type::Path(path) => path.path.segments.last().map(|segment| segment.ident.unraw().to_string()),
@@ -324,7 +324,7 @@ pub(super) fn marker_of(context: &Type) -> Option<String> {
     }
 }
 
-/// Returns the marker in a context type, if it is one word, or one in the crate `trainer`.
+/// Returns the marker in a context type, if it is a single word or a path `trainer::Marker`.
 pub(super) fn marker_ident(context: &Type) -> Option<Ident> {
     let marker = argument(context)?;
     let marker = if is_named("Main", marker) { argument(marker)? } else { marker };

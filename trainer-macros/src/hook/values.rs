@@ -23,13 +23,13 @@ pub(super) enum AutoIf {
 
 /// The value of the key `only`.
 pub(super) enum Only {
-    /// Names in `trainer::phase`.
+    /// Names of phases in `trainer::phase`.
     Phases(Vec<Ident>),
-    /// An expression of the hook's value: `self.phases`.
+    /// An expression that reads the hook's value: `self.phases`.
     Value(Box<Expr>),
 }
 
-/// Returns whether an expression is one of the hook's value: `self.every`.
+/// Returns whether an expression reads the hook's value: `self.every`.
 pub(super) fn is_of_value(expression: &Expr) -> bool {
     begins_with_self(&expression.to_token_stream())
 }
@@ -37,7 +37,7 @@ pub(super) fn is_of_value(expression: &Expr) -> bool {
 pub(super) fn begins_with_self(tokens: &TokenStream) -> bool {
     let mut tokens = tokens.clone().into_iter();
     match tokens.next() {
-        // Not the path `self::name`.
+        // The path `self::name` does not count.
         Some(TokenTree::Ident(word)) => {
             word == "self" && tokens.next().is_none_or(|next| next.to_string() != ":")
         }
@@ -48,8 +48,7 @@ pub(super) fn begins_with_self(tokens: &TokenStream) -> bool {
     }
 }
 
-/// Returns the first word of an expression, also within parentheses or the invisible group of a
-/// macro.
+/// Returns the first word of an expression, even within parentheses or a macro's invisible group.
 pub(super) fn first_word(tokens: &TokenStream) -> Option<Ident> {
     match tokens.clone().into_iter().next()? {
         TokenTree::Ident(word) => Some(word),
@@ -88,11 +87,11 @@ pub(super) struct SavedState {
 pub(super) struct Target {
     /// The path of a hook function or hook type.
     pub(super) path: Path,
-    /// Whether it was written `optional(…)`, so that it may be absent.
+    /// Whether it was written as `optional(…)`: the target may then be absent.
     pub(super) optional: bool,
 }
 
-/// Returns the parts of a list, and reports a list without any.
+/// Returns the parts of a list, and reports an empty list.
 pub(super) fn parts(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<TokenStream> {
     let span = if list.is_empty() { at } else { list.span() };
     let parts = split_at_commas(list);
@@ -102,7 +101,7 @@ pub(super) fn parts(key: &str, list: TokenStream, at: Span, errors: &mut Errors)
     parts
 }
 
-/// Returns the tokens within `optional(…)` and true, or else the same tokens and false.
+/// Returns the tokens within `optional(…)` and `true`, or else the same tokens and `false`.
 pub(super) fn optional(part: TokenStream) -> (TokenStream, bool) {
     let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
     match &tokens[..] {
@@ -111,15 +110,15 @@ pub(super) fn optional(part: TokenStream) -> (TokenStream, bool) {
     }
 }
 
-/// Reports a second argument, the comma before which is missing, and then returns `None`.
+/// Reports a second argument without a comma before it, and returns `None` in that case.
 pub(super) fn check_single(argument: &TokenStream, errors: &mut Errors) -> Option<()> {
     let Some(second) = second_argument(argument, false) else { return Some(()) };
     errors.push(second.span(), format!("expected a comma before `{second}`"));
     None
 }
 
-/// Returns the key of a second argument, if the comma before it is missing. A word can only be one
-/// if it follows a value.
+/// Returns the key of a second argument if the comma before it is missing. Only a word that follows
+/// a value can be such a key.
 pub(super) fn second_argument(rest: &TokenStream, mut follows_a_value: bool) -> Option<Ident> {
     let mut tokens = rest.clone().into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -274,7 +273,7 @@ pub(super) fn positive(value: TokenStream, at: Span, errors: &mut Errors) -> Opt
     None
 }
 
-/// Reports a field of the value with a reference, `&self.field`, and then returns `None`.
+/// Reports a field that is passed by reference, `&self.field`, and returns `None` in that case.
 pub(super) fn by_value(value: TokenStream, key: &str, errors: &mut Errors) -> Option<TokenStream> {
     let mut tokens = value.clone().into_iter();
     let first = tokens.next();
@@ -340,7 +339,7 @@ pub(super) fn phases(
     phases
 }
 
-/// Returns the last word of a path, `Train` in `Phase::Train`, or the text of a string.
+/// Returns the last word of a path (`Train` in `Phase::Train`), or the text of a string.
 pub(super) fn last_word(part: &TokenStream) -> Option<String> {
     if let Ok(text) = syn::parse2::<LitStr>(part.clone()) {
         return Some(text.value());

@@ -1,4 +1,4 @@
-//! The words of `#[hook(…)]`: its keys, what is meant by other words, and the syntax of each key.
+//! The words of `#[hook(…)]`: its keys, other words for them, and the syntax of each key.
 
 use syn::Path;
 
@@ -28,11 +28,11 @@ pub(super) const KEYS: [&str; 18] = [
     "crate",
 ];
 
-/// The keys that need no value.
+/// The keys that are valid without a value.
 pub(super) const FLAGS: [&str; 9] =
     ["auto", "single", "state", "settings", "variables", "trial", "observes", "writes", "more"];
 
-/// Words of other libraries for a key.
+/// Words that other libraries use for a key.
 pub(super) const SYNONYMS: [(&str, &[&str]); 13] = [
     ("when", &["if", "cond", "condition", "predicate", "run_if", "only_if", "guard", "filter"]),
     ("ord", &["order", "priority", "level"]),
@@ -49,11 +49,11 @@ pub(super) const SYNONYMS: [(&str, &[&str]); 13] = [
     ("more", &["also", "second", "another", "further", "extend", "extends"]),
 ];
 
-/// Words for a hook around an operation, which the type of its second argument replaces.
+/// Words for a hook around an operation. The type of the hook's second argument replaces them.
 pub(super) const AROUND: [&str; 6] = ["around", "wrap", "wraps", "wrapping", "surround", "replace"];
-/// Words for the moment of a hook, which the type of its context replaces.
+/// Words for the moment of a hook. The type of its context replaces them.
 pub(super) const MOMENT: [&str; 5] = ["at", "on", "point", "moment", "event"];
-/// Words for a hook on rank 0 only, which the type of its context replaces.
+/// Words for a hook on rank 0 only. The type of its context replaces them.
 pub(super) const MAIN: [&str; 7] =
     ["main", "rank", "rank0", "rank_0", "rank_zero_only", "main_process_only", "master_only"];
 
@@ -62,7 +62,7 @@ pub(super) fn is_main_only(word: &str) -> bool {
     MAIN.contains(&word) || strsim::damerau_levenshtein(word, "main_only") <= 2
 }
 
-/// Returns the key that is probably meant by a word, one of `keys`.
+/// Returns the key, one of `keys`, that a word probably means.
 pub(super) fn meant(word: &str, keys: &[&'static str]) -> Option<&'static str> {
     let synonym = SYNONYMS.iter().find(|(_, words)| words.contains(&word)).map(|(key, _)| *key);
     synonym.filter(|key| keys.contains(key)).or_else(|| nearest(word, keys.iter().copied()))
@@ -88,7 +88,7 @@ pub(super) fn marker_meant(path: &Path) -> Option<String> {
     known_marker(&last)
 }
 
-/// Returns the name of the marker type with this name, or of the moment with this name.
+/// Returns the name of a marker type, given either that name or the name of its moment.
 pub(super) fn known_marker(name: &str) -> Option<String> {
     let marker = if name.starts_with(char::is_uppercase) { name.to_owned() } else { pascal(name) };
     is_marker(&marker).then_some(marker)

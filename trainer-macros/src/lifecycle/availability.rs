@@ -15,7 +15,7 @@ pub(super) struct Resolved<'a> {
     availability: &'a Availability,
     /// The indices of the first and last moment of each span.
     spans: Vec<(usize, usize)>,
-    /// The operation that each span excludes.
+    /// The operation that each span excludes, if any.
     excepts: Vec<Option<usize>>,
     /// The innermost operation around each span, to distinguish *not yet*, *gone* and *never here*.
     scopes: Vec<Option<usize>>,
@@ -105,8 +105,8 @@ impl<'a> Resolved<'a> {
         self.spans.iter().any(|&(first, last)| first == 0 && last + 1 == self.within.len())
     }
 
-    /// Returns whether it is something that exists over several moments, so that *not yet* and
-    /// *gone* are different mistakes.
+    /// Returns whether it exists over several moments, so that *not yet* and *gone* are different
+    /// mistakes.
     fn comes_and_goes(&self) -> bool {
         self.availability.kind != AvailabilityKind::Allowed
             && self.spans.iter().any(|(first, last)| first < last)
@@ -146,7 +146,7 @@ impl<'a> Resolved<'a> {
         impls
     }
 
-    /// Returns the link in the docs of a moment: `loss` or `skip_batch()`.
+    /// Returns the link for the docs of a moment, whose text is `loss` or `skip_batch()`.
     pub(super) fn noted(&self, path: &str) -> String {
         let Availability { what, has, kind, .. } = self.availability;
         match kind {
@@ -155,9 +155,10 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Expands to the impls of *begun* and *kept* for a custom moment, so that what is unavailable
-    /// there is reported as *never here*. What is available everywhere, or everywhere with
-    /// exceptions, is available there too. `$marker` is a fragment of the surrounding macro.
+    /// Expands to the impls of *begun* and *kept* for a custom moment, so that something
+    /// unavailable there is reported as *never here*. Something that is available everywhere, with
+    /// or without exceptions, is available there as well. `$marker` is a fragment of the
+    /// surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
         if self.is_exception() {
             let has = &self.availability.has;
@@ -175,9 +176,9 @@ impl<'a> Resolved<'a> {
     }
 
     /// Exports the traits of the availability under fixed names, in a module named after its noun,
-    /// for custom lifecycles that list the noun. Custom moments already implement the trainer's
-    /// *begun* and *kept* traits ([`absent`](Resolved::absent)), so the module has empty traits
-    /// instead.
+    /// for custom lifecycles that list the noun. Instead of the trainer's *begun* and *kept*
+    /// traits, which custom moments already implement ([`absent`](Resolved::absent)), the module
+    /// has empty traits.
     pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
         let Availability { what, has, .. } = self.availability;
         let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());

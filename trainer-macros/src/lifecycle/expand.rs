@@ -38,7 +38,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let type_of_advice = advice.as_ref().map(ours);
     let marker_of_module = type_of_advice.iter().map(|name| quote!(#[doc(hidden)] enum #name {}));
     let markers = moments.iter().filter(|moment| !moment.is_marker()).map(|moment| {
-        // Where the name is, so that rustc reports all of them together.
+        // At the location of the name, so that rustc reports all of them together.
         Ident::new(&moment.marker.to_string(), moment.name.span())
     });
     let all: Vec<_> = advice.iter().cloned().chain(markers).collect();
@@ -49,7 +49,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     let infos = moments.iter().map(|moment| info(moment, &moments, trainer));
     let count = moments.len();
     let traits = availabilities.iter().map(|thing| thing.traits(trainer));
-    // What is available everywhere needs no promise.
+    // Something that is available everywhere needs no promise.
     let promised = availabilities.iter().filter(|thing| !thing.is_everywhere() && !thing.is_exception());
     let by_noun = promised.map(|thing| thing.by_noun(origin));
     let nouns = (!availabilities.is_empty()).then(|| {
@@ -69,8 +69,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
             let bounds = availabilities.iter().map(Resolved::name);
             let sentences = availabilities.iter().map(Resolved::sentence);
             quote! {
-                /// The names in `trainer::prelude`: not `at` and `has`, because every lifecycle has
-                /// these.
+                /// The names in `trainer::prelude`. `at` and `has` are not among them, because
+                /// every lifecycle has these modules.
                 #[doc(hidden)]
                 pub mod names {
                     pub use super::{#(#markers,)* #(#things),*};
@@ -112,8 +112,7 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
         #(#marker_of_module)*
         #(#types)*
 
-        /// The names of the points and operations, as `lifecycle!` takes them after `within` and
-        /// `again`.
+        /// The points and operations by name, for use after `within` and `again` in `lifecycle!`.
         ///
         #(#[doc = #table])*
         pub mod at { #imports #(#uses)* #(#aliases)* }
@@ -126,8 +125,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     }
 }
 
-/// Returns the same name, located where it is, as a name of the expansion: lints about it are then
-/// not reported to the user, who cannot change it.
+/// Returns the same name at the same location, but as a name of the expansion. The user cannot
+/// change it, so lints about it must not be reported to the user.
 fn ours(name: &Ident) -> Ident {
     let mut name = name.clone();
     name.set_span(Span::call_site().located_at(name.span()));
@@ -153,7 +152,7 @@ fn local(operation: &Path, moments: &[Moment]) -> Option<usize> {
     })
 }
 
-/// Expands to the type of a moment, and to its impls.
+/// Expands to the marker type of a moment, and to its impls.
 fn marker(
     index: usize,
     moments: &[Moment],
@@ -183,7 +182,7 @@ fn marker(
     };
     let counted = match (&moment.counts, outside) {
         (Some(_), _) => quote!(impl #trainer::moment::Counted for #marker {}),
-        // Counted if the operation that it extends is.
+        // The moment is counted if the operation that it extends is.
         (None, Some(outside)) => {
             quote!(impl #trainer::moment::Counted for #marker where for<'__counted> #outside: #trainer::moment::Counted {})
         }
@@ -205,7 +204,7 @@ fn marker(
             impl<__O> #trainer::moment::Within<__O> for #marker where #outside: #trainer::moment::Within<__O> {}
         });
     }
-    // Each is located on the phase's name, where rustc reports a mistake.
+    // Each check is located on the phase's name, where rustc reports a mistake.
     let checked = moment.checked.iter().zip(outside.iter().cycle()).map(|(phase, outside)| {
         let here = Span::call_site().located_at(phase.span());
         let trainer = spanned(trainer, here);
@@ -247,9 +246,10 @@ fn marker(
     (declared, impls)
 }
 
-/// Expands to the impls of a custom moment: of `CustomMoment`, of the traits of its nouns, and,
-/// except at the points before and after an operation, of `FireableFrom` for the moments within the
-/// operation around it at which everything that the nouns name exists.
+/// Expands to the impls of a custom moment: of `CustomMoment`, of the traits of its nouns, and of
+/// `FireableFrom` for the moments that are within the surrounding operation and at which everything
+/// that the nouns name exists. The points before and after an operation do not implement
+/// `FireableFrom`.
 fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     let Moment { marker, has, within, outside, kind, .. } = &moments[index];
     let mut nouns: Vec<&Path> = Vec::new();
@@ -280,8 +280,8 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
         (None, Some(outside)) => Some(quote!(__P: #trainer::moment::Within<#outside>,)),
         (None, None) => None,
     };
-    // Only the operation itself fires the points before and after it. Without `do_not_recommend`,
-    // so that rustc names the missing bound.
+    // Only the operation itself fires the points before and after it. There is no
+    // `do_not_recommend` here, so that rustc names the missing bound.
     let reached = (!matches!(kind, Kind::Before | Kind::After)).then(|| {
         quote! {
             impl<__P> #trainer::moment::FireableFrom<__P> for #marker

@@ -26,9 +26,9 @@ pub(super) struct Moment {
     /// The lines of its doc comment.
     pub(super) docs: Vec<String>,
     pub(super) kind: Kind,
-    /// The type of its payload, if it is a point that has one.
+    /// The type of its payload, if it is a point with a payload.
     pub(super) payload: Option<Type>,
-    /// The phases that reach it. If empty, the phases of `outside` do.
+    /// The phases that reach it. If empty, they are those of `outside`.
     pub(super) phases: Vec<Ident>,
     /// The phases that must also reach the operation `outside`.
     pub(super) checked: Vec<Ident>,
@@ -129,8 +129,8 @@ fn in_itself<'a>(operation: &'a Path, nodes: &[Node]) -> Option<&'a Ident> {
     None
 }
 
-/// Returns the path of an operation of another lifecycle. A single word is one of the trainer's
-/// own.
+/// Returns the path of an operation of another lifecycle. A single word is an operation of the
+/// trainer.
 pub(super) fn elsewhere(operation: &Path, trainer: &Path) -> Path {
     match operation.get_ident() {
         Some(word) => {
@@ -159,8 +159,8 @@ struct Position {
     outside: Option<Path>,
     has: Vec<Path>,
     by: Vec<Path>,
-    /// Whether a child may run in a phase that its parent does not, as the trainer's `valid` does
-    /// in `epoch`.
+    /// Whether a child may run in phases that do not reach its parent, as the trainer's `valid`
+    /// does in `epoch`.
     leaves_phases: bool,
 }
 
@@ -278,7 +278,7 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         before: format_ident!("{}", pascal(&before.to_string())),
         after: format_ident!("{}", pascal(&after.to_string())),
     };
-    // The operation itself is pushed second; its children refer to it by this index.
+    // The operation is pushed after its `before` point; its children refer to it by this index.
     here.within.push(moments.len() + 1);
     moments.push(moment(before, Kind::Before, docs_of_point("Before"), here.clone()));
     moments.push(moment(name.clone(), kind, about.clone(), here.clone()));
@@ -288,7 +288,7 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
     moments.push(moment(after, Kind::After, docs_of_point("After"), here));
 }
 
-/// Returns why the marker types of moments with these names cannot be declared.
+/// Returns a message if the marker types of moments with these names cannot be declared.
 fn marker_mistake(names: &[String], moments: &[Moment]) -> Option<String> {
     for name in names {
         let marker = pascal(name);

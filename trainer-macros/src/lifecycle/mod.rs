@@ -1,5 +1,5 @@
-//! `lifecycle!`: one declaration, from which the moments, their types, names and docs, and what
-//! exists at them, are generated.
+//! `lifecycle!`: generates moments from one declaration, with their types, names and docs, and with
+//! what exists at them.
 
 mod availability;
 mod docs;

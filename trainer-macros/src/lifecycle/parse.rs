@@ -88,7 +88,7 @@ pub(super) struct Head {
     pub(super) counts: Option<Ident>,
 }
 
-/// Something that exists, or can be called, at some moments only.
+/// Something that exists, or a method that can be called, at some moments only.
 pub(super) struct Availability {
     pub(super) docs: Vec<Attribute>,
     pub(super) kind: AvailabilityKind,
@@ -99,8 +99,8 @@ pub(super) struct Availability {
     pub(super) spans: Vec<Span>,
 }
 
-/// The form of an availability, which determines the wording of its messages. For an allowed
-/// method, there is no difference between *not yet* and *gone*.
+/// The form of an availability, which determines the wording of its messages. The messages about an
+/// allowed method do not distinguish *not yet* from *gone*.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum AvailabilityKind {
     Singular,

@@ -1,5 +1,5 @@
-//! Declarations of the C++ functions with which [`trainer`](https://docs.rs/trainer) calls
-//! libtorch's c10d. They are an implementation detail of `trainer` and follow no versioning.
+//! Declarations of the C++ functions through which [`trainer`](https://docs.rs/trainer) calls
+//! libtorch's c10d. They are an implementation detail of `trainer` and are not covered by semver.
 //!
 //! The conventions are those of [`trainer_sys`].
 
@@ -80,7 +80,7 @@ unsafe extern "C" {
     pub fn trainer_reducer_free(it: *mut c_void) -> *mut c_char;
 }
 
-/// A batch normalization with the statistics of all ranks. `weight` and `bias` may be null.
+/// Batch normalization with the statistics of all ranks. `weight` and `bias` may be null.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RawBatchNorm {

@@ -15,7 +15,7 @@ use crate::output::{FAINT, Failure, GOOD, HEADING, Output, counted, open, style_
 use crate::show::{by_moment, list};
 use crate::table::{Cell, Column, GAP, Table, shortened};
 
-/// Something that runs have in common, or in which they differ.
+/// A fact about each run, which is the same for all of them or differs.
 struct Fact {
     section: &'static str,
     name: String,
@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &CompareArguments, out: &mut Output) -> Result<Exit
     Ok(ExitCode::SUCCESS)
 }
 
-/// Names the runs by the ends of their paths, as far as they need to differ.
+/// Names the runs by the ends of their paths, each as short as possible but unique.
 fn short_names(runs: &[Run]) -> Vec<String> {
     let parts: Vec<Vec<String>> = runs
         .iter()
@@ -188,8 +188,8 @@ fn leave_out_common_words(texts: &mut [String]) {
     }
 }
 
-/// Returns the fact that runs have the same hooks in different orders, if they do. It has the
-/// number of the order in each run.
+/// Returns the order of the hooks that all runs have in common as a fact, if the runs differ in it.
+/// The value of each run is the number of its order.
 fn order_of_hooks(runs: &[Run]) -> Option<Fact> {
     let common: BTreeSet<&String> = runs
         .iter()
@@ -226,7 +226,7 @@ fn metric(name: String, values: &[Option<Float>], goal: Option<Goal>) -> Fact {
     fact
 }
 
-/// Prints what differs, a section after the other, in as many blocks of runs as the terminal needs.
+/// Prints the differences section by section, in as many blocks of runs as the terminal requires.
 fn print(facts: &[&Fact], names: &[String], out: &mut Output) -> Result<(), Failure> {
     for block in blocks(facts, names, out.width()) {
         if block.start > 0 {
@@ -253,7 +253,7 @@ fn print(facts: &[&Fact], names: &[String], out: &mut Output) -> Result<(), Fail
     Ok(())
 }
 
-/// Prints what is the same in all runs.
+/// Prints the facts that are the same in all runs.
 fn print_equal(facts: &[&Fact], out: &mut Output) -> Result<(), Failure> {
     for section in SECTIONS {
         let own = facts.iter().filter(|fact| fact.section == section && !fact.texts[0].is_empty());

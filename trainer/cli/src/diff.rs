@@ -1,4 +1,4 @@
-//! `trainer diff`: where two runs differ first.
+//! `trainer diff`: finds where two runs first differ.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::DiffArguments;
 use crate::output::{Failure, Output};
 use crate::program::{Program, errors};
 
-/// Prints the difference of two runs. The exit code says whether there is one.
+/// Prints the first difference of two runs. The exit code says whether there is one.
 pub(crate) fn run(arguments: &DiffArguments, out: &mut Output) -> Result<ExitCode, Failure> {
     let DiffArguments { first, second, .. } = arguments;
     let [one, other] = [tapes(first)?, tapes(second)?];
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &DiffArguments, out: &mut Output) -> Result<ExitCod
     compare(first, &one, second, &other, out)
 }
 
-/// Compares the tapes of two runs, one for each rank.
+/// Compares the tapes of two runs, rank by rank.
 fn compare(
     first: &Path,
     one: &[PathBuf],
@@ -59,8 +59,8 @@ fn compare(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compares two runs. If their tapes only say within which batches they differ, trains these again,
-/// and compares the full tapes of them.
+/// Compares two runs. If their tapes only show the range of batches in which the runs first differ,
+/// trains these batches again and compares full tapes of them.
 fn replay(
     arguments: &DiffArguments,
     one: &[PathBuf],
@@ -80,7 +80,7 @@ fn replay(
         }
     }
     let Some(batches) = batches else {
-        // Equal, or the tapes name the hook already.
+        // The runs are equal, or their tapes already name the hook.
         return compare(first, one, second, other, out);
     };
     let part = format!("{}..{}", batches.start, batches.end);

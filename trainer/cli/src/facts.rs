@@ -1,4 +1,4 @@
-//! The facts about runs, by name, so that they can be compared: settings and metrics.
+//! The settings and metrics of runs by name, so that runs can be compared.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +12,8 @@ pub(crate) fn setting<'r>(file: &'r RunFile, name: &str) -> Option<Cow<'r, Json>
     settings_of(file).remove(name)
 }
 
-/// Returns the names of the settings that are not equal in all runs. Those that more of the runs
-/// have come first.
+/// Returns the names of the settings that are not equal in all runs. Settings that occur in more
+/// runs come first.
 pub(crate) fn differing<'r>(runs: &[Settings<'r>]) -> Vec<&'r str> {
     let names: BTreeSet<&str> = runs.iter().flat_map(|settings| settings.keys().copied()).collect();
     let mut differing: Vec<(usize, &str)> = names
@@ -30,7 +30,7 @@ pub(crate) fn differing<'r>(runs: &[Settings<'r>]) -> Vec<&'r str> {
     differing.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Returns the goal of each metric, by its name: what any of the runs knows.
+/// Returns the goal of each metric by its name, if any of the runs knows it.
 pub(crate) fn goals<'m>(runs: impl Iterator<Item = &'m Metrics>) -> BTreeMap<String, Goal> {
     let metrics = runs.flatten();
     metrics.filter_map(|(name, metric)| Some((name.clone(), metric.goal?))).collect()

@@ -1,5 +1,5 @@
-//! The command `trainer`: lists, watches, compares and starts runs, without libtorch. It changes no
-//! file of a run.
+//! The command `trainer`: lists, watches, compares and starts runs, without libtorch. It never
+//! changes the files of a run.
 
 #![allow(clippy::disallowed_methods, reason = "the rules for files are those of the library `trainer`")]
 
@@ -39,26 +39,26 @@ struct Command {
 enum Action {
     /// Lists the runs in a folder: status, age, duration, the settings that differ, metrics
     Runs(RunsArguments),
-    /// Shows all that is known about a run
+    /// Shows everything that is known about a run
     Show {
         /// The run folder, or its name in `runs`
         run: PathBuf,
     },
-    /// Compares runs: settings, hooks, environment and metrics, what differs first
+    /// Compares runs: settings, hooks, environment and metrics, with the differences first
     Compare(CompareArguments),
     /// Writes a report of runs: one HTML file with their curves, settings, hooks and profiles
     Report(ReportArguments),
-    /// Runs a program once for each combination of parameters; started again, continues
+    /// Runs a program once for each combination of parameters; continues if started again
     Sweep(SweepArguments),
-    /// Says where two runs differ first, from their tapes. Ends with 1 if they do
+    /// Finds where two runs first differ, from their tapes. Exits with 1 if they differ
     Diff(DiffArguments),
     /// Shows a run in the terminal while it is running: curves, progress, hooks and warnings
     #[cfg(unix)]
     Watch {
-        /// The run folder, or a folder of runs, whose newest one is shown; by default `runs`
+        /// The run folder, or a folder of runs, of which the newest is shown. Defaults to `runs`
         run: Option<PathBuf>,
     },
-    /// Trains random stretches of a run with a certificate again. Ends with 1 if one is not
+    /// Trains random stretches of a certified run again. Exits with 1 if any of them is not
     /// confirmed
     Verify(VerifyArguments),
 }
@@ -68,17 +68,17 @@ struct RunsArguments {
     /// The folder with the runs
     #[arg(default_value = "runs")]
     folder: PathBuf,
-    /// A metric, a setting, or one of name, status, started, duration. Metrics: the best run first
-    /// if it is known whether small or large values are good, otherwise the smallest value first.
-    /// With a minus sign, the largest value first: `--sort -valid/accuracy`
+    /// A metric, a setting, or one of name, status, started, duration. For a metric, lists the best
+    /// run first if its goal is known, otherwise the smallest value first. With a minus sign, lists
+    /// the largest value first: `--sort -valid/accuracy`
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     sort: Option<String>,
-    /// Lists only some runs: `status=finished`, `lr=0.1`, `valid/loss<0.5`; also `!=`, `<=`, `>`,
-    /// `>=`. Several filters must all hold
+    /// Lists only the runs that match: `status=finished`, `lr=0.1`, `valid/loss<0.5`; also `!=`,
+    /// `<=`, `>`, `>=`. If there are several filters, runs must match all of them
     #[arg(long, value_name = "FILTER")]
     filter: Vec<String>,
-    /// A metric to show, in place of those that are chosen otherwise; several are shown in this
-    /// order
+    /// A metric to show, instead of the ones chosen by default. Several metrics are shown in the
+    /// given order
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,
     /// Sorts and filters by the best value of a metric instead of the last one
@@ -91,7 +91,7 @@ struct CompareArguments {
     /// The run folders, or their names in `runs`
     #[arg(required = true, num_args = 2.., value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Also lists what is the same in all runs
+    /// Also lists what all runs have in common
     #[arg(long)]
     all: bool,
 }
@@ -101,7 +101,7 @@ struct ReportArguments {
     /// The run folders, their names in `runs`, or folders of runs
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// The file to write; only an earlier report is replaced
+    /// The file to write. An existing file is replaced only if it is a report
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
 }
@@ -124,8 +124,9 @@ struct DiffArguments {
     first: PathBuf,
     /// The run folder of the second run, or its tape
     second: PathBuf,
-    /// Where tapes only have the state after every few batches, trains these batches of both runs
-    /// again, and names the hook or the operation. The programs must call `replay_requested`
+    /// If the tapes only have the state after every few batches, trains the batches in question of
+    /// both runs again, and names the hook or the operation. The programs must call
+    /// `replay_requested`
     #[arg(long)]
     replay: bool,
     /// The program of the first run, if it is not the command line in its run.json
@@ -146,7 +147,7 @@ struct VerifyArguments {
     /// Trains all stretches again
     #[arg(long)]
     all: bool,
-    /// Draws the same stretches each time. Whoever wrote the certificate must not know the number
+    /// Seed for drawing the same stretches each time. The certificate's author must not know it
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
     /// The program and its arguments, after `--`, if it is not the command line in run.json
@@ -174,7 +175,7 @@ fn main() -> ExitCode {
         ),
     };
     done.unwrap_or_else(|failure| match failure {
-        // As `trainer runs | head` closes it.
+        // For example, `trainer runs | head` closes the output early.
         Failure::OutputClosed => ExitCode::SUCCESS,
         Failure::Message(message) => {
             out.error(&message);

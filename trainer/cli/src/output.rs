@@ -12,9 +12,9 @@ use trainer_formats::run::{self, Run, Status};
 /// The reason why a command ends without a result.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something that the user must know.
+    /// A message for the user.
     Message(String),
-    /// The reader of the output is gone.
+    /// The reader of the output has closed it.
     OutputClosed,
 }
 
@@ -39,9 +39,9 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The standard output, as text or as JSON.
+/// Standard output, as text or as JSON.
 ///
-/// Styles are left out where the output is not a terminal, and with `NO_COLOR`.
+/// Styles are omitted if the output is not a terminal, or if `NO_COLOR` is set.
 pub(crate) struct Output {
     is_json: bool,
     width: Option<usize>,
@@ -63,7 +63,7 @@ impl Output {
         self.width
     }
 
-    /// Prints a line, or several.
+    /// Prints one or more lines.
     pub(crate) fn line(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
         writeln!(self.out, "{text}")?;
         Ok(())
@@ -74,12 +74,12 @@ impl Output {
         self.line(object)
     }
 
-    /// Prints a warning on standard error. Nothing can be done if that fails.
+    /// Prints a warning to standard error. A failure to do so is ignored.
     pub(crate) fn warning(&self, message: &str) {
         let _ = writeln!(anstream::stderr(), "{ENDED}warning:{ENDED:#} {message}");
     }
 
-    /// Prints an error on standard error. Nothing can be done if that fails.
+    /// Prints an error to standard error. A failure to do so is ignored.
     pub(crate) fn error(&self, message: &str) {
         let mut err = anstream::stderr();
         let _ = if self.is_json {
@@ -90,8 +90,8 @@ impl Output {
     }
 }
 
-/// Returns the width that tables must fit: that in the variable `COLUMNS`, or else that of the
-/// terminal.
+/// Returns the width that tables must fit into: the value of the environment variable `COLUMNS`, or
+/// else the width of the terminal.
 fn width() -> Option<usize> {
     let requested = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let own = || terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0));
@@ -134,7 +134,7 @@ pub(crate) fn age(age: Duration) -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Returns `1 run`, `2 runs`, `2 batches`.
+/// Returns a count with its noun: `1 run`, `2 runs`, `2 batches`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     let ending = match count {
         1 => "",
@@ -152,12 +152,12 @@ pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'
     nearest.map_or_else(String::new, |(_, nearest)| format!("; did you mean `{nearest}`?"))
 }
 
-/// Opens a run by the path of its folder, or by its name in `runs`.
+/// Opens a run, given the path of its folder or its name in `runs`.
 pub(crate) fn open(path: &Path) -> Result<Run, Failure> {
     Ok(Run::open(find(path)?)?)
 }
 
-/// Returns the path of a folder that the user names by its path, or by its name in `runs`.
+/// Returns the path of a folder, given that path or the folder's name in `runs`.
 pub(crate) fn find(path: &Path) -> Result<PathBuf, Failure> {
     let in_runs = Path::new("runs").join(path);
     match (path.exists(), in_runs.exists()) {

@@ -1,4 +1,4 @@
-//! [`Program`]: the program of a run, started again to repeat a part of it.
+//! [`Program`]: the program of a run, which is started again to repeat a part of the run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,20 +9,20 @@ use trainer_formats::tape;
 
 use crate::output::Failure;
 
-/// The number of lines of a program's errors that are shown.
+/// The maximum number of lines shown from a program's error output.
 const SHOWN: usize = 12;
 
 /// The program of a run.
 pub(crate) struct Program {
-    /// The folder of the run, which does not depend on the working directory.
+    /// The folder of the run, as a path that does not depend on the working directory.
     run: PathBuf,
     words: Vec<String>,
     folder: Option<PathBuf>,
 }
 
 impl Program {
-    /// Returns the program that wrote the run in this folder: the one that `run.json` names, unless
-    /// another command line is given.
+    /// Returns the program that wrote the run in this folder: the command line in `run.json`, or
+    /// `given` if that is not empty.
     pub(crate) fn of(run: &Path, given: &[String]) -> Result<Self, Failure> {
         let path =
             fs::canonicalize(run).map_err(|error| Failure::new(format!("{}: {error}", run.display())))?;
@@ -45,8 +45,8 @@ impl Program {
         Ok(Program { run: path, words, folder: file.working_folder.map(PathBuf::from) })
     }
 
-    /// Starts the program to repeat `part` of the run, such as `28..35`, and waits for it. With a
-    /// folder, it writes tapes into it.
+    /// Starts the program to repeat `part` of the run, such as `28..35`, and waits until it exits.
+    /// If `tapes` is given, the program writes tapes into that folder.
     pub(crate) fn repeat(&self, part: &str, tapes: Option<&Path>) -> Result<Output, Failure> {
         let Program { run, words, folder } = self;
         let mut command = Command::new(&words[0]);
@@ -73,7 +73,7 @@ impl Program {
     }
 }
 
-/// The end of what a program has written to standard error.
+/// Returns the end of a program's output to standard error.
 pub(crate) fn errors(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -1,4 +1,4 @@
-//! `trainer report`: one HTML file about one or several runs.
+//! `trainer report`: writes one HTML file about one or more runs.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -54,7 +54,7 @@ fn read(folders: &[PathBuf]) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Writes a file that does not exist yet, or replaces an earlier report, atomically.
+/// Writes a new file, or replaces an earlier report, atomically.
 fn write(path: &Path, html: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let folder = match path.parent() {

@@ -1,4 +1,4 @@
-//! `trainer runs`: the runs in a folder, as a table.
+//! `trainer runs`: lists the runs in a folder as a table.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use crate::facts::{differing, goals, metrics_to_json, setting, value};
 use crate::output::{BAD, Failure, Output, age, duration, style_of, suggestion};
 use crate::table::{Cell, Column, Table, note};
 
-/// The metrics that are shown unless some are chosen.
+/// The number of metrics that are shown if the user names none.
 const METRICS: usize = 3;
 
-/// A run of the list.
+/// A run in the list.
 struct Row {
     name: String,
     run: Run,
@@ -44,12 +44,12 @@ impl Value {
     }
 }
 
-/// The fields by which runs can be sorted and filtered, besides its settings and metrics.
+/// The fields by which runs can be sorted and filtered, in addition to their settings and metrics.
 const FIELDS: [&str; 6] = ["name", "status", "started", "duration", "device", "entry"];
 
 impl Row {
-    /// Returns what the run has under a name: a field, a setting or a metric. `None` if it has
-    /// nothing.
+    /// Returns the run's value for a name, which may be a field, a setting or a metric. Returns
+    /// `None` if the run has no such value.
     fn get(
         &self,
         key: &str,
@@ -154,8 +154,8 @@ fn find(folder: &Path) -> Result<Vec<Found>, Failure> {
     Ok(runs_in(folder)?)
 }
 
-/// Reads the metrics of the runs, and names each by its path within the folder. Returns the runs,
-/// and the names of those that cannot be read, with the reasons.
+/// Reads the metrics of the runs, and names each run by its path within the folder. Returns these
+/// runs, and the names of the runs that cannot be read, each with the reason.
 fn read(found: Vec<Found>, folder: &Path) -> (Vec<Row>, Vec<(String, String)>) {
     let mut rows = Vec::new();
     let mut damaged = Vec::new();
@@ -176,7 +176,7 @@ fn read(found: Vec<Found>, folder: &Path) -> (Vec<Row>, Vec<(String, String)>) {
     (rows, damaged)
 }
 
-/// Returns an error if no run has something of this name.
+/// Returns an error if no run has a field, setting or metric of this name.
 fn check_key(key: &str, rows: &[Row]) -> Result<(), Failure> {
     let is_known = |row: &Row| setting(row.run.file(), key).is_some() || row.metrics.contains_key(key);
     if rows.is_empty() || FIELDS.contains(&key) || rows.iter().any(is_known) {
@@ -197,7 +197,7 @@ fn check_key(key: &str, rows: &[Row]) -> Result<(), Failure> {
     )))
 }
 
-/// The position of a run in a sorted list. Runs without a value are last.
+/// The key by which runs are sorted. Runs without a value come last.
 #[derive(PartialEq)]
 struct SortKey {
     value: Option<Value>,
@@ -268,7 +268,7 @@ impl<'t> Filter<'t> {
     }
 }
 
-/// Builds the table. Columns of a low rank stay if the terminal is narrow.
+/// Builds the table. If the terminal is narrow, the columns with the lowest ranks are kept.
 fn table(
     rows: &[Row],
     damaged: &[(String, String)],
@@ -320,8 +320,8 @@ fn table(
     Table { columns }
 }
 
-/// Chooses the metrics of the table: those that the user names, or else the one that runs are
-/// sorted by and the most important ones.
+/// Selects the metrics of the table: those that the user names, or by default the metric that runs
+/// are sorted by, followed by the most important ones.
 fn shown_metrics<'r>(
     rows: &'r [Row],
     arguments: &'r RunsArguments,

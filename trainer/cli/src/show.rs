@@ -1,4 +1,4 @@
-//! `trainer show`: all that is known about a run.
+//! `trainer show`: prints everything that is known about a run.
 
 use std::fs;
 use std::path::Path;
@@ -61,8 +61,7 @@ fn section(out: &mut Output, title: &str) -> Result<(), Failure> {
     out.line(format!("\n{HEADING}{title}{HEADING:#}"))
 }
 
-/// Prints names and values in two columns, without those that have no value. Long values are broken
-/// into lines.
+/// Prints names and values in two columns, omitting names without a value. Long values are wrapped.
 pub(crate) fn list(out: &mut Output, facts: &[(String, String)]) -> Result<(), Failure> {
     let widest =
         facts.iter().filter(|(_, value)| !value.is_empty()).map(|(name, _)| name.chars().count()).max();
@@ -77,7 +76,7 @@ pub(crate) fn list(out: &mut Output, facts: &[(String, String)]) -> Result<(), F
     Ok(())
 }
 
-/// Breaks a text at spaces, and within words that are too long.
+/// Breaks a text into lines at spaces, or within words that are longer than a line.
 fn lines(text: &str, room: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -92,8 +91,8 @@ fn lines(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the moment and the name of each hook, such as `Csv at after_record`. A moment that is
-/// that of the line above is left out.
+/// Splits hooks such as `Csv at after_record` into their moment and name. The moment is empty if it
+/// is the same as in the line above.
 pub(crate) fn by_moment<'h>(hooks: impl Iterator<Item = &'h str>) -> Vec<(String, String)> {
     let mut last = "";
     hooks
@@ -109,7 +108,7 @@ pub(crate) fn by_moment<'h>(hooks: impl Iterator<Item = &'h str>) -> Vec<(String
         .collect()
 }
 
-/// When the run began and ended, and why.
+/// Returns when the run began and ended, and why it ended.
 fn times(run: &Run, now: SystemTime) -> Vec<(String, String)> {
     let file = run.file();
     let when = |text: &str| text.replace('T', " ").replace('Z', " UTC");
@@ -173,7 +172,7 @@ fn metrics_table(metrics: &Metrics, out: &mut Output) -> Result<(), Failure> {
     out.line(text.trim_end_matches('\n'))
 }
 
-/// The files in the folder of the run, with their sizes.
+/// Returns the files in the run folder, with their sizes.
 fn files(run: &Run) -> Result<Vec<(String, String)>, Failure> {
     let cannot = |error| Failure::new(format!("{}: {error}", run.path().display()));
     let mut files = Vec::new();

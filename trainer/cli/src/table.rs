@@ -7,9 +7,9 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::output::{FAINT, HEADING, PLAIN};
 
-/// The columns between two columns of a table.
+/// The space between two adjacent columns of a table.
 pub(crate) const GAP: usize = 2;
-/// A title is not shortened below this width.
+/// The width below which a title is not shortened.
 const SHORT_TITLE: usize = 10;
 
 /// A cell: text and its style.
@@ -33,15 +33,15 @@ impl Cell {
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
     title: String,
-    /// The name in the note about columns without room.
+    /// The name in the note about omitted columns.
     name: String,
     cells: Vec<Cell>,
     is_right: bool,
-    /// The width to which cells may be shortened.
+    /// The minimum width to which cells may be shortened.
     least: usize,
-    /// The largest width in a terminal.
+    /// The maximum width in a terminal.
     most: usize,
-    /// Columns with a higher rank are left out first.
+    /// The rank: columns with a higher rank are omitted first.
     rank: usize,
 }
 
@@ -51,29 +51,29 @@ impl Column {
         Column { name: title.clone(), title, cells, is_right: false, least: 12, most: 40, rank }
     }
 
-    /// A column whose cells are aligned to the right.
+    /// Creates a column of right-aligned cells.
     pub(crate) fn value(title: impl Into<String>, rank: usize, cells: Vec<Cell>) -> Self {
         Column { is_right: true, least: 8, most: 20, ..Column::text(title, rank, cells) }
     }
 
-    /// A column of numbers: aligned to the right, and not shortened.
+    /// Creates a column of numbers, which are right-aligned and not shortened.
     pub(crate) fn number(title: impl Into<String>, rank: usize, cells: Vec<Cell>) -> Self {
         Column { least: usize::MAX, ..Column::value(title, rank, cells) }
     }
 
-    /// Sets the name in the note about columns without room, if the title is not enough.
+    /// Sets the name in the note about omitted columns, if the title is not clear enough there.
     pub(crate) fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Sets the width to which cells may be shortened.
+    /// Sets the minimum width to which cells may be shortened.
     pub(crate) fn least(mut self, least: usize) -> Self {
         self.least = least;
         self
     }
 
-    /// The number of columns that the cells and the title need at least.
+    /// Returns the minimum width of the column, for its cells and its title.
     pub(crate) fn least_width(&self) -> usize {
         self.width_of_cells().min(self.least).max(self.title.width().min(SHORT_TITLE)).min(self.most)
     }
@@ -83,15 +83,15 @@ impl Column {
     }
 }
 
-/// A table with a line of titles.
+/// A table with a header line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     pub(crate) columns: Vec<Column>,
 }
 
 impl Table {
-    /// Returns the text of the table, within `width` columns, and the names of the columns that it
-    /// has no room for.
+    /// Returns the text of the table, which fits into `width` columns, and the names of the columns
+    /// that are omitted.
     pub(crate) fn render(&self, width: Option<usize>) -> (String, Vec<&str>) {
         let (widths, left_out) = self.fit(width);
         let shown: Vec<_> = self
@@ -117,7 +117,8 @@ impl Table {
         (text, left_out)
     }
 
-    /// Chooses the width of each column, or `None` if it is left out.
+    /// Chooses the width of each column, which is `None` if the column is omitted. Also returns the
+    /// names of the omitted columns.
     fn fit(&self, width: Option<usize>) -> (Vec<Option<usize>>, Vec<&str>) {
         let full = self.columns.iter().map(|column| column.width_of_cells().max(column.title.width()));
         let Some(room) = width else { return (full.map(Some).collect(), Vec::new()) };
@@ -137,7 +138,7 @@ impl Table {
         let mut spare = room.saturating_sub(needed(&kept));
         let mut widths: Vec<_> =
             least.iter().zip(&kept).map(|(least, kept)| kept.then_some(*least)).collect();
-        // Each column gets one more, in turn, until there is no more room or need.
+        // The columns grow by one in turn, until there is no space left or none of them needs more.
         while spare > 0 {
             let before = spare;
             for index in by_rank.iter().copied() {
@@ -197,7 +198,7 @@ pub(crate) fn shortened(text: &str, width: usize) -> String {
     short + "…"
 }
 
-/// Returns the note about columns that a terminal has no room for.
+/// Returns the note about the columns that do not fit into the terminal, if there are any.
 pub(crate) fn note(left_out: &[&str], width: Option<usize>) -> Option<String> {
     if left_out.is_empty() {
         return None;

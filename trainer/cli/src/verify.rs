@@ -21,7 +21,7 @@ pub(crate) struct Request<'a> {
     pub(crate) program: &'a [String],
 }
 
-/// Confirms stretches. The exit code says whether all of them were confirmed.
+/// Verifies stretches. The exit code says whether all of them were confirmed.
 pub(crate) fn run(request: &Request<'_>, out: &mut Output) -> Result<ExitCode, Failure> {
     let certificate = Certificate::read(request.run.join(CERTIFICATE_FILE)).map_err(Failure::new)?;
     let all = certificate.stretches();
@@ -81,7 +81,7 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the statement about what was verified, and what was not.
+/// Returns the statement about what was and was not verified.
 fn statement(failed: usize, drawn: usize, all: usize) -> String {
     if failed > 0 {
         return format!(

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use serde_json::Value as Json;
 use trainer_formats::tape::{Entry, EntryKind, MAGIC, Position, Process, Record};
 
-/// Writes the tape of a run in which a hook leaves a value with this hash.
+/// Writes the tape of a run in which a hook produces a value with this hash.
 fn tape(folder: &str, hash: u64) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("trainer-cli-diff-{folder}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! `trainer report`: the file that it writes for small runs, and what it refuses.
+//! `trainer report`: the files that it writes for small runs, and the errors that it reports.
 
 #![allow(clippy::disallowed_methods, reason = "tests write the folders of runs")]
 
@@ -24,7 +24,7 @@ fn report(folder: &Path, arguments: &[&str]) -> Output {
     command.arg("report").args(arguments).current_dir(folder).output().unwrap()
 }
 
-/// Returns the report of these runs, without its style and script.
+/// Returns the report about these runs, without its style sheet and script.
 fn html(folder: &Path, runs: &[&str]) -> String {
     let output = report(folder, runs);
     assert!(output.status.success(), "{output:?}");
@@ -41,13 +41,13 @@ fn without_code(html: &str) -> String {
     cut(&cut(html, "<style>", "</style>"), "<script>", "</script>")
 }
 
-/// Returns every file in a folder with its content.
+/// Returns every file below a folder, with its content.
 fn tree(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| (path.clone(), fs::read(path).unwrap())).collect()
 }
 
-/// Returns a `run.json` of a run that has finished, without anything that is optional.
+/// Returns the `run.json` of a finished run, without any optional fields.
 fn run_json() -> Json {
     json!({
         "format": "trainer run", "version": 1, "status": "finished", "entry": "fit",
@@ -77,7 +77,7 @@ fn record(step: u64, phase: &str, span: &str, values: &Json) -> String {
     format!("{record}\n")
 }
 
-/// Records of 40 steps in two epochs.
+/// Returns the records of 40 steps in two epochs.
 fn records(scale: f64) -> String {
     let mut lines = String::new();
     for step in (5_u32..=40).step_by(5) {
@@ -102,7 +102,7 @@ fn records(scale: f64) -> String {
     lines
 }
 
-/// A run with everything that a report shows.
+/// Returns a run with everything that a report can show: its `run.json` and its records.
 fn full_run() -> (Json, String) {
     let mut run = run_json();
     run["resumed"] = json!(["2026-11-21T10:00:26Z"]);
@@ -150,7 +150,7 @@ fn a_run_with_everything() {
     let before = tree(&folder.join("runs/0001"));
     insta::assert_snapshot!("full", html(&folder, &["runs/0001"]));
     assert_eq!(tree(&folder.join("runs/0001")), before);
-    // An earlier report is replaced, by the same one.
+    // An earlier report is replaced, here with identical content.
     let first = fs::read(folder.join("report.html")).unwrap();
     html(&folder, &["runs/0001"]);
     assert_eq!(fs::read(folder.join("report.html")).unwrap(), first);
@@ -169,7 +169,7 @@ fn a_run_without_records() {
 fn several_runs_are_compared() {
     let folder = scratch("several");
     let (mut run, lines) = full_run();
-    // Their metrics are those of the records.
+    // The metrics of these runs are read from their records.
     run["metrics"] = json!({});
     for (name, scale) in [("0001", 1.0), ("0002", 0.5)] {
         run["hyperparameters"]["lr"] = json!(scale);
@@ -231,7 +231,7 @@ fn nothing_that_a_run_records_becomes_code() {
     for runs in [&["runs/1"][..], &["runs"]] {
         let html = html(&folder, runs);
         assert!(html.matches("&lt;script&gt;alert(1)&lt;/script&gt;").count() > 30, "{html}");
-        // The text of the page between its own elements has no other elements.
+        // Texts of users do not become markup: the page has none of these strings.
         let own = ["<b onclick", "<img src=x", "<script>alert", "&lt;/script>", "\"'>", "png;base64,\""];
         for text in own {
             assert!(!html.contains(text), "{text}\n{html}");
@@ -263,7 +263,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
     }
     assert!(html.contains("<h2>Environment</h2>"));
 
-    // A run whose `run.json` is damaged is left out of several, and refused alone.
+    // A run with a damaged `run.json` is left out if there are others, and an error if it is alone.
     fs::create_dir(folder.join("runs/0002")).unwrap();
     fs::create_dir(folder.join("empty")).unwrap();
     fs::write(folder.join("runs/0002/run.json"), "{").unwrap();
@@ -286,7 +286,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
         assert!(output.status.code() == Some(2) && text.starts_with(message), "{text}");
         assert!(!folder.join("other.html").exists());
     }
-    // A line that is not complete yet is not damage.
+    // An incomplete last line is not considered damage.
     write_run(
         &folder.join("runs/0001"),
         &run_json(),
@@ -342,8 +342,8 @@ fn a_report_has_at_most_sixteen_runs_and_says_which_are_left_out() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Returns the report of these runs. Every coordinate in it is a finite number, and it requests no
-/// other file.
+/// Returns the report about these runs, after checking that all of its coordinates are finite
+/// numbers and that it requests no other file.
 fn checked(folder: &Path, runs: &[&str]) -> String {
     let html = html(folder, runs);
     let coordinates = html.split(" d=\"").skip(1).map(|rest| rest.split('"').next().unwrap());
@@ -463,8 +463,8 @@ fn long_texts_are_clipped_and_the_number_of_their_characters_is_shown() {
     fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What a run is shows in the report: whether it is running, was killed, or begins with another
-/// one.
+/// The report shows the state of a run: that it is running, was killed, or was forked from another
+/// run.
 #[test]
 fn a_running_a_killed_and_a_forked_run() {
     let folder = scratch("states");
@@ -479,7 +479,7 @@ fn a_running_a_killed_and_a_forked_run() {
     assert!(html.contains("<b class=\"status running\">running</b> · <code>fit</code> · 40 steps"), "{html}");
     assert!(html.contains("<li>not in run.json yet</li>"), "{html}");
 
-    // The process of this number began at another time.
+    // A process with this ID exists, but it started at a different time.
     let mut process = Process::current();
     process.started = Some(1);
     run["process"] = json!(process);
@@ -489,7 +489,7 @@ fn a_running_a_killed_and_a_forked_run() {
         assert!(html.contains("<b class=\"status killed\">killed</b>"), "{html}");
         assert!(html.contains("<li>not in run.json yet</li>"), "{html}");
     }
-    // A damaged `live.json` is named.
+    // A warning names the damaged `live.json`.
     fs::write(folder.join("runs/0001/live.json"), "{}").unwrap();
     let output = report(&folder, &["0001"]);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -515,7 +515,7 @@ fn runs_with_different_metrics_and_equal_names_are_told_apart() {
             + &record(2, "valid", "pass", &json!({ metric: 2.0 }));
         write_run(&folder.join(path), &run_json(), &[("report.jsonl", lines)]);
     }
-    // The same run twice is one.
+    // The same run, given twice, is shown once.
     let html = checked(&folder, &["a/runs/0001", "b/runs/0001", "a/runs/../runs/0001"]);
     assert!(html.contains("<h1>2 runs</h1>"), "{html}");
     for text in [

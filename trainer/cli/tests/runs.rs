@@ -14,7 +14,7 @@ use trainer_formats::run::{Goal, RunFile, Status};
 
 const HOUR: u64 = 3600;
 
-/// Six runs, one of each kind: the runs of the guide.
+/// Creates the six runs that the guide shows, which differ in status and values.
 fn six(name: &str) -> Scratch {
     let scratch = Scratch::new(name);
     let runs = [
@@ -48,7 +48,7 @@ fn six(name: &str) -> Scratch {
     scratch
 }
 
-/// The first words of each line but the first.
+/// Returns the first column of each line except the first line.
 fn first_words(text: &str) -> Vec<&str> {
     text.lines().skip(1).filter_map(|line| line.split("  ").next()).collect()
 }
@@ -73,7 +73,7 @@ fn runs_are_sorted_by_metrics_settings_and_fields() {
         let text = scratch.print(200, &["runs", "--sort", key]);
         first_words(&text).into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
-    // The best run is first if the goal is known. NaN and runs without a value are last.
+    // If the goal is known, the best run comes first. NaN and runs without a value come last.
     assert_eq!(sorted("valid/loss"), ["0002", "0003", "0011", "best try", "0001", "0010"]);
     assert_eq!(sorted("-valid/loss"), ["0001", "best try", "0011", "0003", "0002", "0010"]);
     assert_eq!(sorted("valid/accuracy"), ["0002", "0003", "0011", "0001", "0010", "best try"]);
@@ -102,7 +102,7 @@ fn filters_compare_numbers_and_texts() {
     assert_eq!(filtered(&["lr=1e-2"]), ["0002", "0010"]);
     assert_eq!(filtered(&["lr>=0.05"]), ["0003", "best try"]);
     assert_eq!(filtered(&["valid/accuracy > 0.96"]), ["0002", "0003", "0011"]);
-    // A run without a value is not equal to any.
+    // A run without a value is unequal to any value.
     assert_eq!(filtered(&["valid/accuracy!=0.1"]), ["0001", "0002", "0003", "0011", "best try"]);
     assert_eq!(filtered(&["activation=relu", "duration<=200"]).len(), 5);
     assert_eq!(filtered(&["lr=7"]), Vec::<String>::new());
@@ -246,7 +246,7 @@ fn a_thousand_runs_are_listed_sorted_and_filtered() {
     let scratch = Scratch::new("thousand");
     for number in 0..1000 {
         let mut file = run_file(number * 60, 0.1 / (number + 1) as f64, number, Status::Finished);
-        // As many as in a run with per-class metrics and monitors.
+        // As many metrics as in a run with per-class metrics and monitors.
         for metric in 0..40 {
             measure(&mut file, &format!("valid/metric-{metric}"), None, &[0.5, 0.25]);
         }

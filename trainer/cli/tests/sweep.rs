@@ -1,4 +1,4 @@
-//! `trainer sweep`, with programs that are shell scripts.
+//! `trainer sweep` with shell scripts as programs.
 
 #![cfg(unix)]
 #![allow(clippy::disallowed_methods, reason = "tests write the folders that the command reads")]
@@ -17,7 +17,7 @@ use support::{Scratch, measure, objects, run_file, text};
 use trainer_formats::run::{Goal, Status};
 use trainer_formats::sweep::{SweepFile, TrialState};
 
-/// A folder with the program `./program`, which notes its arguments in `calls`, and does this.
+/// Creates the program `./program`, which appends its arguments to `calls` and runs `script`.
 fn program(name: &str, script: &str) -> Scratch {
     let scratch = Scratch::new(name);
     let mut file = run_file(60, 0.1, 8, Status::Finished);
@@ -81,7 +81,7 @@ fn a_grid_runs_each_combination_and_does_not_repeat_finished_trials() {
     let again = scratch.command(80, &arguments).output().unwrap();
     assert!(text(&again.stdout).starts_with("4 trials in runs/my, 4 of them finished earlier\n4 finished\n"));
     assert_eq!(scratch.calls().len(), 4);
-    // The trials are runs like others.
+    // The trials are ordinary runs.
     assert_eq!(objects(&scratch.print(80, &["runs", "runs/my", "--json"])).len(), 4);
 }
 
@@ -119,7 +119,7 @@ fn failed_trials_are_reported_and_started_again_without_stopping_the_others() {
 fn a_changed_sweep_is_refused_with_what_changed() {
     let scratch = program("changed", FINISHES);
     scratch.write("my.toml", GRID);
-    // Nothing has begun, because the program does not exist: the sweep can still change.
+    // No trial has begun, because the program does not exist, so the sweep can still change.
     let error = scratch.fail(&["sweep", "my.toml", "--", "./progam"]);
     assert!(error.starts_with("error: cannot start `./progam`: "), "{error}");
     assert!(scratch.command(80, &SWEEP).output().unwrap().status.success());
@@ -134,7 +134,7 @@ fn a_changed_sweep_is_refused_with_what_changed() {
     ] {
         assert!(error.contains(line), "{error}");
     }
-    // How it runs may change.
+    // Settings that only affect how the trials are executed may change.
     scratch.write("my.toml", &format!("jobs = 3\nbudget = '1h'\n{GRID}"));
     assert!(scratch.command(80, &SWEEP).output().unwrap().status.success());
     scratch.write("my.toml", "jbos = 3\n[parameters]\nlr = [1]\n");
@@ -165,7 +165,7 @@ fn a_random_search_can_get_more_trials() {
     assert_eq!(format!("0001 {dry}"), format!("{}\n", many[0].replace("0001 ", "0001 ./program ")));
 }
 
-/// Waits for a signal, notes it, and ends with an error, as a cancelled run does.
+/// Waits for a signal, records it, and exits with an error, like a cancelled run.
 const WAITS: &str = "trap 'echo caught >> signals; exit 130' INT TERM\n: > \"$TRAINER_RUN_FOLDER/ready\"\n\
                      while :; do sleep 0.02; done";
 

@@ -1,4 +1,4 @@
-//! `trainer watch` in a terminal of its own.
+//! `trainer watch` in a pseudoterminal.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "tests write the folders that the command reads")]
@@ -17,11 +17,11 @@ use rustix::termios::{Winsize, tcsetwinsize};
 use support::{Scratch, run_file};
 use trainer_formats::run::Status;
 
-/// How a view begins and ends.
+/// The escape sequences at the beginning and end of a view.
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
-/// The command, and the end of its terminal at which a person sits.
+/// The command, and the user's end of its pseudoterminal.
 struct Watch {
     child: Child,
     terminal: File,
@@ -41,7 +41,7 @@ impl Watch {
         let mut command = scratch.command(80, &["watch", "runs/0001"]);
         command.env("TERM", "xterm-256color").stdin(open()).stdout(open()).stderr(Stdio::piped());
         let child = command.spawn().unwrap();
-        // The command keeps its ends open, which only the child may do.
+        // Only the child may keep its end of the pseudoterminal open, so the command is dropped.
         drop(command);
         let mut watch = Watch { child, terminal: terminal.into(), written: String::new() };
         while !watch.written.contains("0001") {
@@ -50,7 +50,7 @@ impl Watch {
         watch
     }
 
-    /// Reads what is drawn. Returns whether the other end of the terminal is open.
+    /// Reads the output. Returns whether the other end of the pseudoterminal is still open.
     fn read(&mut self) -> bool {
         let mut bytes = [0; 4096];
         loop {
@@ -66,7 +66,7 @@ impl Watch {
     }
 }
 
-/// Waits for the end of a process, which is killed if it does not end.
+/// Waits until a process exits, and kills it if it does not exit.
 fn end_of(mut child: Child) -> (ExitStatus, String) {
     let begun = Instant::now();
     let status = loop {
@@ -94,7 +94,7 @@ fn running(name: &str) -> Scratch {
 #[test]
 fn the_command_ends_when_its_terminal_is_closed() {
     let scratch = running("watch-closed");
-    // While it waits for a key, and while it draws.
+    // The terminal closes while the command waits for a key, or while it draws.
     for pause in [0, 5, 50, 300, 600] {
         let Watch { child, terminal, .. } = Watch::start(&scratch);
         thread::sleep(Duration::from_millis(pause));

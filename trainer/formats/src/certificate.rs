@@ -1,9 +1,9 @@
-//! The certificate of a run: a chain of hashes, from the start of the run over all of its training
-//! batches to its end, with a link at each checkpoint.
+//! The certificate of a run: a chain of hashes that covers all training batches from the start of
+//! the run to its end, with a link at each checkpoint.
 //!
-//! The file has one JSON object a line: a [`Header`], then [`Link`]s. It is a proof only together
-//! with the program and the data: a verifier with both trains the stretch between two links again,
-//! from the checkpoint at the first, and compares the result with the second.
+//! The file has one JSON object per line: a [`Header`], then [`Link`]s. It is a proof only together
+//! with the program and the data: to verify the stretch between two links, a verifier trains it
+//! again from the checkpoint at the first link, and compares the result with the second link.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,18 +28,18 @@ pub struct Header {
     /// of another one.
     pub batches: u64,
     /// The circumstances that can change the result of the same program: libtorch, compiler,
-    /// processor, threads, ….
+    /// processor, threads and others.
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,
-    /// The hooks that decide the result, in their order at each moment.
+    /// The hooks that affect the result, in dispatch order at each moment.
     pub hooks: BTreeMap<String, Vec<String>>,
-    /// The versions of the crates with these hooks.
+    /// The versions of the crates that define these hooks.
     pub crates: BTreeMap<String, String>,
-    /// The descriptions of the training and the validation data.
+    /// The descriptions of the training data and of the validation data.
     pub data: [String; 2],
-    /// The hash of the state with which training begins: weights, optimizers, random numbers,
-    /// hooks.
+    /// The hash of the state at the start of training: weights, optimizers, random number
+    /// generators and hooks.
     pub state: String,
 }
 
@@ -53,7 +53,7 @@ pub enum Place {
     Epoch,
     /// At the end of a fit.
     End,
-    /// At the start of a further fit.
+    /// At the start of a fit after the first one.
     Start,
 }
 
@@ -64,16 +64,16 @@ pub struct Link {
     pub batches: u64,
     /// The position in the loop.
     pub place: Place,
-    /// The hash of the losses and the data of all training batches so far.
+    /// The hash of the losses and data of all training batches so far.
     pub steps: String,
-    /// The hash of the state: weights, optimizers, random numbers, hooks.
+    /// The hash of the state: weights, optimizers, random number generators and hooks.
     pub state: String,
-    /// The hash of the line before, and of the fields above.
+    /// The hash of the previous line and of the fields above.
     pub link: String,
 }
 
 impl Link {
-    /// Returns the link after `previous`, the hash of the line before.
+    /// Returns the link that follows the line whose hash is `previous`.
     #[must_use]
     pub fn after(previous: &str, batches: u64, place: Place, steps: String, state: String) -> Self {
         let mut link = Link { batches, place, steps, state, link: String::new() };
@@ -92,7 +92,7 @@ impl Header {
     ///
     /// # Errors
     ///
-    /// Returns an error if the header cannot be written as JSON, which does not happen.
+    /// Returns an error if the header cannot be written as JSON, which does not happen in practice.
     pub fn hash(&self) -> Result<String, serde_json::Error> {
         Ok(hash(&serde_json::to_string(self)?))
     }
@@ -103,8 +103,8 @@ fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// Returns the hash of all training batches after one more of them: of the number of the batch, its
-/// loss and the hash of its data.
+/// Returns the hash of all training batches after adding one batch to `steps`, given its number,
+/// its loss and the hash of its data.
 #[must_use]
 pub fn add_batch(steps: &str, batch: u64, loss: Option<f64>, data: &str) -> String {
     hash(&format!("{steps} {batch} {:?} {data}", loss.map(f64::to_bits)))
@@ -119,15 +119,15 @@ pub struct Certificate {
     pub links: Vec<Link>,
 }
 
-/// A part of a run that can be trained again and compared: from one link, or the start of the run,
-/// to the next link.
+/// A part of a run that can be trained again and compared. It begins at a link, or at the start of
+/// the run, and ends at the next link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// The index of the link at its end, from 0.
     pub link: usize,
-    /// The number of training batches before it.
+    /// The number of training batches before the start of the stretch.
     pub start: u64,
-    /// The number of training batches until its end.
+    /// The number of training batches before the end of the stretch.
     pub end: u64,
 }
 
@@ -140,7 +140,7 @@ impl fmt::Display for Stretch {
     }
 }
 
-/// An error while a certificate is read.
+/// An error that occurs when a certificate is read.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {why}", path.display())]
 pub struct Error {
@@ -151,16 +151,15 @@ pub struct Error {
 }
 
 impl Certificate {
-    /// Reads the certificate at this path, and checks that each of its lines follows from the line
-    /// before.
+    /// Reads the certificate at this path, and checks that each line follows from the previous one.
     ///
     /// # Errors
     ///
     /// Returns an error if
     ///
-    /// - the file cannot be read, or is not a certificate of a version that this crate reads;
+    /// - the file cannot be read, or is not a certificate of a version that this crate supports;
     /// - a line was changed, removed or added;
-    /// - it contains no links.
+    /// - the certificate contains no links.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let fail = |why: String| Error { path: path.to_owned(), why };
@@ -207,9 +206,9 @@ impl Certificate {
         Ok(Certificate { header, links })
     }
 
-    /// Returns the stretches of the run that can be trained again. What a program does between two
-    /// fits is in none of them, and neither are the batches between the start of a further fit and
-    /// its first checkpoint.
+    /// Returns the stretches of the run that can be trained again. They do not include what a
+    /// program does between two fits, or the batches between the start of a fit and its first
+    /// checkpoint, except in the first fit.
     #[must_use]
     pub fn stretches(&self) -> Vec<Stretch> {
         let mut stretches = Vec::new();
@@ -279,7 +278,7 @@ mod tests {
                 changed[nth].replace_range(at..=at, other);
                 assert!(read(&changed).is_err(), "{}", changed[nth]);
             }
-            // The last link can be removed: the chain of a run that was shorter.
+            // Removing the last link is not detected: the result is the chain of a shorter run.
             let mut shorter = lines.clone();
             shorter.remove(nth);
             assert_eq!(read(&shorter).is_ok(), nth == lines.len() - 1, "{nth}");

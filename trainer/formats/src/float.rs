@@ -1,4 +1,4 @@
-//! [`Float`]: numbers in JSON that keep NaN and infinities.
+//! [`Float`]: numbers in JSON that preserve NaN and infinities.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Float {
     }
 }
 
-/// Returns the number that a string in JSON stands for, if it is one of those of [`Float`].
+/// Returns the number that a JSON string represents, if it is one of the strings of [`Float`].
 pub(crate) fn not_finite(text: &str) -> Option<f64> {
     match text {
         "NaN" => Some(f64::NAN),
@@ -32,7 +32,7 @@ pub(crate) fn not_finite(text: &str) -> Option<f64> {
     }
 }
 
-/// Deserializes a number, or the text of a number that is not finite.
+/// Deserializes a number, or the string for a non-finite number.
 struct FloatVisitor;
 
 impl Visitor<'_> for FloatVisitor {
@@ -59,8 +59,8 @@ impl Visitor<'_> for FloatVisitor {
     }
 }
 
-/// Formats a value for people: with four decimals, or in scientific notation if these would have
-/// too many digits before them, or show none of its own.
+/// Formats a value for people: with four decimals, or in scientific notation if its magnitude is at
+/// least 1e7 or, unless it is 0, less than 1e-4.
 #[must_use]
 pub fn readable(value: f64) -> String {
     let is_plain = value == 0.0 || !value.is_finite() || (1e-4..1e7).contains(&value.abs());

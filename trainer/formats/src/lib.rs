@@ -1,8 +1,8 @@
-//! The files that [`trainer`](https://docs.rs/trainer) writes into the folder of a run, for
-//! programs that read them. It needs no libtorch.
+//! The files that [`trainer`](https://docs.rs/trainer) writes to the folder of a run, for programs
+//! that read them. This crate does not need libtorch.
 //!
-//! - [`certificate`]: a chain of hashes; replaying any stretch of the run verifies that part.
-//! - [`report`]: the report of a run, or of several, as one HTML file.
+//! - [`certificate`]: a chain of hashes; replaying a stretch of the run verifies that stretch.
+//! - [`report`]: the report about one or more runs, as a single HTML file.
 //! - [`run`]: the folder of a run: its settings, status, metrics and curves.
 //! - [`sweep`]: the trials of a sweep.
 //! - [`tape`]: what each hook and each operation of a run changed, and the difference between two

@@ -1,7 +1,7 @@
-//! The state of a sweep: its trials, each with the folder of a run, and which of them have ended.
+//! The state of a sweep: its trials, each with its own run folder, and which of them have ended.
 //!
-//! The command `trainer sweep` writes [`SWEEP_FILE`] into the folder of the sweep, and replaces it
-//! atomically whenever a trial begins or ends. The run of trial 3 is in the folder `0003` beside
+//! The command `trainer sweep` writes [`SWEEP_FILE`] to the folder of the sweep, and replaces it
+//! atomically whenever a trial begins or ends. The run of trial 3 is in the folder `0003` next to
 //! it.
 
 use std::collections::BTreeMap;
@@ -25,10 +25,10 @@ const VERSION: u64 = 1;
 pub struct SweepFile {
     format: String,
     version: u64,
-    /// The definition of the trials: the parameters of the sweep, the seed, how values reach the
-    /// program. A sweep is only continued if its definition is unchanged.
+    /// The definition of the trials: the parameters of the sweep, the seed, and how values are
+    /// passed to the program. A sweep can only be continued if its definition is unchanged.
     pub definition: BTreeMap<String, Json>,
-    /// The trials, in order; the first one is trial 1.
+    /// The trials in order, starting with trial 1.
     pub trials: Vec<Trial>,
 }
 
@@ -36,25 +36,25 @@ pub struct SweepFile {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Trial {
-    /// The values of the parameters, in the order of the file of the sweep.
+    /// The values of the parameters, in the order of the sweep file.
     pub values: Vec<(String, Json)>,
-    /// How far it is.
+    /// The progress of the trial.
     pub state: TrialState,
 }
 
-/// How far a trial of a sweep is.
+/// The progress of a trial.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrialState {
-    /// It has not begun.
+    /// The trial has not begun.
     Waiting,
-    /// Its program has been started.
+    /// The program of the trial has been started.
     Started,
-    /// Its program has ended without an error, and its run has finished.
+    /// The program has ended without an error, and its run has finished.
     Finished,
-    /// Its program has ended with an error.
+    /// The program has ended with an error.
     Failed,
-    /// It was ended before its end, by Ctrl-C or because the time of the sweep was over.
+    /// The trial was ended early, by Ctrl-C or because the time budget of the sweep was used up.
     Stopped,
 }
 
@@ -91,7 +91,7 @@ impl SweepFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, or is not that of a sweep.
+    /// Returns an error if the file cannot be read, or does not describe a sweep.
     pub fn load(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(SWEEP_FILE);
         let bytes = match fs::read(&path) {

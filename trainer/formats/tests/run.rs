@@ -71,7 +71,7 @@ fn run_files_of_this_and_earlier_versions_are_read() {
     let back = RunFile::parse(text_of(&file).as_bytes()).unwrap();
     assert_eq!(text_of(&back), text_of(&file));
 
-    // Before there were metrics and processes. Fields of later versions are ignored.
+    // A file without metrics and processes, as in early versions, and with a later field.
     let mut json: serde_json::Value = serde_json::from_str(&text_of(&file)).unwrap();
     let fields = json.as_object_mut().unwrap();
     fields.remove("metrics");
@@ -81,8 +81,8 @@ fn run_files_of_this_and_earlier_versions_are_read() {
     assert_eq!((old.status, old.metrics.len(), old.process), (Status::Finished, 0, None));
 }
 
-/// `tests/runs` has the folder of a run of each form of the format: whoever adds a form adds a
-/// folder.
+/// `tests/runs` has one run folder for each form of the format. A change that adds a form must add
+/// a folder.
 #[test]
 fn runs_that_earlier_versions_wrote_are_read_for_ever() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runs");
@@ -143,7 +143,7 @@ fn runs_are_found_in_the_order_of_their_numbers_also_one_level_below() {
     let damaged: Vec<_> =
         found.iter().filter(|found| found.run.is_err()).map(|found| found.path.clone()).collect();
     assert_eq!(damaged, [scratch.0.join("0003")]);
-    // The folder of a run is the only run in itself.
+    // The folder of a run contains only that run.
     assert_eq!(runs_in(scratch.0.join("0002")).unwrap().len(), 1);
     assert!(runs_in(scratch.0.join("absent")).is_err());
 }
@@ -202,7 +202,7 @@ fn metrics_of_a_run_that_has_not_ended_are_read_from_its_logger() {
     assert_eq!((loss.last, loss.best()), (Float(0.75), Some(Extreme::new(0.5, 0, 20))));
     assert_eq!((metrics["valid/accuracy"].last, metrics["valid/accuracy"].best()), (Float(0.9), None));
 
-    // When it has ended, they are in `run.json`.
+    // After the run has ended, its metrics are read from `run.json`.
     let mut file = run_file(Status::Cancelled);
     file.metrics.insert("train/loss".to_owned(), Metric::new(Extreme::new(0.25, 2, 60), None));
     scratch.write(RUN_FILE, &text_of(&file));

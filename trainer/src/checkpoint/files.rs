@@ -1,7 +1,7 @@
 //! The files and folders of checkpoints: their names, and how they are replaced and removed.
 //!
-//! A folder is removed only if it has a name that this crate gives to folders of checkpoints, and
-//! of its content only the files with the names in [`FILES`] and those of [`rank_file`].
+//! A folder is removed only if it has a name that this crate gives to checkpoint folders. Of its
+//! content, only the files with names from [`FILES`] or [`rank_file`] are removed.
 
 use std::path::{Path, PathBuf};
 
@@ -79,9 +79,9 @@ const REMOVING: &str = ".removing-";
 enum Leftover<'a> {
     /// The checkpoint is incomplete.
     Unfinished(&'a str),
-    /// A newer one replaces it.
+    /// A newer checkpoint replaces it.
     Replaced(&'a str),
-    /// It is no longer kept.
+    /// The checkpoint is no longer kept.
     Removing(&'a str),
 }
 
@@ -99,8 +99,8 @@ impl<'a> Leftover<'a> {
     }
 }
 
-/// Completes or undoes what a killed process was doing in a folder that this process has locked, so
-/// that no temporary folder remains. Files that are not part of a checkpoint are kept.
+/// Completes or undoes the interrupted work of a killed process in a folder that this process has
+/// locked, so that no temporary folder remains. Files that are not part of a checkpoint are kept.
 pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     for path in entries(folder)?.into_iter().filter(|path| is_folder(path)) {
         match Leftover::of(name_of(&path)) {
@@ -125,7 +125,7 @@ pub(crate) fn remove_step(folder: &Path, step: u64) -> Result<()> {
 }
 
 /// Removes the checkpoint `path`, which was renamed to `aside`. If other files remain, the folder
-/// has its name again.
+/// gets its name back.
 fn finish_removal(aside: &Path, path: &Path) -> Result<()> {
     remove_files(aside)?;
     if is_folder(aside) && metadata(path)?.is_none() {
@@ -134,7 +134,7 @@ fn finish_removal(aside: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the temporary folders of a checkpoint that a killed process left.
+/// Removes the temporary folders of a checkpoint that a killed process left behind.
 fn remove_unfinished(target: &Path) -> Result<()> {
     for (left, claim) in folders_left_unfinished(target)? {
         remove_files(&left)?;
@@ -143,8 +143,8 @@ fn remove_unfinished(target: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Completes the replacement of a checkpoint that a kill interrupted, or undoes it if the new
-/// checkpoint has not taken its place.
+/// Completes an interrupted replacement of a checkpoint, or undoes it if the new checkpoint has not
+/// been moved into place.
 fn settle(target: &Path) -> Result<()> {
     let before = replaced(target);
     if !is_folder(&before) || is_ours(&before, step_of(name_of(target)).is_some()).is_err() {
@@ -173,8 +173,8 @@ fn remove_files(folder: &Path) -> Result<()> {
 }
 
 /// Returns an error unless `folder` is empty or a checkpoint of this crate. A folder whose manifest
-/// cannot be parsed counts as a checkpoint only if `named` is true: the folder is named after a
-/// step.
+/// cannot be parsed counts as a checkpoint only if `named` is true, which means that the folder is
+/// named after a step.
 fn is_ours(folder: &Path, named: bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Head {
@@ -201,14 +201,14 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
     }
 }
 
-/// The folder in which a checkpoint is written, before it takes its place. Dropping it removes what
-/// was written.
+/// The folder in which a checkpoint is written before it is moved into place. Dropping the value
+/// without publishing it removes the written files.
 #[derive(Debug)]
 pub(crate) struct UnfinishedFolder {
     target: PathBuf,
     path: PathBuf,
     is_published: bool,
-    /// While it is held, the folder is not a leftover of a killed process.
+    /// While the claim is held, the folder does not count as a leftover of a killed process.
     _claim: Claim,
 }
 

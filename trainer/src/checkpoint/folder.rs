@@ -14,10 +14,10 @@ use crate::io::files::{Lock, name_of};
 /// `step-00000400`.
 ///
 /// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and so can a hook with a custom policy
-/// for keeping checkpoints. It removes only the files of checkpoints, in folders with names such as
-/// `step-00000400` or with the temporary names of checkpoints that are being written
-/// (`.writing-step-00000400-1`), replaced (`step-00000400.replaced`) or removed
-/// (`.removing-step-00000400-1`), and then the folders that are empty; it follows no links.
+/// for keeping checkpoints. A `CheckpointFolder` removes only the files of checkpoints, in folders
+/// with names such as `step-00000400` or with the temporary names of checkpoints that are being
+/// written (`.writing-step-00000400-1`), replaced (`step-00000400.replaced`) or removed
+/// (`.removing-step-00000400-1`), and then the empty folders. It follows no links.
 ///
 /// ```
 /// use trainer::checkpoint::CheckpointFolder;
@@ -38,7 +38,8 @@ pub struct CheckpointFolder {
 
 impl CheckpointFolder {
     /// Creates the folder if it does not exist, locks it until the value is dropped, and completes
-    /// or undoes what a killed process was doing in it, so that no temporary folder remains.
+    /// or undoes the interrupted work of a killed process in it, so that no temporary folder
+    /// remains.
     ///
     /// # Errors
     ///
@@ -90,8 +91,8 @@ impl CheckpointFolder {
         (path.parent() == Some(&self.path)).then(|| files::step_of(name)).flatten()
     }
 
-    /// The steps of the checkpoints in this folder, the newest first. Checkpoints whose manifest
-    /// cannot be read come before all others.
+    /// The steps of the checkpoints in this folder, newest first. Checkpoints whose manifest cannot
+    /// be read come before all others.
     #[must_use]
     pub fn steps(&self) -> Vec<u64> {
         newest_first(&self.path).iter().filter_map(|path| self.step_of(path)).collect()

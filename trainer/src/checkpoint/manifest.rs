@@ -27,7 +27,8 @@ pub(crate) struct Manifest {
     trainer: String,
     /// The version of libtorch.
     pub(crate) libtorch: String,
-    /// The number of libtorch threads: with another number, results may differ in the last bits.
+    /// The number of libtorch threads. With a different number, results may differ in the last
+    /// bits.
     pub(crate) threads: i32,
     pub(crate) device: String,
     /// The time at which the checkpoint was written, in milliseconds since 1970.
@@ -36,17 +37,17 @@ pub(crate) struct Manifest {
     pub(crate) facts: Facts,
     /// The settings of the builder and of the program that a resumed run may change.
     pub(crate) length: BTreeMap<String, String>,
-    /// The states of the parts of the run, without their tensors: of all parts on rank 0.
+    /// The states of all parts of the run on rank 0, without their tensors.
     pub(crate) parts: BTreeMap<String, Values>,
-    /// The ranks that wrote the checkpoint, if several processes trained together. Each except
-    /// rank 0 has written its own files.
+    /// The ranks that wrote the checkpoint, if several processes trained together. Each rank except
+    /// rank 0 wrote its own rank files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) saved_by: Option<SavedBy>,
-    /// In version 7, the states of the parts that differ between ranks, for ranks 1, 2 and so on,
-    /// whose tensors are in the files of rank 0.
+    /// Only in version 7: for ranks 1, 2 and so on, the states of the parts that differ between
+    /// ranks. Their tensors are in the files of rank 0.
     #[serde(default, skip_serializing)]
     pub(crate) ranks: Vec<BTreeMap<String, Values>>,
-    /// The parts that a resume does not miss.
+    /// The parts that may be missing on a resume.
     pub(crate) left_out: BTreeSet<String>,
     /// The part that saved the averages, if one did.
     pub(crate) averages: Option<String>,

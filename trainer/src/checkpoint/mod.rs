@@ -27,12 +27,13 @@
 //! | `optimizer.safetensors` | the optimizers' tensors |
 //! | `state.safetensors` | gradients of an open accumulation window, random state, tensors of hooks |
 //! | `history.jsonl` | the history and the results of entry points; checkpoints of one folder share it |
-//! | `rank-00001.safetensors` | in several processes, the tensors of rank 1 that rank 0 lacks |
+//! | `rank-00001.safetensors` | with several processes, the tensors of rank 1 that rank 0 lacks |
 //! | `rank-00001.json` | the values of rank 1, the hash of its tensors, and the name of the save |
 //!
-//! [Several processes](crate::distributed) differ in the random state, the state of hooks,
-//! gradients, and the share of a [sharded](crate::optim::Sharded) optimizer. `manifest.json` has
-//! the name of the save too, so that mixed files are detected.
+//! If [several processes](crate::distributed) train together, they differ in their random state,
+//! the state of their hooks, their gradients, and their share of a
+//! [sharded](crate::optim::Sharded) optimizer. `manifest.json` also has the name of the save, so
+//! that files from different saves are detected.
 //!
 //! A checkpoint is written to a temporary folder, synced and renamed, so it is always complete.
 //! Each rank writes its own files; once they are complete, rank 0 writes the manifest and renames
@@ -42,15 +43,15 @@
 //! # Which files are changed
 //!
 //! Saving a checkpoint removes and replaces only files that this crate wrote: the files above, in
-//! folders named `step-<digits>` inside the folder of the
-//! [`Checkpoint`](crate::hooks::Checkpoint) hook, or in a folder that was passed to
-//! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and contains a checkpoint. It follows no
-//! symbolic links, except that the folder of the hook may be one.
+//! folders named `step-<digits>` inside the folder of the [`Checkpoint`](crate::hooks::Checkpoint)
+//! hook, or in a folder that was passed to [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) and
+//! contains a checkpoint. Symbolic links are not followed, except that the folder of the hook may
+//! be one.
 //!
 //! A checkpoint is written as `.writing-step-00000400-1`, and renamed to
-//! `.removing-step-00000400-1` before its files are removed. One that is replaced is renamed to
-//! `step-00000400.replaced`. If the process is killed meanwhile, the next run in the folder
-//! completes or undoes what it was doing, and the next
+//! `.removing-step-00000400-1` before its files are removed. A checkpoint that is being replaced is
+//! renamed to `step-00000400.replaced`. If the process is killed meanwhile, the next run in the
+//! folder completes or undoes the interrupted work, and the next
 //! [`Cx::save_checkpoint`](crate::Cx::save_checkpoint) does so for its own folder.
 //!
 //! # What a checkpoint contains
@@ -75,8 +76,8 @@
 //!
 //! # A program with several entry points
 //!
-//! A program may call `fit`, `validate`, `test` and `predict` more than once. A call that had ended
-//! when the checkpoint was written immediately returns the same result again, without running
+//! A program may call `fit`, `validate`, `test` and `predict` more than once. A call that had
+//! already ended when the checkpoint was written returns the same result again, without running
 //! anything; `predict` then returns no predictions, and the history of the summary has one row. The
 //! fit that was interrupted resumes.
 //!
@@ -168,9 +169,9 @@ impl From<&Path> for Resume {
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCheckpoint {
     pub(crate) folder: PathBuf,
-    /// The values and tensors in one that is read.
+    /// The values and tensors in a checkpoint that is read.
     pub(crate) saved: Saved,
-    /// The values and tensors that hooks add to one that is written.
+    /// The values and tensors that hooks add to a checkpoint that is written.
     pub(crate) added: RefCell<Saved>,
 }
 

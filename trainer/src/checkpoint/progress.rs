@@ -1,4 +1,4 @@
-//! The position of the loop and of a fit in it. Checkpoints store both.
+//! The counters of the loop, and the position of a fit in the loop. Checkpoints store both.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,7 +41,8 @@ pub(crate) struct LoopPosition {
     /// The index of the loader that is validated.
     #[serde(default)]
     pub(crate) loader: u64,
-    /// The number of optimizer steps before the batch that a validation within the epoch follows.
+    /// For a validation within an epoch, the number of optimizer steps before the training batch
+    /// that it follows.
     #[serde(default)]
     pub(crate) steps_before: u64,
 }
@@ -49,7 +50,7 @@ pub(crate) struct LoopPosition {
 /// The part of the loop that a fit is in.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) enum Stage {
-    /// The check before training.
+    /// The sanity check before training.
     SanityCheck,
     /// Outside of any epoch: before the first, between two, or after the last.
     #[default]
@@ -121,16 +122,16 @@ pub(crate) struct FitState {
     pub(crate) window: AccumulationWindow,
     /// The fingerprints of the training and the validation data.
     pub(crate) data: [String; 2],
-    /// The loaders of the training and of the validation data.
+    /// The positions of the training and the validation loader.
     #[serde(default)]
     pub(crate) streams: [StreamPosition; 2],
 }
 
-/// From where a loader continues, if it cannot compute that from the number of a batch.
+/// The position from which a loader continues, if it cannot be computed from the batch number.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(crate) struct StreamPosition {
-    /// The position of a checkpoint, until its pass has begun.
+    /// The position from a checkpoint, until the pass that resumes there has begun.
     pub(crate) resumed: Option<String>,
     /// The notes of the current pass.
     #[serde(skip)]
@@ -138,7 +139,7 @@ pub(crate) struct StreamPosition {
 }
 
 impl FitState {
-    /// Returns the position of the loader that the passes of a phase read.
+    /// Returns the position of the training or the validation loader, depending on the phase.
     pub(crate) fn stream_mut(&mut self, phase: Phase) -> &mut StreamPosition {
         &mut self.streams[usize::from(phase != Phase::Train)]
     }

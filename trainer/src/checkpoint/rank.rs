@@ -25,7 +25,7 @@ pub(crate) struct RankState {
     format: String,
     version: u64,
     rank: u32,
-    /// The name of the save, which the manifest has too.
+    /// The name of the save, which is also in the manifest.
     save: String,
     /// The states of the parts that differ between ranks, without their tensors.
     pub(crate) parts: BTreeMap<String, Values>,
@@ -35,14 +35,15 @@ pub(crate) struct RankState {
     tensors: FileDigest,
 }
 
-/// The prefix of the tensors of a share.
+/// Returns the prefix of the names of the tensors in a share.
 fn of_share(part: &str) -> String {
     format!("share/{part}: ")
 }
 
 impl RankState {
     /// Writes the files of a rank: the states of the parts that differ between ranks, and its
-    /// shares of the others. The JSON file is written last, and then both files are on disk.
+    /// shares of the others. The JSON file is written last. Both files are on disk when this
+    /// function returns.
     pub(crate) fn write(folder: &Path, rank: u32, saved_by: &SavedBy, states: &States) -> Result<()> {
         if !is_folder(folder) {
             return Err(in_file(
@@ -77,12 +78,12 @@ impl RankState {
         sync(folder)
     }
 
-    /// Reads the text of a rank.
+    /// Reads the JSON file of a rank.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the file and the rank if the text is missing, changed or
-    /// damaged, or if it belongs to another save.
+    /// Returns an error that names the file and the rank if the file is missing, changed or
+    /// damaged, or if it belongs to a different save.
     pub(crate) fn load(folder: &Path, rank: u32, saved_by: &SavedBy) -> Result<Self> {
         let path = folder.join(rank_file(rank, RANK_FILES[1]));
         let state: RankState = read_sealed(&path, FORMAT).map_err(|error| of_rank(rank, error))?;
@@ -97,7 +98,7 @@ impl RankState {
         Err(in_file(&path, text))
     }
 
-    /// Reads the tensors that the text describes.
+    /// Reads the tensors that the JSON file describes.
     ///
     /// # Errors
     ///
@@ -108,8 +109,8 @@ impl RankState {
         tensors::load_own(&path, &self.tensors).map_err(|error| of_rank(self.rank, error))
     }
 
-    /// Returns the states of the rank: of the parts that differ between ranks, and its shares of
-    /// the others.
+    /// Returns the states of the rank: those of the parts that differ between ranks, and its shares
+    /// of the others.
     pub(crate) fn states(self, mut tensors: BTreeMap<String, Tensor>) -> States {
         let mut states = States::new();
         for part in self.shares {

@@ -32,8 +32,7 @@ pub fn verify(folder: impl AsRef<Path>) -> Result<()> {
     verify_share(folder.as_ref(), Share { rank: 0, of: 1 })
 }
 
-/// Checks the manifest of a checkpoint, and of the other files those that fall to one of several
-/// ranks.
+/// Checks the manifest of a checkpoint, and one rank's share of the other files.
 pub(crate) fn verify_share(folder: &Path, share: Share) -> Result<()> {
     let manifest = Manifest::load(folder)?;
     let mut nth = 0;
@@ -73,7 +72,7 @@ pub(crate) fn load_journal(folder: &Path, manifest: &Manifest) -> Result<(Journa
     Journal::load(folder, digest_of(folder, manifest, HISTORY)?)
 }
 
-/// The files of tensors that rank 0 has written.
+/// The names of the tensor files that rank 0 has written.
 fn tensor_files(manifest: &Manifest) -> impl Iterator<Item = &'static str> {
     let averages = manifest.files.contains_key(AVERAGES).then_some(AVERAGES);
     [MODEL, OPTIMIZER, STATE].into_iter().chain(averages)

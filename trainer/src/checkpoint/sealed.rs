@@ -21,8 +21,8 @@ const OLDEST: u64 = 7;
 /// The field that holds the hash of all other fields.
 const HASH: &str = "blake3";
 
-/// Writes a value, whose fields `format` and `version` describe it, as a new file, and waits until
-/// it is on disk.
+/// Writes a value that has the fields `format` and `version` to a new file, and waits until the
+/// file is on disk.
 pub(super) fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     let mut json = serde_json::to_value(value).map_err(|error| in_file(path, error))?;
     let hash = hash(&json);
@@ -46,7 +46,8 @@ pub(super) fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 ///
 /// # Errors
 ///
-/// Returns an error if the file has another format or version, or if it was changed or damaged.
+/// Returns an error if the file has a different format or an unsupported version, or if it was
+/// changed or damaged.
 pub(super) fn read_sealed<T: DeserializeOwned>(path: &Path, format: &str) -> Result<T> {
     let mut json: Json = serde_json::from_slice(&read(path)?).map_err(|error| {
         in_file(
@@ -96,7 +97,7 @@ pub(super) fn read_sealed<T: DeserializeOwned>(path: &Path, format: &str) -> Res
     })
 }
 
-/// Reads the bytes of a manifest.
+/// Reads the bytes of a file of at most [`MAX_MANIFEST_BYTES`].
 pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path, Links::Refuse)?;
     if length > MAX_MANIFEST_BYTES {
@@ -111,14 +112,14 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     read_start(path, &file, length)
 }
 
-/// Returns the hash of the compact text, without storing the text.
+/// Returns the hash of the compact JSON text, without storing the text.
 fn hash(json: &Json) -> String {
     let mut hasher = blake3::Hasher::new();
     serde_json::to_writer(&mut hasher, json).expect("a hasher accepts every byte");
     hasher.finalize().to_hex().to_string()
 }
 
-/// Bytes in memory, whose growth can fail.
+/// A buffer that returns an error if there is not enough memory for it to grow.
 struct Growing(Vec<u8>);
 
 impl io::Write for Growing {

@@ -12,7 +12,7 @@ use crate::error::{Error, Result, shortened, suggestion};
 use crate::values::facts::SettingList;
 
 /// The state of a hook value that checkpoints save, enabled by `#[hook(state)] impl MyHook { … }`,
-/// or by `#[hook(state = self.field)]` if the state is that of one field.
+/// or by `#[hook(state = self.field)]` if only that field has state.
 ///
 /// Every type with serde's `Serialize` and `Deserialize` implements it: the whole value is saved,
 /// and replaced by the saved one on resume. Implement it by hand for a type that holds tensors, or
@@ -118,7 +118,7 @@ pub struct Saved {
     pub(crate) tensors: BTreeMap<String, Tensor>,
     /// Averaged weights, by the names of the variables.
     pub(crate) averages: BTreeMap<String, Tensor>,
-    /// The share of this rank of a state that is divided among the ranks.
+    /// This rank's share of a state that is divided among the ranks.
     pub(crate) shares: BTreeMap<String, Tensor>,
 }
 
@@ -183,7 +183,7 @@ impl Saved {
         self.averages.iter().map(|(name, average)| (name.as_str(), average))
     }
 
-    /// Returns the same values and tensors, which share their storage.
+    /// Returns a copy whose tensors share their storage with the originals.
     pub(crate) fn shallow_clone(&self) -> Self {
         let [tensors, averages, shares] = [&self.tensors, &self.averages, &self.shares]
             .map(|all| all.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect());
@@ -212,7 +212,7 @@ impl Saved {
         self.all_tensors().map(|(_, tensor)| tensor.device()).collect()
     }
 
-    /// Moves each tensor to the device that [`devices`](Saved::devices) returned.
+    /// Moves each tensor to the device that [`devices`](Saved::devices) returned for it.
     pub(crate) fn move_to(&mut self, devices: &[Device]) -> Result<()> {
         for (tensor, device) in self.all_tensors_mut().zip(devices) {
             *tensor = tensor.f_to_device(*device)?;
@@ -230,7 +230,7 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no value under this key, or if it has another type.
+    /// Returns an error if there is no value under this key, or if it has a different type.
     pub fn get<T: DeserializeOwned>(&self, key: &str) -> Result<T> {
         let text = self.values.get(key).ok_or_else(|| none("value", key, self.values.keys()))?;
         from_text(text).map_err(|error| {
@@ -289,7 +289,7 @@ pub struct StateOf {
 }
 
 impl StateOf {
-    /// Creates the access to the state of values of type `H`.
+    /// Creates type-erased access to the state of values of type `H`.
     #[must_use]
     pub const fn of<H: State + Send + 'static>() -> Self {
         StateOf {

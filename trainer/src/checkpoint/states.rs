@@ -28,7 +28,7 @@ fn place_of(part: &str) -> (&'static str, String) {
     }
 }
 
-/// The states of the parts of one rank, each with its name.
+/// Returns the values of the states, without their tensors, by the names of the parts.
 pub(crate) fn values_of(states: &States) -> BTreeMap<String, Values> {
     states.iter().map(|(name, saved)| (name.clone(), saved.values.clone())).collect()
 }
@@ -66,22 +66,22 @@ impl Tensors {
     }
 }
 
-/// The content of a checkpoint, of which each rank reads what it needs.
+/// The content of a checkpoint. Each rank reads only what it needs.
 pub(crate) struct SavedStates<'c> {
     folder: &'c Path,
     manifest: &'c Manifest,
-    /// The states of the parts of rank 0, with its shares of those that are divided.
+    /// The states of the parts of rank 0, including its shares of divided states.
     pub(crate) main: States,
     /// In version 7, the states of the other ranks.
     before_8: Vec<States>,
     averages: BTreeMap<String, Tensor>,
-    /// The values that hooks have added.
+    /// The values and tensors that hooks have added.
     pub(crate) added: Saved,
 }
 
 impl<'c> SavedStates<'c> {
-    /// Reads the files of rank 0. A tensor that belongs to none of the parts is ignored, unless it
-    /// is one of the model.
+    /// Reads the files of rank 0. A tensor that belongs to no part is ignored, unless it is in the
+    /// file of the model.
     ///
     /// # Errors
     ///
@@ -143,7 +143,8 @@ impl<'c> SavedStates<'c> {
     }
 }
 
-/// Removes and returns the tensors whose names begin with a prefix, without it.
+/// Removes the tensors whose names begin with a prefix, and returns them without the prefix in
+/// their names.
 pub(super) fn take(tensors: &mut BTreeMap<String, Tensor>, prefix: &str) -> BTreeMap<String, Tensor> {
     let taken = tensors.extract_if(.., |name, _| name.starts_with(prefix));
     taken.map(|(name, tensor)| (name[prefix.len()..].to_owned(), tensor)).collect()

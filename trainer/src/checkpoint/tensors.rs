@@ -88,7 +88,7 @@ pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<F
     Ok(FileDigest::new(bytes, &hasher))
 }
 
-/// Reads the tensors of a file of a checkpoint, and verifies the file's length and hash.
+/// Reads the tensors in a checkpoint file, and verifies the file's length and hash.
 pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<String, Tensor>> {
     let (file, length) = open(path, Links::Refuse)?;
     digest.check_length(path, length)?;

@@ -27,8 +27,8 @@ pub(crate) fn from_text<T: DeserializeOwned>(text: &str) -> Result<T> {
     ron::from_str(text).map_err(|error| Error::usage(error.code.to_string()))
 }
 
-/// Returns the fields of a value by name, or else the value under the name `value`. Unordered
-/// collections are sorted, so that equal values have the same text.
+/// Returns the fields of a value by name, or the entire value under the name `value` if it has no
+/// named fields. Unordered collections are sorted, so that equal values have the same text.
 pub(super) fn fields_of<T: Serialize + ?Sized>(value: &T) -> Result<SettingList> {
     let whole = in_order(&to_text(value)?)?;
     let mut list = SettingList::new();

@@ -1,11 +1,11 @@
-//! A checkpoint whose files are complete on rank 0, before it takes its place.
+//! A checkpoint whose files are complete on rank 0, before it is moved into place.
 
 use super::files::UnfinishedFolder;
 use super::manifest::Manifest;
 use super::rank::RankState;
 use crate::error::Result;
 
-/// A checkpoint that lacks only its manifest, and maybe the files of other ranks. Dropping it
+/// A checkpoint that lacks only its manifest, and possibly files of other ranks. Dropping it
 /// removes its files.
 #[derive(Debug)]
 pub(crate) struct Unpublished {
@@ -15,12 +15,12 @@ pub(crate) struct Unpublished {
 
 impl Unpublished {
     /// Checks that the files of the other ranks belong to this save, writes the manifest, and moves
-    /// the checkpoint into its place.
+    /// the checkpoint into place.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the rank if the text of a rank is missing, which is the last of
-    /// its files, or if a file cannot be written.
+    /// Returns an error that names the rank if the JSON file of a rank, which the rank writes last,
+    /// is missing or belongs to a different save. Returns an error if a file cannot be written.
     pub(crate) fn publish(self) -> Result<()> {
         let Unpublished { folder, manifest } = self;
         if let Some(saved_by) = &manifest.saved_by {

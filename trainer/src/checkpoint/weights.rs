@@ -27,7 +27,7 @@ use crate::model::vars::Vars;
 /// ```
 /// use trainer::checkpoint::LoadWeights;
 ///
-/// // A Lightning checkpoint of a model in `DistributedDataParallel`, with another classifier.
+/// // A Lightning checkpoint of a model in `DistributedDataParallel`, with a different classifier.
 /// let how = LoadWeights::new()
 ///     .section("state_dict")
 ///     .rename_pattern("module.*", "*")
@@ -50,8 +50,8 @@ impl<'a> LoadWeights<'a> {
         LoadWeights::default()
     }
 
-    /// Selects the state dict under this key of a `.pt` file: `state_dict` in checkpoints of
-    /// Lightning. For any other file, this is an error. Defaults to the file's outermost `dict`.
+    /// Selects the state dict under this key of a `.pt` file, such as `state_dict` in Lightning
+    /// checkpoints. Setting a key for any other file is an error. Defaults to the outermost `dict`.
     #[must_use]
     pub fn section(mut self, key: impl Into<String>) -> Self {
         self.section = Some(key.into());
@@ -94,8 +94,8 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Whether variables that have another shape in the file keep their values, for example a
-    /// classifier with another number of classes. [`Loaded`] lists them. Defaults to `false`.
+    /// Whether variables that have a different shape in the file keep their values, for example a
+    /// classifier with a different number of classes. [`Loaded`] lists them. Defaults to `false`.
     #[must_use]
     pub fn skip_mismatched(mut self, skip: bool) -> Self {
         self.skip_mismatched = skip;
@@ -127,19 +127,19 @@ pub struct Loaded {
     pub loaded: Vec<String>,
     /// Variables of the task that the file does not have.
     pub missing: Vec<String>,
-    /// Variables that hooks [added](crate::AddVariables) or set, and that keep their values,
-    /// because the file has none of the added ones.
+    /// Variables that hooks [added](crate::AddVariables) or set and that keep their values because
+    /// the file has none of the added variables.
     pub kept: Vec<String>,
     /// Names in the file that match no variable of the task, as they were before renaming. Skipped
     /// tensors and PyTorch's `num_batches_tracked` are not listed.
     pub unexpected: Vec<String>,
-    /// Variables of the task that have another shape in the file.
+    /// Variables of the task that have a different shape in the file.
     pub mismatched: Vec<Mismatch>,
     /// Whether the values come from the averages of a checkpoint.
     pub is_averaged: bool,
 }
 
-/// A variable of the task that has another shape in the file.
+/// A variable of the task that has a different shape in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mismatch {
@@ -204,7 +204,7 @@ impl<'a> WeightsFile<'a> {
         }
     }
 
-    /// Returns an error if the file has something else than a tensor under this name.
+    /// Returns an error if the file has something other than a tensor under this name.
     fn check(&self, name: &str) -> Result<()> {
         match self {
             WeightsFile::Safetensors(_) => Ok(()),
@@ -221,8 +221,8 @@ impl<'a> WeightsFile<'a> {
 }
 
 /// Loads a file of weights, or the weights of a checkpoint folder, into variables. If the folder
-/// has averaged weights, these replace the live ones. A file without all of the variables
-/// that hooks have `added` leaves what the hooks added as it is.
+/// has averaged weights, these replace the live ones. If the file has none of the variables that
+/// hooks have `added`, all variables that hooks added or set keep their values.
 pub(crate) fn load(vars: &Vars, added: &Added, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if is_file(&folder.join(MANIFEST)) { folder.join(MODEL) } else { folder.to_owned() };
@@ -233,7 +233,7 @@ pub(crate) fn load(vars: &Vars, added: &Added, path: &Path, how: &LoadWeights<'_
     paths.extend(is_averaged.then_some(&averages));
     let bytes = paths.iter().map(|path| tensors::read(path)).collect::<Result<Vec<_>>>()?;
     let mut opened = Vec::new();
-    // The file that has the tensor of each name: of two, the later one.
+    // The index of the file with the tensor of each name; if two files have it, the later one.
     let mut file_of = BTreeMap::new();
     for (nth, (path, bytes)) in paths.iter().zip(&bytes).enumerate() {
         let file = WeightsFile::open(bytes, how.section.as_deref()).map_err(|error| in_file(path, error))?;
@@ -367,7 +367,7 @@ fn differences(missing: &[String], unexpected: &[String]) -> String {
     parts.join("; ")
 }
 
-/// Lists the first names, each with the most similar one of the others.
+/// Lists the first three names, each with the most similar name from `others`, if any is similar.
 fn list(names: &[String], others: &[String]) -> String {
     let first = names.iter().take(3).map(|name| match nearest(name, others.iter().map(String::as_str)) {
         Some(similar) => format!("`{}` (similar: `{similar}`)", shortened(name)),

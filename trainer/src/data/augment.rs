@@ -1,4 +1,4 @@
-//! Random changes of images, as functions of an image and of the random numbers of its row.
+//! Image augmentation, with the random number generator of each row.
 //!
 //! ```
 //! use trainer::data::augment;
@@ -19,11 +19,11 @@
 //! # Ok::<(), trainer::Error>(())
 //! ```
 //!
-//! An image is a floating-point tensor `[channels, height, width]`, which is not changed: the
-//! result is another tensor, or shares its data. The functions draw from the generator of the row
-//! and not from libtorch's, so that the result is the same for any number of workers, and after a
-//! resume. They have the meaning and the defaults of torchvision's transforms, but not their random
-//! numbers.
+//! An image is a floating-point tensor `[channels, height, width]`. The functions do not modify it:
+//! the result is a new tensor, or shares the data of the image. They draw random numbers from the
+//! generator of the row, not from libtorch's, so the result is the same for any number of workers
+//! and after a resume. They behave like torchvision's transforms and have the same defaults, but
+//! draw different random numbers.
 
 use rand::Rng;
 use tch::Tensor;
@@ -31,7 +31,7 @@ use tch::Tensor;
 use super::rng::RowRng;
 use crate::error::{Error, Result};
 
-/// Returns the channels, the height and the width.
+/// Returns the number of channels, the height and the width.
 fn sizes(image: &Tensor, function: &str) -> Result<(i64, i64, i64)> {
     match image.size()[..] {
         [channels, height, width] if image.is_floating_point() => Ok((channels, height, width)),
@@ -53,12 +53,13 @@ fn check_probability(probability: f64, function: &str) -> Result<()> {
     )))
 }
 
-/// Returns a random part of the image, of this height and width in pixels. Before, `padding` zeros
-/// are added on each side.
+/// Crops the image at a random position to this height and width, in pixels. The image is first
+/// padded with `padding` zeros on each side.
 ///
 /// # Errors
 ///
-/// Returns an error if the part is larger than the padded image, or if the tensor is not an image.
+/// Returns an error if the size is below 1 x 1 or above that of the padded image, if `padding` is
+/// negative, or if the tensor is not an image.
 pub fn random_crop(image: &Tensor, size: (i64, i64), padding: i64, rng: &mut RowRng) -> Result<Tensor> {
     let (_, height, width) = sizes(image, "random_crop")?;
     let (to_height, to_width) = size;
@@ -75,7 +76,7 @@ pub fn random_crop(image: &Tensor, size: (i64, i64), padding: i64, rng: &mut Row
     Ok(padded.f_narrow(1, top, to_height)?.f_narrow(2, left, to_width)?)
 }
 
-/// Returns the image with left and right exchanged, with this probability.
+/// Flips the image from left to right with this probability.
 ///
 /// # Errors
 ///
@@ -86,13 +87,13 @@ pub fn horizontal_flip(image: &Tensor, probability: f64, rng: &mut RowRng) -> Re
     Ok(if rng.gen_bool(probability) { image.f_flip([2])? } else { image.shallow_clone() })
 }
 
-/// Returns the image with `mean` subtracted from each channel, and divided by `std`.
+/// Normalizes each channel: subtracts its `mean`, and divides by its `std`.
 ///
 /// # Errors
 ///
 /// Returns an error if
 ///
-/// - there is not one mean and one standard deviation for each channel;
+/// - the number of means or of standard deviations differs from the number of channels;
 /// - a standard deviation is 0;
 /// - the tensor is not an image.
 pub fn normalize(image: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
@@ -110,13 +111,15 @@ pub fn normalize(image: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     Ok(image.f_sub(&each(mean)?)?.f_div(&each(std)?)?)
 }
 
-/// Changes brightness and contrast at random. The image is multiplied by a factor from `1 -
-/// brightness` to `1 + brightness`; then its distances from the mean of its luminance are
-/// multiplied by one from `1 - contrast` to `1 + contrast`. The results are cut to the range from 0
-/// to 1, which the image must have: call it before [`normalize`].
+/// Changes brightness and contrast at random.
 ///
-/// An image of three channels is red, green and blue; of another, the luminance is the mean of the
-/// channels.
+/// The image is multiplied by a random factor from `1 - brightness` to `1 + brightness`. Then the
+/// difference between each value and the mean luminance is multiplied by a random factor from
+/// `1 - contrast` to `1 + contrast`. Both results are clamped to the range from 0 to 1. The values
+/// of the image must be in this range, so call this before [`normalize`].
+///
+/// Three channels are interpreted as red, green and blue. For any other number of channels, the
+/// luminance is their mean.
 ///
 /// # Errors
 ///
@@ -135,7 +138,7 @@ pub fn color_jitter(image: &Tensor, brightness: f64, contrast: f64, rng: &mut Ro
     let contrast = rng.gen_range(1.0 - contrast..=1.0 + contrast);
     let bright = image.f_mul_scalar(brightness)?.f_clamp(0.0, 1.0)?;
     let luminance = if channels == 3 {
-        // As torchvision's `rgb_to_grayscale`, from ITU-R BT.601.
+        // The weights of torchvision's `rgb_to_grayscale`, from ITU-R BT.601.
         let weights = Tensor::from_slice(&[0.2989, 0.587, 0.114]).f_view([3, 1, 1])?;
         let weights = weights.f_to_kind(image.kind())?.f_to_device(image.device())?;
         bright.f_mul(&weights)?.f_sum_dim_intlist([0_i64].as_slice(), true, image.kind())?
@@ -146,10 +149,11 @@ pub fn color_jitter(image: &Tensor, brightness: f64, contrast: f64, rng: &mut Ro
     Ok(bright.f_sub(&mean)?.f_mul_scalar(contrast)?.f_add(&mean)?.f_clamp(0.0, 1.0)?)
 }
 
-/// Sets a random rectangle to 0, with this probability. It has from 2 % to 33 % of the area of the
-/// image, and a ratio of height and width from 0.3 to 3.3, as in [Zhong et al.,
-/// 2017](https://arxiv.org/abs/1708.04896). If no rectangle of 10 that are tried fits into the
-/// image, it stays as it is.
+/// Sets a random rectangle of the image to 0, with this probability.
+///
+/// The rectangle has from 2 % to 33 % of the area of the image, and a ratio of height to width from
+/// 0.3 to 3.3, as in [Zhong et al., 2017](https://arxiv.org/abs/1708.04896). If none of 10 random
+/// rectangles fits into the image, the image is returned unchanged.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! [`Batch`]: the data that one step processes.
+//! [`Batch`]: the data that a task processes at once.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -10,10 +10,10 @@ use tch::{Device, Tensor};
 
 use crate::error::Result;
 
-/// The data that one step processes: tensors, numbers and strings, and tuples, arrays, `Vec`s,
-/// `Option`s and maps of these, nested in any way.
+/// The data that a task processes at once: tensors, numbers and strings, and tuples, arrays,
+/// `Vec`s, `Option`s and maps of these, nested in any way.
 ///
-/// A struct derives the trait:
+/// Derive the trait for a struct:
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -26,7 +26,7 @@ use crate::error::Result;
 /// # fn main() {}
 /// ```
 ///
-/// Other types implement the trait by hand:
+/// Implement it by hand for other types:
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -67,25 +67,30 @@ use crate::error::Result;
     note = "in a derived batch, mark a field that is not data, such as a path, with `#[batch(skip)]`"
 )]
 pub trait Batch: Send + 'static {
-    /// Returns the number of samples, determined by the first value that has one: the first
-    /// dimension of a tensor, or the length of a list whose elements have no number of samples
-    /// themselves. `None` if no value has one, for example for a single number.
+    /// Returns the number of samples, or `None` if no value has samples, for example for a single
+    /// number.
+    ///
+    /// The number is that of the first value that has samples. For a tensor, it is the size of the
+    /// first dimension. For a list whose elements have no samples themselves, such as strings, it
+    /// is the length of the list.
     fn samples(&self) -> Option<u64>;
 
-    /// Appends a description to `text`, for messages: the dtypes and shapes of tensors, and the
-    /// types of other values.
+    /// Appends a description to `text`, for use in messages: the dtypes and shapes of tensors, and
+    /// the types of other values.
     fn describe(&self, text: &mut String);
 
-    /// Calls `visit` with every tensor, in an order that is always the same.
+    /// Calls `visit` with every tensor, always in the same order.
     fn tensors(&self, visit: &mut dyn FnMut(&Tensor));
 
     /// Calls `visit` with mutable access to every tensor, for example to move it to another device.
     fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut Tensor));
 
-    /// Returns a copy with tensors of its own, or `None` if the batch cannot be copied. A rank
-    /// whose data ends before that of [other ranks](super::Loader::per_rank) processes copies.
-    /// Defaults to `None`. A derived batch can be copied if every field can, and every field with
-    /// `#[batch(skip)]` implements [`Clone`].
+    /// Returns a copy that shares no tensors with the original, or `None` if the batch cannot be
+    /// copied. Defaults to `None`.
+    ///
+    /// A rank whose data ends before that of [other ranks](super::Loader::per_rank) processes
+    /// copies of its first batch. A derived batch can be copied if all its fields can; a field with
+    /// `#[batch(skip)]` must implement [`Clone`].
     fn try_clone(&self) -> Option<Self>
     where
         Self: Sized,
@@ -93,15 +98,16 @@ pub trait Batch: Send + 'static {
         None
     }
 
-    /// Moves every tensor to a device. Tensors that are on the device are not copied.
+    /// Moves every tensor to a device. Tensors that are already on the device are not copied.
     ///
-    /// A copy to a CUDA device runs while the host continues if the tensor is in pinned memory, as
-    /// those of [`Loader::to_device`](super::Loader::to_device) are.
+    /// If a tensor is in pinned memory, its copy to a CUDA device runs while the host continues.
+    /// [`Loader::to_device`](super::Loader::to_device) copies batches in this way on a background
+    /// thread.
     ///
     /// # Errors
     ///
-    /// Returns an error if libtorch does, for example if the memory of the device is too small. Some
-    /// tensors are then on the device.
+    /// Returns an error if libtorch cannot copy a tensor, for example because the device is out of
+    /// memory. Some tensors may have been moved by then.
     fn move_to(&mut self, device: Device) -> Result<()>
     where
         Self: Sized,
@@ -118,11 +124,12 @@ pub trait Batch: Send + 'static {
     }
 }
 
-/// Changes every tensor of a batch. After an error, the other tensors stay as they are.
+/// Calls `change` with every tensor of a batch, and replaces the tensor with the result; `None`
+/// keeps it.
 ///
 /// # Errors
 ///
-/// Returns the first error of `change`, which returns the new tensor, or `None` to keep it.
+/// Returns the first error of `change`. The remaining tensors then stay as they are.
 pub(crate) fn change_tensors(
     batch: &mut impl Batch,
     mut change: impl FnMut(&Tensor) -> Result<Option<Tensor>>,
@@ -165,7 +172,7 @@ impl Batch for Tensor {
     }
 }
 
-/// Implements the methods of [`Batch`] other than [`Batch::samples`] for a collection by calling them
+/// Implements `describe`, `tensors` and `tensors_mut` of [`Batch`] for a collection by calling them
 /// on each element.
 macro_rules! of_parts {
     ($self:ident, $parts:expr, $parts_mut:expr) => {
@@ -256,7 +263,7 @@ fn in_order<K: Ord, B, S>(map: &HashMap<K, B, S>) -> impl Iterator<Item = &B> {
     parts.into_iter().map(|(_, part)| part)
 }
 
-/// Returns the values of a map mutably, in the order of their keys.
+/// Returns mutable access to the values of a map, in the order of their keys.
 fn in_order_mut<K: Ord, B, S>(map: &mut HashMap<K, B, S>) -> impl Iterator<Item = &mut B> {
     let mut parts: Vec<_> = map.iter_mut().collect();
     parts.sort_by_key(|(key, _)| *key);
@@ -358,9 +365,9 @@ without_tensors!(
     &'static str
 );
 
-/// A field of a derived batch with `#[batch(skip)]`, which can be copied if its type implements
-/// `Clone`. The method with the bound is found first; without the bound, that of `NotCloned` is,
-/// to which this dereferences.
+/// A field with `#[batch(skip)]` in a derived batch. Its `try_clone` copies the field if the type
+/// implements `Clone`. Otherwise, method resolution dereferences to [`NotCloned`], whose
+/// `try_clone` returns `None`.
 #[derive(Debug)]
 pub struct Skipped<'a, T>(&'a T, NotCloned<T>);
 

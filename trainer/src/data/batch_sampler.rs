@@ -21,7 +21,7 @@ pub(super) fn row_numbers<N>(rows: Range<usize>, number: impl Fn(usize) -> N) ->
     Ok(numbers)
 }
 
-/// Reserves memory for a value of each row.
+/// Reserves memory for one value per row.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub(super) fn reserve<T>(values: &mut Vec<T>, rows: usize) -> Result<()> {
         .map_err(|error| Error::usage(format!("cannot hold {rows} rows or their indices in memory: {error}")))
 }
 
-/// Returns `number(row)` of each row in the shuffled order of an epoch.
+/// Returns `number(row)` for each row, in the shuffled order of an epoch.
 ///
 /// # Errors
 ///
@@ -54,9 +54,9 @@ pub(super) struct BatchSampler {
     rows: usize,
     batch_size: usize,
     pub(super) drop_last: bool,
-    /// This rank's share of each batch; `None` if there is only one process.
+    /// This rank's share of each batch; `None`, for all rows, until it is set.
     pub(super) share: Option<Share>,
-    /// Says which batches have no row for this rank, if there is more than one.
+    /// The notes about batches without a row for this rank; `None` if there is only one rank.
     pub(super) notes: Option<PassNotes>,
     /// The seed for shuffling; `None` keeps the order of the data.
     pub(super) seed: Option<u64>,
@@ -93,7 +93,7 @@ impl BatchSampler {
         usize::try_from(start).unwrap_or(count).min(count)..count
     }
 
-    /// Returns `number(row)` of each row in the shuffled order of an epoch; `None` without
+    /// Returns `number(row)` for each row, in the shuffled order of an epoch; `None` without
     /// shuffling.
     ///
     /// # Errors
@@ -103,14 +103,14 @@ impl BatchSampler {
         self.seed.map(|seed| permutation(self.rows, seed, epoch, number)).transpose()
     }
 
-    /// Returns the positions, in the order of the epoch, of this rank's rows of a batch.
+    /// Returns the positions in the epoch of this rank's rows of a batch.
     pub(super) fn rows_of(&self, batch: usize) -> Range<usize> {
         let all = self.all_rows_of(batch);
         let own = self.share.map_or(0..all.len(), |share| share.rows(all.len()));
         all.start + own.start..all.start + own.end
     }
 
-    /// Returns the positions of the rows of a batch on all ranks.
+    /// Returns the positions in the epoch of the rows of a batch, for all ranks together.
     pub(super) fn all_rows_of(&self, batch: usize) -> Range<usize> {
         let first = batch * self.batch_size;
         first..first + self.batch_size.min(self.rows - first)
@@ -134,7 +134,7 @@ impl BatchSampler {
         self.notes = (share.of > 1).then(PassNotes::default);
     }
 
-    /// Notes a batch that has no row for this rank.
+    /// Records a batch in the notes if it has no row for this rank.
     pub(super) fn note(&self, batch: usize) {
         if let Some(notes) = &self.notes
             && self.is_borrowed(batch)

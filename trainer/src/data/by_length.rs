@@ -1,4 +1,4 @@
-//! [`ByLength`]: batches whose rows depend on the lengths of the data.
+//! [`ByLength`]: batches of rows chosen by their lengths.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -18,16 +18,16 @@ use super::sequence::{Sequence, Sequences};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 
-/// The number of rows that a worker produces together.
+/// The number of rows that a worker produces as one unit of work.
 const ROWS_PER_TASK: usize = 32;
 
 /// A loader that chooses the rows of a batch by their lengths: see [`DataLoader::pack`] and
 /// [`DataLoader::by_length`].
 ///
-/// It reads the rows in the order of the [`DataLoader`], and holds those that are not in a batch
-/// yet. A checkpoint stores which these are; a resumed run reads them again, and nothing else that
-/// came before. Several ranks form the same batches, for which each of them reads all rows, and
-/// then divide each batch.
+/// It reads the rows in the order of the [`DataLoader`], and holds each row until it is in a batch.
+/// A checkpoint stores which rows are held: of the rows before it, a resumed run reads only these
+/// again. If there are several ranks, each rank reads all rows and forms the same batches, and the
+/// ranks then divide each batch.
 ///
 /// ```
 /// use trainer::data::{Sequence, Sequences};
@@ -46,17 +46,18 @@ pub struct ByLength<D, G> {
     sought: Option<Position>,
 }
 
-/// Which rows the batches that are still to come consist of.
+/// The position in an epoch from which the remaining batches can be formed.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Position {
-    /// The position in the epoch of the first row that was not read yet.
+    /// The position in the epoch of the first row that has not been read yet.
     next: usize,
-    /// The pieces that were read and are in no batch yet: the positions of their rows, and which
-    /// piece of its row each is.
+    /// The pieces that have been read but are not in a batch yet: for each, the position of its row
+    /// in the epoch, and its index in the row.
     held: Vec<(usize, usize)>,
 }
 
-/// A part of a row, and where it comes from.
+/// A piece of a row, with the position of the row in the epoch and the index of the piece in the
+/// row.
 struct Piece<P> {
     at: (usize, usize),
     value: P,
@@ -64,8 +65,8 @@ struct Piece<P> {
 
 /// The rule that chooses the rows of a batch.
 ///
-/// It is a function of the pieces that it is given: the batches after a resume are the same because
-/// the pieces are.
+/// The methods must depend only on their arguments, so that a resumed run forms the same batches
+/// from the same pieces.
 pub trait Grouping<R>: Clone + Send + Sync + 'static {
     /// A piece of a row.
     type Piece: Send + 'static;
@@ -75,32 +76,36 @@ pub trait Grouping<R>: Clone + Send + Sync + 'static {
     /// Divides a row into pieces, in order.
     fn pieces(&self, row: R) -> Vec<Self::Piece>;
 
-    /// Returns the indices of the pieces of the rows of the next batch, among those that are held,
-    /// the oldest first; `None` if further pieces must be read before. If `is_all`, there are no
-    /// further pieces.
+    /// Chooses the next batch from the held pieces, which are sorted from oldest to newest.
+    ///
+    /// Returns, for each of up to `rows` rows, the indices in `held` of its pieces, or `None` if
+    /// more pieces must be read first. If `is_all` is true, there are no more pieces, and `None`
+    /// ends the pass.
     fn choose(&self, held: &[&Self::Piece], rows: usize, is_all: bool) -> Option<Vec<Vec<usize>>>;
 
-    /// Makes a batch.
+    /// Combines rows, each a list of pieces, into a batch.
     ///
     /// # Errors
     ///
-    /// Returns an error if the rows do not fit together.
+    /// Returns an error if the rows cannot be combined into one batch.
     fn collate(&self, rows: Vec<Vec<Self::Piece>>) -> Result<Self::Batch>;
 
-    /// Describes the rule, for checkpoints.
+    /// Returns a description of the rule, which is part of the loader's fingerprint.
     fn describe(&self) -> String;
 }
 
 impl<D: Dataset> DataLoader<D> {
-    /// Packs sequences into rows of `length` tokens, so that little of a batch is padding. Each
-    /// batch has as many rows as [`batch_size`](DataLoader::batch_size) says.
+    /// Packs sequences into rows of `length` tokens, so that batches contain little padding.
+    /// [`batch_size`](DataLoader::batch_size) sets the number of rows per batch.
     ///
-    /// Use this when no token of a row should be wasted, and the attention of your model takes a
-    /// mask. If it needs one sequence in each row, use [`by_length`](DataLoader::by_length).
+    /// Use this when batches should contain as little padding as possible, and the attention of
+    /// your model accepts a mask. If the model needs a single sequence per row, use
+    /// [`by_length`](DataLoader::by_length).
     ///
-    /// Among the sequences that were read ahead (256, see [`ByLength::read_ahead`]), the oldest is
-    /// placed first, and then the longest ones, each into the row with the least room that is
-    /// enough for it (best fit). A sequence of more than `length` tokens is split.
+    /// Of the sequences that were read ahead (256, see [`ByLength::read_ahead`]), the oldest is
+    /// placed first, and then the others from longest to shortest. Each is placed into the row with
+    /// the least room that is enough for it (best fit). A sequence of more than `length` tokens is
+    /// split.
     ///
     /// ```
     /// use trainer::data::{Sequence, Sequences};
@@ -113,10 +118,10 @@ impl<D: Dataset> DataLoader<D> {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// Sequences in the same row must not see each other: pass [`Sequences::causal_mask`] to the
-    /// attention and [`Sequences::positions`] to the embedding of positions. With
-    /// [`Sequences::weight`] as [`Task::weight`](crate::Task::weight), the loss of an accumulated
-    /// step and of several ranks is the mean over all tokens.
+    /// Sequences in the same row must not attend to each other: pass [`Sequences::causal_mask`] to
+    /// the attention and [`Sequences::positions`] to the position embedding. Return
+    /// [`Sequences::weight`] from [`Task::weight`](crate::Task::weight), so that the loss is the
+    /// mean over all tokens, even with gradient accumulation or several ranks.
     ///
     /// # Panics
     ///
@@ -131,15 +136,17 @@ impl<D: Dataset> DataLoader<D> {
         ByLength { loader: self, grouping: Packing { length, read_ahead: 256 }, sought: None }
     }
 
-    /// Makes batches of rows of similar length, so that little of a batch is padding: the rows of a
-    /// batch are in the same bucket, of those that end at `boundaries`. `length` returns the length
-    /// of a row.
+    /// Forms batches of rows of similar length, so that batches contain little padding.
     ///
-    /// Use this when rows have different lengths, and the model needs one sequence in each row. If
-    /// its attention takes a mask, [`pack`](DataLoader::pack) wastes less.
+    /// All rows of a batch are from the same bucket. Each of `boundaries` is the largest length in
+    /// its bucket, and rows longer than the last boundary share one more bucket. `length` returns
+    /// the length of a row.
     ///
-    /// A batch follows when a bucket has enough rows, and at the end of the epoch for each bucket
-    /// that has any.
+    /// Use this when rows have different lengths, and the model needs a single sequence per row. If
+    /// its attention accepts a mask, [`pack`](DataLoader::pack) needs less padding.
+    ///
+    /// A bucket yields a batch as soon as it has enough rows. At the end of the epoch, each bucket
+    /// yields a batch of its remaining rows, if any.
     ///
     /// ```
     /// use trainer::data::{Sequence, Sequences};
@@ -156,7 +163,7 @@ impl<D: Dataset> DataLoader<D> {
     ///
     /// # Panics
     ///
-    /// Panics if the boundaries do not increase.
+    /// Panics if the boundaries are not strictly increasing.
     #[must_use]
     #[track_caller]
     pub fn by_length(
@@ -177,8 +184,8 @@ impl<D: Dataset> DataLoader<D> {
 }
 
 impl<D> ByLength<D, Packing> {
-    /// Sets the number of sequences that are read ahead, among which the best fit is chosen.
-    /// Defaults to 256; more of them leave less padding.
+    /// Sets the number of sequences that are read ahead, from which the best fit is chosen.
+    /// Defaults to 256. A larger number leaves less padding.
     ///
     /// # Panics
     ///
@@ -201,7 +208,7 @@ where
         let left_out = if self.sought.is_some() { 0 } else { start };
         let position = self.sought.take().unwrap_or_default();
         let mut pass = Pass::begin(&self.loader, self.grouping.clone(), epoch, &position)?;
-        // Without a position, the batches before the start are formed and left out.
+        // Without a position, the batches before the start are formed and discarded.
         for _ in 0..left_out {
             if pass.next_rows()?.is_none() {
                 break;
@@ -259,15 +266,15 @@ where
     }
 }
 
-/// A row and its position in the epoch; `None` for a damaged one.
+/// The position of a row in the epoch, and the row; `None` if it is damaged.
 type Produced<R> = (usize, Result<Option<R>>);
 
-/// The rows of an epoch on their way into batches.
+/// A pass that reads the rows of an epoch and forms batches of them.
 struct Pass<R, G: Grouping<R>> {
     grouping: G,
-    /// The rows that were not read yet, as the workers produce them together.
+    /// The rows that have not been read yet, in the chunks that the workers produce.
     rows: Box<dyn Iterator<Item = Result<Vec<Produced<R>>>>>,
-    /// Those that a worker has produced.
+    /// The remaining rows of the current chunk.
     chunk: VecDeque<Produced<R>>,
     held: Vec<Piece<G::Piece>>,
     next: usize,
@@ -311,7 +318,7 @@ impl<R: Send + 'static, G: Grouping<R>> Pass<R, G> {
         })
     }
 
-    /// Returns the rows of the next batch on all ranks.
+    /// Returns the rows of the next batch, for all ranks together.
     fn next_rows(&mut self) -> Result<Option<Vec<Vec<G::Piece>>>> {
         loop {
             let held: Vec<_> = self.held.iter().map(|piece| &piece.value).collect();
@@ -347,7 +354,7 @@ impl<R: Send + 'static, G: Grouping<R>> Pass<R, G> {
         Ok(())
     }
 
-    /// Removes the chosen pieces from those that are held.
+    /// Removes the chosen pieces from those that are held, and returns them.
     fn take(&mut self, chosen: Vec<Vec<usize>>) -> Vec<Vec<G::Piece>> {
         let mut held: Vec<Option<Piece<G::Piece>>> = self.held.drain(..).map(Some).collect();
         let mut take = |at: usize| held[at].take().expect("a piece is chosen once").value;
@@ -382,7 +389,7 @@ impl<R: Into<Sequence> + 'static> Grouping<R> for Packing {
         if held.is_empty() || !is_all && (held.len() < self.read_ahead || tokens < rows * self.length) {
             return None;
         }
-        // The oldest first, so that none stays behind; then the longest.
+        // The oldest comes first, so that no sequence waits forever; then the longest.
         let mut order: Vec<usize> = (1..held.len()).collect();
         order.sort_by_key(|at| Reverse(held[*at].len()));
         let mut packed: Vec<(usize, Vec<usize>)> = Vec::with_capacity(rows);
@@ -408,7 +415,7 @@ impl<R: Into<Sequence> + 'static> Grouping<R> for Packing {
     }
 }
 
-/// Makes batches of rows of similar length: see [`DataLoader::by_length`].
+/// Forms batches of rows of similar length: see [`DataLoader::by_length`].
 pub struct Buckets<R> {
     boundaries: Arc<[usize]>,
     length: Arc<dyn Fn(&R) -> usize + Send + Sync>,

@@ -1,22 +1,22 @@
-//! [`Collate`]: rows that become a batch.
+//! [`Collate`]: combining rows into a batch.
 
 use tch::{Kind, Tensor};
 
 use super::batch::Batch;
 use crate::error::{Error, Result};
 
-/// A row of which several make a batch.
+/// A row that can be combined with others into a batch.
 ///
 /// | rows | batch |
 /// |---|---|
-/// | tensors of the same shape | a tensor with one more dimension, the first |
+/// | tensors of the same shape and dtype | a tensor with one more dimension, the first |
 /// | numbers and `bool` | a tensor `[rows]` |
 /// | `Vec` and arrays of numbers, all of the same length | a tensor `[rows, length]` |
 /// | [`Sequence`](super::Sequence)s | [`Sequences`](super::Sequences), padded to the longest |
 /// | `String` | `Vec<String>` |
 /// | tuples of these | tuples |
 ///
-/// Another row implements the trait:
+/// Implement the trait for other types of rows:
 ///
 /// ```
 /// use trainer::data::{Collate, pad};
@@ -50,11 +50,11 @@ pub trait Collate: Sized + Send + 'static {
     /// The type of the batch.
     type Batch: Batch;
 
-    /// Makes a batch of rows, of which there is at least one.
+    /// Combines rows, of which there is at least one, into a batch.
     ///
     /// # Errors
     ///
-    /// Returns an error if the rows do not fit together.
+    /// Returns an error if the rows cannot be combined into one batch.
     fn collate(rows: Vec<Self>) -> Result<Self::Batch>;
 }
 
@@ -151,7 +151,7 @@ macro_rules! tuples {
 
 tuples! { (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) (A B C D E F G) (A B C D E F G H) }
 
-/// Returns the rows as a tensor `[rows, length of the longest]`, with `padding` after shorter ones.
+/// Returns the rows as a tensor `[rows, longest]`, with `padding` after the end of shorter rows.
 ///
 /// ```
 /// # use tch::Tensor;
@@ -174,8 +174,8 @@ pub fn pad<T: tch::kind::Element + Copy>(rows: &[impl AsRef<[T]>], padding: T) -
     Ok(Tensor::f_from_slice(&values)?.f_view([rows.len() as i64, longest as i64])?)
 }
 
-/// Returns a mask `[rows, length of the longest]`, which is true where [`pad`] has a value of a
-/// row.
+/// Returns a mask `[rows, longest]` for rows of these lengths: true for the values of the rows,
+/// false for the padding that [`pad`] adds.
 pub fn pad_mask(lengths: &[usize]) -> Tensor {
     let longest = lengths.iter().max().map_or(0, |longest| *longest as i64);
     let lengths: Vec<i64> = lengths.iter().map(|length| *length as i64).collect();

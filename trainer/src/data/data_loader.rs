@@ -28,9 +28,9 @@ const NAMED_DAMAGES: usize = 100;
 /// Use this when your data is a [`Dataset`]: rows that are read, decoded or augmented on demand, or
 /// values in a `Vec`. For tensors in memory, [`InMemory`](super::InMemory) is simpler.
 ///
-/// The batches and their order do not depend on the number of workers and of ranks, nor on the
-/// batch that a pass starts at: each row draws its random numbers from its own generator, which
-/// depends on the seed, the epoch and the position of the row in the epoch.
+/// The batches and their order do not depend on the number of workers or ranks, nor on the batch at
+/// which a pass starts: each row draws its random numbers from its own generator, which depends on
+/// the seed, the epoch and the position of the row in the epoch.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -45,8 +45,8 @@ const NAMED_DAMAGES: usize = 100;
 /// assert_eq!(train.len(), Some(3));
 /// ```
 ///
-/// The threads start and end with each pass, however the pass ends; batches that they are producing
-/// are finished first. An error or a panic on a thread is returned in place of the batch that
+/// The threads start and end with each pass, however the pass ends. A thread that is producing a
+/// batch finishes it first. An error or a panic on a thread is returned in place of the batch that
 /// caused it.
 #[derive(Debug)]
 pub struct DataLoader<D> {
@@ -57,8 +57,8 @@ pub struct DataLoader<D> {
     depth: Option<usize>,
     skips_damaged: bool,
     notes: PassNotes,
-    /// The batch that the next pass starts with, among those of the whole epoch, if it differs from
-    /// the number of the batch because some were left out.
+    /// The index in the epoch of the batch that the next pass starts with, if it differs from the
+    /// number of the batch because earlier batches were left out.
     sought: Option<usize>,
 }
 
@@ -93,7 +93,7 @@ impl<D: Dataset> DataLoader<D> {
     }
 
     /// Shuffles the rows in each epoch. The order depends only on the seed and the epoch. Unless
-    /// the data set has an [order](Dataset::order) of its own, it is the same as in an
+    /// the data set has its own [order](Dataset::order), the order is the same as in an
     /// [`InMemory`](super::InMemory) loader with the same seed.
     #[must_use]
     pub fn shuffle(mut self, seed: u64) -> Self {
@@ -128,11 +128,11 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Limits how many batches all workers together produce ahead of the current one; each worker
+    /// Limits how many batches all workers together produce ahead of the current batch; each worker
     /// always produces at least one. Defaults to two per worker. Without
-    /// [`workers`](DataLoader::workers), one worker is started.
+    /// [`workers`](DataLoader::workers), the loader starts one worker.
     ///
-    /// As for [`Loader::prefetch`], a pass that would produce more than 65,536 batches ahead
+    /// As with [`Loader::prefetch`], a pass that would produce more than 65,536 batches ahead
     /// returns an error.
     ///
     /// # Panics
@@ -146,18 +146,18 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Leaves out rows that cannot be produced, instead of ending the run with their error. A
-    /// warning names each of the first 100 in an epoch. Off by default.
+    /// Leaves out rows that cannot be produced, instead of ending the run with an error. Warnings
+    /// name the first 100 of them in each epoch. Off by default.
     ///
-    /// The batches of damaged rows are smaller, and a batch without any other row is left out, on
-    /// all ranks. A rank whose rows are all damaged borrows one from another rank.
+    /// A batch with damaged rows is smaller. A batch whose rows are all damaged is left out on all
+    /// ranks. A rank whose own rows of a batch are all damaged borrows a row from another rank.
     #[must_use]
     pub fn skip_damaged(mut self, skip: bool) -> Self {
         self.skips_damaged = skip;
         self
     }
 
-    /// Returns what produces the rows of an epoch.
+    /// Returns the [`Pass`] that produces the rows of an epoch.
     pub(super) fn pass(&self, epoch: u64) -> Result<Pass<D>> {
         if !self.skips_damaged {
             self.dataset.check()?;
@@ -183,7 +183,8 @@ impl<D: Dataset> DataLoader<D> {
         })
     }
 
-    /// Produces `make` of each of `items`, on the threads of this loader.
+    /// Calls `make` with each of `items` on the threads of this loader, and returns the results in
+    /// order.
     pub(super) fn produce<T: Send + 'static>(
         &self,
         items: std::ops::Range<usize>,
@@ -289,9 +290,9 @@ where
     }
 }
 
-/// A batch of a pass, as a worker made it.
+/// The result of a worker for one batch.
 struct Made<B> {
-    /// The number of the batch, counting those that are left out.
+    /// The number of the batch, counting batches that are left out.
     index: usize,
     /// `None` if all its rows are damaged.
     batch: Option<B>,
@@ -305,7 +306,7 @@ pub(super) struct Pass<D> {
     rows: usize,
     seed: u64,
     epoch: u64,
-    /// For the names of damaged rows, if they are left out.
+    /// The notes for warnings about damaged rows; `None` if a damaged row is an error.
     notes: Option<PassNotes>,
     /// The number of damaged rows so far.
     damaged: AtomicUsize,
@@ -316,7 +317,7 @@ impl<D: Dataset> Pass<D> {
         self.rows
     }
 
-    /// Produces the row at a position of the epoch; `None` if it is damaged and left out.
+    /// Produces the row at this position in the epoch; `None` if it is damaged and left out.
     pub(super) fn row(&self, position: usize) -> Result<Option<D::Row>> {
         let index = self.order.as_ref().map_or(position, |order| order[position]);
         let row = self.dataset.row(index, &mut RowRng::new(self.seed, self.epoch, position));
@@ -349,7 +350,7 @@ impl<D: Dataset<Row: Collate>> Pass<D> {
         let mut is_borrowed = sampler.is_borrowed(index);
         let mut rows = self.rows_at(own.clone())?;
         if rows.is_empty() {
-            // All own rows are damaged: any other row of the batch will do, with a weight of 0.
+            // All rows of this rank are damaged: use another row of the batch, with a weight of 0.
             is_borrowed = true;
             let others = sampler.all_rows_of(index).filter(|position| !own.contains(position));
             for position in others {

@@ -8,11 +8,11 @@ use super::rng::RowRng;
 use crate::error::Result;
 
 /// Rows that are produced on demand, for example by reading, decoding and augmenting files. A
-/// [`DataLoader`](super::DataLoader) makes batches of them, and can produce the rows on several
+/// [`DataLoader`](super::DataLoader) forms batches of them, and can produce the rows on several
 /// threads.
 ///
-/// Implement this when your samples are neither tensors in memory nor in files that a type of this
-/// module reads, such as a [`TokenFile`](super::TokenFile).
+/// Implement this when your samples are not tensors in memory, and no type in this module, such as
+/// [`TokenFile`](super::TokenFile), can read their files.
 ///
 /// ```
 /// use trainer::data::RowRng;
@@ -44,8 +44,8 @@ use crate::error::Result;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// The type of the rows decides the batch: see [`Collate`](super::Collate). A `Vec` is a data set
-/// of clones of its elements.
+/// The type of the rows determines the type of the batches: see [`Collate`](super::Collate). A
+/// `Vec` is a data set whose rows are clones of its elements.
 ///
 /// Threads share the data set, so its methods take `&self`. A [`Tensor`](tch::Tensor) can be sent
 /// to another thread but not shared: keep it in a `Mutex`, and take a `shallow_clone()` of it,
@@ -67,28 +67,29 @@ pub trait Dataset: Send + Sync + 'static {
         self.len() == 0
     }
 
-    /// Produces the row with this index, which is below [`len`](Dataset::len) or comes from
-    /// [`order`](Dataset::order).
+    /// Produces the row with this index, which is either below [`len`](Dataset::len) or was
+    /// returned by [`order`](Dataset::order).
     ///
     /// Draw all random numbers from `rng`: the row is then the same in every run, for any number of
-    /// workers and of ranks. The random operations of libtorch, such as `Tensor::randn`, draw from
-    /// one generator of the whole process, so with several threads their results are not
-    /// deterministic.
+    /// workers and ranks. The random operations of libtorch, such as `Tensor::randn`, draw from a
+    /// single generator for the whole process, so their results are not deterministic with several
+    /// threads.
     ///
     /// # Errors
     ///
-    /// Returns an error if the row cannot be produced. It ends the run, unless the loader [skips
-    /// damaged rows](super::DataLoader::skip_damaged). The message should say which row it is, and
-    /// where it comes from.
+    /// Returns an error if the row cannot be produced. The error ends the run, unless the loader
+    /// [skips damaged rows](super::DataLoader::skip_damaged). Its message should say which row it
+    /// is, and where the row comes from.
     fn row(&self, index: usize, rng: &mut RowRng) -> Result<Self::Row>;
 
     /// Returns the indices of the rows of an epoch, in the order in which they are used, or `None`
-    /// for their own order. `seed` is that of [`shuffle`](super::DataLoader::shuffle), if the
-    /// loader shuffles.
+    /// to use the rows in the order of their indices. `seed` is the seed of
+    /// [`shuffle`](super::DataLoader::shuffle), if the loader shuffles.
     ///
-    /// Defaults to a random permutation if there is a seed. Data that is read in pieces, a mixture
-    /// and a sample with replacement have an order of their own. It must have [`len`](Dataset::len)
-    /// elements, and depend on nothing but its arguments and the data.
+    /// Defaults to a random permutation if there is a seed, and to `None` otherwise. Override this
+    /// for a different order, for example to read data in pieces, to mix data sets, or to sample
+    /// with replacement. The order must have [`len`](Dataset::len) elements, and depend only on the
+    /// arguments and the data.
     ///
     /// # Errors
     ///
@@ -97,29 +98,31 @@ pub trait Dataset: Send + Sync + 'static {
         seed.map(|seed| permutation(self.len(), seed, epoch, |row| row)).transpose()
     }
 
-    /// Describes what determines the rows, besides their number, for checkpoints, which detect
-    /// changed data with it. Defaults to nothing.
+    /// Returns a description of what determines the rows, apart from their number. Checkpoints
+    /// store it, to detect changed data when a run is resumed. Defaults to an empty string.
     fn fingerprint(&self) -> String {
         String::new()
     }
 
-    /// Checks before each pass what is known to be damaged without producing rows, unless the
-    /// loader [skips damaged rows](super::DataLoader::skip_damaged). Defaults to nothing.
+    /// Checks for damage that can be detected without producing rows. Called before each pass,
+    /// unless the loader [skips damaged rows](super::DataLoader::skip_damaged). Defaults to no
+    /// check.
     ///
     /// # Errors
     ///
-    /// Returns an error that names everything that is damaged.
+    /// Returns an error if data is damaged. It should name everything that is damaged.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Names a row in messages, by where it comes from. Defaults to its index.
+    /// Returns the name of a row for messages, which says where the row comes from. Defaults to its
+    /// index.
     fn row_name(&self, index: usize) -> String {
         format!("row {index}")
     }
 
-    /// Returns the data set whose rows are the results of `change`, which is called on the threads
-    /// of the loader: for decoding and [augmentation](super::augment).
+    /// Returns a data set whose rows are the results of `change`, for example for decoding and
+    /// [augmentation](super::augment). The closure is called on the threads of the loader.
     ///
     /// ```
     /// use trainer::data::rand::Rng;
@@ -133,8 +136,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// Draw all random numbers from the generator that the closure is passed, as in
-    /// [`row`](Dataset::row). An error names the row.
+    /// Draw all random numbers from the generator passed to the closure, as in
+    /// [`row`](Dataset::row). Errors of the closure are prefixed with the name of the row.
     fn map<R, F>(self, change: F) -> Map<Self, F>
     where
         Self: Sized,
@@ -144,12 +147,12 @@ pub trait Dataset: Send + Sync + 'static {
         Map::new(self, change)
     }
 
-    /// Returns the rows with these indices, in this order, which may repeat. A loader that shuffles
-    /// keeps the order in which this data set would be shuffled, so that data which is read in
-    /// pieces still is.
+    /// Returns a data set of the rows with these indices, in this order. Indices may repeat. A
+    /// loader that shuffles uses the rows in the shuffled order of this data set, so data that is
+    /// read in pieces is still read in pieces.
     ///
-    /// Choose rows before they are drawn: the epochs of [`weighted`](Dataset::weighted) and of a
-    /// [`Mixture`](super::Mixture) have no rows by index.
+    /// Call this before [`weighted`](Dataset::weighted) or [`Mixture`](super::Mixture), not after:
+    /// their rows are drawn anew in each epoch, and cannot be chosen by index.
     ///
     /// # Panics
     ///
@@ -162,8 +165,8 @@ pub trait Dataset: Send + Sync + 'static {
         Subset::new(Arc::new(self), indices)
     }
 
-    /// Divides the rows at random, each part with this fraction of them. The same seed gives the
-    /// same parts.
+    /// Divides the rows at random into parts with these fractions of the rows. The same seed gives
+    /// the same parts.
     ///
     /// Use this when the data has no validation set of its own.
     ///
@@ -188,10 +191,11 @@ pub trait Dataset: Send + Sync + 'static {
         split::random_split(self, seed, fractions)
     }
 
-    /// Divides the rows at random into `k` parts of about the same size, and returns for each the
-    /// other rows, to train on, and the part, to validate on.
+    /// Divides the rows at random into `k` parts of about the same size, for cross-validation.
+    /// Returns, for each part, the other rows to train on, and the part to validate on.
     ///
-    /// Use this when the data is too small for one validation set, so that you train several times.
+    /// Use this when the data is too small for a single validation set, and you train once for each
+    /// part.
     ///
     /// ```
     /// use trainer::prelude::*;
@@ -228,13 +232,13 @@ pub trait Dataset: Send + Sync + 'static {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// The rows are drawn with the seed of [`shuffle`](super::DataLoader::shuffle), or 0, anew in
-    /// each epoch.
+    /// The rows are drawn anew in each epoch, with the seed of
+    /// [`shuffle`](super::DataLoader::shuffle), or with 0 if the loader does not shuffle.
     ///
     /// # Panics
     ///
-    /// Panics unless there is one weight for each row, all are finite and not negative, and one is
-    /// positive.
+    /// Panics unless there is one weight for each row, all weights are finite and not negative, and
+    /// at least one is positive.
     #[track_caller]
     fn weighted(self, weights: &[f64], rows: usize) -> Weighted<Self>
     where
@@ -243,8 +247,8 @@ pub trait Dataset: Send + Sync + 'static {
         Weighted::new(self, weights, rows)
     }
 
-    /// Returns a data set whose epochs have as many rows as this one, drawn such that each class is
-    /// equally likely, with replacement. `classes` has that of each row.
+    /// Returns a data set whose epochs have as many rows as this one, drawn with replacement so
+    /// that each class is equally likely. `classes` contains the class of each row.
     ///
     /// Use this when the classes of a data set have different sizes.
     ///
@@ -291,7 +295,7 @@ impl<D: Dataset + ?Sized> Dataset for Arc<D> {
     }
 }
 
-/// The elements in memory.
+/// The rows are clones of the elements.
 impl<T: Clone + Send + Sync + 'static> Dataset for Vec<T> {
     type Row = T;
 

@@ -27,8 +27,8 @@ pub struct FromFn<F, I> {
 }
 
 impl<F, I> FromFn<F, I> {
-    /// Sets the number of batches per epoch, which progress bars, schedules over the whole run and
-    /// fractions of an epoch need.
+    /// Sets the number of batches per epoch. Progress bars, schedules over the whole run and
+    /// fractions of an epoch need it.
     ///
     /// The number is not enforced: a pass ends when the iterator does.
     #[must_use]
@@ -144,7 +144,7 @@ pub struct FromFnPerRank<F, I> {
 
 impl<F, I> FromFnPerRank<F, I> {
     /// Sets the number of batches per epoch on this rank, as [`FromFn::with_len`] does. If every
-    /// rank sets it, the length of an epoch is the largest of them.
+    /// rank sets it, the length of an epoch is the largest of these numbers.
     #[must_use]
     pub fn with_len(mut self, batches: u64) -> Self {
         self.len = Some(batches);
@@ -169,9 +169,9 @@ impl<F, I> fmt::Debug for FromFnPerRank<F, I> {
     }
 }
 
-/// Creates a loader that calls a closure for the batches of each epoch, with the rank of this
-/// process and the number of ranks, so that each rank reads its own part of the data. A process
-/// that trains alone is rank 0 of 1.
+/// Creates a loader that calls a closure for the batches of each epoch, and passes it the rank of
+/// this process and the number of ranks, so that each rank reads its own part of the data. A
+/// process that trains alone is rank 0 of 1.
 ///
 /// Use this when the closure needs the rank to decide what to read. If all ranks read the same
 /// batches, use [`from_fn`] with [`sliced`](Loader::sliced).

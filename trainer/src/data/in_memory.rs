@@ -39,8 +39,8 @@ impl<D: Rows> InMemory<D> {
     /// Returns an error if
     ///
     /// - `data` contains no tensors;
-    /// - they do not all have the same number of rows;
-    /// - one has no dimensions.
+    /// - the tensors do not all have the same number of rows;
+    /// - a tensor has no dimensions.
     pub fn new(data: D) -> Result<Self> {
         let rows = usize::try_from(data.rows()?).unwrap_or(0);
         Ok(InMemory { data, sampler: BatchSampler::new(rows) })

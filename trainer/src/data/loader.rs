@@ -16,7 +16,7 @@ pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 
 /// Yields the batches of an epoch, starting at any index.
 ///
-/// Implement this when no type of this module fits, for example around the reader of another
+/// Implement this when no type in this module fits, for example to wrap the reader of another
 /// library.
 #[doc(alias("DataModule", "LightningDataModule"))]
 #[diagnostic::on_unimplemented(
@@ -39,8 +39,8 @@ pub trait Loader<B: Batch> {
     }
 
     /// Returns whether every call of [`batches`](Loader::batches) for the same epoch yields the
-    /// same batches, from any start. Resuming a run exactly from a checkpoint requires it. Defaults
-    /// to `true`.
+    /// same batches, from any start. Resuming a run exactly from a checkpoint requires this.
+    /// Defaults to `true`.
     fn is_deterministic(&self) -> bool {
         true
     }
@@ -53,8 +53,8 @@ pub trait Loader<B: Batch> {
     }
 
     /// Returns the loaders of [`NamedLoaders`](super::NamedLoaders), each of which has its own
-    /// pass. A loader that wraps another one may forward the call. Defaults to `None`, for a single
-    /// loader.
+    /// pass. A loader that wraps another loader may forward the call. Defaults to `None`, for a
+    /// single loader.
     fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {
         None
     }
@@ -64,12 +64,13 @@ pub trait Loader<B: Batch> {
         self.len() == Some(0)
     }
 
-    /// Sets this rank's share of each batch. Called at the start of each fit and of each pass, with
-    /// the share of rank 0 of 1 unless [several processes](crate::distributed) train together.
-    /// Afterwards, [`batches`](Loader::batches) yields [these rows](Share::rows) of each batch. The
-    /// number of batches and the fingerprint still describe the data of all ranks.
+    /// Sets this rank's share of each batch. Called at the start of each fit and of each pass.
+    /// Unless [several processes](crate::distributed) train together, the share is that of rank 0
+    /// of 1. Afterwards, [`batches`](Loader::batches) yields only [this rank's rows](Share::rows)
+    /// of each batch. The number of batches and the fingerprint still describe the data of all
+    /// ranks.
     ///
-    /// The default implementation returns an error unless there is one rank.
+    /// The default implementation returns an error if there are several ranks.
     /// [`sliced`](Loader::sliced) and [`per_rank`](Loader::per_rank) wrap a loader that does not
     /// override it.
     ///
@@ -87,29 +88,30 @@ pub trait Loader<B: Batch> {
         )))
     }
 
-    /// Returns what the loader notes about the batches of its passes: which of them [are
-    /// borrowed](Share::is_borrowed), from which position it continues with each, and warnings.
-    /// Called before each pass. Defaults to `None`, for a loader that notes nothing.
+    /// Returns the loader's notes about the batches of its passes: which batches [are
+    /// borrowed](Share::is_borrowed), the position from which the loader can continue with each
+    /// batch, and warnings. Called before each pass. Defaults to `None`, for a loader without
+    /// notes.
     fn notes(&self) -> Option<PassNotes> {
         None
     }
 
-    /// Prepares the next call of [`batches`](Loader::batches), for this epoch and starting with
-    /// this batch, with the [position](PassNotes::set_position) that was noted before the batch.
-    /// Called when a run is resumed in the middle of an epoch. The default implementation does
-    /// nothing.
+    /// Prepares the next call of [`batches`](Loader::batches), which will be for this epoch and
+    /// start with this batch. `position` is the [position](PassNotes::set_position) that was noted
+    /// for the batch. Called when a run is resumed in the middle of an epoch. The default
+    /// implementation does nothing.
     ///
     /// # Errors
     ///
-    /// Returns an error if the position is not one of this loader.
+    /// Returns an error if the position is invalid for this loader.
     fn seek(&mut self, epoch: u64, batch: u64, position: &str) -> Result<()> {
         let _ = (epoch, batch, position);
         Ok(())
     }
 
-    /// Divides each batch among the ranks, if [several processes](crate::distributed) train
-    /// together: each rank processes its rows of the same batch. For loaders that cannot do so
-    /// themselves, such as [`from_fn`](super::from_fn).
+    /// Divides each batch among the ranks if [several processes](crate::distributed) train
+    /// together: each rank processes its own rows of the same batch. Needed for loaders that do not
+    /// divide their batches themselves, such as [`from_fn`](super::from_fn).
     ///
     /// ```
     /// use tch::{Device, Kind, Tensor};
@@ -133,17 +135,17 @@ pub trait Loader<B: Batch> {
     /// Declares that the loader yields different batches on each rank. The batches are then used
     /// unchanged, and the batches of all ranks together form one training batch.
     ///
-    /// Use this when every rank reads other rows already, for example its own files. If every rank
-    /// reads the same batches, use [`sliced`](Loader::sliced).
+    /// Use this when every rank already reads different rows, for example from its own files. If
+    /// every rank reads the same batches, use [`sliced`](Loader::sliced).
     ///
     /// The ranks may have different numbers of batches, but each needs at least one: a pass ends
     /// when the data of all ranks has ended. Until then, a rank whose data has ended processes
-    /// copies of its first batch ([`Batch::try_clone`]) with a weight of 0, as a rank without a row
-    /// does (see [`Share::is_borrowed`]). Limits and the number of batches of an epoch are those of
-    /// the rank with the most batches.
+    /// copies of its first batch ([`Batch::try_clone`]) with a weight of 0, like a rank without a
+    /// row (see [`Share::is_borrowed`]). The number of batches in an epoch is that of the rank with
+    /// the most batches; limits apply to this number.
     ///
-    /// A loader finds out which rank it is for in [`share`](Loader::share), as
-    /// [`from_fn_per_rank`](super::from_fn_per_rank) does.
+    /// The wrapped loader does not receive its rank. A loader that needs it can implement
+    /// [`share`](Loader::share) instead, as [`from_fn_per_rank`](super::from_fn_per_rank) does.
     #[must_use]
     fn per_rank(self) -> PerRank<Self>
     where
@@ -152,11 +154,11 @@ pub trait Loader<B: Batch> {
         PerRank::new(self)
     }
 
-    /// Produces the batches on a background thread, at most `depth` of them ahead, so that the next
+    /// Produces the batches on a background thread, at most `depth` batches ahead, so that the next
     /// batch is prepared while a step runs. The batches and their order stay the same.
     ///
-    /// Use this when the wait for a batch is a noticeable part of a step, as a
-    /// [profile](crate::TrainerBuilder::profile) shows.
+    /// Use this when a [profile](crate::TrainerBuilder::profile) shows that waiting for batches
+    /// takes a noticeable part of a step.
     ///
     /// ```
     /// use tch::Tensor;
@@ -168,9 +170,9 @@ pub trait Loader<B: Batch> {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// The thread starts and ends with each pass, however the pass ends; a batch that it is
-    /// producing is finished first. An error or a panic on the thread is returned in place of the
-    /// batch that caused it. For several threads, use a [`DataLoader`](super::DataLoader).
+    /// The thread starts and ends with each pass, however the pass ends. If it is producing a
+    /// batch, it finishes that batch first. An error or a panic on the thread is returned in place
+    /// of the batch that caused it. For several threads, use a [`DataLoader`](super::DataLoader).
     ///
     /// The depth is limited to the number of batches in the pass, if that is known. A pass that
     /// would produce more than 65,536 batches ahead returns an error, because memory for all of
@@ -188,9 +190,9 @@ pub trait Loader<B: Batch> {
         Prefetch::new(self, depth)
     }
 
-    /// Copies the batches to a CUDA device on a background thread: the same as
-    /// [`prefetch(2).to_device(device)`](Prefetch::to_device). For a [`DataLoader`](super::DataLoader)
-    /// with workers, too.
+    /// Copies the batches to a CUDA device on a background thread. Equivalent to
+    /// [`prefetch(2).to_device(device)`](Prefetch::to_device). Also works for a
+    /// [`DataLoader`](super::DataLoader) with workers.
     #[must_use]
     fn to_device(self, device: Device) -> Prefetch<Self>
     where

@@ -1,14 +1,14 @@
 //! Batches, and the loaders that yield them.
 //!
-//! - [`InMemory`] splits tensors that fit into memory.
-//! - [`DataLoader`] makes batches of the rows of a [`Dataset`], which are produced on demand,
-//!   optionally on several threads: of the same number of rows, by their
-//!   [lengths](DataLoader::by_length), or [packed](DataLoader::pack).
-//! - [`TokenFile`], `Shards` (features `tar` and `parquet`), `ImageFolder` (feature `image`),
-//!   `read_csv` (feature `csv`) and [`Mixture`] are data sets of files; every data set has
-//!   [`map`](Dataset::map), [`random_split`](Dataset::random_split), [`folds`](Dataset::folds),
-//!   [`weighted`](Dataset::weighted) and [`balanced`](Dataset::balanced); [`augment`] changes
-//!   images at random.
+//! - [`InMemory`] splits tensors in memory into batches.
+//! - [`DataLoader`] forms batches of the rows of a [`Dataset`], which are produced on demand,
+//!   optionally on several threads. The rows can be grouped by their
+//!   [lengths](DataLoader::by_length) or [packed](DataLoader::pack).
+//! - [`TokenFile`], `Shards` (features `tar` and `parquet`), `ImageFolder` (feature `image`) and
+//!   `read_csv` (feature `csv`) read data sets from files, and [`Mixture`] combines data sets.
+//!   Every data set has [`map`](Dataset::map), [`random_split`](Dataset::random_split),
+//!   [`folds`](Dataset::folds), [`weighted`](Dataset::weighted) and
+//!   [`balanced`](Dataset::balanced). [`augment`] changes images at random.
 //! - [`from_fn`] takes batches from an iterator, such as a stream.
 //! - [`NamedLoaders`] combines several validation or test loaders, each with a name.
 //!
@@ -87,7 +87,7 @@ pub use sources::{Sample, Tar};
 ///   `Sentences { tokens: Int64 [8, 40], mask: [] }`.
 /// - **`#[batch(skip)]`** ignores a field: it is neither moved nor shown, and only needs to be
 ///   `Send`.
-/// - A type parameter used as the type of a field must be a batch.
+/// - A type parameter used as the type of a field must implement `Batch`.
 /// - **`#[batch(crate = my_framework::trainer)]`** on the struct sets the path of `trainer`, for a
 ///   crate that does not depend on it directly.
 ///

@@ -16,11 +16,11 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 ///
 /// Use this when you validate or test on several data sets.
 ///
-/// It is passed in place of one loader: to [`fit`](crate::Trainer::fit) as validation data, to
-/// [`validate`](crate::Trainer::validate) and to [`test`](crate::Trainer::test). Each loader has
-/// its own pass, in the order in which the loaders were added, and everything that is logged in it
-/// is named after the loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction use
-/// one loader.
+/// Pass it in place of a single loader: to [`fit`](crate::Trainer::fit) as validation data, to
+/// [`validate`](crate::Trainer::validate) or to [`test`](crate::Trainer::test). Each loader has its
+/// own pass, in the order in which the loaders were added. The names of the metrics of a pass
+/// contain the name of its loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction
+/// need a single loader.
 ///
 /// ```
 /// use trainer::data::NamedLoaders;
@@ -44,7 +44,7 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 /// # }
 /// ```
 ///
-/// Before it begins, an entry point returns an error if the list is empty, if a loader is itself a
+/// When it starts, an entry point returns an error if the list is empty, if a loader is itself a
 /// `NamedLoaders`, if a name is empty, contains `/` or `@`, has surrounding spaces or is used
 /// twice, or if an interval is invalid or longer than the fit. A loader that yields no batches ends
 /// the run with an error that names the loader.
@@ -60,7 +60,7 @@ struct Owned<'l, B: Batch> {
     loader: Box<dyn Loader<B> + 'l>,
 }
 
-/// One of the loaders of [`NamedLoaders`], as [`Loader::named`] returns it.
+/// A loader of [`NamedLoaders`], as [`Loader::named`] returns it.
 pub struct NamedLoader<'l, B: Batch> {
     /// The name of the loader; `None` for a single loader without a name.
     pub(crate) name: Option<Arc<str>>,
@@ -164,7 +164,7 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
         self.loaders.iter_mut().try_for_each(|own| own.loader.share(share))
     }
 
-    /// Describes each loader with its name and its interval.
+    /// Describes each loader, with its name and interval.
     fn fingerprint(&self) -> Option<String> {
         let each = self.loaders.iter().map(|Owned { name, every, loader }| {
             let every = every.map_or_else(String::new, |every| format!(" every {every:?}"));
@@ -175,7 +175,7 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
     }
 }
 
-/// Returns the error for `NamedLoaders` where a single loader is expected.
+/// Returns the error for `NamedLoaders` passed in place of a single loader.
 pub(crate) fn not_one_loader() -> Error {
     Error::usage(
         "`NamedLoaders` can only be the validation data of `fit` or the data of `validate` and `test`: pass a single \

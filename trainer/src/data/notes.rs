@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Information from a loader about the batches of its current pass. The loader and the training
-/// loop share it: a clone refers to the same notes, also on another thread.
+/// loop share it: clones refer to the same notes, even on different threads.
 ///
 /// Batches are numbered as the pass yields them, from 0 at the start of the epoch.
 ///
-/// A loader whose batches cannot be computed from their number, because they depend on what was
-/// read before, notes its [position](PassNotes::set_position) before each batch. Checkpoints store
+/// A loader whose batches cannot be computed from their number, because they depend on the data
+/// before them, notes its [position](PassNotes::set_position) before each batch. Checkpoints store
 /// it, and a resumed run passes it to [`Loader::seek`](super::Loader::seek):
 ///
 /// ```
@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// impl Loader<Tensor> for Even {
 ///     fn batches(&mut self, _epoch: u64, start: u64) -> Result<Batches<'_, Tensor>> {
 ///         let from = std::mem::take(&mut self.from);
-///         // Without a position, what comes before the start is read and left out.
+///         // Without a position, the numbers before the start are read and discarded.
 ///         let left_out = if from == 0 { start } else { 0 };
 ///         let notes = self.notes.clone();
 ///         notes.set_position(start, from.to_string());
@@ -67,7 +67,8 @@ impl PassNotes {
         self.lock().positions.insert(batch, position);
     }
 
-    /// Adds a warning, which the trainer prints, on any rank, and adds to the warnings of the run.
+    /// Adds a warning. The trainer prints it, even if this is not rank 0, and adds it to the
+    /// warnings of the run.
     pub fn warn(&self, warning: String) {
         self.lock().warnings.push(warning);
     }
@@ -95,7 +96,7 @@ impl PassNotes {
         *self.lock() = Notes::default();
     }
 
-    /// Removes what is noted about the batches before this one.
+    /// Removes the notes about the batches before this one.
     pub(crate) fn forget_before(&self, batch: u64) {
         let mut notes = self.lock();
         while notes.positions.first_key_value().is_some_and(|(first, _)| *first < batch) {

@@ -39,8 +39,8 @@ impl<L> Prefetch<L> {
         Prefetch { loader: Arc::new(Mutex::new(loader)), depth, device: None }
     }
 
-    /// Copies the batches to `device` as well on the background thread, so that the copy of the next
-    /// batches runs while the GPU computes. Does nothing unless `device` is a CUDA device.
+    /// Also copies the batches to `device` on the background thread, so that the next batches are
+    /// copied while the GPU computes. Does nothing unless `device` is a CUDA device.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -52,14 +52,15 @@ impl<L> Prefetch<L> {
     /// # }
     /// ```
     ///
-    /// The thread copies each batch into pinned memory, and from there to the device on a stream of
-    /// its own. The work of the step waits for the copy on the device; neither thread waits. Hooks at
-    /// [`BeforeTransfer`](crate::BeforeTransfer) then find the batch on the device. `depth` batches,
-    /// and the one that is used, are in the memory of the device. The values are the same as without
-    /// it, and so are their positions in a checkpoint.
+    /// The thread copies each batch into pinned memory, and from there to the device, on a separate
+    /// CUDA stream. The work of the step waits for the copy on the device, without blocking either
+    /// thread. The batch is already on the device in hooks at
+    /// [`BeforeTransfer`](crate::BeforeTransfer). The memory of the device holds up to `depth`
+    /// batches besides the current one. The values, and the positions stored in checkpoints, are
+    /// the same as without `to_device`.
     ///
-    /// The device should be that of the task: a batch on another one is moved in the step. If it
-    /// cannot be used, the pass begins with an error that says why.
+    /// The device should be that of the task: otherwise, the step moves the batch again. If the
+    /// device cannot be used, the pass starts with an error that says why.
     #[must_use]
     pub fn to_device(mut self, device: Device) -> Self {
         self.device = matches!(device, Device::Cuda(_)).then_some(device);
@@ -70,7 +71,7 @@ impl<L> Prefetch<L> {
 /// A batch that is being copied to a device.
 struct Uploaded<B> {
     batch: B,
-    /// The end of the copy.
+    /// The event that marks the end of the copy.
     copied: Event,
     device: Device,
 }
@@ -87,7 +88,7 @@ impl<B: Batch> Uploaded<B> {
         Ok(Uploaded { batch, copied: Event::record(device)?, device })
     }
 
-    /// Returns the batch, for work on the current stream of this thread.
+    /// Makes the current stream of this thread wait for the copy, and returns the batch.
     fn finish(self) -> Result<B> {
         self.copied.block(self.device)?;
         let mut result = Ok(());
@@ -126,8 +127,8 @@ pub(super) fn depth_in(depth: usize, batches: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Locks the loader; `None` if a pass is using it. After a panic, the loader is used in the state
-/// in which the panic left it.
+/// Locks the loader, or returns `None` if a pass is using it. After a panic, the loader is used in
+/// the state in which the panic left it.
 fn try_lock<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
     match loader.try_lock() {
         Ok(loader) => Some(loader),
@@ -136,7 +137,7 @@ fn try_lock<L>(loader: &Mutex<L>) -> Option<MutexGuard<'_, L>> {
     }
 }
 
-/// Calls `send` with the batches of a pass, or with the error that keeps it from beginning.
+/// Calls `send` with the batches of a pass, or with an error if the pass cannot start.
 fn with_batches<B: Batch, L: Loader<B>>(
     loader: &Mutex<L>,
     epoch: u64,

@@ -25,7 +25,7 @@ struct Worker<B> {
     thread: JoinHandle<()>,
 }
 
-/// The main function of a thread.
+/// The function that a thread runs.
 type Work = Box<dyn FnOnce() + Send>;
 
 /// A started thread, or the reason why it could not be started.
@@ -48,8 +48,8 @@ impl<B> BatchSender<B> {
 }
 
 impl<B: Send + 'static> PrefetchPool<B> {
-    /// Starts a thread for each producer. Together they run at most `depth` batches ahead, but each
-    /// at least one.
+    /// Starts a thread for each producer. Together, the threads produce at most `depth` batches
+    /// ahead, but each produces at least one.
     ///
     /// # Errors
     ///
@@ -63,8 +63,8 @@ impl<B: Send + 'static> PrefetchPool<B> {
         })
     }
 
-    /// Implements [`start`](PrefetchPool::start) on threads that `spawn` starts. If one fails to
-    /// start, the others end.
+    /// Implements [`start`](PrefetchPool::start), with `spawn` to start the threads. If a thread
+    /// cannot be started, the others end.
     fn start_on<F>(
         depth: usize,
         producers: Vec<F>,
@@ -105,7 +105,7 @@ impl<B> Iterator for PrefetchPool<B> {
 
     fn next(&mut self) -> Option<Result<B>> {
         let batch = self.workers.get(self.turn)?.batches.recv().ok();
-        // After an error or the end of a worker's batches, nothing else follows: `turn` stays.
+        // Nothing follows an error or the end of a worker's batches, so `turn` stays the same.
         if let Some(Ok(_)) = batch {
             self.turn = (self.turn + 1) % self.workers.len();
         }

@@ -1,18 +1,17 @@
-//! [`RowRng`]: the random number generator of a row, reproducible on any thread and rank and in
-//! every run.
+//! [`RowRng`]: the random number generator of a row, reproducible across threads, ranks and runs.
 
 use rand::{Error, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The index in the random key for the order of an epoch. The positions of the rows follow it.
+/// The index passed to `keyed` for the order of an epoch. The rows use the indices after it.
 pub(super) const ORDER: u64 = 0;
 
 /// The random number generator of one row. Its numbers depend only on the seed, the epoch and the
 /// position of the row in the order of the epoch.
 ///
 /// It implements the traits of [`rand`]: with [`Rng`](rand::Rng) in scope it samples from ranges
-/// and distributions, and it can shuffle slices. To use another generator, or another version of
-/// rand, seed it with `rng.next_u64()`.
+/// and distributions, and it can shuffle slices. To use a different generator, or a different
+/// version of rand, seed it with `rng.next_u64()`.
 ///
 /// ```
 /// use trainer::data::RowRng;

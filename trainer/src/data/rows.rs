@@ -8,9 +8,9 @@ use tch::{Device, Tensor};
 use super::batch::Batch;
 use crate::error::{Error, Result};
 
-/// Data that consists of rows, any of which can be taken as a batch: tensors, along their first
-/// dimension, and tuples, arrays, `Vec`s and maps of data with the same number of rows. A struct
-/// derives the trait.
+/// Data that consists of rows, and can be split into batches: tensors, along their first dimension,
+/// and tuples, arrays, `Vec`s and maps of data with the same number of rows. Derive the trait for a
+/// struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be split into batches",
     note = "tensors can, and tuples, arrays, `Vec`, `HashMap` and `BTreeMap` of them; for a struct of these, `#[derive(Batch, Rows)]`"
@@ -23,8 +23,8 @@ pub trait Rows: Batch + Sized {
     /// Returns an error if
     ///
     /// - there are no tensors;
-    /// - they do not all have the same number of rows;
-    /// - one has no dimensions.
+    /// - the tensors do not all have the same number of rows;
+    /// - a tensor has no dimensions.
     fn rows(&self) -> Result<i64>;
 
     /// Returns a copy of `count` rows, starting with row `start`.
@@ -61,8 +61,8 @@ impl Rows for Tensor {
 ///
 /// # Errors
 ///
-/// Returns an error if the parts do not all have the same number of rows, if there are none, or if
-/// a count is an error.
+/// Returns an error if the parts do not all have the same number of rows, if there are no parts, or
+/// if a count is an error.
 pub fn common_row_count(counts: impl IntoIterator<Item = Result<i64>>) -> Result<i64> {
     let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
     match counts.first() {

@@ -5,11 +5,11 @@ use tch::{Kind, Reduction, Tensor};
 use super::collate::Collate;
 use crate::error::{Error, Result};
 
-/// The target of a token that does not count: the default of `ignore_index` in PyTorch's
+/// The target of a token that the loss ignores: the default of `ignore_index` in PyTorch's
 /// cross-entropy.
 pub const IGNORED: i64 = -100;
 
-/// The tokens of one text, and what a language model is to predict after each.
+/// The tokens of one text, and for each token the target that a language model should predict.
 ///
 /// ```
 /// use trainer::data::{IGNORED, Sequence};
@@ -26,8 +26,8 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// Creates a sequence in which the target of each token is the next one. The last token has
-    /// none.
+    /// Creates a sequence in which the target of each token is the next token. The last token has
+    /// no target.
     #[must_use]
     pub fn new(tokens: Vec<i64>) -> Self {
         let targets = tokens.iter().skip(1).copied().chain([IGNORED]).take(tokens.len()).collect();
@@ -42,7 +42,7 @@ impl Sequence {
         sequence
     }
 
-    /// Creates a sequence with a target for each token: [`IGNORED`] where there is none.
+    /// Creates a sequence with one target per token: [`IGNORED`] for a token without a target.
     ///
     /// # Errors
     ///
@@ -83,7 +83,7 @@ impl Sequence {
     }
 
     /// Splits the sequence into pieces of at most `length` tokens. The targets stay the same, so
-    /// the last token of a piece has the first of the next as its target.
+    /// the target of the last token of a piece is normally the first token of the next piece.
     pub(super) fn pieces(&self, length: usize) -> impl Iterator<Item = Sequence> {
         let pairs = self.tokens.chunks(length).zip(self.targets.chunks(length));
         pairs.map(|(tokens, targets)| Sequence { tokens: tokens.to_vec(), targets: targets.to_vec() })
@@ -115,37 +115,38 @@ impl From<Vec<i64>> for Sequence {
 #[derive(Debug, crate::data::Batch, crate::data::Rows)]
 #[batch(crate = crate)]
 pub struct Sequences {
-    /// The tokens; 0 where a row is padded.
+    /// The tokens; 0 for padding.
     pub tokens: Tensor,
-    /// The target of each token; [`IGNORED`] where there is none, and where a row is padded.
+    /// The target of each token; [`IGNORED`] for tokens without a target and for padding.
     pub targets: Tensor,
-    /// The position of each token in its sequence, from 0; 0 where a row is padded.
+    /// The position of each token in its sequence, from 0; 0 for padding.
     pub positions: Tensor,
-    /// The number of the sequence in its row, from 1; 0 where a row is padded.
+    /// The number of each token's sequence in the row, from 1; 0 for padding.
     pub segments: Tensor,
 }
 
 impl Sequences {
-    /// Returns the number of targets that count, which the mean of the cross-entropy is over: the
-    /// [weight](crate::Task::weight) of the batch.
+    /// Returns the [weight](crate::Task::weight) of the batch: the number of targets that are not
+    /// [`IGNORED`], over which the cross-entropy is averaged.
     #[must_use]
     pub fn weight(&self) -> f64 {
         self.targets.not_equal(IGNORED).sum(Kind::Int64).int64_value(&[]) as f64
     }
 
-    /// Returns the mean cross-entropy of the targets that count, given logits `[rows, length,
-    /// tokens]` or `[rows · length, tokens]`: the loss of a language model.
+    /// Returns the loss of a language model: the mean cross-entropy of the targets that are not
+    /// [`IGNORED`]. The logits have the shape `[rows, length, vocabulary]` or
+    /// `[rows · length, vocabulary]`.
     pub fn cross_entropy(&self, logits: &Tensor) -> Tensor {
         let targets = self.targets.flatten(0, 1);
         let logits = logits.flatten(0, -2);
         logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Mean, IGNORED, 0.0)
     }
 
-    /// Returns the mask for attention, `Bool [rows, 1, length, length]`: true where the token of
-    /// the third dimension attends to that of the fourth, which is in the same sequence. Padding
-    /// attends to itself only, so that no row of the mask is empty.
+    /// Returns the attention mask, `Bool [rows, 1, length, length]`: true if the token in the third
+    /// dimension attends to the token in the fourth, because both are in the same sequence. Each
+    /// padding position attends only to itself, so that no row of the mask is empty.
     ///
-    /// `scaled_dot_product_attention` takes it as `attn_mask`.
+    /// Pass it to `scaled_dot_product_attention` as `attn_mask`.
     pub fn mask(&self) -> Tensor {
         let same = self.segments.unsqueeze(2).eq_tensor(&self.segments.unsqueeze(1));
         let is_token = self.segments.not_equal(0).unsqueeze(2);
@@ -154,13 +155,13 @@ impl Sequences {
         same.logical_and(&is_token).logical_or(&itself).unsqueeze(1)
     }
 
-    /// Returns the [mask](Sequences::mask) in which a token attends to no later one.
+    /// Returns the [mask](Sequences::mask) in which no token attends to a later token.
     pub fn causal_mask(&self) -> Tensor {
         self.mask().tril(0)
     }
 
-    /// Makes a batch of rows, each of one or more sequences one after the other. The rows are
-    /// padded to `length` tokens, which none exceeds, or to the longest.
+    /// Builds a batch of rows, each a concatenation of one or more sequences. Pads the rows to
+    /// `length` tokens, which no row may exceed, or to the longest row if `length` is `None`.
     pub(super) fn of_rows(rows: &[Vec<Sequence>], length: Option<usize>) -> Result<Self> {
         let longest = rows.iter().map(|row| row.iter().map(Sequence::len).sum()).max().unwrap_or(0);
         let length = length.unwrap_or(longest);

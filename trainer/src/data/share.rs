@@ -21,7 +21,7 @@ use crate::error::Result;
 pub struct Sliced<L> {
     loader: L,
     share: Option<Share>,
-    /// For the notes of a loader that notes nothing itself.
+    /// The notes, if the loader has none itself.
     notes: PassNotes,
 }
 
@@ -79,7 +79,7 @@ impl<B: Rows, L: Loader<B>> Loader<B> for Sliced<L> {
 /// use trainer::data::from_fn;
 /// use trainer::prelude::*;
 ///
-/// // The program reads other data on each rank, which is a batch of that rank alone.
+/// // Each rank reads a different file, as a batch of that rank alone.
 /// let file = format!("part-{}.txt", std::env::var("RANK").unwrap_or("0".to_owned()));
 /// let train = from_fn(move |_| std::fs::read(&file).map(|bytes| Tensor::from_slice(&bytes)).into_iter());
 /// let train = train.per_rank();

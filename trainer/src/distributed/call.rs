@@ -14,7 +14,7 @@ pub(super) struct Call {
     pub(super) what: String,
     /// The properties that must be the same on all ranks.
     pub(super) compared: String,
-    /// The description for error messages: `compared`, and where the call is in the source.
+    /// The description for error messages: `compared`, and the source location of the call.
     pub(super) text: String,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn described(tensor: &Tensor) -> String {
     format!("{:?} {:?}", tensor.kind(), tensor.size())
 }
 
-/// Returns named tensors in the order of their names, in which the ranks combine them.
+/// Sorts named tensors by name, the order in which the ranks combine them.
 ///
 /// # Errors
 ///
@@ -55,7 +55,7 @@ pub(super) fn listed<N: AsRef<str>, T: Borrow<Tensor>>(list: &[(N, T)]) -> Strin
 }
 
 /// Returns the description of a collective as an error message shows it: in backticks, unless it
-/// has some.
+/// already starts with a backtick.
 pub(super) fn quoted(what: &str) -> String {
     if what.starts_with('`') { what.to_owned() } else { format!("`{what}`") }
 }

@@ -1,5 +1,5 @@
 //! State of the running entry point that code without a context can access: the processes that
-//! train together, and what the layers of a network need to know about the current batch.
+//! train together, and the information about the current batch that the layers of a network need.
 
 use std::cell::RefCell;
 
@@ -13,16 +13,16 @@ use crate::error::{Error, Result};
 #[derive(Default)]
 pub(crate) struct Current {
     world: Option<Running>,
-    /// Whether this rank has no row in the current batch, so that it processes a row borrowed from
-    /// another rank, or a copy of its first batch, which does not count.
+    /// Whether this rank has no row in the current batch. It then processes a row borrowed from
+    /// another rank, or a copy of its first batch, neither of which counts.
     is_borrowed: bool,
-    /// The outputs of the layers whose backward pass is a collective, since the forward pass began.
+    /// The outputs of layers with a collective backward pass, since the forward pass began.
     outputs: Vec<Tensor>,
     /// The first error of a layer since the forward pass began.
     error: Option<Error>,
 }
 
-/// The world of a running entry point, which collectives on other threads must not use meanwhile.
+/// The world of a running entry point. Until it is dropped, collectives on other threads fail.
 struct Running(Links);
 
 impl Drop for Running {
@@ -38,9 +38,10 @@ thread_local! {
 }
 
 impl World {
-    /// Returns the processes that train together in the entry point that is running on this thread,
-    /// as [`Cx::world`](crate::Cx::world) does, for code without a context, such as the layers of a
-    /// network. Outside of an entry point, this process is alone. Not a collective.
+    /// Returns the world of the entry point that is running on this thread, for code without a
+    /// context, such as the layers of a network. With a context, use
+    /// [`Cx::world`](crate::Cx::world). Outside of an entry point, this is a world of one rank. Not
+    /// a collective.
     #[must_use]
     pub fn current() -> World {
         World {
@@ -54,7 +55,7 @@ pub(crate) fn replace(current: Current) -> Current {
     CURRENT.replace(current)
 }
 
-/// Sets the processes that train together in the entry point that begins on this thread.
+/// Sets the world of the entry point that begins on this thread.
 ///
 /// # Errors
 ///
@@ -67,7 +68,7 @@ pub(crate) fn begin_entry(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Declares that the entry point on this thread no longer uses the other processes.
+/// Records that the entry point on this thread no longer uses its world.
 pub(crate) fn end_entry() {
     let running = CURRENT.with_borrow_mut(|current| current.world.take());
     drop(running);
@@ -92,13 +93,13 @@ pub(crate) fn check_layers() -> Result<()> {
     CURRENT.with_borrow_mut(|current| current.error.take()).map_or(Ok(()), Err)
 }
 
-/// Returns the outputs of the layers whose backward pass is a collective, since the forward pass
-/// began.
+/// Returns the outputs of layers with a collective backward pass, since the forward pass began.
 pub(crate) fn outputs() -> Vec<Tensor> {
     CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
 }
 
-/// Whether this rank has no row in the current batch, so that it processes rows that do not count.
+/// Whether this rank has no row in the current batch, and therefore processes rows that do not
+/// count.
 pub(super) fn is_borrowed() -> bool {
     CURRENT.with_borrow(|current| current.is_borrowed)
 }
@@ -108,7 +109,7 @@ pub(super) fn has_failed() -> bool {
     CURRENT.with_borrow(|current| current.error.is_some())
 }
 
-/// Stores the error of a layer, for the operation that calls the layer to return.
+/// Stores the first error of a layer. The operation that calls the layer returns it.
 pub(super) fn fail(error: Error) {
     CURRENT.with_borrow_mut(|current| {
         current.error.get_or_insert(error);

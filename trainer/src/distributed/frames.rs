@@ -27,18 +27,18 @@ const LENGTH: usize = MAXIMA + SUMS;
 /// A control message.
 type Frame = [f64; LENGTH];
 
-/// The longest description of a collective that is sent for an error message, in bytes.
+/// The maximum number of bytes of a description that is sent for an error message.
 const DESCRIPTION: usize = 4096;
 
-/// The longest part of a description that an error message shows, in characters.
+/// The maximum number of characters of a description that an error message shows.
 const SHOWN: usize = 240;
 
-/// The values of two ranks that differ.
+/// The value of rank 0, and the value of another rank that differs from it.
 #[derive(Debug)]
 pub(crate) struct Unequal<V> {
     /// The value of rank 0.
     pub(crate) of_main: V,
-    /// The lowest rank with another value.
+    /// The lowest rank whose value differs.
     pub(crate) rank: u32,
     pub(crate) of_rank: V,
 }
@@ -49,14 +49,14 @@ pub(crate) const fn both(number: f64) -> [f64; 2] {
     [number, -number]
 }
 
-/// Whether all ranks have the same number, by the maxima of [`both`].
+/// Whether all ranks have the same number, given the maxima of [`both`] over all ranks.
 pub(crate) fn is_same([largest, negative]: [f64; 2]) -> bool {
     largest == -negative
 }
 
 impl Links {
-    /// Describes the next collective that the program calls. `details` is what must be the same on
-    /// all ranks, apart from the place of the call.
+    /// Counts and describes the next collective that the program calls. `details` is what must be
+    /// the same on all ranks, in addition to the method, the name, the hook and its moment.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Links {
         Ok(Call { what, compared, text })
     }
 
-    /// Returns this world for a hook, whose collectives then name it.
+    /// Returns a handle for a hook, whose name then appears in the descriptions of its collectives.
     pub(super) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> Links {
         let place = match hook {
             Some(hook) => format!("`{hook}` at `{}`", moment.path()),
@@ -85,13 +85,13 @@ impl Links {
         Links { place: Some(place.into()), ..self.clone() }
     }
 
-    /// Begins the count of the collectives that the program calls in a batch.
+    /// Restarts the count of the collectives that the program calls in a batch.
     pub(super) fn begin_batch(&self) {
         self.shared.reset_calls();
     }
 
-    /// Returns the maxima and the sums of numbers over all ranks, in the group of control messages.
-    /// They are bit-identical on all ranks.
+    /// Returns the maximum of each of `maxima` and the sum of each of `sums` over all ranks,
+    /// bit-identical on all ranks. Exchanges them in a control message.
     pub(super) fn combine<const M: usize, const S: usize>(
         &self,
         maxima: [f64; M],
@@ -102,7 +102,7 @@ impl Links {
     }
 
     /// Compares a collective that the program calls with those of the other ranks, and returns the
-    /// maximum of a number over all ranks.
+    /// maximum of `own` over all ranks.
     pub(super) fn compare(&self, own: f64, call: &Call) -> Result<f64> {
         let ([largest], []) = self.frames([own], [], &call.what, &call.compared, &call.text)?;
         Ok(largest)
@@ -130,7 +130,7 @@ impl Links {
         Ok((array::from_fn(|nth| all[2 + nth]), array::from_fn(|nth| all[MAXIMA + nth])))
     }
 
-    /// Combines a message with those of all ranks.
+    /// Combines a message with those of all other ranks.
     fn exchange(&self, mut frame: Frame) -> Result<Frame> {
         let peers = self.shared.peers.exchanging();
         for step in &self.shared.steps {
@@ -160,7 +160,8 @@ impl Links {
         self.gather_compared(bytes, what)
     }
 
-    /// Returns the bytes of all ranks, which have compared this collective.
+    /// Returns the bytes of all ranks, in the order of the ranks. The ranks must already have
+    /// compared this collective.
     pub(super) fn gather_compared(&self, bytes: Vec<u8>, what: &str) -> Result<Vec<Vec<u8>>> {
         let own = BTreeMap::from([(self.rank(), bytes)]);
         let all = self.collective(Kind::Message, what, |_| self.gather_by_rank(own))?;
@@ -200,7 +201,8 @@ impl Links {
         Ok(all)
     }
 
-    /// Compares values. Returns those of rank 0 and of another rank if not all are equal.
+    /// Compares the values of all ranks. If they differ, returns that of rank 0 and that of the
+    /// lowest rank that differs from it.
     pub(super) fn difference<V: Serialize + DeserializeOwned>(
         &self,
         own: &V,
@@ -272,14 +274,14 @@ fn from_bytes(bytes: &[u8; 8 * LENGTH]) -> Frame {
     array::from_fn(|nth| f64::from_le_bytes(numbers[nth]))
 }
 
-/// Adds the message of another rank to a message.
+/// Combines a message with that of another rank: the maxima and the sums of their numbers.
 fn join(frame: &mut Frame, other: &Frame) {
     for (nth, (own, other)) in frame.iter_mut().zip(other).enumerate() {
         *own = if nth < MAXIMA { own.max(*other) } else { *own + *other };
     }
 }
 
-/// Returns the bytes of ranks as one text: for each, its rank, the length, and the bytes.
+/// Concatenates the bytes of ranks: for each, its rank, the length, and the bytes.
 fn packed(all: &BTreeMap<u32, Vec<u8>>) -> Vec<u8> {
     let mut packed = Vec::with_capacity(all.values().map(|bytes| 12 + bytes.len()).sum());
     for (rank, bytes) in all {
@@ -290,7 +292,7 @@ fn packed(all: &BTreeMap<u32, Vec<u8>>) -> Vec<u8> {
     packed
 }
 
-/// Reads what [`packed`] returns.
+/// Decodes the result of [`packed`].
 fn unpacked(mut packed: &[u8]) -> BTreeMap<u32, Vec<u8>> {
     let mut all = BTreeMap::new();
     while let Some((rank, rest)) = packed.split_first_chunk::<4>() {
@@ -302,7 +304,7 @@ fn unpacked(mut packed: &[u8]) -> BTreeMap<u32, Vec<u8>> {
     all
 }
 
-/// Returns the texts, with the middle of long ones replaced by `…`, so that what differs is shown.
+/// Shortens long texts: replaces parts of the middle with `…`, but keeps the first difference.
 fn excerpts(texts: &[String]) -> Vec<String> {
     let texts: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);

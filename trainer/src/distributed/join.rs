@@ -20,10 +20,10 @@ const READY: &str = "trainer/ready";
 /// The key that the last rank sets when it is ready.
 const GO: &str = "trainer/go";
 
-/// The number of files that a world needs besides, and that the program may open later.
+/// The number of further files that a world needs, and that the program may open later.
 const OTHER_FILES: u64 = 48;
 
-/// The time after which a rank first looks at the store again, and the longest such time.
+/// The first and the longest time that a rank waits before it reads the store again.
 const PERIOD: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(200)];
 
 /// Joins the other processes of a launch.
@@ -108,15 +108,16 @@ fn open(launch: &Launch) -> Result<Group> {
     })
 }
 
-/// Returns an error if the store belongs to another job, or `None` if it belongs to none before the
-/// timeout. Rank 0 declares the job.
+/// Checks that the store belongs to the job of this process. Rank 0 declares the job. Returns an
+/// error if the store belongs to a different job, and `Err(None)` if no job is declared before the
+/// timeout.
 fn check_job(
     group: &Group,
     launch: &Launch,
     address: &str,
     since: Instant,
 ) -> std::result::Result<(), Option<Error>> {
-    // Without an id, the value must not be empty either.
+    // The prefix is needed because the value must not be empty, even if the job has no id.
     let own = format!("job {}", launch.job);
     if launch.rank == 0 {
         group.set_job(&own)?;
@@ -150,9 +151,9 @@ fn named(job: &str) -> String {
     }
 }
 
-/// Raises the limit on the open files of this process if necessary. Returns an error if it is too
-/// low for the connections to the other ranks: to the few with which it exchanges messages, and as
-/// many in each process group; and to all if it serves the store.
+/// Raises the limit on the open files of this process if necessary. Returns an error if the limit
+/// remains too low for the connections to other ranks: to a few ranks for messages and in each
+/// process group, and to all ranks if this process serves the store.
 fn check_files(group: &Group) -> Result<()> {
     let size = group.size();
     let Ok(open) = files::entries(Path::new("/proc/self/fd")) else { return Ok(()) };

@@ -14,14 +14,15 @@ const TIMEOUT: Duration = Duration::from_secs(300);
 /// The port of an MPI job that does not set `MASTER_PORT`: the default of torchrun.
 const PORT: u16 = 29_500;
 
-/// The first of the ports of SLURM jobs that do not set `MASTER_PORT`, and their number: below the
-/// ports that Linux assigns by itself. Steps that run at the same time have different ones.
+/// The ports of SLURM jobs that do not set `MASTER_PORT`: the first port, and the number of ports.
+/// They are below the ports that Linux assigns by itself. Job steps that run at the same time have
+/// different ports.
 const SLURM_PORTS: (u64, u64) = (15_000, 10_000);
 
 /// The rank of this process, the number of processes, and the address through which they connect.
 ///
-/// [`from_env`](Launch::from_env) reads it from the variables that a launcher sets, and
-/// [`tcp`](Launch::tcp) and [`file`](Launch::file) create it explicitly.
+/// [`from_env`](Launch::from_env) reads them from the variables that a launcher sets.
+/// [`tcp`](Launch::tcp) and [`file`](Launch::file) set them explicitly.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,9 +63,9 @@ struct Launcher {
     local_rank: &'static str,
     /// The variables that together identify the job.
     job: &'static [&'static str],
-    /// The number of times that the program was restarted.
+    /// The variable with the number of times that the program was restarted.
     attempt: Option<&'static str>,
-    /// How a user passes the address of rank 0.
+    /// How to pass the address of rank 0, for error messages.
     pass_address: &'static str,
 }
 
@@ -138,9 +139,9 @@ impl Launch {
     }
 
     /// Sets the id of the job that the processes belong to, which must be the same in all of them.
-    /// Processes of different jobs that meet at one address return an error instead of training
-    /// together. Defaults to the id that torchrun, SLURM or MPI assigned for
-    /// [`from_env`](Launch::from_env), and to none for [`tcp`](Launch::tcp) and
+    /// Processes of different jobs that connect to the same address return an error instead of
+    /// training together. Defaults to the id that torchrun, SLURM or MPI has assigned with
+    /// [`from_env`](Launch::from_env), and to no id with [`tcp`](Launch::tcp) and
     /// [`file`](Launch::file).
     #[must_use]
     pub fn job(mut self, id: impl Into<String>) -> Self {
@@ -191,7 +192,7 @@ impl Launch {
     }
 
     /// The launcher whose variables [`from_env`](Launch::from_env) has read: `torchrun`, `SLURM`,
-    /// `Open MPI` or `MPICH` (which Intel MPI is as well); `None` for [`tcp`](Launch::tcp) and
+    /// `Open MPI` or `MPICH` (also for Intel MPI); `None` for [`tcp`](Launch::tcp) and
     /// [`file`](Launch::file).
     #[must_use]
     pub fn launcher(&self) -> Option<&'static str> {
@@ -200,22 +201,22 @@ impl Launch {
 
     /// Reads the variables of torchrun (`WORLD_SIZE`, `RANK`, `LOCAL_RANK`, `MASTER_ADDR`,
     /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI, or MPICH and Intel MPI. Returns
-    /// `None` if no launcher has set its variables, or if there is only one process: also in a
-    /// shell or a script within an allocation of SLURM, which is not started with `srun`.
+    /// `None` if no launcher has set its variables, or if there is only one process. This includes
+    /// a shell or a script in a SLURM allocation that was not started with `srun`.
     ///
     /// A `MASTER_ADDR` that begins with `file://` is the path of a file. With SLURM, neither
     /// `MASTER_ADDR` nor `MASTER_PORT` is needed: they default to the first host of
-    /// `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, and to a port that follows from the ids of
-    /// the job and the step. With MPI, `MASTER_PORT` defaults to 29500, and `MASTER_ADDR` must be
-    /// set to the host of rank 0 unless all processes are on one host. `TRAINER_RANK_TIMEOUT` sets
-    /// the timeout in seconds. The [job](Launch::job) is `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID` with
-    /// `SLURM_STEP_ID`, `PMIX_NAMESPACE` or `PMI_JOBID`. Restarts, which
-    /// `TORCHELASTIC_RESTART_COUNT` and `SLURM_RESTART_COUNT` count, do not meet the processes of
-    /// an earlier attempt.
+    /// `SLURM_STEP_NODELIST` or `SLURM_JOB_NODELIST`, and to a port derived from the ids of the job
+    /// and the step. With MPI, `MASTER_PORT` defaults to 29500, and `MASTER_ADDR` must be set to
+    /// the host of rank 0 unless all processes are on one host. `TRAINER_RANK_TIMEOUT` sets the
+    /// timeout in seconds. The [job](Launch::job) is `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID` with
+    /// `SLURM_STEP_ID`, `PMIX_NAMESPACE` or `PMI_JOBID`. After a restart, which
+    /// `TORCHELASTIC_RESTART_COUNT` and `SLURM_RESTART_COUNT` count, processes do not connect to
+    /// those of an earlier attempt.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the variable if one is missing or invalid.
+    /// Returns an error if a variable is missing or invalid; the error names it.
     pub fn from_env() -> Result<Option<Self>> {
         Launch::from_vars(|name| std::env::var_os(name))
     }
@@ -349,7 +350,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
         Ok(None)
     }
 
-    /// Returns the port of a job that sets none.
+    /// Returns the port of a job that does not set `MASTER_PORT`.
     fn port(&self) -> Result<u16> {
         if self.launcher.name != "SLURM" {
             return Ok(PORT);
@@ -357,7 +358,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
         let job: u64 = self.number("SLURM_JOB_ID")?.unwrap_or(0);
         let step: u64 = self.number("SLURM_STEP_ID")?.unwrap_or(0);
         let (first, count) = SLURM_PORTS;
-        // A prime number: the steps of a job and the next jobs have different ports.
+        // The factor is prime, so the steps of a job and the next jobs have different ports.
         let nth = (job % count + step % count * 97) % count;
         Ok(u16::try_from(first + nth).expect("below 25,000"))
     }
@@ -373,7 +374,7 @@ impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
     }
 }
 
-/// Returns the first host of a list, as SLURM writes it: `node[01-03,07],gpu-1`.
+/// Returns the first host of a list in the format of SLURM, such as `node[01-03,07],gpu-1`.
 fn first_of(list: &str) -> Option<String> {
     let mut host = String::new();
     let mut rest = list.trim();
@@ -475,7 +476,7 @@ mod tests {
         assert_eq!(launch, expected);
         let store = |vars: &[(&'static str, &'static str)]| srun_with(vars).unwrap().unwrap().store;
         let tcp = |host: &str, port| Store::Tcp(host.to_owned(), port);
-        // Without the list of the step, the one of the job.
+        // Without the list of the step, the list of the job is used.
         let job = ("SLURM_JOB_NODELIST", "gpu-1,gpu-2");
         assert_eq!(store(&[("SLURM_STEP_NODELIST", ""), job]), tcp("gpu-1", 19_567));
         assert_eq!(store(&[job]), tcp("node01", 19_567));

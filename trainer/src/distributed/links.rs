@@ -54,9 +54,9 @@ pub(super) struct Shared {
     pub(super) peers: Peers,
     /// The number of collectives that the program has called in this batch.
     calls: AtomicU64,
-    /// The thread whose entry points use the world, and the number of those that are running.
+    /// The thread whose entry points use the world, and the number of them that are running.
     running: Mutex<Option<(ThreadId, usize)>>,
-    /// Notices ranks that wait for each other in different collectives.
+    /// Detects ranks that wait for each other in different collectives.
     pub(super) watch: Watch,
 }
 
@@ -80,8 +80,8 @@ impl Shared {
         self.calls.store(0, Ordering::Relaxed);
     }
 
-    /// Records that an entry point on this thread uses the world. Returns an error if one on
-    /// another thread does.
+    /// Records that an entry point on this thread uses the world. Returns an error if an entry
+    /// point on another thread already does.
     pub(super) fn begin_entry(&self) -> Result<()> {
         let own = thread::current().id();
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ const LEFT: &str = "trainer/left";
 /// The key with the first rank that was found not to respond.
 const DEAD: &str = "trainer/dead";
 
-/// The largest number of ranks that an error about a lost contact lists.
+/// The largest world size for which an error about lost contact lists all ranks.
 const LISTED: u32 = 16;
 
 /// The time for which a rank waits for another rank to report its error.
@@ -146,7 +146,7 @@ impl Links {
         self.reduce(tensor, op, &call.what)
     }
 
-    /// Reduces tensors whose shapes and dtypes were compared.
+    /// Reduces a tensor whose shape and dtype the ranks have compared.
     fn reduce(&self, tensor: &Tensor, op: Op, what: &str) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let dense = on_cpu(tensor);
@@ -176,7 +176,7 @@ impl Links {
         self.send(list.iter().map(|(_, tensor)| tensor.borrow()), root, &call.what)
     }
 
-    /// Broadcasts tensors that the trainer itself knows to be the same ones on all ranks.
+    /// Broadcasts tensors whose shapes and dtypes are known to be the same on all ranks.
     pub(super) fn send<'a>(
         &self,
         tensors: impl IntoIterator<Item = &'a Tensor>,
@@ -249,7 +249,8 @@ impl Links {
         const METHOD: &str = "gather_predictions";
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
         let rows: Vec<Vec<i64>> = self.gather(METHOD, name, &rows)?;
-        // A rank without a row in any batch has no prediction that shows the shape and the dtype.
+        // A rank without a row in any batch needs the shape and the dtype of another rank's
+        // predictions.
         let sample =
             preds.first().map(|pred| if pred.dim() > 0 { pred.narrow(0, 0, 0) } else { pred.copy() });
         let sample = sample.map(|sample| ("pred".to_owned(), sample));
@@ -393,8 +394,9 @@ impl Links {
         })
     }
 
-    /// Returns the error of a failed collective, with the error of the rank that caused it, or the
-    /// rank that does not respond and the collectives in which the others were waiting.
+    /// Returns an error that explains why a collective failed: the error of the rank that caused it
+    /// or, if no rank has reported one, the rank that does not respond and the collectives in which
+    /// the others were waiting.
     pub(super) fn explained(&self, what: &str, error: &Error) -> Error {
         self.group.note_failure();
         let rank = self.rank();
@@ -406,7 +408,7 @@ impl Links {
                 Ok(None) => {}
                 Err(_) => break,
             }
-            // Another rank has waited for this one already.
+            // Another rank has already found out which rank does not respond.
             if !matches!(self.group.get(DEAD), Ok(None)) {
                 break;
             }
@@ -427,7 +429,7 @@ impl Links {
                 _ => dead = dead.or(Some(other)),
             }
         }
-        // The others may fail before their own connection to that rank does.
+        // Other ranks, which may fail before their own connection to the dead rank does, read this.
         if let Some(dead) = dead {
             let _ = self.group.set(DEAD, &dead.to_string());
         }
@@ -480,7 +482,8 @@ fn read_key(rank: u32) -> String {
     format!("trainer/read/{rank}")
 }
 
-/// Returns a contiguous copy of a tensor on the CPU, or the tensor itself if it is one already.
+/// Returns a contiguous copy of a tensor on the CPU. If the tensor is contiguous and on the CPU,
+/// the result shares its data.
 fn on_cpu(tensor: &Tensor) -> Tensor {
     tensor.detach().to_device(Device::Cpu).contiguous()
 }

@@ -34,7 +34,7 @@ impl Drop for MainOnlyGuard {
     }
 }
 
-/// Returns an error if this thread runs a hook on rank 0 only. `what` is the collective.
+/// Returns an error if this thread runs a hook on rank 0 only. `what` names the collective.
 pub(super) fn check(what: &str) -> Result<()> {
     if !IS_RUNNING.get() {
         return Ok(());

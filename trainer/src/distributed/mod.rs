@@ -59,8 +59,8 @@ impl Share {
         if rows < of { rank..rank + 1 } else { rows * rank / of..rows * (rank + 1) / of }
     }
 
-    /// Returns whether this rank has no row in a batch of `rows` rows, so that it processes the row
-    /// of rank 0 with a weight of 0.
+    /// Returns whether this rank has no row in a batch of `rows` rows, and therefore processes the
+    /// row of rank 0 with a weight of 0.
     #[must_use]
     pub fn is_borrowed(self, rows: usize) -> bool {
         self.rank as usize >= rows

@@ -1,10 +1,11 @@
 //! [`Peers`]: the connections over which this rank exchanges control messages.
 //!
-//! They are plain TCP connections to the few ranks of [`steps`](super::steps). gloo would announce
-//! each message with another one and receive it on a thread of its own, which takes several times as
-//! much processor time as a message itself (`make scale` measures it), and would not say which rank
-//! has closed a connection. The ranks find each other through the store, and know each other by a
-//! random number that rank 0 puts there, so that no other program can take the place of a rank.
+//! They are plain TCP connections to the few ranks that [`steps`](super::steps) selects. gloo would
+//! announce each message with a second message and receive it on a separate thread, which takes
+//! several times as much processor time as the message itself (`make scale` measures it). It would
+//! also not report which rank has closed a connection. The ranks find each other through the store,
+//! and identify themselves with a random number that rank 0 puts there, so that no other program
+//! can take the place of a rank.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -17,19 +18,19 @@ use super::launch::{Launch, Store};
 use crate::error::{Error, Result};
 use crate::libtorch::dist::Group;
 
-/// The key with the random number by which the ranks of a job know each other.
+/// The key with the random number by which the ranks of a job recognize each other.
 const SECRET: &str = "trainer/secret";
 
-/// The time between two looks for a connection.
+/// The time between two checks for a connection.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// The time that a program which connects has to say which rank it is.
+/// The time within which a program that connects must say which rank it is.
 const GREETING: Duration = Duration::from_secs(10);
 
-/// The length of what a rank says when it connects: the secret and its rank.
+/// The length of the greeting that a rank sends when it connects: the secret and its rank.
 const HELLO: usize = 32 + 4;
 
-/// The most bytes that are received at once, so that a length that is wrong allocates no more.
+/// The maximum number of bytes received at once, so that a wrong length cannot allocate more.
 const PIECE: usize = 1 << 20;
 
 /// A rank that waits for connections.
@@ -39,7 +40,7 @@ pub(super) struct Listener {
     secret: [u8; 32],
 }
 
-/// The connections of this rank, by rank.
+/// The connections of this rank to other ranks, by rank.
 #[derive(Debug)]
 pub(super) struct Peers {
     streams: Mutex<BTreeMap<u32, Arc<TcpStream>>>,
@@ -53,7 +54,7 @@ pub(super) struct Exchanging<'a> {
 }
 
 impl Listener {
-    /// Waits for connections, and publishes the address in the store.
+    /// Starts to listen for connections, and publishes the address in the store.
     pub(super) fn open(group: &Group, launch: &Launch) -> Result<Self> {
         let address = own_address(launch)?;
         let listener = TcpListener::bind((address, 0))?;
@@ -70,8 +71,8 @@ impl Listener {
         Ok(Listener { listener, secret })
     }
 
-    /// Connects to the other ranks, which all wait for connections by now: to those of a lower rank,
-    /// and then waits for those of a higher one.
+    /// Connects this rank with `ranks`, which all listen for connections by now. It first connects
+    /// to the lower ranks, and then waits for the higher ranks to connect.
     pub(super) fn connect(mut self, group: &Group, ranks: &[u32], timeout: Duration) -> Result<Peers> {
         let rank = group.rank();
         let secret = group.get(SECRET)?.unwrap_or_default();
@@ -128,7 +129,7 @@ impl Listener {
 }
 
 impl Peers {
-    /// Begins an exchange. Exchanges of other threads wait.
+    /// Begins an exchange. Exchanges on other threads wait until it ends.
     pub(super) fn exchanging(&self) -> Exchanging<'_> {
         Exchanging { streams: self.lock(), timeout: self.timeout }
     }
@@ -157,7 +158,7 @@ impl Exchanging<'_> {
         stream.write_all(bytes).map_err(|error| self.lost(peer, &error))
     }
 
-    /// Receives as many bytes as the buffer has.
+    /// Receives bytes until the buffer is full.
     pub(super) fn receive(&self, peer: u32, into: &mut [u8]) -> Result<()> {
         let mut stream = &**self.stream(peer)?;
         stream.read_exact(into).map_err(|error| self.lost(peer, &error))
@@ -187,7 +188,7 @@ impl Exchanging<'_> {
     }
 }
 
-/// Ends all waits on a connection, on this rank and the other one.
+/// Closes a connection, which ends all waits on it on both ranks.
 pub(super) fn close(stream: &TcpStream) {
     let _ = stream.shutdown(std::net::Shutdown::Both);
 }
@@ -200,8 +201,9 @@ fn prepared(stream: TcpStream, timeout: Duration) -> Result<Arc<TcpStream>> {
     Ok(Arc::new(stream))
 }
 
-/// Returns the address of this host at which the other ranks can reach it: that of the interface
-/// which `GLOO_SOCKET_IFNAME` names, or of the one that leads to the store.
+/// Returns the address at which the other ranks can reach this host: that of the interface that
+/// `GLOO_SOCKET_IFNAME` names, if it is set; otherwise a loopback address if all ranks are on this
+/// host, or else that of the interface that leads to the store.
 fn own_address(launch: &Launch) -> Result<IpAddr> {
     if let Ok(interface) = std::env::var("GLOO_SOCKET_IFNAME") {
         let address = Group::interface_address(&interface).and_then(|address| address.parse().ok());
@@ -229,7 +231,7 @@ fn own_address(launch: &Launch) -> Result<IpAddr> {
     }
 }
 
-/// Returns a random number of the operating system.
+/// Returns a random number from the operating system.
 fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())

@@ -70,9 +70,9 @@ impl Reducer {
     }
 
     /// Declares that every backward pass uses the same parameters, as `static_graph` of PyTorch's
-    /// `DistributedDataParallel` does. Parameters that the first one does not use are then allowed,
-    /// and no later pass may use them. Call it once, before the first backward pass, and
-    /// [`finish`](Reducer::finish) after each backward pass.
+    /// `DistributedDataParallel` does. Parameters that the first pass does not use are then
+    /// allowed, but no later pass may use them. Call this once, before the first backward pass, and
+    /// call [`finish`](Reducer::finish) after each backward pass.
     ///
     /// # Errors
     ///

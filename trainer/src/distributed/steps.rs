@@ -1,11 +1,12 @@
-//! [`Step`]: the order in which a rank exchanges control messages with others, so that each has
-//! combined those of all.
+//! [`Step`]: the order in which a rank exchanges control messages with other ranks, until each rank
+//! has combined the messages of all ranks.
 //!
-//! This is recursive doubling: the ranks below the largest power of two exchange what they have with
-//! the rank whose number differs in one bit, for one bit after the other. Of two ranks that exchange
-//! sums, both add the same two numbers, so all ranks end with the same bits. Each rank at or above
-//! that power sends its message to one below it before, and receives the result after. A rank thus
-//! exchanges at most `log2(ranks) + 1` messages, with the same few ranks each time.
+//! This is recursive doubling. Let `p` be the largest power of two that is not above the number of
+//! ranks. For one bit after the other, each rank below `p` exchanges what it has with the rank
+//! whose number differs in this bit. When two ranks exchange sums, both add the same two numbers,
+//! so all ranks end with the same bits. Each rank at or above `p` first sends its message to a rank
+//! below `p`, and in the end receives the result from it. A rank thus exchanges at most
+//! `log2(ranks) + 1` messages, with the same few ranks each time.
 
 /// A step of an exchange, with another rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs the steps of all ranks, each as soon as what it waits for was sent.
+    /// Runs the steps of all ranks, each as soon as the message that it waits for has been sent.
     fn run(size: u32) -> Vec<BTreeSet<u32>> {
         let steps: Vec<Vec<Step>> = (0..size).map(|rank| of_rank(rank, size)).collect();
         let mut held: Vec<BTreeSet<u32>> = (0..size).map(|rank| BTreeSet::from([rank])).collect();

@@ -13,13 +13,13 @@ use crate::libtorch::dist::BatchNorm;
 /// train together, so that the results do not depend on the number of processes. Created by
 /// [`sync_batch_norm`].
 ///
-/// In one process, in evaluation, and outside of the entry points of a trainer, it computes the
-/// same as tch's [`nn::BatchNorm`].
+/// In one process, in evaluation, and outside of the entry points of a trainer, it gives the same
+/// results as tch's [`nn::BatchNorm`].
 ///
 /// The forward and the backward pass of each layer are collectives. All ranks take part in them if
 /// the layer is called in [`Task::pred`](crate::Task::pred) and the loss depends on it. A rank
-/// without rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that the
-/// loss calls waits for this rank until the timeout.
+/// without rows of its own does not compute [`Task::loss`](crate::Task::loss), so a layer that is
+/// called in the loss waits for this rank until the timeout.
 ///
 /// ```
 /// use trainer::distributed::sync_batch_norm;
@@ -35,9 +35,9 @@ pub struct SyncBatchNorm {
     config: nn::BatchNormConfig,
 }
 
-/// Creates a batch-normalization layer for inputs of the shape `[rows, features, …]`, over the rows
-/// of all [processes](crate::distributed) that train together. The variables have the same names
-/// and shapes as in tch's layers, so the layers can load each other's weights.
+/// Creates a batch-normalization layer for inputs of the shape `[rows, features, …]`. It normalizes
+/// over the rows of all [processes](crate::distributed) that train together. The variables have the
+/// same names and shapes as in tch's layers, so the layers can load each other's weights.
 ///
 /// ```
 /// use trainer::distributed::sync_batch_norm;
@@ -93,7 +93,7 @@ impl SyncBatchNorm {
         };
         let normalized = links
             .collective(watch::Kind::Layers, "a batch normalization", |group| group.batch_norm(&norm))?;
-        // The backward pass of each layer is a collective, also on a rank without a loss.
+        // The backward pass of each layer is a collective, even on a rank without a loss.
         if normalized.requires_grad() {
             current::keep_output(&normalized);
         }
@@ -112,7 +112,7 @@ impl SyncBatchNorm {
 }
 
 /// Returns the mean and the variance of each feature over the rows of all ranks, and the number of
-/// values of each feature.
+/// values per feature.
 fn moments(links: &Links, input: &Tensor, features: i64) -> Result<(Tensor, Tensor, f64)> {
     let kind = match input.kind() {
         Kind::Half | Kind::BFloat16 => Kind::Float,

@@ -1,13 +1,14 @@
-//! [`Watch`]: the collectives of this process: the last ones, the time that they took, and noticing
-//! ranks that wait for each other in different ones.
+//! [`Watch`]: records the last collectives of this process and the time that they took, and detects
+//! ranks that wait for each other in different collectives.
 //!
 //! If one rank waits for a control message and another is in a collective that exchanges tensors,
-//! neither can continue, and no message says why. A thread of each process notices it: while the
-//! process waits for long, the thread publishes how many collectives of each kind the process has
-//! begun and which rank it waits for, and compares these numbers with those of this rank, of the
-//! rank that this one waits for, and so on. In a correct program, all ranks have begun the same
-//! number of the others when they exchange a control message, so a rank that has begun fewer than a
-//! rank that has not reached this message will wait forever.
+//! neither can continue, and no message says why. A thread of each process detects this. While the
+//! process waits for a long time, the thread publishes how many collectives of each kind the
+//! process has begun, and for which rank it waits. It compares these numbers with those of that
+//! rank, of the rank for which that rank waits, and so on. In a correct program, all ranks have
+//! begun the same number of collectives that exchange tensors when they exchange a control message.
+//! A rank therefore waits forever if a rank that has not reached the message has begun more of
+//! them.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -24,7 +25,7 @@ use crate::libtorch::dist::{Group, Store};
 /// The time for which a rank waits before it publishes where it is.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The time between two looks at the collective that a rank waits in.
+/// The time between two checks of the collective that a rank waits in.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The number of collectives that are remembered.
@@ -88,7 +89,7 @@ struct Waiting {
     peer: Option<(u32, Arc<TcpStream>)>,
 }
 
-/// How far a rank has come, as it publishes it.
+/// The progress of a rank, as the rank publishes it.
 #[derive(Debug, Deserialize, Serialize)]
 struct Position {
     begun: [u64; 3],
@@ -104,14 +105,15 @@ impl Watch {
         let store = group.store();
         let rank = group.rank();
         let size = group.size();
-        // Without the thread, ranks that wait for each other end after the timeout.
+        // If the thread cannot be started, ranks that wait for each other return an error after the
+        // timeout.
         let name = "trainer-ranks".to_owned();
         let _ = thread::Builder::new().name(name).spawn(move || watch(&own, &store, rank, size));
         Watch(watched)
     }
 
-    /// Records that this process begins a collective, which ends when the guard is told so, or fails
-    /// when it is dropped.
+    /// Records that this process begins a collective. [`Inside::end`] records that it has ended;
+    /// dropping the guard records that it has failed.
     pub(super) fn enter(&self, kind: Kind, what: &str, place: Option<&Arc<str>>) -> Inside<'_> {
         let mut state = self.0.lock();
         let now = Instant::now();
@@ -126,7 +128,7 @@ impl Watch {
         self.0.lock().waited
     }
 
-    /// Describes the last collectives of this process, a line for each.
+    /// Describes the last collectives of this process, one line for each.
     pub(super) fn recent(&self) -> Vec<String> {
         let state = self.0.lock();
         let lines = state.recent.iter().map(|past| {
@@ -140,7 +142,7 @@ impl Watch {
         lines.collect()
     }
 
-    /// Records that this process waits for a control message of a rank, on this connection.
+    /// Records that this process waits for a control message from a rank, on this connection.
     pub(super) fn wait_for(&self, peer: u32, stream: &Arc<TcpStream>) {
         if let Some(waiting) = &mut self.0.lock().current {
             waiting.peer = Some((peer, Arc::clone(stream)));
@@ -169,7 +171,7 @@ impl Watch {
         }
     }
 
-    /// Returns why the ranks would wait forever, if this rank has noticed it.
+    /// Returns the reason why the ranks would wait forever, if this rank has detected it.
     pub(super) fn verdict(&self) -> Option<String> {
         self.0.lock().verdict.clone()
     }
@@ -271,9 +273,9 @@ fn watch(watched: &Watched, store: &Store, rank: u32, size: u32) {
     }
 }
 
-/// Whether a rank that waits for a control message and has begun `own` collectives will wait
-/// forever for one that has begun `other`: it has not begun this message, but a collective that the
-/// waiting rank has not begun.
+/// Whether a rank that waits for a control message will wait forever for another rank, given the
+/// collectives that they have begun: the other rank has not begun this message, but it has begun a
+/// collective that the waiting rank has not.
 fn is_ahead(other: &[u64; 3], own: &[u64; 3]) -> bool {
     other[0] < own[0] && (other[1] > own[1] || other[2] > own[2])
 }

@@ -18,23 +18,25 @@ use crate::moment::MomentInfo;
 
 /// The processes that train together, seen from one of them.
 ///
-/// A process that trains alone is a world of one rank, so that hooks need no special case for it:
-/// each collective then returns at once with what this rank has.
+/// A process that trains alone is a world of one rank, so hooks need no special case for it: each
+/// collective then returns this rank's own value at once.
 ///
-/// Its methods are collectives, unless they say otherwise: all ranks must call the same ones in the
-/// same order, on the thread of the entry point that is running. Each call has a name, chosen by
-/// the program. Before they exchange data, the ranks compare the method, the name, the dtypes and
-/// the shapes, the hook and its moment, and how many collectives the program has called in this
-/// batch; if anything differs, all of them return an error at once that says where each of them is.
+/// Its methods are collectives, unless documented otherwise: all ranks must call the same
+/// collectives in the same order, on the thread of the running entry point. Each call has a name,
+/// chosen by the program. Before they exchange data, the ranks compare the method, the name, the
+/// dtypes and the shapes, the hook and its moment, and the number of collectives that the program
+/// has called in this batch. If anything differs, all ranks return an error at once that says where
+/// each of them is.
 ///
 /// Collectives with the same name in the same hook are matched by their order. In a loop over
-/// several tensors, give each its own name; a loop over a `HashMap`, whose order differs between
-/// processes, is then an error instead of a wrong result. [`average`](World::average) and
-/// [`broadcast`](World::broadcast) take several named tensors and match them by name, in any order.
+/// several tensors, give each tensor its own name. Then a loop over a `HashMap`, whose order
+/// differs between processes, causes an error instead of a wrong result.
+/// [`average`](World::average) and [`broadcast`](World::broadcast) take several named tensors and
+/// match them by name, in any order.
 ///
-/// If one rank is in a collective and another goes past it, they return an error after a second or
-/// two that says where each of them is. A call in a hook with [`Main`](crate::Main) in its context,
-/// or on a thread other than that of the running entry point, returns one at once.
+/// If one rank waits in a collective that another rank skips, the ranks return an error that says
+/// where each of them is, after a second or two. A call in a hook with [`Main`](crate::Main) in its
+/// context, or on a thread other than that of the running entry point, returns an error at once.
 ///
 /// ```no_run
 /// use trainer::distributed::{Op, World};
@@ -49,7 +51,7 @@ use crate::moment::MomentInfo;
 #[doc(alias = "ProcessGroup")]
 #[derive(Clone, Debug)]
 pub struct World {
-    /// The connections to the other ranks; `None` if there is only this one.
+    /// The connections to the other ranks; `None` if this is the only rank.
     pub(super) links: Option<Links>,
 }
 
@@ -124,27 +126,28 @@ impl World {
         Share { rank: self.rank(), of: self.size() }
     }
 
-    /// The time that this process has spent in collectives so far, where it waits for the slowest rank;
-    /// 0 in one process. The averaging of gradients during a backward pass does not count. Not a
-    /// collective.
+    /// The time that this process has spent in collectives so far, including the wait for the
+    /// slowest rank; 0 for a single process. The averaging of gradients during a backward pass does
+    /// not count. Not a collective.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.links.as_ref().map_or(Duration::ZERO, |links| links.shared.watch.waited())
     }
 
-    /// Describes the last collectives of this process, a line for each, the oldest first.
+    /// Describes the last collectives of this process, one line for each, the oldest first.
     pub(crate) fn recent(&self) -> Vec<String> {
         self.links.as_ref().map_or_else(Vec::new, |links| links.shared.watch.recent())
     }
 
-    /// Whether this rank is the only one. The loop leaves out what is only for other ranks.
+    /// Whether this rank is the only one. The loop then skips what is only needed for other ranks.
     #[inline]
     pub(crate) const fn is_solo(&self) -> bool {
         self.links.is_none()
     }
 
-    /// Returns the connections for a method of the program, which must not call it in a hook on
-    /// rank 0 only, not even in one process.
+    /// Returns the connections for a collective that the program calls. In a single process,
+    /// returns an error in a hook that runs on rank 0 only, as the collective itself does with
+    /// several processes.
     fn linked(&self, method: &str) -> Result<Option<&Links>> {
         if self.is_solo() {
             main_only::check(method)?;
@@ -298,7 +301,8 @@ impl World {
     #[track_caller]
     pub fn gather<V: Serialize + DeserializeOwned>(&self, name: &str, value: &V) -> Result<Vec<V>> {
         match self.linked("gather")? {
-            // As between processes, so that a value that cannot be converted is an error here too.
+            // Converts the value as between processes, so that a value that cannot be converted is
+            // an error here, too.
             None => Ok(vec![from_json(&json(value, "gather")?, "gather")?]),
             Some(links) => links.gather("gather", name, value),
         }
@@ -370,9 +374,9 @@ impl World {
     ///
     /// # Errors
     ///
-    /// Returns the error of `body`. If `body` fails on rank 0, rank 0 disconnects from the other
-    /// ranks, which return an error that contains this error, and do not call `body`. Also returns
-    /// an error in the same cases as [`all_reduce`](World::all_reduce).
+    /// Returns an error if `body` does, and in the same cases as [`all_reduce`](World::all_reduce).
+    /// If `body` fails on rank 0, rank 0 disconnects from the other ranks, which then return an
+    /// error that contains that of rank 0, without calling `body`.
     #[track_caller]
     pub fn main_first<R, E: Into<crate::BoxError>>(
         &self,
@@ -388,19 +392,20 @@ impl World {
 
 /// The collectives of the trainer itself.
 impl World {
-    /// Returns this world for a hook, whose collectives then name it.
+    /// Returns a handle for a hook, whose name then appears in the descriptions of its collectives.
     pub(crate) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> World {
         World { links: self.links.as_ref().map(|links| links.at(hook, moment)) }
     }
 
-    /// Begins the count of the collectives that the program calls in a batch.
+    /// Restarts the count of the collectives that the program calls in a batch.
     pub(crate) fn begin_batch(&self) {
         if let Some(links) = &self.links {
             links.begin_batch();
         }
     }
 
-    /// Returns the maxima and the sums of numbers over all ranks, bit-identical on all ranks.
+    /// Returns the maximum of each of `maxima` and the sum of each of `sums` over all ranks,
+    /// bit-identical on all ranks.
     pub(crate) fn combine<const M: usize, const S: usize>(
         &self,
         maxima: [f64; M],
@@ -411,8 +416,8 @@ impl World {
         links.combine(maxima, sums, what)
     }
 
-    /// Compares a value with those of the other ranks. The messages do not grow with the value,
-    /// unless it differs.
+    /// Compares a value with those of the other ranks, and returns two values that differ, if any.
+    /// The size of the messages does not depend on the value, unless it differs.
     pub(crate) fn difference<V: Serialize + DeserializeOwned>(
         &self,
         own: &V,
@@ -432,7 +437,7 @@ impl World {
         links.gather_named(value, what)
     }
 
-    /// Broadcasts tensors that the trainer itself knows to be the same ones on all ranks.
+    /// Broadcasts tensors whose shapes and dtypes the trainer knows to be the same on all ranks.
     pub(crate) fn send<'a>(
         &self,
         tensors: impl IntoIterator<Item = &'a Tensor>,
@@ -461,7 +466,7 @@ impl World {
 }
 
 /// Calls `body` on rank 0 first, while the other ranks wait, and then on the other ranks, as
-/// [`World::main_first`] does. In a program with one process, calls `body`.
+/// [`World::main_first`] does. In a single process, only calls `body`.
 ///
 /// ```
 /// use trainer::distributed::main_first;

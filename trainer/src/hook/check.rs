@@ -24,8 +24,8 @@ pub(crate) fn check(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>
     check_around(hooks, mistakes);
 }
 
-/// Reports an `every` of 0, from a constant or a value. That of a closure is reported with its
-/// options.
+/// Reports an `every` of 0, from a constant or a value. A closure's `every` is checked with its
+/// other options.
 fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         if definition.every == Some(0) && !definition.origin.module.is_empty() {
@@ -48,14 +48,14 @@ fn two_stages(hooks: &[Hook], mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports constraints whose target is absent or at another moment, except optional ones and sets,
-/// which may be empty.
+/// Reports constraints whose target is absent or at a different moment. Optional constraints may
+/// have no target, and sets may be empty.
 fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut moments: HashMap<TypeId, Vec<&'static MomentInfo>> = HashMap::new();
     for hook in hooks {
         moments.entry(hook.definition.id).or_default().push(hook.definition.moment);
     }
-    // A block's constraint is on each of its hooks, but reported once.
+    // A constraint on a block applies to each of its hooks, but is reported once.
     let mut reported = HashSet::new();
     for Hook { definition, .. } in hooks {
         for constraint in definition.constraints.iter().filter(|it| !it.optional && !it.target.is_set) {
@@ -89,7 +89,7 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
 }
 
 /// Reports hooks at moments that no entry point of the trainer reaches, or that only an absent task
-/// or hook reaches.
+/// or hook fires.
 fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     let reachable = tree::reachable();
     let present: HashSet<TypeId> = hooks.iter().map(|hook| hook.definition.id).chain([task]).collect();
@@ -115,7 +115,7 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports hooks that read a task, a batch or a prediction of a type other than the trainer's.
+/// Reports hooks that read a task, batch or prediction whose type is not the trainer's.
 fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         let placed = definition.origin.placed();
@@ -126,9 +126,9 @@ fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
 }
 
 /// Reports hooks whose value is needed while it is borrowed. A method around an operation borrows
-/// its value throughout, so no other method of the value can run inside; if the value is the task,
-/// the task cannot compute inside. The task is also borrowed while it computes, so its own hooks at
-/// modules cannot run.
+/// its value throughout, so no other method of that value can run inside the operation. If the
+/// value is the task, the task cannot compute inside it either. The task is also borrowed while it
+/// computes, so its own module hooks cannot run.
 fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut by_value: BTreeMap<u32, Vec<&HookDef>> = BTreeMap::new();
     for hook in hooks {
@@ -177,9 +177,9 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
     }
 }
 
-/// The maximum number of `around` hooks in a trainer. All of them fit on the stack of a thread (2
-/// MiB by default) even if every operation that they wrap is nested in another: each takes 0.8 to
-/// 1.4 KB in an unoptimized build.
+/// The maximum number of `around` hooks in a trainer. This many fit on a thread's stack (2 MiB by
+/// default), even if every operation that they wrap is nested in another: each takes 0.8 to 1.4 KB
+/// in an unoptimized build.
 pub(crate) const MAX_AROUND: usize = 500;
 
 /// Reports a mistake if there are more `around` hooks than fit on the stack.

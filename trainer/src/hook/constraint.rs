@@ -15,16 +15,16 @@ pub struct OrderConstraint {
     pub(crate) path: &'static str,
     /// Whether the target may be absent.
     pub(crate) optional: bool,
-    /// Whether the constraint is written on a block, and applies at every moment where both the
-    /// block and the target have a hook.
+    /// Whether the constraint is written on a block. It then applies at every moment at which both
+    /// the block and the target have a hook.
     pub(crate) inherited: bool,
 }
 
-/// A hook function, a hook type or a set of hooks, which an order constraint names.
+/// The target of an order constraint: a hook function, a hook type or a set of hooks.
 #[derive(Clone, Copy, Debug)]
 pub struct OrderTarget {
     pub(crate) id: TypeId,
-    /// Whether it is a set, which may be empty.
+    /// Whether the target is a set, which may be empty.
     pub(crate) is_set: bool,
 }
 
@@ -55,7 +55,7 @@ impl OrderConstraint {
         self
     }
 
-    /// Marks the constraint as written on the block.
+    /// Marks the constraint as written on a block.
     #[must_use]
     pub const fn inherited(mut self) -> Self {
         self.inherited = true;
@@ -72,7 +72,7 @@ impl OrderConstraint {
         }
     }
 
-    /// Returns the key: `before` or `after`.
+    /// Returns the key of the constraint: `before` or `after`.
     pub(crate) fn key(&self) -> &'static str {
         match self.side {
             Side::Before => "before",
@@ -88,7 +88,7 @@ impl OrderConstraint {
     note = "`before` and `after` take the path of a function with `#[hook]`, of a type with a `#[hook] impl` block, or of a `HookSet`"
 )]
 pub trait NamesHooks<Kind>: 'static {
-    /// Whether it is a set.
+    /// Whether the type is a set.
     const IS_SET: bool;
 }
 
@@ -97,7 +97,7 @@ impl<H: Hooks> NamesHooks<AsHook> for H {
     const IS_SET: bool = false;
 }
 
-/// Marks a type that is a set.
+/// Marks a type as a set of hooks.
 #[derive(Debug)]
 pub enum AsSet {}
 
@@ -112,7 +112,7 @@ pub const fn target_type<T: NamesHooks<Kind>, Kind>() -> OrderTarget {
     OrderTarget { id: TypeId::of::<T>(), is_set: T::IS_SET }
 }
 
-/// Returns the identity of an annotated function, whose signature is checked elsewhere.
+/// Returns the identity of a function with `#[hook]`, whose signature is checked elsewhere.
 #[must_use]
 pub const fn id_of_own<F: 'static>(_: &F) -> TypeId {
     TypeId::of::<F>()

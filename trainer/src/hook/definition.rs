@@ -1,4 +1,4 @@
-//! The definition of a hook, as `#[hook]` expands to it.
+//! The definition of a hook: what `#[hook]` expands to.
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ use crate::values::facts::SettingsOf;
 pub type HookResult = std::result::Result<(), BoxError>;
 
 /// The function that the dispatch table calls at a point, with the run and the slot of the hook's
-/// value (ignored by hooks without one).
+/// value. Hooks without a value ignore the slot.
 pub(crate) type PointShim = fn(&mut Run, u32) -> HookResult;
 
 /// The function that the dispatch table calls around an operation, with the rest of the operation.
@@ -44,11 +44,11 @@ pub(crate) fn crate_of(module: &str) -> &str {
 /// The name and source location of a hook.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// The module that contains it; empty for a closure.
+    /// The module that contains the hook; empty for a closure.
     pub module: &'static str,
-    /// The path of the function, or of the type if it is a method; the name of a closure.
+    /// The path of the function, or of the type for a method; the name of a closure.
     pub path: Cow<'static, str>,
-    /// The name of the method, if it is one.
+    /// The name of the method, if the hook is one.
     pub method: Option<&'static str>,
     /// The version of the package that contains the hook.
     pub version: Option<&'static str>,
@@ -56,7 +56,7 @@ pub struct Origin {
     pub binary: bool,
     /// The path of the file, as given to rustc.
     pub file: &'static str,
-    /// The line of its name in `file`, or of the call of `.on(…)` for a closure.
+    /// The line of the hook's name in `file`; for a closure, the line of the `.on(…)` call.
     pub line: u32,
     /// The first sentence of the hook's doc comment.
     pub docs: &'static str,
@@ -105,7 +105,7 @@ impl Origin {
         self
     }
 
-    /// Returns the name of its crate; empty for a closure.
+    /// Returns the name of the hook's crate; empty for a closure.
     pub(crate) fn krate(&self) -> &'static str {
         crate_of(self.module)
     }
@@ -134,16 +134,16 @@ impl Origin {
         format!("`{}` ({}:{})", self.name(), self.file, self.line)
     }
 
-    /// Returns the key by which discovered hooks are sorted, to break ties.
+    /// Returns the sort key of discovered hooks, which breaks ties.
     pub(crate) fn rank(&self) -> impl Ord + '_ {
         (self.krate(), &self.path, self.method, self.file, self.line)
     }
 }
 
-/// The public modules of this crate with types that are defined in private modules below them.
+/// The public modules of this crate whose types are defined in private modules below them.
 const OPEN: [&str; 3] = ["hooks", "loggers", "metrics"];
 
-/// Returns the path or the name of a type with the public path of each type of this crate in it:
+/// Replaces each type of this crate in a path or type name with its public path:
 /// `trainer::metrics::MetricHook` instead of `trainer::metrics::hook::MetricHook`. The macro, like
 /// rustc, only knows where a type is defined.
 pub(crate) fn public_path(path: &str) -> Cow<'_, str> {
@@ -169,15 +169,15 @@ pub(crate) fn public_path(path: &str) -> Cow<'_, str> {
 #[derive(Clone, Debug)]
 pub struct HookDef {
     pub(crate) origin: Origin,
-    /// The type of its function, or the type that its method belongs to. Order constraints refer to
-    /// it.
+    /// The type of the hook's function, or the type that its method belongs to. Order constraints
+    /// refer to it.
     pub(crate) id: TypeId,
     pub(crate) ord: i32,
     /// The point that it runs at, or the operation that it runs around.
     pub(crate) moment: &'static MomentInfo,
     /// The row of its moment in the dispatch table.
     pub(crate) row: Index,
-    /// The phases of `only`; none means all.
+    /// The phases of `only`; no phases means all.
     pub(crate) only: PhaseSet,
     /// The value of `every`, which `build` checks to be at least 1.
     pub(crate) every: Option<u64>,
@@ -185,19 +185,20 @@ pub struct HookDef {
     pub(crate) when: Option<&'static str>,
     /// The patterns of `of`, for the modules that it runs at; empty for all.
     pub(crate) of: &'static [ModulePattern],
-    /// The function that returns what the value selects, with `self.<field>` as the value of a key.
+    /// The function that returns the selections of the hook's value, for keys set to
+    /// `self.<field>`.
     pub(crate) selected: Option<SelectedOf>,
-    /// Whether it runs in the process of rank 0 only.
+    /// Whether the hook runs in the process of rank 0 only.
     pub(crate) main_only: bool,
-    /// Whether it takes `&Cx`, so that it only observes.
+    /// Whether the hook takes `&Cx`, and therefore only observes.
     pub(crate) observes: bool,
-    /// Whether it writes something that outlives the process.
+    /// Whether the hook writes something that outlives the process.
     pub(crate) writes: bool,
-    /// Whether it runs in trials. Defaults to whether its value has a state.
+    /// Whether the hook runs in trials. Defaults to whether its value has a state.
     pub(crate) trial: Option<bool>,
-    /// The types of the task that every call of it reads.
+    /// The task types that every call of the hook reads.
     pub(crate) reads: &'static [Read],
-    /// The sets of `in`.
+    /// The sets in the key `in`.
     pub(crate) sets: Cow<'static, [SetRef]>,
     pub(crate) constraints: &'static [OrderConstraint],
     pub(crate) call: Shim,
@@ -206,7 +207,7 @@ pub struct HookDef {
 /// The definitions of the hooks of a type, in source order.
 pub type Definitions = Vec<HookDef>;
 
-/// The definition of a hook whose moment is `At`, before its last key.
+/// The definition of a hook at the moment `At`, before its last key is set.
 #[must_use]
 pub struct Definition<At> {
     hook: HookDef,
@@ -255,9 +256,9 @@ impl<At: Moment> Definition<At> {
     }
 }
 
-// Without bounds on the moment, so that a mistake in it is reported once.
+// There are no bounds on the moment, so that a mistake in it is reported only once.
 impl<At> Definition<At> {
-    /// Limits the hook to this phase, which must reach its moment; each further call adds a phase.
+    /// Limits the hook to this phase, which must reach its moment. Each further call adds a phase.
     pub fn only<Ph: PhaseMarker>(mut self) -> Self
     where
         At: ReachedIn<Ph>,
@@ -266,7 +267,7 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Runs the hook each `n`-th time only, which the shim checks with [`is_due`].
+    /// Runs the hook only every `n`-th time; the shim checks this with [`is_due`].
     pub fn every(mut self, n: &impl AsInterval) -> Self
     where
         At: Counted,
@@ -291,13 +292,13 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Limits the hook to what its value selects.
+    /// Limits the hook to what its value selects: modules, an interval or phases.
     pub fn selected(mut self, by_value: SelectedOf) -> Self {
         self.hook.selected = Some(by_value);
         self
     }
 
-    /// States that the hook takes `&Cx`.
+    /// Marks the hook as one that takes `&Cx`.
     pub fn observes(mut self) -> Self {
         self.hook.observes = true;
         self
@@ -315,7 +316,7 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Sets the types of the task that every call of the hook reads.
+    /// Sets the task types that every call of the hook reads.
     pub fn reads(mut self, reads: &'static [Read]) -> Self {
         self.hook.reads = reads;
         self
@@ -346,7 +347,7 @@ impl HookDef {
         matches!(self.call, Shim::Around(_))
     }
 
-    /// Returns the stage that the hook is in, or else the position of hooks without one.
+    /// Returns the stage that the hook is in, or the default stage if it is in none.
     pub(crate) fn stage(&self) -> Stage {
         self.sets.iter().find_map(|set| set.stage).unwrap_or(stages::DEFAULT)
     }
@@ -385,9 +386,9 @@ pub(crate) struct Hook {
     pub(crate) modules: Vec<ModulePattern>,
     /// The label that distinguishes its value from others of its type.
     pub(crate) label: Option<String>,
-    /// Its own function, if a check of observers has taken the place of it.
+    /// Its own function, if the check of observers has replaced it.
     pub(crate) unchecked: Option<Shim>,
-    /// Its function, if an entry that records it has taken the place of it.
+    /// Its function, if an entry that records it has replaced it.
     pub(crate) unrecorded: Option<Shim>,
 }
 
@@ -409,14 +410,14 @@ impl Hook {
     }
 }
 
-/// Returns the phase `Ph`, if it reaches `At`; otherwise the call does not compile.
+/// Returns the phase `Ph`. Does not compile if `Ph` does not reach `At`.
 #[must_use]
 pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
     Ph::PHASE
 }
 
-/// Returns whether the hook that is being called, which runs every few batches, optimizer steps,
-/// epochs or records, is due.
+/// Returns whether the hook being called is due, according to its `every`, which counts batches,
+/// optimizer steps, epochs or records.
 #[inline]
 pub fn is_due(run: &Run) -> bool {
     let Some(hook) = run.place.hook.map(|hook| &run.hooks.table.hook(hook).definition) else { return true };
@@ -430,8 +431,8 @@ pub fn is_due(run: &Run) -> bool {
     count.is_multiple_of(every)
 }
 
-/// A type with hooks. `#[hook] impl MyType { … }` implements it; a block with `#[hook(more)]`
-/// implements it for a `Block` of its own.
+/// A type with hooks. `#[hook] impl MyType { … }` implements it; each block with `#[hook(more)]`
+/// implements it with its own `Block` type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no hooks",
     label = "has no hooks",
@@ -443,8 +444,8 @@ pub trait Hooks<Block = ()>: Send + 'static {
     /// Returns the hooks of the block, in source order.
     #[doc(hidden)]
     fn __hooks() -> Definitions;
-    /// The type of which, with its relatives, a trainer accepts at most one value: this one for
-    /// `#[hook(single)]`, another one for `#[hook(single = Other)]`.
+    /// The type that identifies the group of which a trainer accepts at most one value: this type
+    /// for `#[hook(single)]`, a different one for `#[hook(single = Other)]`.
     #[doc(hidden)]
     const SINGLE: Option<TypeId> = None;
     /// The functions that save and load the state of a value: `#[hook(state)]`.
@@ -453,7 +454,7 @@ pub trait Hooks<Block = ()>: Send + 'static {
     /// The function that returns the settings of a value: `#[hook(settings)]`.
     #[doc(hidden)]
     const SETTINGS: Option<SettingsOf> = None;
-    /// The function with which a value adds variables to the model: `#[hook(variables)]`.
+    /// The function that adds a value's variables to the model: `#[hook(variables)]`.
     #[doc(hidden)]
     const VARIABLES: Option<VariablesOf> = None;
     /// Returns the state of the field in `#[hook(state = self.field)]`.
@@ -461,17 +462,17 @@ pub trait Hooks<Block = ()>: Send + 'static {
     fn __save(&self) -> Result<Saved> {
         unreachable!()
     }
-    /// Restores the state of that field.
+    /// Restores the state of the field in `#[hook(state = self.field)]`.
     #[doc(hidden)]
     fn __load(&mut self, _: &Saved) -> Result<()> {
         unreachable!()
     }
-    /// Whether a roll-back restores the state of that field.
+    /// Whether a roll-back restores the state of the field in `#[hook(state = self.field)]`.
     #[doc(hidden)]
     fn __rolls_back(&self) -> bool {
         unreachable!()
     }
-    /// Returns what the value selects for the hook with this index.
+    /// Returns what the value selects for the hook with this index in source order.
     #[doc(hidden)]
     fn __selected<const NTH: usize>(&self) -> Selected {
         Selected::all()
@@ -498,10 +499,10 @@ pub trait Hooks<Block = ()>: Send + 'static {
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]
 pub trait IntoHook<Kind> {
-    /// The type of the value with hooks.
+    /// The type of the converted value, which has hooks.
     type Hook: Hooks;
 
-    /// Converts the value.
+    /// Converts the value to one with hooks.
     fn into_hook(self) -> Self::Hook;
 }
 

@@ -1,4 +1,4 @@
-//! Discovery: the linked hooks of a program, and the selection that a trainer uses.
+//! Discovery: finding the hooks linked into a program, and selecting the ones that a trainer uses.
 
 use std::any::{TypeId, type_name};
 use std::collections::BTreeSet;
@@ -19,14 +19,14 @@ inventory::collect!(Discovered);
 pub struct HookImpl {
     /// The origin of the block. Its path is the path of the type, without generic parameters.
     pub(crate) origin: Origin,
-    /// The type, unless it is generic.
+    /// The type, or `None` if it is generic.
     pub(crate) id: Option<TypeId>,
     pub(crate) hooks: fn() -> Definitions,
-    /// For a block with `auto`, creates the value that a trainer uses.
+    /// Creates the value that a trainer uses, for a block with `auto`.
     pub(crate) make: Option<fn() -> Instance>,
     /// When a trainer uses that value.
     when: AutoWhen,
-    /// The type of which, with its relatives, a trainer accepts at most one value.
+    /// The type that identifies the group of which a trainer accepts at most one value.
     pub(crate) single: Option<TypeId>,
     pub(crate) state: Option<StateOf>,
     pub(crate) settings: Option<SettingsOf>,
@@ -53,8 +53,8 @@ impl HookImpl {
         }
     }
 
-    /// Creates the registration of the block of a task type, or of a type whose values are added
-    /// with `.hook(…)`.
+    /// Creates the registration of a block of a task type, or of a type whose values are added with
+    /// `.hook(…)`.
     #[must_use]
     pub const fn new<H: Hooks>(origin: Origin) -> Self {
         HookImpl {
@@ -83,15 +83,15 @@ impl HookImpl {
 /// When a trainer creates the value of a block with `auto`.
 #[derive(Clone, Copy, Debug)]
 pub enum AutoWhen {
-    /// If it discovers the hooks of the crate.
+    /// If the trainer discovers the hooks of the crate.
     Always,
-    /// If it has several ranks, whatever it discovers.
+    /// If the trainer has several ranks, regardless of which crates it discovers.
     OnRanks,
-    /// If it discovers the hooks of the crate, and this function returns `true`.
+    /// If the trainer discovers the hooks of the crate, and this function returns `true`.
     If(fn() -> bool),
 }
 
-/// The registration of a further `impl` block of a hook type: `#[hook(more)]`.
+/// The registration of an additional `impl` block of a hook type: `#[hook(more)]`.
 pub struct MoreHooks {
     id: TypeId,
     hooks: fn() -> Definitions,
@@ -108,7 +108,7 @@ impl MoreHooks {
 }
 
 impl StateOf {
-    /// Creates the access to the state of values of type `H`, which is that of a field.
+    /// Creates the access to the state of values of type `H`, which is the state of one field.
     #[must_use]
     pub const fn of_field<H: Hooks>() -> Self {
         StateOf {
@@ -122,7 +122,7 @@ impl StateOf {
     }
 }
 
-/// A type with a block with `#[hook]`, for the bound of a block with `more`.
+/// A type that has a block with `#[hook]`; the bound of a block with `#[hook(more)]`.
 #[diagnostic::on_unimplemented(
     message = "`#[hook(more)]` is for a further block of a type with hooks, and `{Self}` has no other block with `#[hook]`",
     label = "remove `more`"
@@ -132,14 +132,14 @@ pub trait HasHooks: Hooks {}
 #[diagnostic::do_not_recommend]
 impl<H: Hooks> HasHooks for H {}
 
-/// Returns the hooks of a type, those of its further blocks after the others.
+/// Returns the hooks of a type: those of its first block, then those of its additional blocks.
 pub(crate) fn hooks_of<H: Hooks>() -> Definitions {
     let mut hooks = H::__hooks();
     let further = inventory::iter::<MoreHooks>().filter(|more| more.id == TypeId::of::<H>());
     let mut more: Definitions = further.flat_map(|more| (more.hooks)()).collect();
-    // `inventory` has no defined order.
+    // `inventory` does not define an order.
     more.sort_by(|one, other| one.origin.rank().cmp(&other.origin.rank()));
-    // A block may be in another module than the first one, but the type has one path.
+    // An additional block may be in a different module, but the type has only one path.
     if let Some(path) = hooks.first().map(|first| first.origin.path.clone()) {
         more.iter_mut().for_each(|hook| hook.origin.path.clone_from(&path));
     }
@@ -158,7 +158,7 @@ pub trait Auto: Hooks + Default {}
 #[diagnostic::do_not_recommend]
 impl<H: Hooks + Default> Auto for H {}
 
-/// Selects which of the hooks linked into the program a trainer uses.
+/// The selection of linked hooks that a trainer uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Discover {
     /// All linked hooks.
@@ -166,7 +166,7 @@ pub enum Discover {
     All,
     /// No linked hooks, only those added to the builder. Useful in tests.
     None,
-    /// The hooks of these crates; `name@version` selects one of several versions.
+    /// The hooks of these crates; `name@version` selects one of several linked versions.
     Crates(Vec<String>),
 }
 
@@ -177,7 +177,7 @@ impl Discover {
     }
 }
 
-/// Converts a package name to the name of its crate.
+/// Converts the name of a package to the name of its crate.
 fn as_crate(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -221,7 +221,7 @@ pub(crate) fn discover(
     for block in blocks.iter().filter(|block| block.make.is_some()) {
         linked.extend((block.hooks)().into_iter().map(|hook| (hook, Some(*block))));
     }
-    // `inventory` has no defined order.
+    // `inventory` does not define an order.
     linked.sort_by(|(one, _), (other, _)| one.origin.rank().cmp(&other.origin.rank()));
     let of_blocks = blocks.iter().map(|block| &block.origin);
     let crates: BTreeSet<Linked> =
@@ -251,8 +251,8 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
         return;
     }
     for spec in required {
-        // The hooks of the binary do not count: the requirement means a library, which may have the
-        // same name.
+        // The binary's hooks do not count: the requirement refers to a library, which may have the
+        // same name as the binary.
         if crates.iter().any(|linked| linked.is_called(spec) && !linked.binary) {
             continue;
         }
@@ -297,8 +297,8 @@ fn versions(spec: &str, crates: &BTreeSet<Linked>) -> Option<String> {
     (!versions.is_empty()).then(|| format!("; linked: {}", versions.join(" and ")))
 }
 
-/// Returns what to do if a crate has no hook in the program. Nothing at run time shows which of
-/// these is the reason.
+/// Returns advice for a crate without a hook in the program. It lists all possible reasons, because
+/// nothing at run time shows which one applies.
 fn not_linked(name: &str) -> String {
     format!(
         "; Rust links a crate only if the program names it: write `use {name} as _;` in the program. If that line is there, \
@@ -307,8 +307,8 @@ fn not_linked(name: &str) -> String {
     )
 }
 
-/// The options with which a linker takes the registrations of hooks, which nothing refers to, from
-/// a static library.
+/// The linker options that keep all of a static library, including the registrations of hooks,
+/// which no code refers to.
 const WHOLE_LIBRARY: &str = "`-Wl,--whole-archive`; on macOS `-Wl,-force_load`";
 
 /// Returns the block of hooks of a task type, if it has one.
@@ -320,7 +320,7 @@ pub(crate) fn of_task<T: 'static>() -> Option<&'static HookImpl> {
 /// Returns the path of the block of a generic task type, which `of_task` cannot find.
 pub(crate) fn of_generic_task<T: 'static>() -> Option<&'static str> {
     let (name, _) = std::any::type_name::<T>().split_once('<')?;
-    // The block may be in another module than the type.
+    // The block may be in a different module than the type.
     let same =
         |path: &str| crate_of(path) == crate_of(name) && path.rsplit("::").next() == name.rsplit("::").next();
     let block = inventory::iter::<HookImpl>().find(|block| block.id.is_none() && same(&block.origin.path));

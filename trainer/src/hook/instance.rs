@@ -8,7 +8,7 @@ use crate::checkpoint::{Slot, StateOf};
 use crate::model::added::{NewVariables, VariablesOf};
 use crate::values::facts::{SettingList, SettingsOf};
 
-/// The task or a hook value. Its type stays known while the value is lent to one of its methods.
+/// The task or a hook value. Its type remains known while the value is lent to one of its methods.
 pub(crate) struct Instance {
     pub(crate) type_id: TypeId,
     pub(crate) type_name: &'static str,
@@ -18,7 +18,7 @@ pub(crate) struct Instance {
     pub(crate) state: Option<StateOf>,
     /// The function that returns its settings, if it lists them.
     pub(crate) settings: Option<SettingsOf>,
-    /// The function with which it adds variables to the model, if it does.
+    /// The function that adds its variables to the model, if it adds any.
     pub(crate) variables: Option<VariablesOf>,
     /// Whether all of its hooks only observe.
     pub(crate) observes: bool,
@@ -62,29 +62,29 @@ impl Instance {
         }
     }
 
-    /// Returns what is wrong with the settings of the value, if anything is.
+    /// Returns a message if the settings of the value are invalid.
     pub(crate) fn mistake(&self) -> Option<String> {
         let why = (self.settings?.check)(&**self.value.as_ref()?).err()?;
         Some(format!("hook `{}`: {why}", public_path(self.type_name)))
     }
 
-    /// Adds the variables of the value to the model, and returns what is wrong, if anything is.
+    /// Adds the variables of the value to the model. Returns a message if that fails.
     pub(crate) fn add_variables(&mut self, model: &NewVariables<'_>) -> Option<String> {
         let why = (self.variables?.add)(&mut **self.value.as_mut()?, model).err()?;
         Some(format!("hook `{}`: {why}", public_path(self.type_name)))
     }
 
-    /// Returns the folder into which the value writes checkpoints, if it does.
+    /// Returns the folder to which the value writes checkpoints, if it writes any.
     pub(crate) fn checkpoints(&self, run_folder: Option<&Path>) -> Option<PathBuf> {
         (self.settings?.checkpoints)(&**self.value.as_ref()?, run_folder)
     }
 
-    /// Whether a resume does not compare the value: it only observes, and lists no settings.
+    /// Whether a resume does not compare the value, because it only observes and lists no settings.
     pub(crate) fn is_left_out(&self) -> bool {
         self.observes && (self.settings.is_none() || self.settings().is_empty())
     }
 
-    /// A placeholder for a discovered value whose hooks are all excluded.
+    /// Returns a placeholder for a discovered value whose hooks are all excluded.
     pub(crate) fn absent() -> Self {
         Instance {
             type_id: TypeId::of::<Self>(),

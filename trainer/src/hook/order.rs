@@ -13,16 +13,17 @@ type Position = (Stage, i32);
 
 /// Orders the hooks of one moment.
 ///
-/// A hook is ready when all hooks that must run before it are placed. The ready hook of the
-/// earliest stage, then with the lowest `ord`, comes next, and in a tie the one that `hooks` lists
-/// first: hooks of the builder in the order they were added, then discovered ones by crate, module
-/// path and name, then the task's. A hook with `before` has the position of its earliest target, if
-/// that is earlier than its own: so a constraint moves the hook that has it, not its target.
+/// A hook is ready when all hooks that must run before it are placed. Of the ready hooks, the one
+/// in the earliest stage comes next, and within that stage the one with the lowest `ord`. Ties go
+/// to the hook that `hooks` lists first: the builder's hooks in the order they were added, then
+/// discovered ones by crate, module path and name, then the task's. A hook with `before` takes the
+/// position of its earliest target if that is earlier than its own. A constraint therefore moves
+/// the hook that has it, not its target.
 ///
 /// # Errors
 ///
-/// Returns messages about cycles, with source locations and constraints. Every hook on a cycle is
-/// in at least one of them.
+/// Returns a message for each cycle found, with source locations and constraints. Every hook on a
+/// cycle is in at least one message.
 pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     let graph = Graph::of(&hooks);
     let positions = graph.positions(&hooks);
@@ -31,8 +32,8 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     Ok(placed.into_iter().filter_map(|index| hooks[index].take()).collect())
 }
 
-/// Whether the first of these two hooks of a moment runs before the second one, however the hooks
-/// are listed: if not, the order of the two is an accident.
+/// Returns whether the first of these two hooks of a moment runs before the second one regardless
+/// of the order in which `hooks` lists them. If not, their order is an accident.
 pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
     let graph = Graph::of(hooks);
     let positions = graph.positions(hooks);
@@ -44,7 +45,7 @@ pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
         (false, true) => 2,
     };
     let placed = graph.placed(|index| (positions[index], rank(index)));
-    // Nothing with a cycle runs.
+    // If there is a cycle, no hook runs.
     placed.is_ok_and(|placed| placed.into_iter().find(|index| [first, second].contains(index)) == Some(first))
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
 struct Graph {
     /// For each hook, the hooks that must run after it, with the constraint that requires it.
     followers: Vec<Vec<(usize, ConstraintRef)>>,
-    /// For each target of a `before`, the hooks that have it.
+    /// For each target of a `before`, the hooks with that constraint.
     preceded_by: HashMap<usize, Vec<usize>>,
 }
 
@@ -94,12 +95,12 @@ impl Graph {
         Graph { followers, preceded_by }
     }
 
-    /// Returns the hooks in their order: of those that wait for nothing, the one with the lowest
-    /// key comes next.
+    /// Returns the hooks in their order. Of the hooks that no longer wait for any other, the one
+    /// with the lowest key comes next.
     ///
     /// # Errors
     ///
-    /// If there is a cycle, returns how many others each hook still waits for.
+    /// If there is a cycle, returns how many other hooks each hook still waits for.
     fn placed<K: Ord>(&self, key: impl Fn(usize) -> K) -> Result<Vec<usize>, Vec<usize>> {
         let count = self.followers.len();
         let mut waiting: Vec<usize> = vec![0; count];
@@ -121,7 +122,7 @@ impl Graph {
         if placed.len() == count { Ok(placed) } else { Err(waiting) }
     }
 
-    /// Returns for each hook whether it is this one, or must run before it.
+    /// Returns, for each hook, whether it is this one or must run before it.
     fn ancestors(&self, of: usize) -> Vec<bool> {
         let mut found = vec![false; self.followers.len()];
         let mut open = vec![of];
@@ -134,8 +135,8 @@ impl Graph {
         found
     }
 
-    /// Returns the position of each hook, from the earliest on: that of a target may come from a
-    /// target of its own.
+    /// Returns the position of each hook. The earliest ones are settled first, because a target may
+    /// take its position from one of its own targets.
     fn positions(&self, hooks: &[Hook]) -> Vec<Position> {
         let own = |hook: &Hook| (hook.definition.stage(), hook.definition.ord);
         let mut positions: Vec<Position> = hooks.iter().map(own).collect();
@@ -223,7 +224,7 @@ mod tests {
     /// Types that identify the hooks of a test.
     struct Type<const N: usize>;
 
-    /// A set without a position.
+    /// A set without a position, as opposed to a stage.
     struct Set;
 
     impl HookSet for Set {}
@@ -242,8 +243,9 @@ mod tests {
             [nth]
     }
 
-    /// A hook in a test: its type, its `ord`, its set, and its constraints, each with whether it is
-    /// `after` and its target. Two hooks of the same type belong to two values.
+    /// A hook in a test: its type, its `ord`, its set, and its constraints. Each constraint is a
+    /// pair: whether it is `after`, and its target. Two hooks of the same type belong to two
+    /// values.
     type Case = (usize, i32, Option<usize>, Vec<(bool, usize)>);
 
     fn hook((own, ord, of_set, constraints): &Case) -> Hook {
@@ -274,13 +276,13 @@ mod tests {
         names(&cases[first], false, &cases[second]) || names(&cases[second], true, &cases[first])
     }
 
-    /// Returns whether a constraint of `one` on this side names `other`.
+    /// Returns whether a constraint of `one` on this side names `other` or its set.
     fn names((.., constraints): &Case, after: bool, (other, _, of_set, _): &Case) -> bool {
         constraints.contains(&(after, *other))
             || of_set.is_some_and(|of_set| constraints.contains(&(after, 9 + of_set)))
     }
 
-    /// Returns the stage and the `ord` of a hook, or of what it must precede, if that is earlier.
+    /// Returns the stage and `ord` of a hook, or of one that it must precede, if that is earlier.
     fn position(cases: &[Case], nth: usize, seen: &mut Vec<usize>) -> (i32, i32) {
         let (_, ord, of_set, _) = cases[nth];
         let stage = match of_set {
@@ -298,7 +300,7 @@ mod tests {
         earliest
     }
 
-    /// Finds the order naively: repeatedly takes the best hook that no remaining hook must precede.
+    /// Finds the order naively: repeatedly takes the best hook that waits for no remaining hook.
     fn naive_order(cases: &[Case]) -> Option<Vec<usize>> {
         let mut left: Vec<usize> = (0..cases.len()).collect();
         let mut placed = Vec::new();
@@ -311,7 +313,7 @@ mod tests {
         Some(placed)
     }
 
-    /// Returns for each hook whether it is on a cycle.
+    /// Returns, for each hook, whether it is on a cycle.
     fn on_a_cycle(cases: &[Case]) -> Vec<bool> {
         let count = cases.len();
         let mut reach: Vec<Vec<bool>> =
@@ -329,7 +331,7 @@ mod tests {
         prop::collection::vec((0..9_usize, -2..3, prop::option::of(0..3_usize), constraints), 0..12)
     }
 
-    /// Returns all orders of this many things.
+    /// Returns all permutations of this many items.
     fn permutations(count: usize) -> Vec<Vec<usize>> {
         let Some(last) = count.checked_sub(1) else { return vec![Vec::new()] };
         let shorter = permutations(last);
@@ -388,7 +390,7 @@ mod tests {
                     prop_assert_eq!(lines, expected);
                 }
                 (Err(messages), None) => {
-                    // Every reported hook is on a cycle, and every cycle has a reported hook.
+                    // Every reported hook is on a cycle, and every cycle includes a reported hook.
                     let on_cycle = on_a_cycle(&cases);
                     let text = messages.join("\n");
                     let is_reported = |nth: usize| text.contains(&format!("(f:{nth})"));

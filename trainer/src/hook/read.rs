@@ -1,9 +1,9 @@
-//! The types of the task, batch and prediction that hooks read, as the expansion of `#[hook]` finds
-//! them, and those of the trainer.
+//! The types of the task, batch and prediction that hooks read, as found by the expansion of
+//! `#[hook]`, and those of the trainer.
 
 use std::any::{TypeId, type_name};
 
-/// A call such as `cx.batch::<MyBatch>()?` that a hook makes in every call.
+/// A call such as `cx.batch::<MyBatch>()?` that a hook makes every time it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
     /// The method of the context: `batch`.
@@ -20,7 +20,7 @@ impl Read {
     }
 }
 
-/// The types of a task.
+/// The types of a trainer's task, batch and prediction.
 pub(crate) struct TaskTypes {
     task: Type,
     batch: Type,
@@ -44,12 +44,12 @@ impl TaskTypes {
         TaskTypes { task: Type::of::<T>(), batch: Type::of::<Batch>(), pred: Type::of::<Pred>() }
     }
 
-    /// Returns the type of the task.
+    /// Returns the `TypeId` of the task.
     pub(crate) fn task(&self) -> TypeId {
         self.task.id
     }
 
-    /// Returns what is wrong with a call, if its type is not that of the task.
+    /// Returns a message if a call reads a type other than the task's.
     pub(crate) fn mismatch(&self, read: &Read) -> Option<String> {
         let Read { method, id, name } = read;
         let (what, ours) = match *method {

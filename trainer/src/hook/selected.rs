@@ -1,5 +1,5 @@
-//! The selections in the value of a hook: `of = self.modules`, `every = self.every`, `only =
-//! self.phases`.
+//! The selections in the value of a hook: `of = self.modules`, `every = self.every`,
+//! `only = self.phases`.
 
 use std::any::Any;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -7,7 +7,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use crate::modules::{AsPatterns, ModulePattern, Patterns};
 use crate::phase::{Phase, PhaseSet};
 
-/// The selections of a value for one of its hooks; `None` for a key that is not its own.
+/// The selections of a value for one of its hooks; `None` for keys not set to `self.<field>`.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Selected {
@@ -45,7 +45,7 @@ impl Selected {
     }
 }
 
-/// A type of `every`: an unsigned integer, or an `Option` of one.
+/// A type that `every` accepts: an unsigned integer, or an `Option` of one.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an interval of `every`",
     label = "expected an unsigned integer",
@@ -53,7 +53,7 @@ impl Selected {
             `u64`, a `usize`, or an `Option` of one"
 )]
 pub trait AsInterval {
-    /// Returns the interval; `None` for each time.
+    /// Returns the interval; `None` means every time.
     fn interval(&self) -> Option<u64>;
 }
 
@@ -62,13 +62,13 @@ macro_rules! intervals {
         #[diagnostic::do_not_recommend]
         impl AsInterval for $integer {
             fn interval(&self) -> Option<u64> {
-                Some(u64::try_from(*self).unwrap_or(0)) // refused by `build`
+                Some(u64::try_from(*self).unwrap_or(0)) // rejected by `build`
             }
         }
     )+};
 }
 
-// `i32` is the type of a literal.
+// `i32` is the type of an integer literal.
 intervals!(i32, u8, u16, u32, u64, usize);
 
 #[diagnostic::do_not_recommend]

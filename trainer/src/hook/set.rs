@@ -4,9 +4,9 @@ use std::any::TypeId;
 
 use super::stages;
 
-/// A set of hooks. A hook joins it with `#[hook(in = Clipping)]`, and other hooks run before or
-/// after all of its hooks with `before = Clipping` or `after = Clipping`, also those of other
-/// crates. A set may be empty.
+/// A set of hooks. A hook joins it with `#[hook(in = Clipping)]`. With `before = Clipping` or
+/// `after = Clipping`, a hook of any crate runs before or after all hooks in the set. A set may be
+/// empty.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
@@ -38,12 +38,12 @@ use super::stages;
     note = "a set is a type of your own, `pub struct Clipping;`, with `impl HookSet for Clipping {{}}`, or one of `trainer::stages`"
 )]
 pub trait HookSet: 'static {
-    /// The stage that the set is.
+    /// The stage, if this set is one.
     #[doc(hidden)]
     const STAGE: Option<Stage> = None;
 }
 
-/// The position of a stage, in the order in which stages run.
+/// The position of a stage in the order in which stages run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stage(pub(super) usize);
 

@@ -1,21 +1,21 @@
 //! The stages that built-in hooks belong to, in the order in which they run.
 //!
-//! A stage is a [set](crate::HookSet) of hooks with a position: at every point, and around every
-//! operation, the hooks of an earlier stage run before those of a later one, and further outside.
-//! Within a stage, `ord` decides. A hook without a stage, as most hooks of a program are, runs
-//! between [`Metrics`] and [`Display`], where a lower `ord` runs earlier.
+//! A stage is a [set](crate::HookSet) of hooks with a position. At a point, the hooks of an earlier
+//! stage run before those of a later one; around an operation, they run further outside. Within a
+//! stage, `ord` decides. A hook without a stage, like most hooks of a program, runs between
+//! [`Metrics`] and [`Display`], where a lower `ord` runs earlier.
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
 //! use trainer::stages;
 //!
-//! /// Runs when all other hooks have run, also those with a greater `ord`.
+//! /// Runs after all other hooks, including those with a greater `ord`.
 //! #[hook(in = stages::Last)]
 //! fn done(cx: &Cx<AfterFit>) {
 //!     println!("{}", cx.counters().optimizer_steps);
 //! }
 //!
-//! /// Runs around the step that the built-in hooks clip, but within the monitors.
+//! /// Runs outside of the built-in hooks that clip gradients, but inside the monitors.
 //! #[hook(before = stages::Clipping)]
 //! fn unclipped(cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
 //!     next.run(cx)
@@ -25,14 +25,14 @@
 
 use super::set::{HookSet, Stage};
 
-/// Defines the stages in their order. Hooks without a stage run between the two lists.
+/// Defines the stages in order. Hooks without a stage run between the two lists.
 macro_rules! stages {
     (
         $($(#[$docs:meta])+ $name:ident,)+
         _,
         $($(#[$later_docs:meta])+ $later:ident,)+
     ) => {
-        /// The names of the stages, in order; that of hooks without a stage is empty.
+        /// The names of the stages, in order. The name for hooks without a stage is empty.
         pub(super) const NAMES: &[&str] =
             &[$(stringify!($name),)+ "", $(stringify!($later),)+];
         /// The position of hooks without a stage.
@@ -51,7 +51,7 @@ macro_rules! stages {
     };
 }
 
-/// Returns the position of a name in the list.
+/// Returns the index of a name in the list.
 const fn position(name: &str) -> usize {
     let mut nth = 0;
     while !equal(NAMES[nth].as_bytes(), name.as_bytes()) {

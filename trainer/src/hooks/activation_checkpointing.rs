@@ -3,12 +3,13 @@
 use crate::modules::Patterns;
 use crate::prelude::*;
 
-/// Saves memory in training: keeps only the inputs of modules for the backward pass, which computes
-/// the activations within them again (Chen et al., *Training Deep Nets with Sublinear Memory Cost*,
-/// 2016). The backward pass takes the time of one more forward pass of these modules.
+/// Saves memory in training: keeps only the inputs of selected modules, and recomputes their
+/// activations in the backward pass (Chen et al., *Training Deep Nets with Sublinear Memory Cost*,
+/// 2016). This adds the time of one forward pass of these modules to the backward pass.
 ///
 /// Use this when the activations of a model do not fit into memory. If smaller batches with
-/// [`accumulate`](crate::TrainerBuilder::accumulate) fit, they need no second computation.
+/// [`accumulate`](crate::TrainerBuilder::accumulate) fit, prefer them, because they need no
+/// recomputation.
 ///
 /// ```
 /// use trainer::hooks::ActivationCheckpointing;
@@ -35,26 +36,26 @@ use crate::prelude::*;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// - **Nothing but memory changes.** Losses, gradients, weights and statistics have the same bits
-///   as without the hook, with dropout, [`Amp`](super::Amp), gradient accumulation,
+/// - **Nothing but memory changes.** Losses, gradients, weights and statistics are bit-identical to
+///   those without the hook, even with dropout, [`Amp`](super::Amp), gradient accumulation,
 ///   [`DataParallel`](super::DataParallel) and gradients of gradients. The hook only observes, so a
 ///   run can be resumed with or without it.
-/// - **What is computed again** are the operators of libtorch that the module has called, with the
-///   same random numbers and autocast mode, and not its Rust code: hooks at modules inside are
-///   called once, and batch normalization updates its running statistics once.
-/// - **Nested modules**: the outermost module that matches is computed again as a whole.
-/// - **What is kept**: the input of the module, tensors that it uses and has not computed, such as
-///   its parameters, and what hooks at modules inside compute. In evaluation, nothing is kept
-///   anyway.
+/// - **What is recomputed**: the libtorch operators that the module called, with the same random
+///   numbers and autocast mode, but not its Rust code. Hooks at modules inside it are therefore
+///   called only once, and batch normalization updates its running statistics only once.
+/// - **Nested modules**: the outermost matching module is recomputed as a whole.
+/// - **What is kept**: the module's input, the tensors that it uses but does not compute, such as
+///   its parameters, and the results of hooks at modules inside it. In evaluation, nothing is kept,
+///   with or without the hook.
 ///
-/// A module that changes a tensor in place that it has not created, other than the statistics of
-/// batch normalization, cannot be computed again, and ends the run with an error. So does a hook
-/// that changes an activation inside in place: use [`Cx::set_output`]. The backward pass fails if
-/// the input or a parameter of the module was changed in place since the forward pass.
-/// [`sync_batch_norm`](crate::distributed::sync_batch_norm) on several processes must not be
-/// inside.
+/// A module that modifies a tensor in place without having created it, other than the statistics of
+/// batch normalization, cannot be recomputed and ends the run with an error. So does a hook that
+/// modifies an activation inside the module in place: use [`Cx::set_output`] instead. The backward
+/// pass fails if the module's input or one of its parameters was modified in place after the
+/// forward pass. With several processes, the module must not contain
+/// [`sync_batch_norm`](crate::distributed::sync_batch_norm).
 ///
-/// A hook of your own can decide for each call: [`Cx::checkpoint_activations`].
+/// A custom hook can decide for each call with [`Cx::checkpoint_activations`].
 #[doc(alias = "gradient_checkpointing")]
 #[derive(Debug)]
 pub struct ActivationCheckpointing {
@@ -62,8 +63,8 @@ pub struct ActivationCheckpointing {
 }
 
 impl ActivationCheckpointing {
-    /// Computes the activations of the modules with these names again: a pattern such as
-    /// `"blocks.*"`, several patterns, or [`Patterns`].
+    /// Recomputes the activations of the modules with these names: a pattern such as `"blocks.*"`,
+    /// several patterns, or [`Patterns`].
     #[must_use]
     pub fn new(modules: impl Into<Patterns>) -> Self {
         ActivationCheckpointing { modules: modules.into() }

@@ -3,15 +3,16 @@
 use crate::modules::Patterns;
 use crate::prelude::*;
 
-/// Logs the mean and the standard deviation of the outputs of modules in training, and the fraction
-/// of their elements that are zero.
+/// Logs the mean and standard deviation of module outputs in training, and the fraction of their
+/// elements that are zero.
 ///
-/// Use this when a deep network does not learn, and you doubt its initialization.
+/// Use this when a deep network does not learn and you suspect its initialization.
 ///
 /// The metrics are `train/activation/<module>/mean`, `…/std` and `…/zeros`. They are logged for
-/// each call in an observed batch, and averaged over the epoch. A standard deviation that shrinks
-/// or grows from layer to layer means that the initialization does not fit the network (Glorot and
-/// Bengio, *Understanding the difficulty of training deep feedforward neural networks*, 2010).
+/// each call of a module in an observed batch, and averaged over the epoch. A standard deviation
+/// that shrinks or grows from layer to layer means that the initialization does not fit the network
+/// (Glorot and Bengio, *Understanding the difficulty of training deep feedforward neural networks*,
+/// 2010).
 ///
 /// ```
 /// use trainer::hooks::ActivationStats;
@@ -50,7 +51,7 @@ impl ActivationStats {
         ActivationStats { modules: modules.into(), every: 1 }
     }
 
-    /// Observes every `n`-th batch of training, beginning with the first. Defaults to 1.
+    /// Observes every `n`-th training batch, starting with the first. Defaults to 1.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
         self.every = n;

@@ -11,8 +11,9 @@ use crate::prelude::*;
 /// fp16, and operations that need the range or precision of `f32`, such as sums, norms and losses,
 /// in `f32`. libtorch's autocast selects the operations, on the CPU and on CUDA devices.
 ///
-/// Use [`bf16`](Amp::bf16) when the device supports it, because it needs no scaler, and
-/// [`fp16`](Amp::fp16) when the device does not, or when the model needs its higher precision.
+/// Use [`bf16`](Amp::bf16) when the device supports it, because it needs no gradient scaler. Use
+/// [`fp16`](Amp::fp16) when the device does not support bf16, or when the model needs the higher
+/// precision of fp16.
 ///
 /// Parameters, gradients and the optimizer's state keep their dtype, usually `f32`. Predictions may
 /// be bf16 or fp16.
@@ -29,16 +30,16 @@ use crate::prelude::*;
 /// # fp16
 ///
 /// The range of fp16 is small: gradients below 6e-8 become 0. [`fp16`](Amp::fp16) therefore
-/// multiplies the loss by a scale, and divides the gradients by it before the optimizer step, with
-/// the rules of `torch.amp.GradScaler` (Micikevicius et al., *Mixed Precision Training*, 2018). If
-/// a gradient is not finite, the optimizer step is skipped, the gradients of its accumulation
-/// window are dropped, and the scale is halved. After 2000 successive steps with finite gradients,
-/// the scale is doubled. A skipped step is not counted and does not advance learning-rate
-/// schedules.
+/// multiplies the loss by a scale, and divides the gradients by it before the optimizer step,
+/// following the rules of `torch.amp.GradScaler` (Micikevicius et al., *Mixed Precision Training*,
+/// 2018). If a gradient is not finite, the optimizer step is skipped, the gradients of its
+/// accumulation window are dropped, and the scale is halved. After 2000 successive steps with
+/// finite gradients, the scale is doubled. A skipped step is not counted and does not advance
+/// learning-rate schedules.
 ///
-/// The division takes place outside of [`NanGuard`](super::NanGuard),
-/// [`ClipGradNorm`](super::ClipGradNorm) and other hooks around `opt_step` that come after it, so
-/// these see the unscaled gradients. Hooks at `before_opt_step` see the scaled ones;
+/// The gradients are divided before [`NanGuard`](super::NanGuard),
+/// [`ClipGradNorm`](super::ClipGradNorm) and any other hook around `opt_step` that comes after
+/// `Amp`, so these see the unscaled gradients. Hooks at `before_opt_step` see the scaled gradients;
 /// [`scale`](Amp::scale) returns the factor. To find out whether the gradients are finite, the hook
 /// waits for the device once per optimizer step.
 ///
@@ -46,13 +47,13 @@ use crate::prelude::*;
 ///
 /// # Losses on a GPU
 ///
-/// On a CUDA device, autocast refuses `binary_cross_entropy`, which it allows on the CPU: use
-/// `binary_cross_entropy_with_logits`, or compute the loss in [`disabled`](Amp::disabled).
+/// On a CUDA device, autocast rejects `binary_cross_entropy`, although it accepts it on the CPU:
+/// use `binary_cross_entropy_with_logits`, or compute the loss in [`disabled`](Amp::disabled).
 #[doc(alias("MixedPrecision", "autocast", "GradScaler", "fp16", "bf16"))]
 #[derive(Debug)]
 pub struct Amp {
     precision: Precision,
-    /// The loss scaler, which only fp16 has.
+    /// The loss scaler; `None` for bf16.
     scaler: Option<Scaler>,
     /// Whether an optimizer step of the current batch had gradients that were not finite; `None`
     /// before the first step of the batch.
@@ -65,7 +66,7 @@ struct Scaler {
     scale: f64,
     growth_interval: u64,
     /// The number of successive batches with an optimizer step and finite gradients since the scale
-    /// changed.
+    /// last changed.
     growth_tracker: u64,
 }
 
@@ -87,7 +88,7 @@ impl Amp {
         Amp { precision: Precision::Bf16, scaler: None, overflowed: None }
     }
 
-    /// Computes in fp16, which has a precision of 11 bits and a small range, with a gradient
+    /// Computes in fp16, which has a precision of 11 bits and a small range. Uses a gradient
     /// scaler.
     #[must_use]
     pub fn fp16() -> Self {
@@ -120,8 +121,8 @@ impl Amp {
         self.scaler.as_ref().map_or(1.0, |scaler| scaler.scale)
     }
 
-    /// Runs `compute` without autocast, for a part of a model that needs `f32`. Its inputs may be
-    /// bf16 or fp16: convert them with `to_kind(Kind::Float)`.
+    /// Runs `compute` without autocast, for a part of a model that needs `f32`. The inputs of that
+    /// part may be bf16 or fp16: convert them with `to_kind(Kind::Float)`.
     ///
     /// ```
     /// # use trainer::hooks::Amp;
@@ -210,8 +211,8 @@ impl Amp {
         }
     }
 
-    /// For fp16, divides the gradients by the scale; if one is not finite, drops them and skips the
-    /// step.
+    /// For fp16, divides the gradients by the scale, or drops them and skips the step if one of
+    /// them is not finite.
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let Some(scaler) = &self.scaler else { return next.run(cx) };
         let scale = scaler.scale;
@@ -231,8 +232,8 @@ impl Amp {
     }
 
     /// Updates the scale after a batch in which `opt_step` ran: reduces it if the gradients were
-    /// not finite, and raises it after `growth_interval` such batches in a row with finite
-    /// gradients. Returns an error if they are not finite even with the smallest scale.
+    /// not finite, and raises it after `growth_interval` successive such batches with finite
+    /// gradients. Returns an error if the gradients are not finite even with the smallest scale.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let (Some(scaler), Some(overflowed)) = (&mut self.scaler, self.overflowed.take()) else {
@@ -265,7 +266,7 @@ impl Amp {
     }
 }
 
-/// Saves the scale and the growth tracker; for bf16, nothing. The settings come from the program.
+/// Saves the scale and the growth tracker, or nothing for bf16. The settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Amp {
     fn save(&self) -> Result<Saved> {

@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::libtorch::{self, TensorList};
 use crate::model::vars::Vars;
 
-/// A second set of values for the variables of a task: their average over time.
+/// A second set of values for the variables of a task: their averages over time.
 ///
 /// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are built on it; they
-/// differ in when, and with which weight, they [`update`](Averages::update) it.
+/// differ in when they [`update`](Averages::update) it, and with which weight.
 ///
 /// ```
 /// use trainer::Averages;
@@ -60,7 +60,7 @@ impl Averages {
 
     /// Moves each average toward the live value: `average + weight * (value - average)`. The first
     /// call copies the values. If `buffers` is set, floating-point buffers, such as the running
-    /// statistics of batch norm, are averaged too; otherwise the live values are used.
+    /// statistics of batch norm, are averaged too; otherwise, buffers keep their live values.
     ///
     /// # Errors
     ///
@@ -78,7 +78,7 @@ impl Averages {
             check(&self.values, live.iter())?;
             return libtorch::lerp(&self.values, &live, weight);
         }
-        // Averages of buffers that were set stay as they are.
+        // Averages of buffers that were added by `set` do not change.
         let is_set = |name: &str| vars.iter().any(|var| !var.is_parameter && !buffers && var.name == name);
         let own = || self.names.iter().zip(self.values.iter()).filter(|(name, _)| !is_set(name));
         if !averaged().map(|var| var.name.as_str()).eq(own().map(|(name, _)| name.as_str())) {
@@ -89,8 +89,8 @@ impl Averages {
         libtorch::lerp(&values, &live, weight)
     }
 
-    /// Sets the average of a variable to a value, which is used, saved and returned like the other
-    /// averages. [`update`](Averages::update) leaves it unchanged, unless it averages the variable.
+    /// Sets the average of a variable to `value`. It is used, saved and returned like any other
+    /// average. [`update`](Averages::update) leaves it unchanged, unless it averages this variable.
     pub fn set(&mut self, name: &str, value: &Tensor) {
         let value = value.detach().copy();
         match self.names.binary_search_by(|own| own.as_str().cmp(name)) {
@@ -103,11 +103,11 @@ impl Averages {
     }
 
     /// Copies the averages into the variables, and keeps the live values. Does nothing if there are
-    /// no averages, or if they are in use already.
+    /// no averages, or if they are already in use.
     ///
     /// # Errors
     ///
-    /// Returns an error if a variable no longer exists or has another shape or dtype, or if
+    /// Returns an error if a variable no longer exists or has a different shape or dtype, or if
     /// libtorch fails.
     pub fn swap_in(&mut self, vars: &Vars) -> Result<()> {
         if self.is_empty() || self.are_in_use() {

@@ -5,8 +5,8 @@ use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
-/// Implements the hook methods of a type with the field `averages`: those that it is given, and
-/// the shared ones that swap the averages in and out.
+/// Implements the hook methods of a type with the field `averages`: the methods passed to the
+/// macro, and the shared ones that swap the averages in and out.
 macro_rules! averaging {
     (impl $hook:ident { $($own:tt)* }) => {
         #[hook(in = stages::Averaging, single, state, settings)]
@@ -39,7 +39,7 @@ macro_rules! averaging {
                 self.averages.swap_out(&cx.vars())
             }
 
-            /// Restores the live weights, which the checkpoint saves; the next batch of an
+            /// Restores the live weights, because the checkpoint saves them. The next batch of an
             /// evaluation pass uses the averages again.
             fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
                 self.averages.swap_out(&cx.vars())
@@ -58,9 +58,9 @@ macro_rules! averaging {
     };
 }
 
-/// Keeps an exponential moving average of the weights, with which the model is validated, tested
-/// and used for predictions, while the live weights are trained (Polyak and Juditsky, *Acceleration
-/// of stochastic approximation by averaging*, 1992).
+/// Keeps an exponential moving average of the weights (Polyak and Juditsky, *Acceleration of
+/// stochastic approximation by averaging*, 1992). The model is validated, tested and used for
+/// predictions with the averages, while the live weights are trained.
 ///
 /// Use this when averaged weights should be available at any time of the run, with any
 /// learning-rate schedule. To average only the last epochs, use [`Swa`].
@@ -78,11 +78,12 @@ macro_rules! averaging {
 /// # }
 /// ```
 ///
-/// The averages are in the variables from the first batch of `valid`, `test` and `predict` to the
-/// end of the pass, and the live weights everywhere else, however the run ends. In checkpoints,
-/// `model.safetensors` has the live weights, and `averages.safetensors` the averaged ones, which
+/// The variables hold the averages from the first batch of a `valid`, `test` or `predict` pass to
+/// its end, and the live weights at all other times, however the run ends. In checkpoints,
+/// `model.safetensors` contains the live weights, and `averages.safetensors` the averages, which
 /// [`load_weights`](crate::Trainer::load_weights) prefers. A checkpoint that
-/// [`keep_best`](super::Checkpoint::keep_best) keeps therefore has the weights that were validated.
+/// [`keep_best`](super::Checkpoint::keep_best) keeps therefore contains the weights that were
+/// validated.
 ///
 /// [`average`](Ema::average) returns the averages.
 #[doc(alias("ExponentialMovingAverage", "EMACallback", "AveragedModel"))]
@@ -169,7 +170,7 @@ impl Ema {
 
 averaging! {
 impl Ema {
-    /// Returns an error if a setting is invalid, or if the trainer has `Swa` too.
+    /// Returns an error if a setting is invalid, or if the trainer also has `Swa`.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if cx.hook::<Swa>().is_ok() {
             return Err(Error::msg(
@@ -184,7 +185,8 @@ impl Ema {
         self.steps = cx.counters().optimizer_steps;
     }
 
-    /// Updates the averages once [`every`](Ema::every) optimizer steps followed the last update.
+    /// Updates the averages if [`every`](Ema::every) optimizer steps have been taken since the last
+    /// update.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         let steps = cx.counters().optimizer_steps;
@@ -197,8 +199,8 @@ impl Ema {
 }
 }
 
-/// Saves the averages, the number of updates, and the optimizer steps at the last update. The
-/// settings come from the program.
+/// Saves the averages, the number of updates, and the number of optimizer steps at the last update.
+/// The settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Ema {
     fn save(&self) -> Result<Saved> {
@@ -217,18 +219,19 @@ impl State for Ema {
     }
 }
 
-/// Averages the weights at the end of each epoch, from a given epoch on, with equal weight
-/// (Izmailov et al., *Averaging Weights Leads to Wider Optima and Better Generalization*, 2018),
-/// like `torch.optim.swa_utils.AveragedModel`. Usually the learning rate is high and constant in
-/// these epochs.
+/// Averages the weights at the end of each epoch, starting with a given epoch and counting all
+/// epochs equally (Izmailov et al., *Averaging Weights Leads to Wider Optima and Better
+/// Generalization*, 2018), like `torch.optim.swa_utils.AveragedModel`. Usually the learning rate is
+/// high and constant in these epochs.
 ///
 /// Use this when the last epochs train with a high, constant learning rate. With any other
 /// schedule, use [`Ema`].
 ///
-/// The averages are used, and saved in checkpoints, like those of [`Ema`]. Evaluation uses the live
-/// model's running statistics of batch norm, which do not fit the averaged weights, unless
-/// [`update_batch_norm`](crate::TrainerBuilder::update_batch_norm) computes them from the training
-/// data, or [`buffers`](Swa::buffers) averages them.
+/// The averages are used, and saved in checkpoints, like those of [`Ema`]. By default, evaluation
+/// uses the live model's running statistics of batch norm, which do not fit the averaged weights.
+/// To compute them from the training data instead, use
+/// [`update_batch_norm`](crate::TrainerBuilder::update_batch_norm); to average them, use
+/// [`buffers`](Swa::buffers).
 ///
 /// ```no_run
 /// use trainer::hooks::Swa;
@@ -250,7 +253,7 @@ pub struct Swa {
 }
 
 impl Swa {
-    /// Averages from the end of this epoch on, counted from 0.
+    /// Averages the weights from the end of this epoch on. Epochs are counted from 0.
     #[must_use]
     pub fn from_epoch(epoch: u64) -> Self {
         Swa { from_epoch: epoch, buffers: false, averages: Averages::default(), updates: 0 }
@@ -264,8 +267,8 @@ impl Swa {
         self
     }
 
-    /// Returns the averages with the names of their variables. There are none before the first
-    /// averaged epoch.
+    /// Returns the averages with the names of their variables. There are none before the end of the
+    /// first averaged epoch.
     pub fn average(&self) -> impl Iterator<Item = (&str, &Tensor)> {
         self.averages.iter()
     }

@@ -29,10 +29,10 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// At the end of each epoch in which `Swa` averages, the task computes the predictions of all
     /// batches of `loader` with the averaged weights, in [`Mode::Train`] and without gradients. The
-    /// statistics are the means of those of the batches, like `torch.optim.swa_utils.update_bn`
-    /// computes them. They are used and saved with the averages; the live model and the random
-    /// numbers of the training are not changed. A model without batch norm does not read the
-    /// loader.
+    /// new statistics are the means of the batch statistics, as in
+    /// `torch.optim.swa_utils.update_bn`. They are used and saved together with the averages. The
+    /// live model and the random numbers of training do not change. If the model has no batch norm,
+    /// the loader is not read.
     ///
     /// Batches go directly to [`Task::pred`](crate::Task::pred): hooks around `transfer` and
     /// `pred`, such as [`Amp`](crate::hooks::Amp), do not run. If several processes train together,
@@ -59,8 +59,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// The value of the statistics before the batch from which the momentum is computed: so large that
-/// the statistics of the batch vanish next to it.
+/// The value to which the statistics are set before the batch that measures the momentum. It is so
+/// large that the statistics of the batch are negligible next to it.
 const PROBE: f64 = 1e18;
 
 /// A running mean or running variance.
@@ -68,16 +68,16 @@ struct Statistic {
     name: String,
     /// The variable, detached.
     running: Tensor,
-    /// The value of the live model.
+    /// The value in the live model.
     live: Tensor,
-    /// The sum of the values after each batch, if they were 0 before it.
+    /// The sum over the batches of the running value, which is set to 0 before each batch.
     sum: Tensor,
     /// The weight of a batch in the running value.
     momentum: f64,
 }
 
 impl Statistic {
-    /// Returns those of the task, by the names of their variables.
+    /// Returns the statistics of the task, recognized by the names of their variables.
     fn all(vars: &Vars) -> Vec<Self> {
         let buffers = vars.iter().filter(|var| {
             !var.is_parameter && matches!(var.name.rsplit('.').next(), Some("running_mean" | "running_var"))
@@ -92,8 +92,8 @@ impl Statistic {
         statistics.collect()
     }
 
-    /// The mean over the batches; the value of the live model if the forward pass does not update
-    /// the statistic.
+    /// The mean over the batches, or the value in the live model if the forward pass does not
+    /// update the statistic.
     fn mean(&self, batches: f64) -> Tensor {
         if self.momentum < 1e-6 {
             return self.live.shallow_clone();
@@ -154,7 +154,7 @@ impl<T: Task> Settings for BatchNormUpdate<T> {
 
 #[hook(in = stages::Averaging, ord = 1, single, settings)]
 impl<T: Task> BatchNormUpdate<T> {
-    /// Returns an error if there is no `Swa` whose weights need statistics.
+    /// Returns an error if the trainer has no `Swa`.
     #[hook(only = train)]
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if cx.hook::<Swa>().is_ok() {
@@ -181,7 +181,8 @@ impl<T: Task> BatchNormUpdate<T> {
             .into_iter()
             .map(|device| Ok((device, libtorch::random_state(device)?)))
             .collect::<Result<_>>()?;
-        // As averages, the statistics are restored together with the weights, even after a panic.
+        // The statistics are set as averages, so they are restored together with the weights, even
+        // after a panic.
         let averages = &mut cx.hook_mut::<Swa>()?.averages;
         statistics.iter().for_each(|statistic| averages.set(&statistic.name, &statistic.live));
         averages.swap_in(&vars)?;

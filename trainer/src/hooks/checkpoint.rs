@@ -17,12 +17,12 @@ use crate::values::every::ends_interval;
 /// Writes [checkpoints](crate::checkpoint) into a folder. Each is a subfolder that is named after
 /// the number of training batches: `step-00000400`.
 ///
-/// By default, it writes one after each epoch and one when the run is cancelled, and keeps only the
-/// last. Older ones are removed as soon as a newer one is on disk. A successful fit also ends with
-/// a checkpoint, unless the end of its last epoch has just written one.
+/// By default, it writes a checkpoint after each epoch and when the run is cancelled, and keeps
+/// only the last one. Older ones are removed as soon as a newer one is on disk. A successful fit
+/// also ends with a checkpoint, unless one was just written at the end of its last epoch.
 ///
-/// SIGUSR1 requests one more, after the current batch: `kill -USR1` with the process id in
-/// `run.json`, or the key `c` of [`trainer watch`](crate::guide::watching).
+/// SIGUSR1 requests an additional checkpoint after the current batch: send it with `kill -USR1` and
+/// the process ID in `run.json`, or press `c` in [`trainer watch`](crate::guide::watching).
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,7 +64,7 @@ pub struct Checkpoint {
     /// The step and the metric of each requested checkpoint that becomes one of the best once it is
     /// written.
     best_requested: Vec<(u64, f64)>,
-    /// The number of roll-backs of the fit whose checkpoints have been removed.
+    /// The number of roll-backs of the fit for which `remove_undone` has removed checkpoints.
     roll_backs: u64,
     kept: Kept,
 }
@@ -84,7 +84,7 @@ impl Best {
     }
 }
 
-/// The name of the folder of checkpoints in a run folder.
+/// The name of the checkpoint folder in a run folder.
 pub(crate) const IN_RUN_FOLDER: &str = "checkpoints";
 
 const NO_RUN_FOLDER: &str =
@@ -99,7 +99,7 @@ const KEPT: &str = "trainer::hooks::Checkpoint";
 struct Kept {
     /// The newest checkpoints, in the order in which they were written.
     last: Vec<u64>,
-    /// The best checkpoints, the best first, with their metric.
+    /// The best checkpoints with their metric, the best one first.
     best: Vec<(u64, f64)>,
 }
 
@@ -144,9 +144,9 @@ impl Checkpoint {
         self
     }
 
-    /// Writes a checkpoint after a training batch if at least `time` has passed since the last one,
-    /// or since the start of the fit. Combines with [`every`](Checkpoint::every), but replaces the
-    /// default of one checkpoint per epoch.
+    /// Writes a checkpoint after a training batch if at least `time` has passed since the last
+    /// checkpoint or the start of the fit. Can be combined with [`every`](Checkpoint::every), but
+    /// replaces the default of one checkpoint per epoch.
     #[must_use]
     pub fn every_time(mut self, time: Duration) -> Self {
         self.every_time = Some(time);
@@ -171,49 +171,50 @@ impl Checkpoint {
     }
 
     /// Whether to write a checkpoint when the run fails. Defaults to `false`. After an error in the
-    /// middle of a step, or in several processes, the checkpoint cannot be resumed exactly.
+    /// middle of a step, or with several processes, the checkpoint cannot be resumed exactly.
     #[must_use]
     pub fn on_error(mut self, on_error: bool) -> Self {
         self.on_error = on_error;
         self
     }
 
-    /// Whether to write a checkpoint when the run is cancelled. Defaults to `true`. In the sanity
-    /// check, before anything was trained, none is written.
+    /// Whether to write a checkpoint when the run is cancelled. Defaults to `true`. During the
+    /// sanity check, before any training, none is written.
     #[must_use]
     pub fn on_cancel(mut self, on_cancel: bool) -> Self {
         self.on_cancel = on_cancel;
         self
     }
 
-    /// Whether a thread writes the checkpoints while training continues, from a copy in memory.
-    /// Defaults to `false`.
+    /// Whether a background thread writes the checkpoints from a copy in memory, while training
+    /// continues. Defaults to `false`.
     #[must_use]
     pub fn in_background(mut self, in_background: bool) -> Self {
         self.in_background = in_background;
         self
     }
 
-    /// Whether the job of SLURM is requeued (`scontrol requeue`) as soon as the checkpoint that
-    /// SIGUSR1 has requested is on disk. Defaults to `false`. SLURM then ends the job, and starts
-    /// it again when it has room; with [`Resume::Auto`](crate::checkpoint::Resume::Auto), the
-    /// program continues from that checkpoint. The signal must come long enough before the end of
-    /// the job:
+    /// Whether the SLURM job is requeued (`scontrol requeue`) as soon as a checkpoint requested by
+    /// SIGUSR1 is on disk. Defaults to `false`. SLURM then ends the job, and starts it again when
+    /// resources are available; with [`Resume::Auto`](crate::checkpoint::Resume::Auto), the program
+    /// continues from that checkpoint. The signal must be sent early enough before the end of the
+    /// job:
     ///
     /// ```sh
     /// #SBATCH --signal=USR1@120 --requeue --open-mode=append
     /// srun ./my-program
     /// ```
     ///
-    /// A warning says that the job was requeued, or why it was not, as outside of SLURM.
+    /// A warning says that the job was requeued, or why it was not, for example because the program
+    /// does not run under SLURM.
     #[must_use]
     pub fn requeue(mut self, requeue: bool) -> Self {
         self.requeue = requeue;
         self
     }
 
-    /// The folder of the checkpoints. Its full path is known from `setup` on if it is in the run
-    /// folder.
+    /// The checkpoint folder. If it is in the run folder, its full path is known only from `setup`
+    /// on.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.path
@@ -498,9 +499,9 @@ impl Checkpoint {
     }
 
     /// Restores the list of checkpoints, and removes those that are no longer kept, in case the
-    /// process was killed before it did. Those that no longer exist are dropped from the list.
-    /// Those that are not in it, because they were written after the loaded one, become its oldest,
-    /// so that the next checkpoint replaces them.
+    /// process was killed before it did. Checkpoints that no longer exist are dropped from the
+    /// list. Checkpoints that are not in the list, because they were written after the loaded one,
+    /// become the oldest in it, so that the next checkpoint replaces them.
     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };
@@ -540,7 +541,7 @@ impl Checkpoint {
     }
 }
 
-/// Asks SLURM to end the current job and to start it again, and describes what came of it.
+/// Asks SLURM to requeue the current job, and returns a description of the result.
 fn requeue() -> String {
     let var = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let array = var("SLURM_ARRAY_JOB_ID").zip(var("SLURM_ARRAY_TASK_ID"));

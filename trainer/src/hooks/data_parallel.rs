@@ -73,28 +73,28 @@ impl DataParallel {
         self
     }
 
-    /// Sets whether to search the graph of each loss for parameters that it does not depend on, as
-    /// `find_unused_parameters` of PyTorch does. Defaults to `false`, with which a parameter
-    /// without a gradient is an error.
+    /// Sets whether to search the graph of each loss for parameters on which the loss does not
+    /// depend, like PyTorch's `find_unused_parameters`. Defaults to `false`: a parameter without a
+    /// gradient is then an error.
     ///
-    /// A parameter that no rank uses in a batch has no gradient, as in one process. If the batch
-    /// has fewer rows than there are ranks, it has a gradient of 0 instead.
+    /// A parameter that no rank uses in a batch has no gradient, as in a single process. If the
+    /// batch has fewer rows than there are ranks, the parameter has a gradient of 0 instead.
     #[must_use]
     pub fn find_unused(mut self, find: bool) -> Self {
         self.find_unused = find;
         self
     }
 
-    /// Declares that the loss of every batch depends on the same parameters, as `static_graph` of
-    /// PyTorch does. Defaults to `false`. The first backward pass records on which ones, so a model
-    /// with parameters that are never used does not need
+    /// Declares that the loss of every batch depends on the same parameters, like PyTorch's
+    /// `static_graph`. Defaults to `false`. The first backward pass records these parameters, so a
+    /// model with parameters that are never used does not need
     /// [`find_unused`](DataParallel::find_unused), which searches the graph in each batch. After
-    /// parameters were frozen or thawed, the next backward pass records again.
+    /// parameters are frozen or thawed, the next backward pass records them again.
     ///
-    /// A loss that depends on other parameters than the recorded ones is an error. It is an error
-    /// when training begins together with `find_unused`, or with [`StochasticDepth`], which leaves
-    /// out layers at random. If a rank may have no row in a batch, or no batch, every parameter
-    /// must be used: such a rank has a gradient of 0 for each.
+    /// A loss that depends on different parameters than the recorded ones is an error. Combining
+    /// this setting with `find_unused`, or with [`StochasticDepth`], which skips layers at random,
+    /// is an error when training begins. If a rank may have no rows in a batch, or no batch at all,
+    /// every parameter must be used, because such a rank has a gradient of 0 for each parameter.
     #[must_use]
     pub fn static_graph(mut self, is_static: bool) -> Self {
         self.static_graph = is_static;
@@ -129,8 +129,8 @@ impl DataParallel {
 
 #[hook(in = stages::Communication, auto = ranks, single, settings)]
 impl DataParallel {
-    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the size of a bucket is
-    /// 0, or if the graph cannot be static.
+    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the bucket size is 0,
+    /// or if the graph cannot be static.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.reducers.clear();
         self.trained.clear();
@@ -172,12 +172,12 @@ impl DataParallel {
             self.trained.get(&part).is_some_and(|known| own().map(|var| &var.name).eq(known.iter()));
         if !is_known && self.static_graph && !cx.is_boundary() {
             // The reducer records the graph in the first backward pass that it averages, and would
-            // count those before it as well.
+            // also count the earlier passes of the accumulation window.
             return next.run(cx);
         }
         if !is_known {
-            // Detects that they were frozen in this batch on some ranks only: the others do not get
-            // here.
+            // Detects that parameters were frozen or thawed in this batch on some ranks only: the
+            // other ranks do not get here.
             world.barrier("a change of the parameters that are trained")?;
             let names = own().map(|var| var.name.clone()).collect();
             let own = own().map(|var| (var.name.as_str(), &var.tensor));
@@ -214,7 +214,7 @@ impl DataParallel {
         Ok(done)
     }
 
-    /// Averages gradients that a hook computed by replacing the operation `backward` or by running
+    /// Averages gradients that a hook computed by replacing the `backward` operation or by running
     /// another backward pass. Returns an error if the ranks have gradients of different parameters.
     #[hook(in = stages::First, ord = i32::MIN)]
     fn before_opt_step(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
@@ -261,7 +261,8 @@ impl Settings for DataParallel {
         let DataParallel { bucket_bytes, find_unused, static_graph, compress, reducers: _, trained: _ } =
             self;
         let list = SettingList::new().with("bucket_bytes", bucket_bytes).with("find_unused", find_unused);
-        // Not set unless it is on, so that checkpoints from before this setting resume.
+        // Omitted unless it is on, so that checkpoints written before this setting existed can be
+        // resumed.
         let static_graph = static_graph.then_some(true);
         list.with_optional("static_graph", static_graph.as_ref()).with_optional("compress", compress.as_ref())
     }

@@ -9,7 +9,7 @@ use crate::lifecycle::{CanStop, HasMetrics};
 use crate::prelude::*;
 use crate::values::float::exact;
 
-/// Stops a run whose metric has stopped improving, as Lightning's `EarlyStopping` does.
+/// Stops a run when a metric stops improving, like Lightning's `EarlyStopping`.
 ///
 /// Use this when you do not know how many epochs a run needs. If only the learning rate should fall
 /// when the metric stops improving, use [`ReduceOnPlateau`](super::ReduceOnPlateau).
@@ -19,10 +19,10 @@ use crate::values::float::exact;
 /// checked at the end of each epoch, after its validation. [`patience`](EarlyStopping::patience)
 /// counts these checks.
 ///
-/// A `fit` returns an error at its start if the name is neither `train/…` nor `valid/…`, or if the
-/// metric is a validation metric whose name looks misspelled, or which no validation of the fit
-/// measures. Any other unknown name is an error at the first check, because a hook may still log
-/// it.
+/// `fit` returns an error at its start if the name is neither `train/…` nor `valid/…`, or if it is
+/// the name of a validation metric that looks misspelled or that no validation of the fit measures.
+/// Any other unknown name is an error only at the first check, because a hook may still log the
+/// metric before it.
 ///
 /// ```
 /// use trainer::hooks::EarlyStopping;
@@ -77,7 +77,7 @@ impl EarlyStopping {
         self
     }
 
-    /// The change from the best value that an improvement must exceed. Defaults to 0.
+    /// The difference from the best value that an improvement must exceed. Defaults to 0.
     #[must_use]
     pub fn min_delta(mut self, delta: f64) -> Self {
         self.min_delta = delta;

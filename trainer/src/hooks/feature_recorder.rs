@@ -10,7 +10,7 @@ use crate::prelude::*;
 /// Keeps detached copies of the outputs of modules, by name, for feature extraction, visualization
 /// and tests.
 ///
-/// Use this when the program needs the outputs themselves. To log numbers about them, use
+/// Use this when the program needs the outputs themselves. To log statistics instead, use
 /// [`ActivationStats`](super::ActivationStats).
 ///
 /// ```
@@ -50,8 +50,8 @@ pub struct FeatureRecorder {
 }
 
 impl FeatureRecorder {
-    /// Records the modules with these names: a pattern such as `"encoder.*"`, several patterns, or
-    /// [`Patterns`].
+    /// Records the outputs of the modules with these names: a pattern such as `"encoder.*"`,
+    /// several patterns, or [`Patterns`].
     #[must_use]
     pub fn new(modules: impl Into<Patterns>) -> Self {
         FeatureRecorder {
@@ -72,7 +72,7 @@ impl FeatureRecorder {
     }
 
     /// Limits recording to one phase, or to several: `only([Phase::Valid, Phase::Test])`. Defaults
-    /// to all.
+    /// to all phases.
     #[must_use]
     pub fn only(mut self, phases: impl Into<PhaseSet>) -> Self {
         self.phases = phases.into();
@@ -91,7 +91,7 @@ impl FeatureRecorder {
         self.outputs.keys().map(String::as_str)
     }
 
-    /// The recorded outputs of a module, in the order of its calls; empty if there is none.
+    /// The recorded outputs of a module, in the order of its calls; empty if there are none.
     pub fn outputs(&self, module: &str) -> &[Tensor] {
         self.outputs.get(module).map_or(&[], Vec::as_slice)
     }
@@ -100,8 +100,8 @@ impl FeatureRecorder {
     ///
     /// # Errors
     ///
-    /// Returns an error if no output of the module was recorded, or if its outputs differ in
-    /// another dimension.
+    /// Returns an error if no output of the module was recorded, or if its outputs differ in a
+    /// dimension other than the first.
     pub fn features(&self, module: &str) -> Result<Tensor> {
         match self.outputs(module) {
             [] => {

@@ -1,4 +1,4 @@
-//! Schedules of the settings of other hooks.
+//! Schedules for the settings of other hooks.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
-/// Sets a field of another hook before each training batch, from a [schedule](crate::schedule).
+/// Sets a field of another hook from a [schedule](crate::schedule) before each training batch.
 ///
 /// Use this when a setting of another hook should change in the course of the run.
 ///
@@ -41,11 +41,11 @@ use crate::prelude::*;
 /// # fn main() {}
 /// ```
 ///
-/// The schedule is evaluated at the number of optimizer steps of the run, or with
-/// [`by_epoch`](FieldSchedule::by_epoch) at the epoch; the length of the run is
-/// [`Cx::planned_steps`] or [`Cx::epochs`]. The output of the schedule is the value of the field,
-/// not a factor. If the trainer has several hooks of type `H`, only the first one is scheduled; if
-/// it has none, `fit` returns an error.
+/// The schedule is evaluated at the number of optimizer steps taken so far, and the length of the
+/// run is [`Cx::planned_steps`]. With [`by_epoch`](FieldSchedule::by_epoch), these are the epoch
+/// and [`Cx::epochs`]. The output of the schedule is the value of the field, not a factor. If the
+/// trainer has several hooks of type `H`, only the first one is scheduled; if it has none, `fit`
+/// returns an error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,
@@ -60,7 +60,7 @@ pub struct FieldSchedule<H> {
 type Setter<H> = Box<dyn FnMut(&mut H, f64) + Send>;
 
 impl<H: Send + 'static> FieldSchedule<H> {
-    /// Passes each value of the schedule to `set`, with the hook of type `H`.
+    /// Calls `set` with the hook of type `H` and each value of the schedule.
     #[must_use]
     pub fn new(schedule: impl Schedule, set: impl FnMut(&mut H, f64) + Send + 'static) -> Self {
         FieldSchedule {
@@ -126,7 +126,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
         Ok(())
     }
 
-    /// Sets the field to its value when the checkpoint was written.
+    /// Restores the value that the field had when the checkpoint was written.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
         if let Some(value) = self.last_set {
             (self.set)(cx.hook_mut()?, value);

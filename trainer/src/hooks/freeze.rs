@@ -6,8 +6,8 @@ use crate::error::suggestion;
 use crate::modules::Patterns;
 use crate::prelude::*;
 
-/// Freezes parameters by name, and thaws them later: for example the backbone of a pretrained model
-/// while its new head learns, or one layer after another from the last to the first (Howard and
+/// Freezes parameters by name and thaws them later, for example to train a new head before the
+/// pretrained backbone, or to thaw one layer after another, from the last to the first (Howard and
 /// Ruder, *Universal Language Model Fine-tuning for Text Classification*, 2018).
 ///
 /// Use this when parameters are thawed, or frozen, in the course of the run. If they stay frozen
@@ -37,11 +37,11 @@ use crate::prelude::*;
 /// all fits; with [`by_step`](Freeze::by_step), the times are numbers of optimizer steps.
 ///
 /// A frozen parameter gets no gradient and is not updated, not even by weight decay. Its optimizer
-/// state stays as it is, and is used again after it is thawed. To allocate no state until then,
-/// freeze the parameter's [group](crate::optim::Group::frozen) in the optimizer instead, and thaw
-/// it with [`Freeze::nothing`] and [`thaw_at`](Freeze::thaw_at). Buffers, such as the running
-/// statistics of batch norm, are not parameters: they are updated as long as the model is in
-/// training mode.
+/// state is kept unchanged, and is used again after the parameter is thawed. To allocate no state
+/// until then, freeze the parameter's [group](crate::optim::Group::frozen) in the optimizer
+/// instead, and thaw it with [`Freeze::nothing`] and [`thaw_at`](Freeze::thaw_at). Buffers, such as
+/// the running statistics of batch norm, are not parameters: they are updated as long as the model
+/// is in training mode.
 ///
 /// `fit` returns an error if a pattern that is not [optional](Patterns::optional) matches no
 /// parameter of an optimizer, if none of the parameters to thaw is frozen at that time, or if all
@@ -83,7 +83,7 @@ impl Event {
 }
 
 impl Freeze {
-    /// Freezes the parameters that match a pattern, or one of several, from the start.
+    /// Freezes the parameters that match any of the patterns, from the start of the run.
     #[must_use]
     pub fn new(patterns: impl Into<Patterns>) -> Self {
         let first = Event { at: 0, patterns: patterns.into(), freezes: true, is_first: true };
@@ -119,7 +119,7 @@ impl Freeze {
 
     fn with(mut self, event: Event) -> Self {
         self.events.push(event);
-        self.events.sort_by_key(|event| event.at); // events of the same time keep their order
+        self.events.sort_by_key(|event| event.at); // events with the same time keep their order
         self
     }
 
@@ -210,7 +210,7 @@ impl Freeze {
     }
 }
 
-/// Saves the number of applied events. Which parameters are frozen is part of every checkpoint, and
+/// Saves the number of applied events. Every checkpoint records which parameters are frozen, and
 /// the schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for Freeze {

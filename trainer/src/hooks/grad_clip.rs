@@ -8,14 +8,15 @@ use crate::prelude::*;
 /// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.
 ///
-/// Use this when single gradients are far larger than the others, and should keep their direction.
+/// Use this when the gradients of some steps are far larger than those of others, and their
+/// direction should not change.
 ///
-/// It runs inside other hooks around `opt_step`, [`ClipGradValue`] among them, in the stage
+/// It runs inside other hooks around `opt_step`, including [`ClipGradValue`], in the stage
 /// [`Clipping`](crate::stages::Clipping). Hooks at `before_opt_step` and other hooks around
 /// `opt_step` see the unclipped gradients, and gradients that such a hook keeps for a later step
-/// are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs `after =
-/// trainer::stages::Clipping`: otherwise its replacement would omit the clipping, which is an
-/// error.
+/// are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs
+/// `after = trainer::stages::Clipping`: otherwise, its replacement would bypass the clipping, which
+/// is an error.
 ///
 /// ```no_run
 /// use trainer::hooks::ClipGradNorm;
@@ -37,8 +38,8 @@ pub struct ClipGradNorm {
 /// Clips each element of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_value`](crate::TrainerBuilder::clip_grad_value) adds this hook.
 ///
-/// Use this when single elements of the gradients are far larger than the others. It changes the
-/// direction of the gradient, which [`ClipGradNorm`] keeps.
+/// Use this when individual elements of the gradients are far larger than the others. Unlike
+/// [`ClipGradNorm`], it changes the direction of the gradient.
 ///
 /// It clips before [`ClipGradNorm`] does, in the same stage.
 ///

@@ -6,7 +6,7 @@ use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
 /// Sets a hyperparameter of the optimizers before each optimizer step, from a
-/// [schedule](crate::schedule): the momentum, betas, the weight decay, or any other
+/// [schedule](crate::schedule): the momentum, the betas, the weight decay, or any other
 /// [by name](crate::optim::ParamGroup::set).
 ///
 /// Use this when a hyperparameter other than the learning rate should change in the course of the
@@ -35,8 +35,8 @@ use crate::prelude::*;
 ///
 /// Steps, the length of the run and several optimizers are handled as in
 /// [`LrSchedule`](super::LrSchedule). If another hook changes a hyperparameter within a `fit`,
-/// [`factors`](HyperparameterSchedule::factors) scale the changed value from then on, while
-/// [`values`](HyperparameterSchedule::values) replace it.
+/// [`factors`](HyperparameterSchedule::factors) scales the changed value from then on, while
+/// [`values`](HyperparameterSchedule::values) replaces it.
 ///
 /// A hyperparameter or a group that does not exist is an error when `fit` begins; a value that the
 /// optimizer does not allow is an error at its step.
@@ -52,7 +52,8 @@ impl HyperparameterSchedule {
     }
 
     /// Sets the hyperparameter of each group to its initial value times the factor that the
-    /// schedule returns. For the learning rate this is [`LrSchedule`](super::LrSchedule).
+    /// schedule returns. For the learning rate, this is equivalent to
+    /// [`LrSchedule`](super::LrSchedule).
     #[must_use]
     pub fn factors(name: impl Into<String>, schedule: impl Schedule) -> Self {
         HyperparameterSchedule(ScheduleCore::new(named(name.into()), Mode::Factor, schedule))

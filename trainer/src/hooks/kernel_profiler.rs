@@ -8,8 +8,8 @@ use crate::io::files::create_numbered;
 use crate::libtorch::KernelTrace;
 use crate::prelude::*;
 
-/// Records every operator of libtorch and every kernel in a range of training batches, with
-/// libtorch's profiler, and writes a trace.
+/// Records every libtorch operator and kernel in a range of training batches with libtorch's
+/// profiler, and writes a trace.
 ///
 /// Use it to look inside an operation: [`profile`](crate::TrainerBuilder::profile) reports that
 /// `backward` is slow, and this trace shows which of its operators are. On a GPU, it also shows
@@ -25,14 +25,14 @@ use crate::prelude::*;
 /// }
 /// ```
 ///
-/// The file is in Chrome's trace format, for <https://ui.perfetto.dev> or `chrome://tracing`. If it
-/// exists, the trace is written to `kernels-2.json`, and so on. Batches are counted from 0 over all
-/// epochs, like [`batches_seen`](Counters::batches_seen). What runs between two batches of the
-/// range, such as hooks and a validation, is recorded as well.
+/// The file is in Chrome's trace format, for <https://ui.perfetto.dev> or `chrome://tracing`. If
+/// `kernels.json` exists, the trace is written to `kernels-2.json`, and so on. Batches are counted
+/// from 0 over all epochs, like [`batches_seen`](Counters::batches_seen). Everything that runs
+/// between two batches of the range, such as hooks or a validation, is recorded too.
 ///
-/// libtorch has one profiler for the whole process: a recording that begins during another is an
-/// error. If the run ends within the range, however it ends, the recording ends at `teardown` and
-/// is written. The hook runs in the process of rank 0 only. libtorch prints lines on standard error
+/// libtorch has only one profiler per process, so starting a recording during another one is an
+/// error. If the run ends within the range, for whatever reason, the trace is written at
+/// `teardown`. The hook runs only in the process of rank 0. libtorch prints lines on standard error
 /// when a recording begins and ends; the environment variable `KINETO_LOG_LEVEL=99` silences most
 /// of them.
 #[doc(alias("PyTorchProfiler", "torch.profiler"))]
@@ -97,7 +97,7 @@ impl KernelProfiler {
         Ok(())
     }
 
-    /// Ends the recording after the last batch.
+    /// Ends the recording after the last batch of the range.
     #[hook(only = train, in = stages::First)]
     fn after_step(&mut self, cx: &Cx<Main<AfterStep>>) -> Result<()> {
         if self.trace.is_some() && cx.counters().batches_seen >= self.batches.end {

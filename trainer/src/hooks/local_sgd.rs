@@ -1,4 +1,4 @@
-//! [`LocalSgd`]: ranks that train by themselves, and average their weights from time to time.
+//! [`LocalSgd`]: ranks that train independently, and average their weights from time to time.
 
 use super::{DataParallel, Ema, Lookahead, Swa, stages};
 use crate::Averages;
@@ -6,16 +6,16 @@ use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
 use crate::prelude::*;
 
-/// Lets each of several [processes](crate::distributed) train by itself, and averages their weights
-/// after every `n` optimizer steps (Stich, *Local SGD Converges Fast and Communicates Little*,
-/// 2019). The ranks then exchange their weights once in `n` steps instead of their gradients in
-/// each step, which suits slow networks. With [`outer`](LocalSgd::outer), it is DiLoCo (Douillard
-/// et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023).
+/// Lets each of several [processes](crate::distributed) train independently, and averages their
+/// weights after every `n` optimizer steps (Stich, *Local SGD Converges Fast and Communicates
+/// Little*, 2019). The ranks then exchange their weights every `n` steps instead of their gradients
+/// in every step, which suits slow networks. With [`outer`](LocalSgd::outer), this is DiLoCo
+/// (Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023).
 ///
-/// Use this when averaging the gradients in each step takes longer than computing them. Otherwise
-/// keep [`DataParallel`], with which the result is that of one process, up to rounding.
+/// Use this when averaging the gradients in each step takes longer than computing them. Otherwise,
+/// keep [`DataParallel`], whose result is that of a single process up to rounding.
 ///
-/// It replaces [`DataParallel`], which the builder adds otherwise; a trainer with both is an error.
+/// It replaces the [`DataParallel`] that the builder would add. Adding both is an error.
 ///
 /// ```no_run
 /// # use trainer::hooks::LocalSgd;
@@ -26,30 +26,31 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// - The average over ranks is weighted with the [weights](Task::weight) of the batches that each
-///   rank has trained since the last one. With plain SGD and `every(1)`, training is therefore the
-///   same as with `DataParallel`, up to rounding, even if the ranks have different numbers of rows.
-///   Floating-point buffers are averaged too. A rank whose batches have no weight takes no step.
-/// - Gradients, and what hooks do with them, such as clipping, are those of one rank. The optimizer
-///   state stays on its rank, and is never averaged. All ranks take their optimizer steps in the
-///   same batches, because they still agree before each batch, with a small message.
-/// - **Validation** between two averages uses what the average would be, in all evaluation passes
-///   of a `fit`, and then returns to the weights of each rank. Neither validation nor a checkpoint
-///   changes what is trained.
+/// - The average over ranks is weighted by the [weights](Task::weight) of the batches on which each
+///   rank has trained since the previous average. With plain SGD and `every(1)`, training is
+///   therefore the same as with `DataParallel`, up to rounding, even if the ranks have different
+///   numbers of rows. Floating-point buffers are averaged too. A rank whose batches have a weight
+///   of 0 takes no step.
+/// - Gradients are local to each rank, and so is what hooks do with them, such as clipping. The
+///   optimizer state stays on its rank and is never averaged. All ranks take their optimizer steps
+///   in the same batches, because they still exchange a small message before each batch.
+/// - **Validation** between two averages uses the average of the current weights, in all evaluation
+///   passes of a `fit`, and then restores the weights of each rank. Neither validation nor a
+///   checkpoint affects training.
 /// - **Checkpoints** contain the weights and the optimizer state of every rank, and resume exactly,
-///   also between two averages. `averages.safetensors` then has the average of the weights, which
-///   [`load_weights`](crate::Trainer::load_weights) prefers; right after an average, all ranks have
-///   the weights in `model.safetensors`. Another number of ranks resumes inexactly, each from the
-///   average.
-/// - The weights are averaged at the end of a fit, so that the trainer has the same ones on all
-///   ranks. Each fit begins with the weights of rank 0.
+///   even between two averages. `averages.safetensors` then contains the average of the weights,
+///   which [`load_weights`](crate::Trainer::load_weights) prefers; right after an average, all
+///   ranks have the weights in `model.safetensors`. A run with a different number of ranks resumes
+///   inexactly: each rank starts from the average.
+/// - The weights are averaged at the end of a fit, so that all ranks end with the same weights.
+///   Each fit begins with the weights of rank 0.
 ///
-/// It cannot be combined with [`Ema`], [`Swa`] and [`Lookahead`], which keep averages of their own,
-/// nor with [`Sharded`](crate::optim::Sharded), with which each rank updates only some of the
+/// It cannot be combined with [`Ema`], [`Swa`] or [`Lookahead`], which keep their own averages, or
+/// with [`Sharded`](crate::optim::Sharded), which lets each rank update only some of the
 /// parameters. [`SyncBatchNorm`](crate::distributed::SyncBatchNorm) still communicates in each
 /// batch.
 ///
-/// In one process, it does nothing without `outer`.
+/// In a single process, it does nothing unless [`outer`](LocalSgd::outer) is set.
 #[doc(alias = "PostLocalSGDOptimizer")]
 #[derive(Debug)]
 pub struct LocalSgd {
@@ -57,9 +58,10 @@ pub struct LocalSgd {
     outer: Option<OuterSgd>,
     /// The number of optimizer steps at the last average, or when the fit began.
     steps: u64,
-    /// The number of batches since then. If there are none, all ranks have the same weights.
+    /// The number of batches since the last average or the start of the fit. If it is 0, all ranks
+    /// have the same weights.
     batches: u64,
-    /// The sum of the weights of this rank's batches since then.
+    /// The sum of the weights of these batches on this rank.
     weight: f64,
     /// The state that the outer optimizer updates, by parameter.
     shared: Vec<Shared>,
@@ -74,7 +76,8 @@ struct OuterSgd {
     momentum: f64,
 }
 
-/// A parameter as all ranks have it after an average, and the momentum of the outer optimizer.
+/// The value of a parameter after the last average, which is the same on all ranks, and its
+/// momentum in the outer optimizer.
 #[derive(Debug)]
 struct Shared {
     name: String,
@@ -98,21 +101,22 @@ impl LocalSgd {
     }
 
     /// Moves the weights toward the average with an outer optimizer, SGD with Nesterov momentum,
-    /// instead of setting them to it: DiLoCo. The difference between the weights after the last
-    /// average and the new average is its gradient; its momentum is `momentum * previous +
-    /// gradient`, and the weights change by `-lr * (gradient + momentum * new momentum)`, as in
-    /// `torch.optim.SGD`. The paper averages every 500 steps, with `outer(0.7, 0.9)`. `lr` is above
-    /// 0, and `momentum` from 0 to less than 1.
+    /// instead of replacing them with the average (DiLoCo). The outer gradient is the difference
+    /// between the weights after the last average and the new average. The momentum is
+    /// `momentum * previous + gradient`, and the weights change by
+    /// `-lr * (gradient + momentum * new momentum)`, as in `torch.optim.SGD`. The paper averages
+    /// every 500 steps, with `outer(0.7, 0.9)`. `lr` must be above 0, and `momentum` from 0 to less
+    /// than 1.
     ///
-    /// It costs two more copies of the parameters on each rank. In validation between two averages,
-    /// the plain average is used.
+    /// The outer optimizer needs two more copies of the parameters on each rank. Validation between
+    /// two averages uses the plain average.
     #[must_use]
     pub fn outer(mut self, lr: f64, momentum: f64) -> Self {
         self.outer = Some(OuterSgd { lr, momentum });
         self
     }
 
-    /// Returns an error if a setting is invalid, or if another hook keeps averages too.
+    /// Returns an error if a setting is invalid, or if another hook also keeps averages.
     fn check(&self, cx: &Cx<Setup>) -> Result<()> {
         if self.every == 0 {
             return Err(Error::msg("`LocalSgd::every(0)`: expected at least 1 optimizer step"));
@@ -143,7 +147,8 @@ impl LocalSgd {
         cx.world().broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
     }
 
-    /// Keeps the current weights as those that all ranks have.
+    /// Resets the counters and, for the outer optimizer if there is one, copies the current
+    /// weights, which are the same on all ranks.
     fn begin<P: OnAllRanks>(&mut self, cx: &Cx<P>) {
         self.steps = cx.counters().optimizer_steps;
         self.batches = 0;
@@ -170,7 +175,7 @@ impl LocalSgd {
         let total = Tensor::from(self.weight);
         world.all_reduce("the weights of the ranks", &total, Op::Sum)?;
         let total = total.double_value(&[]);
-        // Exactly 1 if all ranks have the same.
+        // Exactly 1 if all ranks have the same weight.
         let factor = if total > 0.0 { self.weight * f64::from(world.size()) / total } else { 1.0 };
         let tensors: Vec<_> = tensors.filter(|(_, tensor)| tensor.is_floating_point()).collect();
         if factor != 1.0 {
@@ -181,7 +186,7 @@ impl LocalSgd {
         world.average(tensors)
     }
 
-    /// Averages the weights of all ranks, and takes a step of the outer optimizer.
+    /// Averages the weights of all ranks, and takes a step of the outer optimizer if there is one.
     fn synchronize<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let vars = cx.vars();
@@ -207,15 +212,15 @@ impl LocalSgd {
         Ok(())
     }
 
-    /// Computes the averages that evaluation passes and checkpoints use, unless they are known, or
-    /// all ranks have the same weights.
+    /// Computes the averages that evaluation passes and checkpoints use, unless they are already
+    /// known or all ranks have the same weights.
     fn compute_averages<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
         if self.batches == 0 || !self.averages.is_empty() || cx.world_size() == 1 {
             return Ok(());
         }
         let _no_grad = tch::no_grad_guard();
         let mut averages = Averages::default();
-        averages.update(&cx.vars(), 1.0, true)?; // copies them
+        averages.update(&cx.vars(), 1.0, true)?; // copies the live values
         self.average(cx, averages.iter().map(|(name, average)| (name, average.shallow_clone())))?;
         self.averages = averages;
         Ok(())
@@ -234,13 +239,13 @@ impl LocalSgd {
     }
 
     /// Broadcasts the variables of rank 0 again, including those that hooks have added in `setup`,
-    /// unless those of each rank come from a checkpoint.
+    /// unless each rank has loaded its own from a checkpoint.
     fn before_fit(&mut self, cx: &mut Cx<BeforeFit>) -> Result<()> {
         if !cx.is_resuming() {
             Self::broadcast(cx)?;
             self.begin(cx);
         } else if self.outer.is_some() && self.shared.is_empty() {
-            self.begin(cx); // the checkpoint is of a program without this hook
+            self.begin(cx); // the checkpoint was written without this hook
         }
         Ok(())
     }
@@ -271,14 +276,14 @@ impl LocalSgd {
         self.averages.swap_out(&cx.vars())
     }
 
-    /// Restores the weights of this rank, which the checkpoint saves, and computes the averages,
-    /// which it saves as well. The next batch of an evaluation pass uses the averages again.
+    /// Restores the weights of this rank and computes the averages, because the checkpoint saves
+    /// both. The next batch of an evaluation pass uses the averages again.
     fn before_save_checkpoint(&mut self, cx: &mut Cx<BeforeSaveCheckpoint>) -> Result<()> {
         self.averages.swap_out(&cx.vars())?;
         self.compute_averages(cx)
     }
 
-    /// Moves what was loaded to the task's device.
+    /// Moves the loaded tensors to the task's device.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) {
         for Shared { weight, momentum, .. } in &mut self.shared {
             *weight = weight.to_device(cx.device());
@@ -286,7 +291,7 @@ impl LocalSgd {
         }
     }
 
-    /// Averages the weights, so that all ranks have the same at the end.
+    /// Averages the weights, so that all ranks end with the same weights.
     fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
         self.averages.swap_out(&cx.vars())?;
         if self.batches > 0 { self.synchronize(cx) } else { Ok(()) }
@@ -298,8 +303,8 @@ impl LocalSgd {
     }
 }
 
-/// Saves the state of the outer optimizer, what was trained since the last average, and the
-/// averages. The settings come from the program.
+/// Saves the state of the outer optimizer, the counters since the last average, and the averages.
+/// The settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for LocalSgd {
     fn save(&self) -> Result<Saved> {
@@ -332,7 +337,7 @@ impl State for LocalSgd {
                 Ok(Shared { name: name.to_owned(), weight: weight.copy(), momentum: momentum(name)? })
             })
             .collect::<Result<_>>()?;
-        self.averages = Averages::default(); // they follow from the weights
+        self.averages = Averages::default(); // they are computed from the weights
         Ok(())
     }
 }

@@ -32,13 +32,13 @@ use crate::print_line;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// The operations of the whole forward pass are counted, in and outside of named modules, with
-/// those of other hooks at modules. Only the trainer's first forward pass is summarized, in
-/// whichever phase it occurs. If it calls no named module, the run ends with an error.
+/// All operations of the forward pass are counted, inside and outside of named modules, including
+/// those of other hooks at modules. Only the trainer's first forward pass is summarized, whichever
+/// phase it belongs to. If it calls no named module, the run ends with an error.
 #[doc(alias("RichModelSummary", "torchinfo"))]
 #[derive(Debug, Default)]
 pub struct ModelSummary {
-    /// The forward pass that is running.
+    /// The recorder of the current forward pass.
     recorder: Option<SummaryRecorder>,
     table: Option<SummaryTable>,
     is_quiet: bool,
@@ -68,7 +68,7 @@ impl ModelSummary {
 
 #[hook(in = trainer::stages::Last, single)]
 impl ModelSummary {
-    /// Starts to record. Discards the records of a forward pass that did not finish.
+    /// Starts recording. Discards the records of a forward pass that did not finish.
     fn before_pred(&mut self, _: &Cx<Main<BeforePred>>) -> Result<()> {
         if self.table.is_none() {
             self.recorder = Some(SummaryRecorder::start()?);

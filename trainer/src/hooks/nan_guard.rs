@@ -8,10 +8,10 @@ use crate::prelude::*;
 /// Checks the loss, the gradients, or both for NaN and infinite values before they reach the
 /// weights.
 ///
-/// Use [`fail`](NanGuard::fail) when such a value is a mistake that you want to find,
-/// [`stop`](NanGuard::stop) when the program should continue with the weights before it, and
-/// [`skip_batch`](NanGuard::skip_batch) when single batches are bad. To return to an earlier state,
-/// use [`SpikeGuard`](super::SpikeGuard).
+/// Use [`fail`](NanGuard::fail) when such a value indicates a mistake that you want to find,
+/// [`stop`](NanGuard::stop) when the program should continue with the weights from before the value
+/// occurred, and [`skip_batch`](NanGuard::skip_batch) when only individual batches are bad. To
+/// return to an earlier state, use [`SpikeGuard`](super::SpikeGuard).
 ///
 /// ```
 /// use trainer::hooks::NanGuard;
@@ -31,21 +31,21 @@ use crate::prelude::*;
 ///
 /// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch
 ///   and, for gradients, the parameters; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
-///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. None of them lets
-///   the optimizer step with such a value: the gradients of its whole accumulation window are
+///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. In all cases, the
+///   optimizer takes no step with such a value: the gradients of the whole accumulation window are
 ///   dropped, and the step is not counted. The weights and the optimizer's state do not change.
 /// - **What it costs**: one synchronization with the device per check, which waits for the forward
 ///   pass (loss), or for the backward pass and the norms of the gradients (gradients).
-///   [`every`](NanGuard::every) checks less often. By default only the loss is checked, in each
-///   batch of training.
-/// - **The metrics** keep what was logged: the mean `train/loss` of an epoch with a NaN in it is
-///   NaN, even if its step was skipped. [`found`](NanGuard::found) returns the number of checks
-///   that found such a value, which is part of checkpoints.
-/// - **The records** contain the number of checks that found such a value in the steps or the epoch
-///   of the record as `train/nan_guard/found`, and up to 100 findings as the text
-///   `train/nan_guard/findings`: the optimizer step, the epoch, the batch, and the loss or the
-///   parameters of each. The text is part of the next record of a step that was not skipped, or of
-///   the last record of the epoch or, after an error or a cancellation, of the run.
+///   [`every`](NanGuard::every) checks less often. By default, only the loss is checked, in each
+///   training batch.
+/// - **The metrics** include every logged value: the mean `train/loss` of an epoch that contains a
+///   NaN is NaN, even if the step was skipped. [`found`](NanGuard::found) returns the number of
+///   checks that found such a value. Checkpoints save this number.
+/// - **The records** contain the metric `train/nan_guard/found`, the number of checks that found
+///   such a value in the steps or the epoch of the record. The text `train/nan_guard/findings`
+///   lists up to 100 findings, each with its optimizer step, epoch and batch, and the loss or the
+///   parameters. It is part of the next record of a step that was not skipped, or else of the last
+///   record of the epoch or, after an error or a cancellation, of the run.
 ///
 /// With several optimizers, each is checked separately.
 #[doc(alias("TerminateOnNaN", "TerminateOnNaNCallback", "detect_anomaly"))]
@@ -88,7 +88,7 @@ impl NanGuard {
         }
     }
 
-    /// Ends the run with an error.
+    /// Ends the run with an error when a value is NaN or infinite.
     #[must_use]
     pub fn fail() -> Self {
         NanGuard::new(Action::Fail)
@@ -121,11 +121,11 @@ impl NanGuard {
         self
     }
 
-    /// Checks the loss in every `n`-th batch of training, and the gradients before every `n`-th
+    /// Checks the loss in every `n`-th training batch, and the gradients before every `n`-th
     /// optimizer step. Defaults to 1.
     ///
-    /// NaN that occurs between two checks reaches the weights, so only [`fail`](NanGuard::fail) and
-    /// [`stop`](NanGuard::stop) allow an `n` above 1.
+    /// A NaN that occurs between two checks reaches the weights, so only [`fail`](NanGuard::fail)
+    /// and [`stop`](NanGuard::stop) allow an `n` above 1.
     #[must_use]
     pub fn every(mut self, n: u64) -> Self {
         self.every = n;

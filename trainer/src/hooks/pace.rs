@@ -20,8 +20,8 @@ impl Pace {
         count.saturating_sub(self.before) as f64 / self.began.elapsed().as_secs_f64().max(1e-9)
     }
 
-    /// Returns the seconds until the count reaches `total` at the pace so far; infinite if it has
-    /// not grown.
+    /// Returns the seconds until the count reaches `total` at the pace so far; infinite if the
+    /// count has not grown.
     pub(super) fn remaining(&self, count: u64, total: u64) -> f64 {
         match total.saturating_sub(count) {
             0 => 0.0,

@@ -24,24 +24,25 @@ use crate::{io::terminal, print_line};
 /// The key under which each checkpoint saves the metrics of the epochs.
 const EPOCHS: &str = "trainer::hooks::Progress";
 
-/// The minimum time between two reads of the loss. On a GPU each read synchronizes.
+/// The minimum time between two reads of the loss. On a GPU, each read synchronizes with the
+/// device.
 const BETWEEN_READS: Duration = Duration::from_millis(200);
 
 /// Shows the progress of a run.
 ///
-/// Use this when a bar and a line for each epoch are enough. For curves in the whole terminal, use
-/// `Dashboard` (feature `dashboard`).
+/// Use this when a bar and a line for each epoch are enough. For a full-screen view with curves,
+/// use `Dashboard` (feature `dashboard`).
 ///
 /// - If standard error is a terminal, a live bar shows the current pass, with its rate, the
 ///   remaining time, the loss, and the metrics selected with [`show`](Progress::show).
 /// - Otherwise, as in a log file or in CI, a long pass prints a line with the remaining time on
 ///   standard output [every minute](Progress::line_every).
 /// - In both cases, each epoch, and each validation or test outside of an epoch, prints a line of
-///   metrics on standard output. Values of single classes, such as `valid/accuracy/3`, and of
+///   metrics on standard output. Values of individual classes, such as `valid/accuracy/3`, and of
 ///   monitors, such as `train/grad_norm/fc1.weight`, are omitted. A fit of several epochs ends with
 ///   a [table](Progress::table).
 ///
-/// Epochs are shown from 1. Use [`print_line`] instead of `println!`, to print above the bar.
+/// Epochs are numbered from 1. Use [`print_line`] instead of `println!` to print above the bar.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,7 +56,7 @@ const BETWEEN_READS: Duration = Duration::from_millis(200);
 pub struct Progress {
     bar: ProgressBar,
     last_read: Instant,
-    /// When the epoch began; outside of an epoch, when the entry point did.
+    /// When the epoch began or, outside of an epoch, when the entry point began.
     began: Instant,
     /// The pace of the current pass, in batches.
     pace: Pace,
@@ -71,7 +72,7 @@ pub struct Progress {
     /// The phase of the current pass.
     phase: Option<Phase>,
     in_terminal: bool,
-    /// Whether a dashboard shows the progress instead: there is no bar then, and no line within a
+    /// Whether a dashboard shows the progress instead. If so, there is no bar, and no line within a
     /// pass.
     is_hidden: bool,
 }
@@ -112,7 +113,8 @@ impl Progress {
         self
     }
 
-    /// How often a pass prints a line if there is no terminal. Defaults to one minute.
+    /// The minimum time between two lines of a pass if standard error is not a terminal. Defaults
+    /// to one minute.
     #[must_use]
     pub fn line_every(mut self, time: Duration) -> Self {
         self.line_every = time;
@@ -211,7 +213,7 @@ impl Progress {
         self.line(&with_loader(cx, ' '), &own);
     }
 
-    /// Prints a line of metrics, without those of single classes and monitors.
+    /// Prints a line of metrics, without those of individual classes and monitors.
     fn line(&mut self, title: &str, metrics: &Metrics) {
         self.clear();
         let shown = metrics.iter().filter(|(name, _)| !is_detail(name));
@@ -220,7 +222,7 @@ impl Progress {
     }
 }
 
-/// Formats the phase, followed by the separator and the name of the loader if the loader has one.
+/// Formats the phase, followed by the separator and the name of the loader if it has one.
 fn with_loader<P>(cx: &Cx<P>, separator: char) -> String {
     let phase = cx.phase();
     cx.loader().map_or_else(|| phase.to_string(), |loader| format!("{phase}{separator}{loader}"))

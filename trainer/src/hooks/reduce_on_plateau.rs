@@ -10,8 +10,8 @@ use crate::prelude::*;
 /// Reduces the learning rate when a metric has stopped improving, as
 /// `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
 ///
-/// Use this when you do not know the length of the run, so that no schedule fits. Otherwise, use an
-/// [`LrSchedule`](super::LrSchedule).
+/// Use this when you cannot plan a schedule, because you do not know the length of the run.
+/// Otherwise, use an [`LrSchedule`](super::LrSchedule).
 ///
 /// ```
 /// use trainer::hooks::ReduceOnPlateau;
@@ -34,8 +34,8 @@ use crate::prelude::*;
 /// metric, `train/…`, after each pass over the training data. When the metric has not improved on
 /// its best value in more than [`patience`](ReduceOnPlateau::patience) checks in a row, the
 /// learning rate of every parameter group is multiplied by [`factor`](ReduceOnPlateau::factor). A
-/// value that is not finite is not an improvement. The name of the metric is checked as for
-/// [`EarlyStopping`](super::EarlyStopping): for example, a `fit` without validation returns an
+/// value that is not finite never counts as an improvement. The name of the metric is checked as
+/// for [`EarlyStopping`](super::EarlyStopping): for example, a `fit` without validation returns an
 /// error at its start if the metric is a validation metric.
 ///
 /// An [`LrSchedule`](super::LrSchedule) of the same trainer continues from the reduced rate.
@@ -69,7 +69,7 @@ pub struct PlateauState {
     /// The number of successive values without an improvement. A reduction and the cooldown reset
     /// it to 0.
     pub bad: u64,
-    /// The number of further values that do not count toward the patience.
+    /// The number of upcoming values that do not count toward the patience.
     pub cooldown: u64,
     /// The number of reductions so far, including those that [`min_lr`](ReduceOnPlateau::min_lr) or
     /// [`eps`](ReduceOnPlateau::eps) prevented.
@@ -105,8 +105,8 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// The number of successive values without an improvement that are tolerated; one more reduces
-    /// the rate. Defaults to 10.
+    /// The number of successive values without an improvement that are tolerated. One more such
+    /// value reduces the rate. Defaults to 10.
     #[must_use]
     pub fn patience(mut self, values: u64) -> Self {
         self.patience = values;
@@ -114,7 +114,7 @@ impl ReduceOnPlateau {
     }
 
     /// The minimum improvement, as a fraction of the best value. Defaults to 1e-4. Only meaningful
-    /// for a metric above 0.
+    /// for metrics above 0.
     #[must_use]
     pub fn threshold(mut self, fraction: f64) -> Self {
         self.threshold = fraction;
@@ -144,14 +144,15 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// The minimum change of a learning rate: a smaller reduction is not applied. Defaults to 1e-8.
+    /// The difference that a reduction of the learning rate must exceed to be applied. Defaults to
+    /// 1e-8.
     #[must_use]
     pub fn eps(mut self, difference: f64) -> Self {
         self.eps = difference;
         self
     }
 
-    /// Restricts the hook to the optimizer of this part of the model:
+    /// Restricts the hook to the optimizer of this part of the model: see
     /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
     #[must_use]
     pub fn part(mut self, part: impl Into<String>) -> Self {
@@ -222,8 +223,8 @@ impl ReduceOnPlateau {
         value_of(metrics, &self.metric).map(|value| self.has_stalled(value))
     }
 
-    /// Reduces the learning rates of the optimizer of [`of`](ReduceOnPlateau::of), or of all
-    /// optimizers. Leaves a rate unchanged if the reduction would be at most `eps`.
+    /// Reduces the learning rates of the optimizer of the selected [`part`](ReduceOnPlateau::part),
+    /// or of all optimizers. Leaves a rate unchanged if the reduction would be at most `eps`.
     fn reduce<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> =
             self.part.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part]);

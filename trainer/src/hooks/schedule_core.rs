@@ -244,7 +244,7 @@ impl ScheduleCore {
         if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(track.planned(self.by_epoch, cx)) }
     }
 
-    /// Sets the values of the next step of the current optimizer.
+    /// Sets the values for the next step of the current optimizer.
     pub(super) fn set(&mut self, cx: &mut Cx<BeforeOptStep>) -> Result<()> {
         if self.part.as_deref().is_some_and(|part| part != cx.part()) {
             return Ok(());
@@ -341,7 +341,7 @@ macro_rules! schedule_options {
                 self
             }
 
-            /// Restricts the schedule to the optimizer of this part of the model:
+            /// Restricts the schedule to the optimizer of this part of the model: see
             /// [`optimizer_of`](crate::TrainerBuilder::optimizer_of).
             #[must_use]
             pub fn part(mut self, part: impl Into<String>) -> Self {
@@ -350,8 +350,8 @@ macro_rules! schedule_options {
             }
 
             /// Restricts the schedule to the parameter group with this pattern, which must be
-            /// written as in the optimizer's [`group`](crate::optim::AdamW::group). Several calls
-            /// select several groups. A pattern that no optimizer has is an error when `fit`
+            /// written exactly as in the optimizer's [`group`](crate::optim::AdamW::group). Several
+            /// calls select several groups. A pattern that no optimizer has is an error when `fit`
             /// begins.
             #[must_use]
             pub fn group(mut self, pattern: impl Into<String>) -> Self {

@@ -8,12 +8,12 @@ use crate::distributed::Op;
 use crate::prelude::*;
 use crate::values::float::exact;
 
-/// Detects a spike of the training loss, returns to an earlier state, and skips the batches since
-/// then, as in the training of PaLM (Chowdhery et al., *PaLM: Scaling Language Modeling with
-/// Pathways*, 2022, section 5.1).
+/// Returns to an earlier state when the training loss spikes, and skips the batches since then, as
+/// in the training of PaLM (Chowdhery et al., *PaLM: Scaling Language Modeling with Pathways*,
+/// 2022, section 5.1).
 ///
-/// Use this when the loss of a long run spikes. To only keep NaN out of the weights, use
-/// [`NanGuard`](super::NanGuard), which keeps no second copy of the state.
+/// Use this when the loss of a long run spikes. If you only need to keep NaN out of the weights,
+/// use [`NanGuard`](super::NanGuard), which keeps no second copy of the state.
 ///
 /// ```
 /// use trainer::hooks::SpikeGuard;
@@ -32,23 +32,24 @@ use crate::values::float::exact;
 /// ```
 ///
 /// - **What a spike is**: a loss that is not finite, or that is above `mean + threshold · std`,
-///   with the mean and the standard deviation (over `n`) of the losses of the last
-///   [`window`](SpikeGuard::window) batches. Until there are that many, only losses that are not
-///   finite count. The [`threshold`](SpikeGuard::threshold) of 7 standard deviations is that of the
-///   spike score in OLMo 2 (OLMo Team, *2 OLMo 2 Furious*, 2025), whose window is 1,000. The loss
-///   of a batch is its mean over all processes.
-/// - **What happens**: before the next batch, the run returns to the state that was kept last, with
-///   [`Cx::roll_back`]. The batches since then, including that with the spike, are skipped: only
-///   [`batch_idx`](Counters::batch_idx) counts them, and learning-rate schedules do not. A warning
-///   says so, and `run.json` records it in `roll_backs`: "rolled back from batch 812 to batch 800
-///   of epoch 0, skipped 12 batches". The metric `train/spike_guard/roll_backs` counts the
-///   roll-backs of an epoch.
+///   where the mean and the standard deviation (over `n`) are those of the losses of the last
+///   [`window`](SpikeGuard::window) batches. Until there are that many losses, only a loss that is
+///   not finite is a spike. The default [`threshold`](SpikeGuard::threshold) of 7 standard
+///   deviations is that of the spike score in OLMo 2 (OLMo Team, *2 OLMo 2 Furious*, 2025), which
+///   uses a window of 1,000. With several processes, the loss of a batch is its mean over all of
+///   them.
+/// - **What happens**: before the next batch, the run returns to the last kept state with
+///   [`Cx::roll_back`]. The batches since then, including the one with the spike, are skipped:
+///   [`batch_idx`](Counters::batch_idx) counts them, but other counters and learning-rate schedules
+///   do not. A warning reports the roll-back, and `run.json` records it in `roll_backs`: "rolled
+///   back from batch 812 to batch 800 of epoch 0, skipped 12 batches". The metric
+///   `train/spike_guard/roll_backs` counts the roll-backs of an epoch.
 /// - **Which state is kept**: the state at the start of each training epoch, and after every
-///   [`keep_every`](SpikeGuard::keep_every) optimizer steps, in memory on the CPU, and in
+///   [`keep_every`](SpikeGuard::keep_every) optimizer steps. It is kept in CPU memory and in
 ///   checkpoints, which are therefore about twice as large. A roll-back returns at most to the
 ///   start of the epoch.
-/// - **How often**: at most [`limit`](SpikeGuard::limit) times. The next spike ends the run with an
-///   error that lists all of them.
+/// - **How often**: at most [`limit`](SpikeGuard::limit) times in a fit. The next spike ends the
+///   run with an error that lists all spikes.
 /// - **What it costs**: reading the loss of each batch waits for the device.
 ///
 /// A resumed run rolls back as the interrupted one would have done. The losses of skipped batches
@@ -63,7 +64,7 @@ pub struct SpikeGuard {
     losses: VecDeque<f64>,
     /// The losses when the state was kept.
     kept_losses: VecDeque<f64>,
-    /// The optimizer steps when the state was kept.
+    /// The number of optimizer steps when the state was kept.
     kept_at: u64,
     /// A description of each spike of this fit.
     spikes: Vec<String>,
@@ -89,15 +90,15 @@ impl SpikeGuard {
         }
     }
 
-    /// The number of batches whose losses a loss is compared with, at least 2. Defaults to 100.
+    /// Compares each loss with those of the last `batches` batches, at least 2. Defaults to 100.
     #[must_use]
     pub fn window(mut self, batches: u64) -> Self {
         self.window = batches;
         self
     }
 
-    /// The number of standard deviations above the mean from which on a loss is a spike, above 0.
-    /// Defaults to 7.
+    /// The number of standard deviations, above 0, by which a loss must exceed the mean to be a
+    /// spike. Defaults to 7.
     #[must_use]
     pub fn threshold(mut self, deviations: f64) -> Self {
         self.threshold = deviations;
@@ -173,7 +174,7 @@ impl Default for SpikeGuard {
     }
 }
 
-/// Returns the loss of the current batch over all ranks; `None` if no rank has one.
+/// Returns the mean loss of the current batch over all ranks; `None` if no rank has one.
 fn loss_of(cx: &Cx<AfterStep>) -> Result<Option<f64>> {
     let own = cx.step_loss().map(|loss| loss.double_value(&[]));
     let world = cx.world();
@@ -189,7 +190,8 @@ fn loss_of(cx: &Cx<AfterStep>) -> Result<Option<f64>> {
 
 #[hook(in = stages::StepControl, single, state, settings, trial = false)]
 impl SpikeGuard {
-    /// Forgets an earlier fit. Returns an error if a setting is invalid.
+    /// Clears the losses and the spikes of an earlier fit. Returns an error if a setting is
+    /// invalid.
     #[hook(only = train)]
     fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
         self.losses.clear();

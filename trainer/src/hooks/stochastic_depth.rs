@@ -15,9 +15,9 @@ use crate::prelude::*;
 /// validation data.
 ///
 /// The modules are the residual branches `f` of blocks `x + f(x)`. In training, a branch is dropped
-/// with probability `p`: its output is zero, so that the block is the identity. The outputs of
-/// branches that are kept are divided by `1 - p`, so that no scaling is needed in evaluation. The
-/// random numbers come from libtorch's generator, whose state is part of checkpoints. With
+/// with probability `p`: its output is zero, so the block is the identity. The outputs of branches
+/// that are kept are divided by `1 - p`, so that no scaling is needed in evaluation. The random
+/// numbers come from libtorch's generator, whose state is part of checkpoints. With
 /// [`per_batch`](StochasticDepth::per_batch), branches of different shapes need different names.
 ///
 /// ```
@@ -57,8 +57,8 @@ pub struct StochasticDepth {
     /// The probability for each pattern.
     probabilities: Vec<f64>,
     per_batch: bool,
-    /// The shapes of the branches by name, without the batch dimension. They determine the zeros
-    /// that replace the output of a skipped branch.
+    /// The shapes of the branches by name, without the batch dimension. They determine the shape of
+    /// the zeros that replace the output of a skipped branch.
     shapes: BTreeMap<String, Shapes>,
     /// Whether the current module is dropped for the entire batch.
     drops: bool,
@@ -81,7 +81,8 @@ impl StochasticDepth {
     }
 
     /// Drops modules with probabilities that grow linearly with the depth, up to `p`: the `l`-th of
-    /// `L` modules with `l / L · p`. `modules` lists their names, from the input to the output.
+    /// `L` modules is dropped with probability `l / L · p`. `modules` lists their names, from the
+    /// input to the output.
     #[must_use]
     pub fn linear_decay<S: Into<String>>(modules: impl IntoIterator<Item = S>, p: f64) -> Self {
         let modules: Patterns = modules.into_iter().collect();
@@ -91,16 +92,16 @@ impl StochasticDepth {
     }
 
     /// Whether a branch is dropped for all samples of a batch or for none, instead of for each
-    /// sample independently. A dropped branch is then not computed once the shape of its output is
-    /// known, which saves time. Defaults to `false`. Several processes drop different branches, so
-    /// they need [`DataParallel::find_unused`](crate::hooks::DataParallel::find_unused).
+    /// sample independently. This saves time, because a dropped branch is not computed once its
+    /// output shape is known. Defaults to `false`. Several processes drop different branches, which
+    /// requires [`DataParallel::find_unused`](crate::hooks::DataParallel::find_unused).
     #[must_use]
     pub fn per_batch(mut self, per_batch: bool) -> Self {
         self.per_batch = per_batch;
         self
     }
 
-    /// Returns the probability with which a module is dropped.
+    /// Returns the probability that a module is dropped.
     fn probability(&self, module: &str) -> f64 {
         let pattern = self.modules.iter().position(|pattern| pattern.matches(module));
         self.probabilities[pattern.unwrap_or_default()]
@@ -142,7 +143,8 @@ impl StochasticDepth {
     }
 
     /// Drops the output for some samples or for the entire batch, and scales what is kept. With
-    /// `per_batch`, returns an error if a name maps one input shape to two output shapes.
+    /// `per_batch`, returns an error if modules that share a name map the same input shape to
+    /// different output shapes.
     #[hook(of = self.modules)]
     fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
         let output = cx.output();

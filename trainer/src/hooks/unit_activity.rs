@@ -7,13 +7,13 @@ use crate::lifecycle::HasOutput;
 use crate::modules::Patterns;
 use crate::prelude::*;
 
-/// Finds dead units: those whose output is zero for every sample of an epoch of training, so that a
+/// Finds dead units: those whose output is zero for every sample of a training epoch, so that a
 /// ReLU passes no gradient to them (Lu et al., *Dying ReLU and Initialization*, 2019).
 ///
 /// Use this when the network has ReLUs. For bounded activations, use [`SaturatedUnits`].
 ///
-/// At the end of each epoch it logs the fraction of such units of each module as
-/// `train/dead_units/<module>`, and [`units`](DeadUnits::units) returns them. By default a unit is
+/// At the end of each epoch, it logs the fraction of dead units in each module as
+/// `train/dead_units/<module>`, and [`units`](DeadUnits::units) returns them. By default, a unit is
 /// an index along dimension 1 of an output: a channel of `[batch, channels, …]`.
 ///
 /// ```
@@ -48,13 +48,13 @@ pub struct DeadUnits {
 }
 
 /// Finds saturated units: those whose output is close to a bound of a bounded activation, such as
-/// tanh or the sigmoid, for every sample of an epoch of training. The gradient of the activation is
+/// tanh or the sigmoid, for every sample of a training epoch. The gradient of the activation is
 /// close to 0 there (Glorot and Bengio, *Understanding the difficulty of training deep feedforward
 /// neural networks*, 2010).
 ///
 /// Use this when the network has bounded activations. For ReLUs, use [`DeadUnits`].
 ///
-/// At the end of each epoch it logs the fraction of such units of each module as
+/// At the end of each epoch, it logs the fraction of saturated units in each module as
 /// `train/saturated_units/<module>`, and [`units`](SaturatedUnits::units) returns them. Units are
 /// defined as for [`DeadUnits`].
 ///
@@ -213,7 +213,7 @@ impl Tracker {
 
     /// Records the units that are active in an output: those with at least one `true` element in
     /// the tensor that `is_active` returns. Returns an error if the output lacks the dimension of
-    /// the units, or has another number of units than before.
+    /// the units, or if its number of units has changed.
     fn observe<P: HasOutput + crate::lifecycle::HasModule>(
         &mut self,
         cx: &Cx<P>,
@@ -262,7 +262,7 @@ impl Tracker {
     }
 }
 
-/// The recorded activity and the units found. The settings come from the program.
+/// Saves the recorded activity and the units found. The settings come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Tracker {
     fn save(&self) -> Result<Saved> {

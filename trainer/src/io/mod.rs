@@ -1,4 +1,4 @@
-//! Files, and lines on a terminal.
+//! File operations and terminal output.
 
 pub(crate) mod files;
 pub(crate) mod tensor_format;

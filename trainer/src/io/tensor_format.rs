@@ -1,4 +1,5 @@
-//! Named tensors in the format `safetensors`. Error messages do not contain the name of the file.
+//! Encodes and decodes named tensors in the `safetensors` format. Error messages do not name the
+//! file.
 
 use std::collections::BTreeMap;
 

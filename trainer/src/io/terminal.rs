@@ -1,8 +1,8 @@
-//! Printing lines above a progress bar, what the terminal can show, and texts that are one line.
-//! Nothing else in this crate prints: `clippy.toml` forbids it.
+//! Terminal output: lines above a progress bar, the capabilities of the terminal, and texts without
+//! line breaks. Nothing else in this crate prints: `clippy.toml` forbids it.
 //!
-//! A stream that cannot be written, such as a closed pipe (`… | head`) or a file on a full disk, is
-//! not an error of the run.
+//! If a stream cannot be written to, as with a closed pipe (`… | head`) or a full disk, the run
+//! continues without an error.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, Write};
@@ -46,14 +46,14 @@ impl Stream {
 
 static SINK: Mutex<Option<Sink>> = Mutex::new(None);
 
-/// Sets where lines go instead of the terminal; `None` for the terminal. Streams that are not a
-/// terminal still get their lines.
+/// Sets the function that receives lines instead of the terminal; `None` restores the terminal. A
+/// stream that is not a terminal still receives its lines.
 #[cfg(feature = "dashboard")]
 pub(crate) fn set_sink(sink: Option<Sink>) {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
 }
 
-/// Hands a line to the sink, if there is one. Returns whether it must not be printed.
+/// Passes a line to the sink, if there is one. Returns whether the line must not be printed.
 fn is_taken(stream: Stream, line: &str) -> bool {
     let sink = SINK.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(sink) = sink else { return false };
@@ -63,8 +63,8 @@ fn is_taken(stream: Stream, line: &str) -> bool {
 /// Prints a line on standard output, above the progress bar if one is drawn, or in the log of a
 /// dashboard.
 ///
-/// A plain `println!` while [`Progress`](crate::hooks::Progress) draws a bar on the same terminal
-/// leaves a part of the bar in front of its text.
+/// If [`Progress`](crate::hooks::Progress) draws a bar on the same terminal, a plain `println!`
+/// leaves part of the bar in front of its text.
 pub fn print_line(line: impl Display) {
     let line = line.to_string();
     if is_taken(Stream::Stdout, &line) {
@@ -73,17 +73,17 @@ pub fn print_line(line: impl Display) {
     beside_bar(|| Stream::Stdout.print(&line));
 }
 
-/// The terminal that standard output is.
+/// The terminal to which standard output is connected.
 pub(crate) struct Terminal {
     pub(crate) columns: usize,
-    /// Whether it shows colors, and the environment (`NO_COLOR`, `CLICOLOR`) does not forbid them.
+    /// Whether it shows colors and the environment (`NO_COLOR`, `CLICOLOR`) does not forbid them.
     pub(crate) colors: bool,
 }
 
-/// The columns of a terminal that does not report their number.
+/// The number of columns assumed for a terminal that does not report it.
 pub(crate) const COLUMNS: usize = 80;
 
-/// Returns the terminal that standard output is, if it is one.
+/// Returns the terminal to which standard output is connected, if any.
 pub(crate) fn of_stdout() -> Option<Terminal> {
     let terminal = Term::stdout();
     let columns = terminal.size_checked().map(|(_, columns)| usize::from(columns));
@@ -102,8 +102,8 @@ pub(crate) fn eprint_line(line: &str) {
     beside_bar(|| Stream::Stderr.print(line));
 }
 
-/// Prints a line that was only shown, unless its stream has it already, because it is not a
-/// terminal.
+/// Prints a line that was only shown in a dashboard. Does nothing if the stream is not a terminal,
+/// because it then has the line already.
 #[cfg(feature = "dashboard")]
 pub(crate) fn print_shown(stream: Stream, line: &str) {
     if stream.is_terminal() {
@@ -135,7 +135,7 @@ pub(crate) fn set_bar(bar: Option<ProgressBar>) {
 }
 
 /// Replaces each control character of a text, such as a line break, with a space, so that the text
-/// is one line and changes nothing around it.
+/// stays on one line and cannot affect the output around it.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace("\r\n", " ")
         .replace(|letter: char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}'), " ")

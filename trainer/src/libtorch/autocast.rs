@@ -1,10 +1,10 @@
-//! Autocast: operations of a forward pass compute in a lower precision where that is safe.
+//! Autocast: running operations of a forward pass in a lower precision where that is safe.
 
 use std::marker::PhantomData;
 
 use trainer_sys::{AutocastMode, trainer_autocast_enter, trainer_autocast_exit};
 
-/// The precision that operations under autocast compute in.
+/// The precision in which operations compute under autocast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
     Bf16,
@@ -39,8 +39,8 @@ impl AutocastGuard {
 
 impl Drop for AutocastGuard {
     fn drop(&mut self) {
-        // SAFETY: the mode is what `trainer_autocast_enter` returned on this thread: the guard
-        // cannot leave it.
+        // SAFETY: `trainer_autocast_enter` returned this mode on this thread, which the guard
+        // cannot leave.
         unsafe { trainer_autocast_exit(self.before) };
     }
 }

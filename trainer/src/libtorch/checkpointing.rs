@@ -1,4 +1,4 @@
-//! Activation checkpointing: parts of a forward pass that the backward pass computes again.
+//! Activation checkpointing: recomputing parts of a forward pass during the backward pass.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -13,9 +13,9 @@ thread_local! {
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A part of a forward pass on this thread. The graph of its gradients does not keep what the
-/// operators of the region compute: the backward pass runs them again, with the same random numbers
-/// and the same autocast mode.
+/// A part of a forward pass on this thread. The autograd graph does not keep the results of the
+/// operators in the region: the backward pass runs these operators again, with the same random
+/// numbers and the same autocast mode.
 #[derive(Debug)]
 pub(crate) struct CheckpointedRegion {
     /// Makes the region neither `Send` nor `Sync`, because it belongs to the thread.
@@ -23,7 +23,7 @@ pub(crate) struct CheckpointedRegion {
 }
 
 impl CheckpointedRegion {
-    /// Begins a region; `None` without gradients, or within another region.
+    /// Begins a region. Returns `None` if gradients are disabled, or within another region.
     pub(crate) fn begin() -> Result<Option<Self>> {
         if IS_RUNNING.get() {
             return Ok(None);
@@ -39,7 +39,8 @@ impl CheckpointedRegion {
     ///
     /// # Errors
     ///
-    /// Returns why the operators of the region cannot run again with the same results.
+    /// Returns an error with the reason if the operators of the region cannot run again with the
+    /// same results.
     pub(crate) fn end(self) -> Result<(), String> {
         std::mem::forget(self);
         end()
@@ -54,12 +55,13 @@ impl Drop for CheckpointedRegion {
 
 fn end() -> Result<(), String> {
     IS_RUNNING.set(false);
-    // SAFETY: the shim changes only what belongs to this thread, which a region cannot leave.
+    // SAFETY: the shim changes only state of this thread, which a region cannot leave.
     let message = unsafe { trainer_checkpointing_end() };
     if message.is_null() { Ok(()) } else { Err(text_of(message)) }
 }
 
-/// Sets whether operators belong to the region of this thread, and restores that when dropped.
+/// Sets whether operators belong to the region of this thread, and restores the previous setting
+/// when dropped.
 pub(crate) struct RegionPause {
     before: Option<bool>,
     /// Makes the guard neither `Send` nor `Sync`, because it belongs to the thread.

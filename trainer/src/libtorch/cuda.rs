@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: why there is none, and the memory of libtorch's allocator.
+//! NVIDIA GPUs: whether libtorch can use them, and the memory of libtorch's allocator.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -13,8 +13,8 @@ use super::random::cuda;
 use super::{outcome, text_of};
 use crate::error::{Error, Result};
 
-/// Whether libtorch can use an NVIDIA GPU in this process, and if not, why. `Display` says it in
-/// words, with what to do.
+/// Whether libtorch can use an NVIDIA GPU in this process, and if not, why. `Display` explains the
+/// reason and what to do about it.
 ///
 /// ```
 /// use trainer::cuda::{CudaSupport, support};
@@ -32,19 +32,19 @@ pub enum CudaSupport {
     NotBuilt,
     /// There is no NVIDIA driver.
     NoDriver,
-    /// The driver is older than the CUDA of this libtorch.
+    /// The driver is too old for the CUDA version of this libtorch.
     DriverTooOld {
-        /// The version of CUDA that the driver supports: major and minor.
+        /// The CUDA version that the driver supports, as major and minor.
         supports: (u32, u32),
-        /// The version of CUDA that this libtorch was built for.
+        /// The CUDA version that this libtorch was built for.
         needs: (u32, u32),
     },
     /// There is a driver, but it shows no GPU to this process.
     NoDevice,
     /// Loading libtorch's library for GPUs or starting CUDA failed.
     Failed(String),
-    /// Either there is no GPU, or this libtorch was built without CUDA: which of them can be told on
-    /// Linux only.
+    /// Either there is no GPU, or this libtorch was built without CUDA. The two can be
+    /// distinguished only on Linux.
     Unknown,
 }
 
@@ -131,18 +131,18 @@ pub struct CudaMemory {
     pub allocated: u64,
     /// The maximum of `allocated` since the program started, or since [`reset_peaks`].
     pub peak_allocated: u64,
-    /// The memory that the allocator holds.
+    /// The memory that the allocator holds, including memory that no tensor occupies.
     pub reserved: u64,
     /// The maximum of `reserved` since the program started, or since [`reset_peaks`].
     pub peak_reserved: u64,
 }
 
-/// Returns the memory of a CUDA device. Does not wait for the device. The values are those of
+/// Returns the memory use of a CUDA device, without waiting for the device. The values are those of
 /// PyTorch's `torch.cuda.memory_allocated` and related functions.
 ///
 /// # Errors
 ///
-/// Returns an error if this is not a CUDA device, or if it is not available.
+/// Returns an error if the device is not a CUDA device, or is not available.
 pub fn memory(device: Device) -> Result<CudaMemory> {
     let cuda = index(device)?;
     let mut found = trainer_sys::CudaMemory::default();
@@ -157,27 +157,29 @@ pub fn memory(device: Device) -> Result<CudaMemory> {
     })
 }
 
-/// Sets the peaks of a CUDA device to what is allocated and reserved now, like PyTorch's
-/// `torch.cuda.reset_peak_memory_stats`.
+/// Resets the peaks of a CUDA device to the memory that is allocated and reserved now, like
+/// PyTorch's `torch.cuda.reset_peak_memory_stats`.
 ///
 /// # Errors
 ///
-/// Returns an error if this is not a CUDA device, or if it is not available.
+/// Returns an error if the device is not a CUDA device, or is not available.
 pub fn reset_peaks(device: Device) -> Result<()> {
     let cuda = index(device)?;
     // SAFETY: the shim only changes counts, or returns a message.
     outcome(unsafe { trainer_cuda_reset_peaks(cuda) })
 }
 
-/// Returns the memory that libtorch's allocator holds, but that no tensor occupies, to the driver,
-/// for all CUDA devices. Waits for the devices. Does nothing if there is no CUDA device.
+/// Releases the unused memory of libtorch's allocator to the driver, on all CUDA devices.
 ///
-/// Other programs can then use the memory, and this one can use it for tensors of other sizes. Later
-/// allocations are slower until the allocator holds memory again.
+/// Unused memory is memory that the allocator holds, but no tensor occupies. Waits for the devices.
+/// Does nothing if there is no CUDA device.
+///
+/// Other programs can then use the memory, and this program can use it for tensors of other sizes.
+/// Later allocations are slower until the allocator holds memory again.
 ///
 /// # Errors
 ///
-/// Returns an error if libtorch does.
+/// Returns an error if libtorch fails.
 pub fn empty_cache() -> Result<()> {
     if !tch::Cuda::is_available() {
         return Ok(());
@@ -186,7 +188,8 @@ pub fn empty_cache() -> Result<()> {
     outcome(unsafe { trainer_cuda_empty_cache() })
 }
 
-/// Returns the index of a CUDA device that is available.
+/// Returns the index of a CUDA device, or an error if the device is not available or not a CUDA
+/// device.
 fn index(device: Device) -> Result<i64> {
     if !matches!(device, Device::Cuda(_)) {
         return Err(Error::usage(format!(
@@ -213,8 +216,8 @@ pub(crate) fn check_available(device: Device) -> Result<(), String> {
     }
 }
 
-/// Returns the PCI bus id of a CUDA device: `0000:18:00.0`. `None` if the CUDA runtime is not
-/// loaded or has no such device.
+/// Returns the PCI bus ID of a CUDA device, such as `0000:18:00.0`. Returns `None` if the CUDA
+/// runtime is not loaded or has no such device.
 pub(crate) fn bus_id(nth: usize) -> Option<String> {
     let mut text = [0_u8; 32];
     let nth = i64::try_from(nth).ok()?;

@@ -24,7 +24,7 @@ use crate::error::Result;
 pub(crate) struct Meeting<'a> {
     /// The host and the port of a TCP store.
     pub(crate) tcp: (&'a str, u16),
-    /// The file of a file store, in place of a TCP store.
+    /// The file of a file store, which is used instead of the TCP store.
     pub(crate) file: Option<&'a str>,
     pub(crate) prefix: &'a str,
     pub(crate) interface: Option<&'a str>,
@@ -55,7 +55,7 @@ pub(crate) struct BatchNorm<'a> {
     pub(crate) mean: &'a Tensor,
     pub(crate) variance: &'a Tensor,
     pub(crate) eps: f64,
-    /// The number of values of each feature on all ranks.
+    /// The number of values of each feature across all ranks.
     pub(crate) count: f64,
     /// Whether `mean` and `variance` include the input of this rank; false for a batch borrowed
     /// from another rank.
@@ -82,7 +82,7 @@ struct Opened {
     rank: u32,
     size: u32,
     is_server: bool,
-    /// Whether a collective has failed, so that the cause is on another rank.
+    /// Whether a collective has failed. If so, the cause of an error is on another rank.
     has_failed: AtomicBool,
     handle: Mutex<Handle>,
 }
@@ -91,7 +91,7 @@ struct Opened {
 #[derive(Clone, Debug)]
 pub(crate) struct Group(Arc<Opened>);
 
-/// Converts a text to a C string, with null characters replaced by spaces.
+/// Converts a string to a C string, replacing null characters with spaces.
 fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', " ")).expect("no null character is left in it")
 }
@@ -100,8 +100,8 @@ impl Group {
     /// Whether this crate was built with the feature `distributed`.
     pub(crate) const IS_AVAILABLE: bool = true;
 
-    /// Raises the limit on the open files of this process to `needed` if it is lower and may be
-    /// raised. Returns the limit.
+    /// Raises the limit on open files of this process to `needed` if it is lower and may be raised.
+    /// Returns the resulting limit.
     pub(crate) fn raise_open_files(needed: u64) -> u64 {
         // SAFETY: it takes and returns a number.
         unsafe { trainer_open_files(needed) }
@@ -134,13 +134,13 @@ impl Group {
         Ok(Group(Arc::new(Opened { rank: at.rank, size: at.size, is_server, has_failed, handle })))
     }
 
-    /// Opens the process groups. They connect to another rank when they first need it.
+    /// Opens the process groups. They connect to each other rank only when they first need it.
     pub(crate) fn connect(&self) -> Result<()> {
         // SAFETY: the handle is alive.
         self.with(|world| unsafe { trainer_world_connect(world) })
     }
 
-    /// Declares the job that the store serves, unless another one is declared.
+    /// Declares the job that the store serves, unless a job is already declared.
     pub(crate) fn set_job(&self, job: &str) -> Result<()> {
         // SAFETY: the handle and the string are alive.
         self.with(|world| unsafe { trainer_world_set_job(world, job.as_ptr(), job.len()) })
@@ -191,8 +191,8 @@ impl Group {
         outcome(call(handle.0))
     }
 
-    /// Closes the connections, so that collectives on which the other ranks wait fail at once. The
-    /// store stays open.
+    /// Closes the connections, so that collectives in which other ranks are waiting fail
+    /// immediately. The store stays open.
     pub(crate) fn leave(&self) {
         // SAFETY: the handle is alive.
         let _ = self.with(|world| unsafe { trainer_world_leave(world) });
@@ -254,7 +254,7 @@ impl Group {
         self.with(|world| unsafe { trainer_world_set(world, key.as_ptr(), value.as_ptr(), value.len()) })
     }
 
-    /// Reads a key of the store without waiting for it.
+    /// Reads a key of the store, without waiting for it to be set.
     pub(crate) fn get(&self, key: &str) -> Result<Option<String>> {
         let key = c_text(key);
         let mut value = std::ptr::null_mut();
@@ -264,7 +264,7 @@ impl Group {
         Ok(unsafe { taken(value) })
     }
 
-    /// Returns the store for another thread.
+    /// Returns a handle to the store for another thread.
     pub(crate) fn store(&self) -> Store {
         let handle = self.0.handle.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the handle is alive.
@@ -279,7 +279,7 @@ impl Group {
     }
 }
 
-/// Copies a string of the shim and frees it; `None` if it is null.
+/// Copies a string of the shim, and frees the original. Returns `None` if `value` is null.
 ///
 /// # Safety
 ///
@@ -296,7 +296,7 @@ unsafe fn taken(value: *mut c_char) -> Option<String> {
     }
 }
 
-/// The store, for a thread other than that of the collectives.
+/// A handle to the store, for a thread other than the one that runs the collectives.
 #[derive(Debug)]
 pub(crate) struct Store(*mut c_void);
 
@@ -318,7 +318,7 @@ impl Store {
         outcome(unsafe { trainer_store_set(self.0, key.as_ptr(), value.as_ptr(), value.len()) })
     }
 
-    /// Reads a key of the store without waiting for it.
+    /// Reads a key of the store, without waiting for it to be set.
     pub(crate) fn get(&self, key: &str) -> Result<Option<String>> {
         let key = c_text(key);
         let mut value = std::ptr::null_mut();

@@ -7,7 +7,8 @@ use trainer_sys::{trainer_flops, trainer_flops_start, trainer_flops_stop};
 use super::outcome;
 use crate::error::Result;
 
-/// Counts the floating-point operations of the thread that created it, until it is dropped.
+/// Counts the floating-point operations of the thread that created the counter, until the counter
+/// is dropped.
 #[derive(Debug)]
 pub(crate) struct FlopCounter {
     handle: u64,
@@ -39,9 +40,10 @@ impl FlopCounter {
 
 impl Drop for FlopCounter {
     fn drop(&mut self) {
-        // Another thread cannot end the counting, which then lasts as long as its own thread.
+        // Another thread cannot stop the count, which then continues until the thread that started
+        // it ends.
         if self.thread == thread::current().id() {
-            // SAFETY: the handle is one of this thread, and is removed once.
+            // SAFETY: the handle belongs to this thread, and is removed only once.
             let _ = outcome(unsafe { trainer_flops_stop(self.handle) });
         }
     }

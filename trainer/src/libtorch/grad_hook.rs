@@ -18,8 +18,8 @@ unsafe extern "C" {
     fn strdup(text: *const c_char) -> *mut c_char;
 }
 
-/// Calls `callback` with each gradient of the tensor, as long as its graph lives. Returns the
-/// number with which [`remove_on_grad`] removes it.
+/// Calls `callback` with each gradient of the tensor, as long as the tensor's graph lives. Returns
+/// the ID with which [`remove_on_grad`] removes the callback.
 pub(crate) fn on_grad(tensor: &Tensor, callback: Callback) -> Result<u32> {
     let mut id = 0;
     let with = Box::into_raw(Box::new(callback)).cast::<c_void>();
@@ -30,9 +30,9 @@ pub(crate) fn on_grad(tensor: &Tensor, callback: Callback) -> Result<u32> {
     Ok(id)
 }
 
-/// Removes the callback with this number.
+/// Removes the callback with this ID.
 pub(crate) fn remove_on_grad(tensor: &Tensor, id: u32) -> Result<()> {
-    // SAFETY: the handle is alive; libtorch checks the number.
+    // SAFETY: the handle is alive; libtorch checks the ID.
     outcome(unsafe { trainer_remove_on_grad(tensor.as_ptr(), id) })
 }
 
@@ -47,7 +47,7 @@ unsafe extern "C" fn call(
 ) -> *mut C_tensor {
     // SAFETY: the caller guarantees both.
     let (callback, gradient) = unsafe { (&*with.cast::<Callback>(), Tensor::from_ptr(gradient)) };
-    // A panic must not unwind through C++, not even that of a destructor.
+    // A panic must not unwind through C++, not even one from a destructor.
     match catch_unwind(AssertUnwindSafe(move || callback(&gradient))) {
         Ok(None) => std::ptr::null_mut(),
         // The shim owns the handle from here on.

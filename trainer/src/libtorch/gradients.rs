@@ -10,7 +10,7 @@ use super::tensors::Parameters;
 use super::{outcome, text_of};
 use crate::error::{Error, Result};
 
-/// Sets the gradients of the parameters to none.
+/// Drops the gradients of the parameters, leaving them undefined.
 pub(crate) fn drop_grads(params: &Parameters) -> Result<()> {
     let handles = &params.tensors.handles;
     // SAFETY: the handles are alive, and `count` is their number.
@@ -56,8 +56,8 @@ pub(crate) fn clip_grad_value(params: &Parameters, max_value: f64) -> Result<()>
     params.call(|list| unsafe { trainer_clip_grad_value(list, max_value) })
 }
 
-/// Sets the gradient of the parameter to a copy of `grad`, which must have its shape and dtype.
-/// Errors contain `name`.
+/// Sets the gradient of the parameter to a copy of `grad`, which must have the parameter's shape
+/// and dtype. Errors contain `name`.
 pub(crate) fn set_grad(name: &str, param: &Tensor, grad: &Tensor) -> Result<()> {
     // SAFETY: the handles are alive; the shim checks that the gradient fits.
     let message = unsafe { trainer_set_grad(param.as_ptr().cast_mut(), grad.as_ptr()) };

@@ -11,10 +11,10 @@ use trainer_sys::{trainer_profiler_enabled, trainer_profiler_start, trainer_prof
 use super::{failure, text_of};
 use crate::error::{Error, Result};
 
-/// Whether a [`KernelTrace`] exists. libtorch has one collector for the whole process.
+/// Whether a [`KernelTrace`] exists. libtorch has only one collector for the whole process.
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);
 
-/// A recording of the operators that this thread calls, and on a GPU of their kernels. Dropping it
+/// A recording of the operators that this thread calls and, on a GPU, of their kernels. Dropping it
 /// discards the recording.
 #[derive(Debug)]
 pub(crate) struct KernelTrace {

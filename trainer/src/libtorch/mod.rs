@@ -62,7 +62,7 @@ unsafe extern "C" {
     fn fflush(stream: *mut c_void) -> c_int;
 }
 
-/// Flushes every output stream of the C library, which libtorch prints to.
+/// Flushes all output streams of the C library, through which libtorch prints.
 pub(crate) fn flush_c_streams() {
     // SAFETY: null stands for all streams; each is locked while it is flushed.
     unsafe { fflush(std::ptr::null_mut()) };
@@ -76,14 +76,14 @@ pub(crate) fn unfit(param: &Tensor) -> Option<String> {
     (!message.is_null()).then(|| text_of(message))
 }
 
-/// Checks that the kernels can still update every parameter, like each optimizer step does.
+/// Checks that the kernels can still update every parameter, as each optimizer step does.
 pub(crate) fn check_params(params: &Parameters) -> Result<()> {
     // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_check_params(list) })
 }
 
-/// Returns a number that is the same for two handles, while both are alive, if and only if they
-/// refer to the same tensor.
+/// Returns a number that identifies the tensor: for two handles that are both alive, the numbers
+/// are equal if and only if the handles refer to the same tensor.
 pub(crate) fn identity(tensor: &Tensor) -> usize {
     // SAFETY: the handle is alive, and the shim only reads.
     unsafe { trainer_identity(tensor.as_ptr()) }.addr()
@@ -98,7 +98,7 @@ pub(crate) fn memory(param: &Tensor) -> Option<Range<usize>> {
     unsafe { trainer_memory(param.as_ptr(), &raw mut begin, &raw mut bytes) }.then(|| begin..begin + bytes)
 }
 
-/// Returns the version of libtorch that the shim was compiled against: `2.13.0`.
+/// Returns the version of libtorch that the shim was compiled against, such as `2.13.0`.
 pub(crate) fn version() -> String {
     // SAFETY: the shim returns a string literal.
     unsafe { CStr::from_ptr(trainer_version()) }.to_string_lossy().into_owned()
@@ -130,13 +130,14 @@ pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
     Ok(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), count) })
 }
 
-/// Returns a tensor on the CPU with a copy of these bytes as its elements. All bytes from files and
-/// other processes become tensors here.
+/// Builds a CPU tensor whose elements are a copy of these bytes. All bytes from files and other
+/// processes are converted to tensors here.
 ///
 /// # Errors
 ///
-/// Returns an error if the number of bytes is not that of the elements, or if a `Bool` is neither 0
-/// nor 1: libtorch counts with these values, and would write past the end of a result.
+/// Returns an error if the number of bytes does not match the shape and dtype, or if the byte of a
+/// `Bool` is neither 0 nor 1: libtorch uses these bytes as counts, and would write past the end of
+/// a result.
 #[expect(clippy::disallowed_methods, reason = "after the checks that it lacks")]
 pub(crate) fn from_bytes(data: &[u8], shape: &[i64], kind: Kind) -> Result<Tensor> {
     let expected = shape
@@ -159,7 +160,7 @@ fn outcome(message: *mut c_char) -> Result<()> {
     if message.is_null() { Ok(()) } else { Err(failure(message)) }
 }
 
-/// Converts a message of the shim to an error of libtorch.
+/// Converts a message of the shim to a libtorch error.
 #[cold]
 fn failure(message: *mut c_char) -> Error {
     TchError::Torch(text_of(message)).into()
@@ -168,8 +169,7 @@ fn failure(message: *mut c_char) -> Error {
 /// Returns the text of a message of the shim, and frees the message.
 #[cold]
 fn text_of(message: *mut c_char) -> String {
-    // SAFETY: the shim allocated this null-terminated string, and it is not used again after it is
-    // freed.
+    // SAFETY: the shim allocated this null-terminated string, which is not used after it is freed.
     unsafe {
         let text = CStr::from_ptr(message).to_string_lossy().into_owned();
         trainer_free(message);

@@ -1,5 +1,5 @@
-//! The modes of libtorch: deterministic algorithms, anomaly detection, the speed of kernels, gradient
-//! recording.
+//! The modes of libtorch: deterministic algorithms, anomaly detection, cuDNN benchmarks, the
+//! precision of matrix products, and gradient recording.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,8 +11,8 @@ use trainer_sys::{ModeFlags, trainer_modes, trainer_record_gradients, trainer_se
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[non_exhaustive]
 pub enum MatmulPrecision {
-    /// The factors are rounded to bf16, with a mantissa of 7 bits, if that is faster; otherwise like
-    /// `High`.
+    /// The factors are rounded to bf16, with a mantissa of 7 bits, if that is faster; otherwise
+    /// like `High`.
     Medium,
     /// The factors are rounded to TF32, with a mantissa of 10 bits, if that is faster.
     High,
@@ -30,12 +30,12 @@ pub(crate) struct ModeRequest {
 }
 
 impl ModeRequest {
-    /// Returns the flags of libtorch with the requested modes on.
+    /// Returns libtorch's flags with the requested modes enabled.
     fn added_to(self, mut flags: ModeFlags) -> ModeFlags {
         if self.deterministic {
             flags.deterministic = true;
             flags.deterministic_warns_only = false;
-            // A benchmark can choose another algorithm in each process.
+            // A benchmark can choose a different algorithm in each process.
             flags.benchmarks_cudnn = false;
         }
         if self.detect_anomaly {
@@ -65,8 +65,8 @@ struct Active {
 
 static ACTIVE: Mutex<Active> = Mutex::new(Active { requests: Vec::new(), next: 0, before: None });
 
-/// Requests modes of libtorch for as long as the value lives. If two requests contradict each other,
-/// the later one decides.
+/// Requests modes of libtorch for as long as the value lives. If two requests contradict each
+/// other, the later one applies.
 pub(crate) struct Modes(Option<u64>);
 
 impl Modes {
@@ -84,7 +84,7 @@ impl Modes {
 }
 
 impl Active {
-    /// Sets the flags of libtorch as the requests need them.
+    /// Sets libtorch's flags to those that the active requests need.
     fn apply(&mut self) {
         // SAFETY: the call only reads flags of libtorch.
         let before = *self.before.get_or_insert_with(|| unsafe { trainer_modes() });

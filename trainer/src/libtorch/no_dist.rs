@@ -138,7 +138,7 @@ impl Group {
     }
 }
 
-/// The store, for a thread other than that of the collectives.
+/// A handle to the store, for a thread other than the one that runs the collectives.
 #[derive(Debug)]
 pub(crate) enum Store {}
 

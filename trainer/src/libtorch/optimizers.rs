@@ -42,8 +42,8 @@ unsafe fn step<S>(
     params.outcome(message, lists.current)
 }
 
-/// Takes a step of SGD. `momentum` contains the momentum buffers, and the step counts on the CPU;
-/// `None` without momentum.
+/// Takes a step of SGD. `momentum` contains the momentum buffers and the step counts, which are on
+/// the CPU; it is `None` without momentum.
 pub(crate) fn sgd(with: &Sgd, params: &Parameters, momentum: Option<[&TensorList; 2]>) -> Result<()> {
     let (buffers, steps) = momentum.map(|[buffers, steps]| (buffers, steps)).unzip();
     let without = Sgd { momentum: 0.0, nesterov: false, dampening: 0.0, ..*with };

@@ -22,8 +22,8 @@ pub(crate) fn random_state(device: Device) -> Result<Tensor> {
 /// # Errors
 ///
 /// Returns an error if this is not a state that [`random_state`] can return for the device. The
-/// state may come from a file, and libtorch itself checks too little: it would read past the end of
-/// its memory.
+/// state may come from a file, and libtorch's own checks are too weak: with an invalid state, it
+/// would read past the end of its memory.
 pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
     let check = if matches!(device, Device::Cuda(_)) { check_cuda } else { check_cpu };
     let copy = checked_copy(state, check).map_err(|why| {
@@ -36,9 +36,9 @@ pub(crate) fn set_random_state(device: Device, state: &Tensor) -> Result<()> {
     outcome(unsafe { trainer_set_random_state(cuda(device), copy.as_ptr()) })
 }
 
-/// Notes whether this thread calls an operator that draws from libtorch's random numbers, on any
-/// device. Other threads may draw at the same time, so the state of a generator does not tell. Only
-/// one watch of a thread runs at a time.
+/// Detects whether this thread calls an operator that draws random numbers from libtorch, on any
+/// device. Other threads may draw at the same time, so comparing the states of a generator would
+/// not suffice. A thread can have only one watch at a time.
 #[derive(Debug)]
 pub(crate) struct DrawWatch {
     handle: u64,
@@ -54,7 +54,7 @@ impl DrawWatch {
         Ok(DrawWatch { handle, not_send: PhantomData })
     }
 
-    /// Ends the watch, and returns whether the thread has drawn.
+    /// Ends the watch, and returns whether the thread has drawn random numbers.
     pub(crate) fn stop(self) -> Result<bool> {
         let handle = self.handle;
         std::mem::forget(self);
@@ -70,13 +70,13 @@ impl Drop for DrawWatch {
 
 fn stop(handle: u64) -> Result<bool> {
     let mut drawn = false;
-    // SAFETY: the handle is one of this thread, which a `DrawWatch` cannot leave, and is removed
-    // once. The shim writes one value, or returns a message.
+    // SAFETY: the handle belongs to this thread, which a `DrawWatch` cannot leave, and is removed
+    // only once. The shim writes one value, or returns a message.
     outcome(unsafe { trainer_draws_stop(handle, &raw mut drawn) })?;
     Ok(drawn)
 }
 
-/// Returns a copy of a state, or why it is not one.
+/// Returns a copy of the state, or the reason why it is invalid.
 fn checked_copy(state: &Tensor, check: fn(&[u8]) -> Result<(), String>) -> Result<Tensor, String> {
     if !state.defined() || state.kind() != Kind::Uint8 {
         return Err("it does not consist of bytes".into());
@@ -96,8 +96,8 @@ pub(super) fn cuda(device: Device) -> i64 {
 
 /// The number of words of the Mersenne Twister on the CPU.
 const WORDS: usize = 624;
-/// The offset of each field in libtorch's `CPUGeneratorImplState`, and its size. A double and three
-/// words of padding are left out: they may have any value, and nothing reads them.
+/// The offset of each field in libtorch's `CPUGeneratorImplState`, and the size of the struct. A
+/// double and three words of padding are left out: they may have any value, and nothing reads them.
 mod offset {
     use super::WORDS;
 
@@ -111,7 +111,7 @@ mod offset {
     pub(super) const END: usize = HAS_FLOAT_NORMAL + 4;
 }
 
-/// Returns why this is not a state of the generator of the CPU.
+/// Returns an error with the reason if this is not a valid state of the CPU generator.
 fn check_cpu(state: &[u8]) -> Result<(), String> {
     if state.len() != offset::END {
         return Err(format!("it has {} bytes, expected {}", state.len(), offset::END));
@@ -122,7 +122,7 @@ fn check_cpu(state: &[u8]) -> Result<(), String> {
         return Err("its generator is not seeded".into());
     }
     // `left - 1` numbers are drawn, from word `next` on, before the words are generated anew. This
-    // happens after the last word, or at once if the generator was just seeded.
+    // happens after the last word, or immediately if the generator was just seeded.
     let left = int(offset::LEFT);
     let next = word(offset::NEXT);
     let is_drawn = (1..=WORDS as u64).contains(&next) && u64::try_from(left) == Ok(WORDS as u64 + 1 - next);
@@ -139,8 +139,8 @@ fn check_cpu(state: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns why this is not a state of the generator of a CUDA device: a seed and an offset, which
-/// is a multiple of 4.
+/// Returns an error with the reason if this is not a valid state of a CUDA generator: a seed and an
+/// offset, which is a multiple of 4.
 fn check_cuda(state: &[u8]) -> Result<(), String> {
     let (&[_, offset], []) = state.as_chunks::<8>() else {
         return Err(format!("it has {} bytes, expected 16", state.len()));

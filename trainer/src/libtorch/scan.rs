@@ -1,4 +1,4 @@
-//! Hashes of tensors, of which only those are read that may have changed.
+//! Hashes of tensors. Only the tensors that may have changed are read.
 
 use std::ffi::{CStr, c_char};
 
@@ -11,14 +11,14 @@ use trainer_sys::{
 use super::{TensorList, outcome};
 use crate::error::Result;
 
-/// The values that a scan reads from each tensor of a list.
+/// The aspect that a scan hashes for each tensor in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aspect {
-    /// Its values.
+    /// The values of the tensor.
     Values,
-    /// Its values, and whether it is a leaf that requires a gradient.
+    /// The values of the tensor, and whether it is a leaf that requires a gradient.
     ValuesAndMark,
-    /// The values of its gradient.
+    /// The values of the tensor's gradient.
     Gradient,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Scan {
     hashes: Vec<u64>,
 }
 
-// SAFETY: only this value refers to the object, which does not belong to a thread.
+// SAFETY: only this value refers to the object, which is not tied to a thread.
 unsafe impl Send for Scan {}
 
 impl Drop for Scan {
@@ -46,23 +46,23 @@ impl Scan {
         Scan { scan: unsafe { trainer_scan_new() }, changed: Vec::new(), hashes: Vec::new() }
     }
 
-    /// Returns the places and hashes of the tensors of a list of which this aspect has another hash
-    /// than in the last scan; 0 is the hash of a tensor that does not exist. A scan that `trusts`
-    /// reads a tensor only if its identity, its version counter or its data pointer have changed,
-    /// which does not notice a change through `tensor.data()`.
+    /// Returns the indices and hashes of the tensors in a list for which the hash of this aspect
+    /// has changed since the last scan. The hash of a tensor that does not exist is 0. If `trusts`
+    /// is set, a tensor is read only if its identity, version counter or data pointer has changed,
+    /// so a change through `tensor.data()` goes unnoticed.
     pub(crate) fn changed(
         &mut self,
         list: &TensorList,
         aspect: Aspect,
         trusts: bool,
     ) -> Result<impl Iterator<Item = (usize, u64)> + '_> {
-        // A list may be shorter than the one before.
+        // A list may be shorter than the previous one.
         let room = self.changed.len().max(list.len());
         self.changed.resize(room, 0);
         self.hashes.resize(room, 0);
         let mut found = 0;
-        // SAFETY: the handles are alive, `count` is their number, and both outputs have room for the
-        // longest list so far.
+        // SAFETY: the handles are alive, `count` is their number, and both outputs have room for
+        // the longest list so far.
         outcome(unsafe {
             trainer_scan(
                 self.scan,
@@ -81,7 +81,7 @@ impl Scan {
     }
 }
 
-/// Returns the hash of bytes.
+/// Returns a hash of these bytes.
 pub(crate) fn hash_of_bytes(bytes: &[u8]) -> u64 {
     // SAFETY: the pointer is valid for this number of bytes.
     unsafe { trainer_scan_bytes(bytes.as_ptr(), bytes.len()) }
@@ -99,10 +99,10 @@ pub(crate) fn hash_of_random_state(device: Device) -> Result<u64> {
     Ok(hash)
 }
 
-/// Returns the instruction set of libtorch's kernels: `AVX2`.
+/// Returns the instruction set of libtorch's kernels, such as `AVX2`.
 pub(crate) fn cpu_capability() -> String {
     let mut text = [0; 64];
-    // SAFETY: the shim writes a text with its end into this number of bytes.
+    // SAFETY: the shim writes a null-terminated text of at most this number of bytes.
     unsafe { trainer_cpu_capability(text.as_mut_ptr().cast::<c_char>(), text.len()) };
     CStr::from_bytes_until_nul(&text)
         .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())

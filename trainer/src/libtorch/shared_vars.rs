@@ -8,9 +8,9 @@ use tch::Tensor;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Var {
-    /// The path in the `VarStore`: `fc1.weight`.
+    /// The path in the `VarStore`, such as `fc1.weight`.
     pub name: String,
-    /// The tensor, which shares its storage with the task's.
+    /// The tensor, which shares its storage with the task's tensor.
     pub tensor: Tensor,
     /// Whether the variable is a parameter, as opposed to a buffer such as the running mean of a
     /// batch norm.

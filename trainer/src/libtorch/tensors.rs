@@ -37,7 +37,7 @@ impl TensorList {
     }
 }
 
-/// Parameters with their names, which error messages contain.
+/// Parameters with their names, for error messages.
 #[derive(Debug, Default)]
 pub(crate) struct Parameters {
     names: Vec<String>,

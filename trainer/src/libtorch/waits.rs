@@ -2,8 +2,8 @@
 
 use trainer_sys::{trainer_waits, trainer_waits_start};
 
-/// Begins to count, for the rest of the process. Returns whether this is possible: libtorch reports
-/// waits to one receiver, which is another one if Python runs in this process.
+/// Starts counting waits, for the rest of the process. Returns whether this is possible: libtorch
+/// reports waits to a single receiver, which belongs to Python if Python runs in this process.
 pub(crate) fn count_waits() -> bool {
     // SAFETY: the call only registers a receiver that is never removed.
     unsafe { trainer_waits_start() }
@@ -17,7 +17,7 @@ pub(crate) fn waits() -> u64 {
     unsafe { trainer_waits() }
 }
 
-/// Reports a wait in the way in which libtorch does, for tests on machines without a GPU.
+/// Reports a wait as libtorch does, for tests on machines without a GPU.
 #[cfg(test)]
 pub(crate) fn imitate_wait() {
     // SAFETY: the call only changes a count.

@@ -24,8 +24,8 @@ pub struct Histogram {
     /// The sum of the squares of the elements.
     pub sum_squares: f64,
     /// The upper edge of each bucket. The first bucket is always empty: its upper edge is the lower
-    /// edge of the first bucket with an element. There are no buckets if none would have an
-    /// element.
+    /// edge of the first nonempty bucket. There are no buckets if every element is beyond the
+    /// outermost edges.
     pub limits: Vec<f64>,
     /// The number of elements in each bucket.
     pub counts: Vec<u64>,
@@ -49,8 +49,8 @@ fn edges() -> &'static [f64] {
 }
 
 impl Histogram {
-    /// Summarizes a tensor on its device, without synchronizing. Returns a vector of the
-    /// statistics, followed by the count of each bucket, or an error if the tensor is empty.
+    /// Summarizes a tensor on its device, without synchronizing. Returns a vector with the
+    /// statistics, followed by the count of each bucket. Returns an error if the tensor is empty.
     pub(super) fn summarize(tensor: &Tensor) -> Result<Tensor> {
         if tensor.numel() == 0 {
             return Err(Error::usage(format!(
@@ -65,8 +65,8 @@ impl Histogram {
         let is_finite = values.f_isfinite()?;
         let all_edges = Tensor::f_from_slice(edges())?.f_to_kind(kind)?.f_to_device(device)?;
         let buckets = i64::try_from(edges().len() + 1).unwrap_or(i64::MAX);
-        // The bucket of an element is the number of edges up to it; elements that are not finite go
-        // to an extra bucket.
+        // The bucket index of an element is the number of edges at or below it. Non-finite elements
+        // go to an extra bucket.
         let index = values.f_bucketize(&all_edges, false, true)?;
         let others = Tensor::f_full_like(&index, buckets)?;
         let index = index.f_where_self(&is_finite, &others)?;
@@ -85,8 +85,9 @@ impl Histogram {
         Ok(Tensor::f_cat(&[Tensor::f_stack(&statistics, 0)?, counts.f_to_kind(kind)?], 0)?)
     }
 
-    /// Reads the summary of a tensor. Returns `None` if none of its elements is finite. Returns an
-    /// error if `summary`, which may come from a checkpoint, has another length.
+    /// Builds the histogram from the output of `summarize`. Returns `None` if the tensor had no
+    /// finite elements. Returns an error if `summary`, which may come from a checkpoint, has the
+    /// wrong length.
     pub(super) fn from_summary(summary: &Tensor) -> Result<Option<Self>> {
         let values = Vec::<f64>::try_from(&summary.f_to_kind(Kind::Double)?.f_to_device(Device::Cpu)?)?;
         let edges = edges();

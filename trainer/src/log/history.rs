@@ -1,5 +1,5 @@
-//! [`Metrics`], [`History`]: the metrics of an entry point over time, and [`Summary`]: what an
-//! entry point returns.
+//! [`Metrics`] and [`History`]: the metrics of an entry point over time. [`Summary`]: the value
+//! that an entry point returns.
 
 use std::fmt;
 use std::ops::Index;
@@ -11,7 +11,7 @@ use crate::error::suggestion;
 use crate::moments::counters::Counters;
 use crate::values::float::readable;
 
-/// Reduced metrics by name, `phase/name`: `train/loss`, `valid/accuracy`.
+/// Reduced metrics, keyed `phase/name`, such as `train/loss` and `valid/accuracy`.
 ///
 /// ```
 /// use trainer::Metrics;
@@ -40,7 +40,7 @@ impl Metrics {
         self.0.is_empty()
     }
 
-    /// Sets a value, replacing the previous one of this name.
+    /// Sets the value of a metric, replacing any previous value.
     pub(crate) fn set(&mut self, name: String, value: f64) {
         match self.0.iter_mut().find(|(own, _)| *own == name) {
             Some((_, own)) => *own = value,
@@ -86,12 +86,12 @@ impl fmt::Display for Metrics {
     }
 }
 
-/// The metrics of a call of `fit`, `validate`, `test` or `predict` over time, as columns. A `fit`
-/// has one row per epoch, and one per validation within an epoch; any other call has at most one.
+/// The metrics of one call to `fit`, `validate`, `test` or `predict` over time, as columns. `fit`
+/// adds one row per epoch and one per validation within an epoch; any other call adds at most one.
 ///
-/// Each row has the counters at which it was measured. To compare runs that differ in batch size,
-/// gradient accumulation or number of processes, use [`samples_seen`](Counters::samples_seen) as
-/// the axis.
+/// Each row includes the counters at the time of its measurement. To compare runs that differ in
+/// batch size, gradient accumulation or number of processes, use
+/// [`samples_seen`](Counters::samples_seen) as the axis.
 ///
 /// ```
 /// # use trainer::Summary;
@@ -133,21 +133,21 @@ impl History {
         self.columns.iter().map(|(name, values)| (name.as_str(), values.as_slice()))
     }
 
-    /// Returns the column of this name, if there is one. It is NaN in the rows for which it has no
-    /// value.
+    /// Returns the column with this name, if there is one. It is NaN in the rows for which it has
+    /// no value.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<&[f64]> {
         self.columns().find(|(own, _)| *own == name).map(|(_, values)| values)
     }
 
-    /// Returns the values of a column with their counters, skipping rows without a value. Empty if
-    /// there is no such column.
+    /// Returns the values of a column with their counters, skipping rows without a value. The
+    /// iterator is empty if there is no such column.
     pub fn points(&self, name: &str) -> impl Iterator<Item = (Counters, f64)> {
         let values = self.column(name).unwrap_or_default();
         self.steps.iter().copied().zip(values.iter().copied()).filter(|(_, value)| !is_absent(*value))
     }
 
-    /// Returns the values of a row with their columns' names, skipping missing ones.
+    /// Returns the column names and values of a row, skipping missing values.
     pub(crate) fn row(&self, row: usize) -> impl Iterator<Item = (&str, f64)> {
         let values = self.columns().map(move |(name, values)| (name, values[row]));
         values.filter(|(_, value)| !is_absent(*value))
@@ -251,17 +251,18 @@ pub struct Summary {
     pub history: History,
     /// The reason why the run stopped early, if a hook requested a stop or `max_time` was reached.
     pub stopped: Option<String>,
-    /// The warnings of hooks ([`Cx::warn`](crate::Cx::warn)) and of the trainer, each once: those
-    /// of this entry point, and those since the previous one, for example of
+    /// The warnings from hooks ([`Cx::warn`](crate::Cx::warn)) and from the trainer, without
+    /// duplicates. They include those since the previous entry point, for example from
     /// [`find_lr`](crate::Trainer::find_lr).
     pub warnings: Vec<String>,
-    /// The files of loggers, and the addresses of servers, from which rows of this run are missing
-    /// because they could not be written. There is a warning for each.
+    /// The log files and server addresses that lack rows of this run because the rows could not be
+    /// written. There is a warning for each.
     pub incomplete_logs: Vec<String>,
 }
 
 impl Summary {
-    /// The summary of an entry point that had finished when a checkpoint was written.
+    /// Builds the summary of an entry point that had already finished when the checkpoint was
+    /// written.
     pub(crate) fn recorded(counters: Counters, metrics: Metrics, stopped: Option<String>) -> Self {
         let mut history = History::default();
         history.record(counters, &metrics);

@@ -25,14 +25,14 @@ pub struct Image {
     pub height: u32,
     /// The number of channels: 1 (gray), 3 (RGB) or 4 (RGBA).
     pub channels: u8,
-    /// The pixels row by row from the top left, each with the values of all its channels.
+    /// The pixels, row by row from the top left, with one byte for each channel of a pixel.
     pub pixels: Vec<u8>,
 }
 
 /// The maximum width and height in pixels.
 const MAX_SIDE: i64 = 16_384;
 
-/// The error for a tensor of a checkpoint that cannot be the pixels of an image.
+/// The error for a checkpoint tensor that cannot be an image.
 const INVALID: &str = "the checkpoint contains an invalid image: resume from another checkpoint";
 
 impl Image {
@@ -44,7 +44,7 @@ impl Image {
     ///
     /// - the width or the height is 0;
     /// - the number of channels is not 1, 3 or 4;
-    /// - the length of `pixels` does not match them.
+    /// - the length of `pixels` is not `width * height * channels`.
     pub fn png(&self) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut encoder = png::Encoder::new(&mut bytes, self.width, self.height);
@@ -85,8 +85,8 @@ impl Image {
 
     /// Converts a tensor of shape `[channels, height, width]` or `[height, width]` to pixels of
     /// shape `[height, width, channels]` on its device, without synchronizing. Floating-point
-    /// values from 0 to 1 become 0 to 255; values beyond are clamped. Returns an error if the
-    /// tensor has another shape or an unsupported dtype.
+    /// values from 0 to 1 become 0 to 255; values outside this range are clamped. Returns an error
+    /// if the tensor has any other shape or an unsupported dtype.
     pub(super) fn convert(tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let image = match tensor.size()[..] {
@@ -125,7 +125,7 @@ impl Image {
         Ok(pixels.f_contiguous()?)
     }
 
-    /// Reads the pixels that [`convert`](Image::convert) returned.
+    /// Builds an image from the pixels that [`convert`](Image::convert) returned.
     pub(super) fn from_pixels(pixels: &Tensor) -> Result<Self> {
         let pixels = pixels.f_to_device(Device::Cpu)?;
         let [height, width, channels] = pixels.size()[..] else {

@@ -1,4 +1,4 @@
-//! Histograms, images and texts: those in records, and those that wait for theirs.
+//! Histograms, images and texts, both in records and waiting for a record.
 
 use serde::{Deserialize, Serialize};
 use tch::{Device, Tensor};
@@ -8,7 +8,7 @@ use super::image::Image;
 use crate::error::Result;
 use crate::phase::Phase;
 
-/// A histogram, image or text of a record.
+/// A histogram, image or text in a record.
 #[derive(Clone, Debug)]
 pub(super) enum Media {
     Histogram(Histogram),
@@ -23,8 +23,8 @@ pub(super) struct Pending {
     /// The name without the phase.
     name: String,
     pub(super) content: Content,
-    /// Whether it was logged in a training batch. It then belongs to the record that is due at the
-    /// end of the batch; if none is due, it is dropped.
+    /// Whether it was logged in a training batch. If so, it belongs to the record due at the end of
+    /// that batch, and is dropped if none is due.
     is_of_batch: bool,
 }
 
@@ -37,9 +37,9 @@ impl Pending {
 /// The content of a [`Pending`] value, on its device.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// The summary of a histogram: [`Histogram::summarize`].
+    /// The output of [`Histogram::summarize`].
     Histogram(Tensor),
-    /// The pixels of an image: [`Image::convert`].
+    /// The output of [`Image::convert`].
     Image(Tensor),
     Text(String),
 }
@@ -56,7 +56,7 @@ impl Content {
     }
 
     /// Returns the tensor, or `None` for a text or a tensor on the CPU, which can be read
-    /// immediately. `leaves_unread` treats the CPU as another device, for tests.
+    /// immediately. If `leaves_unread` is set, the CPU is treated like any other device, for tests.
     pub(super) fn late_tensor(&mut self, leaves_unread: bool) -> Option<&mut Tensor> {
         match self {
             Content::Histogram(tensor) | Content::Image(tensor) => {
@@ -67,11 +67,11 @@ impl Content {
     }
 }
 
-/// The histograms, images and texts that wait for a record.
+/// The histograms, images and texts that are waiting for a record.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pending: Vec<Pending>,
-    /// The names of those that were logged in training batches of this entry point.
+    /// The names logged in training batches of this entry point.
     names: Vec<MediaName>,
 }
 
@@ -81,17 +81,18 @@ struct MediaName {
     name: String,
     /// Whether a record was due at the end of one of these batches.
     is_recorded: bool,
-    /// The number of records of training steps when it was first logged.
+    /// The number of records of training steps so far when the name was first logged.
     since: u64,
 }
 
 impl Waiting {
-    /// Takes what waits for a record of this phase.
+    /// Takes the values that are waiting for a record of this phase.
     pub(super) fn take(&mut self, phase: Phase) -> Vec<Pending> {
         self.pending.extract_if(.., |pending| pending.phase == phase).collect()
     }
 
-    /// Adds a value for the next record of a phase. The last value of a name wins.
+    /// Adds a value for the next record of a phase. A later value replaces an earlier one with the
+    /// same name.
     pub(super) fn add(&mut self, phase: Phase, name: &str, content: Content, is_of_batch: bool) {
         let pending = Pending { phase, name: name.to_owned(), content, is_of_batch };
         match self.pending.iter_mut().find(|known| known.phase == phase && known.name == name) {
@@ -105,8 +106,8 @@ impl Waiting {
         self.pending.retain(|pending| !pending.is_of_batch);
     }
 
-    /// Notes that a value was logged in a training batch: whether a record is due at its end, and
-    /// the number of records of training steps so far.
+    /// Notes that a value was logged in a training batch. `is_recorded` is whether a record is due
+    /// at the end of the batch, and `since` is the number of records of training steps so far.
     pub(super) fn note_name(&mut self, name: &str, is_recorded: bool, since: u64) {
         match self.names.iter_mut().find(|known| known.name == name) {
             Some(known) => known.is_recorded |= is_recorded,
@@ -114,8 +115,8 @@ impl Waiting {
         }
     }
 
-    /// Returns the names that are in no record; given the number of records of training steps, only
-    /// those since which there was one.
+    /// Returns the names that are in no record. If `records`, the number of records of training
+    /// steps so far, is given, omits the names first logged after the last of these records.
     pub(super) fn unrecorded(&self, records: Option<u64>) -> Vec<String> {
         let lost = self
             .names
@@ -128,8 +129,8 @@ impl Waiting {
         self.names.clear();
     }
 
-    /// Returns the state, and adds the tensors by name. Values of a training batch are excluded,
-    /// because they are dropped unless a record is due at the end of the batch.
+    /// Returns the state, and adds its tensors, by name, to `tensors`. Values of a training batch
+    /// are excluded, because they are dropped unless a record is due at the end of the batch.
     pub(super) fn state(&self, tensors: &mut Vec<(String, Tensor)>) -> Vec<MediaState> {
         let mut states = Vec::new();
         for (nth, pending) in self.pending.iter().filter(|pending| !pending.is_of_batch).enumerate() {
@@ -149,7 +150,8 @@ impl Waiting {
         states
     }
 
-    /// Restores what waits for a record. A value whose tensor is missing is skipped.
+    /// Restores the values that are waiting for a record. A value whose tensor is missing is
+    /// skipped.
     pub(super) fn restore(&mut self, states: &[MediaState], tensor: impl Fn(&str) -> Option<Tensor>) {
         self.pending.clear();
         for (nth, MediaState { phase, name, kind }) in states.iter().enumerate() {
@@ -181,10 +183,10 @@ enum MediaKind {
     Text(String),
 }
 
-/// The start of the names of tensors in a checkpoint.
+/// The prefix of the tensor names in a checkpoint.
 pub(super) const PREFIX: &str = "media/";
 
-/// The name of the tensor of a value in a checkpoint.
+/// Returns the name in a checkpoint for the tensor of the value with this index.
 fn key(nth: usize) -> String {
     format!("{PREFIX}{nth}")
 }

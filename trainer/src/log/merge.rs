@@ -10,7 +10,7 @@ use crate::error::{Error, Result, shortened};
 use crate::phase::Phase;
 use crate::values::float::Float;
 
-/// The values to merge: the values of a pass, or the values since the last record.
+/// The values to merge: those of a pass, or those since the last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Joined {
     Pass,
@@ -50,8 +50,8 @@ pub(super) fn terms(meters: &mut [Meter], reader: &Reader, phase: Phase, what: J
     Ok(terms)
 }
 
-/// Exchanges the running reductions of all ranks, and joins them in the order of the ranks. For a
-/// pass, compares their names and reductions.
+/// Exchanges the running reductions of all ranks, and joins them in rank order. For a pass, also
+/// checks that their names and reductions match.
 pub(super) fn join(world: &World, own: &Vec<Term>, phase: Phase, what: Joined) -> Result<Vec<(Term, Sum)>> {
     let all = world.gather_named(own, "the metrics of a pass")?;
     if what == Joined::Pass {
@@ -73,7 +73,7 @@ pub(super) fn join(world: &World, own: &Vec<Term>, phase: Phase, what: Joined) -
 }
 
 impl Meter {
-    /// Sets the running reduction over all ranks.
+    /// Replaces the running reduction with the one over all ranks.
     pub(super) fn set_joined(&mut self, is_main_only: bool, sum: Sum, what: Joined) {
         self.is_main_only = is_main_only;
         if what == Joined::Pass {
@@ -90,8 +90,8 @@ impl Meter {
     }
 }
 
-/// Returns an error if a rank with data has not logged the same names with the same reductions as
-/// the first of them.
+/// Returns an error if the ranks with data have not all logged the same names with the same
+/// reductions.
 fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
     let with_data = (0..).zip(all).filter(|(_, terms)| terms.iter().any(|term| !term.is_main_only));
     let mut of_ranks = with_data.map(|(rank, terms)| (rank, by_name(terms)));
@@ -121,7 +121,7 @@ fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
     Ok(())
 }
 
-/// The reductions of what was logged on all ranks, by name.
+/// The reductions by name, without the metrics of hooks that run on rank 0 only.
 type Reductions<'a> = BTreeMap<&'a str, Reduce>;
 
 fn by_name(terms: &[Term]) -> Reductions<'_> {

@@ -1,4 +1,4 @@
-//! [`Meter`]: the running reductions of the values that are logged under one name.
+//! [`Meter`]: the running reductions of the values logged under one name.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -64,12 +64,12 @@ macro_rules! numbers {
 
 numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 
-/// The reduction of all values logged under one name in a pass to one number.
+/// Determines how all values logged under one name in a pass are reduced to one number.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
-    /// The mean, weighted by the [weights](crate::Task::weight) of the batches, or by those passed
-    /// to [`Cx::log_weighted`](crate::Cx::log_weighted).
+    /// The mean, with the [weights](crate::Task::weight) of the batches or those passed to
+    /// [`Cx::log_weighted`](crate::Cx::log_weighted).
     #[default]
     Mean,
     /// The last value.
@@ -83,8 +83,7 @@ pub enum Reduce {
 }
 
 impl Reduce {
-    /// Reduces the result so far and the next number to one number; without a result, returns the
-    /// number.
+    /// Combines the result so far with the next number. Returns `next` if there is no result yet.
     pub(super) fn join(self, before: Option<f64>, next: f64) -> f64 {
         let Some(before) = before else { return next };
         match self {
@@ -96,7 +95,8 @@ impl Reduce {
         }
     }
 
-    /// Reduces the results of two ranks to one. Of two last values, returns that of the first rank.
+    /// Combines the results of two ranks. For [`Last`](Reduce::Last), prefers the first rank's
+    /// value.
     pub(super) fn join_ranks(self, first: Option<f64>, other: Option<f64>) -> Option<f64> {
         match (first, other) {
             (Some(_), Some(other)) if self != Reduce::Last => Some(self.join(first, other)),
@@ -117,7 +117,7 @@ impl fmt::Display for Reduce {
     }
 }
 
-/// A running reduction of the values of one name.
+/// A running reduction of the values logged under one name.
 #[derive(Debug, Default)]
 pub(crate) struct Sum {
     /// The reduction of the numbers so far; for a mean, their weighted sum.
@@ -133,8 +133,8 @@ impl Sum {
         self.known.is_none() && self.unread.is_none()
     }
 
-    /// Adds the term of a batch with this weight. The caller has multiplied the term of a mean by
-    /// the weight.
+    /// Adds the term of a batch with this weight. For a mean, the caller has already multiplied the
+    /// term by the weight.
     fn add(&mut self, reduce: Reduce, term: &Value, weight: f64) {
         if reduce == Reduce::Mean {
             self.weight += weight;
@@ -163,13 +163,13 @@ impl Sum {
         }
     }
 
-    /// Adds the value of the unread tensors, which are dropped.
+    /// Adds the value that was read from the unread tensor, and drops the tensor.
     pub(super) fn read(&mut self, reduce: Reduce, value: f64) {
         self.unread = None;
         self.known = Some(reduce.join(self.known, value));
     }
 
-    /// Returns the result of what is known; `None` if nothing was added.
+    /// Returns the result of the known values, or `None` if there are none.
     pub(super) fn result(&self, reduce: Reduce) -> Option<f64> {
         let value = self.known?;
         Some(if reduce == Reduce::Mean { value / self.weight } else { value })
@@ -184,14 +184,15 @@ pub(super) struct Meter {
     pub(super) reduce: Reduce,
     /// The reduction over the current pass.
     pub(super) pass: Sum,
-    /// The reduction since the last record. It is separate from `pass`, so that the interval of
-    /// records does not change the last bits of a pass's metric.
+    /// The reduction since the last record. It is separate from `pass`, so that the record interval
+    /// does not affect the last bits of a pass's metric.
     pub(super) window: Sum,
-    /// The value logged last; `None` if nothing was logged in this pass.
+    /// The last logged value; `None` if nothing was logged in this pass.
     pub(super) last: Option<Value>,
     /// Whether it was last logged by a hook that runs on rank 0 only.
     pub(super) is_main_only: bool,
-    /// The index of the hook that logged it last. Not known after a resume until it logs again.
+    /// The index of the hook that logged it last. Unknown after a resume until the hook logs it
+    /// again.
     pub(super) hook: Option<usize>,
 }
 
@@ -267,12 +268,12 @@ pub(super) enum Scalar {
     Late(Reduce, Sum),
 }
 
-/// Reads logged tensors, and counts them. Nothing else in the log synchronizes with a device.
+/// Reads logged tensors, and counts the reads. Nothing else in the log synchronizes with a device.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     /// The number of tensors read.
     pub(super) reads: Cell<u64>,
-    /// Whether tensors on the CPU are left unread too, for tests without another device.
+    /// Whether tensors on the CPU are also left unread, for tests without another device.
     pub(super) leaves_unread: bool,
 }
 
@@ -316,7 +317,7 @@ impl Reader {
         }
     }
 
-    /// Reads the tensors of a reduction that are unread.
+    /// Reads the unread tensor of a reduction, if there is one.
     pub(super) fn read_sum(&self, sum: &mut Sum, reduce: Reduce) -> Result<()> {
         if let Some(tensor) = sum.unread.take() {
             sum.read(reduce, self.read(&tensor)?);
@@ -333,7 +334,7 @@ fn not_a_scalar(tensor: &Tensor) -> Error {
     ))
 }
 
-/// A [`Sum`] in a checkpoint, without its unread tensor, which is saved by its name.
+/// A [`Sum`] in a checkpoint, without its unread tensor, which is saved separately by name.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct SumState {
     known: Option<Float>,
@@ -353,7 +354,7 @@ impl SumState {
         Sum { known: self.known.map(|known| known.0), unread, weight: self.weight.0 }
     }
 
-    /// Adds the unread tensor of the same checkpoint.
+    /// Adds the value of the unread tensor from the same checkpoint.
     fn read(&mut self, reduce: Reduce, unread: Option<&Tensor>) -> Result<()> {
         if let Some(tensor) = unread {
             let value = tensor.f_double_value(&[])?;
@@ -383,7 +384,7 @@ pub(crate) struct MeterState {
 }
 
 impl MeterState {
-    /// The state of a meter. Adds its unread tensors, by name, to `tensors`.
+    /// Returns the state of a meter. Adds its unread tensors, by name, to `tensors`.
     pub(super) fn of(meter: &Meter, reader: &Reader, tensors: &mut Vec<(String, Tensor)>) -> Result<Self> {
         let last = meter.last.as_ref().map(|value| reader.number(value)).transpose()?;
         let state = MeterState {
@@ -399,7 +400,8 @@ impl MeterState {
             tensors.push((state.key(PASS), tensor.shallow_clone()));
         }
         if let Some(tensor) = &meter.window.unread {
-            // A copy, because it may be the tensor of `pass`, and a file stores each storage once.
+            // A copy, because it may share its storage with the tensor of `pass`, and a file stores
+            // each storage only once.
             tensors.push((state.key(WINDOW), tensor.copy()));
         }
         Ok(state)
@@ -410,7 +412,7 @@ impl MeterState {
         self.pass.is_sound() && self.window.is_sound()
     }
 
-    /// Returns the meter with this state, given its unread tensors.
+    /// Rebuilds the meter from this state and its unread tensors.
     pub(super) fn meter(&self, unread: impl Fn(&str) -> Option<Tensor>) -> Meter {
         Meter {
             phase: self.phase,
@@ -424,7 +426,7 @@ impl MeterState {
         }
     }
 
-    /// Adds the unread tensors of the same checkpoint to the running reductions.
+    /// Adds the values of the unread tensors from the same checkpoint to the running reductions.
     ///
     /// # Errors
     ///
@@ -446,7 +448,7 @@ impl MeterState {
         self.phase == other.phase && self.name == other.name
     }
 
-    /// The name of an unread tensor.
+    /// Returns the name of an unread tensor in a checkpoint.
     fn key(&self, of: &str) -> String {
         format!("{of}/{}/{}", self.phase, self.name)
     }

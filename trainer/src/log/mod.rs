@@ -1,4 +1,4 @@
-//! The values that hooks log, on their way to metrics, the history and records.
+//! The flow of logged values from hooks to metrics, the history and records.
 //!
 //! ```text
 //! in a batch       ──▶ Meter ──end of the pass──▶ Closed ──▶ `Cx::metrics`, the history, a record
@@ -7,9 +7,9 @@
 //! histogram, image, text ──▶ Pending ──record is due───────▶ a record
 //! ```
 //!
-//! A tensor on the CPU is read when it is logged. Reading a tensor on another device would
-//! synchronize with the device, so the reduction is computed on the device, and read at the end of
-//! the pass or for a record. A checkpoint saves the unread reduction as a tensor.
+//! A tensor on the CPU is read when it is logged. Reading a tensor on any other device would
+//! synchronize with that device, so the reduction is computed there and read only at the end of the
+//! pass or for a record. A checkpoint saves the unread reduction as a tensor.
 
 mod histogram;
 pub(crate) mod history;
@@ -41,7 +41,7 @@ use meter::{Meter, MeterState, Reader, Scalar};
 /// The name under which the trainer logs the loss itself.
 pub(crate) const LOSS: &str = "loss";
 
-/// A value that is logged in a batch.
+/// A value logged in a batch.
 pub(crate) struct Logged<'a> {
     pub(crate) phase: Phase,
     /// The name without the phase.
@@ -55,14 +55,15 @@ pub(crate) struct Logged<'a> {
     pub(crate) hook: Option<usize>,
 }
 
-/// The result of a meter over a pass, or a value that was logged between batches.
+/// The result of a meter for a pass, or a value logged between batches.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Closed {
     phase: Phase,
     /// The name with its phase.
     name: String,
     value: Float,
-    /// Whether it was set in the current epoch, or in the current entry point without epochs.
+    /// Whether it was set in the current epoch or, if the entry point has no epochs, in the current
+    /// entry point.
     is_current: bool,
     /// Whether no row of the history contains it yet.
     is_new_to_history: bool,
@@ -74,27 +75,29 @@ pub(crate) struct Closed {
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
-    /// The index after the meter that was used last. Most hooks log the same names in the same
-    /// order, so this is usually the index of the next one.
+    /// The index after that of the last meter used. Most hooks log the same names in the same
+    /// order, so this is usually the index of the meter used next.
     next: usize,
     reader: Reader,
     /// The metrics of the current entry point, in the order in which they were first set.
     closed: Vec<Closed>,
     pub(crate) records: Records,
-    /// The error of the first value that could not be logged. `log` returns nothing, so that calls
-    /// need no `?`.
+    /// The error for the first value that could not be logged. It is stored because `log` returns
+    /// nothing, which spares its callers a `?`.
     pub(crate) failed: Option<Error>,
-    /// The names of the metrics that hooks are going to log in validation.
+    /// The names of the metrics that hooks will log in validation.
     pub(crate) expected: Vec<String>,
-    /// Whether smaller or larger values of a metric are better, by the hooks that compare them.
+    /// Whether smaller or larger values of each metric are better, as recorded by the hooks that
+    /// compare them.
     pub(crate) goals: BTreeMap<String, Goal>,
-    /// The indices of the hooks that set metrics without a reduction, by the name with the phase.
+    /// For each metric set without a reduction, by its name with the phase, the index of the hook
+    /// that set it.
     set_by: BTreeMap<String, Option<usize>>,
 }
 
 impl Log {
-    /// Creates a log whose values are recorded in these phases; with `has_windows`, within passes
-    /// too.
+    /// Creates a log whose values are recorded in these phases. With `has_windows`, records are
+    /// also created within training passes.
     pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
         Log { records: Records::new(watched, has_windows), ..Log::default() }
     }
@@ -109,8 +112,8 @@ impl Log {
         self.reader.reads.get()
     }
 
-    /// Records the error of a value that cannot be logged, unless one is already recorded. The
-    /// message shortens `name`.
+    /// Records the error for a value that cannot be logged, unless an error is already recorded. A
+    /// long `name` is shortened in the message.
     #[cold]
     pub(crate) fn cannot_log(&mut self, name: &str, error: &Error) {
         let name = shortened(name);
@@ -138,7 +141,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns the index of a meter, which is created if it does not exist.
+    /// Returns the index of a meter, creating the meter if it does not exist.
     fn index_of(&mut self, phase: Phase, name: &str, reduce: Reduce) -> usize {
         let count = self.meters.len();
         let known = (self.next..count)
@@ -163,7 +166,7 @@ impl Log {
         Ok(())
     }
 
-    /// Ends a pass over the data: reduces what it logged to the metrics of the phase.
+    /// Ends a pass over the data, and reduces the values logged in it to the metrics of the phase.
     pub(crate) fn finish(&mut self, phase: Phase) -> Result<()> {
         for index in 0..self.meters.len() {
             let meter = &mut self.meters[index];
@@ -207,8 +210,8 @@ impl Log {
         current.find(|metric| metric.name == name).map(|metric| metric.value.0)
     }
 
-    /// Returns the name of each value that was logged, with the index of the hook that logged it
-    /// and the result of the last pass. Reads no tensor.
+    /// Returns the name of each logged value, with the index of the hook that logged it and the
+    /// result of the last pass. Reads no tensors.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (String, Option<usize>, Option<f64>)> {
         let of_passes = self.meters.iter().map(|meter| (meter.full_name(), meter.hook));
         let set = self.set_by.iter().map(|(name, hook)| (name.clone(), *hook));
@@ -245,7 +248,7 @@ impl Log {
         });
     }
 
-    /// Discards what an interrupted pass logged.
+    /// Discards the values logged in an interrupted pass.
     pub(crate) fn restart(&mut self, phase: Phase) {
         self.meters.iter_mut().filter(|meter| meter.phase == phase).for_each(Meter::restart);
     }
@@ -274,7 +277,7 @@ impl Log {
     }
 
     /// Notes that a histogram, image or text is logged, and returns whether the next record of the
-    /// phase has it.
+    /// phase will contain it.
     pub(crate) fn keeps_media(&mut self, phase: Phase, name: &str, in_training_batch: bool) -> bool {
         if in_training_batch {
             self.records.note_name(name);
@@ -296,13 +299,13 @@ impl Log {
         }
     }
 
-    /// Drops the media that were logged for a record of this batch, because it took no step.
+    /// Drops the media logged for a record of this batch, because the batch took no optimizer step.
     pub(crate) fn drop_media_of_batch(&mut self) {
         self.records.media.drop_of_batch();
     }
 
-    /// Creates a record of what was logged in a phase since the last one, and starts copying its
-    /// values to the host. Returns `None` if the record would be empty.
+    /// Creates a record of the values logged in a phase since the last record, and starts copying
+    /// them to the host. Returns `None` if the record would be empty.
     pub(crate) fn depart(
         &mut self,
         counters: Counters,
@@ -330,11 +333,11 @@ impl Log {
     ///
     /// - a tensor cannot be read;
     /// - the collective fails;
-    /// - in a pass, a rank has not logged a name that another has, or has logged it with another
-    ///   reduction.
+    /// - for a pass, a rank has not logged a name that another rank has logged, or has logged it
+    ///   with a different reduction.
     ///
-    /// Names logged by hooks on rank 0 only are not compared. A rank that logged nothing else is
-    /// not compared either, because it had no data.
+    /// Names logged by hooks that run on rank 0 only are not compared. Neither is a rank that
+    /// logged nothing else, because it had no data.
     pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
         if world.is_solo() {
             return Ok(());
@@ -386,8 +389,8 @@ impl LogState {
         Ok((LogState { meters, closed: log.closed.clone(), records }, tensors))
     }
 
-    /// Whether a run can have this state: whether weights are finite and at least 0, and counts in
-    /// range.
+    /// Whether a run can have this state: all weights are finite and at least 0, and all counts are
+    /// in range.
     pub(crate) fn is_sound(&self, is_count: impl Fn(u64) -> bool) -> bool {
         self.meters.iter().all(MeterState::is_sound) && self.records.counts().all(is_count)
     }
@@ -399,7 +402,7 @@ impl LogState {
         self.records.restore(&mut log.records, &tensor);
     }
 
-    /// Adds the unread tensors of the same checkpoint to the running reductions.
+    /// Adds the values of the unread tensors from the same checkpoint to the running reductions.
     ///
     /// # Errors
     ///
@@ -413,8 +416,8 @@ impl LogState {
         name.starts_with(media::PREFIX)
     }
 
-    /// Adds the running reductions of another rank to these, for a run that resumes with another
-    /// number of ranks.
+    /// Adds the running reductions of another rank to these, for a run that resumes with a
+    /// different number of ranks.
     pub(crate) fn join(mut self, other: LogState) -> Self {
         for theirs in other.meters {
             match self.meters.iter_mut().find(|own| own.is_of(&theirs)) {
@@ -425,7 +428,8 @@ impl LogState {
         self
     }
 
-    /// Removes what rank 0 then has: the running reductions, and what waits for a record.
+    /// Removes the running reductions and the media that are waiting for a record. After a resume
+    /// with a different number of ranks, only rank 0 has them.
     pub(crate) fn of_another_rank(mut self) -> Self {
         self.meters.clear();
         self.records.forget_media();

@@ -80,8 +80,8 @@ impl Record {
         self.phase
     }
 
-    /// The part of the run over which the values were reduced. A record of training steps and one
-    /// of an epoch can have the same counters and names; they differ in their spans.
+    /// The part of the run over which the values were reduced. A record of training steps and a
+    /// record of an epoch can have the same counters and names; only their spans differ.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -126,7 +126,7 @@ impl Record {
 /// The records of a run.
 #[derive(Default)]
 pub(crate) struct Records {
-    /// The phases with a hook at `after_record`, in the process of any rank.
+    /// The phases with a hook at `after_record` on any rank.
     watched: PhaseSet,
     /// Whether records are created within training passes.
     has_windows: bool,
@@ -160,13 +160,13 @@ impl Records {
         self.has_windows && self.watches(Phase::Train)
     }
 
-    /// Whether a histogram, image or text that is logged now becomes part of a record. Pass whether
-    /// it is logged in a training batch.
+    /// Whether a histogram, image or text that is logged now becomes part of a record.
+    /// `in_training_batch` is whether it is logged in a training batch.
     pub(crate) fn keeps_media(&self, phase: Phase, in_training_batch: bool) -> bool {
         self.watches(phase) && (self.is_due || !in_training_batch)
     }
 
-    /// Gives the next number to this record.
+    /// Assigns the next number to this record.
     pub(crate) fn begin(&mut self, record: &Record) {
         let count = &mut self.counts[record.phase as usize][usize::from(record.span == Span::Pass)];
         *count += 1;
@@ -181,8 +181,8 @@ impl Records {
     }
 
     /// Returns the names of the histograms, images and texts that were only logged in training
-    /// batches without a record. Unless `all` is set, leaves out those since which no record was
-    /// due.
+    /// batches without a record. Unless `all` is set, omits those first logged after the last
+    /// record of training steps.
     pub(crate) fn unrecorded_media(&self, all: bool) -> Vec<String> {
         self.media.unrecorded(if all { None } else { Some(self.of_training_steps()) })
     }

@@ -13,7 +13,8 @@ use crate::libtorch::Event;
 /// A tensor that is being copied to the host.
 #[derive(Debug)]
 struct Transfer {
-    /// The tensor on the host, valid once `copied` has occurred; without `copied`, the original.
+    /// The tensor on the host, valid once the event `copied` has occurred. If `copied` is `None`,
+    /// the original tensor.
     tensor: Tensor,
     /// The event at the end of the copy.
     copied: Option<Event>,
@@ -60,7 +61,7 @@ pub(crate) struct InFlight {
     /// For each device, its scalars and the copy of their values as one vector.
     scalars: Vec<(Vec<Late>, Transfer)>,
     /// The names and contents of the histograms, images and texts, in the order of the record, each
-    /// with its copy if it is on a device.
+    /// with the copy in progress, if there is one.
     media: Vec<(String, Content, Option<Transfer>)>,
 }
 
@@ -106,8 +107,8 @@ impl InFlight {
         Ok(in_flight)
     }
 
-    /// Returns whether no value is being copied, so that [`arrive`](InFlight::arrive) does not
-    /// wait.
+    /// Returns whether no value is being copied, in which case [`arrive`](InFlight::arrive) does
+    /// not wait.
     pub(crate) fn has_arrived(&self) -> bool {
         self.scalars.is_empty() && self.media.iter().all(|(.., transfer)| transfer.is_none())
     }

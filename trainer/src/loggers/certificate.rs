@@ -11,15 +11,15 @@ use crate::training::digest;
 /// Writes the certificate of a run: a chain of hashes
 /// ([BLAKE3](https://github.com/BLAKE3-team/BLAKE3)) over all training batches, with a link at each
 /// checkpoint and at the end of the fit. A verifier who has the program, the data and the
-/// checkpoints can check any stretch with `trainer verify`, which [trains it
-/// again](Trainer::verify).
+/// checkpoints can check any stretch between links with `trainer verify`, which
+/// [trains it again](Trainer::verify).
 ///
 /// Use this when others should be able to check what a run has computed. To compare two runs of
 /// your own, a [tape](crate::Tape) is enough.
 ///
 /// The file is `run.certificate` in the [run folder](crate::TrainerBuilder::run_folder). A link has
-/// a hash of the whole state (weights, optimizers, random numbers, hooks with a state) and of the
-/// loss and the data of each batch up to it, which are read after each batch. See the
+/// a hash of the whole state (weights, optimizers, random numbers, hooks with a state), and a hash
+/// of the losses and the data of all batches up to it, which are read after each batch. See the
 /// [guide](crate::guide::tape#the-certificate) for what it proves, and what it does not.
 ///
 /// ```
@@ -42,7 +42,7 @@ use crate::training::digest;
 pub struct Certificate {
     /// The file, on rank 0.
     file: Option<GrowingFile>,
-    /// The start of the chain of this process, if its fit began here.
+    /// The header of the chain, if this process began the chain.
     pub(crate) header: Option<Header>,
     /// The hash of the last line.
     previous: String,
@@ -86,7 +86,7 @@ impl Certificate {
         Ok(())
     }
 
-    /// Adds a link, unless the last one is here already.
+    /// Adds a link, unless the last link is already at this position.
     fn link<P>(&mut self, cx: &Cx<P>, batches: u64, place: Place, state: String) -> Result<()> {
         if self.last.is_some_and(|(at, last)| at == batches && (last == place || last == Place::End)) {
             return Ok(());
@@ -129,7 +129,8 @@ impl Certificate {
         self.begin(cx, state)
     }
 
-    /// Continues the file of a resumed run, or begins the chain of one that continues another run.
+    /// Continues the file of a resumed run, or begins the chain of a run that continues another
+    /// run.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.continue_after_resume(cx)?;
@@ -137,7 +138,7 @@ impl Certificate {
         if self.previous.is_empty() { self.begin(cx, digest::of(cx.as_run())?) } else { Ok(()) }
     }
 
-    /// Adds the batch.
+    /// Adds the batch to the hash of all batches.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         let loss = match cx.step_loss() {
@@ -165,13 +166,13 @@ impl Certificate {
         self.link(cx, batches, Place::End, state)
     }
 
-    /// Writes the rest, or reports that it is missing.
+    /// Writes the remaining lines, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
         self.file.as_mut().map_or(Ok(()), |file| file.finish(cx))
     }
 }
 
-/// The state is that of the chain and of the file.
+/// Saves the chain and the state of the file.
 #[diagnostic::do_not_recommend]
 impl State for Certificate {
     fn save(&self) -> Result<Saved> {
@@ -180,7 +181,7 @@ impl State for Certificate {
         Ok(saved)
     }
 
-    /// A certificate also has what was rolled back.
+    /// A certificate also covers batches that were rolled back.
     fn rolls_back(&self) -> bool {
         false
     }

@@ -15,14 +15,14 @@ use crate::prelude::*;
 /// 50,0,50,3200,1795305599.125,train,steps,train/loss,0.6931471805599453
 /// ```
 ///
-/// Use this when you want to analyze the numbers in pandas or a spreadsheet. For histograms and
-/// texts too, use [`JsonLines`](super::JsonLines).
+/// Use this when you want to analyze the numbers in pandas or a spreadsheet. To write histograms
+/// and texts too, use [`JsonLines`](super::JsonLines).
 ///
 /// Numbers are written with full precision. NaN and infinities are `NaN`, `inf` and `-inf`. A name
 /// with a comma, a quote or a line break is quoted as in RFC 4180. The time is in seconds since the
 /// Unix epoch. Histograms, images and texts are left out. In Python,
-/// `pandas.read_csv("values.csv").pivot_table("value", "optimizer_steps", "name")` has a column for
-/// each name.
+/// `pandas.read_csv("values.csv").pivot_table("value", "optimizer_steps", "name")` returns a table
+/// with a column for each name.
 ///
 /// A resumed run continues the file without missing or duplicate rows.
 #[doc(alias = "CSVLogger")]
@@ -107,7 +107,7 @@ impl Csv {
         self.file.append(cx, format!("{header}{rows}").as_bytes())
     }
 
-    /// Writes what could not be written yet, or reports that it is missing.
+    /// Writes the rows that could not be written yet, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
     }

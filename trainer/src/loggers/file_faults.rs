@@ -1,4 +1,5 @@
-//! Tests of what a kill or a full disk leaves, in runs that write all kinds of files.
+//! Tests of the files that a kill or a full disk leaves behind, in runs that write all kinds of
+//! files.
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use crate::io::files::{self, TemporaryFolder};
 use crate::prelude::*;
 use crate::{CancelToken, TrainerBuilder};
 
-/// Returns a trainer of a small task that writes into this folder.
+/// Returns the builder of a trainer with a small task that writes into this folder.
 fn builder(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
     tch::set_num_threads(1);
     let vs = nn::VarStore::new(Device::Cpu);
@@ -31,7 +32,7 @@ fn builder(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .resume(Resume::Auto)
 }
 
-/// Returns the data of an epoch of two batches.
+/// Returns the data for an epoch of two batches.
 fn rows() -> InMemory<(Tensor, Tensor)> {
     let inputs = Tensor::arange(8, (Kind::Float, Device::Cpu)).view([4, 2]).sin();
     InMemory::new((inputs, Tensor::from_slice(&[0_i64, 1, 1, 0]))).unwrap().batch_size(2)
@@ -63,7 +64,7 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 
 #[test]
 fn a_run_killed_at_any_operation_on_a_file_leaves_nothing_behind_after_it_is_resumed() {
-    // With a checkpoint that is replaced, and a file of the user in it.
+    // One checkpoint is replaced in each epoch, and contains a file of the user.
     let run = |folder: &Path| {
         let best = folder.join("best");
         let save = {
@@ -92,7 +93,7 @@ fn a_run_killed_at_any_operation_on_a_file_leaves_nothing_behind_after_it_is_res
         let folder = root.path().join(kills.to_string());
         let was_killed = killed_after(kills, || drop(run(&folder)));
         if was_killed {
-            // What was complete before remains so.
+            // Complete checkpoints stay complete.
             for checkpoint in checkpoint_folders(&folder.join("checkpoints")) {
                 checkpoint::verify(&checkpoint).unwrap();
             }
@@ -115,14 +116,15 @@ fn a_run_killed_at_any_operation_on_a_file_leaves_nothing_behind_after_it_is_res
     assert!(kills > 100, "only {kills} operations were counted");
 }
 
-/// The checkpoints in a folder, by their names.
+/// Returns the paths in a folder that are named like checkpoints.
 fn checkpoint_folders(folder: &Path) -> Vec<PathBuf> {
     let mut found = files::entries(folder).unwrap_or_default();
     found.retain(|path| files::name_of(path).starts_with("step-"));
     found
 }
 
-/// Makes the file of [`losses`] unwritable from the second epoch on, if `is_full`.
+/// Returns a hook that, if `is_full` is set, makes the file of [`losses`] unwritable from the
+/// second epoch on.
 fn full(folder: &Path, is_full: bool) -> impl FnMut(&mut Cx<BeforeEpoch>) + use<> {
     let path = folder.join("losses");
     move |cx| {

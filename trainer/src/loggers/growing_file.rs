@@ -18,7 +18,7 @@ const MAX_PENDING: usize = 16 << 20;
 /// are part of the run's checkpoints, so a resumed run continues it exactly: no row is missing or
 /// duplicated.
 ///
-/// Use this when a hook writes a file at several points. For one text for each record,
+/// Use this when a hook writes a file at several points. To write one text for each record,
 /// [`ToFile`](super::ToFile) is enough.
 ///
 /// A logger calls [`begin`](GrowingFile::begin) at `setup` and
@@ -59,10 +59,10 @@ const MAX_PENDING: usize = 16 << 20;
 /// ```
 ///
 /// Rows that an interrupted run wrote after its last checkpoint are not deleted: the resumed run
-/// moves them to `<file>.before-resume-<n>`. So does a run that [rolls
-/// back](crate::Cx::roll_back). A file that no longer begins with the rows that it had at the time
-/// of the checkpoint is an error. Links are not followed: the file itself must be a
-/// regular file, and in the run folder it must not be in a link to another folder.
+/// moves them to `<file>.before-resume-<n>`. A run that [rolls back](crate::Cx::roll_back) does the
+/// same. It is an error if the file no longer begins with the rows that it had at the time of the
+/// checkpoint. Links are not followed: the file itself must be a regular file, and if it is in the
+/// run folder, its path must not go through a link to another folder.
 #[derive(Debug)]
 pub struct GrowingFile {
     place: Place,
@@ -80,14 +80,14 @@ pub struct GrowingFile {
     has_failed: bool,
     /// The error of a sync that failed since the last row.
     failed_sync: RefCell<Option<Error>>,
-    /// Whether writing is disabled, in a smoke test.
+    /// Whether writing is disabled, because the run is a smoke test.
     is_off: bool,
 }
 
 /// The location of the file.
 #[derive(Clone, Debug)]
 enum Place {
-    /// At a path that the program named.
+    /// At a path that the program chose.
     At,
     /// In the run folder, which is not known yet.
     InRunFolder,
@@ -130,7 +130,7 @@ impl GrowingFile {
 
     /// Whether a failed write ends the run. Defaults to `false`: a failed write is a
     /// [warning](crate::Cx::warn), and up to 16 MiB of rows stay in memory and in checkpoints until
-    /// the file can be written again. If there are more, all of them are dropped with another
+    /// the file can be written again. If there are more, all of them are dropped, with another
     /// warning. Rows that are missing from the file when an entry point ends are reported in
     /// [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
     #[must_use]
@@ -139,7 +139,7 @@ impl GrowingFile {
         self
     }
 
-    /// The path of the file; only its name until the run folder is known.
+    /// The path of the file, which is only its name until the run folder is known.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -193,7 +193,7 @@ impl GrowingFile {
             return Ok(());
         }
         if cx.is_resuming() {
-            // The checkpoint has the position.
+            // The position is in the checkpoint, which is not loaded yet.
             return if metadata(&self.path)?.is_some() { self.open_file().map(drop) } else { Ok(()) };
         }
         let (file, length) = self.open_file()?;
@@ -228,8 +228,8 @@ impl GrowingFile {
         self.write_or_warn(cx)
     }
 
-    /// Appends bytes. If the file cannot be written, they are kept, and a later call writes them;
-    /// see [`strict`](GrowingFile::strict).
+    /// Appends bytes. If the file cannot be written, the bytes are kept, and a later call writes
+    /// them; see [`strict`](GrowingFile::strict).
     ///
     /// # Errors
     ///
@@ -242,8 +242,8 @@ impl GrowingFile {
         self.write_or_warn(cx)
     }
 
-    /// Writes what could not be written yet, and waits until the file is on disk; call this at
-    /// `teardown`. If rows are still missing, this is a warning, and the file is in
+    /// Writes the rows that could not be written yet, and waits until the file is on disk; call
+    /// this at `teardown`. If rows are still missing, warns, and adds the file to
     /// [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
     ///
     /// # Errors
@@ -382,14 +382,14 @@ fn crc_of(file: &Output, length: u64) -> Result<u32> {
     Ok(crc)
 }
 
-/// The name of the file with the rows that were written after the checkpoint. TensorBoard reads
-/// every file with `tfevents` in its name, so the name avoids that word.
+/// Returns the name of a file for the rows that were written after the checkpoint. TensorBoard
+/// reads every file with `tfevents` in its name, so this name avoids that word.
 fn before_resume(name: &str, number: u64) -> String {
     format!("{}.before-resume-{number}", name.replace("tfevents", "tf-events"))
 }
 
-/// Removes what is left of moving rows aside if the process was killed meanwhile, in a resume or a
-/// roll-back.
+/// Removes the temporary files that remain if the process was killed while it moved rows aside, in
+/// a resume or a roll-back.
 fn remove_left_unfinished(path: &Path) -> Result<()> {
     let folder = folder_of(path);
     if metadata(folder)?.is_none() {

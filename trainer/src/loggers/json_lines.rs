@@ -14,7 +14,7 @@ use crate::prelude::*;
 /// {"optimizer_steps":50,"epoch":0,"batches_seen":50,"samples_seen":3200,"time":1795305599.125,"phase":"train","span":"steps","train/loss":0.6931471805599453}
 /// ```
 ///
-/// Use this when a program of your own reads the values, also histograms and texts. For numbers
+/// Use this when your own program reads the values, including histograms and texts. For numbers
 /// alone, [`Csv`](super::Csv) is simpler to read.
 ///
 /// Numbers are written with full precision. JSON has neither NaN nor infinities, so these are the
@@ -75,7 +75,8 @@ impl JsonLines {
     }
 }
 
-/// Returns the line of a record without its end: with the counters, the numbers and the texts.
+/// Returns the beginning of a record's line: the counters, the numbers and the texts, without the
+/// closing brace.
 pub(super) fn numbers_and_texts(record: &Record) -> String {
     let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
     let mut line = format!(
@@ -119,7 +120,7 @@ impl JsonLines {
         self.file.append(cx, line.as_bytes())
     }
 
-    /// Writes what could not be written yet, or reports that it is missing.
+    /// Writes the lines that could not be written yet, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
     }

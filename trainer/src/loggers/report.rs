@@ -12,8 +12,10 @@ use crate::prelude::*;
 use crate::training::run_folder::{Ended, describe_end};
 
 /// Writes `report.html` in the [run folder](crate::TrainerBuilder::run_folder) when an entry point
-/// ends, also by an error or a cancellation: curves, metrics, settings, hooks, the profile,
-/// confusion matrices, images, texts, warnings, resumes and the environment of the run.
+/// ends, even with an error or a cancellation.
+///
+/// The report shows curves, metrics, settings, hooks, the profile, confusion matrices, images,
+/// texts, warnings, resumes and the environment of the run.
 ///
 /// Use this when you want to read or send the result of one run as a file.
 ///
@@ -26,19 +28,20 @@ use crate::training::run_folder::{Ended, describe_end};
 /// }
 /// ```
 ///
-/// The file needs no network and no other file. Until the end, the numbers, texts and images of the
-/// records are in `report.jsonl`, in the format of [`JsonLines`](super::JsonLines) with images as
-/// `{"png": …, "width": …, "height": …}` in base64 and without histograms. A resumed run continues
-/// this file, so its report shows one curve. If the process is killed, the command `trainer report`
-/// writes the report from it.
+/// The report needs no network and no other file. During the run, the numbers, texts and images of
+/// the records are written to `report.jsonl`. Its format is that of
+/// [`JsonLines`](super::JsonLines), but without histograms and with images as
+/// `{"png": …, "width": …, "height": …}` in base64. A resumed run continues this file, so its
+/// report shows one curve. If the process is killed, the command `trainer report` writes the report
+/// from this file.
 ///
 /// An existing `report.html` is replaced only if it is a report; otherwise the run ends at `setup`
-/// with an error. The hook runs after all others at `teardown`, in the process of rank 0 only. If
-/// the report cannot be written, this is a [warning](crate::Cx::warn).
+/// with an error. The hook runs after all others at `teardown`, on rank 0 only. If the report
+/// cannot be written, the hook only [warns](crate::Cx::warn).
 #[derive(Debug)]
 pub struct Report {
     records: GrowingFile,
-    /// How the entry point ended, if by an error or a cancellation.
+    /// The error or cancellation that ended the entry point, if any.
     ended: Option<Ended>,
 }
 
@@ -81,7 +84,7 @@ impl Report {
     }
 }
 
-/// Returns an error if a file is not a report, so that it must not be replaced.
+/// Returns an error if a file is not a report, and therefore must not be replaced.
 fn check_is_report(path: &Path) -> Result<()> {
     let (file, length) = open(path, Links::Refuse)?;
     if is_report(&read_start(path, &file, length.min(256))?) {

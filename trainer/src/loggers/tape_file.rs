@@ -7,13 +7,13 @@ use crate::checkpoint::{Saved, State};
 use crate::prelude::*;
 use crate::{Tape, TrainerBuilder};
 
-/// The number of bytes that are written at once.
+/// The number of bytes that are buffered before they are written.
 const BUFFERED: usize = 1 << 16;
 
-/// Writes the [tape](Tape) of a run. [`TrainerBuilder::tape`] adds it, or `TRAINER_TAPE`.
+/// Writes the [tape](Tape) of a run. [`TrainerBuilder::tape`] or the environment variable
+/// `TRAINER_TAPE` adds this hook.
 ///
-/// A resumed run continues the tape without missing or duplicate records, as a
-/// [`GrowingFile`] does.
+/// A resumed run continues the tape without missing or duplicate records, like any [`GrowingFile`].
 #[derive(Debug)]
 pub struct TapeFile {
     /// The file; `None` until the rank is known.
@@ -27,7 +27,7 @@ impl TapeFile {
         TapeFile { file: None, rank: 0 }
     }
 
-    /// Writes what the trainer has recorded.
+    /// Writes the records that the trainer has collected.
     fn flush<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         let records = cx.take_tape();
@@ -75,7 +75,8 @@ impl TapeFile {
         cx.start_tape()
     }
 
-    /// Moves the records since the checkpoint to a separate file, and records what was restored.
+    /// Moves the records written since the checkpoint to a separate file, and records the restored
+    /// state.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         if let Some(file) = &mut self.file {
             file.continue_after_resume(cx)?;
@@ -100,7 +101,7 @@ impl TapeFile {
         cx.record_state(true)
     }
 
-    /// Writes the rest, or reports that it is missing.
+    /// Writes the remaining records, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Teardown>) -> Result<()> {
         cx.end_tape();
         self.flush(cx)?;
@@ -108,7 +109,7 @@ impl TapeFile {
     }
 }
 
-/// The state is that of the file, and the rank that has written it.
+/// Saves the state of the file, and the rank that wrote it.
 #[diagnostic::do_not_recommend]
 impl State for TapeFile {
     fn save(&self) -> Result<Saved> {
@@ -117,14 +118,14 @@ impl State for TapeFile {
         Ok(saved)
     }
 
-    /// The tape records that a run was rolled back, and what it did before.
+    /// The tape records that a run was rolled back, and what it did before that.
     fn rolls_back(&self) -> bool {
         false
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
-        // With another number of ranks, a rank may get the state of another one: it begins a new
-        // tape.
+        // After a resume with a different number of ranks, a rank may get the state of another
+        // rank. It then begins a new tape.
         if saved.get::<u32>("rank")? == self.rank
             && saved.contains("position")
             && let Some(file) = &mut self.file
@@ -137,8 +138,9 @@ impl State for TapeFile {
 
 /// # Tapes
 impl<T: Task> TrainerBuilder<T> {
-    /// Records what each hook, each operation, each named module and the loader change, in a file
-    /// from which `trainer diff` finds where two runs differ: see the [guide](crate::guide::tape).
+    /// Records the changes made by each hook, operation and named module, and by the loader. From
+    /// the tapes of two runs, `trainer diff` finds where the runs differ: see the
+    /// [guide](crate::guide::tape).
     ///
     /// The tape is `run.tape` in the [run folder](Self::run_folder). The environment variable
     /// `TRAINER_TAPE` requests a tape for a program that has none: `steps:100`, `full`,

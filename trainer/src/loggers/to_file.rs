@@ -10,7 +10,7 @@ use crate::prelude::*;
 /// A logger that formats each record with a closure and appends the result to a file. A resumed run
 /// continues the file without missing or duplicate rows.
 ///
-/// Use this when the format of no other logger fits.
+/// Use this when no other logger has the format that you need.
 ///
 /// ```
 /// use std::io::Write;
@@ -89,7 +89,7 @@ impl ToFile {
         self.file.append(cx, &self.out)
     }
 
-    /// Writes what could not be written yet, or reports that it is missing.
+    /// Writes the rows that could not be written yet, or reports them as missing.
     fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         self.file.finish(cx)
     }

@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How the values of several classes are averaged, with the names of torchmetrics' `average`.
+/// How the values of several classes are averaged. The names are those of torchmetrics' `average`.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Average {
-    /// One value, computed from the sums of the counts over all classes.
+    /// One value, computed from the counts summed over all classes.
     Micro,
-    /// The mean of the values of the classes. In a multiclass metric, classes that occur neither in
-    /// the predictions nor in the targets are left out.
+    /// The mean over the classes. In a multiclass metric, classes that occur neither in the
+    /// predictions nor in the targets are left out.
     Macro,
-    /// The mean of the values of the classes, weighted by the number of targets of each.
+    /// The mean over the classes, weighted by the number of targets of each class.
     Weighted,
-    /// One value for each class: `none` in torchmetrics.
+    /// One value for each class. Called `none` in torchmetrics.
     PerClass,
 }
 

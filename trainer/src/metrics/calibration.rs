@@ -22,11 +22,11 @@ pub enum CalibrationNorm {
     Max,
 }
 
-/// The calibration error: the difference between confidence and accuracy in equal-width bins of the
-/// confidence. Corresponds to torchmetrics' `CalibrationError` (Guo et al., *On calibration of
+/// The calibration error: the difference between confidence and accuracy in confidence bins of
+/// equal width. Corresponds to torchmetrics' `CalibrationError` (Guo et al., *On calibration of
 /// modern neural networks*, 2017).
 ///
-/// Use this when the probabilities themselves are used, and not only the most likely class.
+/// Use this when you rely on the probabilities themselves, not only on the most likely class.
 ///
 /// The state has three numbers for each bin, so it does not grow with the data.
 ///
@@ -48,20 +48,20 @@ pub struct CalibrationError {
     states: States,
 }
 
-/// The state: for each bin, and for a confidence of 1, the number of samples, the number of correct
-/// ones (of positives in a binary metric), and the sum of the confidences.
+/// The state: for each bin, and for an extra bin for confidences of 1, the number of samples, the
+/// number of correct samples (in a binary metric: of positives), and the sum of the confidences.
 const BINS: &str = "bins";
 
 impl CalibrationError {
-    /// Creates the metric for targets 0 and 1, where the confidence is the score and the accuracy
-    /// is the fraction of positives. Corresponds to torchmetrics' `BinaryCalibrationError`.
+    /// Creates the metric for targets 0 and 1. The confidence is the score, and the accuracy is the
+    /// fraction of positives. Corresponds to torchmetrics' `BinaryCalibrationError`.
     #[must_use]
     pub fn binary() -> Self {
         Self::of(Kinds::Binary)
     }
 
-    /// Creates the metric for targets from 0 to `classes - 1`, where the confidence is the largest
-    /// score. Predictions are scores of shape `[n, classes, …]`. Corresponds to torchmetrics'
+    /// Creates the metric for targets from 0 to `classes - 1`. Predictions are scores of shape
+    /// `[n, classes, …]`, and the confidence is the largest score. Corresponds to torchmetrics'
     /// `MulticlassCalibrationError`.
     #[must_use]
     pub fn multiclass(classes: usize) -> Self {

@@ -12,8 +12,8 @@ use super::state::{StateReduction, States};
 use super::{Metric, scalar};
 use crate::error::Result;
 
-/// The name of the state of a multiclass metric: the number of times that each pair of target and
-/// prediction occurred. Binary and multilabel metrics have the state of `counts`.
+/// The name of the state of a multiclass metric, which counts how often each pair of target and
+/// prediction occurred. Binary and multilabel metrics use the state of `counts` instead.
 const PAIRS: &str = "pairs";
 
 /// A confusion matrix for any kind of targets, with its settings.
@@ -58,8 +58,8 @@ impl Confusion {
         Ok(())
     }
 
-    /// Reads the matrices: a single one, or a 2 × 2 matrix for each label. Returns `None` if there
-    /// is no data.
+    /// Reads the matrices: a single matrix, or a 2 × 2 matrix for each label. Returns `None` if
+    /// there is no data.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Matrix>>> {
         if !self.classes.is_multiclass() {
             let counts = counts::read(&self.classes, name, &self.states)?;
@@ -143,12 +143,13 @@ pub enum Normalize {
 /// Use this when you want to see which classes are confused.
 ///
 /// The value has shape `[classes, classes]`, with a row for each target and a column for each
-/// prediction; `[2, 2]` for binary targets, `[labels, 2, 2]` for multilabel targets.
+/// prediction. The shape is `[2, 2]` for binary targets, and `[labels, 2, 2]` for multilabel
+/// targets.
 ///
-/// A trainer logs an image of the counts, `valid/confusion_matrix`, if a hook receives records,
-/// except for several labels; and each element, such as `valid/confusion_matrix/0/1`, if
-/// [`per_class`](Metric::per_class) was called. In the image, the rows are the targets, the columns
-/// the predictions, and a cell is the darker, the greater its share of the row.
+/// If a hook receives records, a trainer logs an image of the counts as `valid/confusion_matrix`,
+/// except for multilabel targets. If [`per_class`](Metric::per_class) is set, a trainer logs each
+/// element, such as `valid/confusion_matrix/0/1`. In the image, the rows are the targets and the
+/// columns are the predictions. The greater a cell's share of its row, the darker the cell.
 /// [`MetricHook::value`](super::MetricHook::value) returns the matrix.
 ///
 /// ```
@@ -158,7 +159,7 @@ pub enum Normalize {
 /// let mut matrix = ConfusionMatrix::multiclass(3);
 /// matrix.update(&Tensor::from_slice(&[0i64, 2, 1]), &Tensor::from_slice(&[0i64, 2, 2]))?;
 /// let matrix = matrix.compute()?;
-/// assert_eq!(matrix.double_value(&[2, 1]), 1.0); // once, class 1 was predicted for class 2
+/// assert_eq!(matrix.double_value(&[2, 1]), 1.0); // class 2 was once predicted as class 1
 /// # Ok::<(), trainer::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -189,7 +190,7 @@ impl ConfusionMatrix {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multilabel(labels)), normalize: Normalize::No }
     }
 
-    /// Sets the normalization; 0 divided by 0 is 0. Defaults to [`Normalize::No`].
+    /// Sets the normalization, in which 0 divided by 0 is 0. Defaults to [`Normalize::No`].
     #[must_use]
     pub fn normalize(mut self, by: Normalize) -> Self {
         self.normalize = by;
@@ -239,21 +240,22 @@ confusion_metric!(
     picture
 );
 
-/// The weight that [`CohenKappa`] gives to a confusion of two classes.
+/// How [`CohenKappa`] weights a confusion of two classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KappaWeights {
     /// All confusions have the same weight.
     None,
-    /// The absolute difference between the indices of the classes.
+    /// The weight is the absolute difference between the indices of the classes.
     Linear,
-    /// The square of the difference between the indices of the classes.
+    /// The weight is the square of the difference between the indices of the classes.
     Quadratic,
 }
 
 /// Cohen's kappa: the agreement of predictions and targets beyond chance. Corresponds to
-/// torchmetrics' `CohenKappa`. The value is NaN if all predictions and targets belong to one class.
+/// torchmetrics' `CohenKappa`. The value is NaN if all predictions and targets belong to the same
+/// class.
 ///
-/// Use this when you want the agreement beyond chance, as between two annotators.
+/// Use this when agreement by chance should not count, as when comparing two annotators.
 ///
 /// ```
 /// use trainer::metrics::{Metric, CohenKappa};
@@ -317,9 +319,10 @@ impl CohenKappa {
 confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&matrices[0])));
 
 /// The Matthews correlation coefficient. Corresponds to torchmetrics' `MatthewsCorrCoef`, including
-/// its results for matrices in which a row or a column is 0.
+/// its results for matrices in which a row or a column is all zeros.
 ///
-/// Use this when you want one number for a whole confusion matrix, also if the classes are unequal.
+/// Use this when you want one number for a whole confusion matrix, even if the classes are
+/// imbalanced.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Matthews};
@@ -352,7 +355,7 @@ impl Matthews {
     }
 
     /// Creates the metric for multilabel targets of 0 or 1, with shape `[n, labels, …]`.
-    /// Corresponds to torchmetrics' `MultilabelMatthewsCorrCoef`, which adds the matrices of all
+    /// Corresponds to torchmetrics' `MultilabelMatthewsCorrCoef`, which sums the matrices of all
     /// labels.
     #[must_use]
     pub fn multilabel(labels: usize) -> Self {

@@ -1,4 +1,4 @@
-//! The correlation of predictions and targets: Pearson, Spearman.
+//! The correlation between predictions and targets: Pearson and Spearman.
 
 use std::ops::Range;
 
@@ -11,8 +11,9 @@ use super::state::{StateReduction, States};
 use super::{Metric, check_pair, exact, scalar};
 use crate::error::Result;
 
-/// Checks a batch of shape `[n]` or `[n, outputs]`. The outputs are the last dimension of `state`.
-/// Returns the batch as `[n, outputs]`, or `None` if it is empty.
+/// Checks a batch of shape `[n]` or `[n, outputs]`. The number of outputs must equal the last
+/// dimension of `state`, if the state has a value. Returns the batch as `[n, outputs]`, or `None`
+/// if it is empty.
 fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) -> Result<Option<[Tensor; 2]>> {
     check_pair(metric, pred, target)?;
     if !(1..=2).contains(&pred.dim()) {
@@ -29,7 +30,7 @@ fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) ->
 /// Pearson's correlation coefficient. Corresponds to torchmetrics' `PearsonCorrCoef`.
 ///
 /// Use this when predictions and targets should be related linearly, on any scale. If only their
-/// order counts, use [`Spearman`].
+/// order matters, use [`Spearman`].
 ///
 /// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. The
 /// value is NaN if predictions or targets are constant. The state has ten numbers for each batch
@@ -169,10 +170,10 @@ impl Metric for Pearson {
 
 /// Spearman's rank correlation coefficient. Corresponds to torchmetrics' `SpearmanCorrCoef`.
 ///
-/// Use this when only the order of the predictions counts.
+/// Use this when only the order of the predictions matters.
 ///
 /// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All
-/// predictions and targets are kept, unless [`thresholds`](Spearman::thresholds) bounds the state.
+/// predictions and targets are kept, unless [`thresholds`](Spearman::thresholds) is set.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Spearman};
@@ -203,9 +204,9 @@ impl Spearman {
         Spearman { thresholds: None, states: States::new(states) }
     }
 
-    /// Assigns predictions and targets to `n` bins of equal width in this range, so that the state
-    /// has `n × n` integers. Values outside of the range are clamped to it, and NaN counts as 0.
-    /// Supports only a single output.
+    /// Assigns predictions and targets to `n` bins of equal width in this range. The state then
+    /// consists of `n × n` integers. Values outside the range are clamped to it, and NaN counts as
+    /// 0. Supports only a single output.
     #[must_use]
     pub fn thresholds(mut self, n: usize, range: Range<f64>) -> Self {
         self.thresholds = Some((n, range));
@@ -223,7 +224,7 @@ impl Spearman {
     }
 }
 
-/// Returns the rank that the values of each bin share.
+/// Returns, for each bin, the rank that all of its values share.
 fn mid_ranks(counts: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut before = 0.0;
     counts
@@ -234,8 +235,8 @@ fn mid_ranks(counts: impl Iterator<Item = f64>) -> Vec<f64> {
         .collect()
 }
 
-/// Returns the correlation of pairs of ranks, each with its number of occurrences, with the epsilon
-/// of torchmetrics.
+/// Returns the correlation of pairs of ranks, with torchmetrics' epsilon. The third value of a pair
+/// is its number of occurrences.
 fn rank_correlation(pairs: impl Iterator<Item = (f64, f64, f64)> + Clone) -> f64 {
     let all: f64 = pairs.clone().map(|(_, _, count)| count).sum();
     let mean = (all + 1.0) / 2.0;

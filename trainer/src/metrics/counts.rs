@@ -6,8 +6,8 @@ use super::labels::{Classes, LIMITS, LIMITS_STATE, histogram, int};
 use super::state::{StateReduction, States};
 use crate::error::Result;
 
-/// The name of the state: the numbers of true positives, predicted positives, positives and samples
-/// of each class.
+/// The name of the state with the numbers of true positives, predicted positives, positives and
+/// samples of each class.
 const COUNTS: &str = "counts";
 
 /// The counts of one class, or of all classes together.
@@ -78,7 +78,7 @@ fn of_labels(classes: &Classes, pred: &Tensor, target: &Tensor, counts: &Tensor)
     rows.sum_dim_intlist(1i64, false, Kind::Int64).flatten(0, -1)
 }
 
-/// Reads the counts of each class, or `None` if there was no data.
+/// Reads the counts of each class. Returns `None` if there was no data.
 pub(super) fn read(classes: &Classes, name: &str, states: &States) -> Result<Option<Vec<Counts>>> {
     classes.check_limits(name, states)?;
     let counts = states.ints(COUNTS)?;

@@ -13,8 +13,8 @@ use crate::error::Result;
 /// The states without thresholds: all scores and targets.
 const SCORES: &str = "scores";
 const TARGETS: &str = "targets";
-/// The state with thresholds: two histograms for each class, of its negatives and of its positives,
-/// by the number of thresholds that the score reaches.
+/// The state with thresholds: for each class, a histogram of its negatives and one of its
+/// positives. The bin of a sample is the number of thresholds that its score reaches.
 const BINS: &str = "bins";
 
 /// The settings and the state of a curve.
@@ -26,12 +26,12 @@ struct Curve {
     states: States,
 }
 
-/// The data of one class: its ranking, and the number of its positives and negatives.
+/// The data of one class: its ranking, and the numbers of its positives and negatives.
 struct OfClass {
     ranking: Ranking,
     positives: f64,
     negatives: f64,
-    /// Whether all targets are 0, or in a multilabel metric, all targets of this label. Only used
+    /// Whether all targets are 0 (in a multilabel metric: all targets of this label). Only used
     /// without thresholds.
     has_only_zeros: bool,
 }
@@ -98,8 +98,7 @@ impl Curve {
             Kinds::Multiclass(_) => (rows(pred, len), target.flatten(0, -1)),
             Kinds::Multilabel(_) => (rows(pred, len), rows(target, len)),
         };
-        // As in torchmetrics, elements that are left out do not affect whether scores are treated
-        // as logits.
+        // As in torchmetrics, ignored elements do not affect whether scores are treated as logits.
         let pred = match (self.classes.ignored, self.classes.kinds) {
             (None, _) | (_, Kinds::Multilabel(_)) => pred,
             (Some(ignored), Kinds::Binary) => pred.masked_fill(&target.eq(ignored), 0.5),
@@ -134,7 +133,7 @@ impl Curve {
         histogram(&index.where_self(&is_used, &outside), all).reshape([len, 2, width])
     }
 
-    /// Reads the data of each class, or with [`Average::Micro`], of all labels together. Returns
+    /// Reads the data of each class, or, with [`Average::Micro`], of all labels together. Returns
     /// `None` if there is no data.
     fn read(&self, name: &str, average: Average) -> Result<Option<Vec<OfClass>>> {
         self.classes.check_limits(name, &self.states)?;
@@ -267,15 +266,16 @@ macro_rules! curve {
                 $type { curve: Curve::new(Kinds::Multilabel(labels)) }
             }
 
-            /// Sets how the classes are averaged. Defaults to [`Average::Macro`], the mean of the
-            /// classes whose value is defined. [`Average::Micro`] is only for multilabel metrics.
+            /// Sets how the classes are averaged. Defaults to [`Average::Macro`], the mean over the
+            /// classes whose value is defined. Multiclass metrics do not support
+            /// [`Average::Micro`].
             #[must_use]
             pub fn average(mut self, average: Average) -> Self {
                 self.curve.average = average;
                 self
             }
 
-            /// Computes the curve at `n` thresholds, at least 2, evenly spaced from 0 to 1: the
+            /// Computes the curve at `n` thresholds, at least 2, evenly spaced from 0 to 1. The
             /// state then has `2 (n + 1)` integers for each class. By default, all scores are kept
             /// and the value is exact.
             #[must_use]
@@ -326,10 +326,10 @@ macro_rules! curve {
 
 curve! {
     /// The area under the ROC curve. Corresponds to torchmetrics' `AUROC`. A class without
-    /// positives or without negatives has the area 0.
+    /// positives or without negatives has an area of 0.
     ///
-    /// Use this when the scores rank samples, or the threshold is chosen later. If positives are
-    /// rare, use [`AveragePrecision`].
+    /// Use this when the scores rank samples, or when the threshold is chosen later. If positives
+    /// are rare, use [`AveragePrecision`].
     ///
     /// Scores are probabilities or [logits](Auroc::logits).
     ///
@@ -349,12 +349,13 @@ curve! {
 
 curve! {
     /// The average precision, which summarizes the precision-recall curve. Corresponds to
-    /// torchmetrics' `AveragePrecision`. In a multiclass metric, a class without positives has no
-    /// value and is left out of the mean, unless all targets are 0. In a binary or multilabel
-    /// metric, and with [`thresholds`](AveragePrecision::thresholds), its value is 0.
+    /// torchmetrics' `AveragePrecision`. In a binary or multilabel metric, and with
+    /// [`thresholds`](AveragePrecision::thresholds), a class without positives has the value 0. In
+    /// a multiclass metric without thresholds, it has no value and is left out of the mean, unless
+    /// all targets are 0, in which case its value is 0.
     ///
-    /// Use this when the scores rank samples, or the threshold is chosen later, and positives are
-    /// rare.
+    /// Use this when positives are rare, and the scores rank samples or the threshold is chosen
+    /// later.
     ///
     /// ```
     /// use trainer::metrics::{Metric, AveragePrecision};

@@ -1,4 +1,4 @@
-//! [`MetricHook`]: a metric in a trainer.
+//! [`MetricHook`]: the hook that measures a metric in a trainer.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::hook::stages;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 
-/// A function that returns the prediction and the target of a batch, or `None` to leave it out.
+/// A function that returns the prediction and the target of a batch, or `None` to skip the batch.
 type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;
 
 /// A function that returns the group of each sample of a batch.
@@ -22,18 +22,18 @@ type Groups = Box<dyn Fn(&Cx<AfterStep>) -> Result<Tensor> + Send>;
 /// A hook that updates a metric after each batch, and logs it at the end of each pass over data.
 /// `.hook(metric)` creates one, and so do the methods of [`Metric`] that return a `MetricHook`.
 ///
-/// By default, the metric is measured in validation and in testing, and logged under its name:
+/// By default, the metric is measured during validation and testing, and logged under its name:
 /// `valid/accuracy`, `test/accuracy`. Checkpoints save its state, even in the middle of a pass. The
 /// predictions and targets come from [`Task::metric_inputs`], which the task must implement unless
-/// [`inputs`](MetricHook::inputs) is set. Batches of [weight](Task::weight) 0 are left out.
+/// [`inputs`](MetricHook::inputs) is set. Batches of [weight](Task::weight) 0 are skipped.
 ///
-/// With [named loaders](crate::data::NamedLoaders), each loader has its own value:
+/// With [named loaders](crate::data::NamedLoaders), each loader has its own value, such as
 /// `valid/clean/accuracy`.
 ///
 /// A metric with several values, such as one for each class, is logged as `valid/accuracy/0`,
-/// `valid/accuracy/1` and so on, a matrix only with `per_class`. A metric that can
-/// [draw itself](Metric::image), such as the confusion matrix, is also logged as an image. A pass
-/// without data logs nothing.
+/// `valid/accuracy/1` and so on. The elements of a matrix are logged only if `per_class` is set. A
+/// metric that can [draw itself](Metric::image), such as the confusion matrix, is also logged as an
+/// image. A pass without data logs nothing.
 ///
 /// ```
 /// use trainer::metrics::{Accuracy, FBeta, Metric};
@@ -87,8 +87,8 @@ impl<M: Metric> MetricHook<M> {
         }
     }
 
-    /// Sets the name under which the metric is logged, and which its errors contain. Defaults to
-    /// the metric's own name.
+    /// Sets the name under which the metric is logged and reported in errors. Defaults to the
+    /// metric's own name.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -112,8 +112,8 @@ impl<M: Metric> MetricHook<M> {
     }
 
     /// Sets the function that returns this metric's predictions and targets, in place of
-    /// [`Task::metric_inputs`]. `B` and `P` are the task's types of batches and predictions. If
-    /// `inputs` returns `None`, the batch is left out.
+    /// [`Task::metric_inputs`]. `B` and `P` are the task's batch and prediction types. If `inputs`
+    /// returns `None`, the batch is skipped.
     ///
     /// ```
     /// use trainer::metrics::{MeanSquaredError, Metric};
@@ -133,29 +133,29 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Sets the function that returns the group of each sample of a batch, for a metric that needs
-    /// groups, such as [`PerGroup`](super::PerGroup): integers of shape `[n]`. `B` is the task's
-    /// batch type.
+    /// Sets the function that returns the group of each sample of a batch, as integers of shape
+    /// `[n]`. Use it for a metric that needs groups, such as [`PerGroup`](super::PerGroup). `B` is
+    /// the task's batch type.
     #[must_use]
     pub fn groups<B: 'static>(mut self, groups: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
         self.groups = Some(Box::new(move |cx| Ok(groups(cx.batch::<B>()?))));
         self
     }
 
-    /// The metric, with its settings and without data.
+    /// The metric, with its settings but without data.
     pub fn metric(&self) -> &M {
         &self.metric
     }
 
-    /// The value at the end of the last pass with data in this phase, on the CPU; `None` before the
-    /// first. For a named loader, see [`value_of`](MetricHook::value_of).
+    /// The value of the last completed pass in this phase that had data, on the CPU. `None` before
+    /// the first such pass. For a named loader, see [`value_of`](MetricHook::value_of).
     #[must_use]
     pub fn value(&self, phase: Phase) -> Option<&Tensor> {
         self.value_of(phase, "")
     }
 
-    /// The value at the end of the last pass with data over this [named
-    /// loader](crate::data::NamedLoaders) in this phase, on the CPU. `None` before the first.
+    /// The value of the last completed pass over this [named loader](crate::data::NamedLoaders) in
+    /// this phase that had data, on the CPU. `None` before the first such pass.
     #[must_use]
     pub fn value_of(&self, phase: Phase, loader: &str) -> Option<&Tensor> {
         self.find(phase, loader).and_then(|pass| self.passes[pass].value.as_ref())
@@ -166,7 +166,7 @@ impl<M: Metric> MetricHook<M> {
         self.passes.iter().position(|pass| pass.phase == phase && pass.loader == loader)
     }
 
-    /// Returns the index in `passes` of this phase and loader, which are added if necessary.
+    /// Returns the index in `passes` of this phase and loader, adding them if necessary.
     fn find_or_add(&mut self, phase: Phase, loader: &str) -> usize {
         self.find(phase, loader).unwrap_or_else(|| {
             let states = self.metric.states().blank();
@@ -196,8 +196,8 @@ impl<M: Metric> MetricHook<M> {
         self.with_name(self.metric.error(text))
     }
 
-    /// Replaces the name in an error of the metric, or of a metric that it wraps, by the name under
-    /// which it is logged, if that was changed.
+    /// Replaces the name in an error of the metric, or of a metric that it wraps, with the name
+    /// under which the metric is logged, if that is not its own name.
     fn with_name(&self, error: Error) -> Error {
         let Error::Usage(text) = &error else { return error };
         match text.strip_prefix("metric `").and_then(|text| text.split_once("`: ")) {

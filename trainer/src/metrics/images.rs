@@ -1,5 +1,5 @@
-//! Image metrics: Dice, PSNR, SSIM. [`Jaccard`](super::Jaccard), a metric of the confusion matrix,
-//! is in its own file.
+//! Image metrics: Dice, PSNR, SSIM. [`Jaccard`](super::Jaccard), which is computed from the
+//! confusion matrix, is in its own file.
 
 use tch::{Kind, Tensor};
 
@@ -10,13 +10,13 @@ use super::state::{StateReduction, States};
 use super::{Metric, check_pair, is_float, scalar, sum_kind};
 use crate::error::Result;
 
-/// The Dice score of segmentation, `2 |A ∩ B| / (|A| + |B|)`. Corresponds to torchmetrics'
+/// The Dice score of a segmentation, `2 |A ∩ B| / (|A| + |B|)`. Corresponds to torchmetrics'
 /// `segmentation.DiceScore`.
 ///
-/// Use this when you segment images, and each image should count the same. If each pixel should,
-/// use [`Jaccard`](super::Jaccard).
+/// Use this when you segment images and all images should count equally. If all pixels should count
+/// equally, use [`Jaccard`](super::Jaccard).
 ///
-/// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, targets are
+/// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, and targets are
 /// labels of shape `[n, …]`. The value is the mean of the scores of the images. An image without
 /// any of the classes has no score and is left out.
 ///
@@ -76,9 +76,9 @@ impl Dice {
         self
     }
 
-    /// Returns the score of each row of `[rows, 3, classes]` (intersection, predicted, targets), on
-    /// its device: `[rows]`, or `[rows, classes]` for values per class. A score that is not defined
-    /// is NaN.
+    /// Returns the score of each row of `sums`, which has shape `[rows, 3, classes]` (intersection,
+    /// predicted, targets). The result is on the same device and has shape `[rows]`, or
+    /// `[rows, classes]` for values per class. An undefined score is NaN.
     fn scores(&self, sums: &Tensor, average: Average) -> Tensor {
         let [intersection, pred, target] = [0, 1, 2].map(|row| sums.select(1, row));
         let num = intersection * 2.0;
@@ -191,8 +191,8 @@ impl Metric for Dice {
 /// The peak signal-to-noise ratio in decibels. Corresponds to torchmetrics' `PeakSignalNoiseRatio`.
 /// The value is infinite if predictions and targets are equal.
 ///
-/// Use this when you reconstruct images, and the errors of single pixels count. If their structure
-/// counts more, use [`Ssim`].
+/// Use this when you reconstruct images and the errors of individual pixels matter. If the
+/// structure of the images matters more, use [`Ssim`].
 ///
 /// ```
 /// use trainer::metrics::{Metric, Psnr};
@@ -259,8 +259,8 @@ impl Metric for Psnr {
 /// `StructuralSimilarityIndexMeasure` with a Gaussian kernel (Wang et al., *Image quality
 /// assessment: from error visibility to structural similarity*, 2004).
 ///
-/// Use this when you reconstruct images, and their structure counts more than the errors of single
-/// pixels.
+/// Use this when you reconstruct images and their structure matters more than the errors of
+/// individual pixels.
 ///
 /// Predictions and targets have shape `[n, channels, height, width]`. The value is the mean over
 /// the images.
@@ -293,8 +293,8 @@ impl Ssim {
         Ssim { data_range, sigma: 1.5, constants: [0.01, 0.03], states }
     }
 
-    /// Sets the standard deviation of the kernel in pixels, above 0 and below 1000; the kernel is
-    /// about 7 times as wide. Defaults to 1.5, for which it is 11 pixels wide.
+    /// Sets the standard deviation of the kernel in pixels, above 0 and below 1000. The kernel is
+    /// about 7 times as wide. Defaults to 1.5, with which the kernel is 11 pixels wide.
     #[must_use]
     pub fn sigma(mut self, sigma: f64) -> Self {
         self.sigma = sigma;

@@ -13,8 +13,8 @@ use crate::error::Result;
 /// The Jaccard index, or intersection over union: `tp / (tp + fp + fn)`. Corresponds to
 /// torchmetrics' `JaccardIndex`.
 ///
-/// Use this when you segment images, and each pixel should count the same. If each image should,
-/// use [`Dice`](super::Dice).
+/// Use this when you segment images and all pixels should count equally. If all images should count
+/// equally, use [`Dice`](super::Dice).
 ///
 /// For images, predictions are scores of shape `[n, classes, height, width]` and targets have shape
 /// `[n, height, width]`. All pixels have the same weight.

@@ -1,5 +1,5 @@
-//! [`Classes`]: conversion of classification predictions and targets to labels, and their
-//! validation.
+//! [`Classes`]: validation of classification predictions and targets, and their conversion to
+//! labels.
 
 use tch::{Device, Kind, Tensor};
 
@@ -8,9 +8,9 @@ use super::{StateReduction, is_float, is_int, precise};
 use crate::error::{Error, Result};
 use crate::libtorch;
 
-/// The name of the state that is checked when the metric is computed: the largest of the negated
-/// targets, of the targets, of the negated predicted labels and of the predicted labels, and
-/// whether a score is NaN.
+/// The name of the state that is checked when the metric is computed. Its five elements are the
+/// maxima of the negated targets, the targets, the negated predicted labels and the predicted
+/// labels, and whether any score is NaN.
 pub(super) const LIMITS: &str = "limits";
 
 /// The kind of the targets.
@@ -28,15 +28,14 @@ pub(super) enum Kinds {
 #[derive(Clone, Debug)]
 pub(super) struct Classes {
     pub(super) kinds: Kinds,
-    /// In a binary or multilabel metric, a label is predicted if its probability is greater than
-    /// this.
+    /// The probability above which a binary or multilabel metric predicts a label.
     pub(super) threshold: f64,
-    /// A prediction is correct if the target is among the `top_k` largest scores. Only a multiclass
-    /// metric supports more than 1.
+    /// A prediction is correct if the score of the target is among the `top_k` largest scores. Only
+    /// a multiclass metric supports more than 1.
     pub(super) top_k: usize,
-    /// The target that is left out.
+    /// The target that is ignored.
     pub(super) ignored: Option<i64>,
-    /// Whether scores are logits; `None` determines it for each batch.
+    /// Whether scores are logits. If `None`, this is determined for each batch.
     pub(super) logits: Option<bool>,
 }
 
@@ -45,7 +44,7 @@ pub(super) struct Classes {
 pub(super) struct Labels {
     pub(super) pred: Tensor,
     pub(super) target: Tensor,
-    /// Whether an element counts: it is valid and not left out.
+    /// Whether each element counts. Invalid and ignored elements do not.
     pub(super) counts: Tensor,
     /// The value of the state [`LIMITS`].
     pub(super) limits: Tensor,
@@ -76,7 +75,7 @@ impl Classes {
         }
     }
 
-    /// Describes what is wrong with the settings; `None` if they are valid.
+    /// Describes an invalid setting. Returns `None` if all settings are valid.
     pub(super) fn mistake(&self) -> Option<String> {
         let Classes { kinds, threshold, top_k, .. } = *self;
         match kinds {
@@ -154,7 +153,7 @@ impl Classes {
         Err(error(name, &mistake))
     }
 
-    /// Like [`check`](Classes::check), for a metric that needs floating-point scores.
+    /// Does the same as [`check`](Classes::check), for a metric that needs floating-point scores.
     pub(super) fn check_scores(&self, name: &str, pred: &Tensor, target: &Tensor) -> Result<bool> {
         let is_multiclass = self.is_multiclass();
         if is_float(pred) && !(is_multiclass && pred.dim() == target.dim()) {
@@ -169,8 +168,8 @@ impl Classes {
         Err(error(name, &text))
     }
 
-    /// Calls `each` with the predicted and the true class of each sample that counts. Returns
-    /// `None` unless this is a multiclass metric with a `top_k` of 1, and both tensors are
+    /// Calls `each` with the predicted and the true class of each sample that is not ignored.
+    /// Returns `None` unless this is a multiclass metric with a `top_k` of 1, and both tensors are
     /// contiguous in main memory and have suitable shapes and dtypes.
     pub(super) fn on_cpu(
         &self,
@@ -246,8 +245,8 @@ impl Classes {
                 (scores.argmax(1, false).flatten(0, -1), target.flatten(0, -1))
             }
             (Kinds::Multiclass(len), Some(scores)) => {
-                // As in torchmetrics: the target if it is among the k largest, otherwise the
-                // largest.
+                // As in torchmetrics, the label is the target if its score is among the k largest,
+                // and otherwise the class with the largest score.
                 let (_, largest) = rows(scores, len).topk(int(self.top_k), 1, true, true);
                 let target = target.flatten(0, -1);
                 let is_found = largest.eq_tensor(&target.unsqueeze(1)).any_dim(1, false);
@@ -282,7 +281,7 @@ impl Classes {
     }
 
     /// Applies the sigmoid function to logits. If `logits` is `None`, scores are treated as logits
-    /// if any score of the batch is outside of the range from 0 to 1, as in torchmetrics.
+    /// if any score of the batch is outside the range from 0 to 1, as in torchmetrics.
     pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
         let scores = precise(scores);
         match self.logits {
@@ -320,7 +319,7 @@ impl Classes {
     }
 
     pub(super) fn bad_target(&self, name: &str, target: i64) -> Error {
-        // `Dice` has no such setting.
+        // `Dice` has no `ignore_index`.
         let can_ignore = self.ignored.is_none() && name != "dice";
         let ignored = if can_ignore { "; `.ignore_index(…)` leaves out a value" } else { "" };
         error(name, &format!("a target is {target}: expected {}{ignored}", self.expected()))
@@ -347,7 +346,8 @@ pub(super) fn error(name: &str, text: &str) -> Error {
     Error::usage(format!("metric `{name}`: {text}"))
 }
 
-/// Returns the index of the first largest score, or an error if one is NaN.
+/// Returns the index of the largest score (the first if several are equal), or an error if any
+/// score is NaN.
 #[expect(clippy::eq_op, reason = "only NaN differs from itself, for any type of number")]
 fn largest<F: PartialOrd + Copy>(row: impl Iterator<Item = F>) -> Result<i64, ()> {
     let mut best: Option<(i64, F)> = None;
@@ -361,12 +361,12 @@ fn largest<F: PartialOrd + Copy>(row: impl Iterator<Item = F>) -> Result<i64, ()
     best.filter(|_| !has_nan).map(|(index, _)| index).ok_or(())
 }
 
-/// Moves the class dimension last and flattens all others: `[n, len, …]` to `[n·…, len]`.
+/// Moves the class dimension to the end and flattens all others: `[n, len, …]` to `[n·…, len]`.
 pub(super) fn rows(tensor: &Tensor, len: usize) -> Tensor {
     tensor.movedim([1i64], [-1i64]).reshape([-1, int(len)])
 }
 
-/// Returns which targets are not left out.
+/// Returns a mask of the targets that are not ignored.
 pub(super) fn is_used(target: &Tensor, ignored: Option<i64>) -> Tensor {
     match ignored {
         Some(ignored) => target.ne(ignored),
@@ -374,7 +374,7 @@ pub(super) fn is_used(target: &Tensor, ignored: Option<i64>) -> Tensor {
     }
 }
 
-/// Returns the tensor with 0 in place of the elements for which `is_used` is false.
+/// Replaces the elements for which `is_used` is false with 0.
 fn used(tensor: &Tensor, is_used: &Tensor) -> Tensor {
     tensor * is_used.to_kind(Kind::Int64)
 }

@@ -1,20 +1,20 @@
-//! The picture of a confusion matrix.
+//! Drawing a confusion matrix as an image.
 
 use tch::Tensor;
 
 use super::confusion::{Matrix, row_sums};
 use super::labels::int;
 
-/// The greatest number of classes whose cells have numbers; above it, each cell is one pixel.
+/// The largest number of classes for which cells contain numbers. With more, a cell is one pixel.
 const MAX_NUMBERED: usize = 32;
 
-/// The greatest number of digits of a count. If a count has more, the cells have percentages.
+/// The largest number of digits of a count. If a count has more, all cells contain percentages.
 const MAX_DIGITS: usize = 4;
 
-/// The width and height of a pixel of a digit.
+/// The width and height, in pixels of the image, of each pixel of a digit.
 const SCALE: usize = 2;
 
-/// The digits: five rows of three pixels.
+/// The bitmaps of the digits: five rows of three pixels each.
 const DIGITS: [[u8; 5]; 10] = [
     [0b111, 0b101, 0b101, 0b101, 0b111],
     [0b010, 0b110, 0b010, 0b010, 0b111],
@@ -33,12 +33,14 @@ type Color = [u8; 3];
 const HEADER: Color = [228, 228, 228];
 const BLACK: Color = [0, 0, 0];
 const WHITE: Color = [255, 255, 255];
-/// The color of a cell with all samples of its row.
+/// The color of a cell that contains all samples of its row.
 const FULL: Color = [8, 48, 107];
 
-/// Draws a matrix of counts, of shape `[3, height, width]` and dtype `Uint8`: a row for each
-/// target, a column for each prediction, with the classes in the first row and column. A cell is
-/// the darker, the greater its share of the row, and has the count, or the share in percent.
+/// Draws a matrix of counts as an image of shape `[3, height, width]` and dtype `Uint8`, with a row
+/// for each target and a column for each prediction. The greater a cell's share of its row, the
+/// darker the cell. With at most [`MAX_NUMBERED`] classes, the first row and column show the
+/// classes, and each non-zero cell shows its count, or its share in percent if any count has more
+/// than [`MAX_DIGITS`] digits.
 pub(super) fn draw(matrix: &Matrix) -> Tensor {
     let classes = matrix.len();
     let shares: Matrix = (matrix.iter().zip(row_sums(matrix)))
@@ -86,7 +88,8 @@ fn cells(matrix: &Matrix) -> impl Iterator<Item = (usize, usize, f64)> {
     rows.flat_map(|(row, cells)| cells.iter().enumerate().map(move |(column, cell)| (row, column, *cell)))
 }
 
-/// Returns the color of a share. Its square root makes rare confusions visible.
+/// Returns the color for a share. Taking the square root of the share makes rare confusions
+/// visible.
 fn shade(share: f64) -> Color {
     let part = share.clamp(0.0, 1.0).sqrt();
     std::array::from_fn(|channel| {
@@ -113,7 +116,7 @@ impl Canvas {
         }
     }
 
-    /// Writes digits into the middle of a square.
+    /// Writes digits in the center of a square.
     fn write(&mut self, top: usize, left: usize, side: usize, digits: &str, color: Color) {
         let width = 4 * digits.len() - 1;
         let top = top + (side - 5 * SCALE) / 2;
@@ -153,7 +156,7 @@ mod tests {
             assert_eq!(image.size(), [3, side, side], "{classes} classes with {count}");
             assert_eq!(image.kind(), tch::Kind::Uint8);
         }
-        // All samples of a row in one cell, and in none.
+        // One row has all of its samples in one cell, the other row has no samples.
         let matrix = vec![vec![7.0, 0.0], vec![0.0, 0.0]];
         let corner = |row: i64, column: i64| {
             Vec::<u8>::try_from(draw(&matrix).select(1, row * 18).select(1, column * 18)).unwrap()

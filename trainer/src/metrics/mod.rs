@@ -32,25 +32,26 @@
 //! | images | [`Dice`], [`Jaccard`], [`Psnr`], [`Ssim`] |
 //! | wrappers | [`Running`], [`BestSoFar`], [`PerGroup`] |
 //!
-//! Definitions and edge cases are those of torchmetrics 1.9; each metric names the corresponding
-//! class. Averages over classes default to those of the classes for one kind of targets, such as
+//! Definitions and edge cases are those of torchmetrics 1.9; each metric names its counterpart. The
+//! default average over classes is that of the counterpart for a single task, such as
 //! `MulticlassPrecision`, except for [`Accuracy`]. Nothing is read from the device before
 //! [`compute`](Metric::compute).
 //!
 //! Predictions and targets may be integers, `Bool`, or floating-point numbers of half, single or
-//! double precision. A metric that cannot use a dtype returns an error that names it. Differences
-//! and sums are computed in double precision (in single precision on MPS, which has no double
-//! precision), and probabilities at least in single precision, so that the dtype does not change
-//! the value.
+//! double precision. A metric that does not support a dtype returns an error that names the dtype.
+//! Differences and sums are computed in double precision (in single precision on MPS, which has no
+//! double precision), and probabilities at least in single precision, so the value does not depend
+//! on the dtype.
 //!
-//! [`MetricHook`] has the settings of a metric in a trainer: its name, its phases, values per
-//! class. The [guide](crate::guide::metrics) shows them, and how to write a metric.
+//! [`MetricHook`] has the settings of a metric in a trainer: its name, its phases, and whether to
+//! log values per class. The [guide](crate::guide::metrics) shows how to use these settings and how
+//! to write a metric.
 
 /// Defines the setters of a metric whose settings are a `Classes` at `self.$classes`.
 macro_rules! classes_settings {
     ($($classes:ident).+) => {
-        /// Sets the threshold: in a binary or multilabel metric, a label is predicted if its
-        /// probability is greater. Defaults to 0.5.
+        /// Sets the probability above which a binary or multilabel metric predicts a label.
+        /// Defaults to 0.5.
         #[must_use]
         pub fn threshold(mut self, threshold: f64) -> Self {
             self.$($classes).+.threshold = threshold;
@@ -64,10 +65,10 @@ macro_rules! classes_settings {
 
 macro_rules! logits_setting {
     ($($classes:ident).+) => {
-        /// Sets whether scores are logits, which are converted to probabilities where these are
-        /// needed. By default, as in torchmetrics, scores are treated as logits if any score of the
-        /// batch is outside of the range from 0 to 1: set this if all logits of a small batch could
-        /// be in that range.
+        /// Sets whether scores are logits. If the metric needs probabilities, it converts logits to
+        /// probabilities. By default, as in torchmetrics, the scores of a batch are treated as
+        /// logits if any of them is outside the range from 0 to 1. Set this if all logits of a
+        /// small batch could be within that range.
         #[must_use]
         pub fn logits(mut self, logits: bool) -> Self {
             self.$($classes).+.logits = Some(logits);
@@ -78,7 +79,7 @@ macro_rules! logits_setting {
 
 macro_rules! ignore_setting {
     ($($classes:ident).+) => {
-        /// Leaves out elements with this target, such as -100.
+        /// Ignores elements with this target, such as -100.
         #[must_use]
         pub fn ignore_index(mut self, target: i64) -> Self {
             self.$($classes).+.ignored = Some(target);
@@ -125,7 +126,7 @@ pub use state::{StateReduction, States};
 pub use text::{Bleu, CharErrorRate, Perplexity, WordErrorRate};
 pub use wrappers::{BestSoFar, PerGroup, Running};
 
-/// A value that is computed from all predictions and targets of a pass over data.
+/// A value computed from all predictions and targets of a pass over data.
 ///
 /// A metric can be used by itself, or added to a trainer with `.hook(…)`, which converts it to a
 /// [`MetricHook`].
@@ -186,7 +187,7 @@ pub trait Metric: Send + 'static {
     }
 
     /// Adds the predictions and targets of a batch. An empty batch adds nothing. Implementations
-    /// should not read the tensors, which would synchronize with their device.
+    /// should not read values from the tensors, because that would synchronize with the device.
     ///
     /// # Errors
     ///
@@ -196,8 +197,8 @@ pub trait Metric: Send + 'static {
     /// - the shapes, dtypes or devices of the tensors do not match;
     /// - the metric [needs groups](Metric::needs_groups).
     ///
-    /// For data on the CPU, a target that is not a class may be reported here rather than by
-    /// [`compute`](Metric::compute).
+    /// For data on the CPU, this method may report a target that is not a valid class. For data on
+    /// other devices, only [`compute`](Metric::compute) does.
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()>;
 
     /// Whether the metric needs the group of each sample. Defaults to `false`.
@@ -205,9 +206,9 @@ pub trait Metric: Send + 'static {
         false
     }
 
-    /// Adds a batch whose samples belong to groups. [`PerGroup`] implements it, and [`BestSoFar`]
-    /// and [`Running`] pass the batch to the metric that they wrap. The default implementation
-    /// returns an error.
+    /// Adds a batch whose samples belong to groups. [`PerGroup`] implements this method, and
+    /// [`BestSoFar`] and [`Running`] pass the batch to the metric that they wrap. The default
+    /// implementation returns an error.
     ///
     /// # Errors
     ///
@@ -226,13 +227,14 @@ pub trait Metric: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if there was no data or too little, or if the data was invalid, for example
-    /// a target that is not a class.
+    /// Returns an error if there was no data or too little of it, or if the data was invalid, for
+    /// example because a target was not a valid class.
     fn compute(&mut self) -> Result<Tensor>;
 
-    /// Computes a value for each class or output, in addition to the scalar; `None` if the metric
-    /// has no such values, which is the default. With [`per_class`](Metric::per_class), a trainer
-    /// also calls this method without data when an entry point starts, to refuse such a metric.
+    /// Computes a value for each class or output, in addition to the scalar. Defaults to `None`,
+    /// which means that the metric has no such values. If [`per_class`](Metric::per_class) is set,
+    /// a trainer also calls this method without data when an entry point starts, and returns an
+    /// error if the result is `None`.
     ///
     /// # Errors
     ///
@@ -241,8 +243,8 @@ pub trait Metric: Send + 'static {
         Ok(None)
     }
 
-    /// Draws the data as an image, of a shape that [`log_image`](crate::Cx::log_image) takes, which
-    /// a trainer logs under the name of the metric. Defaults to `None`.
+    /// Draws the data as an image, which a trainer logs under the name of the metric. The image
+    /// must have a shape that [`log_image`](crate::Cx::log_image) accepts. Defaults to `None`.
     ///
     /// # Errors
     ///
@@ -257,13 +259,13 @@ pub trait Metric: Send + 'static {
     /// Mutable access to the state.
     fn states_mut(&mut self) -> &mut States;
 
-    /// Merges in the data of `other`, a metric with the same settings that was updated with another
-    /// part of the data.
+    /// Merges in the data of `other`, a metric with the same settings that was updated with a
+    /// different part of the data.
     ///
     /// # Errors
     ///
     /// Returns an error if the two metrics declare different states, or if the shapes of their
-    /// states differ. [`Running`] always returns one.
+    /// states differ. [`Running`] always returns an error.
     fn merge(&mut self, other: &Self) -> Result<()>
     where
         Self: Sized,
@@ -271,12 +273,12 @@ pub trait Metric: Send + 'static {
         self.states_mut().merge(other.states())
     }
 
-    /// Removes all data, except the states that a reset [keeps](States::keep).
+    /// Removes all data, except from states that are [kept](States::keep).
     fn reset(&mut self) {
         self.states_mut().reset();
     }
 
-    /// Converts the metric to a hook that logs it under another name.
+    /// Converts the metric to a hook that logs it under this name.
     fn named(self, name: impl Into<String>) -> MetricHook<Self>
     where
         Self: Sized,
@@ -284,7 +286,7 @@ pub trait Metric: Send + 'static {
         MetricHook::new(self).named(name)
     }
 
-    /// Converts the metric to a hook that also logs a value for each class.
+    /// Converts the metric to a hook that also logs a value for each class if `per_class` is set.
     fn per_class(self, per_class: bool) -> MetricHook<Self>
     where
         Self: Sized,
@@ -300,7 +302,7 @@ pub trait Metric: Send + 'static {
         MetricHook::new(self).only(phases)
     }
 
-    /// Converts the metric to a hook with its own predictions and targets; see
+    /// Converts the metric to a hook that gets its predictions and targets from `inputs`; see
     /// [`MetricHook::inputs`].
     fn inputs<B: 'static, P: 'static>(
         self,
@@ -355,8 +357,8 @@ fn is_int(tensor: &Tensor) -> bool {
     matches!(tensor.kind(), Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int | Kind::Int64 | Kind::Bool)
 }
 
-/// Converts a tensor to the dtype of sums, in which no difference of integers wraps around and no
-/// half-precision number is rounded.
+/// Converts a tensor to the dtype of sums, so that differences of integers cannot wrap around and
+/// half-precision values are not rounded.
 fn exact(tensor: &Tensor) -> Tensor {
     tensor.detach().to_kind(sum_kind(tensor))
 }
@@ -369,7 +371,7 @@ fn precise(scores: &Tensor) -> Tensor {
     }
 }
 
-/// Checks that a prediction and a target are numbers and have the same shape.
+/// Checks that a prediction and a target have supported dtypes and the same shape.
 fn check_pair(metric: &impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
     check_dtypes(&metric.name(), pred, target)?;
     if pred.size() == target.size() {

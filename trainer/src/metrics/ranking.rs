@@ -1,4 +1,4 @@
-//! Computations on the order of scores: areas under curves, and ranks.
+//! Computations based on the order of scores: areas under curves, and ranks.
 
 use super::average::safe_divide;
 
@@ -41,8 +41,8 @@ impl Ranking {
 
     /// Returns the area under the ROC curve, given the numbers of positives and negatives.
     ///
-    /// With `from_zero`, the curve begins at the point (0, 0); otherwise at the largest threshold,
-    /// as torchmetrics does with thresholds.
+    /// If `from_zero` is set, the curve begins at the point (0, 0). Otherwise it begins at the
+    /// largest threshold, as in torchmetrics with thresholds.
     pub(super) fn auroc(&self, [positives, negatives]: [f64; 2], from_zero: bool) -> f64 {
         let counts = self.fps.iter().zip(&self.tps);
         let points = counts.map(|(fp, tp)| (safe_divide(*fp, negatives), safe_divide(*tp, positives)));

@@ -49,7 +49,8 @@ pub(super) use state_of;
 
 /// The mean of the squared errors of all elements. Corresponds to torchmetrics' `MeanSquaredError`.
 ///
-/// Use this when large errors should count more. If there are outliers, use [`MeanAbsoluteError`].
+/// Use this when large errors should count disproportionately. If there are outliers, use
+/// [`MeanAbsoluteError`].
 ///
 /// ```
 /// use trainer::metrics::{Metric, MeanSquaredError};
@@ -79,8 +80,8 @@ impl MeanSquaredError {
         }
     }
 
-    /// Whether to compute the square root of the mean, like torchmetrics' `squared=False`. It is
-    /// logged as `rmse`. Defaults to `false`.
+    /// Whether to compute the square root of the mean, like torchmetrics' `squared=False`. The
+    /// metric is then logged as `rmse`. Defaults to `false`.
     #[must_use]
     pub fn root(mut self, root: bool) -> Self {
         self.is_root = root;
@@ -167,8 +168,8 @@ impl Metric for MeanAbsoluteError {
 /// squared targets, the errors and the squared errors.
 const SUMS: &str = "sums";
 
-/// Checks that a batch has as many outputs as the batches before it: the length of the last
-/// dimension of `state`.
+/// Checks that a batch has as many outputs as the previous batches. Their number of outputs is the
+/// last dimension of `state`.
 pub(super) fn check_outputs(metric: &impl Metric, state: &str, outputs: i64) -> Result<()> {
     let before = metric.states().last_size(state).and_then(|size| size.last().copied());
     match before.filter(|before| *before != outputs) {
@@ -213,7 +214,7 @@ fn read_sums(metric: &impl Metric) -> Result<(f64, Vec<[f64; 4]>)> {
     Ok((count(metric.states())?, of_outputs))
 }
 
-/// Implements [`Metric`] for the mean over the outputs of a value that is computed from [`SUMS`].
+/// Implements [`Metric`] for a value that is computed from [`SUMS`] and averaged over the outputs.
 macro_rules! of_sums {
     ($metric:ident, $name:literal) => {
         impl Metric for $metric {
@@ -243,14 +244,14 @@ fn mean(values: &[f64]) -> Tensor {
     scalar(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The coefficient of determination, R², as the mean over the outputs. Corresponds to torchmetrics'
+/// The coefficient of determination, R², averaged over the outputs. Corresponds to torchmetrics'
 /// `R2Score`.
 ///
-/// Use this when you compare a model with always predicting the mean.
+/// Use this when you compare a model with a baseline that always predicts the mean.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`. As in torchmetrics, R² is 1 if the
-/// sum of squared errors is at most 1e-4, and otherwise 0 if the total sum of squares is at most
-/// 1e-4, as for constant targets.
+/// sum of squared errors is at most 1e-4. Otherwise, it is 0 if the total sum of squares is at most
+/// 1e-4, as with constant targets.
 ///
 /// ```
 /// use trainer::metrics::{Metric, R2Score};
@@ -293,10 +294,10 @@ impl R2Score {
 
 of_sums!(R2Score, "r2");
 
-/// The explained variance, as the mean over the outputs. Corresponds to torchmetrics'
+/// The explained variance, averaged over the outputs. Corresponds to torchmetrics'
 /// `ExplainedVariance`.
 ///
-/// Use this in place of [`R2Score`] when a constant offset of the predictions should not count.
+/// Use this in place of [`R2Score`] when a constant offset of the predictions should not matter.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`.
 ///

@@ -24,8 +24,8 @@ impl Score {
     }
 
     /// Averages the values of the classes as torchmetrics does. `quotient` returns the numerator
-    /// and the denominator. With `by_support`, a class without targets is left out of the mean even
-    /// if it was predicted.
+    /// and the denominator. If `by_support` is set, a class without targets is left out of the mean
+    /// even if it was predicted.
     fn averaged(
         &self,
         classes: &[Counts],
@@ -101,8 +101,8 @@ macro_rules! score {
 
             classes_settings!(score.classes);
 
-            /// Counts a prediction as correct if the target is among the `k` largest scores.
-            /// Defaults to 1; other values are only valid for multiclass metrics.
+            /// Counts a prediction as correct if the score of the target is among the `k` largest
+            /// scores. Defaults to 1; other values are only valid for multiclass metrics.
             #[must_use]
             pub fn top_k(mut self, k: usize) -> Self {
                 self.score.classes.top_k = k;
@@ -160,9 +160,9 @@ score! {
     ///
     /// Use this when the classes are about equally frequent, and all errors count the same.
     ///
-    /// The default average is [`Average::Micro`], as in `Accuracy(task="multiclass")`, so that the
-    /// value is the fraction of all samples. torchmetrics' `MulticlassAccuracy` and
-    /// `MultilabelAccuracy` default to `macro`, which is [`Average::Macro`].
+    /// The default average is [`Average::Micro`], as in `Accuracy(task="multiclass")`, so all
+    /// samples have the same weight. torchmetrics' `MulticlassAccuracy` and `MultilabelAccuracy`
+    /// default to `macro`, which is [`Average::Macro`].
     ///
     /// ```
     /// use trainer::metrics::{Accuracy, Average, Metric};
@@ -228,7 +228,7 @@ score! {
     /// The fraction of the negatives that are predicted as negative: `tn / (tn + fp)`. Corresponds
     /// to torchmetrics' `Specificity`.
     ///
-    /// Use this when it matters how many of the negatives are recognized.
+    /// Use this when it matters how many negatives are recognized.
     ///
     /// ```
     /// use trainer::metrics::{Metric, Specificity};
@@ -246,11 +246,11 @@ score! {
 score! {
     /// The F-beta score, `(1 + β²) tp / ((1 + β²) tp + β² fn + fp)`: the weighted harmonic mean of
     /// precision and recall, in which recall counts β times as much as precision. Corresponds to
-    /// torchmetrics' `FBetaScore`, or with the default β of 1 to `F1Score`. The metric is logged as
-    /// `f1`; for another β, [rename](Metric::named) it.
+    /// torchmetrics' `FBetaScore`, or, with the default β of 1, to `F1Score`. The metric is always
+    /// logged as `f1`, so [rename](Metric::named) it if you set a different β.
     ///
-    /// Use this when you want one number for precision and recall, for example because a class is
-    /// rare.
+    /// Use this when you want a single number for precision and recall, for example because a class
+    /// is rare.
     ///
     /// ```
     /// use trainer::metrics::{Metric, FBeta};

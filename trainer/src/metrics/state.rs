@@ -10,8 +10,8 @@ use tch::{Device, Kind, Tensor};
 use crate::distributed::World;
 use crate::error::{Error, Result};
 
-/// How two values of a state are merged: the values of two batches, of two parts of the data, or of
-/// two ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
+/// How two values of a state are merged if they come from different batches, parts of the data, or
+/// ranks. Corresponds to `dist_reduce_fx` in torchmetrics.
 #[doc(alias = "dist_reduce_fx")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateReduction {
@@ -45,7 +45,7 @@ struct Entry {
 }
 
 /// The state of a metric: named tensors, each with a [reduction](StateReduction). Checkpoints save
-/// it, and [`merge`](States::merge) adds the state of another part of the data.
+/// it, and [`merge`](States::merge) adds the state of a different part of the data.
 ///
 /// ```
 /// use trainer::metrics::{StateReduction, States};
@@ -119,9 +119,9 @@ impl States {
         }
     }
 
-    /// Merges a value into the current value of a state, on the device of `value` and without
-    /// synchronizing with that device. The state may share the storage of `value`: pass a tensor
-    /// that is not changed in place afterwards.
+    /// Merges `value` into the current value of a state. The merge runs on the device of `value`,
+    /// without synchronizing with it. The state may share the storage of `value`, so do not change
+    /// `value` in place afterwards.
     ///
     /// # Panics
     ///
@@ -160,8 +160,8 @@ impl States {
 
     /// Mutable access to a state as integers in main memory, for metrics that count data on the CPU
     /// without tensor operations. A state without a value starts as `len` zeros. Returns `None` if
-    /// the value is on another device, because reading it would synchronize with the device, or if
-    /// it is not a single `Int64` tensor.
+    /// the value is not on the CPU, because reading it would synchronize with its device, or if it
+    /// is not a single `Int64` tensor.
     ///
     /// # Panics
     ///
@@ -194,8 +194,8 @@ impl States {
         entry.unwrap_or_else(|| unknown(name)).tensor()
     }
 
-    /// The shape of the value of a state, or of the last of the tensors to concatenate; `None` if
-    /// it has no value.
+    /// Returns the shape of a state's value, or of the last tensor if the state concatenates
+    /// several. Returns `None` if the state has no value.
     pub(super) fn last_size(&self, name: &str) -> Option<Vec<i64>> {
         let entry = self.entries.iter().find(|entry| entry.name == name);
         match entry.unwrap_or_else(|| unknown(name)).value.as_ref()? {
@@ -204,7 +204,7 @@ impl States {
         }
     }
 
-    /// Replaces the value of a state, instead of merging the two.
+    /// Replaces the value of a state, without merging.
     ///
     /// # Panics
     ///
@@ -213,7 +213,8 @@ impl States {
         self.entry_mut(name).value = Some(Value::Tensors(vec![value]));
     }
 
-    /// Reads a state as integers; empty if it has no value. Synchronizes with its device.
+    /// Reads a state as integers. Returns an empty vector if the state has no value. Synchronizes
+    /// with the state's device.
     ///
     /// # Errors
     ///
@@ -227,8 +228,8 @@ impl States {
         Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Int64).flatten(0, -1))?)
     }
 
-    /// Reads a state as floating-point numbers; empty if it has no value. Synchronizes with its
-    /// device.
+    /// Reads a state as floating-point numbers. Returns an empty vector if the state has no value.
+    /// Synchronizes with the state's device.
     ///
     /// # Errors
     ///
@@ -242,26 +243,26 @@ impl States {
         Ok(Vec::try_from(tensor.to_device(Device::Cpu).to_kind(Kind::Double).flatten(0, -1))?)
     }
 
-    /// Returns whether nothing has been added since the last reset. Ignores the states that a reset
-    /// [keeps](States::keep).
+    /// Returns whether nothing has been added since the last reset. Ignores states that are
+    /// [kept](States::keep).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.iter().all(|entry| entry.is_kept || entry.value.is_none())
             && self.children.iter().all(States::is_empty)
     }
 
-    /// Removes all values, except those of the states that a reset [keeps](States::keep).
+    /// Removes all values, except from states that are [kept](States::keep).
     pub fn reset(&mut self) {
         self.entries.iter_mut().filter(|entry| !entry.is_kept).for_each(|entry| entry.value = None);
         self.children.iter_mut().for_each(States::reset);
     }
 
-    /// Merges in the values of `other`, which come from another part of the data.
+    /// Merges in the values of `other`, which come from a different part of the data.
     ///
     /// # Errors
     ///
-    /// Returns an error if the other states were declared differently, or if the shapes of their
-    /// values differ.
+    /// Returns an error if `other` declares different states, or if the shapes of the values
+    /// differ.
     pub fn merge(&mut self, other: &States) -> Result<()> {
         if self.children.len() != other.children.len() || self.entries.len() != other.entries.len() {
             return Err(other_states());
@@ -294,8 +295,9 @@ impl States {
         Ok(())
     }
 
-    /// Returns the merged states of all ranks, on every rank. Every rank must call this. States
-    /// that a reset [keeps](States::keep), such as the best value so far, are those of rank 0.
+    /// Merges the states of all ranks and returns the result on every rank. Every rank must call
+    /// this. States that are [kept](States::keep), such as the best value so far, are taken from
+    /// rank 0.
     ///
     /// # Errors
     ///
@@ -319,8 +321,8 @@ impl States {
         self.children.iter_mut().for_each(States::drop_kept);
     }
 
-    /// Returns the values by name, for example to save them: `correct`, or `0/correct` for the
-    /// first metric in a wrapper.
+    /// Returns the values by name, so that they can be saved. The name of the state `correct` is
+    /// `correct`, or `0/correct` if it belongs to the first metric in a wrapper.
     #[must_use]
     pub fn tensors(&self) -> BTreeMap<String, Tensor> {
         let own = self.entries.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.tensor()?)));
@@ -380,7 +382,8 @@ impl Entry {
 }
 
 impl Clone for Value {
-    /// Copies the value. The tensors share their storage, which no state changes in place.
+    /// Copies the value. The copy can share the storage of the tensors, because no state changes
+    /// them in place.
     fn clone(&self) -> Self {
         match self {
             Value::Counts(counts) => Value::Counts(counts.clone()),

@@ -16,7 +16,7 @@ use crate::error::Result;
 ///
 /// Use this when you train a language model.
 ///
-/// Predictions are logits of shape `[n, length, vocabulary]`, targets have shape `[n, length]`.
+/// Predictions are logits of shape `[n, length, vocabulary]`, and targets have shape `[n, length]`.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Perplexity};
@@ -48,7 +48,7 @@ impl Perplexity {
         Perplexity { ignored: None, states: States::new(states) }
     }
 
-    /// Leaves out tokens with this target, such as -100.
+    /// Ignores tokens with this target, such as -100.
     #[must_use]
     pub fn ignore_index(mut self, target: i64) -> Self {
         self.ignored = Some(target);
@@ -110,7 +110,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Adds integers to a state, in main memory if its value is there.
+/// Adds integers to a state, without tensor operations if its value is in main memory.
 fn add(states: &mut States, name: &str, numbers: &[i64]) {
     match states.counts_mut(name, numbers.len()) {
         Some(counts) => counts.iter_mut().zip(numbers).for_each(|(count, number)| *count += number),
@@ -143,7 +143,7 @@ macro_rules! error_rate {
                 self
             }
 
-            /// Adds texts.
+            /// Adds predicted and target texts.
             ///
             /// # Errors
             ///
@@ -168,8 +168,8 @@ macro_rules! error_rate {
                 $name.to_owned()
             }
 
-            /// Adds a batch of sequences of tokens, `[n, length]` each. They are compared when the
-            /// metric is computed.
+            /// Adds a batch of token sequences: predictions and targets, each of shape
+            /// `[n, length]`. They are compared when the metric is computed.
             fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
                 tokens::update(self, pred, target)
             }
@@ -223,7 +223,8 @@ error_rate! {
     /// The character error rate: the edit distance in characters, divided by the number of
     /// characters in the targets. Corresponds to torchmetrics' `CharErrorRate`.
     ///
-    /// Use this when you recognize writing, or words are not separated by spaces.
+    /// Use this when you recognize handwritten or printed text, or when words are not separated by
+    /// spaces.
     ///
     /// ```
     /// use trainer::metrics::{CharErrorRate, Metric};
@@ -240,7 +241,7 @@ error_rate! {
 /// The BLEU score of a corpus. Corresponds to torchmetrics' `BLEUScore` (Papineni et al., *BLEU: a
 /// method for automatic evaluation of machine translation*, 2002).
 ///
-/// Use this when you translate, and have reference translations.
+/// Use this when you train a translation model and have reference translations.
 ///
 /// ```
 /// use trainer::metrics::{Bleu, Metric};
@@ -304,8 +305,8 @@ impl Bleu {
     ///
     /// # Errors
     ///
-    /// Returns an error if the numbers of predictions and of lists of references differ, or if such
-    /// a list is empty.
+    /// Returns an error if the numbers of predictions and of reference lists differ, or if a
+    /// reference list is empty.
     pub fn update_texts<S: AsRef<str>>(
         &mut self,
         preds: &[impl AsRef<str>],
@@ -355,8 +356,8 @@ impl Metric for Bleu {
         if self.n == 0 { Err(self.error("`.n_gram(0)`: expected at least 1")) } else { Ok(()) }
     }
 
-    /// Adds a batch of sequences of tokens with one reference each, `[n, length]` each. They are
-    /// compared when the metric is computed.
+    /// Adds a batch of token sequences: predictions and one reference for each, both of shape
+    /// `[n, length]`. They are compared when the metric is computed.
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         self.check()?;
         tokens::update(self, pred, target)

@@ -1,4 +1,4 @@
-//! Sequences of tokens: storing batches of them, and comparing them.
+//! Storage and comparison of token sequences.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -19,7 +19,8 @@ pub(super) const STATES: [(&str, StateReduction); 4] = [
     ("target_lens", StateReduction::Concat),
 ];
 
-/// Adds a batch of sequences, `[n, length]` each, without reading it from the device.
+/// Adds a batch of predicted and target sequences, each of shape `[n, length]`, without reading
+/// them from the device.
 pub(super) fn update(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
     let preds = pred.size();
     let targets = target.size();
@@ -45,7 +46,7 @@ pub(super) fn update(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -
 /// A predicted sequence of tokens and its target.
 pub(super) type Pair = [Vec<i64>; 2];
 
-/// Reads all sequences, without padding.
+/// Reads all sequences and removes their padding.
 pub(super) fn read(states: &States, padding: Option<i64>) -> Result<Vec<Pair>> {
     let preds = rows(states, "preds", "pred_lens", padding)?.into_iter();
     let targets = rows(states, "targets", "target_lens", padding)?;

@@ -20,7 +20,7 @@ fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mu
 
 /// The value of a metric over the last batches. Corresponds to torchmetrics' `Running`.
 ///
-/// Use this when a pass is long, as in training, and you want a recent value.
+/// Use this when a pass is long, such as a training epoch, and you want a recent value.
 ///
 /// ```
 /// use trainer::metrics::{MeanAbsoluteError, Metric, Running};
@@ -113,7 +113,8 @@ impl<M: Metric> Metric for Running<M> {
         with(&mut self.metric, &mut all, Metric::image)
     }
 
-    /// Returns an error: two parts of the data have no order, so there are no last batches.
+    /// Always returns an error: two parts of the data have no order, so their last batches are
+    /// undefined.
     fn merge(&mut self, _: &Self) -> Result<()> {
         Err(self.error(
             "the last batches of two parts of the data cannot be merged, because the parts have no order: \
@@ -124,10 +125,10 @@ impl<M: Metric> Metric for Running<M> {
     state_of!();
 }
 
-/// The best value that a metric has had so far; a reset keeps it. Corresponds to the value `min` or
-/// `max` of torchmetrics' `MinMaxMetric`.
+/// The best value of a metric so far, which a reset keeps. Corresponds to `min` or `max` of
+/// torchmetrics' `MinMaxMetric`.
 ///
-/// Use this when you want the best value of a run beside the last one.
+/// Use this when you want the best value of a run in addition to the last one.
 ///
 /// ```
 /// use trainer::metrics::{BestSoFar, MeanAbsoluteError, Metric};
@@ -153,7 +154,7 @@ const BEST: &str = "best";
 
 impl<M: Metric> BestSoFar<M> {
     /// Creates the metric, which computes the best value of `metric` over all passes and is logged
-    /// as `best_<name>`. The value must be a scalar.
+    /// as `best_<name>`. The value of `metric` must be a scalar.
     #[must_use]
     pub fn new(metric: M, goal: Goal) -> Self {
         let reduction = if goal == Goal::Minimize { StateReduction::Min } else { StateReduction::Max };
@@ -185,8 +186,8 @@ impl<M: Metric> Metric for BestSoFar<M> {
         })
     }
 
-    /// Computes the value of the current pass, and returns the best value so far. NaN is not better
-    /// than any other value.
+    /// Computes the value of the current pass, and returns the best value so far. NaN is never
+    /// better than another value.
     fn compute(&mut self) -> Result<Tensor> {
         let value = with(&mut self.metric, &mut self.states.children_mut()[0], Metric::compute)?;
         if value.numel() != 1 {
@@ -208,12 +209,12 @@ impl<M: Metric> Metric for BestSoFar<M> {
     state_of!();
 }
 
-/// A metric for each group of samples, such as the accuracy for each source of the data.
+/// The value of a metric for each group of samples, such as the accuracy for each data source.
 ///
-/// Use this when a mean over all samples hides that some groups are worse.
+/// Use this when a mean over all samples could hide that the model is worse for some groups.
 ///
-/// All predictions, targets and groups are kept, and split into groups when the metric is computed.
-/// The value of a group without samples is NaN.
+/// All predictions, targets and groups are kept. They are split by group when the metric is
+/// computed. The value of a group without samples is NaN.
 ///
 /// ```
 /// use trainer::metrics::{MeanAbsoluteError, Metric, PerGroup};

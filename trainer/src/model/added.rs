@@ -16,13 +16,13 @@ use crate::libtorch::identity;
 /// Enabled by `#[hook(variables)] impl MyHook { … }`.
 ///
 /// The variables belong to the task from then on: optimizers update them, checkpoints, averages and
-/// [`save_weights`](crate::Trainer::save_weights) have them, and a resume restores them.
-/// [`load_weights`](crate::Trainer::load_weights) accepts a file without any of them, such as that
-/// of the model that the hook extends.
+/// [`save_weights`](crate::Trainer::save_weights) include them, and a resume restores them.
+/// [`load_weights`](crate::Trainer::load_weights) accepts a file that contains none of them, such
+/// as the weights of the model that the hook extends.
 ///
 /// A hook can also freeze variables, with `set_requires_grad(false)`. An optimizer keeps no state
 /// for a [group](crate::optim::ParamGroup) whose parameters are all frozen when the trainer is
-/// built. [`hooks::Lora`](crate::hooks::Lora) does both.
+/// built. [`hooks::Lora`](crate::hooks::Lora) both adds and freezes variables.
 ///
 /// ```standalone_crate
 /// use trainer::modules::Patterns;
@@ -69,7 +69,7 @@ use crate::libtorch::identity;
     note = "implement `trainer::AddVariables` for `{Self}`, or remove `variables`"
 )]
 pub trait AddVariables {
-    /// Adds the variables. The model is on its device already. Hooks are called in the order in
+    /// Adds the variables. The model is already on its device. Hooks are called in the order in
     /// which they were added.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ pub struct NewVariables<'a> {
 pub(crate) struct Added {
     /// The names of the variables that hooks created.
     pub(crate) created: BTreeSet<String>,
-    /// The names of the model's own variables to which hooks gave values.
+    /// The names of the model's own variables whose values hooks set.
     pub(crate) set: BTreeSet<String>,
 }
 
@@ -100,7 +100,7 @@ impl<'a> NewVariables<'a> {
         NewVariables { store, seed, added: RefCell::default() }
     }
 
-    /// Returns what hooks have added, if the store had the variables `before`.
+    /// Returns the variables that hooks have added to those that were in the store `before`.
     pub(crate) fn into_added(self, before: &BTreeSet<String>) -> Added {
         let vars = self.vars();
         let names = vars.iter().map(|var| &var.name);
@@ -108,28 +108,28 @@ impl<'a> NewVariables<'a> {
         Added { created, ..self.added.into_inner() }
     }
 
-    /// The store of the task, with the variables that earlier hooks have added.
+    /// The task's `VarStore`, including the variables that earlier hooks have added.
     #[must_use]
     pub fn store(&self) -> &nn::VarStore {
         self.store
     }
 
-    /// The variables by name, with those that earlier hooks have added.
+    /// The variables by name, including those that earlier hooks have added.
     #[must_use]
     pub fn vars(&self) -> Vars {
         Vars::from_store(self.store)
     }
 
     /// The [seed](crate::TrainerBuilder::seed) of the run, for initial values; `None` if the
-    /// program sets none. libtorch's generator is not seeded with it yet.
+    /// program sets no seed. libtorch's generator has not been seeded with it yet.
     #[must_use]
     pub fn seed(&self) -> Option<u64> {
         self.seed
     }
 
-    /// Adds a parameter with a copy of this value, and returns it. Its name may have dots,
-    /// `encoder.fc.gain`. `group` is a number as `nn::Path::set_group` takes; optimizers keep the
-    /// parameters of each number in a group of their own.
+    /// Adds a parameter that is initialized with a copy of `value`, and returns it. The name may
+    /// contain dots, as in `encoder.fc.gain`. `group` is a group number, as in
+    /// `nn::Path::set_group`: optimizers keep parameters with different numbers in separate groups.
     ///
     /// # Errors
     ///
@@ -154,15 +154,15 @@ impl<'a> NewVariables<'a> {
 
     /// Sets a variable of the model to a value that belongs with the added variables, such as the
     /// weight of a head that was trained and saved together with them.
-    /// [`load_weights`](crate::Trainer::load_weights) keeps it if the file has none of the
-    /// variables that hooks add.
+    /// [`load_weights`](crate::Trainer::load_weights) keeps this value if the file contains none of
+    /// the variables that hooks add.
     ///
     /// # Errors
     ///
     /// Returns an error if
     ///
     /// - the model has no variable of this name;
-    /// - it has another shape;
+    /// - the variable has a different shape;
     /// - libtorch fails.
     pub fn set(&self, name: &str, value: &Tensor) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
@@ -179,7 +179,7 @@ impl<'a> NewVariables<'a> {
         Ok(())
     }
 
-    /// Moves a parameter of the model into another group.
+    /// Moves a parameter of the model into a different group.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl fmt::Debug for NewVariables<'_> {
     }
 }
 
-/// Type-erased access to what a hook value adds.
+/// Type-erased access to the [`AddVariables`] implementation of a hook value.
 #[derive(Clone, Copy, Debug)]
 pub struct VariablesOf {
     pub(crate) add: fn(&mut (dyn Any + Send), &NewVariables<'_>) -> Result<()>,

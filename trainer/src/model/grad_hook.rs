@@ -14,11 +14,11 @@ use crate::moments::never::Returned;
 pub trait OnGrad {
     /// Calls `closure` with the gradient of the tensor each time a backward pass computes it.
     ///
-    /// The closure returns nothing, or a tensor that replaces the gradient, or an `Option` of one.
+    /// The closure can return nothing, a tensor that replaces the gradient, or an `Option<Tensor>`.
     /// A replacement must have the shape of the gradient. The closure is called on the thread that
-    /// computes the gradient; for a tensor on a GPU, this is one of libtorch's threads. It lives as
-    /// long as the graph of the tensor, so it must not own a tensor of that graph: the reference
-    /// cycle would never be freed.
+    /// computes the gradient; for a tensor on a GPU, this is one of libtorch's threads. The closure
+    /// lives as long as the graph of the tensor, so it must not own a tensor of that graph: the
+    /// resulting reference cycle would never be freed.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};

@@ -8,11 +8,11 @@ use crate::libtorch;
 /// Returns the L2 norm of each tensor, as a vector of shape `[tensors]` on the device of the first
 /// tensor, without synchronizing with it.
 ///
-/// The norms are computed by libtorch's foreach kernels, a few calls for any number of tensors. The
-/// vector has dtype `f32`, or `f64` if any tensor does; the norms of half-precision tensors are
-/// computed in `f32`. A NaN or infinite element makes the norm of its tensor NaN or infinite. The
-/// norm of a sparse tensor is the norm of its stored values; on a GPU, adding up duplicate indices
-/// synchronizes with the device.
+/// The norms are computed by libtorch's foreach kernels, in a few calls for any number of tensors.
+/// The vector has dtype `f32`, or `f64` if any tensor has that dtype; the norms of half-precision
+/// tensors are computed in `f32`. A NaN or infinite element makes the norm of its tensor NaN or
+/// infinite. The norm of a sparse tensor is the norm of its stored values; on a GPU, adding up
+/// duplicate indices synchronizes with the device.
 ///
 /// ```
 /// use trainer::prelude::*;

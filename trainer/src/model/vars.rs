@@ -13,8 +13,8 @@ pub use crate::libtorch::Var;
 use crate::libtorch::{SharedVars, identity, memory};
 
 impl Var {
-    /// Returns whether the variable belongs to this part of the model: `encoder` or
-    /// `encoder.layer1`, for example. An empty name is the whole model.
+    /// Returns whether the variable belongs to this part of the model, such as `encoder` or
+    /// `encoder.layer1`. An empty name stands for the whole model.
     #[must_use]
     pub fn is_in(&self, part: &str) -> bool {
         is_in(&self.name, part)
@@ -83,7 +83,7 @@ impl Vars {
     }
 
     /// Returns the rank of this process and the number of processes that train the variables
-    /// together: rank 0 of 1 in a program with one process.
+    /// together: rank 0 of 1 in a single-process program.
     #[must_use]
     pub fn share(&self) -> Share {
         self.share
@@ -114,7 +114,7 @@ impl Vars {
         Vars::new(vars.collect()).shared_with(self.share)
     }
 
-    /// Describes parameters that share memory, where updating one would also change the other.
+    /// Describes parameters that share memory: updating one would also change the other.
     pub(crate) fn sharing_memory(&self) -> Vec<String> {
         let mut ranges: Vec<_> = self
             .parameters()
@@ -158,7 +158,7 @@ impl Vars {
         self.iter().filter(|var| var.is_parameter)
     }
 
-    /// Returns the variable of this name. The tensor shares its storage with the task's.
+    /// Returns the variable with this name. The tensor shares its storage with the task's.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl Vars {
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) added: Vec<String>,
-    /// Variables whose name now belongs to another tensor.
+    /// Variables whose name now belongs to a different tensor.
     pub(crate) replaced: Vec<String>,
     pub(crate) removed: Vec<String>,
 }
@@ -255,7 +255,7 @@ impl Iterator for Grads {
     }
 }
 
-/// The name of a variable, `fc1.weight` for example. It dereferences to `str`, borrows nothing and
+/// The name of a variable, such as `fc1.weight`. It dereferences to `str`, borrows nothing and
 /// needs no allocation.
 #[derive(Clone)]
 pub struct VarName {
@@ -264,8 +264,8 @@ pub struct VarName {
 }
 
 impl VarName {
-    /// Returns whether the variable belongs to this part of the model, as
-    /// [`Var::is_in`](crate::Var::is_in) does.
+    /// Returns whether the variable belongs to this part of the model, like
+    /// [`Var::is_in`](crate::Var::is_in).
     #[must_use]
     pub fn is_in(&self, part: &str) -> bool {
         is_in(self, part)

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// /// Prints where training is, every 100 batches.
+/// /// Prints the position of training every 100 batches.
 /// #[hook(only = train, every = 100)]
 /// fn position(cx: &Cx<AfterStep>) {
 ///     let counters = cx.counters();
@@ -17,18 +17,18 @@ use serde::{Deserialize, Serialize};
 /// ```
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// The current epoch, from 0.
+    /// The index of the current epoch, from 0.
     #[doc(alias = "current_epoch")]
     pub epoch: u64,
-    /// The number of batches done in the current pass, including skipped ones. While a batch is
-    /// computed, this is its index, from 0; at `after_step` and `after_predict_step`, it already
-    /// includes the batch.
+    /// The number of batches completed in the current pass, including skipped ones. While a batch
+    /// is being processed, this is its index, from 0; at `after_step` and `after_predict_step`, the
+    /// batch is already counted.
     pub batch_idx: u64,
-    /// The number of training batches done, over all epochs, without skipped ones.
+    /// The number of training batches completed over all epochs, excluding skipped ones.
     pub batches_seen: u64,
     /// The number of optimizer steps taken: the number of training batches in which an optimizer
-    /// stepped. With several optimizers, each has its own count as well:
-    /// [`Cx::steps_of`](crate::Cx::steps_of).
+    /// stepped. If there are several optimizers, [`Cx::steps_of`](crate::Cx::steps_of) returns the
+    /// number of steps of each.
     #[doc(alias = "global_step")]
     pub optimizer_steps: u64,
     /// The number of training samples used, over all epochs and ranks.

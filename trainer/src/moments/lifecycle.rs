@@ -1,12 +1,12 @@
 //! The lifecycle: the operations of the training loop, and the points at which hooks run.
 //!
-//! The declaration below is the only one. The types of the moments, their names in [`at`], the
-//! list [`MOMENTS`], the order of `describe_hooks`, the dispatch tables, what exists when, and this
-//! page are generated from it.
+//! The source of this module contains the only declaration of the lifecycle. A macro generates from
+//! it the types of the moments, their names in [`at`], the list [`MOMENTS`], the order of
+//! `describe_hooks`, the dispatch tables, the rules for which values exist when, and this page.
 //!
-//! An **operation** is something that the loop does; a **point** is where the loop calls hooks.
-//! Both are **moments**. Every operation `x` has the points `before_x` and `after_x`. A point fires
-//! in every phase that reaches it.
+//! An **operation** is an action of the loop, and a **point** is a position at which the loop calls
+//! hooks. Both are **moments**. Every operation `x` has the points `before_x` and `after_x`. A
+//! point fires in every phase that reaches it.
 //!
 //! ```text
 //! setup
@@ -44,8 +44,8 @@ trainer_macros::root_lifecycle! {
 
     /// Training: all epochs.
     operation fit in train {
-        /// A few batches of validation before training, if set, so that a mistake in validation
-        /// fails early.
+        /// A few batches of validation before training, if enabled, so that mistakes in validation
+        /// are found early.
         operation sanity_check in sanity {
             again valid;
             again after_record;
@@ -75,8 +75,8 @@ trainer_macros::root_lifecycle! {
                     operation backward in train {
                         /// A backward pass has computed the gradient of the output of a named
                         /// [module](crate::modules). Fires once for each call of each module, in
-                        /// the order in which the gradients were computed; for a module and its
-                        /// last layer, which have the same output, first for the module.
+                        /// the order in which the gradients were computed. If a module and its last
+                        /// layer have the same output, it fires for the module first.
                         point after_module_backward;
                     }
 
@@ -117,7 +117,7 @@ trainer_macros::root_lifecycle! {
     /// A checkpoint is written: between two batches or epochs, or when a fit ends.
     operation save_checkpoint in train | valid;
 
-    /// A checkpoint is read, after `setup` of a fit that is resumed.
+    /// A checkpoint is read, after the `setup` of a resumed fit.
     operation load_checkpoint in train;
 
     /// Hooks receive the logged values as a [record](crate::Record): every few optimizer steps
@@ -188,13 +188,13 @@ trainer_macros::root_lifecycle! {
     /// The checkpoint that is being written or read: [`Cx::checkpoint`].
     exists checkpoint: HasCheckpoint from before_save_checkpoint to after_save_checkpoint, from before_load_checkpoint to after_load_checkpoint;
 
-    /// The batch can be replaced by one that is on the device: [`Cx::set_batch`].
+    /// The batch can be replaced by one that is already on the device: [`Cx::set_batch`].
     allows set_batch: CanSetBatch at transfer;
 
-    /// The prediction can be set instead of the task's: [`Cx::set_pred`].
+    /// A hook can set the prediction in place of the task: [`Cx::set_pred`].
     allows set_pred: CanSetPred at pred, at predict_step;
 
-    /// The loss can be set instead of the task's: [`Cx::set_loss`].
+    /// A hook can set the loss in place of the task: [`Cx::set_loss`].
     allows set_loss: CanSetLoss at loss;
 
     /// The loss can be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
@@ -212,7 +212,7 @@ trainer_macros::root_lifecycle! {
     /// A pass over the data is running, and can end early: [`Cx::end_epoch`].
     allows end_epoch: CanEndEpoch from before_train_epoch to after_step;
 
-    /// A pass over the data is running, and a state of the run can be kept and returned to:
+    /// A pass over the data is running, and the state of the run can be kept and restored:
     /// [`Cx::keep_state`], [`Cx::roll_back`].
     allows roll_back: CanRollBack from before_train_epoch to after_step;
 

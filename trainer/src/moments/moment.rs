@@ -14,20 +14,20 @@ use crate::phase::PhaseSet;
     note = "`trainer::at` lists the points and operations of the trainer"
 )]
 pub trait Moment: Sized + 'static {
-    /// The description from its declaration.
+    /// The description of the moment, from its declaration.
     const INFO: &'static MomentInfo;
 
-    /// Whether its hooks run in the process of rank 0 only.
+    /// Whether hooks at this moment run in the process of rank 0 only.
     #[doc(hidden)]
     const IS_MAIN_ONLY: bool = false;
 
-    /// Returns its row in the dispatch table.
+    /// Returns the row of the moment in the dispatch table.
     #[doc(hidden)]
     fn index() -> usize;
 }
 
-/// The moment `P` of a hook that runs in the process of [rank](crate::TrainerBuilder::rank) 0 only:
-/// `Cx<Main<AfterStep>>`.
+/// The moment `P`, for a hook that runs in the process of [rank](crate::TrainerBuilder::rank) 0
+/// only: `Cx<Main<AfterStep>>`.
 ///
 /// All values that can be read at `P` can be read at `Main<P>` too. Methods that must be called on
 /// all [ranks](crate::distributed) ([`OnAllRanks`]) are not available: collectives, custom points
@@ -78,7 +78,7 @@ impl<P: ReachedIn<Ph>, Ph> ReachedIn<Ph> for Main<P> {}
 impl<P: Within<O>, O> Within<O> for Main<P> {}
 
 /// A moment of hooks that run on all [ranks](crate::distributed): every moment except
-/// [`Main<P>`](Main). A generic helper function for hooks that calls a collective needs this bound:
+/// [`Main<P>`](Main). A generic helper function that calls a collective needs this bound:
 ///
 /// ```
 /// use trainer::distributed::Op;
@@ -109,9 +109,9 @@ pub trait OnAllRanks: Moment {}
 )]
 pub trait AtPoint: Moment {}
 
-/// A point with a payload: a value with which a hook or a task [fires](crate::Cx::fire_with) it,
-/// and which its hooks [read](crate::Cx::payload) and [change](crate::Cx::payload_mut). A custom
-/// lifecycle declares it: `point sampled(Samples);`.
+/// A point with a payload: a value that a hook or a task [fires](crate::Cx::fire_with) the point
+/// with, and that hooks at the point can [read](crate::Cx::payload) and
+/// [change](crate::Cx::payload_mut). Declared in a custom lifecycle: `point sampled(Samples);`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no payload",
     label = "no payload here",
@@ -175,7 +175,7 @@ pub trait Within<O>: Moment {}
 )]
 pub trait FireableFrom<P>: Moment {}
 
-/// A moment that `trainer::lifecycle!` declares.
+/// A moment declared with `trainer::lifecycle!`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not part of a custom lifecycle",
     label = "belongs to the trainer",
@@ -191,25 +191,26 @@ pub struct MomentInfo {
     pub name: &'static str,
     /// The module whose submodule `at` contains the name.
     pub module: &'static str,
-    /// Its kind: an operation, the point before or after one, or another point.
+    /// The kind: an operation, the point before or after an operation, or any other point.
     pub kind: MomentKind,
-    /// The phases that reach it.
+    /// The phases that reach the moment.
     pub phases: PhaseSet,
-    /// The unit of `every`, or `None` if its hooks cannot have `every`.
+    /// The unit of `every`, or `None` if hooks at this moment cannot have `every`.
     pub counts: Option<Unit>,
     /// The doc comment of its declaration.
     pub docs: &'static str,
-    /// The operation around it; the points before and after an operation are within it.
+    /// The containing operation. An operation contains the points before and after it.
     pub(crate) within: Option<Index>,
     /// The operations and points that are declared elsewhere and also run here.
     pub(crate) again: &'static [Index],
-    /// The types and names of the only tasks and hooks that may reach it; empty if any may.
+    /// The types and names of the tasks and hooks that may reach the moment; empty if all may.
     pub(crate) by: &'static [(TypeId, &'static str)],
-    /// The name of the metric for a loss that is computed in it: `discriminator_step/loss`.
+    /// The name of the metric for a loss that is computed in this operation:
+    /// `discriminator_step/loss`.
     pub(crate) loss: &'static str,
 }
 
-/// The row of a moment, once all lifecycles of the program are known.
+/// A function that returns the row of a moment, which depends on all lifecycles in the program.
 pub(crate) type Index = fn() -> usize;
 
 impl MomentInfo {
@@ -250,7 +251,7 @@ impl MomentInfo {
         self
     }
 
-    /// Returns its path as written in an attribute: `after_backward`, `my_crate::at::after_round`.
+    /// Returns the path as written in an attribute: `after_backward`, `my_crate::at::after_round`.
     #[must_use]
     pub fn path(&self) -> String {
         if self.module == ROOT { self.name.to_owned() } else { format!("{}::at::{}", self.module, self.name) }
@@ -263,7 +264,7 @@ pub(crate) const ROOT: &str = "trainer::moments::lifecycle";
 /// The kind of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MomentKind {
-    /// A point that does not belong to an operation.
+    /// A point other than the points before and after operations.
     Point,
     /// The point before an operation.
     Before,
@@ -276,7 +277,7 @@ pub enum MomentKind {
 /// The unit in which a recurring moment is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Batches: in training counted over all epochs, otherwise within the current pass.
+    /// Batches: counted over all epochs in training, and within the current pass otherwise.
     Batches,
     /// Optimizer steps of the current part of the model.
     Steps,
@@ -287,7 +288,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns its name: `batches`, `steps`, `epochs`, `records`.
+    /// Returns the name of the unit: `batches`, `steps`, `epochs`, `records`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,6 +1,6 @@
 //! The type `!`, which has no stable name.
 
-/// Names the type `!`, the return type of a closure that always panics, which has no stable name.
+/// Names the type `!`, which has no stable name: the return type of a closure that always panics.
 #[doc(hidden)]
 pub trait Returned {
     #[doc(hidden)]

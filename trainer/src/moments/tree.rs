@@ -10,7 +10,7 @@ use crate::phase::{Phase, PhaseSet};
 #[derive(Debug)]
 pub struct Lifecycle {
     moments: &'static [MomentInfo],
-    /// The row of its first moment in the dispatch table, computed on first use.
+    /// The row of the first moment in the dispatch table, computed on first use.
     base: OnceLock<usize>,
 }
 
@@ -27,7 +27,7 @@ impl Lifecycle {
         Lifecycle { moments, base: OnceLock::new() }
     }
 
-    /// Returns the row of its first moment in the dispatch table.
+    /// Returns the row of the first moment in the dispatch table.
     #[inline]
     pub fn base(&'static self) -> usize {
         *self.base.get_or_init(|| {
@@ -81,7 +81,7 @@ pub(crate) fn children(operation: usize) -> Vec<Child> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Child {
     pub(crate) moment: usize,
-    /// Whether it is declared elsewhere and also runs here.
+    /// Whether the moment is declared elsewhere and also runs here.
     pub(crate) again: bool,
 }
 
@@ -110,7 +110,7 @@ fn reached(outside: PhaseSet, moment: usize) -> PhaseSet {
     }
 }
 
-/// Returns all moments inside the hooks around an operation, with their phases.
+/// Returns all moments that run inside the hooks around an operation, with their phases.
 pub(crate) fn inside(operation: usize, phases: PhaseSet) -> Vec<(usize, PhaseSet)> {
     let mut found = Vec::new();
     for child in children(operation) {

@@ -1,6 +1,6 @@
 #![doc = include_str!(concat!(env!("OUT_DIR"), "/guide/README.md"))]
 
-/// A module for each page, which the build script wrote from `guide/*.md`.
+/// Declares a module for each page that the build script generated from `guide/*.md`.
 macro_rules! pages {
     ($($name:ident,)*) => {$(
         #[doc = include_str!(concat!(env!("OUT_DIR"), "/guide/", stringify!($name), ".md"))]

@@ -45,7 +45,7 @@ pub struct Row {
     pub theirs: &'static str,
     /// The corresponding point or operation; empty if there is none.
     pub moment: &'static str,
-    /// The phases that it corresponds to, `only = train` for example; empty for all of them.
+    /// The phases that it corresponds to, such as `only = train`; empty for all phases.
     pub filter: &'static str,
     /// The differences, as the page words them.
     pub differs: &'static str,

@@ -65,12 +65,12 @@ impl CancelToken {
 ///
 /// SIGUSR1 is also handled: it requests a checkpoint, which
 /// [`Checkpoint`](crate::hooks::Checkpoint) writes after the current batch of training, and the run
-/// continues. Windows has neither SIGUSR1 nor SIGHUP. Between the entry points of a program that has entered one, SIGUSR1 has no effect,
-/// because its default one would end the program.
+/// continues. After the first entry point of a program, SIGUSR1 has no effect between entry points,
+/// because its default effect would end the program. Windows has neither SIGUSR1 nor SIGHUP.
 ///
 /// Unless this is [`Ignore`](OnSignal::Ignore), the first of the other signals cancels the run: the
 /// current batch is finished, and `after_cancel` and `teardown` run. A second signal ends the
-/// program immediately. Outside of entry points, signals have the effect that they have without the
+/// program immediately. Outside of entry points, these signals have the same effect as without the
 /// trainer. A program that installs its own handlers after its first entry point must use
 /// [`Ignore`](OnSignal::Ignore). On Linux, a program that was started with SIGHUP ignored, as
 /// `nohup` does, continues to ignore it.
@@ -110,7 +110,7 @@ static RECEIVED_SIGNAL: AtomicUsize = AtomicUsize::new(0);
 static SHUTDOWN_REQUESTED: AtomicBool = AtomicBool::new(false);
 /// Whether no entry point that handles signals is running, so that a signal has its default effect.
 static NO_ACTIVE_RUN: AtomicBool = AtomicBool::new(true);
-/// Whether SIGUSR1 was received while an entry point was running, and no run has taken the request.
+/// Whether SIGUSR1 was received while an entry point was running and has not been handled yet.
 static CHECKPOINT_REQUESTED: AtomicBool = AtomicBool::new(false);
 static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers {
     defaults_registered: false,
@@ -149,11 +149,10 @@ pub(crate) fn request_checkpoint() {
     }
 }
 
-/// Returns whether SIGUSR1 was received while an entry point was running, once for each time that
-/// it was.
+/// Returns whether SIGUSR1 was received while an entry point was running, and clears the request.
 #[inline]
 pub(crate) fn take_checkpoint_request() -> bool {
-    // Only a request is worth a write, which other processors would have to be told of.
+    // Write only if there is a request: a write invalidates the caches of other processors.
     CHECKPOINT_REQUESTED.load(Ordering::Relaxed) && CHECKPOINT_REQUESTED.swap(false, Ordering::Relaxed)
 }
 
@@ -183,9 +182,9 @@ impl SignalGuard {
 
     /// Ends the entry point and returns the signal received, if any.
     ///
-    /// If a signal was received and `exits` is set, calls `report`. If this is then the last active
-    /// entry point of the process, ends the program; otherwise the last active one does, after its
-    /// own cleanup.
+    /// If a signal was received and `exits` is set, calls `report`. If this is also the last active
+    /// entry point of the process, ends the program. Otherwise, the last active entry point ends
+    /// it, after its own cleanup.
     pub(crate) fn end(self, exits: bool, report: impl FnOnce()) -> Option<CancelledBy> {
         std::mem::forget(self);
         if exits && received_signal().is_some() {
@@ -249,14 +248,14 @@ impl Handlers {
     ///
     /// This includes SIGINT if the process ignores it: shell scripts start background processes
     /// with SIGINT ignored, and a SIGINT sent to a training run is still meant to cancel it. An
-    /// ignored SIGHUP stays ignored, because `nohup` asks for that.
+    /// ignored SIGHUP stays ignored, because that is the purpose of `nohup`.
     fn install(&mut self) -> io::Result<()> {
         for &(signal, by) in CANCELLING {
             if by == CancelledBy::Sighup && is_in_mask("SigIgn", signal) {
                 continue;
             }
             // The first handler permanently replaces the default effect of a signal, so that effect
-            // is registered as well, unless the program has chosen another one.
+            // is registered as well, unless the program has chosen a different one.
             let has_disposition = || is_in_mask("SigIgn", signal) || is_in_mask("SigCgt", signal);
             if !self.defaults_registered && !has_disposition() {
                 flag::register_conditional_default(signal, &NO_ACTIVE_RUN)?;

@@ -24,7 +24,7 @@ pub(crate) struct CheckpointState {
     pub(crate) background: Option<BackgroundSave>,
     /// The checkpoints to write between two batches or epochs, or when the fit ends.
     pub(crate) requests: RefCell<Vec<SaveRequest>>,
-    /// Whether SIGUSR1 has requested a checkpoint, on any rank. On rank 0 only.
+    /// Whether SIGUSR1 has requested a checkpoint on any rank. Only set on rank 0.
     pub(crate) is_requested: Cell<bool>,
     /// The newest checkpoint that this process has written as rank 0.
     pub(crate) written: Option<PathBuf>,
@@ -32,8 +32,8 @@ pub(crate) struct CheckpointState {
     /// The settings and hooks that decide the result, as they were when the first entry point
     /// began.
     pub(crate) facts: Option<Facts>,
-    /// The number of entry points of each phase that were skipped after a resume, because they had
-    /// ended.
+    /// The number of entry points of each phase that were skipped after a resume because they had
+    /// already finished.
     pub(crate) skipped: [usize; Phase::ALL.len()],
     /// The number of calls of `predict` that have ended, with or without an error.
     pub(crate) predictions: u64,
@@ -57,8 +57,8 @@ pub(crate) struct BackgroundSave {
     pub(crate) active: ActiveCheckpoint,
     /// The length of its history file in bytes.
     pub(crate) history: u64,
-    /// Writes the files of this rank, or on rank 0 publishes the checkpoint once those of all ranks
-    /// are written; `None` if this rank has nothing left to do.
+    /// The thread that writes the files of this rank or, on rank 0, publishes the checkpoint once
+    /// the files of all ranks are written. `None` if this rank has nothing left to do.
     pub(crate) thread: Option<JoinHandle<Result<Option<Unpublished>>>>,
     /// Whether the files of all ranks are written.
     pub(crate) is_written: bool,
@@ -72,8 +72,8 @@ impl BackgroundSave {
 }
 
 impl Run {
-    /// Returns why a checkpoint that is requested from outside would not be written; `None` if it
-    /// would.
+    /// Returns the reason why a checkpoint requested from outside would not be written, or `None`
+    /// if it would be.
     pub(crate) fn why_no_checkpoint(&self) -> Option<&'static str> {
         let has_hook =
             || self.hooks.instances.iter().any(|instance| instance.checkpoints(self.folder()).is_some());

@@ -1,4 +1,4 @@
-//! The circumstances of a run: what can make the same program compute something else.
+//! The circumstances of a run, which can make the same program compute different results.
 
 use std::collections::BTreeMap;
 use std::env::consts::{ARCH, OS};
@@ -23,8 +23,9 @@ impl Run {
     }
 }
 
-/// Returns the name of the processor, because libraries below libtorch choose kernels by it. Only
-/// Linux exposes it to read, on some architectures; elsewhere the result is the architecture.
+/// Returns the name of the processor, by which libraries below libtorch choose their kernels. It
+/// can only be read on Linux, on some architectures; otherwise, the result is the architecture and
+/// the operating system.
 fn processor() -> String {
     let described = read_text(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let name = described.lines().find_map(|line| {

@@ -22,30 +22,30 @@ use crate::values::hyperparameter::Hyperparameter;
 pub(crate) struct LiveState {
     /// When the entry point began.
     pub(crate) began: Instant,
-    /// When the file is written again.
+    /// When the file is due to be written again.
     pub(crate) due: Instant,
-    /// Whether a batch of training has come due, so that the first step is known.
+    /// Whether training has begun, so that the first step is known.
     pub(crate) has_trained: bool,
     /// The content that was written last.
     pub(crate) content: Live,
-    /// The thread that writes the file, so that training does not wait for a slow disk. Not used
-    /// for the first and the last time.
+    /// The thread that writes the file, so that training does not wait for a slow disk. The first
+    /// and the last write do not use it.
     pub(crate) writer: Option<JoinHandle<Result<()>>>,
 }
 
 /// The state of a run that concerns its folder.
 #[derive(Debug, Default)]
 pub(crate) struct FolderState {
-    /// The folder that the builder was given.
+    /// The folder that was passed to the builder.
     pub(crate) setting: Option<RunFolder>,
-    /// Whether the environment cannot replace it, because the settings of the program take
+    /// Whether the environment cannot replace the folder, because the settings of the program take
     /// precedence.
     pub(crate) is_decided: bool,
     /// Whether the command line is left out of `run.json`.
     pub(crate) omits_command_line: bool,
-    /// The path, from the first entry point on.
+    /// The path; `None` before the first entry point, or if the run has no folder.
     pub(crate) path: Option<PathBuf>,
-    /// The file that describes the run, from the first entry point that is not skipped.
+    /// The file that describes the run; `None` before the first entry point that is not skipped.
     pub(crate) file: Option<RunFile>,
     /// The state for `live.json`, while an entry point runs.
     pub(crate) live: Option<Box<LiveState>>,
@@ -54,7 +54,8 @@ pub(crate) struct FolderState {
 }
 
 impl FolderState {
-    /// Replaces the folder that the builder was given with the one that the environment requests.
+    /// Replaces the folder that was passed to the builder with the folder that the environment
+    /// requests, if any.
     pub(crate) fn or_requested(mut self) -> Self {
         if !self.is_decided {
             self.setting = self.setting.map(RunFolder::or_requested);
@@ -78,8 +79,9 @@ impl Run {
     }
 }
 
-/// The hyperparameters that the trainer adds to those of the program: those of the optimizers, the
-/// settings, and the settings of the hooks that a resume compares, as `MixUp.alpha`.
+/// The hyperparameters that the trainer adds to those of the program: the hyperparameters of the
+/// optimizers, the settings of the trainer, and the hook settings that a resume compares, such as
+/// `MixUp.alpha`.
 pub(crate) fn recorded(
     optimizers: &Optimizers,
     settings: &Settings,
@@ -111,8 +113,8 @@ pub(crate) fn recorded(
     all
 }
 
-/// The settings of a hook that a resume compares, under the name of its type, and a number after
-/// the first of that type among all hooks.
+/// The settings of a hook that a resume compares, prefixed with the name of its type. The second
+/// and later hooks of a type are numbered.
 fn of_hook<'i>(hook: &'i Instance, before: &[Instance]) -> impl Iterator<Item = (String, String)> + use<'i> {
     let path = public_path(hook.type_name);
     let path = path.split('<').next().unwrap_or_default();

@@ -8,7 +8,7 @@ use crate::moment::MomentInfo;
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// No hook has said yet how the operation ends.
+    /// No hook has decided yet how the operation ends.
     Open,
     /// The body did not start: a hook skipped it, or failed before it.
     Skipped,
@@ -33,7 +33,7 @@ pub struct Frame<B: ?Sized> {
     pub(crate) operation: &'static MomentInfo,
     /// The `around` hooks inside the one that is being called.
     pub(crate) remaining_hooks: Range,
-    /// How the operation ended, as far as it has.
+    /// How the operation ends, as decided so far.
     pub(crate) ending: Ending,
     /// The innermost hook that skipped the operation, replaced it or handled its error.
     pub(crate) responsible: Option<HookId>,
@@ -41,6 +41,6 @@ pub struct Frame<B: ?Sized> {
     pub(crate) body: B,
 }
 
-/// The rest of a running operation for the hook around it that is being called: the inner hooks,
+/// The part of a running operation that is inside the `around` hook being called: the inner hooks
 /// and the body. [`Next`](crate::Next) borrows it.
 pub type Rest<'a> = &'a mut Frame<dyn FnMut(&mut Run) -> Result<()> + 'a>;

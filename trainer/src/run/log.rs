@@ -1,7 +1,7 @@
-//! The values that hooks log, on their way into the [`Log`](crate::log::Log).
+//! Logging: how the values that hooks log get into the [`Log`](crate::log::Log).
 //!
-//! A hook that only observes has `&Run`, so the log is in a `RefCell`. It is borrowed here for one
-//! call, in which no code of the user runs: the borrow cannot fail.
+//! A hook that only observes has `&Run`, so the log is in a `RefCell`. Each borrow lasts for a
+//! single call that runs no user code, so it cannot fail.
 
 use super::Run;
 use crate::error::{Error, Result};

@@ -61,7 +61,7 @@ pub(crate) use step::{AnyTask, StepData, task_is_lent};
 pub(crate) struct Requests {
     pub(crate) skip_batch: bool,
     pub(crate) end_epoch: bool,
-    /// Whether the state is kept before the next batch of training.
+    /// Whether to keep the state before the next batch of training.
     pub(crate) keep_state: bool,
     /// The reason to return to the kept state before the next batch of training, if that was
     /// requested.
@@ -70,7 +70,7 @@ pub(crate) struct Requests {
     pub(crate) stop: Option<String>,
     /// Whether `max_time` requested the stop.
     pub(crate) is_of_clock: bool,
-    /// Whether a stop prevented training or validation that was planned.
+    /// Whether a stop prevented planned training or validation.
     pub(crate) is_cut_short: bool,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct KeptState {
     /// The number of rows of the history.
     pub(crate) rows: usize,
     pub(crate) epoch: u64,
-    /// The number of batches that were done in the pass.
+    /// The number of batches completed in the pass.
     pub(crate) batch_idx: u64,
 }
 
@@ -103,13 +103,14 @@ pub struct Run {
     pub(crate) requests: Requests,
     /// The state that a roll-back returns to.
     pub(crate) kept: Option<KeptState>,
-    /// The values that hooks have logged. A hook that only observes changes it too: see [`log`].
+    /// The values that hooks have logged. In a `RefCell`, because hooks that only observe log too:
+    /// see [`log`].
     pub(crate) log: RefCell<Log>,
     pub(crate) history: History,
     /// The record for which `after_record` is firing.
     pub(crate) record: Option<Record>,
-    /// The warnings of the current entry point, for its summary. Outside of an entry point, those
-    /// since the last one, for the summary of the next.
+    /// The warnings for the summary of the current entry point or, between entry points, of the
+    /// next one.
     pub(crate) warnings: RefCell<Vec<String>>,
     /// The logs from which rows of the current entry point are missing, for its summary.
     pub(crate) incomplete_logs: RefCell<Vec<String>>,
@@ -119,9 +120,10 @@ pub struct Run {
     pub(crate) checkpoints: CheckpointState,
     /// Measures the run, if the trainer has a profile.
     pub(crate) recorder: Option<Box<Recorder>>,
-    /// Records the run, if it has a tape. A hook that only observes changes it too.
+    /// Records the run, if it has a tape. In a `RefCell`, because hooks that only observe use it
+    /// too.
     pub(crate) tape: RefCell<Option<Box<tape::Recorder>>>,
-    /// Set if the run repeats a part of a recorded one.
+    /// Set if the run repeats a part of a recorded run.
     pub(crate) replay: Option<Replay>,
     pub(crate) modules: Modules,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
@@ -170,8 +172,8 @@ impl Dispatch {
 }
 
 impl Run {
-    /// Returns the hook values of type `H` in the order in which they were added, except those that
-    /// are lent to one of their methods.
+    /// Returns the hook values of type `H` in the order in which they were added, except values
+    /// that are lent to one of their own methods.
     pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {
         self.hooks.instances[TASK + 1..].iter().filter_map(|instance| instance.value.as_ref()?.downcast_ref())
     }
@@ -194,13 +196,13 @@ impl Run {
         Ok(value)
     }
 
-    /// Whether there is a hook value of type `H`, lent to one of its methods or not.
+    /// Whether there is a hook value of type `H`, even if it is lent to one of its methods.
     pub(crate) fn has_value<H: 'static>(&self) -> bool {
         self.hooks.instances[TASK + 1..].iter().any(|instance| instance.type_id == TypeId::of::<H>())
     }
 
-    /// Adds a warning to the summary of the current entry point or, outside of one, of the next,
-    /// unless it has this warning already. The process of rank 0 prints it.
+    /// Adds a warning to the summary of the current entry point or, between entry points, of the
+    /// next one, unless the summary already contains it. The process of rank 0 prints the warning.
     pub(crate) fn warn(&self, text: String) {
         let mut warnings = self.warnings.borrow_mut();
         if !warnings.contains(&text) {
@@ -209,7 +211,8 @@ impl Run {
         }
     }
 
-    /// Adds a warning about what only this rank has seen, which its process prints.
+    /// Adds a warning about something that only this rank has seen. Unlike [`warn`](Run::warn),
+    /// this prints it on any rank.
     pub(crate) fn warn_on_any_rank(&self, text: String) {
         if self.rank > 0 {
             terminal::eprint_line(&format!("warning: rank {}: {text}", self.rank));

@@ -38,7 +38,7 @@ pub(crate) struct Modules {
     pub(crate) last_output: Option<Tensor>,
     /// The number of outputs whose gradients were requested.
     pub(crate) outputs: u64,
-    /// Whether patterns are checked after `setup`, where hooks may add layers.
+    /// Whether patterns are checked only after `setup`, because hooks may add layers there.
     pub(crate) is_unchecked: bool,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A call of a module that begins.
+    /// Creates the state of a call that begins.
     pub(crate) fn new(known: u32) -> Self {
         Call {
             known,

@@ -1,4 +1,4 @@
-//! [`Place`]: where a run is, which is where an error that occurs now has its location.
+//! [`Place`]: the current position of a run, from which errors get their location.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use crate::phase::Phase;
 
 /// The position of a run, except for its counters.
 ///
-/// It is `Copy`: what goes somewhere else keeps the place, and [returns](Run::returning) to it.
+/// It is `Copy`, so code that moves the run to a different place can save the current one and
+/// [return](Run::returning) to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) operation: &'static MomentInfo,
@@ -24,22 +25,22 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The start of an entry point.
+    /// Returns the place at the start of an entry point.
     pub(crate) fn begin(operation: &'static MomentInfo, phase: Phase) -> Self {
         Place { operation, hook: None, phase, loader: None, scopes: 0 }
     }
 }
 
-/// The index of the name of a loader in a run.
+/// The index of a loader's name in [`Names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoaderId(u16);
 
-/// The targets of the indices in a [`Place`].
+/// The loader names and custom moments that the indices in a [`Place`] refer to.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     loaders: Vec<Arc<str>>,
-    /// The indices of the custom moments that are being fired or run, outermost first. Those above
-    /// [`Place::scopes`] have ended.
+    /// The indices of the custom moments that are being fired or run, outermost first. Only the
+    /// first [`Place::scopes`] are still active.
     scopes: Vec<usize>,
 }
 
@@ -56,7 +57,7 @@ impl Names {
 }
 
 impl Run {
-    /// Runs `body`, which may go to another place, and returns to this one.
+    /// Runs `body`, which may move the run to a different place, and returns to the current place.
     #[inline]
     pub(crate) fn returning<R>(&mut self, body: impl FnOnce(&mut Run) -> R) -> R {
         let place = self.place;
@@ -70,8 +71,8 @@ impl Run {
         self.place.loader.map(|LoaderId(index)| &self.names.loaders[usize::from(index)])
     }
 
-    /// Returns the name of a metric within its phase: in a pass over a named loader
-    /// `<loader>/<name>`.
+    /// Returns the name of a metric within its phase: `<loader>/<name>` in a pass over a named
+    /// loader, and `<name>` otherwise.
     #[inline]
     pub(crate) fn metric_name<'n>(&self, name: &'n str) -> Cow<'n, str> {
         match self.loader() {

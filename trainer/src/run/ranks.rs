@@ -12,7 +12,7 @@ use crate::error::CancelledBy;
 pub(crate) struct Ranks {
     /// The world of the current entry point.
     pub(crate) world: World,
-    /// The world that the program passed to the builder; `None` for that of the environment.
+    /// The world that the program passed to the builder; `None` to use that of the environment.
     pub(crate) given: Option<World>,
     /// Whether an error has disconnected this process from the others in the current entry point.
     pub(crate) has_left: bool,
@@ -21,16 +21,16 @@ pub(crate) struct Ranks {
     pub(crate) agreed: Agreed,
     /// The next batch over all ranks, if they have agreed on it.
     pub(crate) next: Option<Amount>,
-    /// Whether the current batch has no row for this rank, which then borrows one of another rank,
-    /// or a copy of its first batch if its own data has ended.
+    /// Whether the current batch has no row for this rank. The rank then borrows a row from another
+    /// rank or, if its own data has ended, uses a copy of its first batch.
     pub(crate) is_borrowed: bool,
     /// The random state of libtorch before the next batch was drawn, which a checkpoint saves
     /// because the resumed run draws that batch again.
     pub(crate) random_before_draw: Option<Tensor>,
     /// Whether any rank has a next batch in the current pass.
     pub(crate) others_have_batches: bool,
-    /// Whether no rank has a batch after the next one, if that does not fill its accumulation
-    /// window.
+    /// Whether no rank has a batch after the next one. `false` if the next batch fills its
+    /// accumulation window.
     pub(crate) is_last: bool,
     /// Whether each rank trains by itself, so that the weights of the ranks differ.
     pub(crate) train_separately: bool,
@@ -67,7 +67,7 @@ pub(crate) struct Agreed {
     pub(crate) end_epoch: bool,
     /// Whether checkpoints were requested.
     pub(crate) saves: bool,
-    /// Whether a rank is busy with a checkpoint in the background.
+    /// Whether a rank is writing a checkpoint in the background.
     pub(crate) is_writing: bool,
 }
 
@@ -88,8 +88,8 @@ impl Run {
         }
     }
 
-    /// The weight with which the gradients of the current batch enter the accumulation window: that
-    /// of all ranks, unless each rank trains by itself.
+    /// The weight with which the gradients of the current batch enter the accumulation window: the
+    /// weight of the batch over all ranks, or on this rank if each rank trains by itself.
     #[inline]
     pub(crate) fn gradient_weight(&self) -> f64 {
         if self.ranks.train_separately { self.step.weight } else { self.step.total.weight }

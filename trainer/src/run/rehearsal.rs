@@ -1,4 +1,4 @@
-//! [`Rehearsal`]: the first steps of a fit, whose losses and weights are compared with a golden.
+//! [`Rehearsal`]: the first steps of a fit, whose results are compared with a golden file.
 
 use tch::Device;
 
@@ -27,7 +27,7 @@ pub(crate) struct Rehearsed {
     pub(crate) losses: Vec<(String, f64)>,
     /// The hash of the weights after the step.
     pub(crate) weights: String,
-    /// The number of training batches up to its end.
+    /// The number of training batches up to the end of the step.
     pub(crate) batches: u64,
 }
 
@@ -41,7 +41,7 @@ impl Rehearsal {
         self.recorded.len() as u64 >= self.steps
     }
 
-    /// Returns the hash of the weights before the first step, and what each step has computed.
+    /// Returns the hash of the weights before the first step, and the results of each step.
     pub(crate) fn into_recorded(self) -> (String, Vec<Rehearsed>) {
         (self.start, self.recorded)
     }
@@ -52,7 +52,7 @@ impl Run {
         self.replay.as_mut()?.rehearsal.as_mut()
     }
 
-    /// Records the weights with which training begins, in a rehearsal.
+    /// In a rehearsal, records the weights with which training begins.
     pub(crate) fn rehearse_start(&mut self) -> Result<()> {
         if self.rehearsal().is_some_and(|rehearsal| rehearsal.start.is_empty()) {
             let start = hash_of_weights(&self.model.vars)?;
@@ -61,7 +61,7 @@ impl Run {
         Ok(())
     }
 
-    /// Records the loss of the current batch, which has this name, in a rehearsal.
+    /// In a rehearsal, records the loss of the current batch under this name.
     pub(crate) fn rehearse_loss(&mut self, name: &str) -> Result<()> {
         if self.replay.is_none() {
             return Ok(());
@@ -74,7 +74,7 @@ impl Run {
         Ok(())
     }
 
-    /// Records the optimizer step that a batch has taken, in a rehearsal.
+    /// In a rehearsal, records the optimizer step that the current batch has taken.
     ///
     /// # Errors
     ///
@@ -97,8 +97,8 @@ impl Run {
     }
 }
 
-/// Returns the mean of the losses of each name, weighted by the batches. A single loss stays as it
-/// is.
+/// Returns the mean of the losses of each name, weighted by the weights of the batches. A single
+/// loss is returned unchanged.
 fn means(losses: &[(String, f64, f64)]) -> Vec<(String, f64)> {
     let mut means: Vec<(String, f64)> = Vec::new();
     for (name, loss, _) in losses {
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn the_loss_of_a_step_is_the_mean_over_its_batches() {
         let loss = |name: &str, loss, weight| (name.to_owned(), loss, weight);
-        // 0.1 · 3 / 3 would be another number.
+        // 0.1 · 3 / 3 would be a different number.
         assert_eq!(means(&[loss("loss", 0.1, 3.0)]), [("loss".to_owned(), 0.1)]);
         assert_eq!(
             means(&[loss("a", 1.0, 1.0), loss("b", 5.0, 2.0), loss("a", 2.0, 3.0)]),

@@ -1,4 +1,4 @@
-//! [`Replay`]: what makes a run one that repeats a part of a recorded run, and writes nothing.
+//! [`Replay`]: the state of a run that repeats a part of a recorded run and writes nothing.
 
 use std::path::PathBuf;
 
@@ -6,24 +6,26 @@ use trainer_formats::certificate::Place;
 
 use super::rehearsal::Rehearsal;
 
-/// A run that repeats a part of a recorded run, or rehearses its first steps, and writes nothing.
+/// The state of a run that repeats a part of a recorded run, or rehearses the first steps of a fit,
+/// and writes nothing.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// The number of training batches, since the start of the recorded run, after which it ends.
+    /// The number of training batches, counted from the start of the recorded run, after which the
+    /// replay ends.
     pub(crate) until: u64,
-    /// The position at which it ends: right after that batch, or only after the epoch.
+    /// The position at which the replay ends: right after that batch, or only after the epoch.
     pub(crate) place: Place,
-    /// The folder of checkpoints into which its end is saved, if another run begins with it.
+    /// The checkpoint folder in which the final state is saved, if a fork will start from it.
     pub(crate) fork: Option<PathBuf>,
-    /// Whether the states at its beginning and its end are hashed.
+    /// Whether the states at the beginning and at the end of the replay are hashed.
     pub(crate) certifies: bool,
-    /// The state with which it continued.
+    /// The state with which the replay began.
     pub(crate) begin: Option<Mark>,
-    /// The state with which it ended, if all of its batches are trained.
+    /// The state with which the replay ended, once all of its batches are trained.
     pub(crate) end: Option<Mark>,
-    /// Records the first steps, after which it ends, if it is a rehearsal.
+    /// If the run is a rehearsal, records its first steps, after which it ends.
     pub(crate) rehearsal: Option<Rehearsal>,
-    /// Whether all of its batches are trained.
+    /// Whether all batches of the replay are trained.
     pub(crate) has_ended: bool,
 }
 
@@ -38,7 +40,7 @@ pub(crate) struct Mark {
 }
 
 impl Replay {
-    /// A replay that ends right after this number of batches.
+    /// Creates a replay that ends right after this number of batches.
     pub(crate) fn until(batches: u64) -> Self {
         Replay {
             until: batches,

@@ -45,7 +45,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The limit on the batches of a pass, with the name of the setting it comes from.
+    /// The limit on the batches of a pass, with the name of the setting that it comes from.
     pub(crate) fn limit(&self, phase: Phase) -> Option<(Amount, &'static str)> {
         let own = match phase {
             Phase::Train => self.limit_train.map(|limit| (limit, "limit_train_batches")),
@@ -97,7 +97,7 @@ impl Settings {
         ]
     }
 
-    /// The settings that change no result of a fit.
+    /// The settings that do not affect the results of a fit.
     pub(crate) fn others(&self) -> [(&'static str, String); 3] {
         let limit =
             |limit: Option<Amount>| limit.map_or_else(|| "not set".to_owned(), |limit| limit.to_string());
@@ -148,7 +148,7 @@ impl Settings {
     }
 
     /// Adds a message for each setting that is invalid or contradicts another, and lets
-    /// `fast_dev_run` override the settings of length and validation.
+    /// `fast_dev_run` override the length and validation settings.
     pub(crate) fn check(&mut self, mistakes: &mut Vec<String>) {
         self.check_length(mistakes);
         self.check_data(mistakes);
@@ -221,7 +221,7 @@ impl Settings {
         self.epochs.or((!is_bounded).then_some(1))
     }
 
-    /// Describes [`planned_epochs`](Settings::planned_epochs) in an error message.
+    /// Describes [`planned_epochs`](Settings::planned_epochs) for an error message.
     fn epoch_limit(&self, epochs: u64) -> String {
         match self.epochs {
             Some(_) => format!("`.epochs({epochs})`: a fit trains no more epochs than that"),
@@ -277,7 +277,8 @@ impl Settings {
         }
     }
 
-    /// Adds a message if validation cannot have this interval. `call` shows the call that sets it.
+    /// Adds a message if this is not a valid interval for validation. `call` formats the builder
+    /// call that sets the interval.
     pub(crate) fn check_interval(
         &self,
         every: Every,

@@ -10,33 +10,33 @@ use crate::distributed::current;
 use crate::error::{Error, Result, discard_panic};
 use crate::hook::instance::TASK;
 
-/// The task without its types, with the batch and the prediction of the current step.
+/// Type-erased access to the task, and to the batch and the prediction of the current step.
 ///
 /// The task itself is the value of an [`Instance`](crate::hook::instance::Instance), because its
-/// own hooks may borrow it. The methods that call it get that value.
+/// own hooks may borrow it. Methods that need the task take it as an argument.
 pub(crate) trait AnyTask: Any + Send {
-    /// The batch, an `Option` of the task's type, and the name of that type.
+    /// The batch, as an `Option` of the task's batch type, and the name of that type.
     fn batch(&self) -> (&dyn Any, &'static str);
 
-    /// The batch, mutably.
+    /// Mutable access to the batch, as an `Option`, and the name of the batch type.
     fn batch_mut(&mut self) -> (&mut dyn Any, &'static str);
 
-    /// The prediction, an `Option` of the task's type, and the name of that type.
+    /// The prediction, as an `Option` of the task's prediction type, and the name of that type.
     fn pred(&self) -> (&dyn Any, &'static str);
 
-    /// Calls `visit` with the tensors of the batch.
+    /// Calls `visit` with each tensor of the batch.
     fn visit_batch(&self, visit: &mut dyn FnMut(&Tensor));
 
-    /// Calls `visit` with the tensors of the prediction.
+    /// Calls `visit` with each tensor of the prediction.
     fn visit_pred(&self, visit: &mut dyn FnMut(&Tensor));
 
-    /// The prediction, mutably.
+    /// Mutable access to the prediction, as an `Option`, and the name of the prediction type.
     fn pred_mut(&mut self) -> (&mut dyn Any, &'static str);
 
     /// Drops the batch and the prediction.
     fn clear(&mut self);
 
-    /// Describes the batch for error messages; empty without one.
+    /// Describes the batch for error messages; empty if there is no batch.
     fn describe_batch(&self) -> String;
 
     /// The store that holds the variables of the task.
@@ -54,14 +54,14 @@ pub(crate) trait AnyTask: Any + Send {
 
 /// The current batch, its prediction and its loss.
 pub(crate) struct StepData {
-    /// The batch and the prediction; `None` while hooks at modules have the run, and the task has
-    /// the batch.
+    /// The batch and the prediction; `None` while hooks at modules use the run, because the task
+    /// then holds the batch.
     pub(crate) data: Option<Box<dyn AnyTask>>,
     /// The number of samples in the batch; `None` between batches.
     pub(crate) batch_len: Option<u64>,
     /// The weight of the batch: the number of elements over which the loss is averaged.
     pub(crate) weight: f64,
-    /// The weight and the samples of the batch over all ranks.
+    /// The weight and the number of samples of the batch over all ranks.
     pub(crate) total: Amount,
     /// Whether a hook may have changed the batch since its weight was computed.
     pub(crate) is_batch_changed: bool,
@@ -76,8 +76,8 @@ pub(crate) struct StepData {
     pub(crate) losses_before: u64,
     /// Whether an optimizer has stepped since the batch began.
     pub(crate) has_stepped: bool,
-    /// The 1-based number of the optimizer step of the current part of the model: the current or
-    /// the most recent one.
+    /// The 1-based number of the current or most recent optimizer step of the current part of the
+    /// model.
     pub(crate) step_number: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Tools for programs and tests that use trainers: finders of hyperparameters, settings from a file
-//! and the command line, and tests of hooks.
+//! Tools for programs and tests that use trainers: hyperparameter finders, settings from a file and
+//! the command line, and a harness for testing hooks.
 
 #[cfg(feature = "cli")]
 pub mod cli;

@@ -1,5 +1,5 @@
-//! [`ActiveEntry`]: tracks the entry points that are running, nested on one thread or parallel on
-//! several.
+//! [`ActiveEntry`]: tracks the running entry points, which may be nested on one thread or run in
+//! parallel on several.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -16,8 +16,8 @@ use crate::libtorch;
 use crate::moment::MomentInfo;
 use crate::run::Run;
 
-/// The maximum number of nested entry points on one thread. They are nested if a hook or the task
-/// of one run calls an entry point of another trainer.
+/// The maximum nesting depth of entry points on one thread. Entry points are nested if a hook or
+/// the task of one run calls an entry point of another trainer.
 const MAX_NESTED: usize = 16;
 
 /// An entry point that is running on this thread.
@@ -33,7 +33,8 @@ thread_local! {
     static LEVELS: RefCell<Vec<Level>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An entry point that is running on any thread. All of them share one random number generator.
+/// An entry point that is running on any thread. All running entry points share one random number
+/// generator.
 #[derive(Clone, Debug)]
 struct Running {
     thread: ThreadId,
@@ -49,10 +50,11 @@ struct Registry {
     has_warned: bool,
 }
 
-/// Registers a running entry point. Dropping the value ends the registration, and restores the
+/// The registration of a running entry point. Dropping it ends the registration and restores the
 /// state of the outer run.
 pub(super) struct ActiveEntry {
-    /// The random state of the outer runs, to restore it if this entry point is seeded.
+    /// The random states of the devices of the outer runs, to restore them on drop. Empty unless
+    /// this entry point is seeded.
     outer: Vec<(Device, Tensor)>,
     /// The processes that train together in the outer run.
     outer_world: Current,
@@ -65,8 +67,8 @@ impl ActiveEntry {
     ///
     /// # Errors
     ///
-    /// Returns an error if too many entry points, or entry points with too many `around` hooks, are
-    /// nested on this thread, or if libtorch cannot return its random state.
+    /// Returns an error if the entry points on this thread are nested too deeply or have too many
+    /// `around` hooks in total, or if libtorch cannot return its random state.
     pub(super) fn begin(run: &mut Run, operation: &'static MomentInfo) -> Result<Self> {
         let level = Level {
             operation: operation.name,
@@ -122,7 +124,8 @@ fn random_states(levels: &[Level]) -> Result<Vec<(Device, Tensor)>> {
     devices.into_iter().map(|device| Ok((device, libtorch::random_state(device)?))).collect()
 }
 
-/// Returns an error if one more entry point would be nested too deeply.
+/// Returns an error if one more entry point would be nested too deeply, or if the nested entry
+/// points would have too many `around` hooks in total.
 fn check_nesting(levels: &[Level], own: &Level) -> Result<()> {
     if levels.len() >= MAX_NESTED {
         return Err(Error::usage(format!(

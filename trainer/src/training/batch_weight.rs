@@ -1,4 +1,4 @@
-//! The weight of a batch: the number of elements that its loss is the mean over.
+//! The weight of a batch: the number of elements over which its loss is averaged.
 
 use tch::{Kind, Tensor};
 
@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::phase::Phase;
 use crate::run::Run;
 
-/// Stores the weight of the current batch, as computed by the task; 0 for a batch borrowed from
-/// another rank.
+/// Stores the weight of the current batch, as computed by the task, or 0 if the batch is borrowed
+/// from another rank.
 pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
     run.step.is_batch_changed = false;
     if run.ranks.is_borrowed {
@@ -64,14 +64,14 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
     Ok(run.step.weight == 0.0)
 }
 
-/// Sets the loss of a batch of weight 0 to 0, for hooks at an optimizer step that follows the
-/// batch. Returns the sequence number of the loss.
+/// Sets the loss of a batch of weight 0 to 0, so that hooks at an optimizer step after the batch
+/// find a loss. Returns the sequence number of the loss.
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
     if run.place.phase == Phase::Train && !run.ranks.world.is_solo() {
-        // Its gradients are 0. The backward pass takes part in the reduction over all ranks, and in
-        // the collectives of layers.
+        // The gradients of this loss are 0, but its backward pass takes part in the reduction over
+        // all ranks and in the collectives of layers.
         for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
             loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }

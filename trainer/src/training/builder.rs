@@ -81,7 +81,7 @@ pub struct TrainerBuilder<T> {
     pub(crate) resume: Option<Resume>,
     pub(super) profile: ProfileSettings,
     pub(super) hooks: HookSelection,
-    /// Whether hooks that observe are checked, if that is set.
+    /// Whether hooks that only observe are checked; `None` unless the program sets it.
     pub(crate) checks_observers: Option<bool>,
     pub(crate) tape: Option<Tape>,
     pub(crate) folder: FolderState,
@@ -120,7 +120,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// Sets the optimizer of one part of the model: the parameters whose path begins with `part`,
     /// such as `generator.fc1.weight` for `generator`.
     ///
-    /// The task's [`train_step`](Task::train_step) selects the part that a backward pass is for:
+    /// The task's [`train_step`](Task::train_step) selects the part for each backward pass with
     /// [`backward_of`](crate::TrainStep::backward_of).
     pub fn optimizer_of(mut self, part: impl Into<String>, optimizer: impl Optimizer + 'static) -> Self {
         self.optimizers.insert(part.into(), Box::new(optimizer));
@@ -141,8 +141,9 @@ impl<T: Task> TrainerBuilder<T> {
     /// Adds a closure as a hook at the point `P`.
     ///
     /// The first argument is the hook's name, or [`HookOptions`] with the keys of `#[hook]`. The
-    /// closure returns `()` or [`Result<()>`](Result). `describe_hooks` shows it with the line of
-    /// this call. With [`Main<P>`](crate::Main) in place of `P`, it runs on rank 0 only.
+    /// closure returns `()` or [`Result<()>`](Result). `describe_hooks` shows the hook with the
+    /// source location of this call. With [`Main<P>`](crate::Main) in place of `P`, the hook runs
+    /// on rank 0 only.
     ///
     /// ```
     /// use trainer::TrainerBuilder;
@@ -185,15 +186,16 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Excludes the hook with this path, `my_crate::my_hook`, all hooks of a type, or one method of
-    /// a type, by the path that [`describe_hooks`](Trainer::describe_hooks) shows. If a program has
-    /// several versions of a crate, the path selects one: `my_crate@1.2.0::my_hook`.
+    /// Excludes hooks by the path that [`describe_hooks`](Trainer::describe_hooks) shows: a single
+    /// function such as `my_crate::my_hook`, all hooks of a type, or one method of a type. If a
+    /// program links several versions of a crate, the path can name one of them:
+    /// `my_crate@1.2.0::my_hook`.
     pub fn without(mut self, path: impl Into<String>) -> Self {
         self.hooks.without.push(path.into());
         self
     }
 
-    /// Sets which of the hooks that are linked into the program run. Defaults to all.
+    /// Sets which of the hooks that are linked into the program are used. Defaults to all.
     pub fn discover(mut self, discover: Discover) -> Self {
         self.hooks.discover = discover;
         self
@@ -206,15 +208,15 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Checks at run time that hooks which only [observe](crate::Cx#observers) change nothing:
-    /// compares what they could change before and after each of them, and ends the run with an
-    /// error that names the hook and what it changed. Defaults to `false`, except in a smoke test
-    /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), and if
-    /// the environment variable `TRAINER_CHECK` is `observers`.
+    /// Whether to check at run time that hooks that only [observe](crate::Cx#observers) change
+    /// nothing. The check compares everything that such a hook could change before and after each
+    /// call, and ends the run with an error that names the hook and the change. Defaults to
+    /// `false`, except in a smoke test ([`fast_dev_run`](Self::fast_dev_run)), in a
+    /// [`Harness`](crate::testing::Harness), and if the environment variable `TRAINER_CHECK` is
+    /// `observers`.
     ///
-    /// The check reads all variables, their gradients and the state of the optimizers twice for
-    /// each call of such a hook, which takes about 0.1 s for each gigabyte on a CPU, so it is for a
-    /// few batches.
+    /// The check reads all variables, their gradients and the state of the optimizers twice per
+    /// call, which takes about 0.1 s per gigabyte on a CPU. Use it for a few batches only.
     pub fn check_observers(mut self, check: bool) -> Self {
         self.checks_observers = Some(check);
         self
@@ -369,8 +371,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// Checks the settings of the hooks, lets those that are used add their variables to the model, and
-/// returns what they added.
+/// Checks the settings of the hooks, lets the hooks that are in use add their variables to the
+/// model, and returns the added variables.
 fn add_variables(
     store: &nn::VarStore,
     seed: Option<u64>,

@@ -1,4 +1,4 @@
-//! The next action of the loop: [`decide`], which all ranks decide together.
+//! [`decide`]: determines the next action of the loop, together with all other ranks.
 
 use super::{live, plan, replay, roll_back, save};
 use crate::distributed::{Unequal, World, both, is_same};
@@ -6,7 +6,7 @@ use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
 use crate::run::{Amount, BackgroundSave, Run, cancel};
 
-/// The name of the agreement in errors.
+/// The name of the agreement in error messages.
 const AGREEMENT: &str = "the agreement on the next batch";
 
 /// The next action of the loop.
@@ -14,26 +14,27 @@ const AGREEMENT: &str = "the agreement on the next batch";
 pub(super) enum Decision {
     /// The pass, or the fit, continues.
     Go,
-    /// The pass ends, because a hook requested that or all steps are taken.
+    /// The pass ends, because a hook requested it or because all steps have been taken.
     EndPass,
     /// The fit ends, because a stop was requested.
     Stop,
 }
 
-/// The knowledge of one rank about the next batch of a pass.
+/// One rank's information about the next batch of a pass.
 #[derive(Clone, Copy, Default)]
 pub(super) struct NextBatch {
-    /// Whether there is one.
+    /// Whether there is a next batch.
     pub(super) exists: bool,
-    /// Whether none follows it, so that it ends an accumulation window that is not full. `true` if
-    /// there is none, and not determined for a batch that fills its window.
+    /// Whether no batch follows it, so that it ends an accumulation window that is not full. Also
+    /// `true` if there is no next batch. Determined only in training, and only for a batch that
+    /// does not fill its window.
     pub(super) is_last: bool,
     pub(super) weight: f64,
     pub(super) samples: f64,
 }
 
-/// The state of one rank before a batch, which the ranks combine. The agreement is the same report
-/// of all ranks together: a flag is set if it is set on any rank.
+/// The state of one rank before a batch. The ranks combine their reports into one, in which a flag
+/// is set if it is set on any rank.
 #[derive(Clone, Copy)]
 struct Report {
     sigint: bool,
@@ -52,25 +53,26 @@ struct Report {
     next: NextBatch,
     /// The values that must be the same on all ranks.
     counters: Counters,
-    /// A hash of the parameters that are trained.
+    /// A hash of the set of trained parameters.
     trained: f64,
 }
 
-/// The progress of a rank: the number of batches, of optimizer steps, and the sum of the weights of
-/// the batches in the accumulation window.
+/// The progress of a rank: the number of batches, the number of optimizer steps, and the total
+/// weight of the batches in the accumulation window.
 type Counters = (u64, u64, f64);
 
-/// The values that differ between the ranks, although they must not.
+/// The values that differ between the ranks although they must be equal.
 struct Differences {
     counters: bool,
     trained: bool,
 }
 
-/// The number of flags of a report, and of the numbers that must be the same on all ranks.
+/// The number of flags in a report. [`SAME`] is the number of values that must be equal on all
+/// ranks.
 const FLAGS: usize = 13;
 const SAME: usize = 4;
 
-/// The length of a report: each number that must be the same has its negative.
+/// The length of a report, which contains each value that must be equal and its negative.
 const MAXIMA: usize = FLAGS + 2 * SAME;
 
 impl Report {
@@ -101,8 +103,8 @@ impl Report {
         maxima
     }
 
-    /// Returns the report of all ranks together, and what differs between them. `self` is the report
-    /// of this rank.
+    /// Returns the combined report of all ranks, and the differences between the ranks. `self` is
+    /// the report of this rank.
     fn joined(self, maxima: &[f64; MAXIMA], [weight, samples]: [f64; 2]) -> (Self, Differences) {
         let flags: [bool; FLAGS] = std::array::from_fn(|nth| maxima[nth] > 0.0);
         let [
@@ -143,9 +145,9 @@ impl Report {
     }
 }
 
-/// Decides what the loop does next: looks at the clock, at signals, and at what hooks have
-/// requested on any rank, and writes the checkpoints that are due. `next` is what this rank
-/// knows of the next batch, in a pass on several ranks.
+/// Decides the next action of the loop: checks the clock, signals and the requests of hooks on any
+/// rank, and writes the checkpoints that are due. In a pass on several ranks, `next` describes the
+/// next batch of this rank.
 ///
 /// # Errors
 ///
@@ -164,7 +166,8 @@ pub(super) fn decide(run: &mut Run, next: Option<NextBatch>) -> Result<Decision>
         save::save_requested(run)?;
     }
     check_cancelled(run)?;
-    // A requested stop lets a validation finish: a metric of half of one would be misleading.
+    // A requested stop lets a validation finish, because metrics of half a validation would be
+    // misleading.
     Ok(match () {
         () if is_train && is_stopped(run) => Decision::Stop,
         () if end_epoch_is_known(run) || is_train && plan::has_all_steps(run) => Decision::EndPass,
@@ -223,14 +226,14 @@ pub(super) fn is_over(run: &Run) -> bool {
     plan::has_all_epochs(run) || plan::has_all_steps(run) || is_stopped(run)
 }
 
-/// Whether the pass over the training data ends early: by request, or because all steps are
+/// Whether the pass over the training data ends early: by request, or because all steps have been
 /// taken.
 pub(super) fn ends_pass(run: &Run) -> bool {
     end_epoch_is_known(run) || plan::has_all_steps(run) || is_stopped(run)
 }
 
-/// Notes that SIGUSR1 has requested a checkpoint, for the hook that writes it, or warns if none
-/// will.
+/// If SIGUSR1 has requested a checkpoint, notes this for the hook that writes it, or warns if no
+/// hook will.
 #[inline]
 fn note_checkpoint_request(run: &mut Run) {
     let is_due = run.place.phase == Phase::Train || !run.fit.is_running;
@@ -292,7 +295,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     agreed.saves = all.saves;
     agreed.is_writing = all.is_writing;
     agreed.end_epoch = all.end_epoch;
-    // Rank 0 writes it.
+    // Rank 0 writes the checkpoint.
     run.checkpoints.is_requested.set(all.checkpoint && run.rank == 0);
     run.requests.end_epoch = agreed.end_epoch;
     run.requests.keep_state = all.keep_state;
@@ -320,7 +323,8 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     Ok(())
 }
 
-/// Returns a hash of the parameters that are trained, which is exact as a floating-point number.
+/// Returns a hash of the set of trained parameters. A floating-point number represents the hash
+/// exactly.
 fn trained_hash(run: &Run) -> f64 {
     let mix = |hash: u64, is_trained: bool| {
         (hash ^ u64::from(is_trained)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)

@@ -1,4 +1,5 @@
-//! The device of the task: which there are, why a run is on the CPU, and one GPU for each rank.
+//! The device of the task: which devices are available, why a run is on the CPU, and whether each
+//! rank has its own GPU.
 
 use std::sync::Once;
 
@@ -11,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::libtorch::cuda::{self, CudaSupport};
 use crate::run::Run;
 
-/// Returns the first available of CUDA, MPS and CPU. Of several CUDA devices, returns that of the
-/// rank of this process on the host.
+/// Returns the first available of CUDA, MPS and CPU. If there are several CUDA devices, returns the
+/// one for this process's rank on the host.
 pub(crate) fn first_device() -> Device {
     if cuda::support() == CudaSupport::Ready {
         // `build` reports a mistake in the variables of the launcher.
@@ -22,9 +23,9 @@ pub(crate) fn first_device() -> Device {
     if tch::utils::has_mps() { Device::Mps } else { Device::Cpu }
 }
 
-/// Returns the index of the CUDA device for a rank of a host. If a launcher shows each rank another
-/// single GPU, that is the device 0 of each of them; `check_one_gpu_each` refuses that ranks share
-/// one.
+/// Returns the index of the CUDA device for a rank on its host. If a launcher shows each rank only
+/// its own GPU, that GPU is device 0 on every rank. `check_one_gpu_each` returns an error if ranks
+/// share a GPU.
 fn nth_device(local_rank: u32, devices: i64) -> usize {
     local_rank as usize % usize::try_from(devices).unwrap_or(1).max(1)
 }
@@ -40,14 +41,14 @@ pub(super) fn check_available(device: Device) -> Result<(), String> {
     }
 }
 
-/// Returns the kind of a device, from its `{:?}`: `Cuda` for `Cuda(1)`. The ranks of a host have GPUs
-/// of different numbers, and rank 0 writes the checkpoints of all.
+/// Returns the kind of a device from its `Debug` output: `Cuda` for `Cuda(1)`. The ranks of a host
+/// have GPUs with different numbers, but a checkpoint records only the device of rank 0.
 pub(super) fn kind_of(device: &str) -> &str {
     device.split_once('(').map_or(device, |(kind, _)| kind)
 }
 
-/// Prints once in a process why a run is on the CPU, if libtorch was built for CUDA: otherwise the
-/// mistake shows after hours.
+/// Prints, once per process, why a run is on the CPU although libtorch was built for CUDA. Without
+/// this line, the mistake might go unnoticed for hours.
 pub(super) fn say_why_on_cpu(run: &Run) {
     static ONCE: Once = Once::new();
     if run.model.device != Device::Cpu || ONCE.is_completed() {
@@ -60,10 +61,11 @@ pub(super) fn say_why_on_cpu(run: &Run) {
     });
 }
 
-/// Returns the line about a run on the CPU, for the device that the program has set.
+/// Returns the line that explains why a run is on the CPU; `None` if there is nothing to explain.
+/// `set` is the device that the program has set.
 fn why_on_cpu(support: &CudaSupport, set: Option<Device>) -> Option<String> {
     match (support, set) {
-        // Nothing else can be meant.
+        // A GPU cannot be used, or the program chose the CPU.
         (CudaSupport::NotBuilt | CudaSupport::Unknown, _) | (CudaSupport::Ready, Some(_)) => None,
         (CudaSupport::Ready, None) => Some(
             "note: the task is on the CPU, although there is an NVIDIA GPU: `.auto_device()` uses it, and \
@@ -74,25 +76,25 @@ fn why_on_cpu(support: &CudaSupport, set: Option<Device>) -> Option<String> {
     }
 }
 
-/// A GPU, such that two processes on one machine name it equally.
+/// The identity of a GPU, which is the same in all processes on one machine.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(super) struct Gpu {
-    /// The identity of the machine's last boot, which its containers share.
+    /// The ID of the machine's last boot, which all containers on the machine share.
     boot: Option<String>,
-    /// Its address on the bus: `0000:18:00.0`.
+    /// The PCI address of the GPU: `0000:18:00.0`.
     bus_id: String,
 }
 
 impl Gpu {
-    /// Returns the GPU that a device is; `None` for other devices, and if it is not known.
+    /// Returns the identity of a CUDA device; `None` for any other device, or if it is not known.
     pub(super) fn of(device: Device) -> Option<Self> {
         let Device::Cuda(nth) = device else { return None };
         Some(Gpu { boot: Process::current().boot, bus_id: cuda::bus_id(nth)? })
     }
 }
 
-/// Returns an error if two ranks use the same GPU: NCCL needs one for each rank, and may otherwise
-/// wait for ever.
+/// Returns an error if two ranks use the same GPU. NCCL needs one GPU per rank, and may otherwise
+/// wait forever.
 pub(super) fn check_one_gpu_each<'a>(of_ranks: impl IntoIterator<Item = &'a Option<Gpu>>) -> Result<()> {
     let mut known: Vec<(usize, &Gpu)> = Vec::new();
     for (rank, gpu) in of_ranks.into_iter().enumerate() {

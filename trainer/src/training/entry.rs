@@ -20,7 +20,7 @@ use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::dispatch::Panic;
 use crate::run::{Dispatch, Place, Requests, Run};
 
-/// Runs an entry point, or returns its recorded result if it had ended before a resume.
+/// Runs an entry point, or returns its recorded result if it ended before the run was resumed.
 ///
 /// An error before the entry point begins, such as a locked run folder, is returned directly. After
 /// that, a cancelled run fires `after_cancel`, and an error or a panic fires `after_error`; then
@@ -36,7 +36,7 @@ pub(super) fn enter(
     if active::is_outermost() {
         replay::check_requested(run)?;
     }
-    // Before the signal handlers are installed, so that a signal ends the process while it waits.
+    // Before the signal handlers are installed, so that a signal ends a process that waits here.
     ranks::join(run)?;
     device::say_why_on_cpu(run);
     facts::note(run);
@@ -166,7 +166,7 @@ fn run_guarded(
         errors.extend(later);
     }
     errors.extend(in_flight);
-    // Write the requested checkpoints and complete the background save, also after a panic.
+    // Write the requested checkpoints and complete the background save, even after a panic.
     match catch_unwind(AssertUnwindSafe(|| save::finish(run))) {
         Ok(written) => errors.extend(written.err()),
         Err(payload) => {
@@ -178,7 +178,7 @@ fn run_guarded(
     }
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = window::discard(run);
-    // After the last checkpoint: a resumed run continues these records.
+    // After the last checkpoint, because a resumed run continues these records.
     if !replay::has_ended(run) {
         let (rest, late) = records::emit_rest(run);
         keep_first(&mut panic, late);
@@ -237,11 +237,11 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
     Err(first)
 }
 
-/// Seeds libtorch if a seed is set. The value depends on the number of epochs so far, and on
-/// the rank.
+/// Seeds libtorch if a seed is set. The value passed to libtorch also depends on the number of
+/// epochs so far and on the rank.
 pub(super) fn seed(run: &Run) {
     if let Some(seed) = run.settings.seed {
-        // 2^64 divided by the golden ratio spreads the seeds of neighboring numbers of epochs.
+        // 2^64 divided by the golden ratio spreads the seeds of consecutive epochs.
         let mixed = seed.wrapping_add(run.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let rank = run.ranks.world.rank();
         let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));

@@ -1,4 +1,5 @@
-//! [`Erased`]: the task as the run sees it, without its types, and how the loop gets them back.
+//! Type erasure: how the run stores the task and its batches without their types, and how the loop
+//! recovers the types.
 
 use std::any::{Any, type_name};
 
@@ -23,7 +24,7 @@ pub(super) struct Erased<T: Task> {
 }
 
 impl<T: Task> Erased<T> {
-    /// Creates the data of a task, without a batch.
+    /// Creates the data of a task, without a batch or a prediction.
     pub(super) fn boxed() -> Box<dyn AnyTask> {
         Box::new(Erased::<T> { batch: None, pred: None })
     }
@@ -137,7 +138,7 @@ fn typed_mut<T: Task>(data: &mut dyn AnyTask) -> &mut Erased<T> {
     data.downcast_mut().expect(OF_TASK)
 }
 
-/// Calls `compute` with the task, and with the prediction and the batch of the step. Hooks at
+/// Calls `compute` with the task, and with the batch and the prediction of the step. Hooks at
 /// modules of the task observe the computation.
 #[inline]
 pub(super) fn borrowed<T: Task, R>(

@@ -1,4 +1,5 @@
-//! Collecting what decides the result of a run, for a resume and for the other ranks.
+//! Collects the facts that decide the result of a run, so that a resume and the other ranks can
+//! compare them.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,12 +15,12 @@ use crate::run::Run;
 use crate::values::facts::{Facts, HookFacts, SettingList};
 use crate::values::hyperparameter::GivenBy;
 
-/// The facts with which those of this run are compared.
+/// The other side of a comparison with the facts of this run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
-    /// The facts of the interrupted run. Hooks that only observe may differ, unless they list
-    /// settings, and so may hooks that run only while a checkpoint is loaded, with which a program
-    /// changes the resumed run.
+    /// The facts of the interrupted run. Hooks that only observe may differ unless they list
+    /// settings. Hooks that run only while a checkpoint is loaded may also differ, because a
+    /// program uses them to change the resumed run.
     Resume,
     /// The facts of the other ranks. Hooks that run on rank 0 only may differ.
     Ranks,
@@ -27,14 +28,14 @@ pub(super) enum Audience {
     Lock,
 }
 
-/// Records what decides the result, before the first entry point changes any of it.
+/// Records the facts that decide the result, before the first entry point changes any of them.
 pub(super) fn note(run: &mut Run) {
     if run.checkpoints.facts.is_none() {
         run.checkpoints.facts = Some(of(run, Audience::Resume));
     }
 }
 
-/// Returns what decides the result.
+/// Returns the facts that decide the result.
 pub(super) fn of(run: &Run, audience: Audience) -> Facts {
     let settings = run.settings.fingerprint().into_iter();
     let mut settings: BTreeMap<_, _> = settings.map(|(name, value)| (format!(".{name}(…)"), value)).collect();
@@ -45,7 +46,8 @@ pub(super) fn of(run: &Run, audience: Audience) -> Facts {
     Facts { settings, hooks, order }
 }
 
-/// Returns the settings that a resumed run may change, by the name that a checkpoint has for them.
+/// Returns the settings that a resumed run may change, under the names that a checkpoint uses for
+/// them.
 pub(super) fn changeable(run: &Run) -> impl Iterator<Item = (String, String)> {
     let length = run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value));
     let given = run.hyperparameters.iter().filter(|given| given.by == GivenBy::ChangeableSetting);
@@ -90,7 +92,7 @@ fn instance_of<'r>(run: &'r Run, hook: &Hook) -> Option<&'r Instance> {
     run.hooks.instances.get(hook.slot? as usize)
 }
 
-/// Formats when a hook runs: ` (in train, every 2, of encoder.*)`, or nothing for always.
+/// Formats when a hook runs: ` (in train, every 2, of encoder.*)`, or nothing if it always runs.
 fn condition(hook: &Hook) -> String {
     let definition = &hook.definition;
     let mut parts = Vec::new();
@@ -106,8 +108,8 @@ fn condition(hook: &Hook) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-/// Returns the name of the function, the closure or the value that each row belongs to: its path,
-/// with the arguments of a generic type, the label, and a number after the first of that name.
+/// Returns the name of the function, closure or value that each row belongs to. A name is the path
+/// with the arguments of a generic type, the label, and a number if the name has already occurred.
 fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
     let base = |hook: &Hook| {
         let origin = &hook.definition.origin;
@@ -121,13 +123,13 @@ fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
         format!("{}{arguments}{label}", origin.path)
     };
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by_key(|index| rows[*index].slot); // as the values were added
+    order.sort_by_key(|index| rows[*index].slot); // in the order in which the values were added
     let mut known: HashMap<String, Vec<(Option<u32>, usize)>> = HashMap::new();
     let mut names = vec![String::new(); rows.len()];
     for index in order {
         let hook = rows[index];
         let name = base(rows[index]);
-        // A function has one row.
+        // A function has only one row, so its index identifies it.
         let id = (hook.slot, hook.slot.map_or(index, |_| 0));
         let ids = known.entry(name.clone()).or_default();
         let nth = ids.iter().position(|other| *other == id).unwrap_or(ids.len());
@@ -139,7 +141,7 @@ fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
     names
 }
 
-/// Returns the settings of the optimizers of all parts, and of their groups.
+/// Returns the settings of the optimizers of all parts, and of their parameter groups.
 fn of_optimizers(optimizers: &Optimizers, audience: Audience) -> BTreeMap<String, String> {
     let mut list = SettingList::new();
     for (part, optimizer, ..) in optimizers.parts() {

@@ -91,7 +91,7 @@ pub(super) fn fit<T: Task>(
     })
 }
 
-/// Runs the operation `sanity_check`, if it is set.
+/// Runs the operation `sanity_check`, if it is enabled.
 fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Result<()> {
     if run.settings.sanity_batches > 0 {
         run.fit.position.stage = Stage::SanityCheck;
@@ -145,7 +145,7 @@ fn epoch<T: Task>(
             run.requests.end_epoch = false; // the request was for that pass
         }
         decide::agree(run, None)?;
-        // A stop that was requested in a validation lets it finish.
+        // A stop that was requested during a validation lets the validation finish.
         if is_validating {
             return validate::<T>(run, valid, true);
         }
@@ -186,7 +186,7 @@ fn train_pass<T: Task>(
     let order = if run.settings.repeats_batches() { 0 } else { run.progress.counters.epoch };
     let begun = resumed.then_some(run.fit.position.train);
     if !resumed {
-        run.kept = None; // of a fit that failed: a roll-back stays within a pass
+        run.kept = None; // left by a fit that failed: a roll-back stays within a pass
     }
     let mut pass = Pass::begin(run, train, order, begun)?;
     if resumed && run.fit.position.stage == Stage::ValidatingWithin {

@@ -1,4 +1,4 @@
-//! The layout of images and of the weights of convolutions in memory: channels last.
+//! The channels-last memory layout of images and convolution weights.
 
 use tch::{Tensor, nn};
 
@@ -6,8 +6,8 @@ use crate::data::{Batch, change_tensors};
 use crate::error::Result;
 use crate::model::vars::Vars;
 
-/// Lays out the four-dimensional variables of a task with the channels last. Their identity and their
-/// values stay the same.
+/// Converts the four-dimensional variables of a task to the channels-last layout. They remain the
+/// same variables with the same values.
 pub(super) fn change_weights(store: &nn::VarStore) {
     let _no_grad = tch::no_grad_guard();
     for var in Vars::from_store(store).iter() {
@@ -17,13 +17,14 @@ pub(super) fn change_weights(store: &nn::VarStore) {
     }
 }
 
-/// Lays out the four-dimensional tensors of a batch with the channels last.
+/// Converts the four-dimensional tensors of a batch to the channels-last layout.
 pub(super) fn change_batch(batch: &mut impl Batch) -> Result<()> {
     change_tensors(batch, channels_last)
 }
 
-/// Returns a dense tensor of shape `[N, C, H, W]` as one of the same shape that is contiguous as
-/// `[N, H, W, C]`; `None` if it has another number of dimensions or this layout already.
+/// Converts a dense tensor of shape `[N, C, H, W]` to one of the same shape that is contiguous as
+/// `[N, H, W, C]`. Returns `None` if the tensor is not dense and four-dimensional, or if it already
+/// has this layout.
 fn channels_last(tensor: &Tensor) -> Result<Option<Tensor>> {
     if !tensor.defined() || tensor.dim() != 4 || tensor.is_sparse() || tensor.is_mkldnn() {
         return Ok(None);

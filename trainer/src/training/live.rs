@@ -1,4 +1,5 @@
-//! `live.json`: what the run is doing, about once a second, for programs that follow it.
+//! `live.json`: the current state of the run, updated about once a second for programs that follow
+//! it.
 
 use std::path::Path;
 use std::thread;
@@ -16,7 +17,7 @@ use crate::run::{LiveState, Run};
 
 /// The time between two updates.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The number of bytes that show whose file it is.
+/// The number of bytes that are enough to recognize a file of this crate.
 const HEAD_BYTES: u64 = 64;
 
 /// Begins to describe an entry point. The file is written before its first batch.
@@ -24,7 +25,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) {
     run.folder.live = Some(Box::new(begun(run, entry)));
 }
 
-/// Returns what is known of an entry point when it begins.
+/// Returns the initial description of an entry point.
 pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
     let mut live = Live::new(entry, run.place.phase.name());
     let moments = run.hooks.table.hooks().iter().map(|hook| hook.definition.moment.path());
@@ -34,8 +35,8 @@ pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
     LiveState { began: now, due: now, has_trained: false, content: live, writer: None }
 }
 
-/// Writes the file if the last time is long enough ago. Without a run folder this is a branch, and
-/// otherwise it reads the clock.
+/// Writes the file if an update is due. The check costs one branch without a run folder, and
+/// otherwise one reading of the clock.
 #[inline]
 pub(super) fn write_if_due(run: &mut Run) {
     if let Some(live) = &run.folder.live
@@ -51,8 +52,8 @@ pub(super) fn end(run: &mut Run) {
     run.folder.live = None;
 }
 
-/// Writes the file: before the first batch and at the end at once, and otherwise on a thread,
-/// unless that is still busy.
+/// Writes the file. Before the first batch and at the end, it is written immediately; otherwise it
+/// is written on a thread, unless that thread is still busy.
 #[cold]
 fn write(run: &mut Run, has_ended: bool) {
     let (Some(mut state), Some(folder)) = (run.folder.live.take(), run.folder.path.clone()) else { return };
@@ -62,7 +63,7 @@ fn write(run: &mut Run, has_ended: bool) {
         return;
     }
     let is_first = state.content.written == 0.0;
-    // A panic of the thread was printed, and concerns only this file.
+    // A panic of the thread has already been printed, and affects only this file.
     let earlier = state.writer.take().map_or(Ok(()), |writer| writer.join().unwrap_or(Ok(())));
     update(run, &mut state);
     state.content.takes_checkpoint_requests &= !has_ended;
@@ -77,7 +78,7 @@ fn write(run: &mut Run, has_ended: bool) {
     });
     match written {
         Ok(()) => run.folder.live = Some(state),
-        // It is not tried again: a disk that is full or slow has better uses.
+        // Writing is not retried: a full or slow disk has better uses.
         Err(error) => run.warn(format!("`trainer watch` cannot follow this entry point: {error}")),
     }
 }
@@ -96,7 +97,7 @@ fn replace(folder: &Path, live: &Live) -> Result<()> {
     replace_volatile_file(&path, is_ours, |file| file.write(text.as_bytes()))
 }
 
-/// Describes what the run is doing now. Reads nothing from the device.
+/// Updates the description of the run. Reads nothing from the device.
 pub(crate) fn update(run: &Run, state: &mut LiveState) {
     let LiveState { began, has_trained, content: live, .. } = state;
     let counters = run.progress.counters;
@@ -131,7 +132,8 @@ pub(crate) fn update(run: &Run, state: &mut LiveState) {
     live.takes_checkpoint_requests = run.handles_signals && run.why_no_checkpoint().is_none();
 }
 
-/// Returns the memory that the process occupies, which only Linux says in a file.
+/// Returns the number of bytes of memory that the process occupies; `None` except on Linux, which
+/// reports it in a file.
 fn resident_bytes() -> Option<u64> {
     let status = read_text(Path::new("/proc/self/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

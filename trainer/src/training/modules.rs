@@ -38,8 +38,8 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
     format!("{placed} has `of = \"{text}\"`, but {help}")
 }
 
-/// Returns an error for the first pattern that matches no module, once hooks at `setup` may
-/// have added layers.
+/// Returns an error for the first pattern that matches no module. Called after `setup`, because
+/// hooks may add layers there.
 pub(super) fn check_patterns(run: &mut Run) -> Result<()> {
     if !std::mem::take(&mut run.modules.is_unchecked) {
         return Ok(());
@@ -52,8 +52,8 @@ pub(super) fn check_patterns(run: &mut Run) -> Result<()> {
     }
 }
 
-/// At the end of a pass over data, warns of each pattern that is not optional and matches none
-/// of the modules that were called.
+/// At the end of a pass over data, warns about each pattern that is not optional and matches no
+/// module that was called.
 pub(super) fn warn_of_uncalled(run: &mut Run) {
     let phase = run.place.phase;
     if !run.hooks.table.is_watching(phase) {

@@ -18,17 +18,17 @@ use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
 /// # Length of training
 impl<T: Task> TrainerBuilder<T> {
-    /// The number of epochs that a call of `fit` trains. Defaults to 1, or, if
-    /// [`max_steps`](TrainerBuilder::max_steps) or [`max_time`](TrainerBuilder::max_time) is set,
-    /// to no limit.
+    /// Sets the number of epochs that a call to `fit` trains. Defaults to 1, or to no limit if
+    /// [`max_steps`](TrainerBuilder::max_steps) or [`max_time`](TrainerBuilder::max_time) is set.
     #[doc(alias("max_epochs", "num_train_epochs"))]
     pub fn epochs(mut self, epochs: u64) -> Self {
         self.settings.epochs = Some(epochs);
         self
     }
 
-    /// The maximum number of optimizer steps in a call of `fit`. When it is reached, the pass over
-    /// the training data ends; a validation that is due at the end of the epoch still runs.
+    /// Sets the maximum number of optimizer steps in a call to `fit`. When it is reached, the pass
+    /// over the training data ends, but a validation that is due at the end of the epoch still
+    /// runs.
     ///
     /// With [`accumulate`](TrainerBuilder::accumulate), an optimizer step covers more than one
     /// batch. With several optimizers, a batch in which any of them steps counts as one.
@@ -37,22 +37,22 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Stops a call of `fit` after it has run for `time`, as [`Cx::stop`](crate::Cx::stop) does. An
-    /// open accumulation window is completed first. The time before a resume counts.
+    /// Stops a call to `fit` after it has run for `time`, as [`Cx::stop`](crate::Cx::stop) does. An
+    /// open accumulation window is completed first. The time before a resume counts too.
     pub fn max_time(mut self, time: Duration) -> Self {
         self.settings.max_time = Some(time);
         self
     }
 
-    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has trained `epochs`
-    /// epochs; a stop that was requested earlier takes effect then. Defaults to 0.
+    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call to `fit` has trained `epochs`
+    /// epochs. A stop that was requested earlier then takes effect. Defaults to 0.
     pub fn min_epochs(mut self, epochs: u64) -> Self {
         self.settings.min_epochs = epochs;
         self
     }
 
-    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call of `fit` has taken `steps`
-    /// optimizer steps; a stop that was requested earlier takes effect then. Defaults to 0.
+    /// Ignores [`stop`](crate::Cx::stop) and `max_time` until a call to `fit` has taken `steps`
+    /// optimizer steps. A stop that was requested earlier then takes effect. Defaults to 0.
     pub fn min_steps(mut self, steps: u64) -> Self {
         self.settings.min_steps = steps;
         self
@@ -61,25 +61,25 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Batches
 impl<T: Task> TrainerBuilder<T> {
-    /// Accumulates the gradients of `batches` batches for each optimizer step, which uses their
-    /// mean over all elements: each batch is weighted by its [weight](crate::Task::weight), so that
-    /// batches of any size are equivalent to one large batch. Defaults to 1.
+    /// Sets the number of batches whose gradients are accumulated for each optimizer step. The step
+    /// uses their mean over all elements: each batch counts with its [weight](crate::Task::weight),
+    /// so the batches are equivalent to one large batch, whatever their sizes. Defaults to 1.
     ///
-    /// The last batch of an epoch ends its window, and so does the batch after a hook requests the
-    /// end of the epoch or of the run: the mean is then over the batches so far. A batch
-    /// contributes nothing if a hook skips it or its backward pass, or if its weight is 0, and a
-    /// window without any gradient takes no optimizer step. If the skipped batch is the last of its
-    /// epoch, the window continues in the next one; at the end of the fit it is dropped.
+    /// The last batch of an epoch ends its window, and so does the next batch after a hook has
+    /// requested the end of the epoch or of the run. The mean is then over the batches so far. A
+    /// batch contributes nothing if a hook skips it or its backward pass, or if its weight is 0. A
+    /// window without any gradient takes no optimizer step. If a hook skips the last batch of an
+    /// epoch, the window continues in the next epoch, or is dropped at the end of the fit.
     ///
-    /// At `after_backward` gradients are running sums, relative to the weight of the first batch of
-    /// the window; from `before_opt_step` on they are the mean.
+    /// At `after_backward`, the gradients are running sums, relative to the weight of the first
+    /// batch of the window. From `before_opt_step` on, they are the mean.
     #[doc(alias("accumulate_grad_batches", "gradient_accumulation_steps"))]
     pub fn accumulate(self, batches: u64) -> Self {
         self.accumulate_from(0, batches)
     }
 
     /// Sets [`accumulate`](TrainerBuilder::accumulate) from this epoch on. Epochs are counted from
-    /// 0 over all calls of `fit`.
+    /// 0 over all calls to `fit`.
     pub fn accumulate_from(mut self, epoch: u64, batches: u64) -> Self {
         self.settings.accumulate.retain(|(from, _)| *from != epoch);
         self.settings.accumulate.push((epoch, batches));
@@ -128,10 +128,10 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// The number of batches of each validation loader that `fit` validates before training, in the
-    /// phase `sanity`, so that a mistake in the validation shows immediately and not after an
-    /// epoch. Defaults to 0, which skips the check. Its metrics are dropped when the first epoch
-    /// begins.
+    /// Sets the number of batches of each validation loader that `fit` validates before training,
+    /// in the phase `sanity`, so that a mistake in the validation shows immediately instead of
+    /// after an epoch. Defaults to 0, which skips the check. The metrics of the check are dropped
+    /// when the first epoch begins.
     #[doc(alias = "num_sanity_val_steps")]
     pub fn sanity_batches(mut self, batches: u64) -> Self {
         self.settings.sanity_batches = batches;
@@ -151,7 +151,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Overfits a few batches, to check that the model can learn at all: every epoch trains on the
-    /// first `limit` batches of epoch 0. The same limit applies to the batches of validation.
+    /// first `limit` batches of epoch 0. The same limit applies to validation.
     pub fn overfit_batches(mut self, limit: impl Into<Amount>) -> Self {
         self.settings.overfit = Some(limit.into());
         self
@@ -174,26 +174,27 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Moves the task to the first available of CUDA, MPS and CPU, in this order. Of several
-    /// processes that train together, each takes the GPU of its
+    /// Moves the task to the first available of CUDA, MPS and CPU, in this order. If several
+    /// processes train together, each uses the GPU of its
     /// [rank on the host](crate::distributed::Launch::local_rank).
     ///
-    /// If libtorch was built for CUDA but finds no GPU, a line on standard error says why when the
-    /// first entry point begins.
+    /// If libtorch was built for CUDA but finds no GPU, a line on standard error gives the reason
+    /// when the first entry point begins.
     #[doc(alias = "accelerator")]
     pub fn auto_device(self) -> Self {
         self.device(first_device())
     }
 
-    /// Seeds libtorch's random number generator, which dropout uses, for example, at the start of
-    /// each entry point. A further call of `fit` draws other numbers, which depend on the seed and
-    /// on the number of epochs before it.
+    /// Seeds libtorch's random number generator at the start of each entry point. Dropout, for
+    /// example, draws from it. A further call to `fit` draws different numbers, which depend on the
+    /// seed and on the number of epochs before it.
     ///
     /// libtorch has one such generator for the whole process. A seeded entry point is therefore
-    /// reproducible only while no other thread draws from it, be it another trainer, which is
-    /// reported once on standard error, or a thread that computes random tensors. Run seeded entry
-    /// points one after the other, or each in its own process. A seeded entry point that a hook or
-    /// the task of another run calls does not change the random numbers of that run.
+    /// reproducible only if no other thread draws from the generator meanwhile. Another trainer on
+    /// another thread is reported once on standard error, but a thread that creates random tensors
+    /// is not. Run seeded entry points one after the other, or each in its own process. If a hook
+    /// or the task of a run calls a seeded entry point of another trainer, the random numbers of
+    /// the outer run do not change.
     ///
     /// Weights are initialized before the builder exists: call [`tch::manual_seed`] first to seed
     /// them. Loaders have their own seeds.
@@ -212,35 +213,36 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// The precision of products of `Float` matrices while an entry point runs, for the whole process.
-    /// With [`MatmulPrecision::High`], GPUs from the Ampere generation on use TF32, which is several
-    /// times as fast. Defaults to what the program has set, which is `Highest` in libtorch.
+    /// Sets the precision of `Float` matrix products while an entry point runs, for the whole
+    /// process. With [`MatmulPrecision::High`], GPUs from the Ampere generation on use TF32, which
+    /// is several times as fast. Defaults to the current precision of libtorch, which is `Highest`
+    /// unless the program has changed it.
     ///
-    /// Convolutions on a GPU use TF32 regardless, as in PyTorch. The results differ from those of
-    /// other precisions, so a resumed run must have the same.
+    /// Convolutions on a GPU use TF32 regardless of this setting, as in PyTorch. Results depend on
+    /// the precision, so a resumed run must use the same one.
     #[doc(alias("set_float32_matmul_precision", "tf32"))]
     pub fn matmul_precision(mut self, precision: MatmulPrecision) -> Self {
         self.settings.matmul_precision = Some(precision);
         self
     }
 
-    /// Whether cuDNN measures its algorithms for each new shape of a convolution and uses the
-    /// fastest, while an entry point runs, for the whole process. Defaults to `false`.
+    /// Whether cuDNN measures its algorithms for each new convolution shape and uses the fastest
+    /// one, while an entry point runs, for the whole process. Defaults to `false`.
     ///
-    /// This is for batches whose shapes repeat. Another algorithm may win in the next process, so the
-    /// results of two runs may differ in the last bits, and `build` refuses it together with
-    /// [`deterministic`](TrainerBuilder::deterministic).
+    /// This helps if the shapes of the batches repeat. A different algorithm may be the fastest in
+    /// the next process, so the results of two runs may differ in the last bits. `build` therefore
+    /// returns an error if [`deterministic`](TrainerBuilder::deterministic) is set too.
     pub fn cudnn_benchmark(mut self, benchmark: bool) -> Self {
         self.settings.cudnn_benchmark = benchmark;
         self
     }
 
     /// Whether the four-dimensional weights of the task, and the four-dimensional tensors of each
-    /// batch, are laid out in memory with the channels last, as tensor cores read the images of a
-    /// convolution. Their shape remains `[N, C, H, W]`. Defaults to `false`.
+    /// batch, are laid out in memory with the channels last, which is how tensor cores read the
+    /// images of a convolution. Their shape remains `[N, C, H, W]`. Defaults to `false`.
     ///
-    /// Checkpoints and weight files hold the same values in the usual layout. `build` changes the
-    /// weights, and the operation `transfer` each batch.
+    /// Checkpoints and weight files hold the same values in the usual layout. `build` converts the
+    /// weights, and the operation `transfer` converts each batch.
     pub fn channels_last(mut self, channels_last: bool) -> Self {
         self.settings.channels_last = channels_last;
         self
@@ -249,11 +251,12 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Records and the run folder
 impl<T: Task> TrainerBuilder<T> {
-    /// The interval, in optimizer steps, at which the logged values become a
+    /// Sets the interval, in optimizer steps, at which the logged values become a
     /// [record](crate::Record) for loggers. Defaults to `Every::Steps(50)`.
     ///
-    /// One more record is made at the end of each pass over data, and one with the remaining values
-    /// at the end of the entry point. With `Every::Epochs(1)`, there are no records within a pass.
+    /// A record is also created at the end of each pass over data, and one with the remaining
+    /// values at the end of the entry point. With `Every::Epochs(1)`, there are no records within a
+    /// pass.
     #[doc(alias = "log_every_n_steps")]
     #[doc(alias = "logging_steps")]
     pub fn record_every(mut self, every: Every) -> Self {
@@ -261,23 +264,22 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Sets the folder of the run, in which loggers and checkpoints have their files:
+    /// Sets the folder of the run, which holds the files of loggers and checkpoints:
     /// `run_folder("runs/first")`, or [`RunFolder::numbered("runs")`](RunFolder::numbered).
     ///
     /// The first entry point describes the run in its file `run.json`: the settings, the
     /// hyperparameters, the hooks, the versions of this crate, of libtorch and of rustc, the git
     /// commit of the working directory, the device, the number of threads, the seed, and the
-    /// command line. Each entry point replaces the status: `running`, then `finished`, `failed` or
-    /// `cancelled`, and, when it ends, adds the last and the best value of each metric. If the
-    /// process is killed, the status remains `running`; the file has the number of the process, and
-    /// its start, so that the command `trainer` says `killed`. Environment variables are not
-    /// recorded.
+    /// command line. Each entry point updates the status: `running`, then `finished`, `failed` or
+    /// `cancelled`. When it ends, it also adds the last and the best value of each metric. If the
+    /// process is killed, the status remains `running`, but the file has the ID and the start time
+    /// of the process, so the command `trainer` reports the run as `killed`. Environment variables
+    /// are not recorded.
     ///
     /// The environment variable `TRAINER_RUN_FOLDER` replaces this folder, so that another program,
-    /// such as `trainer sweep`, can choose it. A trainer without this setting has no folder in any
-    /// case.
+    /// such as `trainer sweep`, can choose it. A trainer without this setting never has a folder.
     ///
-    /// A folder that holds another run is refused, unless the run is
+    /// A folder that already holds a run is refused, unless that run is
     /// [resumed](TrainerBuilder::resume). With [`fast_dev_run`](TrainerBuilder::fast_dev_run)
     /// nothing is written, and `Resume::Auto` resumes nothing.
     #[doc(alias("output_dir", "default_root_dir", "work_dir"))]
@@ -293,13 +295,13 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Adds a value that the results depend on, such as the width of the network, for loggers and
-    /// the [run folder](TrainerBuilder::run_folder) to record, and for a resume to compare. The
-    /// hyperparameters of the optimizer and the settings of the trainer and of its hooks are added
-    /// automatically, and so are the settings that the program
+    /// Adds a hyperparameter: a value that the results depend on, such as the width of the network.
+    /// Loggers and the [run folder](TrainerBuilder::run_folder) record it, and a resume compares
+    /// it. The hyperparameters of the optimizer and the settings of the trainer and of its hooks
+    /// are added automatically, and so are the settings that the program
     #[cfg_attr(feature = "cli", doc = "[parses](crate::cli);")]
     #[cfg_attr(not(feature = "cli"), doc = "parses (feature `cli`);")]
-    /// `build` refuses their names here.
+    /// `build` refuses these names here.
     pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
         let (name, value) = (name.into(), value.into());
         self.hyperparameters.push(Given { name, value, by: GivenBy::Call });
@@ -310,9 +312,9 @@ impl<T: Task> TrainerBuilder<T> {
 /// # Resuming
 impl<T: Task> TrainerBuilder<T> {
     /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
-    /// folder of checkpoints, whose newest undamaged one is used. [`Resume::Auto`] is the folder of
-    /// the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet, the fit
-    /// starts from the beginning.
+    /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the
+    /// folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet,
+    /// the fit starts from the beginning.
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
@@ -333,7 +335,8 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Cancelling
 impl<T: Task> TrainerBuilder<T> {
-    /// The effect of Ctrl-C and SIGTERM while an entry point runs. Defaults to [`OnSignal::Exit`].
+    /// Sets the effect of Ctrl-C, SIGTERM and SIGHUP while an entry point runs. Defaults to
+    /// [`OnSignal::Exit`].
     pub fn on_signal(mut self, on_signal: OnSignal) -> Self {
         self.settings.on_signal = on_signal;
         self
@@ -350,9 +353,9 @@ impl<T: Task> TrainerBuilder<T> {
 /// # Several processes
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the processes that train together: those that the program has
-    /// [joined](crate::distributed::World::join) itself, or with
-    /// [`World::solo`](crate::distributed::World::solo) this process alone, even if a launcher
-    /// started several. Defaults to those that the
+    /// [joined](crate::distributed::World::join) itself, or, with
+    /// [`World::solo`](crate::distributed::World::solo), only this process, even if a launcher
+    /// started several. Defaults to the processes that the
     /// [launcher](crate::distributed::Launch::from_env) started.
     pub fn world(mut self, world: World) -> Self {
         self.world = Some(world);
@@ -363,7 +366,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// the rank that [`world`](TrainerBuilder::world) or the
     /// [launcher](crate::distributed::Launch::from_env) assigned, which it must not contradict,
     /// then to the environment variable `RANK`, then to 0. Hooks with [`Main`](crate::Main) in
-    /// their context run in the process of rank 0 only.
+    /// their context run on rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self

@@ -16,7 +16,7 @@ use crate::run::{Run, tape};
 /// The batches of one pass.
 pub(super) struct Pass<'a, B> {
     batches: Batches<'a, B>,
-    /// An upper bound on the batches that are left.
+    /// An upper bound on the number of batches that are left.
     left: u64,
     /// Whether no batch of the pass has been returned yet, not even before a resume.
     is_new: bool,
@@ -30,7 +30,7 @@ pub(super) struct Pass<'a, B> {
     stand_in: StandIn<B>,
 }
 
-/// A copy of the first batch of a pass, from which a rank whose data has ended takes its batches.
+/// A copy of the first batch of a pass, which a rank processes again once its own data has ended.
 enum StandIn<B> {
     /// This rank has had no batch, or trains alone.
     None,
@@ -118,7 +118,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(batch)
     }
 
-    /// Returns what this rank processes while only other ranks have a batch.
+    /// Returns the batch that this rank processes while only other ranks have data.
     #[cold]
     fn copy_of_first(&self, run: &Run) -> Result<B> {
         let why = match &self.stand_in {
@@ -136,7 +136,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         ))))
     }
 
-    /// Describes the next batch for the other ranks. Draws it ahead.
+    /// Draws the next batch ahead, and describes it for the other ranks.
     #[cold]
     fn look(
         &mut self,
@@ -190,7 +190,7 @@ impl<'a, B: Batch> Pass<'a, B> {
     /// returns it, or its error.
     pub(super) fn is_last(&mut self, run: &mut Run) -> bool {
         if !run.ranks.world.is_solo() {
-            return run.ranks.is_last; // they have agreed on it
+            return run.ranks.is_last; // the ranks have agreed on it
         }
         if self.ahead.is_none() {
             self.ahead = Some(self.draw(run));
@@ -233,9 +233,10 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 }
 
-/// Returns a copy of the first batch of an epoch, for a pass that continues after it. Draws no
-/// random numbers from libtorch, because the pass had drawn this batch before. A loader that yields
-/// other batches each time is not read twice: its next batch becomes the first.
+/// Returns a copy of the first batch of an epoch, for a pass that continues after it. Leaves
+/// libtorch's random state unchanged, because the pass has already drawn this batch. A loader that
+/// yields different batches each time is not read again: the next batch of the pass takes the place
+/// of the first.
 fn first_of<B: Batch>(loader: &mut dyn Loader<B>, epoch: u64) -> Result<StandIn<B>> {
     if !loader.is_deterministic() {
         return Ok(StandIn::None);
@@ -246,12 +247,13 @@ fn first_of<B: Batch>(loader: &mut dyn Loader<B>, epoch: u64) -> Result<StandIn<
     Ok(first.map_or(StandIn::None, |first| StandIn::of(&first)))
 }
 
-/// Runs `draw`, which waits for a loader, within the profile and the tape.
+/// Runs `draw`, which waits for a loader, and records the wait in the profile and the tape.
 fn draw<R>(run: &mut Run, draw: impl FnOnce() -> R) -> Result<R> {
     tape::data(run, |run| profile::data(run, draw))
 }
 
-/// The limit on the batches of a pass in this phase, given the number that the loader reports.
+/// The limit on the number of batches of a pass in this phase, given the number that the loader
+/// reports.
 fn limit_in(run: &Run, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
     let limit =
         run.settings.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));

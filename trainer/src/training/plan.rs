@@ -10,9 +10,9 @@ use crate::run::settings::Settings;
 use crate::values::every::Every;
 use crate::values::float::readable;
 
-/// A mean loss above this multiple of the first epoch's has diverged.
+/// A mean loss above this multiple of the first epoch's mean loss has diverged.
 const DIVERGED: f64 = 1_000.0;
-/// A mean loss above this has diverged, whatever it was before.
+/// A mean loss above this value has diverged, regardless of the first epoch.
 const IMPLAUSIBLE: f64 = 1e15;
 
 /// Plans a fit from the settings and, if it is known, the number of batches in an epoch.

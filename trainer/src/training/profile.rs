@@ -1,4 +1,4 @@
-//! Profiles: the builder's settings, and access to the last one.
+//! Profiles: the builder's settings, and access to the last profile.
 
 use super::builder::TrainerBuilder;
 use super::task::Task;
@@ -12,13 +12,13 @@ impl<T: Task> TrainerBuilder<T> {
     /// to `false`, or to `true` if the environment variable `TRAINER_PROFILE` is set.
     ///
     /// A span takes about 0.1 µs, and each of the first 1,000,000 spans of an entry point takes 24
-    /// bytes of memory. Later ones are part of the totals, but not of the trace.
+    /// bytes of memory. Later spans count toward the totals, but are not in the trace.
     ///
     /// `TRAINER_PROFILE=table` prints the profile of each entry point on standard error when it
     /// ends. `TRAINER_PROFILE=<path>.json` writes it to that file, or to `<path>-2.json` and so on
     /// if it exists, as [JSON](crate::profile::Profile::json); `TRAINER_PROFILE=<path>.trace.json`
-    /// writes it as a [Chrome trace](crate::profile::Profile::chrome_trace). Only the process of
-    /// rank 0 does.
+    /// writes it as a [Chrome trace](crate::profile::Profile::chrome_trace). Only rank 0 prints or
+    /// writes its profile.
     pub fn profile(mut self, profile: bool) -> Self {
         self.profile.is_on = profile;
         self
@@ -29,7 +29,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// [`profile`](TrainerBuilder::profile). Defaults to `false`.
     ///
     /// The run takes longer, because the host no longer prepares kernels while the device computes.
-    /// It makes no difference on the CPU.
+    /// On the CPU, this setting makes no difference.
     pub fn profile_synchronized(mut self, synchronized: bool) -> Self {
         self.profile.synchronizes = synchronized;
         self
@@ -54,8 +54,8 @@ impl<T: Task> Trainer<T> {
     /// Returns the profile of the last entry point, even if it failed, was cancelled or panicked;
     /// `None` without [`profile`](TrainerBuilder::profile), and before the first entry point.
     ///
-    /// If a signal ends the program, set `TRAINER_PROFILE`: the profile is then printed or written
-    /// before the program exits.
+    /// For a program that a signal may end, set `TRAINER_PROFILE`: the profile is then printed or
+    /// written before the program exits.
     #[must_use]
     pub fn profile(&self) -> Option<Profile> {
         Profile::of(&self.run)

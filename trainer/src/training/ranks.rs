@@ -19,7 +19,7 @@ use crate::run::{Ranks, Run};
 use crate::values::facts::{Difference, Facts};
 
 /// Returns the rank of this process and its share of each batch. A process that trains by itself
-/// has the rank that `set` or `RANK` assigns, and the share of rank 0 of 1.
+/// has the rank that `set` or `RANK` assigns, but its share is the entire batch.
 ///
 /// # Errors
 ///
@@ -108,7 +108,7 @@ pub(super) fn compare(run: &mut Run, entry: &str) -> Result<()> {
     compare_facts(&of_main.1, &of_rank.1, rank)
 }
 
-/// Returns what identifies the program, the entry point and the model.
+/// Returns the lists that identify the program, the entry point and the model.
 fn program(run: &Run, entry: &str) -> Lists {
     let program = std::env::current_exe().ok().and_then(|path| {
         let bytes = path.metadata().ok()?.len();
@@ -142,13 +142,14 @@ pub(super) fn compare_data(run: &Run, fingerprints: &[String; 2]) -> Result<()> 
 
 /// The number of batches of a pass, which ends when the data of all ranks has ended.
 pub(super) struct PassLength {
-    /// The largest of all ranks, if all of them know theirs.
+    /// The largest number on any rank, if every rank knows its own.
     pub(super) known: Option<u64>,
-    /// Whether all ranks know theirs, and have the same.
+    /// Whether every rank knows its own number, and all of them are equal.
     pub(super) is_equal: bool,
 }
 
-/// Agrees with the other ranks on the number of batches of a pass, of which a loader reports `own`.
+/// Agrees with the other ranks on the number of batches of a pass. `own` is the number that the
+/// loader of this rank reports.
 pub(super) fn agree_on_length(run: &Run, own: Option<u64>) -> Result<PassLength> {
     if run.ranks.world.is_solo() {
         return Ok(PassLength { known: own, is_equal: true });
@@ -156,7 +157,7 @@ pub(super) fn agree_on_length(run: &Run, own: Option<u64>) -> Result<PassLength>
     let number = own.map_or(-1.0, |batches| batches as f64);
     let what = "the agreement on the length of a pass";
     let ([longest, negative], []) = run.ranks.world.combine(both(number), [], what)?;
-    // The negative of the shortest is at most 0 if all of them are known.
+    // The negative of the shortest length is at most 0 if all lengths are known.
     let is_known = negative <= 0.0;
     Ok(PassLength {
         known: is_known.then_some(longest as u64),
@@ -180,8 +181,8 @@ pub(super) fn leave(run: &mut Run, error: &Error) {
     }
 }
 
-/// Says on standard error and in the log of this rank what its last collectives were, so that the
-/// ranks can be compared.
+/// Reports the last collectives of this rank on standard error and in its log, so that the ranks
+/// can be compared.
 fn report(run: &Run, error: &Error, recent: &[String]) {
     const SHOWN: usize = 6;
     let list = |lines: &[String]| lines.iter().map(|line| format!("\n  {line}")).collect::<String>();
@@ -191,12 +192,12 @@ fn report(run: &Run, error: &Error, recent: &[String]) {
     }
     if let Some(folder) = run.folder() {
         let text = format!("{}: {error}\nthe last collectives:{}\n", now(), list(recent));
-        // The error of the run is more important than one of its log.
+        // The error of the run is more important than an error of its log.
         let _ = append(&folder.join(LOGS).join(format!("rank-{}.log", run.rank)), &text);
     }
 }
 
-/// The folder in a run folder with a log of each rank that has failed.
+/// The folder in a run folder that contains a log of each failed rank.
 const LOGS: &str = "ranks";
 
 fn append(path: &Path, text: &str) -> Result<()> {
@@ -206,13 +207,13 @@ fn append(path: &Path, text: &str) -> Result<()> {
 }
 
 /// Returns `result`, which comes from the preparation of an entry point. If it is an error,
-/// disconnects from the other ranks, which would wait for this one.
+/// disconnects from the other ranks, which would otherwise wait for this rank.
 pub(super) fn or_leave<R>(run: &mut Run, result: Result<R>) -> Result<R> {
     result.inspect_err(|error| leave(run, error))
 }
 
-/// Waits for the other ranks at the end of an entry point, so that its files are complete when
-/// any rank continues, or disconnects from them if the cleanup failed.
+/// Waits for the other ranks at the end of an entry point, so that its files are complete when any
+/// rank continues. If the cleanup failed, disconnects from the other ranks instead.
 pub(super) fn part(run: &mut Run, errors: &mut Vec<Error>) {
     let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
     match failed {
@@ -243,8 +244,8 @@ fn compare_lists(first: &Lists, lists: &Lists, rank: u32) -> Result<()> {
     Ok(())
 }
 
-/// Returns an error if the settings or hooks of rank `rank` differ from those of rank 0, with a line
-/// for each difference.
+/// Returns an error if the settings or hooks of rank `rank` differ from those of rank 0, with a
+/// line for each difference.
 fn compare_facts(first: &Facts, facts: &Facts, rank: u32) -> Result<()> {
     let line = |Difference { what, one, other }| {
         format!("\n- {what} is {one} on rank 0, and {other} on rank {rank}")

@@ -1,4 +1,4 @@
-//! When records are created, and firing `after_record` for them.
+//! Creates the records that are due, and fires `after_record` for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -90,7 +90,7 @@ pub(super) fn flush(run: &mut Run) -> Result<()> {
 
 /// Fires `after_record` for a record, and returns to the loop's phase and counters.
 fn fire(run: &mut Run, record: Record) -> Result<()> {
-    // Returns after a panic too.
+    // The phase and the counters are restored even after a panic.
     let fired =
         at_record(run, record, |run| catch_unwind(AssertUnwindSafe(|| run.fire::<at::after_record>())));
     fired.unwrap_or_else(|panic| resume_unwind(panic))
@@ -148,9 +148,9 @@ fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
     }
 }
 
-/// Warns of each histogram, image and text that was only logged in training batches without a
-/// record. Unless `all` were seen, as at the end of a fit that was not resumed, leaves out those
-/// since which no record was due, except if none ever is.
+/// Warns about each histogram, image and text that was logged only in training batches without a
+/// record. Leaves out a value if no record has been due since it was first logged, unless `all` is
+/// set, as at the end of a fit that was not resumed, or no record is ever due within a pass.
 pub(super) fn warn_of_unrecorded(run: &mut Run, all: bool) {
     for name in run.log.get_mut().records.unrecorded_media(all || run.settings.record_every().is_none()) {
         run.warn(format!(

@@ -1,4 +1,5 @@
-//! Turning a trainer into one that repeats a part of a recorded run, and the end of that part.
+//! Replays: turns a trainer into one that repeats a part of a recorded run, and ends the run after
+//! that part.
 
 use trainer_formats::certificate::Place;
 
@@ -17,9 +18,9 @@ use crate::run::{FolderState, Modules, Run};
 /// The environment variable that requests a replay.
 pub(crate) const REQUEST: &str = "TRAINER_REPLAY";
 
-/// From now on, the trainer calls no hook that writes, except those of `kept`, which write nothing
-/// in a replay, and has no run folder. The next `fit` continues `checkpoint`, or else begins at the
-/// start, and ends where the replay does.
+/// Turns the run into a replay. From now on, the trainer has no run folder and calls no hook that
+/// writes, except the hooks in `kept`, which write nothing in a replay. The next `fit` resumes from
+/// `checkpoint`, or starts from the beginning without one, and ends where the replay ends.
 pub(crate) fn begin(
     run: &mut Run,
     checkpoint: Option<Resume>,
@@ -58,7 +59,7 @@ pub(crate) fn begin(
     Ok(())
 }
 
-/// Returns an error if a replay is requested, but another entry point begins.
+/// Returns an error if a replay was requested, but a different entry point begins.
 pub(super) fn check_requested(run: &Run) -> Result<()> {
     if run.replay.is_some() || std::env::var_os(REQUEST).is_none() {
         return Ok(());
@@ -69,8 +70,8 @@ pub(super) fn check_requested(run: &Run) -> Result<()> {
     )))
 }
 
-/// Returns an error, which ends the entry point, if this is a replay and all of its batches are
-/// trained.
+/// Returns an error, which ends the entry point, if this is a replay and all of its batches have
+/// been trained.
 #[inline]
 pub(super) fn check_end(run: &mut Run) -> Result<()> {
     if run.replay.is_some() && run.place.phase == Phase::Train { check(run) } else { Ok(()) }
@@ -109,7 +110,7 @@ fn check(run: &mut Run) -> Result<()> {
     Err(run.cancelled(CancelledBy::EndOfReplay))
 }
 
-/// Whether the entry point has ended because all batches of a replay are trained.
+/// Whether the entry point has ended because all batches of a replay have been trained.
 pub(super) fn has_ended(run: &Run) -> bool {
     run.replay.as_ref().is_some_and(|replay| replay.has_ended)
 }

@@ -112,14 +112,14 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     Ok(is_read)
 }
 
-/// Returns the folder in which [`Resume::Auto`] looks for a checkpoint: that of the first hook that
-/// writes some.
+/// Returns the folder in which [`Resume::Auto`] looks for a checkpoint: the folder of the first
+/// hook that writes checkpoints.
 fn auto_folder(run: &Run) -> Option<PathBuf> {
     run.hooks.instances.iter().find_map(|instance| instance.checkpoints(run.folder()))
 }
 
-/// Returns an error if another rank does not see the folder in which the `Checkpoint` hook will
-/// write, and in which each rank writes its own files.
+/// Returns an error if another rank does not see the folder of the `Checkpoint` hook, in which each
+/// rank writes its own files.
 fn check_shared(run: &Run) -> Result<()> {
     let world = &run.ranks.world;
     if world.is_solo() {
@@ -160,7 +160,7 @@ fn described(found: Result<Option<&Path>, &Error>) -> String {
 ///
 /// # Errors
 ///
-/// Returns an error if not all ranks have found the same one.
+/// Returns an error if not all ranks have found the same checkpoint.
 fn agree_on(run: &Run, found: Result<Option<&Path>, &Error>, damage: Option<Error>) -> Result<Option<Error>> {
     let world = &run.ranks.world;
     if world.is_solo() {
@@ -181,8 +181,8 @@ fn agree_on(run: &Run, found: Result<Option<&Path>, &Error>, damage: Option<Erro
 }
 
 /// Returns the checkpoint to resume from, which is the same on all ranks; `None` if `Resume::Auto`
-/// finds none. Passes the errors of newer, damaged ones to `report`. Each rank verifies a share of
-/// the files.
+/// finds none. Passes the errors of newer, damaged checkpoints to `report`. Each rank verifies a
+/// share of the files.
 fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
     let path = match resume {
         Resume::From(path) => Ok(path.clone()),
@@ -258,7 +258,7 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let saved = saved.added;
     let mut why = why_not_exact(run, &manifest, data);
     if let Err(error) = check(run, &parts, &states, &manifest, &folder, &mut why) {
-        // Another width of the network, for example, explains another shape.
+        // A different width of the network, for example, explains a different shape.
         return Err(with_reasons(error, &different_facts(run, &manifest, &[])));
     }
     why.extend(different_facts(run, &manifest, &why));
@@ -298,8 +298,8 @@ fn in_file_of(part: &dyn Part, folder: &Path, error: Error) -> Error {
     }
 }
 
-/// Compares the saved states with the parts of this run. Adds the reasons why the resume would not
-/// be exact to `why`.
+/// Compares the saved states with the parts of this run. Adds to `why` the reasons why the resume
+/// would not be exact.
 ///
 /// # Errors
 ///
@@ -329,8 +329,8 @@ fn check(
     Ok(())
 }
 
-/// Returns an error if the resume is not exact, unless the program allows that; then warns of the
-/// reasons.
+/// Returns an error if the resume is not exact. If the program allows an inexact resume, warns
+/// about the reasons instead.
 fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> {
     if why.is_empty() || run.settings.inexact {
         for reason in why {
@@ -376,7 +376,8 @@ fn different_facts(run: &Run, manifest: &Manifest, known: &[String]) -> Vec<Stri
     differences.filter(is_new).map(line).collect()
 }
 
-/// Warns of crates with hooks whose version is not the one that the checkpoint was written with.
+/// Warns about crates with hooks whose versions differ from those that the checkpoint was written
+/// with.
 fn warn_of_versions(run: &mut Run, there: &Facts) {
     let own = run.checkpoints.facts.clone().unwrap_or_default();
     for [krate, there, here] in there.versions(&own) {

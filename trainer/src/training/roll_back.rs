@@ -1,12 +1,12 @@
-//! Copies of the state of a run, to which it can return without a checkpoint.
+//! Copies of the state of a run, to which the run can return without a checkpoint.
 
 use super::{parts, records, save};
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
 use crate::run::{KeptState, Run};
 
-/// Returns to the kept state if a hook has requested that, and then keeps the current state if a
-/// hook has requested that.
+/// Carries out the requests of hooks: first to return to the kept state, then to keep the current
+/// state.
 #[inline]
 pub(super) fn fulfill_requests(run: &mut Run) -> Result<()> {
     if run.requests.roll_back.is_some() {
@@ -48,7 +48,7 @@ fn roll_back(run: &mut Run) -> Result<()> {
     run.log.get_mut().records.is_due = false;
     for part in parts::all(run) {
         if let Some(saved) = kept.states.get(&*part.name()) {
-            // Hooks may take the tensors as their own, and the state may be needed again.
+            // Hooks may adopt the tensors without copying them, and the state may be needed again.
             let mut copy = saved.shallow_clone();
             copy.own_its_memory()?;
             part.roll_back(run, &copy)?;

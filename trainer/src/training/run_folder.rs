@@ -19,9 +19,9 @@ use crate::run::{FolderState, Run};
 use crate::values::float::Float;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
-/// Reports names of hyperparameters that are empty, set twice, or those of values that the trainer
-/// records itself. Removes the settings that the program has passed to what records them, such as
-/// the `lr` of the optimizer.
+/// Reports names of hyperparameters that are empty, set twice, or already used for a value that the
+/// trainer records itself. Removes the program's settings that the trainer already records under
+/// the same name, such as the `lr` of the optimizer.
 pub(super) fn check_hyperparameters(
     given: &mut Vec<Given>,
     recorded: &[(String, Hyperparameter)],
@@ -111,7 +111,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
                 earlier.resumed.push(now());
                 earlier.launcher = launcher(run);
                 if run.checkpoints.skipped.iter().all(|entries| *entries == 0) {
-                    // This entry point measures all of them again, or has them in its checkpoint.
+                    // This entry point measures all metrics again, or has them in its checkpoint.
                     earlier.metrics.clear();
                 }
                 earlier
@@ -152,8 +152,8 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     Ok(())
 }
 
-/// Records how an entry point ended, and unlocks the run folder. A failure is a warning: the
-/// results of the run are not lost.
+/// Records how an entry point ended, and unlocks the run folder. A failure is only a warning, so
+/// that the results of the run are not lost.
 pub(super) fn end(run: &mut Run, result: &Result<()>) {
     live::end(run);
     let ended = describe_end(run, result.as_ref().err().map(Ended::with_error));
@@ -174,7 +174,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// Returns how the entry point ends, at `after_error` and `after_cancel`.
+    /// At `after_error` and `after_cancel`, returns how the entry point ends.
     pub(crate) fn of(run: &Run) -> Option<Self> {
         run.error.as_ref().map(Ended::with_error)
     }
@@ -185,8 +185,8 @@ impl Ended {
     }
 }
 
-/// Returns the content of `run.json` if the entry point ends now, without an error or with this
-/// one. Returns `None` if this process does not write the run folder.
+/// Returns the content of `run.json` if the entry point ends now, either successfully or as `ended`
+/// says. Returns `None` if this process does not write the run folder.
 pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
     let mut file = run.folder.file.clone()?;
     (file.status, file.error) = match ended {
@@ -222,8 +222,8 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
     Some(file)
 }
 
-/// Returns the values of all metrics of the entry point: those of its history, and those that an
-/// error kept from becoming a row of it.
+/// Returns the values of all metrics of the entry point: those in its history, and those that an
+/// error kept out of the history.
 fn measured(run: &Run) -> Vec<(String, Extreme)> {
     let value = |value, at: Counters| Extreme::new(value, at.epoch, at.optimizer_steps);
     let mut measured = Vec::new();
@@ -237,8 +237,8 @@ fn measured(run: &Run) -> Vec<(String, Extreme)> {
     measured
 }
 
-/// Describes the run that begins in this folder with a part of another one, of which `run` is a
-/// replay.
+/// Describes a fork: the run in this folder, which begins with the part of another run that `run`
+/// replays.
 pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<()> {
     let mut file = describe(run, "fit");
     file.status = Status::Forked;

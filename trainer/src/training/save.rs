@@ -47,7 +47,7 @@ fn save_with_ranks(run: &mut Run) -> Result<()> {
     save_all(run)
 }
 
-/// Continues a background save with which no rank is busy: rank 0 publishes the checkpoint, and
+/// Continues a background save that no rank is still writing: rank 0 publishes the checkpoint, and
 /// then `after_save_checkpoint` fires on all ranks before the same batch.
 fn continue_background(run: &mut Run) -> Result<()> {
     let Some(save) = &mut run.checkpoints.background else { return Ok(()) };
@@ -79,13 +79,13 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
 }
 
 /// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
-/// warns of each.
+/// warns about each.
 fn warn_of_unwritten(run: &mut Run) {
     if !run.ranks.has_left || run.rank == 0 {
         return;
     }
     for SaveRequest { folder, .. } in run.checkpoints.requests.take() {
-        // Only this rank knows of it, and its summary is lost with the error.
+        // Only this rank knows of the request, and its summary is lost with the error.
         terminal::eprint_line(&format!(
             "warning: {}: rank {} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes \
              the checkpoints that its own hooks request",
@@ -128,7 +128,7 @@ fn save_in(run: &mut Run, folder: PathBuf, in_background: bool) -> Result<()> {
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
 /// the threads of all ranks have finished.
 fn save(run: &mut Run, in_background: bool) -> Result<()> {
-    records::flush(run)?; // so that the saved state of loggers includes it
+    records::flush(run)?; // so that the saved state of loggers includes the record
     let is_alone = run.ranks.world.is_solo();
     let writes_nothing = is_alone && run.rank > 0;
     if !in_background || writes_nothing {
@@ -167,7 +167,7 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
     if done == Ending::Replaced { run.fire::<at::after_save_checkpoint>() } else { Ok(()) }
 }
 
-/// The name of the collective in which the ranks wait for the files of all of them.
+/// The name of the collective in which each rank waits for the files of all ranks.
 const FILES_OF_RANKS: &str = "the files of a checkpoint";
 
 type Thread = JoinHandle<Result<Option<Unpublished>>>;
@@ -176,12 +176,12 @@ fn spawn(body: impl FnOnce() -> Result<Option<Unpublished>> + Send + 'static) ->
     Ok(thread::Builder::new().name("checkpoint".into()).spawn(body)?)
 }
 
-/// Waits for a thread.
+/// Waits for a thread, and returns its result.
 fn joined(thread: Thread) -> Result<Option<Unpublished>> {
     thread.join().unwrap_or_else(|panic| Err(Error::Panic(Box::new(panic_text(&*panic)))))
 }
 
-/// Notes a checkpoint that is in its place.
+/// Records that a checkpoint was published.
 fn note_written(run: &mut Run, folder: &Path, history: u64) {
     if run.rank == 0 {
         run.checkpoints.journal.written(folder, history);
@@ -198,7 +198,7 @@ pub(super) fn complete(run: &mut Run) -> Result<()> {
     };
     let written = thread.map_or(Ok(None), joined).and_then(|unpublished| {
         if is_written {
-            return Ok(true); // it is published
+            return Ok(true); // it is already published
         }
         if run.ranks.has_left {
             return Ok(publish_alone(&active.folder, unpublished));
@@ -218,7 +218,7 @@ pub(super) fn complete(run: &mut Run) -> Result<()> {
 }
 
 /// Publishes a checkpoint on rank 0 after an error has disconnected the ranks, if the files of all
-/// ranks are complete. Returns whether it is in its place.
+/// ranks are complete. Returns whether it was published.
 #[cold]
 fn publish_alone(folder: &Path, unpublished: Option<Unpublished>) -> bool {
     let Some(unpublished) = unpublished else { return false };
@@ -238,7 +238,7 @@ fn publish_alone(folder: &Path, unpublished: Option<Unpublished>) -> bool {
 
 /// The part of a checkpoint that this rank writes.
 struct Snapshot {
-    /// On a rank other than rank 0, the states that it writes.
+    /// On rank 0, all states; on any other rank, only the states that it writes.
     tensors: Tensors,
     manifest: Manifest,
     journal: journal::Snapshot,
@@ -251,7 +251,7 @@ impl Snapshot {
         replicas::compare(run, "before this checkpoint was written")?;
         run.checkpoints.journal.update(&run.history)?;
         let run = &*run;
-        // In the run that begins with the end of a replay, hooks that write begin anew.
+        // In the new run that continues from the end of a replay, hooks that write start afresh.
         let parts =
             parts::with_values(run, |index| run.replay.is_none() || !run.hooks.instances[index].writes);
         let states = parts::save(run, &parts)?;
@@ -303,17 +303,17 @@ impl Snapshot {
     }
 }
 
-/// The files that this rank writes, in a folder that exists.
+/// The files that this rank writes, in an existing folder.
 enum Save {
-    /// On rank 0: all files that one process writes too.
+    /// On rank 0: the files that a single process would write.
     OfMain { target: PathBuf, tensors: Tensors, journal: journal::Snapshot, unpublished: Box<Unpublished> },
-    /// On another rank.
+    /// On any other rank: its own files.
     OfRank { rank: u32, path: PathBuf, saved_by: SavedBy, states: States },
 }
 
 impl Save {
-    /// Writes the files of this rank. Returns what rank 0 publishes once all ranks have written
-    /// theirs.
+    /// Writes the files of this rank. On rank 0, returns the checkpoint to publish once all ranks
+    /// have written their files.
     fn write(self) -> Result<Option<Unpublished>> {
         match self {
             Save::OfMain { target, tensors, journal, mut unpublished } => {
@@ -338,7 +338,7 @@ impl Save {
 ///
 /// # Errors
 ///
-/// Returns an error if there are two.
+/// Returns an error if there are two such parts.
 fn part_with_averages(states: &States) -> Result<Option<String>> {
     let mut names = states.iter().filter(|(_, saved)| !saved.averages.is_empty()).map(|(name, _)| name);
     let first = names.next();

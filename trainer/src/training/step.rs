@@ -1,4 +1,5 @@
-//! The operations `step` and `predict_step`, which handle one batch, and those within them.
+//! The operations `step` and `predict_step`, which handle one batch, and the operations within
+//! them.
 
 use tch::Tensor;
 
@@ -54,7 +55,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     run.requests.skip_batch = false;
 }
 
-/// Predicts one batch, and passes the prediction to `sink`.
+/// Runs the operation `predict_step` for one batch, and passes the prediction to `sink`.
 pub(super) fn predict_step<T: Task>(
     run: &mut Run,
     batch: T::Batch,
@@ -77,7 +78,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
         Ok(())
     })?;
     if done != Ending::Ran {
-        // A skipped or replaced batch counts in the pass as well.
+        // A skipped or replaced batch counts toward the pass too.
         run.progress.counters.batch_idx += 1;
     }
     if !done.took_place() {
@@ -106,8 +107,8 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
                         Ok(()) => window::leave(run),
-                        // If a hook handles the error, the gradients of half a step must not enter
-                        // the next.
+                        // If a hook handles the error, the gradients of the failed step must not
+                        // enter the next one.
                         Err(_) => drop(window::discard(run)),
                     }
                     result
@@ -117,7 +118,7 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                 }
             })?
             .took_place();
-    // A skipped batch counts in the pass as well.
+    // A skipped batch counts toward the pass too.
     run.progress.counters.batch_idx += 1;
     if !took_place {
         return Ok(());
@@ -227,8 +228,8 @@ pub(crate) fn loss_with<T: Task>(
     after_loss::<T>(run)
 }
 
-/// Checks and logs the loss, and fires the point after it. The metric is `loss`, or within an
-/// operation of a custom lifecycle `<operation>/loss`.
+/// Checks and logs the loss, and fires the point after it. The metric is `loss`, or
+/// `<operation>/loss` within an operation of a custom lifecycle.
 fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     weigh_again::<T>(run)?;
     if run.step.weight == 0.0 {
@@ -342,8 +343,8 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
 }
 
 /// Runs the operation `opt_step` of the optimizer that the gradients were computed for, and
-/// `zero_grad` if it took place. Does nothing before the end of an accumulation window, or without
-/// any gradient in it.
+/// `zero_grad` if it took place. Does nothing before the end of an accumulation window, or if the
+/// window has no gradient.
 pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     if !run.fit.window.is_last_micro_batch {
         return Ok(());

@@ -89,8 +89,8 @@ pub trait Task: Send + Sized + 'static {
     /// Returns an error if the loss cannot be computed; this ends the run.
     fn loss(&mut self, pred: &Self::Pred, batch: &Self::Batch) -> Result<Tensor>;
 
-    /// Computes the loss of a prediction outside of training, or returns `None` for a batch that
-    /// has none, such as one without labels. Defaults to [`loss`](Task::loss).
+    /// Computes the loss of a prediction outside of training, or returns `None` for a batch without
+    /// a loss, such as an unlabeled batch. Defaults to [`loss`](Task::loss).
     ///
     /// Without a loss, `after_loss` does not fire and the metric `loss` is not logged.
     ///
@@ -101,13 +101,13 @@ pub trait Task: Send + Sized + 'static {
         self.loss(pred, batch).map(Some)
     }
 
-    /// Returns the number of elements that the loss of this batch is the mean over. Defaults to the
-    /// number of samples; a language model returns the number of non-padding tokens.
+    /// Returns the number of elements over which the loss of this batch is averaged. Defaults to
+    /// the number of samples; a language model returns the number of non-padding tokens.
     ///
     /// With these weights, the metrics of a pass and the gradients of an [accumulation
-    /// window](crate::TrainerBuilder::accumulate) are means over elements: for batches of any size
-    /// they equal those of one large batch. A task whose loss is a sum must divide it by this
-    /// number.
+    /// window](crate::TrainerBuilder::accumulate) are means over elements, so they equal those of
+    /// one large batch, whatever the sizes of the batches. A task whose loss is a sum must divide
+    /// it by this number.
     ///
     /// The method is called on the batch as loaded, before `transfer`. If a hook changes the batch
     /// ([`set_batch`](crate::Cx::set_batch), [`batch_mut`](crate::Cx::batch_mut)), it is called
@@ -115,16 +115,16 @@ pub trait Task: Send + Sized + 'static {
     /// device. It is not called in `predict`.
     ///
     /// A batch of weight 0 contributes nothing: its loss is not computed, its metrics do not enter
-    /// the means, and its backward pass does not run, except in several processes if the batch of
-    /// another rank has a weight. An accumulation window that contains only such batches takes no
-    /// optimizer step. A negative, infinite or NaN weight is an error.
+    /// the means, and its backward pass does not run, unless several processes train together and
+    /// the batch of another rank has a weight above 0. An accumulation window that contains only
+    /// such batches takes no optimizer step. A negative, infinite or NaN weight is an error.
     fn weight(&self, batch: &Self::Batch) -> f64 {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
 
     /// Returns the function that extracts the prediction and the target for
-    /// [metrics](crate::metrics) from a batch and its prediction. Defaults to `None`; for
-    /// [`Supervised`], these are its prediction and its targets.
+    /// [metrics](crate::metrics) from a batch and its prediction. Defaults to `None`. For
+    /// [`Supervised`], the function returns its prediction and its targets.
     ///
     /// The function returns `None` for a batch without targets, which metrics then leave out.
     ///
@@ -156,11 +156,11 @@ pub trait Task: Send + Sized + 'static {
         None
     }
 
-    /// Calls `visit` with every tensor of a prediction, which the check of
-    /// [observers](crate::Cx#observers) reads. By default, these are the tensors of a `Pred` that
-    /// is a tensor, a tuple of two or three, or an `Option` or a `Vec` of tensors. A task whose
-    /// `Pred` is a struct derives [`Batch`](macro@crate::data::Batch) for it, and calls
-    /// `pred.tensors(visit)`.
+    /// Calls `visit` with every tensor of a prediction. The check of
+    /// [observers](crate::Cx#observers) reads these tensors. The default supports a `Pred` that is
+    /// a tensor, a tuple of two or three tensors, an `Option` of a tensor, or a `Vec` of tensors,
+    /// and visits nothing for any other type. If `Pred` is a struct, derive
+    /// [`Batch`](macro@crate::data::Batch) for it, and call `pred.tensors(visit)`.
     fn pred_tensors(pred: &Self::Pred, visit: &mut dyn FnMut(&Tensor)) {
         let pred: &dyn Any = pred;
         if let Some(tensor) = pred.downcast_ref::<Tensor>() {

@@ -29,7 +29,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// # Panics
     ///
-    /// Panics outside of [`Task::train_step`], which cannot be reached.
+    /// Panics if called outside of [`Task::train_step`], which cannot happen.
     #[must_use]
     pub fn batch(&self) -> &T::Batch {
         erased::data::<T>(&self.run.step).batch.as_ref().expect("`train_step` has a batch")
@@ -62,8 +62,9 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         step::loss::<T>(&mut self.run, id).map(|id| LossDone(id, brand))
     }
 
-    /// Runs the operation `backward` with its hooks. For a batch of [weight](Task::weight) 0, on
-    /// every rank if several processes train together, it does nothing.
+    /// Runs the operation `backward` with its hooks. It does nothing for a batch of
+    /// [weight](Task::weight) 0; if several processes train together, it does nothing only if the
+    /// batches of all ranks have weight 0.
     ///
     /// # Errors
     ///
@@ -71,7 +72,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// - the loss requires no gradient;
     /// - `loss` is not the most recent one;
-    /// - the trainer has an optimizer for each of several parts (use
+    /// - the trainer has several optimizers, each for one part of the model (use
     ///   [`backward_of`](TrainStep::backward_of));
     /// - no parameter receives a gradient in the first batch;
     /// - a hook or libtorch fails.
@@ -99,7 +100,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     }
 
     /// Runs the operation `opt_step` with its hooks, and `zero_grad` if the optimizer step took
-    /// place. Before the end of an accumulation window, or without gradients, it does nothing.
+    /// place. It does nothing before the end of an accumulation window, or without gradients.
     ///
     /// # Errors
     ///

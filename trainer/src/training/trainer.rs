@@ -53,9 +53,9 @@ impl<T: Task> Trainer<T> {
 
 /// # Entry points
 impl<T: Task> Trainer<T> {
-    /// Trains for the length that the settings define, and if there is validation data, validates
-    /// at the intervals of [`validate_every`](TrainerBuilder::validate_every). [`NamedLoaders`] as
-    /// validation data are validated one after the other.
+    /// Trains for the length that the settings define. If there is validation data, also validates
+    /// at the intervals of [`validate_every`](TrainerBuilder::validate_every). If the validation
+    /// data is a [`NamedLoaders`], its loaders are validated one after the other.
     ///
     /// [`NamedLoaders`]: crate::data::NamedLoaders
     ///
@@ -73,8 +73,8 @@ impl<T: Task> Trainer<T> {
     /// - a checkpoint or the run folder cannot be written or resumed from;
     /// - the run is cancelled ([`Error::Cancelled`](crate::Error::Cancelled)).
     ///
-    /// Unless the error occurred before `setup`, `after_cancel` or `after_error`, and then
-    /// `teardown`, have fired by then.
+    /// When an error is returned, `after_cancel` or `after_error`, and then `teardown`, have
+    /// already fired, unless the error occurred before `setup`.
     ///
     /// # Panics
     ///
@@ -159,8 +159,8 @@ impl<T: Task> Trainer<T> {
 /// # What runs
 impl<T: Task> Trainer<T> {
     /// Returns the table of hooks and when they run, built from the dispatch tables themselves.
-    /// After a run with a full [tape](crate::guide::tape), it has what each hook was seen to
-    /// change.
+    /// After a run with a full [tape](crate::guide::tape), the table also lists the changes that
+    /// each hook was seen to make.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {
         let tape = self.run.tape.borrow();
@@ -172,7 +172,7 @@ impl<T: Task> Trainer<T> {
     /// `TRAINER_DESCRIBE` names, and returns whether the variable is set. The formats are
     /// `terminal` and `full` (as wide as the terminal, or 80 columns; `full` expands the built-in
     /// hooks), `markdown`, `tree`, `json` and `mermaid`. If several processes train together, only
-    /// the [main](Trainer::is_main) one prints.
+    /// the [main](Trainer::is_main) process prints.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -199,8 +199,8 @@ impl<T: Task> Trainer<T> {
 
 /// # Results
 impl<T: Task> Trainer<T> {
-    /// The metrics over time of the entry point that ran last. After an error, the history has the
-    /// rows that were complete by then. An entry point that a resume skips does not change it.
+    /// The metrics of the last entry point over time. After an error, the history has the rows that
+    /// were complete by then. An entry point that a resume skips does not change the history.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.run.history
@@ -252,8 +252,8 @@ impl<T: Task> Trainer<T> {
         &self.run.model.vars
     }
 
-    /// The optimizer, if the trainer has one; with several, the one of the current part of the
-    /// model.
+    /// The optimizer, if the trainer has one. If it has several, this is the optimizer of the
+    /// current part of the model.
     #[must_use]
     pub fn optimizer(&self) -> Option<&dyn Optimizer> {
         self.run.model.optimizers.get(None)

@@ -34,9 +34,9 @@ use crate::run::{Dispatch, Modules, Place, Requests, Run};
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
 /// and everything that the run records, even after an error or a panic.
 ///
-/// Of the hooks, only those with a state or with `trial` are called, because the changes of others
-/// could not be undone. They begin like at the start of the next `fit`. A warning names those that
-/// are left out and may change training, except those of the types in `replaced`.
+/// Only hooks with a state or with `trial` are called, because the changes of other hooks could not
+/// be undone. They begin as at the start of the next `fit`. A warning names the hooks that are left
+/// out although they may change training, except those whose types are in `replaced`.
 pub(crate) fn trial<R>(
     run: &mut Run,
     name: &str,
@@ -58,7 +58,7 @@ pub(crate) fn trial<R>(
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         entry::seed(run);
         window::discard(run)?;
-        // The hooks that decide which parameters are trained do so here.
+        // Hooks decide at these points which parameters are trained.
         run.fire::<at::before_fit>()?;
         run.fire::<at::before_epoch>()?;
         body(run)
@@ -127,14 +127,14 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
     )))
 }
 
-/// Whether a trial runs a hook: if the hook says so, or else if its value may change training and
-/// has a state that can be restored.
+/// Whether a trial runs a hook: as its `trial` setting says, or by default if it runs on all ranks
+/// and its value may change training and has a state that can be restored.
 fn is_kept(run: &Run, hook: &Hook) -> bool {
     let is_restored = || value_of(run, hook).is_some_and(|value| value.state.is_some() && !value.observes);
     hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
 }
 
-/// Whether a trial leaves out a hook that may change training. `replaced` are the types of the
+/// Whether a trial leaves out a hook that may change training. `replaced` lists the types of the
 /// hooks that the trial does not need.
 fn is_missed(run: &Run, hook: &Hook, replaced: &[TypeId]) -> bool {
     let definition = &hook.definition;
@@ -157,7 +157,7 @@ fn kept_hooks(run: &Run) -> Result<Table> {
     Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))
 }
 
-/// Warns of the hooks that do not run in a trial, although they may change training.
+/// Warns about the hooks that do not run in a trial, although they may change training.
 fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
     let hooks = run.hooks.table.hooks().iter();
     let missed = hooks.filter(|hook| is_missed(run, hook, replaced));
@@ -171,8 +171,8 @@ fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
     }
 }
 
-/// The state that a trial replaces besides the [parts](super::parts) of the run: its hooks, what
-/// they see of the log, and the state of dispatch.
+/// The state that a trial replaces besides the [parts](super::parts) of the run: the hooks, the log
+/// that they see, and the state of dispatch.
 struct Surroundings {
     table: Table,
     place: Place,
@@ -220,12 +220,12 @@ struct Copies {
     parts: Vec<Box<dyn Part>>,
     states: States,
     /// The devices of the tensors of the task and the hooks, by part. Every other part copies the
-    /// tensors into its own.
+    /// saved tensors into its own tensors.
     devices: BTreeMap<String, Vec<Device>>,
 }
 
 impl Copies {
-    /// Copies the parts, among them the states of the task and of the hooks that run.
+    /// Copies the parts, including the states of the task and of the hooks that run.
     fn of(run: &Run, table: &Table) -> Result<Self> {
         let called = table.hooks().iter().filter_map(|hook| Some(hook.slot? as usize));
         let called: BTreeSet<usize> = called.chain([TASK]).collect();

@@ -1,5 +1,5 @@
-//! Evaluation passes, over one loader or over each of several named ones, and when they are due
-//! within a fit.
+//! Evaluation passes over one loader or over several named loaders, and when they are due within a
+//! fit.
 
 use std::collections::HashSet;
 
@@ -79,8 +79,7 @@ pub(super) fn set_intervals<B: Batch>(loaders: &mut Loaders<'_, B>, settings: &S
     Ok(())
 }
 
-/// Returns an error if a fit was resumed in the middle of a validation, but its loader does not
-/// exist.
+/// Returns an error if a fit was resumed in the middle of a validation whose loader does not exist.
 pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<'_, B>) -> Result<()> {
     let is_validating = matches!(position.stage, Stage::Validating | Stage::ValidatingWithin);
     if !is_validating || position.loader < loaders.len() as u64 {
@@ -160,8 +159,8 @@ pub(super) fn validate<T: Task>(
     Ok(())
 }
 
-/// Runs an operation that is a pass over data without gradients, for each of the loaders that this
-/// one consists of.
+/// Runs an operation that is a pass over data without gradients, for each loader that `loader`
+/// consists of.
 pub(super) fn evaluate_each<T: Task, O: AtOperation>(
     run: &mut Run,
     loader: &mut dyn Loader<T::Batch>,
@@ -187,7 +186,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     result
 }
 
-/// Runs an operation with its hooks; the point before a resumed one has already fired.
+/// Runs an operation with its hooks. If it is resumed, the point before it has already fired.
 pub(super) fn operate<O: AtOperation>(
     run: &mut Run,
     resumed: bool,
@@ -201,8 +200,8 @@ pub(super) fn operate<O: AtOperation>(
     Ok(())
 }
 
-/// Runs passes in another phase, and returns to the outer pass: to its phase, its position, and the
-/// request to end it.
+/// Runs passes in a different phase, and then restores the phase and the position of the outer
+/// pass, and the request to end it.
 pub(super) fn in_phase<R>(
     run: &mut Run,
     phase: Phase,

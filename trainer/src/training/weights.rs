@@ -20,8 +20,8 @@ impl<T: Task> Trainer<T> {
     ///
     /// - it cannot be written;
     /// - `path` exists but is not a `safetensors` file;
-    /// - the run has yet to be [resumed](Trainer::is_resuming), so that the weights are not those
-    ///   of the run.
+    /// - the run has yet to be [resumed](Trainer::is_resuming), so the weights are not those of the
+    ///   run.
     #[doc(alias = "state_dict")]
     pub fn save_weights(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -36,18 +36,18 @@ impl<T: Task> Trainer<T> {
     }
 
     /// Loads weights from a `safetensors` file, from a `.pt` file that PyTorch's `torch.save`
-    /// wrote, or from a checkpoint folder, into the variables of the task. Values of another dtype
-    /// are converted.
+    /// wrote, or from a checkpoint folder, into the variables of the task. Values of a different
+    /// dtype are converted.
     ///
     /// Nothing in a `.pt` file is executed: a file that needs more than the tensors of a state dict
     /// is refused. PyTorch has written this format since version 1.6.
     ///
     /// Variables that hooks have [added](crate::AddVariables) keep their values if the file has
-    /// none of them, such as the file of a pretrained model.
+    /// none of them, as is usual for a pretrained model.
     ///
-    /// If a checkpoint has averages, of [`hooks::Ema`](crate::hooks::Ema) for example, these are
-    /// loaded, and a line on standard error says so; its file `model.safetensors` always has the
-    /// live weights.
+    /// If a checkpoint has averaged weights, such as those of [`hooks::Ema`](crate::hooks::Ema),
+    /// these are loaded, and a line on standard error says so. The file `model.safetensors` of the
+    /// checkpoint always has the live weights.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl<T: Task> Trainer<T> {
     /// - names are missing or unexpected and [`partial`](LoadWeights::partial) is not set, or
     ///   shapes differ and [`skip_mismatched`](LoadWeights::skip_mismatched) is not set; the error
     ///   lists all differences;
-    /// - the file cannot be read, is damaged or has another format;
+    /// - the file cannot be read, is damaged or has a different format;
     /// - a pattern matches no name.
     ///
     /// After an error, the variables are unchanged.

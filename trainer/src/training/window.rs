@@ -30,7 +30,7 @@ pub(super) fn fill(run: &mut Run) {
     run.model.optimizers.next_batch();
 }
 
-/// Starts a new window if the current batch, which is done, was the last of its window.
+/// Starts a new window after the current batch if it was the last of its window.
 pub(super) fn leave(run: &mut Run) {
     if run.fit.window.is_last_micro_batch {
         run.fit.window.filled = 0;

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 /// A number, `500`, or a fraction of the whole, `0.1`.
 ///
-/// The whole is the batches of a pass, for limits like
-/// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), or the steps of the run, in
-/// a [schedule](crate::schedule). A number must be at least 1, and a fraction above 0.0 and at most
-/// 1.0; `build`, or the start of training, returns an error otherwise.
+/// The whole is the number of batches in a pass for limits such as
+/// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), and the number of steps in
+/// the run for a [schedule](crate::schedule). A number must be at least 1; a fraction must be above
+/// 0.0 and at most 1.0. Otherwise, `build` or the start of training returns an error.
 ///
 /// ```
 /// use trainer::prelude::*;

@@ -13,13 +13,13 @@ pub enum Every {
     Epochs(u64),
     /// Every `n` optimizer steps, counted over all epochs.
     Steps(u64),
-    /// After each interval of this fraction of the batches of an epoch: `Fraction(0.25)` is four
-    /// times per epoch.
+    /// Each time this fraction of the batches of an epoch has been processed: `Fraction(0.25)` is
+    /// four times per epoch.
     Fraction(f64),
 }
 
-/// Whether an interval ends after the first `done` batches of a pass, if each interval is
-/// `fraction` of its `batches` batches.
+/// Whether an interval ends after `done` of the `batches` batches of a pass, if the length of an
+/// interval is `fraction` of the pass.
 pub(crate) fn ends_interval(fraction: f64, batches: u64, done: u64) -> bool {
     let [before, now] = [done.saturating_sub(1), done]
         .map(|done| floor_with_tolerance(done as f64 / (batches as f64 * fraction)));

@@ -1,6 +1,6 @@
-//! The settings that decide the result of a run, as text: those of the loop, the optimizers and the
-//! hooks. A resume compares them with the checkpoint's, and every entry point with those of the
-//! other ranks.
+//! The settings of the loop, the optimizers and the hooks that determine the result of a run, as
+//! text. A resume compares them with the settings in the checkpoint, and every entry point compares
+//! them with the settings of the other ranks.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +17,9 @@ pub(crate) const NOT_SET: &str = "not set";
 /// The settings of a hook, which a resume compares with those of the interrupted run, and which
 /// must be equal on all ranks. Enabled by `#[hook(settings)] impl MyHook { … }`.
 ///
-/// List what the program sets, and not what changes while the hook runs. A pattern that names every
-/// field makes the compiler report a field that was added and not classified:
+/// List what the program sets, not what changes while the hook runs. If you destructure the hook
+/// with a pattern that names every field, the compiler reports a new field until you decide whether
+/// it is a setting:
 ///
 /// ```
 /// use trainer::checkpoint::{SettingList, Settings};
@@ -47,8 +48,8 @@ pub(crate) const NOT_SET: &str = "not set";
 /// }
 /// ```
 ///
-/// Of a hook without `settings`, the name, the moments and the order are compared, and, if serde
-/// saves its whole [`State`](crate::checkpoint::State), the fields that it has when training
+/// For a hook without `settings`, the name, the moments and the order are compared. If serde saves
+/// its whole [`State`](crate::checkpoint::State), so are the values of its fields when training
 /// begins. A closure in a field cannot be compared. A resume does not compare a hook without
 /// `settings` that only [observes](crate::Cx#observers).
 #[diagnostic::on_unimplemented(
@@ -60,19 +61,20 @@ pub trait Settings {
     /// Returns the settings by name.
     fn settings(&self) -> SettingList;
 
-    /// Checks the settings. [`build`](crate::TrainerBuilder::build) returns an error that lists
-    /// what is wrong, with the name of the hook.
+    /// Checks the settings. [`build`](crate::TrainerBuilder::build) returns an error that contains
+    /// the message and the name of the hook.
     ///
     /// # Errors
     ///
-    /// Returns a message that says which setting is wrong, and what is expected.
+    /// Returns an error if a setting is invalid. The message should say which setting it is, and
+    /// what is expected.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Returns the folder into which the hook writes checkpoints, in which
-    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) looks for one; `None` if it writes none,
-    /// or if it needs the folder of the run and there is none.
+    /// Returns the folder into which the hook writes checkpoints, which
+    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) searches for a checkpoint. Returns `None`
+    /// if the hook writes no checkpoints, or if it needs a run folder and there is none.
     fn checkpoints(&self, _run_folder: Option<&Path>) -> Option<PathBuf> {
         None
     }
@@ -81,7 +83,7 @@ pub trait Settings {
 /// Settings by name, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SettingList {
-    /// The kind of value that has these settings, for a list within another one.
+    /// The kind of value that has these settings; empty unless the list is part of another list.
     kind: String,
     values: BTreeMap<String, String>,
 }
@@ -104,7 +106,7 @@ impl SettingList {
         self.values.is_empty()
     }
 
-    /// Adds a setting. Two values are equal if `{:?}` formats them equally.
+    /// Adds a setting. Two values count as equal if `{:?}` formats them equally.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl fmt::Debug) -> Self {
         self.values.insert(name.to_owned(), format!("{value:?}"));
@@ -119,7 +121,7 @@ impl SettingList {
         self
     }
 
-    /// Adds a setting that has settings of its own: `schedule`, `schedule.end`.
+    /// Adds a setting that has settings itself, such as `schedule` with `schedule.end`.
     #[must_use]
     pub fn with_all(mut self, name: &str, list: SettingList) -> Self {
         if !list.kind.is_empty() {
@@ -154,19 +156,19 @@ impl SettingsOf {
     }
 }
 
-/// The settings and hooks that decide the result of a run.
+/// The settings and hooks that determine the result of a run.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct Facts {
     /// The settings of the loop and of the optimizers.
     pub(crate) settings: BTreeMap<String, String>,
-    /// The hooks by name. Values of one type have different names.
+    /// The hooks by name. Hooks of the same type have different names.
     pub(crate) hooks: BTreeMap<String, HookFacts>,
     /// The hooks of each moment, in order.
     pub(crate) order: BTreeMap<String, Vec<String>>,
 }
 
-/// The properties that decide the effect of a hook: a function, a closure, or a value with its
-/// methods.
+/// The properties that determine the effect of a hook, which is a function, a closure, or a value
+/// with its methods.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct HookFacts {
     /// The name and the version of its crate; empty for a closure.
@@ -176,7 +178,7 @@ pub(crate) struct HookFacts {
     pub(crate) settings: BTreeMap<String, String>,
 }
 
-/// A difference between two [`Facts`], with the text of each.
+/// A difference between two [`Facts`], with the texts of both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) what: String,
@@ -211,7 +213,7 @@ impl Facts {
         let moments: BTreeSet<&String> = self.order.keys().chain(other.order.keys()).collect();
         for moment in moments {
             let [one, other] = [self, other].map(|facts| facts.order.get(moment).unwrap_or(&nothing));
-            // Hooks that only one of them has were reported.
+            // Hooks that only one side has were reported above.
             let [one, other] = [(one, other), (other, one)].map(|(own, others)| {
                 let names: Vec<_> = own.iter().filter(|name| others.contains(name)).cloned().collect();
                 names.join(", ")

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::values::float::exact;
 
-/// A value that the results of a run depend on, which loggers record together with the results.
+/// A value that the results of a run depend on. Loggers record it together with the results.
 /// [`hyperparameter`](crate::TrainerBuilder::hyperparameter) adds one.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -38,7 +38,7 @@ pub(crate) enum GivenBy {
 }
 
 impl Given {
-    /// The name as messages show it: the call, or the argument of the command line.
+    /// Returns the name as messages show it: the builder call, or the command-line argument.
     pub(crate) fn shown(&self) -> String {
         match self.by {
             GivenBy::Call => format!(".hyperparameter(\"{}\", …)", self.name),
@@ -46,7 +46,7 @@ impl Given {
         }
     }
 
-    /// The value as messages show it.
+    /// Returns the value as messages show it.
     pub(crate) fn text(&self) -> String {
         match self.value {
             Hyperparameter::Number(number) => exact(number),

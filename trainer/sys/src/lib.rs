@@ -1,8 +1,9 @@
-//! Declarations of the C++ functions that [`trainer`](https://docs.rs/trainer) calls besides those
-//! of torch-sys. They are an implementation detail of `trainer` and follow no versioning.
+//! Declarations of the C++ functions that [`trainer`](https://docs.rs/trainer) calls in addition to
+//! those of torch-sys. They are an implementation detail of `trainer` and are not covered by
+//! semver.
 //!
 //! The functions are documented in the C++ files. Tensors are passed as tch's pointers. A function
-//! that can fail returns null on success, or a message that the caller frees with
+//! that can fail returns null on success, and otherwise a message that the caller frees with
 //! [`trainer_free`]. No function throws.
 
 #![allow(unsafe_code)]
@@ -53,9 +54,9 @@ unsafe extern "C" {
     pub fn trainer_waits_imitate();
 }
 
-/// The state of CUDA: 0 available, 1 a libtorch without it, 2 no driver, 3 a driver that is too
-/// old, 4 no GPU, 5 unknown. The versions are those of CUDA that the driver supports, and that
-/// libtorch needs: 13000 for 13.0.
+/// The state of CUDA: 0 for available, 1 for a libtorch without CUDA, 2 for no driver, 3 for a
+/// driver that is too old, 4 for no GPU, 5 for unknown. The versions are the CUDA version that the
+/// driver supports and the one that libtorch needs, with 13000 for 13.0.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaSupport {
@@ -64,7 +65,7 @@ pub struct CudaSupport {
     pub needed: i32,
 }
 
-/// The memory of a CUDA device in bytes, as libtorch's allocator counts it.
+/// The memory of a CUDA device in bytes, according to libtorch's allocator.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CudaMemory {

@@ -1,6 +1,6 @@
-//! [`Curve`]: the values of a metric over the optimizer steps, thinned out as they grow.
+//! [`Curve`]: the values of a metric over the optimizer steps, thinned out as their number grows.
 
-/// The number of values at which a series drops every second one. A terminal shows far fewer.
+/// The number of values at which a series drops every other value. A terminal shows far fewer.
 const MAX_VALUES: usize = 4096;
 
 /// The values of a metric.
@@ -27,13 +27,13 @@ impl Curve {
         self.last
     }
 
-    /// Returns the finite values of records within passes: the optimizer step and the value.
+    /// Returns the finite values of records within passes, as pairs of optimizer step and value.
     #[must_use]
     pub fn steps(&self) -> &[(f64, f64)] {
         &self.steps.values
     }
 
-    /// Returns the finite values of passes.
+    /// Returns the finite values of whole passes, as pairs of optimizer step and value.
     #[must_use]
     pub fn passes(&self) -> &[(f64, f64)] {
         &self.passes.values
@@ -44,7 +44,7 @@ impl Curve {
 #[derive(Clone, Debug)]
 struct Series {
     values: Vec<(f64, f64)>,
-    /// The number of added values for each that is kept.
+    /// The number of added values per kept value.
     stride: u64,
     /// The number of values that were added.
     added: u64,
@@ -59,7 +59,7 @@ impl Default for Series {
 impl Series {
     fn add(&mut self, step: u64, value: f64) {
         let step = step as f64;
-        // A run that continues from an earlier step replaces what followed it.
+        // A run that continues from an earlier step replaces the values after it.
         while self.values.last().is_some_and(|(last, _)| *last > step) {
             self.values.pop();
         }

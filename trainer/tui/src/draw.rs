@@ -15,11 +15,11 @@ use unicode_width::UnicodeWidthStr;
 use crate::text::{bytes, fit, fit_end, nanos, rough, wrap};
 use crate::{Curve, Panel, State, Theme, View};
 
-/// The smallest terminal that shows anything but a hint.
+/// The smallest terminal size at which more than a hint is shown.
 const MIN_SIZE: (u16, u16) = (40, 10);
-/// The smallest chart, of several.
+/// The smallest size of a chart, if there are several.
 const MIN_CHART: (u16, u16) = (40, 7);
-/// The time without an update after which a running run may be stuck, in seconds.
+/// The time in seconds without an update after which a run may be stuck.
 const STALE: f64 = 5.0;
 
 /// Draws a run. `now` is the time in seconds since the Unix epoch.
@@ -57,7 +57,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, view: &View, theme: Theme, now
     }
 }
 
-/// Draws a left text, which is shortened, and a right one.
+/// Draws two texts at the ends of a line. The left one is shortened if necessary.
 fn draw_ends(frame: &mut Frame<'_>, area: Rect, left: Vec<Span<'_>>, right: &str) {
     let width = usize::from(area.width);
     let right = fit(right, width);
@@ -82,7 +82,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, no
         left.push(Span::raw("  resumed"));
     }
     if let Some(why) = state.ending().filter(|_| state.status() != Status::Running) {
-        // An error of a cancellation begins with the status.
+        // The error of a cancelled run begins with its status.
         let text = match why.strip_prefix(state.status().name()) {
             Some(rest) => rest.to_owned(),
             None => format!(": {why}"),
@@ -222,7 +222,7 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, name: &str, curve: &Curve, them
         return;
     }
     let [xs, ys] = [bounds(points().map(|point| point.0)), bounds(points().map(|point| point.1))];
-    // Drawing takes forever if the difference of the bounds is not finite.
+    // Drawing never ends if the difference between the bounds is not finite.
     let scaled = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
         points.iter().map(|(x, y)| (fraction(*x, xs), fraction(*y, ys))).collect()
     };
@@ -249,16 +249,16 @@ fn draw_chart(frame: &mut Frame<'_>, area: Rect, name: &str, curve: &Curve, them
     frame.render_widget(chart, area);
 }
 
-/// Returns where a value is between two bounds: from 0 to 1.
+/// Returns the position of a value between two bounds, from 0 to 1.
 fn fraction(value: f64, [low, high]: [f64; 2]) -> f64 {
     (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low)
 }
 
-/// Returns the smallest and the largest value, which differ.
+/// Returns the smallest and the largest value, adjusted so that they differ.
 fn bounds(values: impl Iterator<Item = f64>) -> [f64; 2] {
     let [low, high] = values
         .fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| [low.min(value), high.max(value)]);
-    // Half of the largest number, so that the difference is finite.
+    // Clamped, so that their difference is finite.
     let [low, high] = [low, high].map(|bound| bound.clamp(-f64::MAX / 4.0, f64::MAX / 4.0));
     if low < high {
         return [low, high];
@@ -307,8 +307,8 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, state: &State, view: &View, the
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Splits a text into lines of which all but the first are indented. A line that fits stays as it
-/// is, so that the columns of a table do.
+/// Splits a text into lines, of which all but the first are indented. A line that fits is
+/// unchanged, so that the columns of a table stay aligned.
 fn hanging(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -325,12 +325,12 @@ fn hanging(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// The widths of the columns of the table of hooks; the first and the last share the rest.
+/// The column widths of the hook table. The first and last columns share the remaining width.
 const MOMENT: usize = 16;
 const CALLS: usize = 8;
 const TIME: usize = 8;
 
-/// Returns the table of hooks: those that took most time first, or else those that log.
+/// Returns the hook table: the hooks that took the most time first, or else those that log.
 fn hooks(state: &State, width: usize, height: usize, scroll: usize, theme: Theme) -> Vec<Line<'static>> {
     let Some(live) = state.live() else {
         let rows = state.hooks().iter().skip(scroll);
@@ -386,7 +386,7 @@ fn hooks(state: &State, width: usize, height: usize, scroll: usize, theme: Theme
     lines
 }
 
-/// Returns what a hook, or the trainer itself, logged last.
+/// Returns the values that a hook, or the trainer itself if `hook` is `None`, logged last.
 fn logged_by(hook: Option<usize>, live: &Live, state: &State) -> String {
     let values = live.logged.iter().filter(|value| value.hook == hook);
     let texts = values.filter_map(|value| {

@@ -1,9 +1,9 @@
-//! The view of a run of `trainer` in a terminal: the command `trainer watch` shows it for a run
-//! folder, and the hook `hooks::Dashboard` for the run that it belongs to.
+//! The terminal view of a `trainer` run. The command `trainer watch` shows it for a run folder, and
+//! the hook `hooks::Dashboard` for the run that it belongs to.
 //!
-//! [`State`] is what is shown, without a terminal. The program that has a run updates it; [`View`]
-//! holds what the user has chosen with keys, [`draw`] draws both, and [`Screen`] borrows the
-//! terminal for them.
+//! [`State`] is the content of the view, independent of a terminal. The program that has access to
+//! the run updates it. [`View`] holds what the user has chosen with keys, [`draw`] draws both, and
+//! [`Screen`] borrows the terminal for them.
 
 mod curve;
 mod draw;

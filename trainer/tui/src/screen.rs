@@ -1,4 +1,4 @@
-//! [`Screen`]: a terminal that is borrowed for the view, and always given back.
+//! [`Screen`]: a terminal that is borrowed for the view and always restored.
 
 use std::io::{self, IsTerminal, Write};
 use std::panic;
@@ -53,17 +53,17 @@ impl Write for Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoScreen {
-    /// The output or the input is not a terminal, or one that cannot move its cursor.
+    /// The output or input is not a terminal, or it is a terminal that cannot move its cursor.
     NoTerminal,
-    /// The process runs in the background of its terminal: it would be stopped.
+    /// The process runs in the background of its terminal, which would stop it.
     Background,
 }
 
-/// Returns an error if a view cannot be shown on a stream.
+/// Checks whether a view can be shown on a stream.
 ///
 /// # Errors
 ///
-/// Returns why it cannot be shown.
+/// Returns an error if the view cannot be shown, with the reason.
 pub fn check_screen(stream: Stream) -> Result<(), NoScreen> {
     let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     if is_dumb || !stream.is_terminal() || !io::stdin().is_terminal() {
@@ -81,8 +81,8 @@ static IS_OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether the screen is on standard output.
 static IS_ON_STDOUT: AtomicBool = AtomicBool::new(false);
 
-/// A terminal in which nothing but the view is shown. It is as before when this is dropped, and
-/// before the message of a panic is printed, on any thread.
+/// A terminal that shows nothing but the view. It is restored when this value is dropped, and
+/// before the message of a panic on any thread is printed.
 #[derive(Debug)]
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stream>>,
@@ -90,11 +90,11 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Borrows the terminal of a stream. A process can have one screen at a time.
+    /// Borrows the terminal of a stream. A process can have only one screen at a time.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is another screen, or if the terminal cannot be used.
+    /// Returns an error if there is already a screen, or if the terminal cannot be used.
     pub fn open(stream: Stream) -> io::Result<Self> {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -123,12 +123,12 @@ impl Screen {
         }
     }
 
-    /// Draws the view, in the size that the terminal has now. Returns whether the screen is still
-    /// open: a panic closes it.
+    /// Draws the view at the current size of the terminal. Returns whether the screen is still
+    /// open; a panic closes it.
     ///
     /// # Errors
     ///
-    /// Returns an error if the terminal cannot be written.
+    /// Returns an error if writing to the terminal fails.
     pub fn draw(&mut self, content: impl FnOnce(&mut Frame<'_>)) -> io::Result<bool> {
         if !IS_OPEN.load(Ordering::SeqCst) {
             return Ok(false);
@@ -136,16 +136,16 @@ impl Screen {
         self.terminal.draw(content)?;
         let is_open = IS_OPEN.load(Ordering::SeqCst);
         if !is_open {
-            restore(self.stream); // it was closed while it was drawn
+            restore(self.stream); // a panic closed it during drawing
         }
         Ok(is_open)
     }
 
-    /// Forgets what the terminal shows, so that it is drawn completely.
+    /// Forgets what the terminal shows, so that the next drawing is complete.
     ///
     /// # Errors
     ///
-    /// Returns an error if the terminal cannot be written.
+    /// Returns an error if writing to the terminal fails.
     pub fn redraw(&mut self) -> io::Result<()> {
         self.terminal.clear()
     }
@@ -170,15 +170,15 @@ fn restore(mut stream: Stream) {
     let _ = execute!(&mut stream, style::ResetColor, LeaveAlternateScreen, Show);
 }
 
-/// Waits for a key for at most this time. Returns `None` if there was none, or if the terminal has
-/// changed its size, so that it is to be drawn again.
+/// Waits at most `timeout` for a key. Returns `None` if no key was pressed, or if the terminal has
+/// changed its size and must be redrawn.
 ///
 /// # Errors
 ///
-/// Returns an error if the terminal cannot be read, as after it was closed.
+/// Returns an error if the terminal cannot be read, for example because it was closed.
 pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
-    // `event::poll` never returns if the terminal is closed meanwhile, so it must not be what
-    // waits.
+    // `event::poll` never returns if the terminal is closed in the meantime, so it must not be used
+    // to wait.
     wait_for_input(Duration::ZERO)?;
     let has_event = || event::poll(Duration::ZERO);
     if !(has_event()? || wait_for_input(timeout)? && has_event()?) {
@@ -190,8 +190,8 @@ pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
     }
 }
 
-/// Waits until the terminal has input, for at most this time. Returns whether it has; a signal,
-/// such as that of a new size, ends the wait.
+/// Waits at most `timeout` for input from the terminal. Returns whether there is any. A signal,
+/// such as the one for a changed size, ends the wait.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! [`State`]: what is known of a run.
+//! [`State`]: everything that is known about a run.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -7,39 +7,39 @@ use trainer_formats::run::{Live, RunFile, Span, Status};
 
 use crate::Curve;
 
-/// The number of lines that are kept for the log.
+/// The maximum number of lines that the log keeps.
 const MAX_LINES: usize = 1000;
-/// The time over which the pace of batches is measured, in seconds.
+/// The time in seconds over which the pace of batches is measured.
 const PACE_TIME: f64 = 10.0;
 
-/// The known state of a run. It has no terminal and reads no clock.
+/// The known state of a run, independent of any terminal or clock.
 #[derive(Clone, Debug)]
 pub struct State {
     title: String,
     status: Status,
     is_resumed: bool,
     ending: Option<String>,
-    /// The hooks of `run.json`, for a run without `live.json`.
+    /// The hooks listed in `run.json`, for a run without `live.json`.
     hooks: Vec<String>,
     live: Option<Live>,
-    /// The time, the phase and the number of batches of the latest updates.
+    /// The time, phase and number of batches at the latest updates.
     pace: VecDeque<(f64, String, u64)>,
     curves: BTreeMap<String, Curve>,
     lines: VecDeque<String>,
     problem: Option<String>,
 }
 
-/// The time until a fit ends.
+/// The progress of a fit and the time that remains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Remaining {
-    /// The fraction of the optimizer steps that are taken.
+    /// The fraction of the optimizer steps that have been taken.
     pub fraction: f64,
-    /// The seconds that remain at the pace of this entry point, if it is known.
+    /// The remaining seconds at the pace of this entry point, if known.
     pub seconds: Option<f64>,
 }
 
 impl State {
-    /// Returns the state of a run before anything is known of it. The title names it.
+    /// Returns the state of a run about which nothing is known yet. `title` names the run.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         State {
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// Takes over what `run.json` says, and the actual status.
+    /// Updates the state from `run.json`, and sets the run's actual status.
     pub fn set_run(&mut self, file: &RunFile, status: Status) {
         self.status = status;
         self.is_resumed = !file.resumed.is_empty();
@@ -64,7 +64,7 @@ impl State {
         self.hooks.clone_from(&file.hooks);
     }
 
-    /// Takes over what the run is doing.
+    /// Updates what the run is doing.
     pub fn set_live(&mut self, live: Live) {
         let at = (live.written, live.phase.clone(), live.batch);
         let is_same = |known: &(f64, String, u64)| known.1 == at.1 && known.2 <= at.2 && known.0 <= at.0;
@@ -80,9 +80,9 @@ impl State {
         self.live = Some(live);
     }
 
-    /// Adds a value of a metric after this number of optimizer steps.
+    /// Adds a value of a metric, measured after this number of optimizer steps.
     pub fn add(&mut self, name: &str, span: Span, optimizer_steps: u64, value: f64) {
-        // Most names are known already.
+        // Most names are already known.
         let curve = match self.curves.get_mut(name) {
             Some(known) => known,
             None => self.curves.entry(name.to_owned()).or_default(),
@@ -103,7 +103,7 @@ impl State {
         self.lines.push_back(line.into());
     }
 
-    /// Sets what prevents the view from being complete, such as a file that cannot be read.
+    /// Sets the problem that makes the view incomplete, such as a file that cannot be read.
     pub fn set_problem(&mut self, problem: Option<String>) {
         self.problem = problem;
     }
@@ -132,13 +132,13 @@ impl State {
         self.ending.as_deref()
     }
 
-    /// Returns what prevents the view from being complete.
+    /// Returns the problem that makes the view incomplete.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Returns what the run was doing when it last said so.
+    /// Returns what the run was last reported to be doing.
     #[must_use]
     pub fn live(&self) -> Option<&Live> {
         self.live.as_ref()
@@ -172,7 +172,7 @@ impl State {
         self.lines.iter().map(String::as_str)
     }
 
-    /// Returns the batches per second of the current pass, over the last seconds.
+    /// Returns the batches per second of the current pass, measured over the last few seconds.
     #[must_use]
     pub fn batches_per_second(&self) -> Option<f64> {
         let (first, last) = (self.pace.front()?, self.pace.back()?);

@@ -1,8 +1,8 @@
-//! Texts of a limited width, and rounded amounts.
+//! Text of limited width, and rounded amounts.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Returns the text in one line of at most `width` columns. If it is longer, it ends in `…`.
+/// Returns the text as one line of at most `width` columns. If it is shortened, it ends in `…`.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     let line: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     if line.width() <= width {
@@ -22,7 +22,7 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
     kept
 }
 
-/// Like [`fit`], but keeps the end, which tells the paths of hooks apart.
+/// Like [`fit`], but keeps the end of the text, which distinguishes the paths of hooks.
 pub(crate) fn fit_end(text: &str, width: usize) -> String {
     let line: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     if line.width() <= width {
@@ -40,7 +40,7 @@ pub(crate) fn fit_end(text: &str, width: usize) -> String {
     if width > 0 { format!("…{end}") } else { end }
 }
 
-/// Splits a text into lines of at most `width` columns, at spaces where there are some.
+/// Splits a text into lines of at most `width` columns, at spaces if possible.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = vec![String::new()];
@@ -62,7 +62,7 @@ pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
                 used <= width
             };
             let at = long.char_indices().take_while(fits).map(|(at, letter)| at + letter.len_utf8()).last();
-            // A letter that is wider than the line stays as it is.
+            // A character that is wider than the line is kept.
             let first = long.chars().next().map_or(0, char::len_utf8);
             let at = at.unwrap_or(first);
             if at == long.len() {
@@ -98,7 +98,7 @@ pub(crate) fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Formats nanoseconds with three digits: `1.25 ms`.
+/// Formats nanoseconds with three significant digits: `1.25 ms`.
 pub(crate) fn nanos(count: u64) -> String {
     let value = count as f64;
     let (value, unit) = match count {

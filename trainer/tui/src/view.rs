@@ -7,7 +7,7 @@ use crate::State;
 /// The panel below the curves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Panel {
-    /// The hooks, their time and what they logged last.
+    /// The hooks, with their time and what they last logged.
     Hooks,
     /// The warnings.
     Warnings,
@@ -15,28 +15,28 @@ pub enum Panel {
     Log,
 }
 
-/// A request by a key to the program that shows the view.
+/// A request to the program that shows the view, made with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Close the view.
     Close,
-    /// Ctrl-C was pressed, which sends no signal while the view is open.
+    /// Handle Ctrl-C, which sends no signal while the view is open.
     Interrupt,
-    /// Stop the run. The user has confirmed it.
+    /// Stop the run. The user has already confirmed this.
     Stop,
-    /// Make the run write a checkpoint. The user has confirmed it.
+    /// Make the run write a checkpoint. The user has already confirmed this.
     Checkpoint,
-    /// Draw everything again, because something else has written on the terminal.
+    /// Draw everything again, because something else has written to the terminal.
     Redraw,
 }
 
-/// The requests that the run accepts: the question that the user has to confirm, or the reason why
-/// the run does not accept it.
+/// The requests that the run accepts. Each is the question that the user must confirm, or the
+/// reason why the run does not accept the request.
 #[derive(Clone, Debug)]
 pub struct Requests {
     /// Stopping the run.
     pub stop: Result<String, String>,
-    /// A checkpoint.
+    /// Writing a checkpoint.
     pub checkpoint: Result<String, String>,
 }
 
@@ -45,20 +45,21 @@ pub struct Requests {
 pub struct View {
     panels: Vec<Panel>,
     panel: usize,
-    /// The number of rows by which the panel is scrolled: from the top, or from the end of the log.
+    /// The number of rows by which the panel is scrolled: from the top, or from the log's end.
     scroll: usize,
-    /// The metric under the cursor; the loss, or the first one, until the user moves it.
+    /// The metric under the cursor. `None` stands for the loss, or else the first metric, until the
+    /// user moves the cursor.
     cursor: Option<String>,
-    /// The metrics whose curves are shown in addition to that under the cursor.
+    /// The metrics whose curves are shown in addition to the one under the cursor.
     chosen: Vec<String>,
-    /// The action that waits for a confirmation.
+    /// The action that awaits confirmation, with its question.
     question: Option<(Action, String)>,
     message: Option<String>,
     shows_help: bool,
 }
 
 impl View {
-    /// Returns the view of a run folder, or of a run itself, which has a log.
+    /// Returns a new view. `has_log` adds the log panel, for a run in this process.
     #[must_use]
     pub fn new(has_log: bool) -> Self {
         let panels = if has_log {
@@ -83,7 +84,7 @@ impl View {
         self.message = Some(message.into());
     }
 
-    /// Handles a key.
+    /// Handles a key. Returns the action that it requests, if any.
     pub fn press(&mut self, key: KeyEvent, state: &State, requests: &Requests) -> Option<Action> {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         self.message = None;
@@ -148,7 +149,7 @@ impl View {
         self.cursor = names.get(at).map(|name| (*name).to_owned());
     }
 
-    /// Adds the curve under the cursor to those that stay, or removes it from them.
+    /// Switches whether the curve under the cursor is kept when the cursor moves on.
     fn choose(&mut self, state: &State) {
         let Some(name) = self.cursor(state).map(str::to_owned) else { return };
         match self.chosen.iter().position(|known| *known == name) {
@@ -173,7 +174,7 @@ impl View {
         cursor.into_iter().chain(others).collect()
     }
 
-    /// Returns whether the curve of a metric stays when the cursor moves on.
+    /// Returns whether the curve of a metric is kept when the cursor moves on.
     #[must_use]
     pub fn is_chosen(&self, name: &str) -> bool {
         self.chosen.iter().any(|known| known == name)

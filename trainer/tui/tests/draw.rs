@@ -70,7 +70,7 @@ fn requests() -> Requests {
     Requests { stop: Ok("stop runs/0001, process 123?".into()), checkpoint: Err("no `Checkpoint`".into()) }
 }
 
-/// Returns the view after these keys.
+/// Returns the view after these keys were pressed.
 fn pressed(state: &State, has_log: bool, keys: &[KeyCode]) -> View {
     let mut view = View::new(has_log);
     for key in keys {

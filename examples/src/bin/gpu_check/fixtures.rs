@@ -96,7 +96,7 @@ impl Task for Conv {
     }
 }
 
-/// Returns rows for [`Mlp`], in batches of 16.
+/// Returns a loader of rows for [`Mlp`], in batches of 16.
 pub(crate) fn rows(count: i64) -> Result<InMemory<(Tensor, Tensor)>> {
     tch::manual_seed(7);
     let inputs = Tensor::randn([count, 16], (Kind::Float, Device::Cpu));
@@ -104,7 +104,7 @@ pub(crate) fn rows(count: i64) -> Result<InMemory<(Tensor, Tensor)>> {
     Ok(InMemory::new((inputs, labels))?.batch_size(16).shuffle(1))
 }
 
-/// Returns images for [`Conv`], in batches of 8.
+/// Returns a loader of images for [`Conv`], in batches of 8.
 pub(crate) fn images(count: i64) -> Result<InMemory<(Tensor, Tensor)>> {
     tch::manual_seed(8);
     let images = Tensor::randn([count, 3, 16, 16], (Kind::Float, Device::Cpu));
@@ -112,12 +112,12 @@ pub(crate) fn images(count: i64) -> Result<InMemory<(Tensor, Tensor)>> {
     Ok(InMemory::new((images, labels))?.batch_size(8).shuffle(1))
 }
 
-/// Returns a builder for [`Mlp`], without the hooks that are linked in.
+/// Returns a builder for [`Mlp`], without discovered hooks.
 pub(crate) fn mlp(dropout: f64) -> TrainerBuilder<Mlp> {
     Trainer::builder(Mlp::new(dropout)).discover(Discover::None)
 }
 
-/// Returns a builder for [`Conv`], without the hooks that are linked in.
+/// Returns a builder for [`Conv`], without discovered hooks.
 pub(crate) fn conv() -> TrainerBuilder<Conv> {
     Trainer::builder(Conv::new()).discover(Discover::None)
 }
@@ -133,7 +133,7 @@ pub(crate) fn difference(one: &[Tensor], other: &[Tensor]) -> f64 {
     let largest = |(a, b): (&Tensor, &Tensor)| {
         (a.to_kind(Kind::Double) - b.to_kind(Kind::Double)).abs().max().double_value(&[])
     };
-    // NaN is the largest difference, unlike for `f64::max`.
+    // Unlike in `f64::max`, NaN counts as the largest difference.
     let largest = one.iter().zip(other).map(largest);
     largest.fold(0.0, |so_far, next| if next.is_nan() || next > so_far { next } else { so_far })
 }

@@ -1,8 +1,9 @@
-//! Checks what differs on an NVIDIA GPU, in a few minutes: `cargo run --release -p examples --bin
-//! gpu_check`. Compares the GPU with the CPU, and prints a line for each check, with the reason of
-//! each failure. Without a GPU, says why there is none.
+//! Checks the behavior that differs on an NVIDIA GPU, in a few minutes:
+//! `cargo run --release -p examples --bin gpu_check`. It compares the GPU with the CPU, and prints
+//! one line per check, with the reason for each failure. Without a GPU, it says why none is
+//! available.
 //!
-//! With the argument `cpu`, the CPU is compared with itself, which checks only this program.
+//! With the argument `cpu`, it compares the CPU with itself, which tests only this program.
 
 mod fixtures;
 mod memory;
@@ -18,11 +19,11 @@ use std::time::Instant;
 use trainer::cuda::{self, CudaSupport};
 use trainer::prelude::*;
 
-/// What a check found.
+/// The result of a check that did not fail.
 enum Found {
-    /// It passed, with details.
+    /// The check passed, with these details.
     Pass(String),
-    /// It could not run here, for this reason.
+    /// The check could not run here, for this reason.
     Skip(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! The memory of the GPU: counts, the cache of the allocator, errors, the largest batch, and several
+//! The memory of the GPU: statistics, the allocator's cache, errors, the largest batch, and several
 //! GPUs.
 
 use trainer::cuda;
@@ -60,7 +60,7 @@ fn too_large(device: Device) -> Result<Found> {
     }
     let builder = mlp(0.0).device(device).optimizer(Sgd::new(0.1));
     let builder = builder.on::<BeforeTransfer>("grow", |cx| {
-        // 64 TiB on the device, and nothing here.
+        // The tensor needs 64 TiB on the device, but almost no memory on the CPU.
         let inputs = Tensor::zeros([1], (Kind::Float, Device::Cpu)).expand([1 << 40, 16], false);
         cx.batch_mut::<(Tensor, Tensor)>().map(|batch| batch.0 = inputs)
     });
@@ -92,7 +92,7 @@ fn find_batch_size(device: Device) -> Result<Found> {
     Ok(format!("{} rows in 512 MiB", found.size).into())
 }
 
-/// Returns tensors that occupy all memory of the device except about this many bytes.
+/// Returns tensors that occupy all memory of the device except for about this many bytes.
 fn take_all_but(device: Device, bytes: i64) -> Result<Vec<Tensor>> {
     cuda::empty_cache()?;
     let mut kept = Vec::new();

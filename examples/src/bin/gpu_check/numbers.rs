@@ -1,4 +1,4 @@
-//! The same numbers as on the CPU: optimizers, gradients, averages, metrics, records.
+//! Checks that numbers equal those of the CPU: optimizers, gradients, averages, metrics, records.
 
 use std::sync::{Arc, Mutex};
 
@@ -94,7 +94,7 @@ fn host(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect()
 }
 
-/// A gradient with other strides than its weight is copied in each step.
+/// Counts gradients whose strides differ from their weight's, and which each step therefore copies.
 fn strides(device: Device) -> Result<Found> {
     let count = |channels_last| {
         let copied = Arc::new(Mutex::new(0));
@@ -152,7 +152,7 @@ fn recomputation(device: Device) -> Result<Found> {
     Ok("the same bits".to_owned().into())
 }
 
-/// The hook at a module's gradient runs on the thread of libtorch's that computes it.
+/// Checks a hook at a module's gradient. It runs on the libtorch thread that computes the gradient.
 fn module_gradients(device: Device) -> Result<Found> {
     let norms = |device| {
         tch::manual_seed(5);
@@ -187,7 +187,7 @@ fn panic_in_on_grad(device: Device) -> Result<Found> {
     Ok("an error of the backward pass".to_owned().into())
 }
 
-/// Two variables that share memory are one parameter for the optimizer.
+/// Checks that variables that share memory are one parameter for the optimizer, or are rejected.
 fn tied_weights(device: Device) -> Result<Found> {
     let vs = nn::VarStore::new(device);
     let root = vs.root();
@@ -234,8 +234,8 @@ fn metrics(device: Device) -> Result<Found> {
     close(&[Tensor::from_slice(&cpu)], &[Tensor::from_slice(&own)], 1e-6)
 }
 
-/// Logs a counter that the end of a slow computation produces, in each step: a copy that is read too
-/// early has another value.
+/// Logs a counter at the end of a slow computation in each step. A copy that is read too early has
+/// a different value.
 fn records(device: Device) -> Result<Found> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = Arc::clone(&seen);
@@ -254,7 +254,7 @@ fn records(device: Device) -> Result<Found> {
         });
     builder.build()?.fit(&mut rows(512)?, None)?;
     let mut seen = seen.lock().expect("not poisoned").clone();
-    seen.truncate(32); // after them comes the record of the epoch
+    seen.truncate(32); // without the record of the epoch
     let expected: Vec<f64> = (1..=32).map(f64::from).collect();
     close(&[Tensor::from_slice(&expected)], &[Tensor::from_slice(&seen)], 1e-3)
 }

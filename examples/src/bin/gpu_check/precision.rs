@@ -1,4 +1,4 @@
-//! Mixed precision, and the settings of precision and speed.
+//! Mixed precision, and the settings for precision and speed.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,8 +35,8 @@ fn trains_in(device: Device, amp: Amp, kind: Kind) -> Result<Found> {
     Ok(format!("loss {loss:.3}").into())
 }
 
-/// The weights that autocast converts are cached until the forward pass ends: with a cache that is
-/// kept, the second fit would compute with the weights of the first.
+/// Autocast caches converted weights until the forward pass ends. If the cache were kept, the
+/// second fit would compute with the weights of the first.
 fn leaves_nothing(device: Device) -> Result<Found> {
     let fitted = || {
         let builder = mlp(0.0).optimizer(Sgd::new(0.1)).deterministic(true).hook(Amp::bf16());
@@ -64,7 +64,7 @@ fn infinite_gradient(device: Device) -> Result<Found> {
     Ok("both steps are skipped, and the scale is halved twice".to_owned().into())
 }
 
-/// libtorch refuses this loss under autocast on a GPU, and computes it on the CPU.
+/// libtorch rejects this loss under autocast on a GPU, but computes it on the CPU.
 fn refused_loss(device: Device) -> Result<Found> {
     if device == Device::Cpu {
         return Ok(Found::Skip("only GPUs refuse it"));

@@ -57,7 +57,7 @@ enum Average {
     Swa,
 }
 
-/// Compares a run with one that stops after two of four epochs and is resumed.
+/// Compares an uninterrupted run with a run that stops after two of four epochs and is resumed.
 fn resume(device: Device, average: Option<Average>) -> Result<Found> {
     let fitted = |folder: &Path, epochs: u64, resumes: bool| {
         let builder = mlp(0.3).device(device).seed(5).deterministic(true).optimizer(AdamW::new(1e-2));
@@ -104,10 +104,10 @@ fn resume(device: Device, average: Option<Average>) -> Result<Found> {
     Ok(format!("the same bits in {} tensors, from batch 8", whole.len()).into())
 }
 
-/// A fit in a hook must not change the random numbers of the run.
+/// Checks that a fit inside a hook does not change the random numbers of the run.
 fn nested(device: Device) -> Result<Found> {
     let fitted = |nests: bool| {
-        // Built here, because creating a network draws random numbers as well.
+        // The inner trainer is built here, because creating a network also draws random numbers.
         let mut inner = mlp(0.5).optimizer(Sgd::new(0.1)).device(device).seed(4).build()?;
         let builder = mlp(0.5).optimizer(Sgd::new(0.1)).device(device).seed(3);
         let builder = builder.on::<AfterStep>("nested", move |_| {
@@ -127,8 +127,8 @@ fn nested(device: Device) -> Result<Found> {
     Ok("the same dropout as without it".to_owned().into())
 }
 
-/// Compares the weights in a checkpoint of each step, written in the background, with those of the
-/// step.
+/// Compares the weights in the checkpoint of each step, which is written in the background, with
+/// the weights at that step.
 fn checkpoints(device: Device) -> Result<Found> {
     let folder = scratch("each-step");
     let seen = Arc::new(Mutex::new(BTreeMap::new()));

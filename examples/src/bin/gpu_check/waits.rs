@@ -1,4 +1,4 @@
-//! How often the host waits for the GPU: in a steady step, never.
+//! How often the host waits for the GPU, which should never happen in a steady step.
 
 use trainer::hooks::{CudaMemoryMonitor, Ema, KernelProfiler, NanGuard, Progress};
 use trainer::metrics::Accuracy;
@@ -20,7 +20,7 @@ pub(crate) const CHECKS: &[(&str, Check)] = &[
             builder.record_every(Every::Steps(8)).hook(CudaMemoryMonitor::new().every(8))
         })
     }),
-    // These read a value in each step, as they say.
+    // As documented, these hooks read a value in each step.
     ("waits, Progress and NanGuard", |device| {
         waits(device, 8, |builder| builder.hook(Progress::new()).hook(NanGuard::fail()))
     }),
@@ -30,8 +30,8 @@ pub(crate) const CHECKS: &[(&str, Check)] = &[
 
 const STEPS: u64 = 64;
 
-/// Counts the waits of a fit, and returns an error if the steps have more than `per_step` in all
-/// tens of steps. What an epoch does once is not counted.
+/// Counts the waits of a fit, and returns an error if there are more than `per_ten_steps` per ten
+/// steps. Waits that occur once per epoch are not counted.
 fn waits(
     device: Device,
     per_ten_steps: u64,
@@ -58,7 +58,7 @@ fn waits(
     Ok(format!("in {STEPS} steps: {listed}").into())
 }
 
-/// A synchronized profile attributes the time of kernels to the operation that queues them.
+/// Checks that a synchronized profile attributes kernel time to the operation that queues it.
 fn synchronized(device: Device) -> Result<Found> {
     if device == Device::Cpu {
         return Ok(Found::Skip("only kernels of a GPU run later than the host"));

@@ -1,4 +1,4 @@
-//! [`Plan`]: the file of a sweep, which says what it tries. Mistakes are reported with their line.
+//! [`Plan`]: the file that defines a sweep. Mistakes in it are reported with their line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,7 +24,7 @@ pub(crate) struct Plan {
     pub(crate) jobs: usize,
     /// The time after which the sweep ends.
     pub(crate) budget: Option<Duration>,
-    /// The arguments for a value, with `{name}` and `{value}`.
+    /// The arguments that pass one value, with the placeholders `{name}` and `{value}`.
     pub(crate) arguments: Vec<String>,
     /// The parameters, in the order of the file.
     pub(crate) parameters: Vec<(String, Domain)>,
@@ -33,18 +33,18 @@ pub(crate) struct Plan {
 /// The values that a parameter can have.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Domain {
-    /// One of these.
+    /// One of these values.
     Choices(Vec<Json>),
     /// A number in this range.
     Uniform(f64, f64),
-    /// A number in this range, whose logarithm is uniform.
+    /// A number in this range, drawn so that its logarithm is uniform.
     LogUniform(f64, f64),
-    /// An integer from the first to the second one, including both.
+    /// An integer between these two, inclusive.
     Integers(i64, i64),
 }
 
 impl Domain {
-    /// Returns the values of a grid; `None` if there are infinitely many.
+    /// Returns all values, for a grid; `None` if there are infinitely many.
     pub(crate) fn values(&self) -> Option<Vec<Json>> {
         match self {
             Domain::Choices(values) => Some(values.clone()),
@@ -82,7 +82,7 @@ impl Plan {
         })
     }
 
-    /// Parses the text of the file of a sweep, whose folder defaults to `folder`.
+    /// Parses the text of a sweep file. The folder of the sweep defaults to `folder`.
     fn parse(text: &str, folder: &Path) -> Result<Self, Mistake> {
         let parsed = DeTable::parse(text).map_err(|error| Mistake {
             span: error.span().unwrap_or_default(),
@@ -132,7 +132,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns an error at a range, of which a grid cannot have all values.
+    /// Returns an error if a parameter is a range, or if the grid has too many trials.
     fn check_grid(&self, parsed: &Spanned<DeTable<'_>>) -> Result<(), Mistake> {
         let mut count = 1_usize;
         for (name, domain) in &self.parameters {
@@ -157,8 +157,9 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns what decides the values of each trial, and how they reach the program. The number of
-    /// trials of a random search is not part of it: those of a shorter one are its first.
+    /// Returns everything that determines the values of each trial and how they are passed to the
+    /// program. It does not include the number of trials of a random search, because a shorter
+    /// search has the same first trials as a longer one.
     pub(crate) fn definition(&self, program: &[String]) -> BTreeMap<String, Json> {
         let mut definition: BTreeMap<String, Json> = self
             .parameters
@@ -178,7 +179,7 @@ impl Plan {
     }
 }
 
-/// More trials than this are a mistake.
+/// The maximum number of trials in a grid: more are assumed to be a mistake.
 const MOST_TRIALS: usize = 10_000;
 
 /// A mistake in the file, and where it is.
@@ -228,7 +229,7 @@ fn time(value: &Value<'_>) -> Result<Duration, Mistake> {
     if time.is_zero() { Err(at(value, "a budget of no time starts no trial")) } else { Ok(time) }
 }
 
-/// Parses the arguments for a value, and checks their placeholders.
+/// Parses the arguments that pass a value, and checks their placeholders.
 fn template(value: &Value<'_>) -> Result<Vec<String>, Mistake> {
     let expected = "expected a list of strings with the argument for a value, such as [\"--{name}\", \"{value}\"] or \
                     [\"--{name}={value}\"]";
@@ -262,7 +263,7 @@ fn parameters(value: &Value<'_>) -> Result<Vec<(String, Domain)>, Mistake> {
         .iter()
         .map(|(name, value)| Ok((name.span().start, name.get_ref().to_string(), domain(value)?)))
         .collect::<Result<Vec<_>, Mistake>>()?;
-    // The table is sorted by name.
+    // The table is sorted by name, not in the order of the file.
     parameters.sort_by_key(|(position, ..)| *position);
     Ok(parameters.into_iter().map(|(_, name, domain)| (name, domain)).collect())
 }

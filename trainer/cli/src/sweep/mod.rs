@@ -1,5 +1,5 @@
-//! `trainer sweep`: runs a program once for each trial, several at once, and continues where it
-//! ended.
+//! `trainer sweep`: runs a program once for each trial, several of them at once. If it is started
+//! again, it continues where it stopped.
 
 mod file;
 mod search;
@@ -24,7 +24,7 @@ use crate::output::{BAD, FAINT, Failure, GOOD, HEADING, Output, counted, duratio
 
 /// An event that the sweep waits for.
 enum Event {
-    /// The program of this trial has ended.
+    /// The program of this trial has exited.
     Ended(usize, Ended),
     /// The sweep has received this signal.
     Signal(i32),
@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &SweepArguments, out: &mut Output) -> Result<ExitCo
         out.line(format!("{HEADING}{}{HEADING:#} in {folder}{earlier}", counted(count, "trial")))?;
     }
     let mut sweep = Sweep::new(&plan, &arguments.program)?;
-    // If the output is closed, the trials still end in order.
+    // If the output is closed, the trials are still stopped in an orderly way.
     let result = sweep.run(&mut state, out);
     let ended = sweep.finish(&mut state, out);
     result.and(ended)?;
@@ -94,22 +94,22 @@ fn refuse_running(state: &State) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The trials that run.
+/// The state of the running sweep.
 struct Sweep<'p> {
     plan: &'p Plan,
     program: &'p [String],
     events: Receiver<Event>,
     sender: Sender<Event>,
     running: BTreeMap<usize, Running>,
-    /// Ends the thread that waits for signals.
+    /// The handle that ends the thread that waits for signals.
     signals: trial::Signals,
     /// The first signal that was received.
     signal: Option<i32>,
-    /// Whether the time of the sweep is over.
+    /// Whether the sweep has used up its time budget.
     is_over: bool,
 }
 
-/// A trial that runs.
+/// A running trial.
 struct Running {
     trial: Trial,
     process: trial::ProcessGroup,
@@ -134,8 +134,8 @@ impl<'p> Sweep<'p> {
         })
     }
 
-    /// Starts each trial that has not finished, and waits until all of them have ended, until the
-    /// time is over, or for a signal.
+    /// Starts each trial that has not finished. Waits until all of them have ended, the time budget
+    /// is used up, or a signal is received.
     fn run(&mut self, state: &mut State, out: &mut Output) -> Result<(), Failure> {
         let deadline = self.plan.budget.map(|budget| Instant::now() + budget);
         let waiting = (1..=state.trials().len())
@@ -169,8 +169,8 @@ impl<'p> Sweep<'p> {
         }
     }
 
-    /// Ends the trials that are still running, and waits for them. Each further signal is passed
-    /// on.
+    /// Ends the trials that are still running, and waits for them. Any further signal is passed on
+    /// to them.
     fn finish(&mut self, state: &mut State, out: &mut Output) -> Result<(), Failure> {
         let mut result = Ok(());
         if !self.running.is_empty() {
@@ -257,7 +257,7 @@ impl<'p> Sweep<'p> {
     }
 }
 
-/// The most important metric of a run, as `valid/loss 0.0705`.
+/// Formats the most important metric of a run: `valid/loss 0.0705`.
 fn metric_of(run: &Run) -> Option<String> {
     let metrics = run.metrics().ok()?;
     let name = *ranked([&metrics].into_iter()).first()?;
@@ -268,7 +268,7 @@ fn message(out: &mut Output, event: &str, text: &str) -> Result<(), Failure> {
     if out.is_json() { out.object(&json!({ "event": event, "message": text })) } else { out.line(text) }
 }
 
-/// Says how far the sweep is, and what to do next.
+/// Prints how far the sweep is, and what to do next.
 fn report(plan: &Plan, state: &State, sweep: &Sweep<'_>, out: &mut Output) -> Result<(), Failure> {
     let count = |wanted: TrialState| state.count(wanted);
     let states = [TrialState::Finished, TrialState::Failed, TrialState::Stopped, TrialState::Waiting];

@@ -7,7 +7,7 @@ use serde_json::{Number, Value as Json};
 
 use super::file::{Domain, Plan};
 
-/// The digits that a random number keeps, so that it can be read and typed.
+/// The number of significant digits of a random number, few enough to be read and typed.
 const DIGITS: usize = 4;
 
 /// Returns the values of each trial, in the order of the parameters.
@@ -18,7 +18,7 @@ pub(crate) fn trials(plan: &Plan) -> Vec<Vec<(String, Json)>> {
     }
 }
 
-/// Returns each combination; the last parameter changes fastest.
+/// Returns all combinations of the values; the last parameter changes fastest.
 fn grid(plan: &Plan) -> Vec<Vec<(String, Json)>> {
     let mut trials = vec![Vec::new()];
     for (name, domain) in &plan.parameters {
@@ -32,8 +32,8 @@ fn grid(plan: &Plan) -> Vec<Vec<(String, Json)>> {
     trials
 }
 
-/// Draws the values of a trial. They depend on the seed and the number of the trial, so that more
-/// trials can be added.
+/// Draws the values of a trial. They depend only on the seed and the number of the trial, so that
+/// trials can be added later.
 fn random(plan: &Plan, trial: u64) -> Vec<(String, Json)> {
     let mut random = ChaCha8Rng::seed_from_u64(plan.seed);
     random.set_stream(trial);
@@ -98,7 +98,7 @@ mod tests {
         let numbers = |column: usize| many.iter().map(move |trial| trial[column].1.as_f64().unwrap());
         assert!(numbers(0).all(|value| (-1.0..=1.0).contains(&value)));
         assert!(numbers(1).all(|value| (1e-4..=1e-1).contains(&value)));
-        // A third of the values is in each decade.
+        // Each decade has a third of the values.
         let in_decade = numbers(1).filter(|value| *value < 1e-3).count();
         assert!((60..140).contains(&in_decade), "{in_decade}");
         for layers in 1..=3 {

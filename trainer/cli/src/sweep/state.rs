@@ -1,4 +1,4 @@
-//! [`State`]: the file `sweep.json` in the folder of a sweep, and the lock of the folder.
+//! [`State`]: the file `sweep.json` in the folder of a sweep, and the lock on that folder.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -14,7 +14,7 @@ use crate::output::Failure;
 /// The file that is locked while a sweep runs.
 const LOCK: &str = ".sweep-lock";
 
-/// The state of a sweep on disk. While it exists, no other sweep uses the folder.
+/// The state of a sweep on disk. While this value exists, no other sweep can use the folder.
 pub(crate) struct State {
     folder: PathBuf,
     file: SweepFile,
@@ -22,8 +22,8 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Locks the folder of a sweep, which is created if necessary, and reads how far the sweep is.
-    /// Returns an error if the folder has another sweep.
+    /// Locks the folder of a sweep, creating it if necessary, and reads the progress of the sweep.
+    /// Returns an error if the folder belongs to a different sweep.
     pub(crate) fn open(plan: &Plan, program: &[String], source: &Path) -> Result<Self, Failure> {
         let folder = &plan.folder;
         let cannot = |error| Failure::new(format!("{}: {error}", folder.display()));
@@ -42,8 +42,8 @@ impl State {
         }
         let definition = plan.definition(program);
         let mut trials: Vec<_> = search::trials(plan).into_iter().map(Trial::new).collect();
-        // A sweep of which no trial has begun, for example because the program was misspelled, may
-        // change.
+        // A sweep may change as long as none of its trials has begun, for example because the
+        // program was misspelled.
         let has_begun = |file: &SweepFile| file.trials.iter().any(|trial| trial.state != TrialState::Waiting);
         if let Some(earlier) = SweepFile::load(folder)?.filter(has_begun) {
             let changes = changes(&earlier.definition, &definition);
@@ -59,7 +59,7 @@ impl State {
             for (trial, earlier) in trials.iter_mut().zip(&earlier.trials) {
                 trial.state = earlier.state;
             }
-            // Fewer trials of a random search: the file keeps those that there are.
+            // If a random search now has fewer trials, the file keeps the others that were started.
             trials.extend(
                 earlier
                     .trials
@@ -85,17 +85,17 @@ impl State {
         &self.file.trials
     }
 
-    /// The number of trials in a state.
+    /// Returns the number of trials in a state.
     pub(crate) fn count(&self, state: TrialState) -> usize {
         self.trials().iter().filter(|trial| trial.state == state).count()
     }
 
-    /// The run folder of a trial.
+    /// Returns the run folder of a trial.
     pub(crate) fn folder_of(&self, number: usize) -> PathBuf {
         self.folder.join(SweepFile::folder_name(number))
     }
 
-    /// Records how far a trial is.
+    /// Records the state of a trial.
     pub(crate) fn set(&mut self, number: usize, state: TrialState) -> Result<(), Failure> {
         self.file.trials[number - 1].state = state;
         self.write()
@@ -115,7 +115,7 @@ impl State {
     }
 }
 
-/// Says what differs between two definitions of a sweep.
+/// Lists the differences between two definitions of a sweep.
 fn changes(earlier: &BTreeMap<String, Json>, now: &BTreeMap<String, Json>) -> Vec<String> {
     let names = earlier.keys().chain(now.keys().filter(|name| !earlier.contains_key(*name)));
     names

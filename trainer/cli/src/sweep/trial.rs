@@ -1,4 +1,4 @@
-//! [`Trial`]: one run of the program of a sweep, in a process group of its own.
+//! [`Trial`]: one run of the program of a sweep, in its own process group.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +13,7 @@ use trainer_formats::sweep::SweepFile;
 use super::file::Plan;
 use crate::output::Failure;
 
-/// The signal of Ctrl-C.
+/// The signal that Ctrl-C sends.
 pub(crate) const INTERRUPT: i32 = 2;
 
 /// How the program of a trial ended.
@@ -51,22 +51,22 @@ impl Trial {
         self.values.iter().cloned().collect()
     }
 
-    /// The folder of the run.
+    /// Returns the run folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The program and its arguments.
+    /// Returns the program and its arguments.
     pub(crate) fn command_line(&self) -> Vec<&str> {
         [&*self.program].into_iter().chain(self.arguments.iter().map(String::as_str)).collect()
     }
 
-    /// The file with what the program prints: `0001.log` beside the folder of the run.
+    /// Returns the file that captures the program's output: `0001.log`, next to the run folder.
     fn log(&self) -> PathBuf {
         self.folder.with_extension("log")
     }
 
-    /// Starts the program, whose end is reported to `ended`, which another thread calls.
+    /// Starts the program. When it exits, calls `ended` on another thread.
     pub(crate) fn start(&self, ended: impl FnOnce(Ended) + Send + 'static) -> Result<ProcessGroup, Failure> {
         let log = self.log();
         let cannot = |error: io::Error| Failure::new(format!("{}: {error}", log.display()));
@@ -79,7 +79,7 @@ impl Trial {
             .stdin(Stdio::null())
             .stderr(output.try_clone().map_err(cannot)?)
             .stdout(output);
-        // A terminal sends Ctrl-C to the group of the sweep only, which passes it on.
+        // A terminal sends Ctrl-C only to the sweep's process group, so the sweep passes it on.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command
@@ -90,8 +90,8 @@ impl Trial {
         Ok(group)
     }
 
-    /// Returns the run of the trial if its program ended without an error and its run has finished,
-    /// and otherwise what went wrong.
+    /// Returns the run of the trial if its program exited without an error and the run has
+    /// finished. Returns what went wrong otherwise.
     pub(crate) fn outcome(&self, ended: &Ended) -> Result<Run, String> {
         let status = ended.as_ref().map_err(|error| format!("cannot wait for its process: {error}"))?;
         if !status.success() {
@@ -114,24 +114,24 @@ impl Trial {
     }
 }
 
-/// Whether a folder has a run that has finished.
+/// Returns whether a folder contains a run that has finished.
 pub(crate) fn has_finished(folder: &Path) -> bool {
     Run::open(folder).is_ok_and(|run| run.status() == Status::Finished)
 }
 
-/// The last line that is not empty.
+/// Returns the last nonempty line.
 fn last_line(log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
-/// Returns `lr 0.1, width 64`.
+/// Formats the values: `lr 0.1, width 64`.
 pub(crate) fn text_of_values(values: &[(String, Json)]) -> String {
     let texts = values.iter().map(|(name, value)| format!("{name} {}", text_of_setting(value)));
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// A process and those that it starts.
+/// A process and the processes that it starts.
 #[derive(Clone, Copy)]
 pub(crate) struct ProcessGroup(u32);
 
@@ -140,7 +140,7 @@ impl ProcessGroup {
         ProcessGroup(child.id())
     }
 
-    /// Sends a signal to the processes. Those that have ended do not receive it.
+    /// Sends a signal to those of the processes that are still running.
     #[cfg(unix)]
     pub(crate) fn signal(self, signal: i32) {
         use rustix::process::{Pid, Signal, kill_process_group};
@@ -151,21 +151,21 @@ impl ProcessGroup {
         }
     }
 
-    /// On Windows, a console sends Ctrl-C to all its processes.
+    /// Does nothing: on Windows, the console sends Ctrl-C to all its processes.
     #[cfg(not(unix))]
     pub(crate) fn signal(self, _: i32) {
         let _ = self.0;
     }
 }
 
-/// The signals that end a sweep, while this exists.
+/// A listener for the signals that end a sweep.
 pub(crate) struct Signals {
     #[cfg(unix)]
     handle: signal_hook::iterator::Handle,
 }
 
 impl Signals {
-    /// Reports each signal to `received`, which another thread calls.
+    /// Listens for signals on a new thread, and calls `received` there for each of them.
     #[cfg(unix)]
     pub(crate) fn listen(received: impl Fn(i32) + Send + 'static) -> io::Result<Self> {
         use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -16,9 +16,9 @@ use trainer_tui::{Action, NoScreen, Screen, Stream, Theme, View, check_screen, d
 use request::Sender;
 use source::Source;
 
-/// How often the run folder is read.
+/// The interval at which the run folder is read.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// The folder in which runs are looked for by default.
+/// The default folder to search for runs.
 const RUNS: &str = "runs";
 
 /// Follows a run, or the newest one below a folder, until the user closes the view.
@@ -53,7 +53,7 @@ fn find(run: Option<&Path>) -> Result<PathBuf, String> {
     if let [only] = &found[..]
         && only.path == below
     {
-        // The run itself, whose error is worth showing.
+        // The path is the run itself, so its error is returned.
         return only.run.as_ref().map(|run| run.path().to_owned()).map_err(ToString::to_string);
     }
     let runs = found.into_iter().filter_map(|found| found.run.ok());
@@ -66,12 +66,12 @@ fn find(run: Option<&Path>) -> Result<PathBuf, String> {
     })
 }
 
-/// Returns when a run began, or was last resumed.
+/// Returns when a run began or was last resumed.
 fn began(run: &Run) -> Option<SystemTime> {
     run.file().resumed.last().and_then(|time| parse_time(time)).or_else(|| run.started())
 }
 
-/// Shows the run until the user closes the view, or a signal ends this program.
+/// Shows the run until the user closes the view or a signal ends this program.
 fn show(source: &mut Source) -> std::io::Result<()> {
     let ends = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGHUP] {

@@ -1,4 +1,4 @@
-//! Requests to a run: signals to its process, after it was made sure that it is this process.
+//! Requests to a run: signals to its process, after checking that it is still the same process.
 
 use rustix::process::Signal;
 use trainer_formats::run::{Process, Status};
@@ -6,15 +6,15 @@ use trainer_tui::Requests;
 
 use super::source::Source;
 
-/// Sends the requests of the user.
+/// Sends the user's requests to a run.
 #[derive(Default)]
 pub(crate) struct Sender {
-    /// The process that was asked to stop.
+    /// The process that was asked to stop, if any.
     stopped: Option<Process>,
 }
 
 impl Sender {
-    /// Returns what can be requested from the run.
+    /// Returns the requests that the run accepts.
     pub(crate) fn requests(&self, source: &Source) -> Requests {
         let stop = process(source).map(|process| {
             let title = source.state().title();
@@ -35,7 +35,7 @@ impl Sender {
         Requests { stop, checkpoint }
     }
 
-    /// Stops the run, and returns what to tell the user.
+    /// Asks the run to stop, and returns a message for the user.
     pub(crate) fn stop(&mut self, source: &Source) -> String {
         let sent = process(source).and_then(|process| {
             send(process, Signal::TERM)?;
@@ -45,9 +45,9 @@ impl Sender {
         sent.unwrap_or_else(|why| why)
     }
 
-    /// Requests a checkpoint, and returns what to tell the user.
+    /// Requests a checkpoint, and returns a message for the user.
     pub(crate) fn checkpoint(&mut self, source: &Source) -> String {
-        // The run may have ended since the question was asked.
+        // The run may have ended since the user was asked to confirm.
         let sent = self.requests(source).checkpoint.and_then(|_| {
             send(process(source)?, Signal::USR1)?;
             Ok("SIGUSR1 was sent: the run writes a checkpoint after its current batch".to_owned())
@@ -56,7 +56,7 @@ impl Sender {
     }
 }
 
-/// Returns the process of a run that is running on this host, or why it gets no signal.
+/// Returns the process of a run that is running on this host, or why it cannot be signaled.
 fn process(source: &Source) -> Result<&Process, String> {
     let run = source.run().ok_or("`run.json` cannot be read")?;
     if run.status() != Status::Running {
@@ -84,7 +84,7 @@ fn check(process: &Process) -> Result<(), String> {
     }
 }
 
-/// Sends a signal to a process, unless another one has its number by now.
+/// Sends a signal to a process, unless its ID now belongs to a different process.
 #[cfg(target_os = "linux")]
 fn send(process: &Process, signal: Signal) -> Result<(), String> {
     use rustix::io::Errno;
@@ -97,14 +97,14 @@ fn send(process: &Process, signal: Signal) -> Result<(), String> {
     let id = i32::try_from(process.id).ok().and_then(Pid::from_raw);
     let id = id.ok_or_else(|| format!("{} is not the number of a process", process.id))?;
     match pidfd_open(id, PidfdFlags::empty()) {
-        // What is opened stays the same process, so that it can be checked afterwards.
+        // An open descriptor always refers to the same process, so the check can follow.
         Ok(opened) => check(process).and_then(|()| pidfd_send_signal(&opened, signal).map_err(failed)),
         Err(Errno::NOSYS) => check(process).and_then(|()| kill_process(id, signal).map_err(failed)),
         Err(error) => Err(failed(error)),
     }
 }
 
-/// Returns an error: only Linux says when a process started.
+/// Returns an error, because only Linux reports when a process started.
 #[cfg(not(target_os = "linux"))]
 fn send(process: &Process, _: Signal) -> Result<(), String> {
     check(process)

@@ -1,4 +1,4 @@
-//! [`Source`]: reads a run folder while a run writes it.
+//! [`Source`]: reads the folder of a run while the run writes to it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use trainer_formats::run::{Error, LIVE_FILE, Live, Points, RUN_FILE, Run, Status};
 use trainer_tui::State;
 
-/// The identity of a file: its number, its length and when it was changed.
+/// The identity of a file: its inode number, its length and its modification time.
 type Stamp = (u64, u64, i64, i64);
 
-/// Feeds a [`State`] from the folder of a run. A file that has not changed is not read again, and
-/// of the file of a logger only new lines are.
+/// Updates a [`State`] from the folder of a run. Unchanged files are not read again, and only the
+/// new lines of a logger's file are read.
 pub(crate) struct Source {
     folder: PathBuf,
     state: State,
@@ -36,7 +36,7 @@ impl Source {
         self.run.as_ref().map(|(_, run)| run)
     }
 
-    /// Reads what is new.
+    /// Reads everything that has changed.
     pub(crate) fn read(&mut self) {
         let results = [self.read_run(), self.read_live(), self.read_points()];
         let error = results.into_iter().find_map(Result::err);
@@ -76,7 +76,7 @@ impl Source {
         let update = match points.read() {
             Ok(update) => update,
             Err(error) => {
-                // The file may have been moved, or replaced by that of another logger.
+                // The file may have been moved, or replaced by a different logger's file.
                 self.points = None;
                 self.state.restart();
                 return Err(error);
@@ -92,7 +92,7 @@ impl Source {
     }
 }
 
-/// Returns the identity of a file; `None` if there is none.
+/// Returns the identity of a file; `None` if the file does not exist.
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some((metadata.ino(), metadata.len(), metadata.mtime(), metadata.mtime_nsec()))

@@ -1,4 +1,4 @@
-//! Folders of runs for tests, and calls of the command.
+//! Folders with runs for tests, and helpers that run the command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl Scratch {
         self.write(&format!("{path}/{RUN_FILE}"), &file.to_text().unwrap());
     }
 
-    /// Returns a call of the command in this folder, at this width.
+    /// Returns the command with these arguments in this folder, for a terminal of this width.
     pub(crate) fn command(&self, width: usize, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trainer"));
         command
@@ -41,7 +41,7 @@ impl Scratch {
         command
     }
 
-    /// Returns what the command prints on standard output. It must succeed, and change nothing.
+    /// Returns the command's standard output. The command must succeed and change no files.
     pub(crate) fn print(&self, width: usize, arguments: &[&str]) -> String {
         let before = tree(&self.0);
         let output = self.command(width, arguments).output().unwrap();
@@ -50,7 +50,7 @@ impl Scratch {
         text(&output.stdout)
     }
 
-    /// Returns what the command prints on standard error. It must fail with the status 2.
+    /// Returns the command's standard error. The command must fail with status 2.
     pub(crate) fn fail(&self, arguments: &[&str]) -> String {
         let output = self.command(80, arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
@@ -68,12 +68,12 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Returns each line as JSON.
+/// Parses each line as JSON.
 pub(crate) fn objects(text: &str) -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Returns everything below a folder, with its content.
+/// Returns everything below a folder, with the contents of the files.
 fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -88,7 +88,7 @@ fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// A run that began `age` seconds ago and took 200 seconds.
+/// Returns a run that began `age` seconds ago and took 200 seconds.
 pub(crate) fn run_file(age: u64, lr: f64, width: u64, status: Status) -> RunFile {
     let started = SystemTime::now() - Duration::from_secs(age);
     let mut file = RunFile::new("fit", format_time(started));

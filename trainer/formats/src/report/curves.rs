@@ -1,4 +1,4 @@
-//! [`Curves`]: which curves there are, and in which plots.
+//! [`Curves`]: the curves of a report, arranged in plots.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ pub(super) struct Curves {
     /// The smallest and the largest number of optimizer steps.
     pub(super) steps: (f64, f64),
     pub(super) groups: Vec<Group>,
-    /// For each run, what is marked on the horizontal axis.
+    /// For each run, the marks on the horizontal axis.
     pub(super) marks: Vec<Marks>,
 }
 
 /// The plots of metrics whose names begin with the same word.
 pub(super) struct Group {
-    /// Empty for metrics whose names are one word.
+    /// The first word; empty for metrics whose names are a single word.
     pub(super) name: String,
     pub(super) plots: Vec<Plot>,
 }
@@ -34,24 +34,24 @@ pub(super) struct Line {
     /// The index of the run.
     pub(super) run: usize,
     pub(super) phase: String,
-    /// The numbers of optimizer steps, and the values.
+    /// The points, as pairs of optimizer step and value.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The numbers of optimizer steps at which something is marked.
+/// The numbers of optimizer steps at which the horizontal axis is marked.
 #[derive(Default)]
 pub(super) struct Marks {
     /// The resumes, with their times.
     pub(super) resumes: Vec<(f64, String)>,
-    /// The passes of validation.
+    /// The validation passes.
     pub(super) validations: Vec<f64>,
 }
 
 impl Curves {
-    /// Arranges the values of all runs. `matrices` are those of each run, whose elements have no
-    /// curves.
+    /// Arranges the values of all runs. `matrices` has the matrices of each run, whose elements
+    /// have no curves.
     pub(super) fn of(runs: &[Content], matrices: &[Vec<Matrix>]) -> Self {
-        // By name without the phase, then run and phase.
+        // Keyed by the name without the phase, then by run and phase.
         let mut plots: BTreeMap<(Vec<Word>, String), Vec<Line>> = BTreeMap::new();
         for (run, content) in runs.iter().enumerate() {
             for (name, line) in lines_of(run, &content.points, &matrices[run]) {
@@ -66,8 +66,8 @@ impl Curves {
             let group = plot.name.split_once('/').map_or("", |(group, _)| group).to_owned();
             groups.entry(group).or_default().push(plot);
         }
-        // A metric of one word and those that begin with it, such as those of each class, are two
-        // groups.
+        // A metric whose name is a single word, and metrics whose names begin with that word, such
+        // as those of each class, are in different groups.
         if let Some(first) = groups.get_mut("") {
             first.sort_by_key(|plot| plot.name != "loss");
         }
@@ -80,8 +80,8 @@ impl Curves {
     }
 }
 
-/// Returns the curves of a run by the name without the phase. The curve of training is that of the
-/// records of steps, if there are any: the means of epochs are in the table.
+/// Returns the curves of a run, by metric name without the phase. The training curve consists of
+/// the records of steps, if there are any, because the table already shows the means of epochs.
 fn lines_of(run: usize, points: &[Point], matrices: &[Matrix]) -> Vec<(String, Line)> {
     type Values = Vec<(f64, f64)>;
     let mut all: BTreeMap<(&str, &str), (Values, Values)> = BTreeMap::new();
@@ -99,13 +99,13 @@ fn lines_of(run: usize, points: &[Point], matrices: &[Matrix]) -> Vec<(String, L
     lines.collect()
 }
 
-/// Returns what is marked on the axis of a run.
+/// Returns the marks on the axis of a run.
 fn marks_of(content: &Content) -> Marks {
     let mut marks = Marks::default();
     for resumed in &content.file.resumed {
         let Some(time) = parse_time(resumed) else { continue };
         let seconds = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        // The run continued from the last record before.
+        // The run continued from its last record before this time.
         let before = content.points.iter().take_while(|point| point.time < seconds).last();
         marks.resumes.push((before.map_or(0.0, |point| point.optimizer_steps as f64), resumed.clone()));
     }
@@ -118,14 +118,14 @@ fn marks_of(content: &Content) -> Marks {
     marks
 }
 
-/// A part of a name, such that `class/2` precedes `class/10`.
+/// A part of a name, ordered so that `class/2` precedes `class/10`.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Word {
     Number(u64),
     Text(String),
 }
 
-/// Splits a name into its numbers and what is between them.
+/// Splits a name into numbers and the text between them.
 fn words(name: &str) -> Vec<Word> {
     let mut words = Vec::new();
     for part in name.split_inclusive(|character: char| !character.is_ascii_digit()) {

@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
-/// A text as the content or the quoted attribute of an HTML element. Everything that a run records
-/// goes through it.
+/// A text as the content or quoted attribute of an HTML element. All data recorded by a run is
+/// escaped this way.
 pub(super) struct Text<'t>(pub(super) &'t str);
 
 impl fmt::Display for Text<'_> {
@@ -16,8 +16,8 @@ impl fmt::Display for Text<'_> {
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
                 '\n' | '\t' => f.write_char(character)?,
-                // HTML allows no other control characters, and overrides of the direction of text
-                // would reach beyond it.
+                // HTML allows no other control characters. Characters that override the text
+                // direction would also affect the text that follows.
                 '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => f.write_char('\u{fffd}')?,
                 _ if character.is_control() => f.write_char('\u{fffd}')?,
                 _ => f.write_char(character)?,

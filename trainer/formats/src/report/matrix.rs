@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 
 use crate::run::{Point, Span};
 
-/// A matrix of the last values of `<name>/<target>/<prediction>`.
+/// A matrix built from the last values of `<name>/<target>/<prediction>`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Matrix {
     /// The name with its phase: `valid/confusion_matrix`.
     pub(super) name: String,
     pub(super) rows: Vec<Vec<f64>>,
-    /// The epoch of the values.
+    /// The epoch in which the values were recorded.
     pub(super) epoch: u64,
 }
 
-/// Returns the name of a matrix and the element of it that a metric is, as far as its name says so.
+/// Returns the matrix name, row and column in a metric's name, if the name has this form.
 fn element(metric: &str) -> Option<(&str, usize, usize)> {
     let (rest, column) = metric.rsplit_once('/')?;
     let (name, row) = rest.rsplit_once('/')?;

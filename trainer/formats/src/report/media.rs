@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use crate::float::not_finite;
 use crate::run::{Error, JSON_LINES_FILE, REPORT_RECORDS_FILE};
 
-/// The longest line that is read: a record with its images.
+/// The maximum length of a line, which is a record with its images.
 const MAX_LINE: u64 = 1 << 28;
 
 /// The texts and images of a run, by name, each in the order of the file.
@@ -32,12 +32,12 @@ pub(super) struct Item<T> {
 #[derive(Clone, Debug)]
 pub(super) struct Png {
     pub(super) width: u64,
-    /// The file, in base64.
+    /// The content of the file in base64.
     pub(super) base64: String,
 }
 
 impl Png {
-    /// Reads `{"png": …, "width": …}`. Returns `None` for another value, such as a histogram.
+    /// Parses `{"png": …, "width": …}`. Returns `None` for any other value, such as a histogram.
     fn of(value: &Json) -> Option<Self> {
         let base64 = value.get("png")?.as_str()?;
         let is_valid = base64.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
@@ -49,8 +49,7 @@ impl Png {
 }
 
 impl Media {
-    /// Reads the records of the logger `Report`, or else those of `JsonLines`, which have texts
-    /// only.
+    /// Reads the records of the logger `Report`, or else of `JsonLines`, which have no images.
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
         for name in [REPORT_RECORDS_FILE, JSON_LINES_FILE] {
             let path = folder.join(name);
@@ -88,7 +87,7 @@ impl Media {
     fn add(&mut self, record: serde_json::Map<String, Json>) {
         let counter = |name| record.get(name).and_then(Json::as_u64).unwrap_or(0);
         let (optimizer_steps, epoch) = (counter("optimizer_steps"), counter("epoch"));
-        // The names of the counters and of the phase contain no slash.
+        // Unlike texts and images, the counters and the phase have no slash in their names.
         for (name, value) in record.into_iter().filter(|(name, _)| name.contains('/')) {
             if let Some(content) = Png::of(&value) {
                 self.images.entry(name).or_default().push(Item { optimizer_steps, epoch, content });

@@ -1,5 +1,5 @@
-//! The report of a run, or of several: one HTML file that needs no network, and no JavaScript
-//! except for smoothing and for the values below the pointer.
+//! The report about one or more runs: one HTML file that needs no network, and JavaScript only for
+//! smoothing and for showing the values at the pointer.
 //!
 //! ```no_run
 //! use std::time::SystemTime;
@@ -13,7 +13,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! It is the same for the same runs. What a run has not recorded is named in one line.
+//! The same runs always yield the same report. One line lists what the runs did not record.
 
 mod curves;
 mod escape;
@@ -31,13 +31,13 @@ pub use media::base64;
 use crate::run::{Live, Metrics, Point, Run, RunFile, Status};
 use media::Media;
 
-/// The name of the file that the logger `Report` writes into the folder of a run.
+/// The name of the file that the logger `Report` writes to the folder of a run.
 pub const REPORT_FILE: &str = "report.html";
 
-/// The largest number of runs that a report shows.
+/// The maximum number of runs in a report.
 pub const MAX_RUNS: usize = 16;
 
-/// The start of every report, by which a program recognizes one.
+/// The start of every report, by which programs recognize a report.
 const START: &str = "<!doctype html>\n<meta name=\"generator\" content=\"trainer report\">\n";
 
 /// Returns whether a file that starts with these bytes is a report.
@@ -56,7 +56,7 @@ pub struct Report {
 /// The data of a run that a report shows.
 #[derive(Clone, Debug)]
 struct Content {
-    /// The last parts of the path of its folder, by which it differs from the other runs.
+    /// The last parts of the path of the run folder, which distinguish the run from the others.
     name: String,
     /// All parts of the path.
     path: Vec<String>,
@@ -68,12 +68,12 @@ struct Content {
     points: Vec<Point>,
     media: Media,
     warnings: Vec<String>,
-    /// The reasons why something could not be read.
+    /// Descriptions of what could not be read, and why.
     problems: Vec<String>,
 }
 
 impl Content {
-    /// Returns the time from the begin of the run to its end, or to `now` while it is running.
+    /// Returns the time from the start of the run to its end, or to `now` while it is running.
     fn duration(&self, now: SystemTime) -> Option<Duration> {
         let end = if self.status == Status::Running { now } else { self.ended? };
         end.duration_since(self.started?).ok()
@@ -96,7 +96,7 @@ impl Content {
         });
         let mut warnings = run.file().warnings.clone();
         if matches!(run.status(), Status::Running | Status::Killed) {
-            // `run.json` gets those of an entry point when it ends.
+            // `run.json` contains the warnings of an entry point only after it has ended.
             match Live::in_folder(run.path()) {
                 Ok(live) => {
                     let new = live.into_iter().flat_map(|live| live.warnings);
@@ -121,13 +121,13 @@ impl Content {
     }
 }
 
-/// Returns the parts of the path of a run's folder.
+/// Returns the components of the path of a run's folder.
 fn path_of(run: &Run) -> Vec<String> {
     let path = run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
     path.iter().map(|part| part.to_string_lossy().into_owned()).collect()
 }
 
-/// Returns the last parts of a path: `runs/0001`.
+/// Returns the last components of a path: `runs/0001`.
 fn last_parts(path: &[String], count: usize) -> String {
     path[path.len().saturating_sub(count)..].join("/")
 }
@@ -139,9 +139,9 @@ impl Report {
         Report::default()
     }
 
-    /// Reads what a run has recorded. What cannot be read is named in the report. Runs after the
-    /// first [`MAX_RUNS`] are left out, which the report says. A run that was added before is not
-    /// added again.
+    /// Adds what a run has recorded. If something cannot be read, the report says so. Runs after
+    /// the first [`MAX_RUNS`] are left out, with a note in the report. A run that was already added
+    /// is not added again.
     pub fn add(&mut self, run: &Run) {
         if self.runs.len() == MAX_RUNS {
             let name = last_parts(&path_of(run), 2);
@@ -155,7 +155,7 @@ impl Report {
         }
     }
 
-    /// Names the runs by the fewest parts of their paths that distinguish them, at least two.
+    /// Names the runs by the fewest path components, at least two, that distinguish them.
     fn name_runs(&mut self) {
         for count in 2.. {
             let names: BTreeSet<String> = self.runs.iter().map(|run| last_parts(&run.path, count)).collect();
@@ -166,7 +166,7 @@ impl Report {
         }
     }
 
-    /// Adds a line at the top, such as why a run could not be read.
+    /// Adds a note at the top of the report, for example why a run could not be read.
     pub fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
@@ -177,7 +177,7 @@ impl Report {
         self.runs.len()
     }
 
-    /// Returns what the report says on top: why something is left out or cannot be read.
+    /// Returns the notes at the top of the report: what is left out or cannot be read, and why.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let of_runs = self.runs.iter().flat_map(|run| {
@@ -188,7 +188,7 @@ impl Report {
         self.notes.iter().cloned().chain(of_runs).collect()
     }
 
-    /// Returns the file. `now` is the time until which a run in progress lasted.
+    /// Returns the file's content. `now` is taken as the end of a run that is in progress.
     #[must_use]
     pub fn html(&self, now: SystemTime) -> String {
         page::page(self, now)

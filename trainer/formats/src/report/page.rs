@@ -9,8 +9,8 @@ use super::{Report, START, sections};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
-/// The SHA-256 of `SCRIPT` in base64: the only script that a browser executes. The unit test prints
-/// it.
+/// The SHA-256 hash of `SCRIPT` in base64. A browser runs only the script with this hash. The unit
+/// test prints the hash.
 const SCRIPT_HASH: &str = "ELVMAlKTGch5WeEkxdqQ09bSweJQ/6+J7l5Fjq21ZFo=";
 
 /// Returns the page.

@@ -7,45 +7,44 @@ use super::curves::{Line, Marks, Plot};
 use super::escape::Text;
 use crate::float::exact;
 
-/// The size of a plot, in the units of its coordinates, which are about pixels.
+/// The size of a plot, in the units of its coordinates, each of which is about a pixel.
 pub(super) const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 200.0;
-/// The area of the curves.
+/// The area in which curves are drawn.
 pub(super) const LEFT: f64 = 44.0;
 pub(super) const RIGHT: f64 = 352.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 176.0;
 
-/// The number of columns to which a long curve is reduced.
+/// The number of columns into which a long curve is divided.
 const COLUMNS: usize = 308;
-/// A page with more curves than this has fewer columns, so that a browser can show it.
+/// Pages with more curves than this use fewer columns, so that a browser can show them.
 const MANY_LINES: usize = 300;
-/// The values of a validation are dots, unless there are more.
+/// The values of validation are drawn as dots if a curve has at most this many.
 const MAX_DOTS: usize = 40;
-/// Values that are larger, or less than its negative, are drawn as this one: the differences of
-/// smaller ones are finite.
+/// Values are clamped to ± this limit when drawn, so that their differences are finite.
 const LIMIT: f64 = 1e300;
-/// A label of the vertical axis that is wider than this is drawn within the plot.
+/// The maximum width of a label beside the vertical axis. Wider labels are drawn inside the plot.
 const MAX_LABEL: f64 = LEFT - 5.0;
 
-/// A curve that is short enough to be drawn.
+/// A curve that has few enough points to be drawn.
 struct Thinned {
-    /// The values in their order: all, or the first, smallest, largest and last of each column. NaN
-    /// is a gap.
+    /// The values in order: all of them, or the first, smallest, largest and last value of each
+    /// column. NaN is a gap.
     points: Vec<(f64, f64)>,
-    /// The mean of each column, if there are more values than points.
+    /// The mean of each column; empty if the curve was short enough to be drawn unchanged.
     means: Vec<(f64, f64)>,
-    /// The values that are NaN or infinite: the first of each kind in each column.
+    /// The first NaN, the first infinity and the first negative infinity of each column.
     odd: Vec<(f64, f64)>,
 }
 
-/// Reduces a curve to what can be seen, without losing extremes.
+/// Reduces a curve to the points that can be seen, without losing extremes.
 fn thin(points: &[(f64, f64)], axis: &Axis) -> Thinned {
     let (low, high) = axis.steps;
     let columns = if axis.lines > MANY_LINES { COLUMNS / 4 } else { COLUMNS };
     let column = |step: f64| ((step - low) / (high - low) * columns as f64) as usize;
     let mut thinned = Thinned { points: Vec::new(), means: Vec::new(), odd: Vec::new() };
-    // A shorter curve is drawn as it is.
+    // Shorter curves are drawn unchanged.
     let is_long = points.len() > 2 * columns;
     for chunk in points.chunk_by(|one, other| is_long && column(one.0) == column(other.0)) {
         let finite = || chunk.iter().enumerate().filter(|(_, (_, value))| value.is_finite());
@@ -87,8 +86,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// Returns the scale for these values; `None` if none of them is finite, or positive on a
-    /// logarithmic axis.
+    /// Returns the scale for these values. Returns `None` if none of them is finite, or none is
+    /// positive on a logarithmic axis.
     fn of(values: impl Iterator<Item = f64>, is_log: bool) -> Option<Self> {
         let values = values.filter(|value| value.is_finite() && (!is_log || *value > 0.0));
         let (low, high) = values
@@ -99,7 +98,7 @@ impl Scale {
         let mut scale = Scale { low, high, is_log };
         let (low, high) = (scale.position(low), scale.position(high));
         let size = if is_log { 1.0 } else { low.abs().max(high.abs()) };
-        // A curve that is constant up to rounding is a line in the middle.
+        // A curve that is constant up to rounding is drawn as a line in the middle.
         let margin = match high - low {
             range if range > (1e-9 * size).max(1.0 / LIMIT) => 0.04 * range,
             _ if size < 1e9 / LIMIT => 1.0,
@@ -119,7 +118,7 @@ impl Scale {
         (value.is_finite() && share.is_finite()).then_some(BOTTOM - share * (BOTTOM - TOP))
     }
 
-    /// Returns the values with a label.
+    /// Returns the values to label, with their labels.
     fn ticks(&self) -> Vec<(f64, String)> {
         if !self.is_log {
             return even_ticks(self.low, self.high, 0.0);
@@ -148,8 +147,8 @@ fn power_label(value: f64) -> String {
     if (0.001..=20_000.0).contains(&value) { short(value) } else { format!("{value:.0e}") }
 }
 
-/// Returns about five round numbers between `low` and `high` whose distance is at least `least`,
-/// with their labels.
+/// Returns about five round numbers between `low` and `high`, with their labels. The distance
+/// between them is at least `least`.
 fn even_ticks(low: f64, high: f64, least: f64) -> Vec<(f64, String)> {
     let rough = ((high - low) / 5.0).max(least);
     let power = rough.log10().floor();
@@ -164,7 +163,7 @@ fn even_ticks(low: f64, high: f64, least: f64) -> Vec<(f64, String)> {
         () if value == 0.0 => "0".to_owned(),
         () if value.abs() < 1e6 && power > -6.0 => format!("{value:.*}", (-power).max(0.0) as usize),
         () => {
-            // As many digits as tell it from the next tick.
+            // Enough digits to distinguish it from the next tick.
             let digits = (value.abs().log10().floor() - power).clamp(0.0, 16.0);
             let text = format!("{value:.*e}", digits as usize);
             let (number, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -187,18 +186,18 @@ fn step_ticks((low, high): (f64, f64)) -> Vec<(f64, String)> {
     ticks.map(|(step, own)| (step, label(step, own))).collect()
 }
 
-/// Formats a value with at most six digits.
+/// Formats a value with at most six significant digits.
 pub(super) fn short(value: f64) -> String {
     exact(format!("{value:.5e}").parse().unwrap_or(value))
 }
 
-/// Formats a value with at most four digits.
+/// Formats a value with at most four significant digits.
 pub(super) fn brief(value: f64) -> String {
     let rounded = format!("{value:.3e}").parse().unwrap_or(value);
     if rounded != 0.0 && rounded.abs() < 1e-4 { format!("{rounded:e}") } else { exact(rounded) }
 }
 
-/// Returns about the width of a label.
+/// Returns the approximate width of a label.
 fn width(label: &str) -> f64 {
     label.chars().map(|character| if matches!(character, '.' | '-') { 3.6 } else { 6.3 }).sum()
 }
@@ -215,7 +214,7 @@ pub(super) struct Axis<'a> {
     /// The number of curves in all plots.
     pub(super) lines: usize,
     pub(super) marks: &'a [Marks],
-    /// Whether several runs are compared: colors stand for runs then, otherwise for phases.
+    /// Whether several runs are compared. Colors then distinguish runs, and otherwise phases.
     pub(super) compares: bool,
 }
 
@@ -224,7 +223,7 @@ impl Axis<'_> {
         LEFT + (step - self.steps.0) / (self.steps.1 - self.steps.0) * (RIGHT - LEFT)
     }
 
-    /// Returns the class that colors a curve, and the one by which it is hidden.
+    /// Returns the classes of a curve: the one that colors it, and the one by which it is hidden.
     fn class(&self, line: &Line) -> String {
         let color = if self.compares { line.run % COLORS } else { color_of_phase(&line.phase) };
         let dashes = if line.run >= COLORS { " dashed" } else { "" };
@@ -233,15 +232,15 @@ impl Axis<'_> {
     }
 }
 
-/// The number of colors. Further runs have the same ones with dashed curves.
+/// The number of colors. If there are more runs, the colors repeat with dashed curves.
 pub(super) const COLORS: usize = 8;
 
-/// Returns the color of a phase, if there is only one run.
+/// Returns the color of a phase, for a report about a single run.
 pub(super) fn color_of_phase(phase: &str) -> usize {
     ["train", "valid", "test", "predict"].iter().position(|own| *own == phase).unwrap_or(4)
 }
 
-/// Draws a plot twice, with a linear and a logarithmic axis, of which the page shows one.
+/// Draws a plot twice, with a linear and with a logarithmic axis. The page shows one of them.
 pub(super) fn draw(out: &mut String, plot: &Plot, axis: &Axis) {
     let thinned: Vec<_> = plot.lines.iter().map(|line| thin(&line.points, axis)).collect();
     for is_log in [false, true] {
@@ -276,7 +275,7 @@ fn draw_one(out: &mut String, plot: &Plot, thinned: &[Thinned], axis: &Axis, is_
     let _ = write!(out, "{labels}</svg>");
 }
 
-/// Draws the grid and what is marked on the horizontal axis. Returns the labels, which are drawn
+/// Draws the grid and the marks on the horizontal axis. Returns the labels, which must be drawn
 /// last.
 fn draw_axes(out: &mut String, scale: Option<&Scale>, axis: &Axis) -> String {
     out.push_str("<g class=\"grid\">");
@@ -327,7 +326,7 @@ fn draw_axes(out: &mut String, scale: Option<&Scale>, axis: &Axis) -> String {
     labels
 }
 
-/// Returns the commands of a path through these points, with gaps at those that have no place.
+/// Returns the path commands for these points, with gaps at points that the axis cannot show.
 fn path(points: &[(f64, f64)], scale: &Scale, axis: &Axis) -> String {
     let mut path = String::new();
     let mut is_drawing = false;
@@ -357,7 +356,7 @@ fn draw_line(out: &mut String, line: &Line, thinned: &Thinned, scale: &Scale, ax
         let _ = write!(out, " data-means=\"{}\"", path(&thinned.means, scale, axis));
     }
     if !scale.is_log {
-        // The values below the pointer.
+        // These are the values shown at the pointer.
         let list = |number: fn(&(f64, f64)) -> f64| {
             let numbers: Vec<_> = thinned.points.iter().map(|point| short(number(point))).collect();
             numbers.join(" ")
@@ -383,8 +382,8 @@ fn draw_line(out: &mut String, line: &Line, thinned: &Thinned, scale: &Scale, ax
     }
 }
 
-/// Marks the values that are NaN or infinite: a cross at the bottom, a triangle at the top or
-/// bottom.
+/// Marks values that are NaN or infinite. NaN is a cross at the bottom; an infinite value is a
+/// triangle at the top or bottom.
 fn draw_odd(out: &mut String, line: &Line, odd: &[(f64, f64)], axis: &Axis) {
     for (step, value) in odd {
         let (shape, y) = match value {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An error while the folder of a run is read.
+/// An error that occurs when the folder of a run is read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -16,7 +16,7 @@ pub enum Error {
         #[source]
         error: io::Error,
     },
-    /// The content of a file is not what it should be.
+    /// The content of a file is invalid.
     #[error("{}: {why}", path.display())]
     Content {
         /// The file.
@@ -43,7 +43,7 @@ impl Error {
         }
     }
 
-    /// Returns what is wrong with it, without its path.
+    /// Returns what is wrong with the file or folder, without its path.
     #[must_use]
     pub fn why(&self) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! The facts about runs, by name, so that they can be compared: settings, and the order of metrics.
+//! Facts by name, for comparing runs: their settings, and their metrics in order of importance.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use crate::float::exact;
 /// The settings of a run, by name.
 pub type Settings<'r> = BTreeMap<&'r str, Cow<'r, Json>>;
 
-/// Returns the settings of a run: its hyperparameters, and its seed, which is `null` without one.
+/// Returns the settings of a run: its hyperparameters and its seed, which is `null` if it has none.
 #[must_use]
 pub fn settings_of(file: &RunFile) -> Settings<'_> {
     let own = file.hyperparameters.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value)));
@@ -21,7 +21,7 @@ pub fn settings_of(file: &RunFile) -> Settings<'_> {
     settings
 }
 
-/// Returns the text of a setting: a number with all of its digits, nothing for `null`.
+/// Returns the text of a setting: a number with all of its digits, or an empty string for `null`.
 #[must_use]
 pub fn text_of_setting(value: &Json) -> String {
     match value {
@@ -32,9 +32,9 @@ pub fn text_of_setting(value: &Json) -> String {
     }
 }
 
-/// Returns the names of the metrics of runs, those that say most about a run first: the loss and
-/// the metrics of validation, then of tests, then of training; those of a class or of another part
-/// last.
+/// Returns the names of the metrics of the runs, most important first. Metrics of a class or of a
+/// part of the model come after all others. The order is otherwise validation, test, training, and
+/// the loss comes first in each phase.
 #[must_use]
 pub fn ranked<'m>(runs: impl Iterator<Item = &'m Metrics>) -> Vec<&'m str> {
     let names: BTreeSet<&str> = runs.flat_map(|metrics| metrics.keys().map(String::as_str)).collect();

@@ -11,21 +11,21 @@ use super::profile::Profile;
 
 /// The name of the file in a run folder that describes the run.
 pub const RUN_FILE: &str = "run.json";
-/// The largest `run.json` that is read.
+/// The maximum size of a `run.json` that is read, in bytes.
 pub const MAX_BYTES: u64 = 1 << 24;
-/// The number of warnings that `run.json` keeps.
+/// The maximum number of warnings that `run.json` keeps.
 pub const MAX_WARNINGS: usize = 100;
 
 const FORMAT: &str = "trainer run";
-/// Increased if an earlier reader would misunderstand the file. A field that is added does not: it
-/// has a default for files without it.
+/// Increased if an earlier reader would misunderstand the file. Adding a field is no reason to
+/// increase it, because the field has a default for files without it.
 const VERSION: u64 = 1;
 
 /// The status of a run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// The run is in progress. In `run.json`, its process may also have been killed.
+    /// The run is in progress. If read directly from `run.json`, its process may have been killed.
     Running,
     /// The last entry point returned its result.
     Finished,
@@ -33,10 +33,10 @@ pub enum Status {
     Failed,
     /// The last entry point was cancelled, by a signal or by the program.
     Cancelled,
-    /// The run begins with a part of another run, and has not been trained yet.
+    /// The run begins with a part of a different run, and has not been trained yet.
     Forked,
-    /// The process ended during an entry point. No `run.json` says so:
-    /// [`Run::status`](super::Run::status) concludes it.
+    /// The process ended during an entry point. `run.json` never has this status;
+    /// [`Run::status`](super::Run::status) infers it.
     Killed,
 }
 
@@ -76,11 +76,11 @@ pub struct RunFile {
     pub error: Option<String>,
     /// The reason why the run stopped early.
     pub stopped: Option<String>,
-    /// A description of each roll-back to an earlier state in the last fit: from which batch to
-    /// which, and why.
+    /// A description of each roll-back in the last fit: from which batch to which earlier batch,
+    /// and why.
     #[serde(default)]
     pub roll_backs: Vec<String>,
-    /// The process that writes the run: that of rank 0, since the last resume.
+    /// The process of rank 0, which writes the run, as of the last resume.
     #[serde(default)]
     pub process: Option<Process>,
     /// The metrics of all entry points that have ended.
@@ -89,10 +89,10 @@ pub struct RunFile {
     /// The first [`MAX_WARNINGS`] warnings of the entry points that have ended.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// The profile of the last entry point of each kind, if it was measured.
+    /// The most recent profile of each kind of entry point that was measured.
     #[serde(default)]
     pub profiles: Vec<Profile>,
-    /// The version of the trainer.
+    /// The version of the `trainer` crate.
     pub trainer: String,
     /// The version of libtorch.
     pub libtorch: String,
@@ -104,7 +104,7 @@ pub struct RunFile {
     pub device: String,
     /// The number of libtorch threads.
     pub threads: i32,
-    /// The launcher of processes that train together, and their number: `SLURM, 8 processes`.
+    /// The launcher of the processes that train together, and their number: `SLURM, 8 processes`.
     #[serde(default)]
     pub launcher: Option<String>,
     /// The seed of the trainer.
@@ -119,24 +119,23 @@ pub struct RunFile {
     pub origin: Option<Origin>,
     /// The settings of the trainer, as text.
     pub settings: BTreeMap<String, String>,
-    /// The hyperparameters: those of the program, of the optimizers, of the trainer and of its
-    /// hooks.
+    /// The hyperparameters of the program, the optimizers, the trainer and its hooks.
     pub hyperparameters: BTreeMap<String, Json>,
-    /// Each hook and its moment, in the order of the lifecycle: `my_hooks::clamp at
-    /// before_opt_step`.
+    /// Each hook with its moment, in the order of the lifecycle:
+    /// `my_hooks::clamp at before_opt_step`.
     pub hooks: Vec<String>,
 }
 
 /// The part of another run with which a run begins.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Origin {
-    /// The folder of the other run, as the program named it.
+    /// The folder of that run, as named by the program.
     pub run: String,
-    /// The number of training batches of the other run in that part.
+    /// The number of training batches in that part.
     pub batches: u64,
 }
 
-/// The reason why the content of a file is not that of a `run.json`.
+/// The reason why a file is not a valid `run.json`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotARun {
@@ -201,12 +200,12 @@ impl RunFile {
         serde_json::from_slice::<Head>(bytes).is_ok_and(|head| head.format == FORMAT)
     }
 
-    /// Parses the content of a `run.json`, of this and of every earlier version.
+    /// Parses a `run.json` of this version or any earlier one.
     ///
     /// # Errors
     ///
-    /// Returns an error if it is not the `run.json` of a run, or of a version that is not known
-    /// yet.
+    /// Returns an error if the file is not the `run.json` of a run, is damaged, or has a later
+    /// version.
     pub fn parse(bytes: &[u8]) -> Result<Self, NotARun> {
         #[derive(Deserialize)]
         struct Head {
@@ -217,7 +216,7 @@ impl RunFile {
         }
 
         let damaged = |error: serde_json::Error| NotARun::Damaged(error.to_string());
-        // Almost always, it is a file of this version.
+        // In almost all cases, the file has this version.
         if let Ok(file) = serde_json::from_slice::<Self>(bytes)
             && (file.format.as_str(), file.version) == (FORMAT, VERSION)
         {
@@ -244,8 +243,7 @@ impl RunFile {
         serde_json::to_string_pretty(self)
     }
 
-    /// Returns the facts about the environment as pairs of a name and a text, for a comparison of
-    /// runs.
+    /// Returns facts about the environment as pairs of name and text, for comparing runs.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         vec![

@@ -1,4 +1,4 @@
-//! [`Run`]: the folder of a run, and [`runs_in`]: the runs of a folder.
+//! [`Run`]: the folder of a run, and [`runs_in`], which finds the runs in a folder.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use super::metric::{Metrics, metrics_of};
 use super::points::{Point, Points};
 use super::time::parse_time;
 
-/// The folder of a run, as it was when it was opened. Reading it changes nothing in it.
+/// A snapshot of a run folder at the time it was opened. Reading a folder never changes it.
 #[derive(Clone, Debug)]
 pub struct Run {
     path: PathBuf,
@@ -24,8 +24,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// Returns an error if the folder holds no run, or its `run.json` is damaged or of another
-    /// program.
+    /// Returns an error if the folder holds no run, or if its `run.json` is damaged or was written
+    /// by a different program.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = folder.into();
         let file = path.join(RUN_FILE);
@@ -53,7 +53,7 @@ impl Run {
         Ok(Run { path, file: content, status })
     }
 
-    /// Returns the run in this folder, as described by this content of its `run.json`.
+    /// Returns the run in this folder, given the content of its `run.json`.
     #[must_use]
     pub fn with_file(folder: impl Into<PathBuf>, file: RunFile) -> Self {
         Run { path: folder.into(), status: file.status, file }
@@ -72,8 +72,8 @@ impl Run {
     }
 
     /// Returns the status. A run is [`Killed`](Status::Killed) if its process no longer exists on
-    /// this host; a run on another host, or by an earlier version of the trainer, remains
-    /// [`Running`](Status::Running).
+    /// this host. A run on a different host, or written by an earlier version of the trainer,
+    /// remains [`Running`](Status::Running).
     #[must_use]
     pub fn status(&self) -> Status {
         self.status
@@ -85,8 +85,8 @@ impl Run {
         parse_time(&self.file.started)
     }
 
-    /// Returns when the run ended. The end of a killed run is not known; for it, this is the time
-    /// of the last change in its folder.
+    /// Returns when the run ended. For a killed run, whose end is not known, this is the time of
+    /// the last change in its folder.
     #[must_use]
     pub fn ended(&self) -> Option<SystemTime> {
         match self.status {
@@ -96,32 +96,32 @@ impl Run {
         }
     }
 
-    /// Returns the time from the beginning of the run to its end, or to `now` while it is running.
-    /// It includes the pauses before resumes.
+    /// Returns the time from the start of the run to its end, or to `now` while it is running. This
+    /// includes the pauses before resumes.
     #[must_use]
     pub fn duration(&self, now: SystemTime) -> Option<Duration> {
         let end = if self.status == Status::Running { now } else { self.ended()? };
         end.duration_since(self.started()?).ok()
     }
 
-    /// Returns the last change of a file in the folder.
+    /// Returns when a file in the folder was last changed.
     fn last_change(&self) -> Option<SystemTime> {
         let entries = fs::read_dir(&self.path).ok()?;
         entries.filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok()).max()
     }
 
-    /// Returns the values that a logger has written: see [`Points::in_folder`]. Returns `None` if
-    /// the run has no such file.
+    /// Returns the values written by a logger, as described at [`Points::in_folder`]. Returns
+    /// `None` if the run has no such file.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be determined whether there is one.
+    /// Returns an error if it cannot be determined whether such a file exists.
     pub fn points(&self) -> Result<Option<Points>, Error> {
         Points::in_folder(&self.path)
     }
 
-    /// Returns the metrics of the run, by name. They are in `run.json` when the run has ended;
-    /// before, and if its process was killed, they are read from the file of a logger.
+    /// Returns the metrics of the run, by name. They are read from `run.json` if the run has ended.
+    /// While it is running, or if its process was killed, they are read from the file of a logger.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Run {
         !matches!(self.status, Status::Running | Status::Killed) && !self.file.metrics.is_empty()
     }
 
-    /// Returns the metrics of the run, as [`metrics`](Run::metrics) does, from the points of its
+    /// Returns the metrics of the run, like [`metrics`](Run::metrics), given the points of its
     /// logger.
     pub(crate) fn metrics_with(&self, points: &[Point]) -> Metrics {
         if self.has_all_metrics() {
@@ -166,9 +166,9 @@ pub struct Found {
     pub run: Result<Run, Error>,
 }
 
-/// Finds the runs in a folder: the folder itself, those in it, and those one level below, such as
-/// the trials of a sweep. A run whose `run.json` cannot be read, and a folder that cannot be read,
-/// are among them with the reason. Numbered folders are in the order of their numbers.
+/// Finds the runs in a folder: the folder itself if it is a run, or else the runs in it and one
+/// level below, such as the trials of a sweep. Runs with an unreadable `run.json`, and folders that
+/// cannot be read, are included with the reason. Numbered folders are in numeric order.
 ///
 /// # Errors
 ///
@@ -191,7 +191,7 @@ fn find(folder: &Path, levels: u32, found: &mut Vec<Found>) -> Result<(), Error>
     let mut names = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| Error::io(folder, error))?;
-        // Asks about the target of a link.
+        // This follows symbolic links.
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) || entry.path().is_dir() {
             names.push(entry.file_name());
         }
@@ -203,7 +203,7 @@ fn find(folder: &Path, levels: u32, found: &mut Vec<Found>) -> Result<(), Error>
     for name in names {
         let path = folder.join(name);
         match find(&path, levels - 1, found) {
-            // It was removed in the meantime.
+            // The folder was removed in the meantime.
             Err(Error::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => found.push(Found { path, run: Err(error) }),
             Ok(()) => {}

@@ -14,15 +14,15 @@ use crate::float::Float;
 /// The name of the file in a run folder that describes what the run is currently doing.
 pub const LIVE_FILE: &str = "live.json";
 
-/// How every version of the file begins. The trainer does not wait until the file is on the disk,
-/// so after a power loss only a beginning of it may be left, or zeros in place of its bytes.
+/// The beginning of the file in all versions. The trainer does not wait until the file is on disk,
+/// so a power loss may leave only a beginning of it, or zeros instead of its bytes.
 const BEGIN: &str = "{\"format\":\"trainer live\"";
 const FORMAT: &str = "trainer live";
 const VERSION: u64 = 1;
 
 /// The current activity of a run: the content of `live.json`. The trainer replaces the file at most
-/// once a second and when an entry point ends. Nothing depends on it: a program that only follows a
-/// run reads it.
+/// once a second, and when an entry point ends. Only programs that follow a run read it; nothing
+/// else depends on it.
 ///
 /// Counts and times are those of the process of rank 0.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -30,7 +30,7 @@ const VERSION: u64 = 1;
 pub struct Live {
     format: String,
     version: u64,
-    /// When this was written, in seconds since the Unix epoch.
+    /// When the file was written, in seconds since the Unix epoch.
     pub written: f64,
     /// The entry point: `fit`, `validate`, `test` or `predict`.
     pub entry: String,
@@ -43,20 +43,20 @@ pub struct Live {
     pub loader: Option<String>,
     /// The epoch, from 0.
     pub epoch: u64,
-    /// The number of epochs at which the fit ends, if it is planned.
+    /// The number of epochs after which the fit ends, if known in advance.
     #[serde(default)]
     pub epochs: Option<u64>,
-    /// The number of batches of the current pass that are done.
+    /// The number of completed batches in the current pass.
     pub batch: u64,
-    /// The number of batches in the current pass, if it is known.
+    /// The number of batches in the current pass, if known.
     #[serde(default)]
     pub batches: Option<u64>,
     /// The number of optimizer steps so far.
     pub optimizer_steps: u64,
-    /// The number of optimizer steps before the entry point began, or was resumed.
+    /// The number of optimizer steps before the entry point began or was resumed.
     #[serde(default)]
     pub first_step: u64,
-    /// The number of optimizer steps at which the fit ends, if it is known.
+    /// The number of optimizer steps after which the fit ends, if known in advance.
     #[serde(default)]
     pub planned_steps: Option<u64>,
     /// The number of training samples so far.
@@ -64,11 +64,10 @@ pub struct Live {
     /// The memory of the process, in bytes, on systems that report it.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// The memory that libtorch has allocated on the device of the task, in bytes, if that is a
-    /// GPU.
+    /// The memory in bytes that libtorch has allocated on the task's device, if that is a GPU.
     #[serde(default)]
     pub device_memory: Option<u64>,
-    /// The hooks, in the order of the trainer's table.
+    /// The hooks, in the order of the trainer's hook table.
     #[serde(default)]
     pub hooks: Vec<LiveHook>,
     /// The logged values.
@@ -80,8 +79,8 @@ pub struct Live {
     /// The newest checkpoint that this process has written.
     #[serde(default)]
     pub checkpoint: Option<String>,
-    /// Whether the process writes a checkpoint when it receives SIGUSR1. If not, the signal may end
-    /// it.
+    /// Whether the process writes a checkpoint when it receives SIGUSR1. If not, the signal may
+    /// terminate the process.
     #[serde(default)]
     pub takes_checkpoint_requests: bool,
 }
@@ -94,25 +93,25 @@ pub struct LiveHook {
     pub name: String,
     /// The point at which the hook runs, or the operation that it wraps.
     pub moment: String,
-    /// Its calls and their time in this entry point, if the run has a profile.
+    /// The calls of the hook in this entry point and their time, if the run has a profile.
     #[serde(default)]
     pub time: Option<HookTime>,
 }
 
 impl LiveHook {
-    /// Returns a hook that was not measured.
+    /// Returns a hook without measured times.
     #[must_use]
     pub fn new(name: String, moment: String) -> Self {
         LiveHook { name, moment, time: None }
     }
 }
 
-/// The calls of a hook, over all phases.
+/// The calls of a hook, summed over all phases.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct HookTime {
     /// The number of calls.
     pub calls: u64,
-    /// The time of all calls in nanoseconds, without that of what it runs around.
+    /// The time of all calls in nanoseconds, excluding what the hook runs around.
     pub nanos: u64,
 }
 
@@ -125,7 +124,8 @@ pub struct LiveValue {
     /// The index in [`Live::hooks`] of the hook that logs it; `None` for the trainer itself.
     #[serde(default)]
     pub hook: Option<usize>,
-    /// Its value in the last pass over data, if there was one. It may still be on a device before.
+    /// The value in the last pass over data, if a pass has ended. Until then, it may still be on a
+    /// device.
     #[serde(default)]
     pub value: Option<Float>,
 }
@@ -139,7 +139,7 @@ impl LiveValue {
 }
 
 impl Live {
-    /// Returns what an entry point does before it has done anything.
+    /// Returns the activity of an entry point at its very start.
     #[must_use]
     pub fn new(entry: &str, phase: &str) -> Self {
         Live {
@@ -168,8 +168,8 @@ impl Live {
         }
     }
 
-    /// Returns whether these bytes are a `live.json` of the trainer, or what a power loss left of
-    /// one: a beginning, or zeros.
+    /// Returns whether these bytes are a `live.json` of the trainer, or what remains of one after a
+    /// power loss: a beginning of it, or zeros.
     #[must_use]
     pub fn is_of_trainer(bytes: &[u8]) -> bool {
         bytes.iter().zip(BEGIN.as_bytes()).all(|(byte, expected)| byte == expected || *byte == 0)
@@ -184,18 +184,18 @@ impl Live {
         serde_json::to_string(self)
     }
 
-    /// Reads the `live.json` in the folder of a run. Returns `None` if there is none, and if it was
-    /// damaged by a power loss or has a version that is not known yet.
+    /// Reads the `live.json` in the folder of a run. Returns `None` if there is none, if a power
+    /// loss damaged it, or if it has an unknown later version.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be read, or if it is not of the trainer.
+    /// Returns an error if the file cannot be read, or was not written by the trainer.
     pub fn in_folder(folder: impl AsRef<Path>) -> Result<Option<Self>, Error> {
         let path = folder.as_ref().join(LIVE_FILE);
         match fs::metadata(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io(&path, error)),
-            // Opening anything else may block.
+            // Opening anything other than a regular file may block.
             Ok(metadata) if !metadata.is_file() => {
                 return Err(Error::content(&path, "expected a regular file"));
             }

@@ -1,4 +1,4 @@
-//! [`Metric`]: the last and the best value of a metric of a run.
+//! [`Metric`]: the last and best values of a metric in a run.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ impl Goal {
         }
     }
 
-    /// Returns the goal of a metric if its name determines it: a loss, such as `train/loss` or
-    /// `valid/clean/loss`, is minimized.
+    /// Returns the goal of a metric if its name determines the goal: a loss, such as `train/loss`
+    /// or `valid/clean/loss`, is minimized.
     #[must_use]
     pub fn of_name(metric: &str) -> Option<Self> {
         let own = metric.rsplit_once('/').map_or(metric, |(_, own)| own);
@@ -37,8 +37,8 @@ impl Goal {
     }
 }
 
-/// The last, smallest and largest value of a metric in a run, among those measured once
-/// per pass over data.
+/// The last, smallest and largest value of a metric in a run, among its values for whole passes
+/// over data.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Metric {
@@ -53,7 +53,7 @@ pub struct Metric {
     pub goal: Option<Goal>,
 }
 
-/// The smallest or the largest value of a metric, and where it was measured.
+/// The smallest or largest value of a metric, and when it was measured.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Extreme {
@@ -93,13 +93,13 @@ impl Metric {
         }
     }
 
-    /// Returns the best value, if it is known whether smaller or larger ones are better.
+    /// Returns the best value, if it is known whether smaller or larger values are better.
     #[must_use]
     pub fn best(&self) -> Option<Extreme> {
         self.best_by(self.goal?)
     }
 
-    /// Returns the best value by this goal.
+    /// Returns the best value for this goal.
     #[must_use]
     pub fn best_by(&self, goal: Goal) -> Option<Extreme> {
         match goal {
@@ -112,7 +112,7 @@ impl Metric {
 /// Metrics by name: `valid/loss`.
 pub type Metrics = BTreeMap<String, Metric>;
 
-/// Returns the metrics of a run from its points: the values of passes over data.
+/// Returns the metrics of a run, computed from its points for whole passes over data.
 #[must_use]
 pub fn metrics_of(points: &[Point]) -> Metrics {
     let mut metrics = Metrics::new();

@@ -1,6 +1,6 @@
-//! The folder of a run: what it is ([`RunFile`]), whether it is still running ([`Run::status`]),
-//! its metrics ([`Run::metrics`]), its curves ([`Run::points`]) and what it is doing right now
-//! ([`Live`]).
+//! The folder of a run: its description ([`RunFile`]), whether it is still running
+//! ([`Run::status`]), its metrics ([`Run::metrics`]), its curves ([`Run::points`]) and its current
+//! activity ([`Live`]).
 //!
 //! ```no_run
 //! use trainer_formats::run::runs_in;
@@ -14,11 +14,11 @@
 //! # Ok::<(), trainer_formats::run::Error>(())
 //! ```
 //!
-//! Everything can be read while the trainer writes it: `run.json` is replaced atomically, and the
-//! files of loggers are only appended to, except by a resume, which [`Points`] notices. Nothing in
-//! the folder is changed.
+//! All files can be read while the trainer writes them. `run.json` is replaced atomically, and
+//! loggers only append to their files, except for a resume, which [`Points`] detects. Reading never
+//! changes the folder.
 //!
-//! `run.json` is JSON, with the [version](RunFile::parse) of its format in it.
+//! `run.json` is JSON that includes the [version](RunFile::parse) of its format.
 
 mod error;
 mod facts;

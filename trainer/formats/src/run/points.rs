@@ -1,4 +1,4 @@
-//! [`Points`]: the numbers that the loggers of a run have written, while they are written.
+//! [`Points`]: the numbers that a run's loggers write, which can be read while they are written.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,12 +13,12 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use super::error::Error;
 use crate::float::not_finite;
 
-/// The file that the logger `Csv` writes into the folder of a run.
+/// The file that the logger `Csv` writes to the folder of a run.
 pub const CSV_FILE: &str = "values.csv";
-/// The file that the logger `JsonLines` writes into the folder of a run.
+/// The file that the logger `JsonLines` writes to the folder of a run.
 pub const JSON_LINES_FILE: &str = "records.jsonl";
-/// The file that the logger `Report` writes into the folder of a run, as `JsonLines` does, with
-/// images.
+/// The file that the logger `Report` writes to the folder of a run. It has the format of
+/// `JsonLines`, plus images.
 pub const REPORT_RECORDS_FILE: &str = "report.jsonl";
 
 /// A numeric value in a record.
@@ -50,7 +50,7 @@ pub struct Point {
 pub enum Span {
     /// The optimizer steps since the previous record.
     Steps,
-    /// A pass over data: its metrics.
+    /// A pass over data, with its metrics.
     Pass,
     /// The remaining values, at the end of an entry point.
     Rest,
@@ -67,8 +67,8 @@ impl Span {
     }
 }
 
-/// The numbers in the file of a logger. Each [`read`](Points::read) returns those that were added
-/// since the previous one, so a program can follow a run.
+/// The numbers in a logger's file. Each [`read`](Points::read) returns the numbers added since the
+/// previous one, so a program can follow a run.
 ///
 /// ```no_run
 /// use trainer_formats::run::Points;
@@ -82,15 +82,15 @@ impl Span {
 #[derive(Debug)]
 pub struct Points {
     path: PathBuf,
-    /// The number of bytes that were read.
+    /// The number of bytes read so far.
     offset: u64,
-    /// The number of lines that were read.
+    /// The number of lines read so far.
     lines: u64,
-    /// The last line that was read, which shows whether the file is still the same one.
+    /// The last line read, which shows whether the file has been replaced.
     last: Vec<u8>,
-    /// The columns of a file of comma-separated values; `None` before its header.
+    /// The columns of a CSV file; `None` before its header is read.
     columns: Option<Columns>,
-    /// Each name and phase, once.
+    /// One copy of each name and phase.
     texts: HashSet<Arc<str>>,
 }
 
@@ -98,20 +98,20 @@ pub struct Points {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Update {
-    /// Whether `points` replace all earlier ones: the run was resumed, and its rows since the
-    /// checkpoint were removed.
+    /// Whether `points` replaces all earlier points. This happens when the run is resumed, which
+    /// removes the rows since the checkpoint.
     pub is_restart: bool,
-    /// The points that were added, in the order of the file.
+    /// The added points, in file order.
     pub points: Vec<Point>,
 }
 
 impl Points {
     /// Opens the file of a logger in the folder of a run: `values.csv`, or else `records.jsonl`, or
-    /// else `report.jsonl`. Returns `None` if there is none of them.
+    /// else `report.jsonl`. Returns `None` if none of them exists.
     ///
     /// # Errors
     ///
-    /// Returns an error if it cannot be determined whether there is one.
+    /// Returns an error if it cannot be determined whether these files exist.
     pub fn in_folder(folder: impl AsRef<Path>) -> Result<Option<Self>, Error> {
         for name in [CSV_FILE, JSON_LINES_FILE, REPORT_RECORDS_FILE] {
             let path = folder.as_ref().join(name);
@@ -126,8 +126,8 @@ impl Points {
         Ok(None)
     }
 
-    /// Reads the file at this path. Its format is that of the logger `Csv` if its name ends in
-    /// `.csv`, and otherwise that of `JsonLines`.
+    /// Opens the file at this path. It has the format of the logger `Csv` if its name ends in
+    /// `.csv`, and that of `JsonLines` otherwise.
     #[must_use]
     pub fn open(path: impl Into<PathBuf>) -> Self {
         Points {
@@ -146,12 +146,12 @@ impl Points {
         &self.path
     }
 
-    /// Returns the points that were added to the file since the previous call. A last line that is
-    /// not complete yet is left for the next call.
+    /// Returns the points added to the file since the previous call. An incomplete last line is
+    /// left for the next call.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, or a line of it is not one of the logger.
+    /// Returns an error if the file cannot be read, or if a line does not have the logger's format.
     pub fn read(&mut self) -> Result<Update, Error> {
         let (bytes, is_restart) = self.read_new().map_err(|error| Error::io(&self.path, error))?;
         if is_restart {
@@ -177,8 +177,8 @@ impl Points {
         Ok(update)
     }
 
-    /// Returns the bytes that follow those that were read, or all bytes and `true` if the file no
-    /// longer has the last line that was read.
+    /// Returns the bytes after those already read. If the file no longer contains the last line
+    /// read, returns all bytes and `true`.
     fn read_new(&self) -> std::io::Result<(Vec<u8>, bool)> {
         let mut file = File::open(&self.path)?;
         let mut bytes = Vec::new();
@@ -194,7 +194,7 @@ impl Points {
         Ok((bytes, true))
     }
 
-    /// Reads a row of comma-separated values; the first one is the header.
+    /// Reads a row of a CSV file. The first row is the header.
     fn read_row(&mut self, line: &[u8], points: &mut Vec<Point>) -> Result<(), String> {
         let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
         let fields = fields_of(line);
@@ -227,7 +227,7 @@ impl Points {
         Ok(())
     }
 
-    /// Reads an object, which is a record.
+    /// Reads a JSON object, which is a record.
     fn read_object(&mut self, line: &[u8], points: &mut Vec<Point>) -> Result<(), String> {
         let mut reader = serde_json::Deserializer::from_slice(line);
         let record = reader.deserialize_map(RecordVisitor).and_then(|record| reader.end().map(|()| record));
@@ -252,7 +252,7 @@ impl Points {
     }
 }
 
-/// Returns the one copy of a text.
+/// Returns the shared copy of a text.
 fn intern(texts: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
     if let Some(known) = texts.get(text) {
         return Arc::clone(known);
@@ -266,7 +266,7 @@ fn intern(texts: &mut HashSet<Arc<str>>, text: &str) -> Arc<str> {
 const COLUMNS: [&str; 9] =
     ["optimizer_steps", "epoch", "batches_seen", "samples_seen", "time", "phase", "span", "name", "value"];
 
-/// The position of each of [`COLUMNS`].
+/// The position of each of the [`COLUMNS`] in the file.
 #[derive(Debug)]
 struct Columns([usize; 9]);
 
@@ -288,8 +288,7 @@ fn length_of_line(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
 }
 
-/// Returns the length of the first row of comma-separated values; a field in quotes may contain
-/// line breaks.
+/// Returns the length of the first row of CSV text. A quoted field may contain line breaks.
 fn length_of_row(bytes: &[u8]) -> Option<usize> {
     let mut is_quoted = false;
     let end = bytes.iter().position(|byte| {
@@ -299,7 +298,7 @@ fn length_of_row(bytes: &[u8]) -> Option<usize> {
     end.map(|at| at + 1)
 }
 
-/// Returns the fields of a row.
+/// Returns the fields of a CSV row.
 fn fields_of(row: &str) -> Vec<String> {
     let row = row.strip_suffix('\n').unwrap_or(row);
     let mut fields = vec![String::new()];

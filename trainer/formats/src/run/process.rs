@@ -5,25 +5,24 @@ use std::io::ErrorKind;
 
 use serde::{Deserialize, Serialize};
 
-/// A process, such that another one with the same number is not mistaken for it.
+/// A process, identified so that a later process with the same ID is not mistaken for it.
 ///
-/// Only Linux has the fields that are `None` elsewhere.
+/// On systems other than Linux, all fields except `id` are `None`.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Process {
-    /// The number of the process.
+    /// The ID of the process.
     pub id: u32,
     /// The name of the host.
     #[serde(default)]
     pub host: Option<String>,
-    /// The identity of the host's last boot.
+    /// The ID of the host's last boot.
     #[serde(default)]
     pub boot: Option<String>,
-    /// The namespace of numbers of processes, which a container has for itself.
+    /// The namespace of process IDs. A container has its own.
     #[serde(default)]
     pub namespace: Option<String>,
-    /// When the process started, in clock ticks since the boot: numbers of processes are used
-    /// again.
+    /// When the process started, in clock ticks since the boot, because process IDs are reused.
     #[serde(default)]
     pub started: Option<u64>,
 }
@@ -43,14 +42,15 @@ impl Process {
         }
     }
 
-    /// Returns whether the process still exists; `None` if that cannot be determined, because it
-    /// belongs to another host or container, or because this is not Linux.
+    /// Returns whether the process still exists. Returns `None` if that cannot be determined,
+    /// because the process belongs to a different host or container, or because this system is not
+    /// Linux.
     #[must_use]
     pub fn exists(&self) -> Option<bool> {
         self.exists_beside(&Process::current())
     }
 
-    /// Returns whether the process exists, as a process of the host of `here` sees it.
+    /// Returns whether the process exists, from the point of view of the process `here`.
     fn exists_beside(&self, here: &Process) -> Option<bool> {
         let (started, boot) = (self.started?, self.boot.as_ref()?);
         if self.host.is_none() || self.host != here.host {
@@ -64,7 +64,7 @@ impl Process {
         }
         match fs::read_to_string(format!("/proc/{}/stat", self.id)) {
             Ok(stat) => Some(start_of(&stat) == Some(started)),
-            // If the processes of other users are hidden, so is the first one.
+            // If the processes of other users are hidden, then so is the process with ID 1.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 fs::exists("/proc/1").ok().filter(|is_visible| *is_visible).map(|_| false)
             }
@@ -73,10 +73,10 @@ impl Process {
     }
 }
 
-/// Returns when a process started, from its `/proc/<id>/stat`; `None` if it has ended, and only
-/// waits for its parent.
+/// Returns when a process started, according to its `/proc/<id>/stat`. Returns `None` if it has
+/// ended and only waits for its parent.
 fn start_of(stat: &str) -> Option<u64> {
-    // The second field is the name of the program, which may contain anything.
+    // The second field is the name of the program, which may contain any characters.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     let state = fields.next()?;

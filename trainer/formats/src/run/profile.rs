@@ -1,4 +1,4 @@
-//! [`Profile`]: how the time of an entry point is divided, as `run.json` records it.
+//! [`Profile`]: the breakdown of an entry point's time, as recorded in `run.json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,14 +13,14 @@ pub struct Profile {
     pub rows: Vec<ProfileRow>,
 }
 
-/// The statistics of all spans of one kind, name, moment and phase. Times are in nanoseconds.
+/// Statistics of all spans with the same kind, name, moment and phase. Times are in nanoseconds.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct ProfileRow {
     /// The kind of the spans: `entry`, `data`, `operation`, `module` or `hook`.
     pub kind: String,
     /// The name of the operation, the module or the hook.
     pub name: String,
-    /// The moment of a hook.
+    /// The moment, for a hook.
     #[serde(default)]
     pub moment: Option<String>,
     /// The phase.

@@ -1,4 +1,4 @@
-//! Times as text: RFC 3339, in UTC, to the second.
+//! Times as text, in RFC 3339, UTC, with a resolution of one second.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ pub fn format_time(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let days = seconds / 86_400;
     let second = seconds % 86_400;
-    // Days since 0000-03-01, so that the leap day is the last day of a year.
+    // Days since 0000-03-01: the year then begins in March, and the leap day is its last day.
     let days = days + 719_468;
     let era = days / 146_097;
     let day_of_era = days % 146_097;
@@ -24,7 +24,7 @@ pub fn format_time(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Parses a time that [`format_time`] formatted. Returns `None` for any other text.
+/// Parses a time in the format of [`format_time`]. Returns `None` for any other text.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<SystemTime> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<u64>().ok();
@@ -33,7 +33,7 @@ pub fn parse_time(text: &str) -> Option<SystemTime> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
     }
-    // The inverse of the above: years begin in March.
+    // The inverse of `format_time`, with years that begin in March.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, year) = (year / 400, year % 400);
     let day_of_year = (153 * month + 2) / 5 + day - 1;

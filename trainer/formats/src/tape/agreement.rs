@@ -1,4 +1,4 @@
-//! [`disagreement`]: whether a full tape of a replay agrees with the coarse tape of its run.
+//! [`disagreement`]: compares the full tape of a replay with the coarse tape of its run.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -10,15 +10,15 @@ use super::record::EntryKind;
 /// A place where the replay of a run differs from its tape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disagreement {
-    /// The training batch, from 0, after which values differ.
+    /// The training batch, counted from 0, after which values differ.
     pub batch: u64,
-    /// The names of the values.
+    /// The names of the values that differ.
     pub values: Vec<Arc<str>>,
 }
 
-/// Returns where a full tape of some batches first differs from the tape of
-/// [`Level::Steps`](super::Level::Steps) of the same run; `None` if they agree on everything that
-/// both cover.
+/// Returns the first batch after which a full tape of some batches disagrees with the
+/// [`Level::Steps`](super::Level::Steps) tape of the same run. Returns `None` if they agree on
+/// everything that both cover.
 ///
 /// # Errors
 ///
@@ -33,8 +33,8 @@ pub fn disagreement(coarse: impl AsRef<Path>, full: impl AsRef<Path>) -> Result<
         }
     }
     let mut state: HashMap<Arc<str>, u64> = HashMap::new();
-    // The values that the current batch has had, because the record may be older than the end of
-    // it.
+    // All values that occurred in the current batch, because the coarse tape may have recorded a
+    // value before the end of the batch.
     let mut current: HashMap<Arc<str>, HashSet<u64>> = HashMap::new();
     let mut batch = None;
     let end_of = |batch: u64, state: &HashMap<Arc<str>, u64>, current: &HashMap<Arc<str>, HashSet<u64>>| {

@@ -1,4 +1,4 @@
-//! [`difference`]: the first place where two runs differ, found from their tapes.
+//! [`difference`]: finds the first difference between two runs from their tapes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -10,27 +10,27 @@ use serde::Serialize;
 use super::events::{Error, Event, Tape};
 use super::record::{Entry, EntryKind, Level, Position, Process};
 
-/// The number of changes that are read ahead to find out which of two runs has one more.
+/// The number of changes that are read ahead to find out which run has an additional change.
 const AHEAD: usize = 4096;
-/// The number of names that a message lists.
+/// The maximum number of names that a message lists.
 const LISTED: usize = 4;
 
 /// The difference between two runs. `Display` describes it in sentences.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Difference {
-    /// The first entry whose inputs were equal in both runs, and whose changes were not; `None` if
-    /// there is none.
+    /// The first entry that had equal inputs in both runs but made different changes; `None` if
+    /// there is no such entry.
     pub first: Option<First>,
-    /// The hooks that only one of the runs has, except for the one in `first`. None of them had
-    /// changed anything before the first difference.
+    /// The hooks that only one of the runs has, except the hook in `first`. None of them changed
+    /// anything before the first difference.
     pub only: Vec<Only>,
-    /// The end of one run, if the other one continues.
+    /// The end of one run, if the other run continues.
     pub end: Option<End>,
     /// The circumstances that differ, by name.
     pub circumstances: BTreeMap<String, [String; 2]>,
     /// The settings that differ, by name.
     pub settings: BTreeMap<String, [String; 2]>,
-    /// The versions of the crates of hooks that differ, by name.
+    /// The versions of the hooks' crates that differ, by crate name.
     pub crates: BTreeMap<String, [String; 2]>,
     /// The number of changes that were compared and equal.
     pub compared: u64,
@@ -41,7 +41,7 @@ pub struct Difference {
 pub struct First {
     /// The kind of the difference.
     pub kind: Kind,
-    /// The entry whose changes differ; in the first of the two runs, if both have it.
+    /// The entry whose changes differ. If both runs have it, this is the entry of the first run.
     pub entry: Arc<Entry>,
     /// The position in the run.
     pub position: Arc<Position>,
@@ -55,37 +55,38 @@ pub struct First {
 pub enum Kind {
     /// The entry left different values.
     Values,
-    /// Only one of the runs has the hook, 0 for the first.
+    /// Only this run has the hook; 0 stands for the first run.
     Only(usize),
-    /// The entry changed something in this run, 0 for the first, and nothing in the other one.
+    /// The entry changed something in this run only; 0 stands for the first run.
     Changed(usize),
-    /// The hook runs at another moment in the second run.
+    /// The hook runs at a different moment in the second run, where it is this entry.
     Moved(Arc<Entry>),
-    /// The hook runs before this one in the first run, and after it in the second.
+    /// The hook runs before this one in the first run, and after it in the second run.
     Order(Arc<Entry>),
-    /// The runs differ since their last record of the state, after this many training batches.
+    /// The runs differ somewhere after their last equal record of the state, which was made after
+    /// this many training batches.
     Since(u64),
 }
 
 /// A hook that only one of the runs has.
 #[derive(Clone, Debug, Serialize)]
 pub struct Only {
-    /// The run, 0 for the first.
+    /// The run that has the hook; 0 stands for the first run.
     pub run: usize,
     /// The hook.
     pub hook: Arc<Entry>,
 }
 
-/// The end of a run, if the other one continues.
+/// The end of a run, if the other run continues.
 #[derive(Clone, Debug, Serialize)]
 pub struct End {
-    /// The run that ends, 0 for the first.
+    /// The run that ends; 0 stands for the first run.
     pub run: usize,
-    /// The position at which the other one continues.
+    /// The position at which the other run continues.
     pub position: Arc<Position>,
 }
 
-/// Something that an entry has changed.
+/// The values that an entry changed.
 #[derive(Clone, Debug)]
 struct Change {
     entry: Arc<Entry>,
@@ -94,14 +95,14 @@ struct Change {
 }
 
 impl Change {
-    /// Whether both changes are of the same entry.
+    /// Whether both changes were made by the same entry.
     fn is_of(&self, other: &Change) -> bool {
         is_same(&self.entry, &other.entry)
     }
 }
 
-/// Whether two entries are the same: a hook may have moved to another line, or be of another
-/// version.
+/// Whether two entries are the same, even if a hook has moved to a different line or belongs to a
+/// different version of its crate.
 fn is_same(one: &Entry, other: &Entry) -> bool {
     (one.kind, &one.name, &one.moment) == (other.kind, &other.name, &other.moment)
 }
@@ -109,20 +110,20 @@ fn is_same(one: &Entry, other: &Entry) -> bool {
 /// One of the two runs.
 struct Side {
     tape: Tape,
-    /// The event that comes before the next one of the tape.
+    /// An event that was read from the tape but must be handled again.
     held: Option<Event>,
     /// The changes that were read ahead.
     ahead: VecDeque<Change>,
     first_process: Option<Arc<Process>>,
     /// The hooks of the program.
     hooks: Vec<Arc<Entry>>,
-    /// The hash of each value, as far as it was read.
+    /// The hash of each value, as of the last event read.
     values: HashMap<Arc<str>, u64>,
-    /// The states of hooks that only this run has: what changes in them is not compared.
+    /// The states of hooks that only this run has. Changes in them are not compared.
     own_states: Vec<String>,
     /// The number of training batches at the last record of the state.
     recorded: u64,
-    /// The position of the last change that was equal.
+    /// The position of the last equal change.
     position: Option<Arc<Position>>,
 }
 
@@ -148,8 +149,8 @@ impl Side {
         }
     }
 
-    /// Reads what the run is. Returns the number of training batches before its first change, if it
-    /// continues a checkpoint of another run.
+    /// Reads the events before the first change. If the run continues from a checkpoint of a
+    /// different run, returns the number of training batches before that checkpoint.
     fn begin(&mut self) -> Result<Option<u64>, Error> {
         while let Some(event) = self.event()? {
             match event {
@@ -170,8 +171,8 @@ impl Side {
         Ok(None)
     }
 
-    /// Skips what the run did before it wrote the checkpoint after this many training batches, or
-    /// else what it did in these batches.
+    /// Skips the events before the run wrote the checkpoint after this many training batches. If it
+    /// wrote none, skips the events of these batches.
     fn skip_to(&mut self, batches: u64) -> Result<(), Error> {
         let mut saved = 0;
         for event in self.tape.reopened()? {
@@ -209,7 +210,7 @@ impl Side {
         }
     }
 
-    /// Reads one more change; `None` at the end.
+    /// Reads one more change; `None` at the end of the tape.
     fn read(&mut self) -> Result<Option<Change>, Error> {
         while let Some(event) = self.event()? {
             match event {
@@ -242,14 +243,14 @@ impl Side {
         Ok(None)
     }
 
-    /// Returns what a change has to do with the other run; `None` if it is only of states that the
-    /// other run does not have.
+    /// Returns a change without the values in states that the other run does not have; `None` if no
+    /// values remain.
     fn shared(&self, mut change: Change) -> Option<Change> {
         change.values.retain(|(name, _)| !self.own_states.iter().any(|state| name.ends_with(&**state)));
         (!change.values.is_empty()).then_some(change)
     }
 
-    /// Returns a change without consuming it.
+    /// Returns an upcoming change without consuming it.
     fn peek(&mut self, nth: usize) -> Result<Option<&Change>, Error> {
         while self.ahead.len() <= nth {
             match self.read()? {
@@ -263,7 +264,7 @@ impl Side {
         Ok(self.ahead.get(nth))
     }
 
-    /// Whether one of the next changes is like this.
+    /// Returns whether any of the next changes satisfies `is_like`.
     fn has_ahead(&mut self, is_like: impl Fn(&Change) -> bool) -> Result<bool, Error> {
         for nth in 0..AHEAD {
             match self.peek(nth)? {
@@ -290,9 +291,9 @@ impl Side {
     }
 }
 
-/// Returns how the runs differ whose tapes are at these paths.
+/// Returns the difference between the runs whose tapes are at these paths.
 ///
-/// A run that begins with a checkpoint of the other one is compared from there on.
+/// If one run begins with a checkpoint of the other, they are compared from that checkpoint on.
 ///
 /// # Errors
 ///
@@ -301,7 +302,7 @@ pub fn difference(first: impl AsRef<Path>, second: impl AsRef<Path>) -> Result<D
     difference_of(Tape::open(first)?, Tape::open(second)?)
 }
 
-/// Returns how the runs with these tapes differ, as [`difference`] does.
+/// Returns the difference between the runs with these tapes, like [`difference`].
 ///
 /// # Errors
 ///
@@ -383,7 +384,7 @@ fn check_levels(sides: &[Side; 2]) -> Result<(), Error> {
     })
 }
 
-/// Returns the names of the values that differ.
+/// Returns the names of the values that differ between two changes.
 fn differing(a: &Change, b: &Change) -> Vec<Arc<str>> {
     if a.values == b.values {
         return Vec::new();
@@ -398,8 +399,8 @@ fn differing(a: &Change, b: &Change) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// Returns the difference of runs whose next changes are not of the same entry at the same
-/// position.
+/// Returns the difference between runs whose next changes are not made by the same entry at the
+/// same position.
 fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error> {
     let first = |kind, change: &Change| First {
         kind,
@@ -431,8 +432,8 @@ fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error
         if a_later && b_later {
             return Ok(first(Kind::Order(Arc::clone(&b.entry)), a));
         }
-        // If neither comes later, a hook is the cause, and what the other run goes on with is an
-        // effect.
+        // If neither change occurs later in the other run, a hook is assumed to be the cause, and
+        // the change with which the other run continues to be an effect.
         let is_first = |side: &Side, change: &Change| {
             let nth = side.hooks.iter().position(|hook| is_same(hook, &change.entry));
             (nth.is_none(), nth)
@@ -440,19 +441,19 @@ fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error
         let is_of_one = b_later || !a_later && is_first(one, a) <= is_first(one, b);
         return Ok(if is_of_one { first(Kind::Changed(0), a) } else { first(Kind::Changed(1), b) });
     }
-    // One run goes on, while the other one still changes something at the position that both had in
-    // common.
+    // One run has moved on, while the other still changes something at the position of the last
+    // common change.
     for (run, change) in [a, b].into_iter().enumerate() {
         if sides[run].position.as_ref() == Some(&change.position) {
             return Ok(first(Kind::Changed(run), change));
         }
     }
-    // Or the other one goes somewhere else first.
+    // Otherwise, if the second run reaches the position of `a` later, `b` is an additional change.
     let goes_there = sides[1].has_ahead(|later| later.position == a.position)?;
     Ok(if goes_there { first(Kind::Changed(1), b) } else { first(Kind::Changed(0), a) })
 }
 
-/// Adds what differs besides the values.
+/// Adds the differences other than those in values.
 fn describe(sides: &[Side; 2], found: &mut Difference) {
     let [one, other] = sides.each_ref().map(|side| side.first_process.clone().unwrap_or_default());
     found.circumstances = unequal_values(&one.circumstances, &other.circumstances);
@@ -487,12 +488,12 @@ fn unequal_values(
     both.filter(|(_, [one, other])| one != other).collect()
 }
 
-/// `first` or `second`.
+/// Returns `first` or `second`.
 fn nth(run: usize) -> &'static str {
     if run == 0 { "first" } else { "second" }
 }
 
-/// Lists the names of values: the first few, and the number of the others.
+/// Lists the first few names of values, and the number of remaining ones.
 fn listed(values: &[Arc<str>]) -> String {
     let names = values.iter().take(LISTED).map(|name| &**name).collect::<Vec<_>>().join(", ");
     match values.len().saturating_sub(LISTED) {
@@ -561,14 +562,14 @@ fn at_start(entry: &Entry) -> String {
 }
 
 impl Difference {
-    /// Whether the runs do not differ in what they computed, as far as both go.
+    /// Returns whether the runs computed the same values, as far as both go.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Whether what differs besides the values can be the reason for the first difference, because
-    /// it is in code that both runs have in common.
+    /// Returns whether the differences other than those in values can be the reason for the first
+    /// difference, because it is in code that both runs share.
     fn is_in_common_code(&self) -> bool {
         let of_hook = |first: &First| first.entry.kind == EntryKind::Hook;
         self.first.as_ref().is_some_and(|first| matches!(first.kind, Kind::Values) && !of_hook(first))

@@ -9,7 +9,7 @@ use rmp_serde::decode::Error as Decode;
 
 use super::record::{Entry, MAGIC, Position, Process, Record};
 
-/// An error while a tape is read.
+/// An error that occurs when a tape is read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be read.
@@ -31,32 +31,32 @@ pub enum Error {
     },
 }
 
-/// Something that happened in a run.
+/// An event that was recorded on a tape.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A process began to write.
+    /// A process began to write the tape.
     Process(Arc<Process>),
     /// The program has this hook, or reached this operation or module.
     Entry(Arc<Entry>),
-    /// An entry has changed values: their names and new hashes.
+    /// An entry changed values.
     Changed {
-        /// The entry that changed them.
+        /// The entry that made the changes.
         entry: Arc<Entry>,
-        /// Where in the run.
+        /// The position in the run.
         position: Arc<Position>,
         /// The names of the values, with their new hashes.
         values: Vec<(Arc<str>, u64)>,
     },
-    /// The run was resumed, and has these values.
+    /// The run was resumed, and now has these values.
     Resumed {
         /// The number of training batches before the checkpoint.
         batches: u64,
-        /// Where in the run.
+        /// The position in the run.
         position: Arc<Position>,
         /// The names of all values, with their hashes.
         values: Vec<(Arc<str>, u64)>,
     },
-    /// A checkpoint of this state was written, after this many training batches.
+    /// A checkpoint of the current state was written, after this many training batches.
     Saved(u64),
 }
 
@@ -93,7 +93,7 @@ impl Tape {
     /// # Errors
     ///
     /// Returns an error if the file cannot be read, or is not a tape of a version that this crate
-    /// reads.
+    /// supports.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
         let mut start = Vec::new();
@@ -107,12 +107,12 @@ impl Tape {
         Ok(Tape::new(path, Source::File(file)))
     }
 
-    /// Reads a tape from `bytes`, which begin with [`MAGIC`]. Errors contain `name` in place of a
-    /// path.
+    /// Reads a tape from `bytes`, which must begin with [`MAGIC`]. Errors contain `name` instead of
+    /// a path.
     ///
     /// # Errors
     ///
-    /// Returns an error if the bytes are not a tape of a version that this crate reads.
+    /// Returns an error if the bytes are not a tape of a version that this crate supports.
     pub fn of_bytes(name: impl Into<PathBuf>, bytes: Vec<u8>) -> Result<Self, Error> {
         let path = name.into();
         check_start(&path, &bytes[..bytes.len().min(MAGIC.len())])?;
@@ -132,13 +132,13 @@ impl Tape {
         }
     }
 
-    /// The path of the file.
+    /// Returns the path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens the same tape once more, from its beginning.
+    /// Opens the same tape again, at its beginning.
     pub(super) fn reopened(&self) -> Result<Self, Error> {
         match &self.source {
             Source::File(_) => Tape::open(&self.path),
@@ -164,7 +164,7 @@ impl Tape {
         Error::Content { path: self.path.clone(), why: format!("the tape is damaged: {why}") }
     }
 
-    /// Returns values with their names.
+    /// Replaces the numbers of values with their names.
     fn named(&self, values: Vec<(u32, u64)>) -> Result<Vec<(Arc<str>, u64)>, Error> {
         let named = values.into_iter().map(|(name, hash)| {
             let name = self.names.get(name as usize).ok_or_else(|| self.damaged("a value has no name"))?;
@@ -211,7 +211,7 @@ impl Tape {
     }
 }
 
-/// Returns an error if a tape does not begin like one that this crate reads.
+/// Returns an error if a tape does not begin like a version that this crate supports.
 fn check_start(path: &Path, start: &[u8]) -> Result<(), Error> {
     if start == MAGIC {
         return Ok(());

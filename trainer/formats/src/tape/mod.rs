@@ -1,8 +1,8 @@
-//! The tape of a run: what each hook and each operation changed, as hashes.
+//! The tape of a run: hashes of what each hook and each operation changed.
 //!
-//! A tape begins with [`MAGIC`]. Then it is a sequence of [`Record`]s in MessagePack, each with its
-//! name, and is only ever appended to. A record that is cut off at the end, because the process was
-//! killed, is ignored.
+//! A tape begins with [`MAGIC`]. A sequence of [`Record`]s in MessagePack follows, each with the
+//! name of its variant. The file is only ever appended to. If the process is killed, the last
+//! record may be cut off; it is then ignored.
 
 mod agreement;
 mod difference;

@@ -1,4 +1,4 @@
-//! [`Record`]: the content of a tape.
+//! [`Record`]: one record of a tape.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,53 +13,53 @@ pub const MAGIC: &[u8] = b"trainer tape 1\n";
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// A process begins to write. Later records refer to the names and entries that follow it.
+    /// A process begins to write. Later records refer to the names and entries after this record.
     Process(Process),
-    /// Gives a name to the next number, from 0: the name of a value such as ``the gradient of
-    /// `fc1.weight` ``.
+    /// Assigns the next number, counted from 0, to a name of a value, such as
+    /// ``the gradient of `fc1.weight` ``.
     Name(String),
-    /// Describes the entry with the next number, from 0.
+    /// Assigns the next number, counted from 0, to an entry.
     Entry(Entry),
-    /// The position of the records that follow.
+    /// Sets the position of the records that follow.
     At(Position),
-    /// An entry has changed these values: the number of each name, and the hash of its new value; 0
-    /// is the hash of a value that no longer exists.
+    /// The entry with this number changed these values. Each is given by the number of its name and
+    /// the hash of its new value, which is 0 if the value no longer exists.
     Changed(u32, Vec<(u32, u64)>),
     /// The run was resumed from a checkpoint that was written after this many training batches, and
-    /// has these values; none in a tape of [`Level::Steps`].
+    /// now has these values. A tape of [`Level::Steps`] lists no values.
     Resumed(u64, Vec<(u32, u64)>),
-    /// A checkpoint of this state was written, after this many training batches.
+    /// A checkpoint of the current state was written, after this many training batches.
     Saved(u64),
 }
 
-/// A process that writes: its program, and the circumstances that can change its result.
+/// A process that writes the tape: its program, and the circumstances that can change its result.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Process {
     /// The rank of the process, and the number of ranks.
     pub rank: (u32, u32),
-    /// How much is recorded.
+    /// The level of detail that is recorded.
     pub level: Level,
-    /// The training batches that are recorded.
+    /// The range of training batches that is recorded.
     pub batches: Range<u64>,
-    /// Whether every tensor is read at every entry.
+    /// Whether all tensors are read at every entry.
     pub paranoid: bool,
-    /// The circumstances: the number of threads, the versions of libtorch and of the compiler, the
-    /// processor, the instruction set of the kernels, the device.
+    /// The circumstances: the number of threads, the versions of libtorch and the compiler, the
+    /// processor, the instruction set of the kernels, and the device.
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,
-    /// The values of hooks with a state: the end of the names of what is in it.
+    /// For each hook value with a state, the suffix of the names of the values in that state.
     pub states: Vec<String>,
 }
 
-/// How much a tape records.
+/// The level of detail that a tape records.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Everything that each entry changes.
+    /// All changes made by each entry.
     #[default]
     Full,
-    /// Everything, after every `n` training batches.
+    /// All values, after every `n` training batches.
     Steps(u64),
 }
 
@@ -74,9 +74,9 @@ pub struct Entry {
     pub owner: String,
     /// The moment of a hook: `after_step`, `around backward`.
     pub moment: String,
-    /// The file and the line of a hook: `src/main.rs:12`.
+    /// The source location of a hook: `src/main.rs:12`.
     pub place: String,
-    /// The crate of a hook and its version: `my_hooks 0.1.0`.
+    /// The crate of a hook, with its version: `my_hooks 0.1.0`.
     pub package: String,
 }
 
@@ -90,11 +90,11 @@ pub enum EntryKind {
     Operation,
     /// A named module of the model.
     Module,
-    /// The loader of the data.
+    /// The data loader.
     Loader,
-    /// The state with which an entry point begins.
+    /// The state at the start of an entry point.
     Start,
-    /// A resume, after which the run has other values than before.
+    /// A resume after which the run has different values than before.
     Resume,
     /// Everything since the last record of the state, in a tape of [`Level::Steps`].
     Interval,
@@ -127,9 +127,9 @@ pub struct Position {
     pub epoch: u64,
     /// The phase: `train`, `sanity`, `valid`, `test` or `predict`.
     pub phase: String,
-    /// The loader of the pass, if it has a name.
+    /// The name of the pass's loader, if it has one.
     pub loader: String,
-    /// Outside of training, the index of the batch in its pass, from 0.
+    /// The index of the batch in its pass, counted from 0; only used outside of training.
     pub batch: u64,
 }
 

@@ -80,8 +80,8 @@ impl<'a> StateDict<'a> {
         self.entries.keys().copied()
     }
 
-    /// Returns an error if an entry is not a tensor, which suggests that the state dict is under
-    /// another key: that of the first `dict`, if there is one.
+    /// Returns an error if an entry is not a tensor. Unless a section was selected, the error
+    /// suggests selecting the state dict by its key: the key of the first nested `dict`, if any.
     pub(super) fn check(&self, name: &str) -> Result<()> {
         let is_tensor =
             |value: Id| matches!(self.objects[value], Object::Tensor(_) | Object::UnreadableTensor(..));
@@ -107,7 +107,8 @@ impl<'a> StateDict<'a> {
     }
 }
 
-/// Describes the dtype or the layout of a tensor that was built by an unsupported function.
+/// Returns the error about a tensor that was built by an unsupported function. The error names the
+/// dtype or the layout if it is known, and otherwise the function.
 #[cold]
 fn unreadable(objects: &Objects<'_>, function: &str, arguments: Id) -> Error {
     let argument = |nth: usize| objects.items(arguments).ok()?.get(nth).copied();

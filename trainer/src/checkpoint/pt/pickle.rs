@@ -62,7 +62,8 @@ pub(super) enum Global<'a> {
     OrderedDict,
     RebuildTensor,
     RebuildParameter,
-    /// The function that builds a tensor with attributes from another function and its arguments.
+    /// The function that calls another function to build a tensor, and then sets the attributes of
+    /// the tensor.
     RebuildFromType,
     /// Any other function of `torch._utils` that builds a tensor.
     Rebuild(&'a str),
@@ -407,7 +408,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Pushes the object that a call of one of the known functions would return, without calling
+    /// Pushes the object that a call to one of the known functions would return, without calling
     /// it.
     fn reduce(&mut self) -> Result<()> {
         let mut arguments = self.pop()?;

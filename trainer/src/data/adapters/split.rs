@@ -8,7 +8,7 @@ use super::subset::Subset;
 use crate::data::dataset::Dataset;
 use crate::data::rng::{ORDER, keyed};
 
-/// The epoch in the random key of a division, which no epoch of training has.
+/// The epoch passed to `keyed` for a random division. No training epoch has this number.
 const DIVISION: u64 = u64::MAX;
 
 /// Returns the indices of the rows in random order.

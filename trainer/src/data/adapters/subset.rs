@@ -7,7 +7,7 @@ use crate::data::dataset::Dataset;
 use crate::data::rng::RowRng;
 use crate::error::Result;
 
-/// Some of the rows of a data set, which several subsets can share: see [`Dataset::subset`],
+/// Some of the rows of a data set. Several subsets can share one data set. See [`Dataset::subset`],
 /// [`random_split`](Dataset::random_split) and [`folds`](Dataset::folds).
 ///
 /// ```
@@ -42,7 +42,7 @@ impl<D: Dataset> Subset<D> {
 }
 
 impl<D> Subset<D> {
-    /// Returns the indices of the rows in the data set that this is a subset of.
+    /// Returns the indices of the rows in the original data set.
     #[must_use]
     pub fn indices(&self) -> &[usize] {
         &self.indices
@@ -62,7 +62,8 @@ impl<D: Dataset> Dataset for Subset<D> {
 
     fn order(&self, epoch: u64, seed: Option<u64>) -> Result<Option<Vec<usize>>> {
         let Some(whole) = self.dataset.order(epoch, seed)? else { return Ok(None) };
-        // The rank of each row in the order of the data set; rows that it does not use come last.
+        // The position of each row in the order of the data set. Rows that the order does not use
+        // come last.
         let mut ranks = row_numbers(0..self.dataset.len(), |_| usize::MAX)?;
         for (rank, index) in whole.into_iter().enumerate().rev() {
             if let Some(of_row) = ranks.get_mut(index) {

@@ -31,7 +31,7 @@ pub struct Weighted<D> {
     rows: usize,
 }
 
-/// Returns weights with which each class is equally likely.
+/// Returns weights that make each class equally likely.
 #[track_caller]
 pub(in crate::data) fn equal_classes<C: Ord>(classes: &[C]) -> Vec<f64> {
     assert!(
@@ -87,7 +87,7 @@ impl<D: Dataset> Dataset for Weighted<D> {
         let mut order = Vec::new();
         reserve(&mut order, self.rows)?;
         for _ in 0..self.rows {
-            // The first row whose sum is above a number below `sum`: its weight is not 0.
+            // The first row whose sum is above the number drawn, so its weight is not 0.
             let drawn = rng.gen_range(0.0..sum);
             order.push(self.sums.partition_point(|up_to| *up_to <= drawn));
         }

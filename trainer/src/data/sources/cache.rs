@@ -1,23 +1,23 @@
-//! [`Cache`]: pieces of files that were read, which the workers share.
+//! [`Cache`]: pieces of files that the workers have read and share.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Values that are read when they are first needed, of which those that were used least recently
-/// are dropped. While a thread reads a value, others that need it wait.
+/// A cache of values that are read when they are first needed. When it is full, drops the values
+/// that were used least recently. While a thread reads a value, other threads that need it wait.
 pub(super) struct Cache<K, V> {
-    /// The sum of the sizes of the values that are held; one value is always held.
+    /// The maximum sum of the sizes of the values that are held. A single value may exceed it.
     capacity: usize,
     entries: Mutex<Entries<K, V>>,
 }
 
 struct Entries<K, V> {
     by_key: HashMap<K, Entry<V>>,
-    /// The sum of the sizes.
+    /// The sum of the sizes of the values.
     held: usize,
-    /// Counts the uses.
+    /// The number of uses so far.
     clock: u64,
 }
 
@@ -32,7 +32,7 @@ impl<K: Copy + Eq + Hash, V> Cache<K, V> {
         Cache { capacity, entries: Mutex::new(Entries { by_key: HashMap::new(), held: 0, clock: 0 }) }
     }
 
-    /// Calls `use_value` with the value of a key, which is read if it is not held.
+    /// Calls `use_value` with the value of a key. Calls `read` for a value that is not held.
     pub(super) fn with<R>(
         &self,
         key: K,
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!([get(1, 4), get(2, 4), get(1, 4), get(2, 4)], [1, 2, 2, 2]);
         // There is no room for a third: the first was used less recently.
         assert_eq!([get(3, 4), get(2, 4), get(1, 4)], [3, 3, 4]);
-        // One that is larger than the capacity replaces all.
+        // A value that is larger than the capacity replaces all others.
         assert_eq!([get(4, 40), get(4, 40), get(1, 4)], [5, 5, 6]);
     }
 

@@ -8,10 +8,11 @@ use serde::de::DeserializeOwned;
 use crate::error::Result;
 use crate::io::files::{Links, in_file, open};
 
-/// Reads a CSV file whose first line has the names of the columns. serde deserializes each line
-/// into a `T`, and the `Vec` is a [`Dataset`](crate::data::Dataset).
+/// Reads a CSV file whose first line has the names of the columns. serde deserializes each further
+/// line into a `T`. The returned `Vec` is a [`Dataset`](crate::data::Dataset).
 ///
-/// Use this when the table fits into memory. If it does not, convert it to parquet, for `Shards`.
+/// Use this when the table fits into memory. If it does not, convert it to parquet and use
+/// `Shards`.
 ///
 /// ```
 /// use trainer::data::read_csv;
@@ -35,15 +36,17 @@ use crate::io::files::{Links, in_file, open};
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// Fields are separated by commas, and may be quoted. An empty field is `None` for an `Option`.
+/// Fields are separated by commas and may be quoted. An empty field becomes `None` in an `Option`.
 ///
 /// # Errors
 ///
-/// Returns an error with the line and the column if
+/// Returns an error if
 ///
 /// - the file cannot be read;
-/// - a line has another number of fields than the first;
+/// - a line has more or fewer fields than the first;
 /// - a field cannot be deserialized.
+///
+/// The error for a line names it, and the column if a single field is the cause.
 pub fn read_csv<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Vec<T>> {
     let path = path.as_ref();
     let (file, _) = open(path, Links::Follow)?;
@@ -55,7 +58,7 @@ pub fn read_csv<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Vec<T>> {
     rows.collect()
 }
 
-/// Says where an error occurred, and what is wrong.
+/// Returns a message that says where an error occurred, and what is wrong.
 fn text_of(error: &::csv::Error, names: &StringRecord) -> String {
     let line = error.position().map_or_else(String::new, |position| format!("line {}", position.line()));
     match error.kind() {

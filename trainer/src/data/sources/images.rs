@@ -1,4 +1,4 @@
-//! [`ImageFolder`]: images in a folder for each class.
+//! [`ImageFolder`]: images in one folder per class.
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::data::rng::RowRng;
 use crate::error::{Error, Result};
 use crate::io::files::{Links, entries, in_file, name_of, open, read_start};
 
-/// The extensions of the files that are images.
+/// The extensions of image files.
 const EXTENSIONS: [&str; 8] = ["bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", "webp"];
 
-/// The images in a folder that has a folder for each class.
+/// The images in a folder with one subfolder per class.
 ///
 /// Use this when each image is a file on a local disk. For many small files, or a network disk, use
 /// `Shards` of tar files.
@@ -36,11 +36,12 @@ const EXTENSIONS: [&str; 8] = ["bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff"
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// A row is an image, `Float [channels, height, width]` from 0 to 1, and the number of its class:
-/// the folders are numbered from 0 in the order of their names. Images are read when they are
-/// needed, in red, green and blue unless they are [`grayscale`](ImageFolder::grayscale);
-/// transparency is dropped. Batches need images of one [`size`](ImageFolder::size). Images in
-/// further folders inside belong to the class, too, and links are followed.
+/// A row is an image, `Float [channels, height, width]` from 0 to 1, and the number of its class.
+/// The classes are numbered from 0, in the order of the names of their folders. Images are read
+/// when they are needed. The channels are red, green and blue, or the luminance with
+/// [`grayscale`](ImageFolder::grayscale); transparency is dropped. The images of a batch must have
+/// the same [`size`](ImageFolder::size). Images in subfolders of the folder of a class belong to
+/// that class, too. Links are followed.
 #[derive(Clone, Debug)]
 pub struct ImageFolder {
     classes: Vec<String>,
@@ -50,11 +51,12 @@ pub struct ImageFolder {
 }
 
 impl ImageFolder {
-    /// Finds the images in the folders in a folder.
+    /// Finds the images in the subfolders of `folder`.
     ///
     /// # Errors
     ///
-    /// Returns an error if a folder cannot be read, or if a class has no images.
+    /// Returns an error if a folder cannot be read, if there are no classes, or if a class has no
+    /// images.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         let mut folders = entries(folder)?;
@@ -80,12 +82,12 @@ impl ImageFolder {
         Ok(ImageFolder { classes, images, size: None, is_gray: false })
     }
 
-    /// Resizes the images to this height and width, in pixels, with a linear filter whose width
-    /// grows when an image is made smaller (as `antialias=True` in torchvision).
+    /// Resizes the images to this height and width, in pixels, with a linear filter. The filter
+    /// widens when an image is made smaller (like `antialias=True` in torchvision).
     ///
     /// # Panics
     ///
-    /// Panics if one of them is 0.
+    /// Panics if `height` or `width` is 0.
     #[must_use]
     #[track_caller]
     pub fn size(mut self, height: u32, width: u32) -> Self {
@@ -118,7 +120,7 @@ fn is_hidden(path: &Path) -> bool {
     name_of(path).starts_with('.')
 }
 
-/// Adds the images in a folder and in those inside, in the order of their names.
+/// Adds the images in a folder and its subfolders, in the order of their names.
 fn find_images(folder: &Path, class: usize, images: &mut Vec<(PathBuf, usize)>) -> Result<()> {
     let mut found = entries(folder)?;
     found.sort();
@@ -189,16 +191,17 @@ fn to_tensor(image: &DynamicImage, is_gray: bool) -> Result<Tensor> {
     let (bytes, channels) =
         if is_gray { (image.to_luma8().into_raw(), 1) } else { (image.to_rgb8().into_raw(), 3) };
     let pixels = Tensor::f_from_slice(&bytes)?.f_view([height, width, channels])?;
-    // As torchvision's `to_tensor`: bytes divided by 255.
+    // As in torchvision's `to_tensor`: bytes divided by 255.
     Ok(pixels.f_permute([2, 0, 1])?.f_contiguous()?.f_to_kind(Kind::Float)?.f_div_scalar(255.0)?)
 }
 
-/// Decodes an image in a file that was read: `Float [3, height, width]`, red, green and blue from 0
-/// to 1. The formats are JPEG, PNG, WebP, GIF (its first picture), BMP and TIFF.
+/// Decodes the bytes of an image file into `Float [3, height, width]`: RGB values from 0 to 1. The
+/// formats are JPEG, PNG, WebP, GIF (only the first frame), BMP and TIFF.
 ///
 /// # Errors
 ///
-/// Returns an error if it is not an image in one of these formats, or if it is damaged.
+/// Returns an error if the bytes are not an image in one of these formats, or if the image is
+/// damaged.
 pub fn decode_image(bytes: &[u8]) -> Result<Tensor> {
     to_tensor(&decode(bytes).map_err(Error::msg)?, false)
 }

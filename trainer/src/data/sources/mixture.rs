@@ -10,13 +10,13 @@ use crate::data::dataset::Dataset;
 use crate::data::rng::{RowRng, keyed};
 use crate::error::{Error, Result};
 
-/// The number of rows with the same weights.
+/// The number of consecutive rows that are drawn with the same weights.
 const STRETCH: usize = 1024;
 
-/// The index in the random key for the order of the sources within an epoch.
+/// The index passed to `keyed` for the order of the sources within an epoch.
 const SOURCES: u64 = u64::MAX;
 
-/// Rows of several data sets of the same type, by weight.
+/// A data set that mixes the rows of several data sets by weight. All rows have the same type.
 ///
 /// Use this when you train on several data sets at once. To draw rows of one data set by weight,
 /// use [`weighted`](super::super::Dataset::weighted).
@@ -29,7 +29,7 @@ const SOURCES: u64 = u64::MAX;
 /// let books = vec![1_i64; 500];
 /// let mixture = Mixture::new()
 ///     .add(web, 3.0)
-///     // From a tenth of the rows up to a third, over the first 100,000 rows of the training.
+///     // From 9 % of the rows up to a third, over the first 100,000 rows of training.
 ///     .add_with(books, |rows| 0.3 + 1.2 * (rows as f64 / 100_000.0).min(1.0))
 ///     .rows_per_epoch(5_000);
 /// let train = DataLoader::new(mixture).batch_size(8).shuffle(42);
@@ -37,11 +37,11 @@ const SOURCES: u64 = u64::MAX;
 /// ```
 ///
 /// Of every 1,024 rows, each data set contributes a fraction equal to its weight divided by the sum
-/// of all weights, to within one row; rounding errors are compensated in the next 1,024. Each data
-/// set is used in its own order, which continues across epochs. When all its rows have been used,
-/// it is shuffled again and starts over.
+/// of all weights, to within one row. Rounding errors are compensated in the next 1,024 rows. Each
+/// data set is used in its own order, which continues across epochs. When all its rows have been
+/// used, it is shuffled again and starts over.
 ///
-/// A resume is exact, because the order of an epoch is computed from its number.
+/// Resuming is exact, because the order of an epoch is computed from the number of the epoch.
 #[doc(alias("interleave_datasets", "ConcatDataset"))]
 pub struct Mixture<R> {
     sources: Vec<Source<R>>,
@@ -103,9 +103,10 @@ impl<R: Send + 'static> Mixture<R> {
         self.with(dataset, Weight::Constant(weight))
     }
 
-    /// Adds a data set whose weight depends on the number of rows since the start of the training,
-    /// of all data sets together. It is computed for every 1,024 rows, and must depend on nothing
-    /// else.
+    /// Adds a data set whose weight changes during training.
+    ///
+    /// `weight` receives the number of rows used since the start of training, of all data sets
+    /// together. It is called every 1,024 rows, and must depend only on its argument.
     ///
     /// # Panics
     ///
@@ -128,7 +129,8 @@ impl<R: Send + 'static> Mixture<R> {
         self
     }
 
-    /// Sets the number of rows in an epoch. Defaults to the sum of those of the data sets.
+    /// Sets the number of rows in an epoch. Defaults to the number of rows of all data sets
+    /// together.
     #[must_use]
     pub fn rows_per_epoch(mut self, rows: usize) -> Self {
         self.rows = Some(rows);
@@ -139,14 +141,13 @@ impl<R: Send + 'static> Mixture<R> {
         self.sources.iter().map(|source| source.rows).sum()
     }
 
-    /// Returns the data set of a row, and the index of the row in it. Their order may have indices
-    /// above their number of rows, so the data sets take turns at the indices.
+    /// Returns the data set of a row, and the index of the row in it. The order of a data set may
+    /// contain indices above its number of rows, so the indices of the data sets are interleaved.
     fn find(&self, index: usize) -> (usize, usize) {
         (index % self.sources.len(), index / self.sources.len())
     }
 
-    /// Returns the fraction of each data set at this number of rows since the start of the
-    /// training.
+    /// Returns the fraction of each data set after this number of rows since the start of training.
     fn fractions(&self, rows: u64) -> Result<Vec<f64>> {
         let weights: Vec<f64> = self.sources.iter().map(|source| source.weight.at(rows)).collect();
         let sum: f64 = weights.iter().sum();
@@ -160,15 +161,15 @@ impl<R: Send + 'static> Mixture<R> {
     }
 }
 
-/// How many rows of each data set were used so far.
+/// The number of rows of each data set that have been used so far.
 struct Used {
     counts: Vec<u64>,
-    /// By how many rows each data set should have been used more: above −2 and below 2.
+    /// The number of rows by which each data set is behind its share: above −2 and below 2.
     owed: Vec<f64>,
 }
 
 impl Used {
-    /// Uses `rows` more, and returns how many of each data set.
+    /// Uses `rows` more rows, and returns how many of them each data set contributes.
     fn advance(&mut self, rows: usize, fractions: &[f64]) -> Vec<usize> {
         for (owed, fraction) in self.owed.iter_mut().zip(fractions) {
             *owed += fraction * rows as f64;
@@ -198,8 +199,8 @@ impl Used {
     }
 }
 
-/// Returns the numbers of the data sets in the order in which they take turns: as evenly as their
-/// counts allow.
+/// Returns the numbers of the data sets in the order in which they take turns, which is as even as
+/// their counts allow.
 fn turns(counts: &[usize]) -> Vec<usize> {
     let turn = |nth: usize| (0..counts[nth]).map(move |row| ((row as f64 + 0.5) / counts[nth] as f64, nth));
     let mut turns: Vec<(f64, usize)> = (0..counts.len()).flat_map(turn).collect();
@@ -207,13 +208,12 @@ fn turns(counts: &[usize]) -> Vec<usize> {
     turns.into_iter().map(|(_, nth)| nth).collect()
 }
 
-/// The rows of a data set, one after the other, from a number of rows since the start of the
-/// training on.
+/// Yields the rows of a data set in its order, starting after those that earlier epochs have used.
 struct Cursor<'a, R> {
     source: &'a Source<R>,
     seed: Option<u64>,
     next: u64,
-    /// How often all rows were used, and the order of the current time.
+    /// The number of times that all rows have been used, and the current order.
     order: Option<(u64, Vec<usize>)>,
 }
 

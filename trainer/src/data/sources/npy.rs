@@ -53,7 +53,7 @@ pub(super) fn read_header(path: &Path, file: &File, length: u64) -> Result<Heade
     Ok(Header { kind, count, start: text_start + text_length })
 }
 
-/// Returns the type and the number of tokens, from a Python dictionary such as
+/// Parses the type and the number of tokens from a Python dictionary such as
 /// `{'descr': '<u2', 'fortran_order': False, 'shape': (1000,), }`.
 fn parse(text: &str) -> Result<(TokenType, u64), String> {
     let damaged = || format!("its header is damaged: {text:?}");

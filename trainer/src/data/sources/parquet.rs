@@ -20,8 +20,8 @@ use crate::io::files::{Links, in_file, open};
 pub struct Parquet<T>(PhantomData<fn() -> T>);
 
 impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
-    /// Opens parquet files, whose rows serde deserializes into a `T`. Each path is a file, or a
-    /// folder, of which the files `*.parquet` are used in the order of their names.
+    /// Opens parquet files. serde deserializes their rows into a `T`. Each path is a file, or a
+    /// folder whose `*.parquet` files are used in the order of their names.
     ///
     /// ```
     /// use trainer::data::{Parquet, Shards};
@@ -42,9 +42,9 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
     /// # }
     /// ```
     ///
-    /// A row group is decoded as a whole, once for all workers, and the most recently used ones are
-    /// kept in memory: files with small row groups, of a few thousand rows, need the least. Only
-    /// the footers are read here.
+    /// A row group is decoded as a whole, once for all workers, and the most recently used row
+    /// groups are kept in memory. Files with small row groups, of a few thousand rows, need the
+    /// least memory. This function reads only the footers.
     ///
     /// | column | `T` has |
     /// |---|---|
@@ -61,21 +61,21 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no such file, or if it cannot be opened. For damaged files, see
-    /// [Damaged shards](Shards#damaged-shards).
+    /// Returns an error if there are no such files, or if a file cannot be opened. For damaged
+    /// files, see [Damaged shards](Shards#damaged-shards).
     pub fn parquet(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         Self::open(paths)
     }
 }
 
-/// The number of the first row of each row group; then that of all rows.
+/// The index of the first row of each row group, followed by the number of all rows.
 #[derive(Debug)]
 pub struct RowGroups(Vec<usize>);
 
-/// The rows of a row group, and the reasons why some cannot be produced.
+/// The rows of a row group, each as a value or as the reason why it cannot be produced.
 pub struct Rows<T> {
     rows: Vec<Result<T, Box<str>>>,
-    /// The reason why there are fewer rows than there should be.
+    /// The reason why there are fewer rows than expected, if it is known.
     problem: Option<String>,
 }
 
@@ -133,8 +133,8 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
         rows
     }
 
-    /// Two buffers: while some workers are at the end of one, others are in the next. A buffer
-    /// begins and ends within a row group.
+    /// Returns room for two buffers: while some workers are at the end of a buffer, others are in
+    /// the next one. A buffer may begin and end within a row group.
     fn capacity(buffer: usize, largest: usize) -> usize {
         buffer.saturating_add(largest).saturating_mul(2)
     }
@@ -181,7 +181,7 @@ fn decode_group<T: DeserializeOwned>(
     Ok(())
 }
 
-/// Returns the schema with only these columns, if there are any of them.
+/// Returns the schema with only these columns; `None` if it has none of them.
 fn project(schema: &Type, fields: &[&str]) -> Result<Option<Type>, ParquetError> {
     let columns = schema.get_fields().iter().filter(|column| fields.contains(&column.name()));
     let columns: Vec<Arc<Type>> = columns.cloned().collect();

@@ -7,14 +7,14 @@ use serde::de::value::{Error, MapDeserializer, SeqDeserializer};
 use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// Returns the names of the fields of a struct; `None` for another type.
+/// Returns the names of the fields of `T`; `None` if `T` is not a struct.
 pub(super) fn fields_of<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
     let mut found = None;
     drop(T::deserialize(FieldNames(&mut found)));
     found
 }
 
-/// Has no values, and notes the names of the fields that are requested.
+/// A deserializer that has no values, but records the names of the fields that are requested.
 struct FieldNames<'a>(&'a mut Option<&'static [&'static str]>);
 
 impl<'de> Deserializer<'de> for FieldNames<'_> {
@@ -53,7 +53,7 @@ pub(super) fn row_from<T: DeserializeOwned>(row: Row) -> Result<T, String> {
     T::deserialize(Value { column: None, field: Field::Group(row) }).map_err(|error| error.to_string())
 }
 
-/// A value, and the column at the top that it is in.
+/// A value, and the top-level column that contains it.
 struct Value {
     column: Option<Arc<str>>,
     field: Field,
@@ -104,7 +104,7 @@ impl Value {
         }
     }
 
-    /// Calls `with` with the value, and adds the column to its error.
+    /// Calls `with` with the value, and adds the name of the column to an error.
     fn named<R>(self, with: impl FnOnce(Value) -> Result<R, Error>) -> Result<R, Error> {
         let column = self.column.clone();
         with(self).map_err(|error| match column {
@@ -143,7 +143,7 @@ impl<'de> Deserializer<'de> for Value {
         visitor.visit_newtype_struct(self)
     }
 
-    /// Bytes are a `Vec<u8>` too, whose visitor expects a sequence.
+    /// Passes bytes as a sequence, because the visitor of `Vec<u8>` expects one.
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
         self.named(|value| match value.field {
             Field::Bytes(bytes) => visitor.visit_seq(SeqDeserializer::new(bytes.data().iter().copied())),
@@ -151,7 +151,7 @@ impl<'de> Deserializer<'de> for Value {
         })
     }
 
-    /// The name of a variant.
+    /// Deserializes a variant from its name.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         name: &'static str,

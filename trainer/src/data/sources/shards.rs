@@ -24,22 +24,22 @@ const BUFFER: usize = 10_000;
 /// The maximum number of damaged shards that an error names.
 const NAMED_SHARDS: usize = 20;
 
-/// How rows are stored in the files of [`Shards`].
+/// The format in which the files of [`Shards`] store rows.
 pub trait Format: Send + Sync + Sized + 'static {
     /// The type of a row.
     type Row: Send + 'static;
     /// The information about a shard that is known without reading its rows.
     type Index: fmt::Debug + Send + Sync + 'static;
-    /// The data of a shard that is held in memory to return rows.
+    /// The part of a shard that the cache holds: a row group, or the open file.
     type Piece: Send + Sync + 'static;
 
     /// The extension of the files.
     const EXTENSION: &'static str;
 
-    /// Reads what is needed to know how many rows there are.
+    /// Finds out which rows a shard has, without reading them.
     fn index(path: &Path, file: File, length: u64) -> Indexed<Self::Index>;
 
-    /// Returns the piece with a row, and its number of rows.
+    /// Returns the number of the piece that contains a row, and the number of rows in the piece.
     fn piece(index: &Self::Index, row: usize) -> (usize, usize);
 
     /// Reads a piece.
@@ -48,10 +48,10 @@ pub trait Format: Send + Sync + Sized + 'static {
     /// Returns a row of a piece.
     fn row(path: &Path, index: &Self::Index, piece: &Self::Piece, row: usize) -> Result<Self::Row>;
 
-    /// Returns the size of a piece in the cache, for its number of rows.
+    /// Returns the size in the cache of a piece with this number of rows.
     fn size(rows: usize) -> usize;
 
-    /// Returns the capacity of the cache for a buffer, and for the number of rows of the largest
+    /// Returns the capacity of the cache, given the number of rows in the buffer and in the largest
     /// piece.
     fn capacity(buffer: usize, largest: usize) -> usize;
 }
@@ -62,31 +62,31 @@ pub struct Indexed<I> {
     pub(super) index: I,
     /// The number of rows that can be read.
     pub(super) rows: usize,
-    /// The number of rows of the largest piece.
+    /// The number of rows in the largest piece.
     pub(super) largest: usize,
     /// The problem with the other rows, if the shard is damaged.
     pub(super) damage: Option<String>,
 }
 
-/// The rows of many files, called shards, which together may be much larger than memory:
+/// The rows of many files, called shards, which together may be much larger than memory. Created by
 /// [`Shards::tar`] and [`Shards::parquet`]. Shards may have different numbers of rows.
 ///
-/// Use this when the data is larger than memory, or has too many samples for a file each. If it
-/// fits into memory, or each sample is a file on a local disk, other data sets shuffle all of its
-/// rows.
+/// Use this when the data is larger than memory, or has too many samples to store each in its own
+/// file. If the data fits into memory, or each sample is a file on a local disk, prefer a data set
+/// that shuffles all rows together.
 ///
-/// Opening shards reads where their rows are, and not the rows. The rows of any batch can then be
-/// read directly, also after a resume. A shuffled epoch reads one part of the data after the other:
-/// it shuffles the shards, and then the rows within each [`buffer`](Shards::buffer) of consecutive
-/// rows.
+/// Opening shards locates their rows without reading them. The rows of any batch can then be read
+/// directly, even after a resume. A shuffled epoch reads the data part by part: it shuffles the
+/// shards, and then the rows within each [`buffer`](Shards::buffer) of consecutive rows.
 ///
 /// # Damaged shards
 ///
-/// A shard whose footer, or whose first header, cannot be read has one row, which cannot be
-/// produced; a tar file that is cut has such a row in place of those that are missing. A pass over
-/// damaged shards returns an error that names them, before any row is read. With
-/// [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name them, and the other rows
-/// are used.
+/// A row that cannot be produced stands for the damaged part of a shard. If the footer of a parquet
+/// file or the first header of a tar file cannot be read, this is the only row of the shard. In a
+/// tar file that is truncated or damaged further on, it takes the place of all rows from there on.
+/// A pass over damaged shards returns an error that names them, before any row is read. With
+/// [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name the shards instead, and
+/// the other rows are used.
 ///
 /// ```
 /// use trainer::data::Shards;
@@ -102,10 +102,10 @@ pub struct Indexed<I> {
 #[doc(alias = "IterableDataset")]
 pub struct Shards<F: Format> {
     shards: Vec<Shard<F::Index>>,
-    /// For each shard, the index of its first row; then the number of all rows.
+    /// The index of the first row of each shard, followed by the number of all rows.
     starts: Vec<usize>,
     buffer: usize,
-    /// By the number of the shard and of the piece in it. An error is held as text.
+    /// The pieces, by the number of the shard and of the piece in it. An error is held as text.
     cache: Cache<(usize, usize), Result<F::Piece, String>>,
 }
 
@@ -117,7 +117,7 @@ struct Shard<I> {
 }
 
 impl<I> Shard<I> {
-    /// The number of rows, with the one that stands for what is damaged.
+    /// Returns the number of rows, including the row that stands for the damaged part, if any.
     fn rows(&self) -> usize {
         self.indexed.rows + usize::from(self.indexed.damage.is_some())
     }
@@ -159,8 +159,8 @@ impl<F: Format> Shards<F> {
 
     /// Sets the number of consecutive rows that are shuffled together. Defaults to 10,000.
     ///
-    /// More rows mix more shards, and read from more places of the disk at a time. Of parquet
-    /// files, as many row groups are held in memory as two buffers have rows of.
+    /// A larger buffer mixes more shards, but reads from more places on the disk at a time. For
+    /// parquet files, the row groups of two buffers are held in memory.
     ///
     /// # Panics
     ///
@@ -271,7 +271,8 @@ fn files_of(path: &Path, extension: &str, files: &mut Vec<PathBuf>) -> Result<()
     Ok(())
 }
 
-/// Returns `call` of each item, in order, called on several threads. Returns the first error.
+/// Calls `call` with each item on several threads. Returns the results in order, or the first
+/// error.
 fn in_parallel<T: Sync, R: Send>(items: &[T], call: impl Fn(&T) -> Result<R> + Sync) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, Result<R>)>> = Mutex::new(Vec::with_capacity(items.len()));
@@ -285,7 +286,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], call: impl Fn(&T) -> Result<R> + S
     };
     thread::scope(|scope| {
         for _ in 1..OPENERS.min(items.len()) {
-            // The calling thread does the work of those that cannot be started.
+            // If a thread cannot be started, the other threads do its work.
             drop(thread::Builder::new().name("opens shards".to_owned()).spawn_scoped(scope, work));
         }
         work();
@@ -295,7 +296,7 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], call: impl Fn(&T) -> Result<R> + S
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Calls a library that may panic on damaged data.
+/// Calls a library that may panic on damaged data. Returns a panic as an error message.
 pub(super) fn without_panic<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
         let text = panic_text(&*payload);

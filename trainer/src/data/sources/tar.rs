@@ -13,10 +13,10 @@ use crate::io::files::{Links, in_file, open, read_at};
 /// The length of a block of a tar file, in bytes.
 const BLOCK: u64 = 512;
 
-/// The first bytes of what gzip, zstd, bzip2 and xz write.
+/// The first bytes of files that gzip, zstd, bzip2 and xz write.
 const COMPRESSED: [&[u8]; 4] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zX"];
 
-/// The number of files that are held open.
+/// The maximum number of files that are held open.
 const OPEN_FILES: usize = 128;
 
 /// Tar files in the layout of [WebDataset](https://github.com/webdataset/webdataset): see
@@ -27,7 +27,7 @@ pub struct Tar(());
 
 /// The files of one sample in a tar file: those with the same name up to the first dot.
 ///
-/// The files `cats/17.jpg` and `cats/17.class.txt` are the sample with the key `cats/17` and the
+/// The files `cats/17.jpg` and `cats/17.class.txt` form the sample with the key `cats/17` and the
 /// parts `jpg` and `class.txt`.
 ///
 /// ```
@@ -89,8 +89,8 @@ impl Sample {
 
 impl Shards<Tar> {
     /// Opens tar files in the layout of WebDataset: consecutive files with the same name up to the
-    /// first dot are a [`Sample`]. Each path is a file, or a folder, of which the files `*.tar` are
-    /// used in the order of their names.
+    /// first dot form a [`Sample`]. Each path is a file, or a folder whose `*.tar` files are used
+    /// in the order of their names.
     ///
     /// ```
     /// use trainer::data::{Sample, Shards};
@@ -108,29 +108,29 @@ impl Shards<Tar> {
     /// # Ok::<(), trainer::Error>(())
     /// ```
     ///
-    /// As in WebDataset, extensions are lower-cased, and files without one, such as folders and
-    /// links, are left out. The headers of all files are read, so that each sample can be read by
-    /// its index; a compressed tar file would have to be decompressed to read any of them, and is
-    /// refused. What is in the files has no checksum: damage there is noticed only by what decodes
-    /// them.
+    /// As in WebDataset, extensions are lower-cased, and folders, links and files without an
+    /// extension are left out. This function reads the headers of all files, so that each sample
+    /// can be read by its index. A compressed tar file counts as damaged, because a sample cannot
+    /// be read without decompressing all data before it. The contents of the files have no
+    /// checksum: damage there is noticed only when they are decoded.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is no such file, or if it cannot be opened. For damaged files, see
-    /// [Damaged shards](Shards#damaged-shards).
+    /// Returns an error if there are no such files, or if a file cannot be opened. For damaged
+    /// files, see [Damaged shards](Shards#damaged-shards).
     pub fn tar(paths: impl IntoIterator<Item = impl AsRef<Path>>) -> Result<Self> {
         Self::open(paths)
     }
 }
 
-/// Divides the path of a file into the key of its sample and its extension.
+/// Splits the path of a file into the key of its sample and its extension, if it has both.
 fn divide(path: &str) -> Option<(&str, String)> {
     let name = path.rfind('/').map_or(0, |at| at + 1);
     let dot = path[name..].find('.')? + name;
     (dot > name).then(|| (&path[..dot], path[dot + 1..].to_lowercase()))
 }
 
-/// The positions of the samples.
+/// The positions of the start and the end of each sample, in bytes.
 #[derive(Debug)]
 pub struct Samples(Vec<(u64, u64)>);
 
@@ -176,8 +176,7 @@ impl Format for Tar {
     }
 }
 
-/// Adds the positions of all samples from which nothing is missing, and of one more if there is a
-/// problem behind it.
+/// Adds the positions of all complete samples. After an error, the last sample may be incomplete.
 fn find_samples(path: &Path, file: File, length: u64, samples: &mut Vec<(u64, u64)>) -> Result<(), String> {
     let mut start = [0; 4];
     let is_long = length >= BLOCK && read_at(path, &file, 0, &mut start).is_ok();
@@ -189,7 +188,8 @@ fn find_samples(path: &Path, file: File, length: u64, samples: &mut Vec<(u64, u6
     let mut end = 0;
     for entry in archive.entries_with_seek().map_err(|error| error.to_string())? {
         let entry = entry.map_err(|error| format!("{error}, at byte {end}"))?;
-        // What extends the header of an entry is before it.
+        // An entry starts where the one before it ends, because extended headers may precede its
+        // own.
         let start = end;
         let end_of_data = entry.raw_file_position().saturating_add(entry.size());
         end = end_of_data.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX);
@@ -220,7 +220,7 @@ fn find_samples(path: &Path, file: File, length: u64, samples: &mut Vec<(u64, u6
     Ok(())
 }
 
-/// Returns the sample in the part of a tar file that only has its entries.
+/// Returns the sample whose entries are in `bytes`, a part of a tar file.
 fn read_sample(bytes: &[u8]) -> Result<Sample, String> {
     let changed = "the file was changed since it was opened";
     let mut sample = Sample { key: String::new(), parts: BTreeMap::new() };

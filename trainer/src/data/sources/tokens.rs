@@ -1,4 +1,4 @@
-//! [`TokenFile`]: the tokens of a text, in a file.
+//! [`TokenFile`]: a file with the tokens of a text.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::data::sequence::Sequence;
 use crate::error::Result;
 use crate::io::files::{Links, in_file, open, read_at};
 
-/// The type of the tokens in a file, of little endian byte order.
+/// The type of the tokens in a file, in little-endian byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenType {
     U16,
@@ -45,12 +45,12 @@ impl TokenType {
     }
 }
 
-/// The tokens of a text in a file, which may be larger than memory: numpy's `.npy`, or tokens
-/// without a header, as in the `.bin` files of nanoGPT.
+/// A file with the tokens of a text, which may be larger than memory: a numpy `.npy` file, or
+/// tokens without a header, as in the `.bin` files of nanoGPT.
 ///
-/// Use this when a text was turned into tokens before, in one file. If a model must not attend from
-/// one document to another, keep documents as rows, and [pack](super::super::DataLoader::pack)
-/// them.
+/// Use this when a text has already been tokenized into one file. If the model must not attend from
+/// one document to another, keep each document as a row, and [pack](super::super::DataLoader::pack)
+/// the rows.
 ///
 /// ```
 /// use trainer::data::{Sequences, TokenFile};
@@ -69,9 +69,9 @@ impl TokenType {
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// A row is read from the file when it is needed, and the operating system keeps what is read often
-/// in memory. The file is not mapped into memory, where it would end the process if it is
-/// shortened; here, that is an error.
+/// A row is read from the file when it is needed, and the operating system caches what is read
+/// often. The file is not mapped into memory: shortening a mapped file can kill the process, but
+/// here it causes an error.
 #[derive(Clone, Debug)]
 pub struct TokenFile(Arc<Tokens>);
 
@@ -86,8 +86,8 @@ struct Tokens {
 }
 
 impl TokenFile {
-    /// Opens a `.npy` file, an array with one dimension of 16- or 32-bit unsigned or 32- or 64-bit
-    /// signed integers.
+    /// Opens a `.npy` file with a one-dimensional array of integers: 16- or 32-bit unsigned, or 32-
+    /// or 64-bit signed.
     ///
     /// # Errors
     ///
@@ -95,8 +95,8 @@ impl TokenFile {
     ///
     /// - cannot be read;
     /// - is not a `.npy` file;
-    /// - is shorter than its header says;
-    /// - has an array of another kind.
+    /// - is shorter or longer than its header says;
+    /// - has an array of a different type or shape.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let (file, length) = open(path, Links::Follow)?;
@@ -113,21 +113,23 @@ impl TokenFile {
         Self::new(path, file, header.kind, header.start, header.count)
     }
 
-    /// Opens a file of 16-bit unsigned integers without a header, in little endian byte order, as
+    /// Opens a file of 16-bit unsigned integers without a header, in little-endian byte order, like
     /// nanoGPT's `train.bin`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, or has an odd number of bytes.
+    /// Returns an error if the file cannot be read, is a `.npy` file, or has an odd number of
+    /// bytes.
     pub fn u16(path: impl AsRef<Path>) -> Result<Self> {
         Self::without_header(path.as_ref(), TokenType::U16)
     }
 
-    /// Opens a file of 32-bit unsigned integers without a header, in little endian byte order.
+    /// Opens a file of 32-bit unsigned integers without a header, in little-endian byte order.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, or its number of bytes is not a multiple of 4.
+    /// Returns an error if the file cannot be read, is a `.npy` file, or has a number of bytes that
+    /// is not a multiple of 4.
     pub fn u32(path: impl AsRef<Path>) -> Result<Self> {
         Self::without_header(path.as_ref(), TokenType::U32)
     }
@@ -168,11 +170,12 @@ impl TokenFile {
         self.0.count == 0
     }
 
-    /// Returns all tokens in rows of `length`, one after the other: row i has the tokens from i ·
-    /// `length` on, and the target of each token is the next one, also of the last in a row. The
-    /// tokens at the end that are not enough for a row are left out.
+    /// Returns all tokens in consecutive rows of `length` tokens: row i starts at token i ·
+    /// `length`. The target of each token is the next token in the file, even at the end of a row.
+    /// Tokens at the end of the file that do not fill a row are left out.
     ///
-    /// Use this when each token should be used once in an epoch: to validate, or shuffled to train.
+    /// Use this when each token should be used once per epoch: for validation, or, shuffled, for
+    /// training.
     ///
     /// # Panics
     ///
@@ -185,10 +188,10 @@ impl TokenFile {
         TokenRows { tokens: Arc::clone(&self.0), length, rows, is_random: false }
     }
 
-    /// Returns epochs of `rows` rows of `length` tokens, each from a random position on. The target
-    /// of each token is the next one, also of the last in a row.
+    /// Returns `rows` rows of `length` tokens per epoch, each starting at a random position. The
+    /// target of each token is the next token in the file, even at the end of a row.
     ///
-    /// Use this when you train on random parts of the text, and choose how many of them are an
+    /// Use this when you train on random parts of the text, and choose the number of rows per
     /// epoch.
     ///
     /// # Panics
@@ -235,7 +238,7 @@ impl Dataset for TokenRows {
     fn row(&self, index: usize, rng: &mut RowRng) -> Result<Sequence> {
         self.check()?;
         let Tokens { path, file, kind, start, count } = &*self.tokens;
-        // One token more than the row has is read, the target of the last.
+        // Reads one token more than the row has: the target of its last token.
         let first = if self.is_random { rng.gen_range(0..count - self.length) } else { index * self.length };
         let mut bytes = vec![0; (self.length + 1) * kind.bytes()];
         read_at(path, file, start + (first * kind.bytes()) as u64, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! Texts of users in the formats of the description: each is one line, and shows as it was written.
+//! Escapes user text for the description's formats: each text is one line and shows as written.
 
 use crate::io::terminal::one_line;
 
@@ -33,8 +33,8 @@ pub(super) fn markdown(text: &str) -> String {
     cell
 }
 
-/// Returns the text as a part of a quoted label of a Mermaid diagram, which is HTML with entities
-/// of its own.
+/// Returns the text as a part of a quoted label of a Mermaid diagram. Such a label is HTML with
+/// Mermaid's own entities.
 pub(super) fn mermaid(text: &str) -> String {
     let mut label = String::new();
     for letter in one_line(text).chars() {
@@ -43,7 +43,7 @@ pub(super) fn mermaid(text: &str) -> String {
             '<' => label.push_str("#lt;"),
             '>' => label.push_str("#gt;"),
             '"' => label.push_str("#quot;"),
-            // The number of the character.
+            // Mermaid's entity for a character is its number.
             '#' | '%' | '`' | '\\' => label.push_str(&format!("#{};", u32::from(letter))),
             _ => label.push(letter),
         }

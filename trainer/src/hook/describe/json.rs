@@ -18,11 +18,11 @@ impl HookTable {
     ///     documentation; `phases`: the phases that reach it
     ///   - `hooks`: its hooks in dispatch order, each with `hook` (its path), `stage` (null if it
     ///     is in none), `ord`, `sets` and `constraints` (as written), `tied` (whether only the
-    ///     order of registration orders it and a neighbor), `phases`, `every` (`{ "n", "unit" }` or
-    ///     null), `when` (a path or null), `of` (the patterns of its modules, as written),
-    ///     `main_only`, `observes`, `writes`, `trial` (null if the hook does not say it), `crate`
-    ///     (null for a closure), `version`, `file`, `line`, `about`, `seen` (what a full tape has
-    ///     seen it change; null without a tape)
+    ///     order of registration decides between it and a neighbor), `phases`, `every`
+    ///     (`{ "n", "unit" }` or null), `when` (a path or null), `of` (the patterns of its modules,
+    ///     as written), `main_only`, `observes`, `writes`, `trial` (null if the hook does not
+    ///     specify it), `crate` (null for a closure), `version`, `file`, `line`, `about`, `seen`
+    ///     (what a full tape has seen it change; null without a tape)
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
     #[must_use]

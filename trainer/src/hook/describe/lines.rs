@@ -1,4 +1,4 @@
-//! The lines of a moment in a terminal: hooks under short names, and folded built-in hooks.
+//! Terminal output: the lines of one moment, with short hook names and folded built-in hooks.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::io::terminal::one_line;
 use crate::moments::tree::moments;
 use crate::phase::Phase;
 
-/// The mark of a hook that is ordered only by when it was added.
+/// The mark of a hook whose position depends only on when it was added.
 pub(super) const TIE: char = '=';
 
-/// The greatest width of a name with the labels of several values: `MetricHook(accuracy, f1)`.
+/// The maximum width of a name with the labels of several values: `MetricHook(accuracy, f1)`.
 const MAX_LABELS: usize = 48;
 
 /// A line of a moment.
@@ -23,11 +23,11 @@ pub(super) enum Line {
     Folded(Vec<Folded>),
 }
 
-/// Built-in hooks of a type.
+/// Built-in hooks of one type.
 pub(super) struct Folded {
-    /// Their names: `MetricHook(accuracy, f1)`.
+    /// The type's name with the labels of its values: `MetricHook(accuracy, f1)`.
     pub(super) long: String,
-    /// Their name where there is little room: `MetricHook ×2`.
+    /// The name for narrow lines: `MetricHook ×2`.
     pub(super) short: String,
     pub(super) count: usize,
 }
@@ -41,7 +41,7 @@ impl Line {
     }
 }
 
-/// A hook, or several values of a type with the same hook.
+/// A hook, or the same hook of several values of a type.
 pub(super) struct HookLine {
     pub(super) access: &'static str,
     pub(super) name: String,
@@ -57,7 +57,7 @@ impl HookLine {
     fn of(rows: &[HookRow], is_alone: bool, names: &Names, full: bool) -> Self {
         let row = &rows[0];
         let source = row.source();
-        // The documentation of a closure does not say more than that it is one.
+        // A closure has no documentation beyond the fact that it is a closure.
         let docs = if row.krate.is_empty() { "" } else { row.docs };
         let mut when: Vec<String> = vec![row.phases.iter().copied().map(letter).collect()];
         when.extend(row.every.map(|(n, unit)| format!("every {n} {}", unit.name())));
@@ -80,13 +80,13 @@ impl HookLine {
         }
     }
 
-    /// Returns the width of its name and of when it runs.
+    /// Returns the width of the hook's name plus the text about when it runs.
     pub(super) fn width(&self) -> usize {
         self.name.width() + 2 + self.when.width()
     }
 }
 
-/// Replaces links of Markdown by their texts.
+/// Replaces Markdown links with their texts.
 fn without_links(docs: &str) -> String {
     let mut text = String::new();
     let mut rest = docs;
@@ -114,7 +114,7 @@ fn without_links(docs: &str) -> String {
     text + rest
 }
 
-/// Formats what orders a hook among the others of its moment, if anything does.
+/// Formats what determines the position of a hook among the others of its moment, if anything does.
 fn order(row: &HookRow) -> Option<String> {
     let position = match (row.stage, row.ord) {
         (None, 0) => None,
@@ -149,8 +149,8 @@ pub(super) fn lines(rows: &[HookRow], names: &Names, full: bool) -> Vec<Line> {
     lines
 }
 
-/// The common properties of consecutive hooks that are shown as one: of built-in hooks, the type
-/// and what they may do; of the program's hooks, all but the value.
+/// Returns the properties that consecutive hooks must share to be shown as one: for built-in hooks,
+/// the type and what they may do; for the program's hooks, everything but the value.
 fn kind(row: &HookRow) -> (bool, bool, &str, String) {
     let (path, _) = split(row);
     let details = if row.is_built_in() {
@@ -161,7 +161,7 @@ fn kind(row: &HookRow) -> (bool, bool, &str, String) {
     (row.is_built_in(), row.observes, if row.is_built_in() { type_of(path) } else { path }, details)
 }
 
-/// Folds built-in hooks of a type.
+/// Folds built-in hooks of one type.
 fn built_in(rows: &[HookRow]) -> Folded {
     let name = type_of(split(&rows[0]).0);
     let access = if rows[0].observes { "" } else { "&mut " };
@@ -171,8 +171,8 @@ fn built_in(rows: &[HookRow]) -> Folded {
     Folded { long, short, count }
 }
 
-/// Adds the labels of the values to the name of their type, `MetricHook(accuracy, f1)`, or their
-/// number, `MetricHook ×20`, if this is too long or they have none.
+/// Adds the labels of the values to the name of their type, as in `MetricHook(accuracy, f1)`. If
+/// that is too long or a value has no label, adds the number of values instead: `MetricHook ×20`.
 fn joined(name: &str, rows: &[HookRow]) -> String {
     if let [row] = rows {
         return format!("{name}{}", split(row).1);
@@ -199,7 +199,7 @@ fn split(row: &HookRow) -> (&str, &str) {
     row.hook.split_at(end.unwrap_or(row.hook.len()))
 }
 
-/// Returns the name of the type in the path of a built-in hook.
+/// Returns the name of the type in a built-in hook's path.
 fn type_of(path: &str) -> &str {
     path.split("::").find(|name| is_type(name)).unwrap_or(path)
 }
@@ -208,7 +208,7 @@ fn is_type(name: &str) -> bool {
     name.starts_with(char::is_uppercase)
 }
 
-/// Short names of hooks and moments, which are used where they are unique.
+/// The short names of hooks and moments, which are used where they are unique.
 pub(super) struct Names {
     /// The paths that have this short name; more than one if it is not unique.
     hooks: HashMap<String, Vec<String>>,
@@ -232,7 +232,7 @@ impl Names {
         Names { hooks, moments: names }
     }
 
-    /// Returns the name of a hook of the program, without the label of its value.
+    /// Returns the name of one of the program's hooks, without the label of its value.
     fn hook(&self, row: &HookRow) -> String {
         let short = shortened(row);
         match self.hooks.get(&short) {
@@ -241,7 +241,7 @@ impl Names {
         }
     }
 
-    /// Returns the name of a moment.
+    /// Returns the name of a moment, shortened if that is unique.
     pub(super) fn moment(&self, path: &str) -> String {
         let short = last(path);
         if self.moments.get(short) == Some(&1) { short.to_owned() } else { path.to_owned() }
@@ -252,7 +252,7 @@ fn last(path: &str) -> &str {
     path.rsplit("::").next().unwrap_or(path)
 }
 
-/// The greatest width of a path that is not shortened.
+/// The maximum width of a path that is not shortened.
 const MAX_PATH: usize = 32;
 
 /// Shortens the path of a hook: `GradientMonitor` in a binary, and `my_crate::…::clip` in a library

@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 use super::{Contributor, HookTable, escape};
 
 const COLUMNS: [&str; 7] = ["Lifecycle Point", "Hook", "Cx", "Order", "Phases", "Source", "About"];
-/// One more column, if there is a tape.
+/// The additional column if there is a tape.
 const SEEN: &str = "Changed";
 
 impl fmt::Display for HookTable {
@@ -37,7 +37,7 @@ impl fmt::Display for HookTable {
             }
         }
         if has_seen {
-            // After `Cx`, which says what a hook may change.
+            // After the column `Cx`, which says what a hook may change.
             lines.iter_mut().zip(changed).for_each(|(line, changed)| line.insert(3, changed));
         }
         for cell in lines.iter_mut().flatten() {

@@ -28,19 +28,19 @@ type SeenByHook = BTreeMap<usize, Vec<&'static str>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HookRow {
-    /// The point that it runs at, or the operation that it runs around: `after_step`,
+    /// The point at which it runs, or the operation around which it runs: `after_step`,
     /// `my_crate::at::after_round`.
     pub moment: String,
     /// Whether it runs around an operation.
     pub around: bool,
-    /// The path of the function or type, with the method if that is not named after the point, with
-    /// the [label](crate::checkpoint::State::label) of its value, as in `MetricHook(accuracy)`, and
-    /// with ` #2` if it belongs to the second value of its type and label.
+    /// The path of the function or type. It includes the method, if that is not named after the
+    /// point, the [label](crate::checkpoint::State::label) of the value, as in
+    /// `MetricHook(accuracy)`, and ` #2` for the second value with the same type and label.
     pub hook: String,
     /// The name of its [stage](crate::stages), if it is in one.
     pub stage: Option<&'static str>,
-    /// The value of `ord`: of the hooks in its stage, or of those without one, hooks with a lower
-    /// value run first at a point, and further outside around an operation.
+    /// The value of `ord`. Among the hooks of a stage, or among those without one, a hook with a
+    /// lower value runs earlier at a point, and further outside around an operation.
     pub ord: i32,
     /// Its other [sets](crate::HookSet), as written: `my_crate::Clipping`.
     pub sets: Vec<&'static str>,
@@ -56,12 +56,12 @@ pub struct HookRow {
     pub of: Vec<String>,
     /// Whether it runs in the process of rank 0 only.
     pub main_only: bool,
-    /// Whether it only [observes](crate::Cx#observers) the run: it takes `&Cx`, or is around an
-    /// operation and has the key [`observes`](crate::language::observes).
+    /// Whether it only [observes](crate::Cx#observers) the run: it takes `&Cx`, or it runs around
+    /// an operation and has the key [`observes`](crate::language::observes).
     pub observes: bool,
     /// Whether it [writes](crate::language::writes) something that outlives the process.
     pub writes: bool,
-    /// Whether it runs in the [trials](crate::language::trial) of finders, if it says so.
+    /// Whether it runs in the [trials](crate::language::trial) of finders; `None` if unspecified.
     pub trial: Option<bool>,
     /// The crate that defines it; empty for a closure.
     pub krate: &'static str,
@@ -69,22 +69,22 @@ pub struct HookRow {
     pub version: Option<&'static str>,
     /// The path of the file, as given to rustc.
     pub file: &'static str,
-    /// The line of its name in `file`, or of the call of `.on(…)` for a closure.
+    /// The line of its name in `file`; for a closure, the line of the `.on(…)` call.
     pub line: u32,
     /// The first sentence of the hook's doc comment.
     pub docs: &'static str,
-    /// Whether a neighbor has the same `ord`, and no constraint orders the two, so that their order
-    /// depends on when they were added, or on their names.
+    /// Whether a neighbor has the same stage and `ord`, and no constraint orders the two. Their
+    /// order then depends on when they were added, or on their names.
     pub tied: bool,
-    /// Whether it is defined in a binary, and not in a library that others can link.
+    /// Whether it is defined in a binary rather than in a library, which others can link.
     pub(crate) in_binary: bool,
-    /// The kinds of values that it changed while a full [tape](crate::guide::tape) recorded it, as
-    /// in `["gradients", "its state"]`; `None` if no call of it was recorded.
+    /// The kinds of values that it changed while a full [tape](crate::guide::tape) recorded it,
+    /// such as `["gradients", "its state"]`; `None` if no call of it was recorded.
     pub seen: Option<Vec<&'static str>>,
 }
 
 impl HookRow {
-    /// Returns whether it is a hook of this crate.
+    /// Returns whether this crate defines the hook.
     fn is_built_in(&self) -> bool {
         self.krate == env!("CARGO_CRATE_NAME") && !self.in_binary
     }
@@ -110,14 +110,14 @@ impl HookRow {
         when
     }
 
-    /// Formats the hook's order with sets and constraints: `10`, `10 =` if it is tied, or
+    /// Formats the hook's order with its sets and constraints: `10`, `10 =` if it is tied, or
     /// `10, after = my_crate::Clip`.
     fn order(&self) -> String {
         self.position() + &self.relations()
     }
 
-    /// Formats the hook's position: `10`, `Loggers` for one in a stage, `Loggers -1` if it also has
-    /// an `ord`, each with ` =` if it is tied.
+    /// Formats the hook's position: `10`, `Loggers` in a stage, or `Loggers -1` in a stage with an
+    /// `ord`. If the hook is tied, ` =` follows.
     fn position(&self) -> String {
         let position = match (self.stage, self.ord) {
             (None, ord) => ord.to_string(),
@@ -140,7 +140,7 @@ impl HookRow {
         format!("{around}{} {}{}", self.position(), self.hook, self.relations())
     }
 
-    /// Formats what the hook may do: `&` if it only observes, as in the type of its context.
+    /// Formats the hook's access to the run: `&` if it only observes, otherwise `&mut`.
     pub(crate) fn access(&self) -> &'static str {
         if self.observes { "&" } else { "&mut" }
     }
@@ -160,17 +160,17 @@ impl HookRow {
     }
 }
 
-/// The hooks of a trainer and when they run.
+/// The hooks of a trainer, and when each runs.
 ///
-/// [`print`](HookTable::print) shows it to a person at a terminal, in the form of
+/// [`print`](HookTable::print) shows the table in a terminal, in the form of
 /// [`terminal`](HookTable::terminal). `Display` writes a Markdown table; other formats are
 /// [`tree`](HookTable::tree), [`json`](HookTable::json) and [`mermaid`](HookTable::mermaid).
 ///
 /// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
 /// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`;
-/// all others run on every rank. After a run with a full [tape](crate::guide::tape), the column
-/// `Changed` has what each hook was seen to change. In the process of another rank, these are not
-/// in the table, and the last line has their number.
+/// all others run on every rank. On ranks other than 0, the table omits the hooks marked `rank 0`,
+/// and its last line has their number. After a run with a full [tape](crate::guide::tape), the
+/// column `Changed` lists what each hook was seen to change.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -189,9 +189,9 @@ impl HookRow {
 #[derive(Clone, Debug)]
 pub struct HookTable {
     nodes: Vec<Node>,
-    /// The rank of the process that it describes.
+    /// The rank of the process that the table describes.
     rank: u32,
-    /// The number of hooks that run on rank 0 only, if this is another rank.
+    /// The number of hooks omitted because they run on rank 0 only; 0 on rank 0.
     left_out: usize,
     /// The paths of the functions and types with a hook in this trainer.
     paths: BTreeSet<String>,
@@ -213,7 +213,7 @@ impl Eq for HookTable {}
 struct Node {
     info: &'static MomentInfo,
     rows: Vec<HookRow>,
-    /// Whether this repeats, with `again`, a moment whose hooks are listed where it is declared.
+    /// Whether this node repeats, with `again`, a moment whose hooks are listed at its declaration.
     again: bool,
     /// The children of an operation, including the points before and after it.
     inside: Vec<Node>,
@@ -252,7 +252,7 @@ impl Node {
     }
 }
 
-/// One version of a crate that defines hooks; the name is empty for closures.
+/// One version of a crate that defines hooks. The name is empty for closures.
 struct Contributor<'a> {
     krate: &'a str,
     version: Option<&'a str>,
@@ -260,10 +260,9 @@ struct Contributor<'a> {
 }
 
 impl HookTable {
-    /// Returns the paths of the types with hooks that are linked into the program, but of which
-    /// this trainer has no value: those that were never added with
-    /// [`.hook(…)`](crate::TrainerBuilder::hook), are excluded, or belong to another task. The
-    /// hooks of this crate are left out.
+    /// Returns the paths of the hook types that are linked into the program but have no value in
+    /// this trainer: types that were never added with [`.hook(…)`](crate::TrainerBuilder::hook),
+    /// are excluded, or belong to a different task. The hook types of this crate are left out.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -297,13 +296,13 @@ impl HookTable {
         }
     }
 
-    /// Returns every point and operation once, where it is declared, in the order of the lifecycle.
+    /// Returns every point and operation once, at its declaration, in the order of the lifecycle.
     fn moments(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().flat_map(Node::flat).filter(|node| !node.again)
     }
 
     /// Returns every hook at every point and around every operation, in the order of the lifecycle,
-    /// then of dispatch.
+    /// and in dispatch order at each of them.
     pub fn rows(&self) -> impl Iterator<Item = &HookRow> {
         self.moments().flat_map(|node| &node.rows)
     }
@@ -334,7 +333,7 @@ impl HookTable {
     }
 }
 
-/// Shortens a file's path so that it is the same on every machine: an absolute path, as rustc
+/// Shortens a file's path so that it is the same on every machine. An absolute path, which rustc
 /// receives for a dependency, becomes relative to the parent of the package's folder.
 fn short(file: &'static str) -> &'static str {
     let package = ["/src/", "/tests/", "/examples/", "/benches/"].iter().find_map(|part| file.rfind(part));
@@ -344,8 +343,8 @@ fn short(file: &'static str) -> &'static str {
     }
 }
 
-/// Returns a suffix for each hook of a moment: the number of its value, as ` #2`, if several values
-/// of its type have the hook, otherwise an empty string.
+/// Returns a suffix for each hook of a moment. If several values of its type have the hook, this is
+/// the number of its value, as in ` #2`; otherwise it is empty.
 fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     let keys = hooks.iter().map(|(hook, _)| {
         let origin = &hook.definition.origin;
@@ -372,7 +371,8 @@ fn are_tied(one: &HookDef, other: &HookDef) -> bool {
         && !other.constraints.iter().any(|constraint| one.is_target_of(constraint))
 }
 
-/// Adds the version to the names of hooks from several versions of a crate: `my_crate@1.2.0::clip`.
+/// Adds the version to hook names if several versions of a crate have hooks:
+/// `my_crate@1.2.0::clip`.
 fn name_versions(nodes: &mut [Node]) {
     fn rows_of(node: &mut Node) -> Vec<&mut HookRow> {
         let Node { rows, inside, .. } = node;

@@ -9,7 +9,7 @@ use super::markdown::padded;
 /// The width of the column with `&` or `&mut`.
 const ACCESS: usize = 5;
 
-/// The kind of a text, which decides its color.
+/// The kind of a text, which determines its style.
 #[derive(Clone, Copy)]
 pub(super) enum Part {
     /// The name of an operation that contains others.
@@ -22,14 +22,14 @@ pub(super) enum Part {
     Hook,
 }
 
-/// The text of a terminal.
+/// Text for a terminal, built line by line.
 pub(super) struct Page {
     pub(super) text: String,
     columns: usize,
     colors: bool,
-    /// The column of the hooks.
+    /// The column at which the hooks begin.
     left: usize,
-    /// The column of the sentences, if they are beside the hooks.
+    /// The column at which the sentences begin, if they are beside the hooks.
     beside: Option<usize>,
 }
 
@@ -38,9 +38,9 @@ impl Page {
         Page { text: String::new(), columns, colors, left: 0, beside: None }
     }
 
-    /// Sets the columns: hooks begin at `left`, and their sentences are beside them if that leaves
-    /// `min_sentence` columns. A hook that needs more than a third of a line has its sentence
-    /// below.
+    /// Sets the columns. Hooks begin at `left`. Their sentences are beside them if that leaves
+    /// `min_sentence` columns, except for a hook that takes up more than a third of a line: its
+    /// sentence is below it.
     pub(super) fn lay_out(&mut self, left: usize, hooks: impl Iterator<Item = usize>, min_sentence: usize) {
         let widest = hooks.filter(|width| *width <= self.columns / 3).max();
         let beside = widest.map(|widest| left + ACCESS + widest + 2);
@@ -48,7 +48,7 @@ impl Page {
         self.beside = beside.filter(|beside| beside + min_sentence <= self.columns);
     }
 
-    /// Adds a line with texts of these kinds.
+    /// Adds a line that consists of these texts, each in the style of its kind.
     fn line(&mut self, parts: &[(Part, &str)]) {
         let length =
             parts.iter().rposition(|(_, text)| !text.trim_end().is_empty()).map_or(0, |last| last + 1);
@@ -66,12 +66,12 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Adds a text over the whole width; an empty line if it is empty.
+    /// Adds a text over the full width, or an empty line if the text is empty.
     pub(super) fn paragraph(&mut self, text: &str) {
         wrap(text, self.columns).iter().for_each(|line| self.line(&[(Part::Faint, line)]));
     }
 
-    /// Adds the name of a moment, and beside it the lines of its hooks.
+    /// Adds the name of a moment, and the lines of its hooks beside it.
     pub(super) fn group(&mut self, label: &str, part: Part, lines: &[Line]) {
         let is_beside = label.width() + 2 <= self.left && !lines.is_empty();
         if !is_beside {
@@ -165,8 +165,8 @@ fn cut(text: &str, columns: usize) -> String {
     short + "…"
 }
 
-/// Divides a text into lines between its words. A word that is longer than a line is divided, too:
-/// a path at its separators.
+/// Splits a text into lines between its words. A word that is longer than a line is also split; a
+/// path is split at its separators.
 fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -193,7 +193,7 @@ fn wrap(text: &str, columns: usize) -> Vec<String> {
     lines
 }
 
-/// Divides an indented text into lines with the same indentation.
+/// Splits an indented text into lines with the same indentation.
 fn wrap_indented(text: &str, columns: usize) -> Vec<String> {
     let words = text.trim_start();
     let indent = &text[..(text.len() - words.len()).min(columns / 2)];

@@ -11,17 +11,17 @@ use crate::io::terminal::{COLUMNS, of_stdout, print_line};
 use crate::moment::MomentKind;
 use crate::phase::Phase;
 
-/// The least number of columns that lines are made for.
+/// The minimum number of columns that lines are formatted for.
 const MIN_COLUMNS: usize = 40;
 
-/// The least number of columns for the sentences beside the hooks. If there are fewer, they are
-/// below the hooks.
+/// The minimum number of columns for sentences beside the hooks. If there are fewer, the sentences
+/// are below the hooks.
 const MIN_SENTENCE: usize = 40;
 
 impl HookTable {
-    /// Prints the table on standard output, followed by an empty line. If standard output is a
-    /// terminal, the table has the form of [`terminal`](HookTable::terminal), its width and its
-    /// colors; if it is a file or a pipe, it is in Markdown.
+    /// Prints the table to standard output, followed by an empty line. On a terminal, it has the
+    /// form of [`terminal`](HookTable::terminal), with the terminal's width and colors; in a file
+    /// or a pipe, it is in Markdown.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -37,21 +37,21 @@ impl HookTable {
         print_line(text);
     }
 
-    /// Returns the table for a terminal with this number of columns, at least 40: the tree of
+    /// Returns the table for a terminal with this number of columns, at least 40. It is the tree of
     /// operations in the order of a run, with the points and operations that have hooks, and their
-    /// hooks in the order of dispatch.
+    /// hooks in dispatch order.
     ///
-    /// A hook of the program has a line with its name and when it runs, and the first sentence of
-    /// its documentation, or its source location if it has none. The built-in hooks between two of
-    /// them are one line, unless [`full`](HookTable::full) expands them.
+    /// Each of the program's hooks has a line with its name, when it runs, and the first sentence
+    /// of its documentation, or its source location if it has no documentation. Consecutive
+    /// built-in hooks share one line, unless [`full`](HookTable::full) expands them.
     #[must_use]
     pub fn terminal(&self, columns: usize) -> String {
         self.styled(columns, false)
     }
 
-    /// Expands the built-in hooks in a terminal: each has a line with its path, when it runs and
-    /// its source location, and the first sentence of its documentation. The other formats always
-    /// contain this.
+    /// Expands the built-in hooks in a terminal. Each has a line with its path, when it runs, its
+    /// source location, and the first sentence of its documentation. The other formats always list
+    /// each built-in hook.
     #[must_use]
     pub fn full(mut self) -> Self {
         self.full = true;
@@ -59,7 +59,7 @@ impl HookTable {
     }
 
     /// Returns the form of [`terminal`](HookTable::terminal) for standard output, with 80 columns
-    /// if that is not a terminal.
+    /// if standard output is not a terminal.
     pub(super) fn for_stdout(&self) -> String {
         of_stdout()
             .map_or_else(|| self.terminal(COLUMNS), |terminal| self.styled(terminal.columns, terminal.colors))
@@ -100,7 +100,7 @@ impl HookTable {
     }
 }
 
-/// Explains the abbreviations that occur.
+/// Explains the abbreviations that occur in the table.
 fn legend(groups: &[(Group, Vec<Line>)], hooks: &[&HookLine]) -> String {
     let any_row = |is: fn(&HookRow) -> bool| groups.iter().any(|(group, _)| group.rows.iter().any(is));
     let mut parts = Vec::new();
@@ -127,7 +127,7 @@ fn legend(groups: &[(Group, Vec<Line>)], hooks: &[&HookLine]) -> String {
     parts.join(" · ")
 }
 
-/// Returns the letter of a phase: E is for test, since T is for train.
+/// Returns the letter of a phase. `test` is E, because T is `train`.
 pub(super) fn letter(phase: Phase) -> char {
     match phase {
         Phase::Train => 'T',
@@ -143,7 +143,7 @@ struct Group<'a> {
     /// Its name, indented.
     label: String,
     rows: &'a [HookRow],
-    /// Whether it repeats an operation whose hooks are listed where it is declared.
+    /// Whether it repeats an operation whose hooks are listed at its declaration.
     is_again: bool,
 }
 
@@ -174,7 +174,7 @@ fn collect<'a>(
         groups.push(Group { label: "  ".repeat(depth) + name, rows, is_again });
     };
     if !node.is_operation() {
-        // A point that repeats, such as `after_record`, is listed where it is declared.
+        // A point that repeats, such as `after_record`, is listed at its declaration.
         if !node.again {
             add(depth, &name, &node.rows, false);
         }
@@ -183,7 +183,7 @@ fn collect<'a>(
     if node.again {
         return add(depth, &format!("{name} …"), &[], true);
     }
-    // An operation whose hooks all have its own name has no heading.
+    // An operation without children other than the points before and after it has no heading.
     let is_own = |node: &Node| matches!(node.info.kind, MomentKind::Before | MomentKind::After);
     let contains = |node: &Node| is_used(node) && !is_own(node) && (node.is_operation() || !node.again);
     let has_heading = node.inside.iter().any(contains);

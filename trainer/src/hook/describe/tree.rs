@@ -17,7 +17,7 @@ impl HookTable {
     #[must_use]
     pub fn tree(&self) -> String {
         let mut lines = Vec::new();
-        // `setup` is the root, if it is in the table, as in the documentation of the lifecycle.
+        // If `setup` is in the table, it is the root, as in the documentation of the lifecycle.
         let (first, rest) = self.nodes.split_at(self.nodes.len().min(1));
         let roots: Vec<_> = match first {
             [setup] if setup.info.name == at::setup::INFO.name => vec![Branch::of(setup, rest)],

@@ -17,13 +17,13 @@ use crate::modules::{Patterns, all_names};
 use crate::prelude::*;
 use crate::{AddVariables, NewVariables, Vars};
 
-/// Trains low-rank adapters in place of a model's own weights (Hu et al., *LoRA: Low-Rank
-/// Adaptation of Large Language Models*, 2022), without a change of the model: to the output of
-/// each of these modules, it adds `alpha / rank · B A dropout(x)`, where `x` is the module's input.
-/// `A` has the shape `[rank, in]`, and `B`, which is zero at first, `[out, rank]`.
+/// Trains low-rank adapters instead of a model's own weights (Hu et al., *LoRA: Low-Rank Adaptation
+/// of Large Language Models*, 2022), without changing the model: to the output of each selected
+/// module, it adds `alpha / rank · B A dropout(x)`, where `x` is the module's input. `A` has the
+/// shape `[rank, in]`. `B`, which is initially zero, has the shape `[out, rank]`.
 ///
 /// Use this when the gradients and the optimizer state of all parameters do not fit into memory, or
-/// when each of several tasks should have a small file of its own.
+/// when each of several tasks should have its own small file.
 ///
 /// ```
 /// use trainer::hooks::Lora;
@@ -50,23 +50,23 @@ use crate::{AddVariables, NewVariables, Vars};
 /// ```
 ///
 /// When the trainer is built, the hook adds the parameters `<module>.lora_A.weight` and
-/// `<module>.lora_B.weight` to the model, in a group of their own, and freezes the parameters that
-/// the model already has, except those that are [trainable](Lora::trainable). Frozen parameters get
-/// no gradient, and the optimizer has no state for them. Load pretrained weights as without the
+/// `<module>.lora_B.weight` to the model, in their own group, and freezes the model's existing
+/// parameters, except those that are [trainable](Lora::trainable). Frozen parameters get no
+/// gradient, and the optimizer has no state for them. Pretrained weights are loaded as without the
 /// hook: [`load_weights`](Trainer::load_weights) accepts a file without adapters. Checkpoints
 /// contain the whole model, and [`save_weights`](Trainer::save_weights) writes all of it;
-/// [`save_peft`](Lora::save_peft) writes the adapters alone, for this crate and for Python's
-/// `peft`, and [`save_merged`](Lora::save_merged) a model without adapters.
+/// [`save_peft`](Lora::save_peft) writes only the adapters, for this crate and for Python's `peft`,
+/// and [`save_merged`](Lora::save_merged) writes a model without adapters.
 ///
-/// The modules are linear: each has a [name](crate::modules), which is also the path of its
+/// The modules must be linear: each has a [name](crate::modules), which is also the path of its
 /// variables, a weight `[out, in]`, or `[in, out]` if it is [transposed](Lora::transposed), an
 /// input `[…, in]` and an output `[…, out]`. The adapters have the dtype of the weight, or `f32` if
-/// that is bf16 or fp16. With several processes, all of them train the adapters of rank 0.
+/// that is bf16 or fp16. With several processes, all ranks begin with the adapters of rank 0.
 ///
-/// `build` returns an error if a pattern matches no linear module, if a module or a weight that a
-/// pattern matches is not one, if a module has adapters already, as with two `Lora` for it, or if
-/// the rank is larger than `in` or `out`. A module that a pattern matches and that turns out not to
-/// be linear when it is called ends the run with an error.
+/// `build` returns an error if a pattern matches no linear module, if it matches a module that is
+/// not linear or the weight of an unnamed module, if a module already has the adapters of another
+/// `Lora`, or if the rank is larger than `in` or `out`. If a matched module turns out not to be
+/// linear only when it is called, the run ends with an error.
 #[doc(alias("peft", "LoraConfig", "adapter"))]
 #[derive(Debug)]
 pub struct Lora {
@@ -119,7 +119,7 @@ impl Lora {
         }
     }
 
-    /// Sets the scale of the adapters, above 0: their product is multiplied by `alpha / rank`.
+    /// Sets `alpha`, above 0, in the factor `alpha / rank` by which the adapters are multiplied.
     /// Defaults to the rank.
     #[doc(alias = "lora_alpha")]
     #[must_use]
@@ -137,9 +137,9 @@ impl Lora {
         self
     }
 
-    /// Whether to multiply by `alpha / √rank` instead, so that a higher rank does not learn more
-    /// slowly (Kalajdzievski, *A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA*,
-    /// 2023). Defaults to `false`.
+    /// Whether to multiply the adapters by `alpha / √rank` instead of `alpha / rank`, so that a
+    /// higher rank does not learn more slowly (Kalajdzievski, *A Rank Stabilization Scaling Factor
+    /// for Fine-Tuning with LoRA*, 2023). Defaults to `false`.
     #[doc(alias = "use_rslora")]
     #[must_use]
     pub fn rs_lora(mut self, rs_lora: bool) -> Self {
@@ -147,8 +147,8 @@ impl Lora {
         self
     }
 
-    /// Declares that the weights of these modules are `[in, out]`, as in the `Conv1D` layers of
-    /// GPT-2. Defaults to none.
+    /// Declares that the weights of these modules have the shape `[in, out]`, as in the `Conv1D`
+    /// layers of GPT-2. Defaults to none.
     #[doc(alias = "fan_in_fan_out")]
     #[must_use]
     pub fn transposed(mut self, modules: impl Into<Patterns>) -> Self {
@@ -165,7 +165,7 @@ impl Lora {
         self
     }
 
-    /// The factor of the adapters: `alpha / rank`, or `alpha / √rank` with
+    /// The factor by which the adapters are multiplied: `alpha / rank`, or `alpha / √rank` with
     /// [`rs_lora`](Lora::rs_lora).
     #[must_use]
     pub fn scale(&self) -> f64 {
@@ -183,8 +183,8 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// Returns an error if these are not the variables of a trainer with this hook, or if libtorch
-    /// fails.
+    /// Returns an error if `vars` are not the variables of the trainer with this hook, or if
+    /// libtorch fails.
     #[doc(alias = "merge_and_unload")]
     pub fn merge(&self, vars: &Vars) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
@@ -197,18 +197,18 @@ impl Lora {
         Ok(())
     }
 
-    /// Atomically writes the variables as a `safetensors` file, with the adapters added to the
-    /// weights of their modules and without the adapters themselves: the weights of a model that
-    /// has no `Lora`. The variables do not change.
+    /// Atomically writes the weights of an equivalent model without `Lora` as a `safetensors` file:
+    /// the adapters are added to the weights of their modules, but are not written themselves. The
+    /// variables do not change.
     ///
     /// # Errors
     ///
     /// Returns an error if
     ///
-    /// - these are not the variables of a trainer with this hook;
-    /// - they have adapters of another `Lora` that are not [merged](Lora::merge);
+    /// - `vars` are not the variables of the trainer with this hook;
+    /// - `vars` contain adapters of another `Lora` that are not [merged](Lora::merge);
     /// - `path` exists but is not a `safetensors` file;
-    /// - it cannot be written.
+    /// - `path` cannot be written.
     pub fn save_merged(&self, vars: &Vars, path: impl AsRef<Path>) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         let own: BTreeMap<String, &Adapter> =
@@ -240,7 +240,7 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// Returns an error if they are not among these variables.
+    /// Returns an error if the adapters are not among these variables.
     fn of(&self, vars: &Vars) -> Result<impl Iterator<Item = (&String, &Adapter)>> {
         let is_own = |name: String, tensor: &Tensor| {
             vars.get(&name).is_ok_and(|own| std::ptr::eq(own.data_ptr(), tensor.data_ptr()))
@@ -264,11 +264,12 @@ impl Lora {
         Ok(exact(weight)?.f_add(&update)?.f_to_kind(weight.kind())?)
     }
 
-    /// Returns the modules to adapt, each with its weight, and adds what is wrong to `mistakes`.
+    /// Returns the modules to adapt, each with its weight, and adds a description of each mistake
+    /// to `mistakes`.
     fn targets(&self, vars: &Vars, mistakes: &mut Vec<String>) -> Vec<(String, Tensor)> {
         let names = all_names();
         let named: BTreeSet<&str> = names.iter().map(|name| &**name).collect();
-        // What matches no module at all is reported as for any hook with `of`.
+        // A pattern that matches no module at all is reported as for any hook with `of`.
         let known: Vec<_> =
             self.modules.iter().filter(|pattern| named.iter().any(|name| pattern.matches(name))).collect();
         let mut targets = Vec::new();
@@ -338,10 +339,11 @@ impl Lora {
         }
     }
 
-    /// Returns the initial values of the adapter of a module with `inputs` and `outputs`: `A` is
-    /// uniform between `±1 / √inputs`, which is PyTorch's `kaiming_uniform_` with `a = √5`.
+    /// Returns the initial values of a module's adapter. `A` is uniformly distributed between
+    /// `-1 / √inputs` and `1 / √inputs`, as in PyTorch's `kaiming_uniform_` with `a = √5`. `B` is
+    /// zero.
     fn initial(&self, module: &str, seed: u64, [inputs, outputs]: [i64; 2]) -> [Tensor; 2] {
-        // The values depend on the name, and not on which other modules have adapters.
+        // The values depend on the seed and the name, but not on which other modules have adapters.
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_le_bytes()).update(module.as_bytes());
         let mut random = ChaCha8Rng::from_seed(*hasher.finalize().as_bytes());
@@ -394,7 +396,8 @@ impl AddVariables for Lora {
         if let Some(pretrained) = &self.pretrained {
             pretrained.load_others(model)?;
         }
-        // If the model has adapters, their hook has frozen the others, except those that it trains.
+        // If the model already has adapters, their hook has frozen the other parameters, except
+        // those that it trains.
         if vars.iter().all(|var| adapted(&var.name).is_none()) {
             for var in parameters() {
                 let _ = var.tensor.f_set_requires_grad(false)?;
@@ -418,7 +421,7 @@ impl AddVariables for Lora {
 
 #[hook(in = stages::Freezing, settings, variables, trial)]
 impl Lora {
-    /// Adds the output of the adapter to that of its module.
+    /// Adds the output of the adapter to the output of its module.
     #[hook(of = self.modules)]
     fn after_module(&mut self, cx: &mut Cx<AfterModule>) -> Result<()> {
         let Some(Adapter { a, b, .. }) = self.adapters.get(cx.module()) else {

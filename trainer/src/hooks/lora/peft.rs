@@ -1,4 +1,5 @@
-//! Adapters in the files of Python's `peft`: `adapter_model.safetensors` and `adapter_config.json`.
+//! Adapters in the file formats of Python's `peft`: `adapter_model.safetensors` and
+//! `adapter_config.json`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -46,7 +47,7 @@ struct Config {
     others: BTreeMap<String, Value>,
 }
 
-/// The fields for variants of LoRA that this crate does not have, which must be absent, `false`,
+/// The fields for variants of LoRA that this crate does not support. They must be absent, `false`,
 /// `null` or empty.
 const VARIANTS: [&str; 10] = [
     "use_dora",
@@ -62,7 +63,7 @@ const VARIANTS: [&str; 10] = [
 ];
 
 impl Config {
-    /// Returns an error if the adapters compute something else than those of [`Lora`].
+    /// Returns an error if the adapters use a feature that [`Lora`] does not support.
     fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::msg(format!("{what}, which `Lora` does not support")));
         if self.peft_type != "LORA" {
@@ -87,11 +88,11 @@ impl Config {
     }
 }
 
-/// The adapters of a folder that `peft` or [`Lora::save_peft`] wrote.
+/// The adapters in a folder written by `peft` or [`Lora::save_peft`].
 pub(super) struct Pretrained {
-    /// The folder, for messages.
+    /// The folder, for error messages.
     folder: String,
-    /// Whether the weight of a module is `[in, out]`, if it is square.
+    /// Whether square weights are `[in, out]`; their shapes do not show it.
     is_transposed: bool,
     adapters: BTreeMap<String, [Tensor; 2]>,
     /// The variables that do not belong to adapters, such as those of a new head.
@@ -105,14 +106,15 @@ impl fmt::Debug for Pretrained {
 }
 
 impl Pretrained {
-    /// Returns whether the weight of a module, of this shape, is `[in, out]`.
+    /// Returns whether a module's weight, which has this shape, is `[in, out]`.
     pub(super) fn is_transposed(&self, module: &str, [first, second]: [i64; 2]) -> Result<bool> {
         let [a, b] = self.pair(module)?;
         let (inputs, outputs) = (a.size()[1], b.size()[0]);
         Ok(if first == second { self.is_transposed } else { [inputs, outputs] == [first, second] })
     }
 
-    /// Returns the adapter of a module with `inputs` and `outputs`.
+    /// Returns a module's adapter. Returns an error if its shapes do not match `rank`, `inputs` and
+    /// `outputs`.
     pub(super) fn adapter(
         &self,
         module: &str,
@@ -147,20 +149,20 @@ impl Pretrained {
 }
 
 impl Lora {
-    /// Reads the adapters of a folder that Python's `peft` or [`save_peft`](Lora::save_peft) wrote,
-    /// with their settings: the hook then continues to train them, or uses them in `predict`.
-    /// `prefix` is the path of the model within the one that `peft` wraps, such as `"transformer"`,
-    /// or empty if both have the same names.
+    /// Reads adapters and their settings from a folder written by Python's `peft` or
+    /// [`save_peft`](Lora::save_peft). The hook then continues to train them, or uses them in
+    /// `predict`. `prefix` is the path of this model within the model that `peft` wraps, such as
+    /// `"transformer"`, or empty if both models use the same names.
     ///
-    /// The parameters of `modules_to_save` are [trainable](Lora::trainable), and have the values of
-    /// the folder, also once [`load_weights`](Trainer::load_weights) has read those of the
-    /// pretrained model. Whether a weight is [transposed](Lora::transposed) follows from the
-    /// shapes.
+    /// The parameters of `modules_to_save` are [trainable](Lora::trainable). They have the values
+    /// in the folder, and keep them when [`load_weights`](Trainer::load_weights) reads the
+    /// pretrained model. Whether a weight is [transposed](Lora::transposed) follows from the shapes
+    /// or, if it is square, from `fan_in_fan_out`.
     ///
     /// # Errors
     ///
-    /// Returns an error if a file cannot be read, or if the adapters are of another kind or variant
-    /// than those that this hook computes, such as DoRA.
+    /// Returns an error if a file cannot be read, or if the adapters are of a kind or variant that
+    /// this hook does not support, such as DoRA.
     #[doc(alias("PeftModel", "from_pretrained"))]
     pub fn from_peft(folder: impl AsRef<Path>, prefix: &str) -> Result<Self> {
         let folder = folder.as_ref();
@@ -184,10 +186,10 @@ impl Lora {
         Ok(lora)
     }
 
-    /// Writes the adapters and the [trainable](Lora::trainable) parameters into a folder, as
-    /// Python's `peft` does: `adapter_model.safetensors` and `adapter_config.json`. `prefix` is as
-    /// for [`from_peft`](Lora::from_peft). Files of these names are replaced if they have these
-    /// formats.
+    /// Writes the adapters and the [trainable](Lora::trainable) parameters into a folder, in the
+    /// format of Python's `peft`: `adapter_model.safetensors` and `adapter_config.json`. `prefix`
+    /// has the same meaning as in [`from_peft`](Lora::from_peft). Existing files with these names
+    /// are replaced if they have the same formats.
     ///
     /// ```no_run
     /// # use trainer::hooks::Lora;
@@ -199,7 +201,7 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// Returns an error if these are not the variables of a trainer with this hook, or if a file
+    /// Returns an error if `vars` are not the variables of the trainer with this hook, or if a file
     /// cannot be written.
     #[doc(alias = "save_pretrained")]
     pub fn save_peft(&self, vars: &Vars, folder: impl AsRef<Path>, prefix: &str) -> Result<()> {
@@ -248,7 +250,7 @@ impl Lora {
     }
 }
 
-/// Returns an error unless the file is the `adapter_config.json` of some adapter.
+/// Returns an error unless the file is an adapter configuration.
 fn check_config(path: &Path) -> Result<()> {
     let is_one =
         serde_json::from_str::<Value>(&read_text(path)?).is_ok_and(|json| json.get("peft_type").is_some());
@@ -260,7 +262,7 @@ fn dotted(prefix: &str) -> String {
 }
 
 impl Pretrained {
-    /// Sorts the tensors of a file.
+    /// Splits the tensors of a file into adapters and other variables.
     fn of(saved: BTreeMap<String, Tensor>, folder: &Path, prefix: &str, config: &Config) -> Result<Self> {
         let start = format!("{PREFIX}{}", dotted(prefix));
         let mut halves: BTreeMap<String, [Option<Tensor>; 2]> = BTreeMap::new();

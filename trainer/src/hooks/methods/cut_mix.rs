@@ -13,12 +13,12 @@ use crate::prelude::*;
 /// not images, use [`MixUp`](super::MixUp).
 ///
 /// The rectangle is the same for all images of a batch. Its center is uniformly distributed, and
-/// its sides are those of the image times `√(1 - λ)`, where `λ` is drawn from a Beta distribution
-/// with both parameters `alpha`. The rectangle is clipped to the image, and `λ` in the targets is
-/// the fraction of the image that it leaves unchanged.
+/// its sides are those of the image times `√(1 - λ)`, where `λ` is drawn from the Beta distribution
+/// `Beta(alpha, alpha)`. The rectangle is clipped to the image, and `λ` in the targets is the
+/// fraction of the image that it leaves unchanged.
 ///
-/// The inputs are images `[n, …, height, width]`. The requirements for targets and losses are those
-/// of [`MixUp`](super::MixUp).
+/// The inputs must be images `[n, …, height, width]`. Targets and losses must meet the same
+/// requirements as for [`MixUp`](super::MixUp).
 ///
 /// ```
 /// use trainer::hooks::CutMix;
@@ -32,8 +32,8 @@ pub struct CutMix {
 }
 
 impl CutMix {
-    /// Draws `λ` from a Beta distribution with both parameters `alpha`, above 0. With 1 it is
-    /// uniformly distributed.
+    /// Draws `λ` from the Beta distribution `Beta(alpha, alpha)`, where `alpha` must be above 0. If
+    /// `alpha` is 1, `λ` is uniformly distributed.
     #[must_use]
     pub fn new(alpha: f64) -> Self {
         CutMix { alpha, samples: Samples::default() }

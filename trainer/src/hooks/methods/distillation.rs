@@ -8,13 +8,14 @@ use crate::libtorch::bytes;
 use crate::modules::{self, Outputs, Patterns};
 use crate::prelude::*;
 
-/// Trains the model to predict what a trained one, the teacher, predicts (Hinton et al.,
-/// *Distilling the Knowledge in a Neural Network*, 2015): the loss is `(1 - w) · loss + w · T² ·
-/// KL`, where `loss` is that of the task, and `KL` is the mean of the Kullback-Leibler divergence
-/// of `softmax(student / T)` from `softmax(teacher / T)`. Both are logits of shape `[…, classes]`;
-/// the mean is over all positions, or over those of a [mask](Distillation::mask).
+/// Trains the model to match the predictions of a trained model, the teacher (Hinton et al.,
+/// *Distilling the Knowledge in a Neural Network*, 2015). The loss is
+/// `(1 - w) · loss + w · T² · KL`, where `loss` is the loss of the task, and `KL` is the mean
+/// Kullback-Leibler divergence of `softmax(student / T)` from `softmax(teacher / T)`. `student` and
+/// `teacher` are logits of shape `[…, classes]`. The mean is over all positions, or over those that
+/// a [mask](Distillation::mask) selects.
 ///
-/// Use this when a trained model, usually a larger one, solves the task already.
+/// Use this when a trained model, usually a larger one, already solves the task.
 ///
 /// ```
 /// use trainer::hooks::Distillation;
@@ -40,14 +41,14 @@ use crate::prelude::*;
 /// ```
 ///
 /// With [`hint`](Distillation::hint), modules of the model are also trained to match the outputs of
-/// the teacher's modules. The logged `loss` is the whole loss, and `distillation_loss` what is
-/// added to that of the task: `w · T² · KL` and the hints. In evaluation, the loss is that of the
-/// task.
+/// the teacher's modules. The logged `loss` is the total loss, and `distillation_loss` is the part
+/// that this hook adds: `w · T² · KL` and the hints. In evaluation, the loss is only the loss of
+/// the task.
 ///
-/// The teacher gets the batches of the student, after [`transfer`](crate::Transfer), in evaluation
-/// mode and without gradients, and with [`Amp`](crate::hooks::Amp) in its precision. It must be on
-/// the device of the task. Checkpoints do not contain it: a resume, and the other ranks, compare a
-/// hash of its weights, as they are when the hook is created.
+/// The teacher receives the batches of the student after [`transfer`](crate::Transfer). It runs in
+/// evaluation mode, without gradients and, with [`Amp`](crate::hooks::Amp), in mixed precision. It
+/// must be on the task's device. Checkpoints do not contain the teacher: resumed runs and other
+/// ranks compare a hash of its weights, which is computed when the hook is created.
 #[doc(alias = "KnowledgeDistillation")]
 pub struct Distillation {
     teacher: Teach,
@@ -65,10 +66,10 @@ pub struct Distillation {
 
 /// Computes the teacher's logits.
 type Teach = Box<dyn FnMut(&Cx<Loss>) -> Result<Tensor> + Send>;
-/// Reads a tensor of the step.
+/// Returns a tensor from the prediction or the batch.
 type Get = Box<dyn Fn(&Cx<Loss>) -> Result<Tensor> + Send>;
 
-/// Two modules whose outputs are to be equal.
+/// Two modules whose outputs should match.
 #[derive(Debug)]
 struct Hint {
     student: String,
@@ -85,8 +86,8 @@ impl Distillation {
     }
 
     /// Distills the logits that a function computes from a batch of type `B`, the task's batch
-    /// type. The store has the variables that it uses. It must compute as in evaluation, with
-    /// `net.forward_t(inputs, false)` for example.
+    /// type. `vars` contains the variables that the function uses. The function must compute as in
+    /// evaluation, for example with `net.forward_t(inputs, false)`.
     #[must_use]
     pub fn from_fn<B: 'static>(
         vars: nn::VarStore,
@@ -94,7 +95,7 @@ impl Distillation {
     ) -> Self {
         let (device, hash) = (vars.device(), hash(&vars));
         Distillation::with(device, hash, move |cx| {
-            let _vars = &vars; // lives as long as the function
+            let _vars = &vars; // keeps the variables alive as long as the function
             teacher(cx.batch::<B>()?)
         })
     }
@@ -133,25 +134,27 @@ impl Distillation {
     }
 
     /// Sets how to find the student's logits in a prediction of type `P`, the task's prediction
-    /// type. Defaults to the prediction, if that is a tensor.
+    /// type. Defaults to the prediction itself, if it is a tensor.
     #[must_use]
     pub fn logits<P: 'static>(mut self, find: impl Fn(&P) -> &Tensor + Send + 'static) -> Self {
         self.logits = Box::new(move |cx| Ok(find(cx.pred::<P>()?).shallow_clone()));
         self
     }
 
-    /// Limits the mean to the positions where the mask of a batch of type `B` is not 0, such as
-    /// those that are not padding. The mask has the shape of the logits without the classes. Use it
-    /// if the loss of the task is a mean over these positions.
+    /// Limits the mean to the positions where a mask is not 0, such as those that are not padding.
+    /// `find` returns the mask for a batch of type `B`, the task's batch type. The mask has the
+    /// shape of the logits without the last dimension. Use it if the loss of the task is a mean
+    /// over the same positions.
     #[must_use]
     pub fn mask<B: 'static>(mut self, find: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
         self.mask = Some(Box::new(move |cx| Ok(find(cx.batch::<B>()?))));
         self
     }
 
-    /// Adds the mean squared difference between the output of a module and that of one of the
-    /// teacher's, times `weight`, which must be above 0 (after Romero et al., *FitNets: Hints for
-    /// Thin Deep Nets*, 2015). Both have [names](crate::modules), and outputs of the same shape.
+    /// Adds to the loss the mean squared difference between the output of the module `student` and
+    /// the output of the teacher's module `teacher`, times `weight`, which must be above 0 (based
+    /// on Romero et al., *FitNets: Hints for Thin Deep Nets*, 2015). Both modules must have
+    /// [names](crate::modules), and outputs of the same shape.
     #[must_use]
     pub fn hint(mut self, student: impl Into<String>, teacher: impl Into<String>, weight: f64) -> Self {
         self.hints.push(Hint { student: student.into(), teacher: teacher.into(), weight });
@@ -198,7 +201,8 @@ impl Distillation {
             }
             Some(mask) => {
                 let kept = mask.f_ne(0.0)?;
-                // Not a product, because a position that is left out may have an infinite value.
+                // Not a product with the mask, because a masked position may have an infinite
+                // value.
                 let sum = each.f_where_self(&kept, &each.f_zeros_like()?)?.f_sum(kind)?;
                 sum.f_div(&kept.f_sum(kind)?.f_clamp_min(1.0)?)?
             }
@@ -206,7 +210,8 @@ impl Distillation {
         Ok(mean.f_mul_scalar(self.temperature * self.temperature)?)
     }
 
-    /// Returns the weighted differences between the outputs of modules.
+    /// Returns the sum of the weighted differences between the outputs of modules; `None` without
+    /// hints.
     fn hints(&self, teacher: &Outputs) -> Result<Option<Tensor>> {
         let mut total: Option<Tensor> = None;
         for Hint { student: own, teacher: its, weight } in &self.hints {
@@ -293,7 +298,7 @@ impl Distillation {
         done
     }
 
-    /// Adds the loss of the distillation to that of the task.
+    /// Adds the distillation loss to the loss of the task.
     fn loss(&mut self, cx: &mut Cx<Loss>, next: Next<Loss>) -> Result<Done> {
         let done = next.run(cx)?;
         let Some(loss) = cx.computed_loss() else { return Ok(done) };

@@ -26,13 +26,13 @@ pub struct GradientNoise {
 }
 
 impl GradientNoise {
-    /// Adds noise with the variance `eta`, at least 0, at the first step.
+    /// Adds noise whose variance at the first step is `eta`, at least 0.
     #[must_use]
     pub fn new(eta: f64) -> Self {
         GradientNoise { eta, gamma: 0.55 }
     }
 
-    /// Sets the exponent of the decay of the variance, at least 0. Defaults to 0.55.
+    /// Sets the exponent with which the variance decays, at least 0. Defaults to 0.55.
     #[must_use]
     pub fn gamma(mut self, gamma: f64) -> Self {
         self.gamma = gamma;

@@ -9,8 +9,8 @@ use crate::prelude::*;
 /// for Computer Vision*, 2016): `(1 - ε) y + ε / classes`, where `y` is 1 for the true class and 0
 /// for the others.
 ///
-/// Use this when a classifier becomes too confident, which
-/// [`CalibrationError`](crate::metrics::CalibrationError) shows.
+/// Use this when a classifier becomes overconfident, as measured by
+/// [`CalibrationError`](crate::metrics::CalibrationError).
 ///
 /// The targets become probabilities `[n, classes]`, which the loss must accept, as for
 /// [`MixUp`](super::MixUp); the two can be combined. Validation targets are not smoothed.

@@ -9,8 +9,8 @@ use crate::prelude::*;
 /// weights move toward the optimizer's weights, `slow + alpha * (weight - slow)`, and then replace
 /// them.
 ///
-/// Use this when training itself should continue from averaged weights. To evaluate averages and
-/// leave training as it is, use [`Ema`](crate::hooks::Ema).
+/// Use this when training itself should continue from averaged weights. To evaluate averaged
+/// weights without affecting training, use [`Ema`](crate::hooks::Ema).
 ///
 /// The slow weights start as a copy of the weights at the beginning of each fit, and are part of
 /// checkpoints. Between two updates, validation uses the optimizer's weights.
@@ -87,8 +87,8 @@ impl Lookahead {
     }
 }
 
-/// Saves the slow weights, and the optimizer steps at their last update. The settings come from the
-/// program.
+/// Saves the slow weights, and the number of optimizer steps at their last update. The settings
+/// come from the program.
 #[diagnostic::do_not_recommend]
 impl State for Lookahead {
     fn save(&self) -> Result<Saved> {

@@ -7,15 +7,15 @@ use crate::prelude::*;
 
 /// Mixes each sample of a training batch with another one (Zhang et al., *mixup: Beyond Empirical
 /// Risk Minimization*, 2018): `λ x + (1 - λ) x'` with the targets `λ y + (1 - λ) y'`, where `λ` is
-/// drawn from a Beta distribution with both parameters `alpha`, once per batch.
+/// drawn from the Beta distribution `Beta(alpha, alpha)`, once per batch.
 ///
 /// Use this when a model fits the training data but not the validation data, and its inputs can be
-/// averaged. If every part of an image should stay natural, use [`CutMix`](super::CutMix).
+/// averaged. To combine images without blending them, use [`CutMix`](super::CutMix).
 ///
-/// Batches are `(inputs, targets)` as for [`Supervised`]; for other types, set
+/// Batches are `(inputs, targets)`, as for [`Supervised`]; for other batch types, set
 /// [`samples`](MixUp::samples). The targets become probabilities `[n, classes]`, so the loss must
-/// accept these in training and class indices in validation, as libtorch's `cross_entropy_loss`
-/// does:
+/// accept probabilities in training and class indices in validation, as libtorch's
+/// `cross_entropy_loss` does:
 ///
 /// ```
 /// use trainer::hooks::MixUp;
@@ -44,8 +44,8 @@ pub struct MixUp {
 }
 
 impl MixUp {
-    /// Mixes with weights from a Beta distribution with both parameters `alpha`, above 0: the
-    /// smaller `alpha` is, the closer the weights are to 0 or 1.
+    /// Draws `λ` from the Beta distribution `Beta(alpha, alpha)`, where `alpha` must be above 0.
+    /// The smaller `alpha` is, the closer `λ` tends to be to 0 or 1.
     #[must_use]
     pub fn new(alpha: f64) -> Self {
         MixUp { alpha, samples: Samples::default() }

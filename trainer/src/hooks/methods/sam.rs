@@ -4,19 +4,19 @@ use super::super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
-/// Takes each optimizer step with the gradients at the nearby weights where the loss is largest, to
-/// a first approximation (Foret et al., *Sharpness-Aware Minimization for Efficiently Improving
+/// Takes each optimizer step with the gradients at the nearby weights where, to first order, the
+/// loss is largest (Foret et al., *Sharpness-Aware Minimization for Efficiently Improving
 /// Generalization*, 2021): at `w + rho * g / ‖g‖`, where `g` is the gradient at `w`. Each step runs
 /// the forward and backward pass twice.
 ///
-/// Use this when a model fits the training data but not the validation data, and a step may take
+/// Use this when a model fits the training data but not the validation data, and steps may take
 /// twice as long.
 ///
 /// The logged loss is the loss at `w`. The second forward pass draws new dropout masks, and batch
-/// norm updates its running statistics in both. With [`Amp`](crate::hooks::Amp), both passes use
-/// mixed precision. Clipping and [`NanGuard`](crate::hooks::NanGuard)'s check of the gradients
-/// apply to the gradients of the second pass. Without gradients, for example because a hook dropped
-/// them at `before_opt_step`, there is no second pass.
+/// norm updates its running statistics in both passes. With [`Amp`](crate::hooks::Amp), both passes
+/// use mixed precision. Clipping and [`NanGuard`](crate::hooks::NanGuard)'s check of the gradients
+/// apply to the gradients of the second pass. If there are no gradients, for example because a hook
+/// dropped them at `before_opt_step`, there is no second pass.
 ///
 /// SAM needs the gradients of a single batch and a single loss: accumulation, several optimizers,
 /// several processes, and a [`train_step`](Task::train_step) with several losses are errors.
@@ -55,7 +55,7 @@ impl Sam {
         self
     }
 
-    /// Moves the weights to the nearby point with the largest loss, to a first approximation.
+    /// Moves the weights to the nearby point where, to first order, the loss is largest.
     fn perturb(&self, cx: &mut Cx<OptStep>) -> Result<Perturbed> {
         let _no_grad = tch::no_grad_guard();
         let vars = cx.vars();
@@ -77,7 +77,7 @@ impl Sam {
     }
 }
 
-/// The original values of perturbed weights, each with the weight. Dropping this restores the
+/// Pairs of an original value and the weight that was perturbed. Dropping this restores the
 /// weights, even after a panic.
 struct Perturbed(Vec<(Tensor, Tensor)>);
 

@@ -16,7 +16,7 @@ macro_rules! samples_settings {
         }
 
         /// Sets how to find the inputs and the targets in a batch of type `B`, the task's batch
-        /// type. Defaults to the two tensors of `(inputs, targets)`.
+        /// type. Defaults to the two tensors of a batch `(inputs, targets)`.
         #[must_use]
         pub fn samples<B: 'static>(
             mut self,
@@ -79,8 +79,9 @@ impl Samples {
     }
 
     /// Returns the inputs and the targets, after converting class indices to probabilities. Returns
-    /// an error if their numbers differ, if the batch has another type, if class indices are out of
-    /// range or not one-dimensional, or if the number of classes is needed but not set.
+    /// an error if the numbers of inputs and targets differ, if the batch is not of the expected
+    /// type, if class indices are out of range or not one-dimensional, or if the number of classes
+    /// is needed but not set.
     pub(super) fn find<'a>(&self, cx: &'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> {
         let (inputs, targets) = (self.find)(cx)?;
         if targets.is_floating_point() {
@@ -114,7 +115,7 @@ impl Samples {
     }
 }
 
-/// Draws the weight of a mixture from a Beta distribution with both parameters `alpha`.
+/// Draws the weight of a mixture from the Beta distribution `Beta(alpha, alpha)`.
 pub(super) fn beta(alpha: f64) -> Result<f64> {
     Ok(Tensor::from_slice(&[alpha as f32, alpha as f32])
         .f_internal_sample_dirichlet()?

@@ -5,17 +5,17 @@ use crate::cuda::{self, CudaMemory};
 use crate::hooks::stages;
 use crate::prelude::*;
 
-/// Logs the memory of the task's CUDA device that libtorch's allocator manages, in MiB:
-/// `train/cuda_memory/allocated`, which tensors occupy; `…/reserved`, which the allocator holds;
-/// and their peaks since the fit began, `…/peak_allocated` and `…/peak_reserved`.
+/// Logs the memory that libtorch's allocator manages on the task's CUDA device, in MiB:
+/// `train/cuda_memory/allocated`, the memory occupied by tensors; `…/reserved`, the memory held by
+/// the allocator; and their peaks since the fit began, `…/peak_allocated` and `…/peak_reserved`.
 ///
 /// Use this when a run needs too much GPU memory. For the memory of all processes on the GPU, use
 /// `GpuMonitor` (feature `nvml`).
 ///
-/// The values correspond to PyTorch's `torch.cuda.memory_allocated` and related functions; when a fit
-/// begins or resumes, the monitor calls [`reset_peaks`](crate::cuda::reset_peaks). Reading them does
-/// not wait for the device. A task on another device is an error when `fit` begins. The value of an
-/// epoch is the maximum.
+/// The values correspond to PyTorch's `torch.cuda.memory_allocated` and related functions; when a
+/// fit begins or resumes, the monitor calls [`reset_peaks`](crate::cuda::reset_peaks). Reading the
+/// values does not wait for the device. A task that is not on a CUDA device is an error when `fit`
+/// begins. The value of an epoch is the maximum.
 ///
 /// ```no_run
 /// use trainer::hooks::CudaMemoryMonitor;
@@ -74,7 +74,7 @@ impl CudaMemoryMonitor {
         self.begin(cx)
     }
 
-    /// Does what `before_fit` does, for a resumed fit.
+    /// Does the same as `before_fit` for a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.begin(cx)
     }

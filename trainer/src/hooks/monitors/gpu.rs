@@ -9,7 +9,8 @@ use crate::hooks::stages;
 use crate::libtorch::cuda;
 use crate::prelude::*;
 
-/// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including the load by other processes.
+/// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including the load from other
+/// processes.
 ///
 /// Use this when you want to know whether the GPU is busy. For the memory of tensors, use
 /// [`CudaMemoryMonitor`](super::super::CudaMemoryMonitor).
@@ -21,9 +22,9 @@ use crate::prelude::*;
 /// | `train/gpu/temperature` | °C | the temperature of the chip |
 /// | `train/gpu/power` | W | the power draw |
 ///
-/// A value that the GPU does not report is missing. The values are read from the driver (NVML),
+/// A value that the GPU does not report is omitted. The values are read from the driver (NVML),
 /// without waiting for the GPU. Without a driver, the fit fails when it starts. The value of an
-/// epoch is the mean over its recorded steps; for memory and temperature, the maximum. Nothing
+/// epoch is the mean over its recorded steps or, for memory and temperature, the maximum. Nothing
 /// is kept in checkpoints. Needs the cargo feature `nvml`.
 ///
 /// ```no_run
@@ -117,7 +118,7 @@ impl GpuMonitor {
         self.begin(cx.device())
     }
 
-    /// Opens the driver in a fit that is resumed.
+    /// Opens the driver for a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.begin(cx.device())
     }

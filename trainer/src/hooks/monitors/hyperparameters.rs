@@ -11,15 +11,15 @@ use crate::prelude::*;
 /// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
 /// step uses them: after [`LrSchedule`](super::super::LrSchedule) has set them.
 ///
-/// Use this when a schedule or a hook changes the learning rate, and you want to see it beside the
-/// loss.
+/// Use this when a schedule or a hook changes the learning rate, and you want to see it alongside
+/// the loss.
 ///
 /// The names are `train/hyperparameter/lr`, `…/weight_decay`, `…/beta1` and so on. With several
-/// parameter groups they contain the pattern of the group, or `default` for parameters that no
+/// parameter groups, they contain the pattern of the group, or `default` for parameters that no
 /// pattern matches: `train/hyperparameter/*.bias/lr`. A group of the `VarStore` other than 0 adds
-/// its number (`default#1`), and an optimizer of a part of the model its name:
-/// `train/hyperparameter/generator/lr`. Switches such as `frozen` are 0 or 1. The value of an epoch
-/// is the last one.
+/// its number (`default#1`), and the optimizer of a part of the model adds the name of the part:
+/// `train/hyperparameter/generator/lr`. Switches such as `frozen` are logged as 0 or 1. The value
+/// of an epoch is the last one.
 ///
 /// ```
 /// use trainer::hooks::{HyperparameterMonitor, LrSchedule};
@@ -94,7 +94,7 @@ impl HyperparameterMonitor {
     }
 }
 
-/// Returns the name of a parameter group, followed by a slash; empty for the only group.
+/// Returns the name of a parameter group, followed by a slash; empty if there is only one group.
 fn label(group: &ParamGroup, groups: usize) -> String {
     let pattern = group.pattern().unwrap_or("default");
     match group.group {

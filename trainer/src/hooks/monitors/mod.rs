@@ -27,7 +27,7 @@ use crate::prelude::*;
 /// Bytes in a MiB, the unit of memory in records.
 const MIB: f64 = 1_048_576.0;
 
-/// The steps in which a monitor logs: those with a record, or every `n`-th.
+/// The steps in which a monitor logs: those with a record, or every `n`-th step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Interval(Option<u64>);
 
@@ -52,7 +52,7 @@ impl Interval {
     }
 }
 
-/// Whether a metric is a monitor's value that is too detailed for a line of progress, such as
+/// Whether a metric is a monitor's value that is too detailed for a progress line, such as
 /// `train/grad_norm/fc1.weight`.
 pub(super) fn is_detail(name: &str) -> bool {
     const GROUPS: [&str; 11] = [

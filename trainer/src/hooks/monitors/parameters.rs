@@ -19,8 +19,8 @@ use crate::{Var, norms};
 /// | [`updates`](ParameterMonitor::updates) | `train/update_norm/<parameter>`, `train/update_norm`, `train/update_ratio/<parameter>`, `train/update_ratio` | `train/updates/<parameter>` |
 ///
 /// The ratio is the norm of the update divided by the norm of the weights before it; about 1e-3 is
-/// usual for a network that learns well. With an optimizer for each of several parts of the model,
-/// the norm over all parameters is logged for each part: `train/grad_norm/generator`.
+/// usual for a network that learns well. If several parts of the model have their own optimizers,
+/// the norm over all parameters is logged separately for each part: `train/grad_norm/generator`.
 ///
 /// ```
 /// use trainer::hooks::ParameterMonitor;
@@ -42,21 +42,23 @@ use crate::{Var, norms};
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// - **The gradients** are those of an optimizer step: after accumulation, unscaled by
-///   [`Amp`](crate::hooks::Amp), before clipping. A step that a hook such as
+/// - **The gradients** are those of an optimizer step: after accumulation and the unscaling by
+///   [`Amp`](crate::hooks::Amp), but before clipping. A step that a hook such as
 ///   [`NanGuard`](crate::hooks::NanGuard) skips is not observed.
-/// - **The weights** are those before the step. **The updates** are the changes by the step and by
-///   inner hooks; they are 0 if an inner hook skipped the step.
+/// - **The weights** are those before the step. **The updates** are the changes made by the step
+///   and by inner hooks; they are 0 if an inner hook skipped the step.
 /// - **A parameter without a gradient** has no values for gradients and updates: it is frozen, or
 ///   the loss does not depend on it. For a **sparse gradient**, only the stored values count.
-/// - **NaN and infinity** are logged as they are; histograms leave out such elements. The ratio of
+/// - **NaN and infinity** are logged as they are; histograms omit such elements. The ratio of
 ///   weights that are all zero is infinite, or NaN if the update is zero too.
 /// - **The value of an epoch** is the mean over its recorded steps. Histograms are logged only in
 ///   steps after which a record is due.
-/// - **The cost**: in a step that is not recorded, one comparison. In a recorded one, norms by
-///   libtorch's [foreach kernels](crate::norms), without waiting for a GPU; with `updates` a copy
-///   of the weights before the step and a difference after it, and memory for both.
-/// - **Resuming**: there is no state, and the values are those of an uninterrupted run.
+/// - **The cost** of a step that is not recorded is one comparison. In a recorded step, libtorch's
+///   [foreach kernels](crate::norms) compute the norms, without waiting for a GPU. With `updates`,
+///   the weights are copied before the step and subtracted after it, which needs memory for the
+///   copy and the difference.
+/// - **Resuming**: there is no state to save, and a resumed run logs the same values as an
+///   uninterrupted one.
 #[doc(alias = "track_grad_norm")]
 #[derive(Debug)]
 pub struct ParameterMonitor {
@@ -246,7 +248,7 @@ impl ParameterMonitor {
         self.check(cx)
     }
 
-    /// Logs the values of a step that is due.
+    /// Logs the values of a step if they are due.
     #[hook(observes)]
     fn observe(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if self.interval.is_due_before_step(cx)? { self.run_observed(cx, next) } else { next.run(cx) }

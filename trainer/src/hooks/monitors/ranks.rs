@@ -7,7 +7,7 @@ use crate::distributed::World;
 use crate::hooks::stages;
 use crate::prelude::*;
 
-/// Logs how the ranks differ in speed: the times of the slowest, the median and the fastest one.
+/// Logs how the ranks differ in speed: the times of the slowest, the median and the fastest rank.
 ///
 /// | name | unit | value |
 /// |---|---|---|
@@ -16,12 +16,13 @@ use crate::prelude::*;
 /// | `train/ranks/slowest/data` | s | the mean time that the rank waits for a batch of its loader |
 /// | `train/ranks/slowest/waiting` | s | the mean time in collectives, where it waits for other ranks |
 ///
-/// The same names exist with `median` and `fastest`. The slowest rank is the one with the largest sum
-/// of `compute` and `data`: all ranks take the same time for a whole step, because they wait for each
-/// other.
+/// The same names exist with `median` and `fastest` instead of `slowest`. The slowest rank is the
+/// one with the largest sum of `compute` and `data`; the time of a whole step is the same on all
+/// ranks, because they wait for each other.
 ///
-/// Use this when several processes are slower than they should be: one rank that is always the
-/// slowest has a slow host, GPU or disk; ranks that take turns have batches of different sizes.
+/// Use this when several processes are slower than they should be. If one rank is always the
+/// slowest, its host, GPU or disk is slow; if the slowest rank changes, the batches have different
+/// sizes.
 ///
 /// ```
 /// use trainer::hooks::RankMonitor;
@@ -32,10 +33,10 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// - Each value covers the batches since the previous one. The ranks exchange their times when a
-///   value is due, and nothing otherwise.
-/// - The gradients are averaged during the backward pass, which is therefore not part of `compute`,
-///   and the wait at its end is not part of `waiting`.
+/// - Each value covers the batches since the previous value. The ranks exchange their times only
+///   when a value is due.
+/// - The backward pass is not part of `compute`, because gradients are averaged during it. The wait
+///   for other ranks at its end is not part of `waiting`.
 /// - In one process, nothing is logged. Nothing is kept in checkpoints.
 #[derive(Debug, Default)]
 pub struct RankMonitor {
@@ -78,7 +79,7 @@ impl RankMonitor {
     }
 }
 
-/// The time since an instant that this rank has not spent in collectives.
+/// The time since an instant, without the time that this rank has spent in collectives.
 fn own_time((since, waited): (Instant, Duration), world: &World) -> Duration {
     since.elapsed().saturating_sub(world.waited().saturating_sub(waited))
 }
@@ -124,7 +125,7 @@ impl RankMonitor {
         if self.interval.is_due_after_step(self.steps, cx) {
             self.log(cx)?;
         }
-        // The loggers run before the next batch.
+        // If a record is due, the loggers run before the next batch, and this wait is not measured.
         let world = cx.world();
         self.idle_since = if cx.is_record_due() { None } else { Some((Instant::now(), world.waited())) };
         Ok(())
@@ -135,7 +136,7 @@ impl RankMonitor {
         self.idle_since = Some((Instant::now(), cx.world().waited()));
     }
 
-    /// Restarts timing the wait for data, so that it excludes the checkpoint.
+    /// Stops timing the wait for data, because it would include the checkpoint.
     fn after_save_checkpoint(&mut self, _: &Cx<AfterSaveCheckpoint>) {
         self.idle_since = None;
     }

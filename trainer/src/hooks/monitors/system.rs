@@ -20,7 +20,7 @@ use crate::prelude::*;
 /// | `train/system/process_cores` | – | the mean number of cores that the process kept busy since the last value |
 /// | `train/system/memory_used` | MiB | the memory in use on the machine |
 ///
-/// The value of an epoch is the maximum for memory, and for cores the mean over its recorded steps.
+/// The value of an epoch is the maximum for memory, and the mean over its recorded steps for cores.
 /// Reading the values takes about 50 µs; nothing is kept in checkpoints. Needs the cargo feature
 /// `system`.
 ///
@@ -81,8 +81,9 @@ impl SystemMonitor {
         self.read().map(drop)
     }
 
-    /// Returns the memory of the process and of the machine in bytes, and the mean number of cores
-    /// that the process kept busy since the last call; 0 in the first call of a fit.
+    /// Returns the memory in use by the process and on the machine, in bytes, and the mean number
+    /// of cores that the process kept busy since the last call, which is 0 in the first call of a
+    /// fit.
     fn read(&mut self) -> Result<(u64, u64, f64)> {
         let system = match &mut self.system {
             Some(system) => system,
@@ -115,7 +116,7 @@ impl SystemMonitor {
         self.begin()
     }
 
-    /// Reads the first values of a fit that is resumed.
+    /// Reads the first values of a resumed fit.
     fn after_load_checkpoint(&mut self, _: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.begin()
     }

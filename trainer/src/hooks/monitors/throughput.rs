@@ -7,7 +7,7 @@ use crate::hooks::pace::Pace;
 use crate::hooks::stages;
 use crate::prelude::*;
 
-/// Logs the speed of training, how long it waits for data, and the remaining time.
+/// Logs the training speed, the time spent waiting for data, and the remaining time.
 ///
 /// Use this when you want the speed in the records of every run. To find out where the time goes,
 /// use a [profile](crate::TrainerBuilder::profile).
@@ -40,17 +40,17 @@ use crate::prelude::*;
 ///
 /// - Each value covers the batches since the previous one. The value of an epoch covers all of its
 ///   recorded batches; for the remaining time, it is the last value.
-/// - The time of validation, checkpoints and loggers counts toward the remaining time only. The
-///   wait after a batch with a record is therefore left out: if every batch has a record,
+/// - Time spent on validation, checkpoints and loggers counts only toward the remaining time. The
+///   wait after a batch with a record is therefore not measured: if every batch has a record,
 ///   `data_wait` covers only the first wait of an epoch and those after a validation or checkpoint.
 /// - The remaining time is extrapolated to the [planned steps](Cx::planned_steps) from the mean
-///   pace of this fit, including its validations. It is missing if the number of planned steps is
+///   pace of this fit, including its validations. It is omitted if the number of planned steps is
 ///   not known.
 /// - On a GPU, `time/step` is the time until the work of a batch is queued. The monitor does not
 ///   synchronize with the device, so the throughput is exact only if something else does.
-/// - Each batch reads the clock up to three times, which takes less than 0.1 µs. Nothing is kept in
-///   checkpoints: after a resume, the first values cover only the batches since then, but are in
-///   the same records as in an uninterrupted run.
+/// - The clock is read up to three times per batch, which takes less than 0.1 µs. Nothing is kept
+///   in checkpoints: after a resume, the first values cover only the batches since the resume, but
+///   are in the same records as in an uninterrupted run.
 #[doc(alias("IterTimerHook", "samples_per_second"))]
 #[derive(Debug, Default)]
 pub struct ThroughputMonitor {
@@ -108,7 +108,7 @@ impl ThroughputMonitor {
         self.begin(cx)
     }
 
-    /// Starts the clocks of a fit that is resumed.
+    /// Starts the clocks of a resumed fit.
     fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
         self.begin(cx)
     }
@@ -141,7 +141,7 @@ impl ThroughputMonitor {
         if self.interval.is_due_after_step(self.steps, cx) {
             self.log(cx);
         }
-        // The loggers run before the next batch.
+        // If a record is due, the loggers run before the next batch, and this wait is not measured.
         self.idle_since = if cx.is_record_due() { None } else { Some(Instant::now()) };
     }
 

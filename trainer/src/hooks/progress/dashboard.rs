@@ -1,4 +1,4 @@
-//! [`Dashboard`]: the run in the whole terminal, in place of [`Progress`].
+//! [`Dashboard`]: a full-screen view of the run, in place of [`Progress`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,20 +19,19 @@ use crate::run::cancel::{received_signal, request_checkpoint};
 use crate::training::entry::phase_entry;
 use crate::training::live;
 
-/// How often the terminal is drawn.
+/// The time between two updates of the screen.
 const FRAME: Duration = Duration::from_millis(250);
-/// The number of lines that are printed again when the terminal is given back.
+/// The maximum number of lines that are printed when the terminal is restored.
 const MAX_LINES: usize = 1000;
 
-/// Shows the run in the whole terminal, in place of [`Progress`]: the curves of its metrics,
-/// progress and remaining time, the hooks with the time of each and what it logged last, warnings,
-/// memory, and the lines that are printed. The command `trainer watch` shows the same for a run
-/// folder.
+/// Shows the run in a full-screen view, in place of [`Progress`]: the curves of its metrics,
+/// progress and remaining time, the hooks with their times and last logged values, warnings,
+/// memory, and printed lines. The command `trainer watch` shows the same for a run folder.
 ///
-/// Use this when you watch the run in its own terminal. To watch it in another one, or only
-/// sometimes, use the command.
+/// Use this when you watch the run in its own terminal. To watch it from another terminal, or only
+/// occasionally, use the command.
 ///
-/// The key `?` shows the others: `q` closes the view, and the run continues with the bar of
+/// The key `?` lists the keys: `q` closes the view, and the run continues with the bar of
 /// [`Progress`]; `s` stops the run, and `c` requests a checkpoint, both after a confirmation;
 /// Ctrl-C cancels the run as it does without a dashboard.
 ///
@@ -41,8 +40,8 @@ const MAX_LINES: usize = 1000;
 /// - If standard error or standard input is not a terminal, as in a log file, in CI or in the
 ///   background, this hook does what [`Progress`] does.
 /// - Lines of [`print_line`](crate::print_line) and warnings are shown in the log, and printed when
-///   the terminal is given back: at the end of the entry point, after a panic, or when a signal
-///   cancels the run. A plain `println!` tears the view until Ctrl-L draws it again.
+///   the terminal is restored: at the end of the entry point, after a panic, or when a signal
+///   cancels the run. A plain `println!` corrupts the view until Ctrl-L redraws it.
 ///
 /// ```
 /// use trainer::hooks::{Dashboard, Progress};
@@ -57,7 +56,7 @@ pub struct Dashboard {
     shown: Option<Shown>,
 }
 
-/// A view that a thread shows.
+/// A view that is drawn by a thread.
 #[derive(Debug)]
 struct Shown {
     shared: Arc<Mutex<Shared>>,
@@ -70,14 +69,14 @@ struct Shown {
 #[derive(Debug)]
 struct Shared {
     state: State,
-    /// The lines to print when the terminal is given back.
+    /// The lines to print when the terminal is restored.
     lines: VecDeque<(Stream, String)>,
-    /// The number of lines before these.
+    /// The number of earlier lines that were dropped.
     dropped: u64,
     handles_signals: bool,
-    /// Whether lines are printed again.
+    /// Whether the terminal is restored, so that lines are printed directly.
     is_given_back: bool,
-    /// Whether the entry point ends, so that the view is closed.
+    /// Whether the entry point is ending, so that the view must close.
     ends: bool,
 }
 
@@ -92,13 +91,14 @@ impl Dashboard {
         Dashboard::default()
     }
 
-    /// Creates the hook with the settings of a [`Progress`], which are those of its lines.
+    /// Creates the hook with the settings of a [`Progress`], which apply to the lines that it
+    /// prints.
     #[must_use]
     pub fn with(progress: Progress) -> Self {
         Dashboard { progress, shown: None }
     }
 
-    /// Borrows the terminal, if there is one.
+    /// Opens the view, if there is a terminal.
     fn open<P>(&mut self, cx: &Cx<P>) {
         self.close();
         let screen = match check_screen(trainer_tui::Stream::Stderr) {
@@ -137,17 +137,17 @@ impl Dashboard {
         }
     }
 
-    /// Closes the view, and waits until the terminal is given back.
+    /// Closes the view, and waits until the terminal is restored.
     fn close(&mut self) {
         if let Some(Shown { shared, thread, .. }) = self.shown.take() {
             lock(&shared).ends = true;
-            // A panic of the thread has been reported, and the terminal was given back.
+            // If the thread panicked, the panic has been reported, and the terminal was restored.
             let _ = thread.join();
         }
         self.progress.is_hidden = false;
     }
 
-    /// Shows what the run is doing now, if that was not done a moment ago.
+    /// Updates the view if `is_due` is set, or if the last update is at least `FRAME` ago.
     fn update<P>(&mut self, cx: &Cx<P>, is_due: bool) {
         if self.shown.as_ref().is_some_and(|shown| shown.thread.is_finished()) {
             // The user has closed the view.
@@ -164,7 +164,7 @@ impl Dashboard {
 }
 
 impl Shared {
-    /// Shows a line, unless lines are printed again.
+    /// Shows a line and returns `true`, unless lines are printed directly.
     fn add_line(&mut self, stream: Stream, line: &str) -> bool {
         if self.is_given_back {
             return false;
@@ -181,7 +181,7 @@ impl Shared {
 
 /// Shows the view until the entry point ends, the user closes it, or a signal cancels the run.
 fn show(screen: Screen, shared: &Mutex<Shared>) {
-    /// Restores the terminal, even after a panic.
+    /// Restores the terminal when it is dropped, even after a panic.
     struct Showing<'a>(Option<Screen>, &'a Mutex<Shared>);
 
     impl Drop for Showing<'_> {
@@ -198,17 +198,19 @@ fn show(screen: Screen, shared: &Mutex<Shared>) {
     };
     drop(showing);
     if let Some(signal) = signal {
-        // With the terminal as it was: the signal may end the program at once.
+        // Raised only after the terminal is restored, because the signal may end the program at
+        // once.
         let _ = raise(signal);
     }
 }
 
-/// Draws the view and handles keys until it is closed. Returns the signal that Ctrl-C stands for.
+/// Draws the view and handles keys until it is closed. Returns the signal to raise if a key cancels
+/// or stops the run.
 fn react(screen: &mut Screen, shared: &Mutex<Shared>) -> Option<i32> {
     let theme = Theme::of_environment();
     let mut view = View::new(true);
-    // A signal closes the view: the run is about to end, and a second signal would leave the
-    // terminal as it is.
+    // A signal closes the view: the run is about to end, and a second signal would not restore the
+    // terminal.
     while !lock(shared).ends && received_signal().is_none() {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let drawn = screen.draw(|frame| draw(frame, &lock(shared).state, &view, theme, now));
@@ -255,7 +257,8 @@ fn requests(shared: &Shared) -> Requests {
     }
 }
 
-/// Prints the lines that were only shown, and lets later ones be printed, in this order.
+/// Prints the lines that were only shown in the view, and then lets later lines be printed
+/// directly.
 fn give_back(shared: &Mutex<Shared>) {
     loop {
         let lines = {
@@ -278,7 +281,7 @@ fn give_back(shared: &Mutex<Shared>) {
 
 #[hook(in = stages::Display, single)]
 impl Dashboard {
-    /// Borrows the terminal. Returns an error if the trainer also has a [`Progress`].
+    /// Opens the view. Returns an error if the trainer also has a [`Progress`].
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         if cx.hook::<Progress>().is_ok() {
             return Err(Error::msg(
@@ -349,8 +352,8 @@ impl Dashboard {
         self.progress.before_save_checkpoint(cx)
     }
 
-    /// Restores the metrics of the epochs before the checkpoint, and the curves from the file of a
-    /// logger.
+    /// Restores the metrics of the epochs before the checkpoint, and reads the curves from the file
+    /// of a logger.
     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         self.progress.after_load_checkpoint(cx)?;
         let (Some(Shown { shared, .. }), Some(folder)) = (&self.shown, cx.run_folder()) else {
@@ -363,7 +366,8 @@ impl Dashboard {
                 let last = cx.counters().optimizer_steps;
                 let mut shared = lock(shared);
                 for point in update.into_iter().flat_map(|update| update.points) {
-                    // Its logger may not have removed the rows since the checkpoint yet.
+                    // The logger may not yet have removed the rows that were written after the
+                    // checkpoint.
                     if point.optimizer_steps <= last {
                         shared.state.add(&point.name, point.span, point.optimizer_steps, point.value);
                     }

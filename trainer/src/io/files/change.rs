@@ -7,7 +7,8 @@ use std::path::{Component, Path, PathBuf};
 use super::{Links, folder_of, in_file, is_folder, metadata, open_with};
 use crate::error::Result;
 
-/// Makes an operation fail, in tests of what a kill or a full disk leaves.
+/// Permits every operation. In tests, `fault::permit` takes its place, and can make operations
+/// fail.
 #[cfg(not(test))]
 fn permit(_: &Path) -> io::Result<()> {
     Ok(())
@@ -28,12 +29,12 @@ impl Output {
         &self.path
     }
 
-    /// The open file, for reading it, and for its lock.
+    /// Returns the open file, for reading and locking it.
     pub(crate) fn file(&self) -> &File {
         &self.file
     }
 
-    /// The open file, for the output of another process.
+    /// Returns the open file, for example for the output of another process.
     pub(crate) fn into_file(self) -> File {
         self.file
     }
@@ -121,8 +122,8 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     file.sync()
 }
 
-/// Creates `path` as a hard link to the file `from` and appends to it, if that file is `length`
-/// bytes long and the link can be created. Returns whether it did.
+/// Creates `path` as a hard link to the file `from`, and appends `bytes` to it. Returns `false`,
+/// without creating `path`, if `from` is not `length` bytes long or cannot be linked.
 ///
 /// Existing bytes do not change, so `from` remains valid up to its recorded length.
 pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
@@ -139,7 +140,7 @@ pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8
     Ok(true)
 }
 
-/// Creates a folder. Returns `false` if there is something at this path.
+/// Creates a folder. Returns `false` if the path already exists.
 pub(crate) fn create_new_folder(path: &Path) -> Result<bool> {
     match try_create_folder(path) {
         Ok(()) => sync(folder_of(path)).map(|()| true),
@@ -154,8 +155,8 @@ pub(super) fn try_create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Creates a folder that the program names, and those that contain it, unless they exist. Each may
-/// be a link to a folder. Waits until they are on disk.
+/// Creates a folder that the program names, and its parents, unless they exist. Each may be a link
+/// to a folder. Waits until the new folders are on disk.
 pub(crate) fn create_folders(path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -164,8 +165,8 @@ pub(crate) fn create_folders(path: &Path) -> Result<()> {
     create_unless_present(path, Path::is_dir)
 }
 
-/// Creates a folder below `root`, and those between them, unless they exist. None of them may be a
-/// link. `root` exists.
+/// Creates a folder below `root`, and the folders between the two, unless they exist. None of them
+/// may be a link. `root` must exist.
 pub(crate) fn create_folders_below(root: &Path, path: &Path) -> Result<()> {
     for folder in folders_below(root, path)? {
         match metadata(&folder)? {
@@ -180,7 +181,7 @@ pub(crate) fn create_folders_below(root: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folders from below `root` down to `path`.
+/// Returns the folders below `root` on the way to `path`, and `path` itself, the outermost first.
 fn folders_below(root: &Path, path: &Path) -> Result<Vec<PathBuf>> {
     let mut folder = root.to_owned();
     let relative = path.strip_prefix(root).ok();
@@ -239,8 +240,8 @@ fn sync_file(file: &File) -> io::Result<()> {
     if cfg!(test) { Ok(()) } else { file.sync_all() }
 }
 
-/// Returns the first free path next to `path`, and the path with the number before: `make` returns
-/// the name for each number from 1 on.
+/// Returns the first free path next to `path`, and the existing path with the previous number, if
+/// any. `make` returns the name for a number; the numbers start at 1.
 pub(crate) fn free_name(
     path: &Path,
     make: impl Fn(&str, u64) -> String,

@@ -4,13 +4,13 @@ use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A fault that is injected into the operations of a thread.
+/// A fault that is injected into the operations of a thread. A write that fails still writes half
+/// of its bytes.
 enum Fault {
     None,
-    /// After this number of operations, all operations fail without an effect, as if the process
-    /// had ended. A write has half of its effect.
+    /// After this number of operations, all operations fail, as if the process had ended.
     Kill(u64),
-    /// No bytes can be written to this file.
+    /// All operations on this file fail, as on a full disk.
     Full(PathBuf),
 }
 
@@ -18,7 +18,7 @@ thread_local! {
     static FAULT: RefCell<Fault> = const { RefCell::new(Fault::None) };
 }
 
-/// Returns an error if the fault of this thread concerns an operation on this path.
+/// Returns an error if the fault of this thread affects operations on this path.
 pub(super) fn permit(path: &Path) -> io::Result<()> {
     FAULT.with_borrow_mut(|fault| match fault {
         Fault::Kill(0) => Err(io::Error::other("the process was killed")),
@@ -31,15 +31,15 @@ pub(super) fn permit(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Runs `body` as if the process were killed after this number of operations. Returns whether it
-/// was.
+/// Runs `body` as if the process were killed after this number of operations. Returns whether this
+/// number was reached.
 pub(crate) fn killed_after(operations: u64, body: impl FnOnce()) -> bool {
     FAULT.set(Fault::Kill(operations));
     body();
     matches!(FAULT.replace(Fault::None), Fault::Kill(0))
 }
 
-/// Makes this file unwritable on this thread, or writable again.
+/// Makes operations on this file fail on this thread, as on a full disk. `None` removes the fault.
 pub(crate) fn set_full(path: Option<&Path>) {
     FAULT.set(path.map_or(Fault::None, |path| Fault::Full(path.to_owned())));
 }

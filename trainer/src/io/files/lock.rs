@@ -18,7 +18,7 @@ pub(crate) struct Lock {
 }
 
 impl Lock {
-    /// Locks a folder, which is created if it does not exist.
+    /// Locks a folder. Creates the folder if it does not exist.
     pub(crate) fn acquire(folder: &Path) -> Result<Self> {
         create_folders(folder)?;
         let path = folder.join(LOCK);
@@ -47,8 +47,8 @@ impl Drop for Lock {
     }
 }
 
-/// Returns a text that differs between the lock files of two folders, and is the same on all hosts
-/// that share a folder; `None` if the metadata of the lock file cannot be read.
+/// Returns a text that identifies the lock file of a folder: it differs between folders, and is the
+/// same on all hosts that share the folder. `None` if the metadata of the file cannot be read.
 pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
     let metadata = fs::symlink_metadata(folder.join(LOCK)).ok()?;
     let modified = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -59,14 +59,14 @@ pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
     Some(format!("{} {number}", modified.as_nanos()))
 }
 
-/// The lock of a temporary file or folder by the process that writes it. While it is held, the
-/// file is not a leftover of a killed process.
+/// The lock of a temporary file or folder, held by the process that writes it. A file or folder
+/// whose lock is held is not a leftover of a killed process.
 #[derive(Debug)]
 pub(crate) struct Claim(File);
 
 impl Claim {
     /// Claims a temporary file or folder; `None` if another process is writing it, or if it was
-    /// removed in the meantime. File systems without locks count as unclaimed.
+    /// removed in the meantime. On a file system without locks, nothing counts as claimed.
     pub(super) fn of(path: &Path, file: File) -> Option<Self> {
         let is_free = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
         let claim = Claim(file);

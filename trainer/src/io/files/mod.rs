@@ -1,20 +1,21 @@
-//! Every file that this crate opens, creates, changes or removes.
+//! All operations of this crate that open, create, change or remove files.
 //!
 //! `clippy.toml` forbids the functions of the standard library that do this in all other modules,
-//! so that there is one rule:
+//! so the same rules hold everywhere:
 //!
-//! - **Links are not followed.** A file that is a symbolic link is not opened, and neither is one
-//!   in a link inside the [run folder](crate::RunFolder). The folder that the program names may be
-//!   a link, and so may a file that is only read because the program names it.
+//! - **Links are not followed.** A symbolic link to a file is not opened, and neither is a file in
+//!   a linked folder inside the [run folder](crate::RunFolder). The folder that the program names
+//!   may be a link, and so may a file that the program names and that is only read.
 //! - **Only regular files are opened**, and without waiting: a FIFO would block, and a device may
 //!   never end.
-//! - **Only what this crate wrote is replaced or removed.** The caller of [`replace_file`] says how
-//!   to recognize it. A new file is created under a name that is free.
-//! - **A file that is replaced is complete at any time**: the new content is written to a temporary
-//!   file, synced, and renamed. What a killed process left under a temporary name is removed when
-//!   the file is replaced again. Only `live.json`, which is replaced every second, is not synced.
+//! - **Only what this crate wrote is replaced or removed.** The caller of [`replace_file`] defines
+//!   how to recognize it. A new file gets a name that is free.
+//! - **A file that is replaced is complete at all times**: the new content is written to a
+//!   temporary file, which is synced and renamed. A temporary file that a killed process has left
+//!   is removed when the file is replaced again. Only `live.json`, which is replaced every second,
+//!   is not synced.
 //!
-//! A profile of libtorch's kernels is written by libtorch, into a file that was created here.
+//! libtorch itself writes the profile of its kernels, into a file that was created here.
 #![allow(clippy::disallowed_methods)]
 
 mod change;
@@ -49,7 +50,7 @@ pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
 /// Whether to follow a symbolic link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// Follows the link. For a path that the program specified, to a file that is only read.
+    /// Follows the link. For a file that the program names and that is only read.
     Follow,
     /// Returns an error. For a file that this crate writes, because it writes no symbolic links.
     Refuse,
@@ -82,7 +83,7 @@ fn open_with(options: &mut OpenOptions, path: &Path, links: Links) -> io::Result
     Ok((file, length))
 }
 
-/// The length of a regular file, or an error that says what was found instead.
+/// Returns the length of a regular file, or an error that says what was found instead.
 fn length_of_file(metadata: &Metadata) -> io::Result<u64> {
     let kind = metadata.file_type();
     let found = match () {
@@ -110,7 +111,7 @@ pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Fills `bytes` from a position of a file, also while other threads read it.
+/// Fills `bytes` from a position in a file. Other threads may read the file at the same time.
 pub(crate) fn read_at(path: &Path, file: &File, position: u64, bytes: &mut [u8]) -> Result<()> {
     let length = bytes.len();
     fill_at(file, position, bytes).map_err(|error| {
@@ -142,10 +143,11 @@ fn fill_at(file: &File, mut position: u64, mut bytes: &mut [u8]) -> io::Result<(
     Ok(())
 }
 
-/// The maximum length of a file that [`read_text`] reads.
+/// The maximum number of bytes that [`read_text`] reads.
 const MAX_TEXT_BYTES: u64 = 1 << 24;
 
-/// Reads a text file, following links. In `/proc`, files have no length, so it reads to the end.
+/// Reads a text file, following links. Ignores the reported length, which is 0 for files in
+/// `/proc`.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let (file, _) = open(path, Links::Follow)?;
     let mut text = String::new();
@@ -181,7 +183,7 @@ pub(crate) fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
-/// The paths of what a folder contains.
+/// Returns the paths of the files and folders in a folder.
 pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(|error| in_file(folder, error))?;
     entries.map(|entry| Ok(entry.map_err(|error| in_file(folder, error))?.path())).collect()

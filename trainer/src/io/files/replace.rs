@@ -19,14 +19,14 @@ fn unfinished(name: &str, number: u64) -> String {
     format!("{UNFINISHED}{name}-{number}")
 }
 
-/// Returns the name of the file or folder that is written under a temporary name; `None` if this is
-/// not a temporary name.
+/// Returns the final name of the file or folder with this temporary name; `None` if it is not a
+/// temporary name.
 pub(crate) fn is_unfinished(temporary: &str) -> Option<&str> {
     let (name, number) = temporary.strip_prefix(UNFINISHED)?.rsplit_once('-')?;
     number.parse().is_ok_and(|number| unfinished(name, number) == temporary).then_some(name)
 }
 
-/// The temporary files and folders of `path` that exist.
+/// Returns the existing temporary files and folders of `path`.
 fn temporaries(path: &Path) -> Result<Vec<PathBuf>> {
     let name = name_of(path);
     let mut found = entries(folder_of(path))?;
@@ -34,8 +34,8 @@ fn temporaries(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Atomically replaces `path` with a file that has the content that `fill` writes. An existing file
-/// is replaced only if `is_ours` accepts it.
+/// Atomically replaces `path` with a file whose content `fill` writes. An existing file is replaced
+/// only if `is_ours` accepts it.
 pub(crate) fn replace_file(
     path: &Path,
     is_ours: impl FnOnce(&Path) -> Result<()>,
@@ -46,8 +46,7 @@ pub(crate) fn replace_file(
 }
 
 /// Replaces `path` as [`replace_file`] does, but does not wait until the content is on the disk.
-/// For a file that is replaced often, and that nothing depends on after a power loss: it may then
-/// be short.
+/// For a file that is replaced often and is not needed after a power loss, which may truncate it.
 pub(crate) fn replace_volatile_file(
     path: &Path,
     is_ours: impl FnOnce(&Path) -> Result<()>,
@@ -79,8 +78,8 @@ fn replace(
     replaced
 }
 
-/// Removes the temporary files of the files in a folder whose names `is_of` accepts, except those
-/// that a process is writing.
+/// Removes the temporary files in a folder whose final names `is_of` accepts, except those that a
+/// process is writing.
 pub(crate) fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -> bool) -> Result<()> {
     let mut left = entries(folder)?;
     left.retain(|path| is_unfinished(name_of(path)).is_some_and(&is_of) && is_file(path));
@@ -101,8 +100,8 @@ fn check_name(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates the temporary folder in which the folder `path` is written. It is not a leftover while
-/// the claim exists.
+/// Creates the temporary folder in which the folder `path` is written. While the claim exists, the
+/// folder is not a leftover.
 pub(crate) fn create_unfinished_folder(path: &Path) -> Result<(PathBuf, Claim)> {
     create_unfinished(path, |path| {
         try_create_folder(path)?;
@@ -116,7 +115,7 @@ fn create_unfinished<T>(path: &Path, create: impl Fn(&Path) -> io::Result<(T, Fi
         let aside = path.with_file_name(unfinished(name_of(path), number));
         match create(&aside) {
             Ok((created, file)) => {
-                // Another process may have taken it for a leftover before it was claimed.
+                // Another process may have taken the file for a leftover before it was claimed.
                 if let Some(claim) = Claim::of(&aside, file) {
                     return Ok((created, claim));
                 }
@@ -128,14 +127,14 @@ fn create_unfinished<T>(path: &Path, create: impl Fn(&Path) -> io::Result<(T, Fi
     Err(in_file(path, "every temporary name is taken: remove the files that begin with `.writing-`"))
 }
 
-/// The temporary folders of `path` that no process is writing.
+/// Returns the temporary folders of `path` that no process is writing, and claims them.
 pub(crate) fn folders_left_unfinished(path: &Path) -> Result<Vec<(PathBuf, Claim)>> {
     let folders = temporaries(path)?.into_iter().filter(|left| is_folder(left));
     Ok(folders.filter_map(|left| Some((left.clone(), Claim::of(&left, File::open(&left).ok()?)?))).collect())
 }
 
-/// Renames `path` to the first free name that `make` returns for a number from 1 on, and returns
-/// the new path.
+/// Renames `path` to the first free name, and returns the new path. `make` returns the name for a
+/// number; the numbers start at 1.
 pub(crate) fn move_aside(path: &Path, make: impl Fn(&str, u64) -> String) -> Result<PathBuf> {
     let (free, _) = free_name(path, make)?;
     rename(path, &free)?;

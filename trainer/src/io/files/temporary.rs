@@ -1,4 +1,4 @@
-//! Folders for the processes of a test.
+//! [`TemporaryFolder`]: a folder for the temporary files of tests.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io, process};

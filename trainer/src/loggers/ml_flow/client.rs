@@ -1,4 +1,4 @@
-//! A client for the REST API of an MLflow server, version 2.0.
+//! A client for version 2.0 of the REST API of an MLflow server.
 
 use std::time::Duration;
 

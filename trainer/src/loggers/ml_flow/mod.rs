@@ -58,7 +58,7 @@ pub struct MlFlow {
     sending: Option<Sending>,
     /// The number of bytes of the spool file that earlier entry points sent.
     sent: u64,
-    /// Whether the run is resumed, so that the server may already have some of its rows.
+    /// Whether the run is resumed, in which case the server may already have some of its rows.
     is_resumed: bool,
     status: &'static str,
 }
@@ -72,8 +72,8 @@ struct RunOnServer {
 }
 
 impl RunOnServer {
-    /// Reads the file of a run that is resumed; `None` if there is none. An incomplete file is
-    /// renamed, with a warning.
+    /// Reads the file of a resumed run. Returns `None` if the file does not exist or is incomplete.
+    /// An incomplete file is renamed, with a warning.
     fn load<P>(path: &Path, cx: &Cx<P>) -> Result<Option<Self>> {
         if metadata(path)?.is_none() {
             return Ok(None);
@@ -101,7 +101,7 @@ impl RunOnServer {
     }
 }
 
-/// Returns an error if there is something at the path of a new file.
+/// Returns an error if something already exists at the path of a new file.
 fn refuse_existing(path: &Path) -> Result<()> {
     match metadata(path)? {
         None => Ok(()),
@@ -118,10 +118,10 @@ const SPOOL: &str = "mlflow.jsonl";
 /// The name of the file in the run folder that contains a [`RunOnServer`].
 const RUN: &str = "mlflow.json";
 
-/// The start of that file.
+/// The first bytes of the file [`RUN`].
 const RUN_START: &[u8] = b"{\n  \"server\": \"";
 
-/// The maximum length of that file in bytes.
+/// The maximum length of the file [`RUN`] in bytes.
 const MAX_RUN: u64 = 1 << 20;
 
 impl MlFlow {
@@ -172,8 +172,8 @@ impl MlFlow {
         self
     }
 
-    /// Sets how long an entry point waits at its end until everything is sent, whatever takes that
-    /// long. Defaults to one minute.
+    /// Sets the maximum time that an entry point waits at its end for everything to be sent,
+    /// whatever the cause of the delay. Defaults to one minute.
     #[must_use]
     pub fn wait_at_end(mut self, time: Duration) -> Self {
         self.wait_at_end = time;
@@ -262,7 +262,7 @@ impl fmt::Debug for MlFlow {
     }
 }
 
-/// The state is that of the spool file.
+/// Saves only the state of the spool file.
 #[diagnostic::do_not_recommend]
 impl State for MlFlow {
     fn save(&self) -> Result<Saved> {
@@ -281,8 +281,7 @@ impl State for MlFlow {
 
 #[hook(in = stages::Loggers, state, writes)]
 impl MlFlow {
-    /// Reads the IDs of the run that is resumed, or creates a new run on the server and stores its
-    /// IDs.
+    /// Reads the IDs of a resumed run, or creates a new run on the server and stores its IDs.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.spool.begin(cx)?;
         self.status = "FINISHED";

@@ -40,14 +40,14 @@ pub(super) struct Job {
     pub(super) spool: PathBuf,
     /// The number of bytes of the spool file that were already sent.
     pub(super) sent: u64,
-    /// Whether the run is resumed, so that the server may already have some of its rows.
+    /// Whether the run is resumed, in which case the server may already have some of its rows.
     pub(super) is_resumed: bool,
 }
 
 /// A handle to the running thread.
 pub(super) struct Sending {
     end: Sender<End>,
-    /// Whether everything was sent, once the thread has ended.
+    /// Receives whether everything was sent, when the thread ends.
     done: Receiver<bool>,
     sent: Arc<AtomicU64>,
     problems: Arc<Mutex<Vec<String>>>,
@@ -57,7 +57,7 @@ pub(super) struct Sending {
 pub(super) struct Sent {
     /// The number of bytes of the spool file that were sent so far.
     pub(super) bytes: u64,
-    /// Whether everything was sent, and the end of the run recorded.
+    /// Whether everything was sent and the end of the run was recorded.
     pub(super) has_ended: bool,
     pub(super) problems: Vec<String>,
 }
@@ -89,7 +89,7 @@ impl Sending {
     }
 
     /// Waits until everything is sent or the deadline has passed. A request that has no answer by
-    /// then is abandoned: its thread ends with it.
+    /// then is abandoned, and its thread ends when the request does.
     pub(super) fn finish(self, end: End) -> Sent {
         let deadline = end.deadline;
         let _ = self.end.send(end);
@@ -105,7 +105,7 @@ struct Worker {
     end: Option<End>,
     /// The last step of each metric that the server had when the run was resumed.
     last_steps: HashMap<String, u64>,
-    /// The value of `job.sent`, for the thread of the trainer.
+    /// A copy of `job.sent` that the trainer's thread can read.
     sent: Arc<AtomicU64>,
     problems: Arc<Mutex<Vec<String>>>,
     /// Whether the server was unreachable at the last attempt.

@@ -17,21 +17,21 @@ use crate::prelude::*;
 /// Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard): the numbers,
 /// histograms, images and texts of records, and the hyperparameters of the run.
 ///
-/// Use this when you want curves, histograms and images of many runs in a browser, also while they
+/// Use this when you want curves, histograms and images of many runs in a browser, even while they
 /// train.
 ///
 /// `tensorboard --logdir runs` then shows every run folder in `runs` as a run. The metrics of a
 /// training epoch have separate tags: `epoch/train/loss` beside `train/loss`. Numbers are rounded
 /// to `f32`, which is what TensorBoard stores. Small images are enlarged without smoothing.
 ///
-/// On the page HPARAMS, TensorBoard shows first the hyperparameters that differ between runs, then
-/// the others by name, and ticks the first five. Those that the program has not
-/// [set](crate::TrainerBuilder::hyperparameter), such as `▸ beta1`, begin with a mark that sorts
-/// them after its own.
+/// On its HPARAMS page, TensorBoard first shows the hyperparameters that differ between runs, then
+/// the others by name, and ticks the first five. The names of hyperparameters that the program has
+/// not [set](crate::TrainerBuilder::hyperparameter) begin with a mark that sorts them last, as in
+/// `▸ beta1`.
 ///
-/// A resumed run, and one that has rolled back, begins a new file, and moves what was written after
-/// the checkpoint, or is undone, to `….before-resume-<n>`, so that no point of a curve is
-/// duplicated. A TensorBoard that is already running updates its curves.
+/// A run that resumes or rolls back begins a new file, and moves the events that were written after
+/// the restored state to `….before-resume-<n>`, so that no point of a curve is duplicated. A
+/// TensorBoard that is already running updates its curves.
 ///
 /// ```no_run
 /// use trainer::loggers::TensorBoard;
@@ -57,7 +57,7 @@ pub struct TensorBoard {
     status: Status,
     /// Whether the run is being resumed, and has not loaded a checkpoint yet.
     is_resuming: bool,
-    /// Whether the run has rolled back, maybe to an earlier file, and has written nothing since.
+    /// Whether the run has rolled back, possibly to an earlier file, and has written nothing since.
     is_rolled_back: bool,
 }
 
@@ -77,12 +77,13 @@ impl Default for TensorBoard {
     }
 }
 
-/// The start of the names of hyperparameters that the program has not set. TensorBoard sorts those
-/// with the same value in all runs by their names, and shows the first five: this character is
-/// after all letters of alphabets.
+/// The prefix for the names of hyperparameters that the program has not set. TensorBoard sorts
+/// hyperparameters with the same value in all runs by name, and shows the first five. This
+/// character sorts after the letters of all alphabets.
 const ADDED: &str = "▸ ";
 
-/// Returns the hyperparameters of the program, then the others, which are also sorted after them.
+/// Returns the hyperparameters of the program, followed by the others with a prefix that also sorts
+/// them last by name.
 fn in_order(
     own: Vec<(String, Hyperparameter)>,
     all: Vec<(String, Hyperparameter)>,
@@ -131,9 +132,8 @@ impl TensorBoard {
         self.file.beside(&file_name(part))
     }
 
-    /// Begins a new file after the existing ones, and moves what these contain beyond the
-    /// checkpoint to separate files. If the current file is the last one and empty, continues with
-    /// it.
+    /// Begins a new file after the existing ones, and moves their content beyond the checkpoint to
+    /// separate files. If the current file is the last one and empty, continues with it.
     fn begin_part<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.file.continue_after_resume(cx)?;
         if !self.file.is_complete() {
@@ -223,7 +223,7 @@ impl TensorBoard {
         self.status = Status::Failure;
     }
 
-    /// Appends the outcome of the run, and writes what could not be written yet.
+    /// Appends the outcome of the run, and writes the events that could not be written yet.
     fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         let step = self.axis.position(cx.counters(), SystemTime::now());
         let status = self.status;
@@ -234,7 +234,7 @@ impl TensorBoard {
     }
 }
 
-/// The state is the current file, its position, and whether the hyperparameters have been written.
+/// Saves the current file, its position, and whether the hyperparameters have been written.
 #[diagnostic::do_not_recommend]
 impl State for TensorBoard {
     fn save(&self) -> Result<Saved> {

@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn messages_match_the_protocol_buffer_wire_format() {
-        // Examples of the protocol buffer documentation: field 1 = 150, field 2 = "testing".
+        // Examples from the protocol buffer documentation: field 1 = 150, field 2 = "testing".
         let message = Message::default().integer(1, 150).field(2, "testing");
         assert_eq!(message.bytes(), b"\x08\x96\x01\x12\x07testing");
         let message = Message::default().float(2, 1.0).double(1, -2.0).doubles(6, [0.0].into_iter());

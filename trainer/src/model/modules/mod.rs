@@ -1,7 +1,7 @@
-//! Modules with names, whose inputs, outputs and gradients hooks can observe and replace.
+//! Named modules: hooks can observe and replace their inputs, outputs and gradients.
 //!
-//! tch has no module hooks. Here, each call of a module that has a name runs as the operation
-//! `module` of the lifecycle:
+//! tch has no module hooks. Here, each call of a named module runs as the `module` operation of the
+//! lifecycle:
 //!
 //! ```standalone_crate
 //! use trainer::modules;
@@ -30,9 +30,9 @@
 //!   and names a module in one call. [`seq`] and [`seq_t`] name every layer of a sequence.
 //!   [`Name::run`] turns any part of a forward pass into a module.
 //! - [`BeforeModule`](crate::BeforeModule), [`Module`](crate::Module) and
-//!   [`AfterModule`](crate::AfterModule) are the moments of a call, and at `after_module_backward`
-//!   the gradients of the output and of the input exist. [`of`](constant@crate::language::of)
-//!   selects modules by name.
+//!   [`AfterModule`](crate::AfterModule) are the moments of a call. At `after_module_backward`, the
+//!   gradients of its output and its input exist. [`of`](constant@crate::language::of) selects
+//!   modules by name.
 //! - [`outputs`](outputs()) returns the outputs of modules outside of a run.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
 //!   [`OnGrad`](crate::OnGrad) observes the gradient of a single tensor.
@@ -41,11 +41,11 @@
 //!
 //! Hooks run at modules that the task calls in [`Task::pred`](crate::Task::pred) and
 //! [`Task::loss`](crate::Task::loss), or in the code that replaces these in its
-//! [`train_step`](crate::Task::train_step). Everywhere else, a named module behaves like an unnamed
-//! one: on another thread, outside of a run, and in a hook. So a hook at a module that calls a
-//! module does not recurse. Calls nest: if a module calls another module, or itself, the inner
-//! operation runs inside the outer one. Each call is observed separately, even if several modules
-//! share a name.
+//! [`train_step`](crate::Task::train_step). Everywhere else (on another thread, outside of a run,
+//! and in a hook), a named module behaves like an unnamed one. A hook at a module therefore does
+//! not recurse if it calls a module itself. Calls nest: if a module calls another module, or
+//! itself, the inner operation runs inside the outer one. Each call is observed separately, even if
+//! several modules share a name.
 //!
 //! While a module computes, the task, its batch and its prediction are borrowed. They are therefore
 //! unavailable at the moments of a module: reading them there does not compile.
@@ -55,7 +55,7 @@
 //! # Errors
 //!
 //! A forward pass returns a tensor rather than a `Result`, so the error of a hook cannot end it.
-//! The remaining layers compute without hooks, and then the operation `pred` or `loss` returns the
+//! The remaining layers compute without hooks, and then the `pred` or `loss` operation returns the
 //! error. A hook around an outer module receives it from `next.run`, and can handle it by setting
 //! an output. A panic propagates immediately.
 //!

@@ -42,22 +42,23 @@ use crate::model::vars::compare_as_str;
 pub struct Name {
     pub(crate) text: Arc<str>,
     pub(crate) layer: Option<Layer>,
-    /// The watcher that last observed the module, and the module's index in it or [`UNHOOKED`]. A
-    /// `Cell` suffices, because tensors, and therefore modules, cannot be shared between threads.
+    /// The watcher that last observed the module, and the module's index in that watcher, or
+    /// [`UNHOOKED`]. A `Cell` suffices, because tensors, and therefore modules, cannot be shared
+    /// between threads.
     pub(crate) seen: Cell<(u64, u32)>,
 }
 
 /// The index of a module that no hook observes.
 pub(crate) const UNHOOKED: u32 = u32::MAX;
 
-/// The number of existing modules of each name.
+/// The number of existing modules with each name.
 static NAMES: Mutex<BTreeMap<Arc<str>, usize>> = Mutex::new(BTreeMap::new());
 
 fn names() -> MutexGuard<'static, BTreeMap<Arc<str>, usize>> {
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the names of all modules that exist in the program, sorted, also those of other models.
+/// Returns the sorted names of all modules that currently exist in the program, in any model.
 #[must_use]
 pub fn all_names() -> Vec<Arc<str>> {
     names().keys().cloned().collect()

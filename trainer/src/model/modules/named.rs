@@ -33,7 +33,7 @@ use super::name::Name;
 pub struct Named<M> {
     name: Name,
     module: M,
-    /// Whether the module runs its hooks itself, because it already had the name.
+    /// Whether the inner module already has this name, and therefore runs the hooks itself.
     is_repeated: bool,
 }
 
@@ -51,15 +51,15 @@ pub struct Named<M> {
 pub struct NamedT<M> {
     name: Name,
     module: M,
-    /// Whether the module runs its hooks itself, because it already had the name.
+    /// Whether the inner module already has this name, and therefore runs the hooks itself.
     is_repeated: bool,
 }
 
 /// Returns the name of a module, if it is of the type for which the function was registered.
 type NameOf = fn(&dyn Any) -> Option<&Name>;
 
-/// The types of named modules that the program has created. A `dyn Any` cannot be downcast to a
-/// `Named` of any module, so each type is registered when its first value is created.
+/// The types of named modules that the program has created. A `dyn Any` cannot be downcast to
+/// `Named<M>` for an unknown `M`, so each type is registered when its first value is created.
 static NAMED: Mutex<Option<HashMap<TypeId, NameOf>>> = Mutex::new(None);
 
 fn named_types() -> MutexGuard<'static, Option<HashMap<TypeId, NameOf>>> {
@@ -71,13 +71,13 @@ pub(super) fn register<M: 'static>(name_of: NameOf) {
     named_types().get_or_insert_default().insert(TypeId::of::<M>(), name_of);
 }
 
-/// Returns the name that a module already has.
+/// Returns the name that a module already has, if any.
 pub(super) fn own_name(module: &dyn Any) -> Option<&Name> {
     let name_of = named_types().as_ref()?.get(&module.type_id()).copied()?;
     name_of(module)
 }
 
-/// Whether a module already has this name, so that its hooks must not run again.
+/// Whether a module already has this name, in which case its hooks must not run again.
 fn is_repeated(name: &Name, module: &dyn Any) -> bool {
     own_name(module).is_some_and(|own| own.as_str() == name.as_str())
 }
@@ -147,8 +147,8 @@ impl<M> Deref for NamedT<M> {
 ///     .add(nn::func(Tensor::relu).named("relu1"));
 /// ```
 pub trait Naming: Sized {
-    /// Names a [`Module`]: with a string, or with the path of its variables. A module that already
-    /// has another name then has both.
+    /// Names a [`Module`], with a string or with the path of its variables. A module that already
+    /// has a different name keeps it, and is observed under both names.
     ///
     /// # Panics
     ///

@@ -9,7 +9,7 @@ use super::name::Name;
 use super::pattern::Patterns;
 use super::watcher::WatchGuard;
 
-/// The outputs of modules by name, in the order of their calls.
+/// The outputs for each module name, in the order of the calls.
 pub type Outputs = BTreeMap<String, Vec<Tensor>>;
 
 struct Recorder {
@@ -21,10 +21,12 @@ thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
 }
 
-/// Returns what `forward` returns, and the outputs of the modules with these names that it calls on
-/// this thread. The outputs are part of the autograd graph. `forward` is a forward pass outside of
-/// a run, which no hook observes, or in a hook around `pred` or `loss` the rest of the operation,
-/// `|| next.run(cx)`; then the outputs are those with the effects of the run's hooks.
+/// Runs `forward`, and returns its result and the outputs of the modules with these names that it
+/// calls on this thread. The outputs are part of the autograd graph.
+///
+/// `forward` is usually a forward pass outside of a run, which no hook observes. In a hook around
+/// `pred` or `loss`, it can be the rest of the operation, `|| next.run(cx)`; the outputs then
+/// include the effects of the run's hooks.
 ///
 /// [`hooks::FeatureRecorder`](crate::hooks::FeatureRecorder) records outputs during a run.
 ///

@@ -1,11 +1,11 @@
-//! Patterns of module names.
+//! Patterns that match module names.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use wildmatch::WildMatch;
 
-/// A pattern of module names, such as `encoder.*`.
+/// A pattern that matches module names, such as `encoder.*`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ModulePattern {
     pub(crate) text: Cow<'static, str>,
@@ -14,7 +14,7 @@ pub struct ModulePattern {
 }
 
 impl ModulePattern {
-    /// Creates a pattern that must match a module.
+    /// Creates a pattern that must match at least one module.
     #[must_use]
     pub const fn new(text: &'static str) -> Self {
         ModulePattern { text: Cow::Borrowed(text), optional: false }
@@ -60,8 +60,8 @@ impl fmt::Debug for ModulePattern {
 /// matches no name, which is an error when the trainer is built or, for parameters, when `fit`
 /// begins. The default matches every name.
 ///
-/// To make the modules a setting of a hook value, store the patterns in a field and name the field
-/// in the attribute:
+/// To make the modules of a hook configurable, store the patterns in a field and name that field in
+/// the attribute:
 ///
 /// ```standalone_crate
 /// use trainer::modules::Patterns;
@@ -102,7 +102,7 @@ impl Patterns {
         Patterns::default()
     }
 
-    /// Adds a pattern that may match no module or parameter.
+    /// Adds a pattern that is allowed to match no module or parameter.
     #[must_use]
     pub fn optional(mut self, pattern: impl Into<String>) -> Self {
         self.0.push(ModulePattern { text: Cow::Owned(pattern.into()), optional: true });
@@ -163,7 +163,7 @@ impl<S: Into<String>> FromIterator<S> for Patterns {
     }
 }
 
-/// A field type that holds the patterns of a hook: `of = self.modules`.
+/// A field type that can hold the patterns of a hook, as in `of = self.modules`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a list of patterns of module names",
     label = "expected `Patterns`, a string or a list of strings",

@@ -47,10 +47,10 @@ pub struct SequentialT {
     layers: Vec<Box<dyn ModuleT>>,
 }
 
-/// Creates an empty sequence like `nn::seq()`, with a name for itself and for each of its layers:
-/// in `seq("encoder")` the layers are `encoder.0`, `encoder.1` and so on, as in PyTorch. A sequence
-/// within a sequence is created with the path of its variables, so that the names are those of
-/// PyTorch too:
+/// Creates an empty sequence like `nn::seq()` that names itself and each of its layers. The layers
+/// of `seq("encoder")` are named `encoder.0`, `encoder.1` and so on, as in PyTorch. To get
+/// PyTorch's names in nested sequences too, create the inner sequence with the path of its
+/// variables:
 ///
 /// ```
 /// use trainer::modules;
@@ -118,8 +118,8 @@ macro_rules! sequence {
                 self.add_named(layer.$named(name))
             }
 
-            /// Appends a layer unchanged. Use it for a layer that needs no name, or that runs a
-            /// [`Name`] itself.
+            /// Appends a layer unchanged. Use it for a layer that needs no name, or that calls
+            /// [`Name::run`] itself.
             #[must_use]
             pub fn add_named<M: $module + 'static>(mut self, layer: M) -> Self {
                 self.layers.push(Box::new(layer));

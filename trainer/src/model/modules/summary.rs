@@ -84,11 +84,13 @@ impl SummaryTable {
         self.trainable
     }
 
-    /// The floating-point operations of the forward pass, in named modules and outside of them: two
-    /// for each multiply-add of a matrix product (`linear`, `matmul`, `einsum` and others), a
-    /// convolution or scaled dot-product attention, and none for anything else, by the rules of
-    /// `torch.utils.flop_counter`. A masked product, such as causal attention, counts in full, and
-    /// recurrent layers that libtorch computes in one kernel do not count.
+    /// The floating-point operations of the forward pass, inside and outside of named modules.
+    ///
+    /// They are counted by the rules of `torch.utils.flop_counter`: two for each multiply-add in a
+    /// matrix product (`linear`, `matmul`, `einsum` and others), a convolution or scaled
+    /// dot-product attention, and none for anything else. A masked product, such as causal
+    /// attention, is counted in full. Recurrent layers that libtorch computes in one kernel are not
+    /// counted.
     #[must_use]
     pub fn flops(&self) -> u64 {
         self.flops
@@ -149,13 +151,13 @@ fn grouped(number: u64) -> String {
 pub struct SummaryRecorder {
     rows: Vec<ModuleRow>,
     /// For each running module call, outermost first, the index of its row and the number of
-    /// operations before it.
+    /// operations counted before it.
     open: Vec<(usize, u64)>,
     flops: FlopCounter,
 }
 
 impl SummaryRecorder {
-    /// Starts to record a forward pass on this thread, and to count its operations.
+    /// Starts recording a forward pass on this thread and counting its operations.
     ///
     /// # Errors
     ///

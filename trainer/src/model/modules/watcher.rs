@@ -1,10 +1,10 @@
-//! The watcher of a thread: the run, or the summary, that observes the modules called on it.
+//! The watcher of a thread: the run, [`summary`](super::summary()) or [`outputs`](super::outputs())
+//! that observes the modules called on the thread.
 
 use std::cell::Cell;
 
 thread_local! {
-    /// The current watcher: an ID of a run in a phase, [`NOTHING`], [`SUMMARY`] or
-    /// [`OUTPUTS`].
+    /// The current watcher: the ID of a run in a phase, [`NOTHING`], [`SUMMARY`] or [`OUTPUTS`].
     pub(crate) static WATCHER: Cell<u64> = const { Cell::new(NOTHING) };
 }
 

@@ -9,7 +9,7 @@ use crate::libtorch;
 /// The Adagrad optimizer (Duchi et al., *Adaptive Subgradient Methods for Online Learning and
 /// Stochastic Optimization*, 2011), which computes the same updates as `torch.optim.Adagrad`.
 ///
-/// Use this when some features are rare, so that their parameters seldom get a gradient.
+/// Use this when some features are rare and their parameters seldom get a gradient.
 ///
 /// ```
 /// use trainer::optim::Adagrad;
@@ -33,8 +33,8 @@ static ALGORITHM: Algorithm = Algorithm {
 };
 
 impl Adagrad {
-    /// Creates the optimizer with this learning rate, an eps of 1e-10, and no learning-rate or
-    /// weight decay.
+    /// Creates the optimizer with this learning rate, an eps of 1e-10, no learning-rate decay and
+    /// no weight decay.
     #[must_use]
     pub fn new(lr: f64) -> Self {
         Adagrad(OptimizerCore::new(&ALGORITHM, lr, 0.0))

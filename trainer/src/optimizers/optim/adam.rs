@@ -9,8 +9,8 @@ use crate::libtorch;
 /// The Adam optimizer (Kingma and Ba, *Adam: A Method for Stochastic Optimization*, 2015), which
 /// computes the same updates as `torch.optim.Adam`.
 ///
-/// Use this when you repeat a result of Adam. Its weight decay is a part of the gradient; with
-/// weight decay, use [`AdamW`] otherwise.
+/// Use this when you reproduce a result obtained with Adam. Otherwise, use [`AdamW`] if you want
+/// weight decay, which Adam adds to the gradient.
 ///
 /// ```
 /// use trainer::optim::{Adam, Group};
@@ -25,7 +25,7 @@ pub struct Adam(OptimizerCore);
 /// The AdamW optimizer: Adam with decoupled weight decay (Loshchilov and Hutter, *Decoupled Weight
 /// Decay Regularization*, 2019), which computes the same updates as `torch.optim.AdamW`.
 ///
-/// Use this when you begin with a new model, or train a transformer.
+/// Use this when you start with a new model, or train a transformer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group};

@@ -5,14 +5,14 @@ use tch::{Device, Kind, Tensor};
 use super::ParamGroup;
 use crate::error::{Error, Result, suggestion};
 
-/// An optimization algorithm: the definition of an optimizer, as [`Custom`](super::Custom) shows.
+/// The definition of an optimization algorithm. See [`Custom`](super::Custom) for an example.
 ///
 /// Each parameter is updated independently of the others.
 #[derive(Debug)]
 pub struct Algorithm {
     /// The name of the optimizer.
     pub(super) name: &'static str,
-    /// Its hyperparameters, without the [`SHARED`] ones.
+    /// Its hyperparameters, except the [`SHARED`] ones.
     pub(super) settings: &'static [Setting],
     /// The state that it keeps for each parameter.
     pub(super) state: &'static [StateSlot],
@@ -52,25 +52,25 @@ pub(super) enum Constraint {
 }
 
 impl Setting {
-    /// A finite number of at least `least`.
+    /// Creates a setting for a finite number of at least `least`.
     #[must_use]
     pub const fn at_least(name: &'static str, least: f64, default: f64) -> Self {
         Setting { name, constraint: Constraint::AtLeast(least), default }
     }
 
-    /// A number of at least 0 and below 1.
+    /// Creates a setting for a number of at least 0 and below 1.
     #[must_use]
     pub const fn fraction(name: &'static str, default: f64) -> Self {
         Setting { name, constraint: Constraint::Fraction, default }
     }
 
-    /// A whole number in `range`.
+    /// Creates a setting for a whole number in `range`.
     #[must_use]
     pub const fn whole(name: &'static str, range: std::ops::Range<u32>, default: f64) -> Self {
         Setting { name, constraint: Constraint::Whole(range), default }
     }
 
-    /// A flag, whose value is 1 if it is set and 0 otherwise.
+    /// Creates a flag: a setting whose value is 1 if it is set and 0 otherwise.
     #[must_use]
     pub const fn flag(name: &'static str, default: bool) -> Self {
         Setting { name, constraint: Constraint::Flag, default: if default { 1.0 } else { 0.0 } }
@@ -105,15 +105,15 @@ impl Setting {
 
 impl Algorithm {
     /// Creates an algorithm without hyperparameters of its own and without state. `name` is the
-    /// name of the optimizer, in messages and checkpoints. `step` updates the parameters of a group
-    /// ([`ParamGroup::updates`]).
+    /// name of the optimizer in messages and checkpoints. `step` updates the parameters that
+    /// [`ParamGroup::updates`] returns for a group.
     #[must_use]
     pub const fn new(name: &'static str, step: fn(&ParamGroup) -> Result<()>) -> Self {
         Algorithm { name, settings: &[], state: &[], refuses: |_| None, step }
     }
 
-    /// Sets the hyperparameters besides `lr`, `weight_decay` and `frozen`, which every algorithm
-    /// has.
+    /// Sets the hyperparameters in addition to `lr`, `weight_decay` and `frozen`, which every
+    /// algorithm has.
     #[must_use]
     pub const fn settings(self, settings: &'static [Setting]) -> Self {
         Algorithm { settings, ..self }
@@ -125,9 +125,9 @@ impl Algorithm {
         Algorithm { state, ..self }
     }
 
-    /// Sets a function that returns the reason why the algorithm cannot update a group, if there is
-    /// one, for example because of the shape of a parameter. Building the trainer then fails with
-    /// this reason.
+    /// Sets a function that checks whether the algorithm can update a group. If it cannot, for
+    /// example because of the shape of a parameter, the function returns the reason, and building
+    /// the trainer fails with it.
     #[must_use]
     pub const fn refuses(self, refuses: fn(&ParamGroup) -> Option<String>) -> Self {
         Algorithm { refuses, ..self }
@@ -159,10 +159,10 @@ pub struct StateSlot {
     /// The prefix of the tensors' names, such as `exp_avg`.
     pub(super) name: &'static str,
     kind: StateKind,
-    /// The hyperparameter that must be non-zero for this state to be required; `None` if it always
-    /// is.
+    /// The hyperparameter that must be non-zero for this state to be required. `None` if the state
+    /// is always required.
     pub(super) only_with: Option<&'static str>,
-    /// The hyperparameter that holds the initial value. Without one, the state starts at 0.
+    /// The hyperparameter that holds the initial value. If `None`, the state starts at 0.
     pub(super) starts_at: Option<&'static str>,
 }
 
@@ -178,15 +178,15 @@ enum StateKind {
 }
 
 impl StateSlot {
-    /// One number for each element of the parameter, which starts at 0. `name` is the prefix of the
-    /// names of its tensors, such as `exp_avg`.
+    /// Creates a state with one number for each element of the parameter, initially 0. `name` is
+    /// the prefix of the names of its tensors, such as `exp_avg`.
     #[must_use]
     pub const fn elements(name: &'static str) -> Self {
         StateSlot { name, kind: StateKind::Elements, only_with: None, starts_at: None }
     }
 
-    /// The number of steps in which the parameter had a gradient, as a scalar on its device, named
-    /// `step`. The algorithm counts them.
+    /// Creates a state named `step`: the number of steps in which the parameter had a gradient, as
+    /// a scalar on the parameter's device. The algorithm itself must count the steps.
     #[must_use]
     pub const fn steps() -> Self {
         StateSlot { kind: StateKind::Steps, ..StateSlot::elements("step") }
@@ -202,7 +202,7 @@ impl StateSlot {
         StateSlot { only_with: Some(setting), ..self }
     }
 
-    /// Starts at the value of this hyperparameter.
+    /// Sets the initial value to the value of this hyperparameter.
     #[must_use]
     pub const fn starting_at(self, setting: &'static str) -> Self {
         StateSlot { starts_at: Some(setting), ..self }
@@ -227,7 +227,7 @@ impl StateSlot {
     }
 }
 
-/// Returns the dtype that a step computes in and keeps its state in: `f32` for half-precision
+/// Returns the dtype in which a step is computed and its state is kept: `f32` for half-precision
 /// parameters.
 fn computed_in(kind: Kind) -> Kind {
     match kind {

@@ -1,22 +1,22 @@
-//! [`Custom`]: an optimizer that a program defines by its [`Algorithm`].
+//! [`Custom`]: an optimizer for a custom [`Algorithm`].
 
 use super::algorithm::Algorithm;
 use super::optimizer_core::{OptimizerCore, optimizer};
 
-/// An optimizer that runs an [`Algorithm`] of the program.
+/// An optimizer that runs a custom [`Algorithm`].
 ///
 /// Use this when you have an update rule of your own.
 ///
-/// It has what the built-in optimizers have: hyperparameters by name, which schedules and hooks can
-/// change and which a resume compares; groups by pattern; layer-wise learning rates; state in
-/// checkpoints; and [sharding](super::Sharded). For an optimizer that updates several parameters
-/// together, implement [`Optimizer`](super::Optimizer) instead.
+/// It has all features of the built-in optimizers: hyperparameters by name, which schedules and
+/// hooks can change and which a resume compares; groups by pattern; layer-wise learning rates;
+/// state in checkpoints; and [sharding](super::Sharded). For an optimizer that updates several
+/// parameters together, implement [`Optimizer`](super::Optimizer) instead.
 ///
 /// ```
 /// use trainer::optim::{Algorithm, Custom, Group, ParamGroup, Setting, StateSlot};
 /// use trainer::prelude::*;
 ///
-/// /// Moves every element by the learning rate, in the direction of the mean gradient's sign.
+/// /// Moves every element by the learning rate, against the sign of the mean gradient.
 /// static SIGNUM: Algorithm = Algorithm::new("Signum", step)
 ///     .settings(&[Setting::fraction("momentum", 0.9)])
 ///     .state(&[StateSlot::elements("momentum_buffer")]);
@@ -45,9 +45,8 @@ impl Custom {
         Custom(OptimizerCore::new(algorithm, lr, 0.0))
     }
 
-    /// Sets a hyperparameter of the algorithm; a [flag](super::Setting::flag) to 1 or 0. A name
-    /// that the algorithm does not have, or an invalid value, is an error when the trainer is
-    /// built.
+    /// Sets a hyperparameter of the algorithm. The value of a [flag](super::Setting::flag) is 1 or
+    /// 0. An unknown name or an invalid value is an error when the trainer is built.
     #[must_use]
     pub fn set(self, name: &str, value: f64) -> Self {
         Custom(self.0.with(name, value))

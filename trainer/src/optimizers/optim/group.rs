@@ -12,7 +12,7 @@ use crate::libtorch::{self, Parameters, TensorList};
 use crate::model::vars::{Var, Vars};
 
 /// A set of parameters that are updated with the same settings: the parameters of one `VarStore`
-/// group that one [pattern](super::AdamW::group) matches, or that no pattern matches.
+/// group that match the same [pattern](super::AdamW::group), or no pattern.
 ///
 /// The hyperparameters can be read and set during training: [`lr`](ParamGroup::lr) and
 /// [`weight_decay`](ParamGroup::weight_decay) as fields, all of them by [name](ParamGroup::set).
@@ -20,7 +20,7 @@ use crate::model::vars::{Var, Vars};
 /// ```standalone_crate
 /// use trainer::prelude::*;
 ///
-/// /// Lets weight decay begin with the second epoch.
+/// /// Starts weight decay in the second epoch.
 /// #[hook(only = train)]
 /// fn decay(cx: &mut Cx<BeforeEpoch>) -> Result<()> {
 ///     let weight_decay = if cx.counters().epoch == 0 { 0.0 } else { 0.1 };
@@ -61,7 +61,7 @@ static UNKNOWN: Algorithm = Algorithm::new("this optimizer", |_| Ok(()));
 
 impl ParamGroup {
     /// Splits the parameters of a task into the groups of its `VarStore`, each with these settings.
-    /// A starting point for custom optimizers.
+    /// Useful as a starting point for custom optimizers.
     #[must_use]
     pub fn split(vars: &Vars, lr: f64, weight_decay: f64) -> Vec<ParamGroup> {
         let core = OptimizerCore::new(&UNKNOWN, lr, weight_decay);
@@ -87,14 +87,14 @@ impl ParamGroup {
         }
     }
 
-    /// Returns the pattern that defines this group, if one does: see
+    /// Returns the pattern that defines this group, if there is one: see
     /// [`AdamW::group`](super::AdamW::group).
     #[must_use]
     pub fn pattern(&self) -> Option<&str> {
         self.pattern.as_deref()
     }
 
-    /// Returns the name of the algorithm that updates this group, `AdamW` for example.
+    /// Returns the name of the algorithm that updates this group, such as `AdamW`.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {
         self.algorithm.name
@@ -119,12 +119,12 @@ impl ParamGroup {
         SHARED.iter().map(|setting| setting.name).zip(shared).chain(own)
     }
 
-    /// Returns the hyperparameter of this name: `lr` or `beta1`, for example.
+    /// Returns the value of the hyperparameter with this name, such as `lr` or `beta1`.
     ///
     /// # Errors
     ///
-    /// Returns an error if the optimizer has no hyperparameter of this name; the message suggests a
-    /// similar one.
+    /// Returns an error if the optimizer has no hyperparameter with this name. The error suggests a
+    /// similar name.
     pub fn get(&self, name: &str) -> Result<f64> {
         match self.settings().find(|(known, _)| *known == name) {
             Some((_, value)) => Ok(value),
@@ -132,14 +132,14 @@ impl ParamGroup {
         }
     }
 
-    /// Sets the hyperparameter of this name, starting with the next step. Creates the state that
-    /// the new value requires, for `amsgrad` for example, if it does not exist yet.
+    /// Sets the hyperparameter with this name, starting with the next step. If the new value
+    /// requires additional state, as `amsgrad` does, the state is created unless it exists already.
     ///
     /// # Errors
     ///
     /// Returns an error if
     ///
-    /// - the optimizer has no hyperparameter of this name;
+    /// - the optimizer has no hyperparameter with this name;
     /// - the value is invalid;
     /// - libtorch fails.
     pub fn set(&mut self, name: &str, value: f64) -> Result<()> {
@@ -153,19 +153,20 @@ impl ParamGroup {
         })
     }
 
-    /// Returns whether the parameters are frozen: by the program, or because all of them were
-    /// frozen (`requires_grad` was off) when the trainer was built. The group has no state then.
+    /// Returns whether the parameters are frozen, either by the program or because all of them were
+    /// frozen (`requires_grad` was off) when the trainer was built. A group that was frozen when
+    /// the trainer was built has no state until it is thawed.
     #[must_use]
     pub fn is_frozen(&self) -> bool {
         self.frozen
     }
 
-    /// Freezes the parameters, which then get no gradient (`requires_grad` is off), or, if `frozen`
-    /// is `false`, thaws all parameters of a frozen group. Optimizer state is kept; thawing creates
-    /// it for a group that has none because it was frozen from the start.
+    /// Freezes the parameters or, if `frozen` is `false`, thaws all parameters of a frozen group.
+    /// Frozen parameters get no gradient (`requires_grad` is off). Their optimizer state is kept.
+    /// If the group has no state because it was frozen from the start, thawing creates it.
     ///
-    /// In a group that [is not frozen](ParamGroup::is_frozen), single frozen parameters are thawed
-    /// only by [`set_frozen_where`](ParamGroup::set_frozen_where).
+    /// In a group that [is not frozen](ParamGroup::is_frozen), individual frozen parameters are
+    /// thawed only by [`set_frozen_where`](ParamGroup::set_frozen_where).
     ///
     /// # Errors
     ///
@@ -175,8 +176,8 @@ impl ParamGroup {
     }
 
     /// Freezes the parameters for whose names `accepts` returns `true`, or thaws them if `frozen`
-    /// is `false`. Other parameters are unchanged. Returns the number of parameters that it froze
-    /// or thawed.
+    /// is `false`. Other parameters are unchanged. Returns the number of parameters that were
+    /// frozen or thawed.
     ///
     /// A frozen parameter gets no gradient, and steps skip it. A group whose parameters are all
     /// frozen [is frozen](ParamGroup::is_frozen) itself.
@@ -313,8 +314,8 @@ impl ParamGroup {
         if self.frozen { Ok(()) } else { (self.algorithm.step)(self) }
     }
 
-    /// Returns what the step of an [`Algorithm`] updates: the parameters that have a gradient, and
-    /// whose state this process holds, in the order of [`names`](ParamGroup::names).
+    /// Returns the parameters that the step of an [`Algorithm`] updates, in the order of
+    /// [`names`](ParamGroup::names): those that have a gradient and whose state this process holds.
     pub fn updates(&self) -> impl Iterator<Item = Update<'_>> {
         let own = self.own.names().zip(self.own.tensors().iter()).enumerate();
         own.filter(|(_, (_, parameter))| parameter.grad().defined()).map(|(nth, (name, parameter))| {
@@ -347,8 +348,8 @@ impl ParamGroup {
 }
 
 /// A parameter that the step of an [`Algorithm`] updates, with its gradient and its state. The
-/// tensors share their storage with those of the model and the optimizer, and are changed in place;
-/// such changes are not recorded for a backward pass.
+/// tensors share their storage with those of the model and the optimizer. The algorithm changes
+/// them in place, and these changes are not recorded for a backward pass.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Update<'g> {
@@ -358,8 +359,8 @@ pub struct Update<'g> {
     pub parameter: Tensor,
     /// Its gradient, in the dtype of the parameter.
     pub grad: Tensor,
-    /// Its state, in the order of [`Algorithm::state`], without the state that the current settings
-    /// do not require.
+    /// Its state, in the order of [`Algorithm::state`]. State that no setting has required so far
+    /// is left out.
     pub state: Vec<Tensor>,
 }
 

@@ -11,7 +11,7 @@ use crate::libtorch;
 /// rate three to ten times smaller than Adam's, and a larger weight decay.
 ///
 /// Use this when the state of [`AdamW`](super::AdamW) needs too much memory: Lion keeps one tensor
-/// for each parameter in place of two.
+/// for each parameter instead of two.
 ///
 /// ```
 /// use trainer::optim::{Group, Lion};

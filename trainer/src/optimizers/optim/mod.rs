@@ -8,7 +8,7 @@
 //! | [`RmsProp`] | foreach | `square_avg`; with `centered`: `grad_avg`; with momentum: `momentum_buffer` |
 //! | [`Lion`] | foreach | `exp_avg` |
 //! | [`Muon`] | foreach | `momentum_buffer` |
-//! | [`Custom`] | those of your own [`Algorithm`] | as the algorithm says |
+//! | [`Custom`] | those of your own [`Algorithm`] | defined by the algorithm |
 //! | [`Tch`] | chosen by tch | not accessible |
 //!
 //! ```
@@ -19,8 +19,8 @@
 //!     .group("encoder.*", Group::new().frozen(true));
 //! ```
 //!
-//! Layer-wise learning rates are groups too: the head of this model learns with 1e-3, the second
-//! layer with 8e-4, and the first with 6.4e-4.
+//! Layer-wise learning rates are parameter groups too. In this example, the learning rate is 1e-3
+//! for the head, 8e-4 for the second layer, and 6.4e-4 for the first layer:
 //!
 //! ```
 //! use trainer::optim::AdamW;
@@ -31,13 +31,13 @@
 //! [`Sharded`] divides the state of any of these optimizers, except [`Tch`], among several
 //! processes.
 //!
-//! A step skips a parameter that has no gradient: nothing decays, and its step count does not
-//! change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
+//! A step skips every parameter that has no gradient: the parameter, its state and its step count
+//! do not change. This includes parameters frozen in the `VarStore`. Parameters frozen in a
 //! [group](Group::frozen) also have no state until they are thawed.
 //!
 //! For parameters in bf16 or half precision, the state is kept in `f32`, and each step is computed
 //! in `f32` and rounded once. An update smaller than half a unit in the parameter's last place is
-//! lost in the rounding: where this matters, keep the parameters in `f32`.
+//! lost in the rounding. If this matters, keep the parameters in `f32`.
 
 mod adagrad;
 mod adam;
@@ -100,13 +100,14 @@ pub trait Optimizer: Send {
     /// Does the same as [`bind`](Optimizer::bind), for one of several processes that share the
     /// parameters: [`step`](Optimizer::step) updates only the parameters whose names `is_own`
     /// accepts, and [`state`](Optimizer::state) contains only their state.
-    /// [`groups`](Optimizer::groups) contains all parameters. Called in place of `bind` if the
+    /// [`groups`](Optimizer::groups) still contains all parameters. Called instead of `bind` if the
     /// optimizer is [`Sharded`].
     ///
     /// # Errors
     ///
-    /// Returns an error in the same cases as `bind`. The default implementation always does: an
-    /// optimizer can be sharded only if it updates each parameter independently of the others.
+    /// Returns an error in the same cases as `bind`. The default implementation always returns an
+    /// error, because an optimizer can be sharded only if it updates each parameter independently
+    /// of the others.
     fn bind_share(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
         let _ = (vars, is_own);
         Err(Error::usage(
@@ -136,12 +137,13 @@ pub trait Optimizer: Send {
     /// Returns the parameter groups.
     fn groups(&self) -> &[ParamGroup];
 
-    /// Returns the parameter groups mutably, to set the learning rate, for example.
+    /// Mutable access to the parameter groups, for example to set the learning rate.
     fn groups_mut(&mut self) -> &mut [ParamGroup];
 
-    /// Returns the settings that the [groups](Optimizer::groups) do not show, such as those of an
-    /// optimizer that wraps another one. A resume compares them with those of the interrupted run,
-    /// and they must be equal on all ranks, as the settings of the groups must. Defaults to none.
+    /// Returns the settings that are not part of the [groups](Optimizer::groups), such as those of
+    /// an optimizer that wraps another optimizer. A resume compares them with those of the
+    /// interrupted run. Like the settings of the groups, they must be equal on all ranks. Defaults
+    /// to none.
     fn settings(&self) -> SettingList {
         SettingList::new()
     }
@@ -157,9 +159,9 @@ pub trait Optimizer: Send {
         true
     }
 
-    /// Returns whether the state is divided among the processes that train together, so that
-    /// [`state`](Optimizer::state) has only the share of this one. In a checkpoint, each process
-    /// then writes its share. Defaults to `false`.
+    /// Returns whether the state is divided among the processes that train together. If it is,
+    /// [`state`](Optimizer::state) contains only the share of this process, and each process writes
+    /// its own share when a checkpoint is saved. Defaults to `false`.
     ///
     /// # Errors
     ///
@@ -174,16 +176,16 @@ pub trait Optimizer: Send {
         true
     }
 
-    /// Restores the return value of [`state`](Optimizer::state). If the state is divided, restores
-    /// the share of this process, and may be passed those of the others too. Called after the
-    /// settings of the groups are restored, because they determine which state exists. The tensors
-    /// are copied.
+    /// Restores the state that [`state`](Optimizer::state) returned. If the state is divided,
+    /// restores only the share of this process, although the argument may also contain the shares
+    /// of other processes. Called after the settings of the groups have been restored, because
+    /// these determine which state exists. The tensors are copied.
     ///
     /// # Errors
     ///
-    /// Returns an error that lists every tensor that is missing or unexpected, whose shape or dtype
-    /// differs, or whose step count is invalid. Nothing is copied in this case. Also returns an
-    /// error if libtorch fails.
+    /// Returns an error if a tensor is missing or unexpected, if its shape or dtype differs, or if
+    /// it is an invalid step count. The error lists all of these tensors, and nothing is copied.
+    /// Also returns an error if libtorch fails.
     #[doc(alias = "load_state_dict")]
     fn load_state(&mut self, state: &[(String, Tensor)]) -> Result<()> {
         copy_state(&self.state(), state, Vec::new())

@@ -12,8 +12,8 @@ use crate::libtorch;
 ///
 /// Use this when most parameters of a model are weight matrices of hidden layers.
 ///
-/// Muon is meant for the weight matrices of hidden layers. Biases and normalization layers need
-/// another optimizer, and Muon's author recommends one for embeddings and the last layer too:
+/// Muon is meant for the weight matrices of hidden layers. Biases and normalization layers need a
+/// different optimizer, which Muon's author also recommends for embeddings and the last layer:
 ///
 /// ```
 /// use trainer::optim::{AdamW, Muon};
@@ -67,7 +67,7 @@ impl Muon {
         Muon(self.0.with("ns_steps", f64::from(steps)))
     }
 
-    /// Sets the smallest norm that a matrix is divided by. Defaults to 1e-7.
+    /// Sets the smallest norm by which a matrix is divided. Defaults to 1e-7.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Muon(self.0.with("eps", eps))
@@ -82,7 +82,7 @@ impl Muon {
         Muon(self.0.with_flag("match_rms_adamw", match_rms_adamw))
     }
 
-    /// Runs the iteration in the dtype of the momentum instead of bf16. Results then agree between
+    /// Runs the iterations in the dtype of the momentum instead of bf16. Results then agree between
     /// machines except for the last bits, at the cost of speed on hardware with bf16 units. Off by
     /// default.
     #[must_use]

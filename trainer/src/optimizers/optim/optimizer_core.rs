@@ -14,10 +14,11 @@ pub(super) struct OptimizerCore {
     pub(super) weight_decay: f64,
     /// The values of the algorithm's settings, in the same order.
     pub(super) values: Vec<f64>,
-    /// The groups defined by patterns. A parameter belongs to the first pattern that matches it.
+    /// The groups defined by patterns. A parameter belongs to the group of the first matching
+    /// pattern.
     pub(super) groups_by: Vec<(String, Group)>,
     pub(super) groups: Vec<ParamGroup>,
-    /// The factors of layer-wise learning rates.
+    /// The decay factors of layer-wise learning rates.
     decays: Vec<f64>,
     /// The names of settings that the algorithm does not have.
     unknown: Vec<String>,
@@ -38,8 +39,8 @@ impl OptimizerCore {
         }
     }
 
-    /// Sets one of the algorithm's settings. [`check`](OptimizerCore::check) reports a name that it
-    /// does not have.
+    /// Sets one of the algorithm's settings. [`check`](OptimizerCore::check) reports an unknown
+    /// name.
     pub(super) fn with(mut self, name: &str, value: f64) -> Self {
         match self.algorithm.index_of(name) {
             Ok(nth) => self.values[nth] = value,
@@ -53,8 +54,8 @@ impl OptimizerCore {
         self.with(name, f64::from(u8::from(value)))
     }
 
-    /// Adds a group for each layer, with a learning rate that decays from the last to the first. An
-    /// invalid `decay` adds no groups; [`check`](OptimizerCore::check) reports it.
+    /// Adds a group for each layer, with a learning rate that decays from the last layer to the
+    /// first. An invalid `decay` adds no groups; [`check`](OptimizerCore::check) reports it.
     pub(super) fn add_layers(&mut self, decay: f64, layers: Vec<String>) {
         self.decays.push(decay);
         if decay > 0.0 && decay.is_finite() {
@@ -103,13 +104,13 @@ macro_rules! optimizer {
             /// matches any characters, dots included, and `?` matches exactly one.
             ///
             /// The group is updated with its own settings, is
-            /// [frozen](crate::optim::Group::frozen), or is updated by another optimizer,
-            /// `.group("*.bias", AdamW::new(1e-3))`. If several patterns match a name, the first
-            /// wins. Parameters that `nn::Path::set_group` separates stay in separate groups.
+            /// [frozen](crate::optim::Group::frozen), or is updated by a different optimizer, as
+            /// with `.group("*.bias", AdamW::new(1e-3))`. If several patterns match a name, the
+            /// first wins. Parameters that `nn::Path::set_group` separates stay in separate groups.
             ///
-            /// A pattern that ends up with no parameter is an error when the trainer is built. If a
-            /// hook is registered at `setup`, where it may add layers, it is an error at the end of
-            /// the first `setup` instead.
+            /// A group without any parameter is an error when the trainer is built. If a hook is
+            /// registered at `setup`, where it may add layers, such a group is an error at the end
+            /// of the first `setup` instead.
             #[must_use]
             pub fn group(
                 mut self,
@@ -122,10 +123,10 @@ macro_rules! optimizer {
         }
 
         impl $name {
-            /// Adds a parameter group for each layer, given as patterns from the first layer to the
-            /// last. The last layer has the learning rate of the optimizer, and every other layer
-            /// the learning rate of the next layer times `decay`. A decay that is not finite and
-            /// above 0 is an error when the trainer is built.
+            /// Adds a parameter group for each layer. `layers` contains a pattern for each layer,
+            /// from the first layer to the last. The last layer has the learning rate of the
+            /// optimizer, and every other layer has the learning rate of the next layer times
+            /// `decay`. Building the trainer fails unless `decay` is finite and above 0.
             ///
             /// To spread the rates between two values, as with `slice` in fastai, use the decay
             /// `(first / last).powf(1.0 / (layers - 1))`. Groups that were added earlier take

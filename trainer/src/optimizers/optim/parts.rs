@@ -1,4 +1,4 @@
-//! The optimizers of a run: one for the whole model, or one for each of several parts of it.
+//! The optimizers of a run: one for the whole model, or one for each of several parts.
 
 mod accumulated;
 mod binding;
@@ -56,7 +56,7 @@ impl NamedOptimizer {
 }
 
 impl Optimizers {
-    /// Adds the optimizer of a part, replacing its previous one if there is one.
+    /// Adds the optimizer of a part, replacing the part's previous optimizer, if any.
     pub(crate) fn insert(&mut self, part: String, optimizer: Box<dyn Optimizer>) {
         match self.parts.iter_mut().find(|known| known.name == part) {
             Some(known) => known.optimizer = optimizer,
@@ -75,11 +75,11 @@ impl Optimizers {
         }
     }
 
-    /// Returns the current optimizer: initially the first one.
+    /// Returns the current optimizer, which is initially the first one.
     ///
     /// # Errors
     ///
-    /// Returns an error if there is none.
+    /// Returns an error if there is no optimizer.
     #[inline]
     pub(crate) fn current_mut(&mut self) -> Result<&mut dyn Optimizer> {
         let part = self.parts.get_mut(self.current).ok_or_else(no_optimizer)?;
@@ -100,7 +100,7 @@ impl Optimizers {
     ///
     /// # Errors
     ///
-    /// Returns an error if there is none.
+    /// Returns an error if there is no optimizer.
     pub(crate) fn current(&self) -> Result<&dyn Optimizer> {
         let part = self.parts.get(self.current).ok_or_else(no_optimizer)?;
         Ok(part.optimizer.as_ref())
@@ -147,8 +147,8 @@ impl Optimizers {
         self.current = index;
     }
 
-    /// Runs the backward pass. Unless the current part is the whole model, computes the gradients
-    /// of its parameters only.
+    /// Runs the backward pass. Computes only the gradients of the current part's parameters, unless
+    /// the part is the whole model.
     pub(crate) fn backward(&self, loss: &Tensor) -> Result<()> {
         match self.parts.get(self.current) {
             Some(part) if !part.name.is_empty() => libtorch::backward(loss, &part.parameters),
@@ -172,7 +172,7 @@ impl Optimizers {
         Ok(true)
     }
 
-    /// Counts a step that a hook took, with the current optimizer or in place of it.
+    /// Counts a step that a hook took, with the current optimizer or instead of it.
     pub(crate) fn count_step(&mut self) {
         if let Some(part) = self.parts.get_mut(self.current) {
             part.record_lrs();
@@ -387,9 +387,8 @@ impl Optimizers {
         })
     }
 
-    /// Restores the learning rates of the last step, which are empty before the first step, the
-    /// step count and the accumulated batch weights of a part. Does nothing if the part has no
-    /// optimizer.
+    /// Restores a part's step count, its accumulated batch weights, and the learning rates of its
+    /// last step, which are empty before the first step. Does nothing if the part has no optimizer.
     pub(crate) fn restore(&mut self, part: &str, used_lrs: Vec<f64>, steps: u64, accumulated: Accumulated) {
         if let Some(part) = self.parts.iter_mut().find(|known| known.name == part) {
             part.used_lrs = used_lrs;
@@ -404,8 +403,8 @@ impl Optimizers {
         if self.parts.is_empty() { Err(no_optimizer()) } else { Ok(()) }
     }
 
-    /// Returns the optimizer of a part, or the current one if no part is named; `None` if there is
-    /// none.
+    /// Returns the optimizer of a part, or the current optimizer if no part is named. Returns
+    /// `None` if there is no such optimizer.
     pub(crate) fn get(&self, part: Option<&str>) -> Option<&dyn Optimizer> {
         let found = match part {
             None => self.parts.get(self.current),

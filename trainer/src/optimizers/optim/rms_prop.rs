@@ -10,7 +10,7 @@ use crate::libtorch;
 /// 2012), with optional momentum and Graves's centered variant (*Generating Sequences With
 /// Recurrent Neural Networks*, 2013), which computes the same updates as `torch.optim.RMSprop`.
 ///
-/// Use this when you repeat a result of RMSprop, as of many recurrent networks.
+/// Use this when you reproduce a result obtained with RMSprop, as for many recurrent networks.
 ///
 /// ```
 /// use trainer::optim::RmsProp;

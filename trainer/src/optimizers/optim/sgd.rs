@@ -34,8 +34,8 @@ static ALGORITHM: Algorithm = Algorithm {
     ],
     state: &[
         StateSlot::elements("momentum_buffer").only_with("momentum"),
-        // The first step is not dampened. The count is on the CPU, so reading it never
-        // synchronizes.
+        // Steps are counted because the first one is not dampened. The count is on the CPU, so
+        // reading it never synchronizes.
         StateSlot::steps_on_cpu().only_with("momentum"),
     ],
     refuses,

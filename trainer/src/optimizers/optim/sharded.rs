@@ -15,13 +15,13 @@ use crate::values::facts::SettingList;
 /// stage 1 of ZeRO (Rajbhandari et al., *ZeRO: Memory Optimizations Toward Training Trillion
 /// Parameter Models*, 2020).
 ///
-/// Use this when the state of the optimizer does not fit on one rank.
+/// Use this when the state of the optimizer does not fit in the memory of one rank.
 ///
-/// Each parameter belongs to one rank, which keeps its state, updates it and broadcasts the result.
-/// The shares have about the same number of elements; a parameter is never split. The weights are
-/// bit-identical to those without `Sharded`. In a checkpoint, each rank writes its share; a run can
-/// resume on another number of ranks, or without `Sharded`. In one process, it does the same as the
-/// inner optimizer.
+/// Each parameter belongs to one rank, which keeps the parameter's state, updates the parameter and
+/// broadcasts the result. The shares have about the same number of elements, and a parameter is
+/// never split. The weights are bit-identical to those without `Sharded`. When a checkpoint is
+/// saved, each rank writes its own share. A run can resume on a different number of ranks, or
+/// without `Sharded`. In a single process, `Sharded` does the same as the inner optimizer.
 ///
 /// ```
 /// use trainer::optim::{AdamW, Group, Sharded};
@@ -29,8 +29,8 @@ use crate::values::facts::SettingList;
 /// let optimizer = Sharded::new(AdamW::new(1e-3).group("*.bias", Group::new().weight_decay(0.0)));
 /// ```
 ///
-/// [`groups`](Optimizer::groups) contains all parameters on every rank, and a setting must be
-/// changed on every rank. [`state`](Optimizer::state) contains the share of this rank.
+/// [`groups`](Optimizer::groups) contains all parameters on every rank. A setting must be changed
+/// on every rank. [`state`](Optimizer::state) contains the share of this rank.
 ///
 /// Works with every optimizer of this crate except [`Tch`](super::Tch), and with custom optimizers
 /// that implement [`bind_share`](Optimizer::bind_share). Any other optimizer is an error when the
@@ -53,8 +53,8 @@ impl<O: Optimizer> Sharded<O> {
         Sharded { inner, share: Share { rank: 0, of: 1 }, owners: BTreeMap::new(), shares: Vec::new() }
     }
 
-    /// Returns the processes that train together. Returns an error if they cannot be reached:
-    /// outside of `fit`, or after another rank failed.
+    /// Returns the processes that train together. Returns an error if they cannot be reached,
+    /// because this is outside of `fit` or another rank failed.
     fn world(&self) -> Result<World> {
         let world = World::current();
         if world.share() != self.share {
@@ -70,8 +70,8 @@ impl<O: Optimizer> Sharded<O> {
 }
 
 /// Returns the rank that each parameter belongs to. A parameter that has a rank in `known` keeps
-/// it, because this rank has its state. Each other parameter, from the largest to the smallest, is
-/// assigned to the rank with the fewest elements.
+/// it, because that rank has the parameter's state. The other parameters, from the largest to the
+/// smallest, are each assigned to the rank that has the fewest elements so far.
 fn assign(vars: &Vars, known: &BTreeMap<String, u32>, ranks: u32) -> BTreeMap<String, u32> {
     let mut loads = vec![0; ranks as usize];
     let mut owners = BTreeMap::new();
@@ -141,7 +141,7 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         self.world().map(|world| !world.is_solo())
     }
 
-    /// The inner optimizer returns an error for a name that belongs to no rank.
+    /// Returns `true` for a name that belongs to no rank, so that the inner optimizer reports it.
     fn is_in_share(&self, name: &str) -> bool {
         let owner = name.split_once('/').and_then(|(_, parameter)| self.owners.get(parameter));
         owner.is_none_or(|owner| *owner == self.share.rank)

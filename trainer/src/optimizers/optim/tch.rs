@@ -45,7 +45,7 @@ impl Tch {
     ///
     /// # Errors
     ///
-    /// Returns an error if tch fails to build it.
+    /// Returns an error if tch fails to build the optimizer.
     pub fn new(config: impl nn::OptimizerConfig, vs: &nn::VarStore, lr: f64) -> Result<Self> {
         Ok(Tch { optimizer: config.build(vs, lr)?, lr, groups: Vec::new(), given: Vec::new() })
     }

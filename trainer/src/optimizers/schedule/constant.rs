@@ -5,9 +5,10 @@ use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
 
-/// A constant factor, either for the whole run or up to step N, from which on the factor is 1.
+/// A constant factor for the whole run, or for the first N steps, after which the factor is 1.
 ///
-/// Use this when the learning rate stays as it is, after a warm-up or before another schedule.
+/// Use this when the learning rate should stay constant, after a warm-up or before another
+/// schedule.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.ConstantLR`, which defaults to 5 steps; this schedule
 /// defaults to the whole run.

@@ -8,12 +8,13 @@ use crate::values::facts::SettingList;
 /// Half a cosine wave, falling from 1 over N steps:
 /// `end + (1 - end) · (1 + cos(π · min(n, N) / N)) / 2`.
 ///
-/// Use this when you have no reason for another schedule; for a transformer, with a
+/// Use this when you have no reason to choose another schedule. For a transformer, add a
 /// [`warm_up`](super::Schedule::warm_up).
 ///
 /// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
 /// 2017; this schedule has no restarts. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingLR`
-/// for the first `T_max` steps; then PyTorch's rises again, while this one keeps its last value.
+/// for the first `T_max` steps. After that, PyTorch's schedule rises again, whereas this schedule
+/// keeps its last value.
 ///
 /// ```
 /// use trainer::hooks::LrSchedule;

@@ -9,8 +9,8 @@ use crate::values::facts::SettingList;
 /// `end + (1 - end) · (1 + cos(π · t / T)) / 2` at step t of a cycle of T steps. Each cycle can be
 /// longer than the previous one by a constant factor.
 ///
-/// Use this when you want several cycles in a run, for example to keep the model at the end of
-/// each.
+/// Use this when you want several cycles in a run, for example to save the model at the end of each
+/// cycle.
 ///
 /// Introduced in Loshchilov and Hutter, *SGDR: Stochastic Gradient Descent with Warm Restarts*,
 /// 2017. Corresponds to `torch.optim.lr_scheduler.CosineAnnealingWarmRestarts`.
@@ -41,8 +41,8 @@ impl CosineRestarts {
         CosineRestarts { first: length.into(), growth: 1, end: 0.0 }
     }
 
-    /// Sets the ratio of the lengths of successive cycles, at least 1: PyTorch's `T_mult`. Defaults
-    /// to 1.
+    /// Makes each cycle `times` times as long as the previous one. `times` must be at least 1, and
+    /// corresponds to PyTorch's `T_mult`. Defaults to 1.
     #[must_use]
     pub fn growing(mut self, times: u64) -> Self {
         self.growth = times;

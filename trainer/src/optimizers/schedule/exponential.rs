@@ -6,7 +6,7 @@ use crate::values::facts::SettingList;
 
 /// A factor that is multiplied by gamma at every step: `gammaⁿ`.
 ///
-/// Use this when the learning rate should fall steadily, whatever the length of the run.
+/// Use this when the learning rate should fall steadily, regardless of the length of the run.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.ExponentialLR`.
 ///

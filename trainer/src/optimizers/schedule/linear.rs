@@ -7,7 +7,7 @@ use crate::values::facts::SettingList;
 
 /// A straight line over N steps: `start + (end - start) · min(n, N) / N`.
 ///
-/// Use this when you fine-tune with a linear decay, as of BERT.
+/// Use this when you fine-tune with a linear decay, as is common for BERT.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.LinearLR`, which by default rises from 1/3 to 1 over 5
 /// steps; this schedule starts at 1 by default and spans the whole run.

@@ -1,4 +1,4 @@
-//! Learning-rate schedules: factors of the learning rate as functions of the step.
+//! Learning-rate schedules: factors for the learning rate, as functions of the step.
 //!
 //! Schedules are closed forms: the factor at step n does not depend on earlier steps, so a resumed
 //! run continues exactly. The factor multiplies the learning rate that the optimizer was created
@@ -54,8 +54,8 @@
 //! # Other hyperparameters
 //!
 //! [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) schedules any hyperparameter of
-//! an optimizer, by factors or by values, and [`FieldSchedule`](crate::hooks::FieldSchedule) a
-//! field of another hook.
+//! an optimizer, by factors or by values. [`FieldSchedule`](crate::hooks::FieldSchedule) schedules
+//! a field of another hook.
 
 mod constant;
 mod cosine;
@@ -91,9 +91,9 @@ use crate::error::{Error, Result};
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
 
-/// A factor of the learning rate, as a function of the step and of the length of the run.
+/// A factor for the learning rate, as a function of the step and of the length of the run.
 ///
-/// Implement the trait for a custom schedule where a closure `Fn(u64) -> f64` is not enough:
+/// Implement this trait for a custom schedule if a closure `Fn(u64) -> f64` is not enough:
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -123,24 +123,24 @@ pub trait Schedule: Send + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if a setting is invalid, or if it is a fraction of a run whose length is
-    /// unknown.
+    /// Returns an error if a setting is invalid, or is a fraction of a run whose length is unknown.
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64>;
 
-    /// Checks, before the run begins, that the schedule works for every step of it. The default
+    /// Checks, before the run begins, that the schedule works at every step of the run. The default
     /// implementation only computes the factor of the first step.
     ///
     /// # Errors
     ///
-    /// Returns an error if [`factor`](Schedule::factor) would return one, or if steps in the
+    /// Returns an error if [`factor`](Schedule::factor) would return an error, or if steps in the
     /// settings are out of order or exceed the run.
     fn check(&self, run: Option<u64>) -> Result<()> {
         self.factor(0, run).map(drop)
     }
 
-    /// Returns the settings, which a resume compares with those of the interrupted run, and which
-    /// must be equal on all ranks. The default implementation returns the type and the factors of
-    /// the first two steps, and so does a closure: list the settings of a type that has some.
+    /// Returns the settings. A resume compares them with those of the interrupted run, and they
+    /// must be equal on all ranks. The default implementation returns only the type and the factors
+    /// at the first two steps, as does the implementation for closures. If a type has settings,
+    /// implement this method and return all of them.
     fn settings(&self) -> SettingList {
         with_first_factors(SettingList::of(type_name::<Self>()), |step| self.factor(step, Some(1000)))
     }
@@ -153,7 +153,7 @@ pub trait Schedule: Send + 'static {
         WarmUp::new(over.into(), self)
     }
 
-    /// Continues with another schedule at step `at`, which is step 0 of that schedule: see
+    /// Continues with the schedule `next` at step `at`, which is step 0 of `next`: see
     /// [`Sequential`].
     fn then(self, at: impl Into<Amount>, next: impl Schedule) -> Sequential
     where
@@ -182,8 +182,8 @@ impl<F: Fn(u64) -> f64 + Send + 'static> Schedule for F {
     }
 }
 
-/// Adds the factors of the first two steps, all that can be compared of an unknown schedule: at
-/// later steps, it may have no factor.
+/// Adds the factors at the first two steps. Nothing else about an unknown schedule can be compared,
+/// because it may have no factor at later steps.
 fn with_first_factors(list: SettingList, factor: impl Fn(u64) -> Result<f64>) -> SettingList {
     [0, 1].into_iter().fold(list, |list, step| {
         let found = catch_unwind(AssertUnwindSafe(|| factor(step))).ok().and_then(Result::ok);
@@ -220,7 +220,7 @@ fn between(start: f64, end: f64, fraction: f64) -> f64 {
     start + (end - start) * fraction
 }
 
-/// Returns the value of half a cosine wave, which falls from 1 at the fraction 0 to 0 at 1.
+/// Returns the value of half a cosine wave, which falls from 1 at fraction 0 to 0 at fraction 1.
 fn half_wave(fraction: f64) -> f64 {
     f64::midpoint(1.0, (std::f64::consts::PI * fraction).cos())
 }

@@ -5,10 +5,10 @@ use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
 
-/// A factor that is multiplied by gamma at each milestone: gamma to the power of the number of
+/// A factor that is multiplied by gamma at each milestone: `gammaᵏ`, where k is the number of
 /// milestones up to step n.
 ///
-/// Use this when you repeat a result whose learning rate falls at given steps or epochs.
+/// Use this when you reproduce a result whose learning rate falls at given steps or epochs.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.MultiStepLR`, which sorts its milestones and applies
 /// duplicates twice; here, unsorted and duplicate milestones are errors.

@@ -6,15 +6,15 @@ use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
 
 /// One cycle over N steps: up from `1 / div_factor` to 1, then down to
-/// `1 / (div_factor · final_div_factor)`, by default each along half a cosine wave. The optimizer's
-/// learning rate is the peak.
+/// `1 / (div_factor · final_div_factor)`. By default, each phase follows half a cosine wave. The
+/// peak is the optimizer's learning rate.
 ///
-/// Use this when the run is short, and you want a large learning rate in its middle.
+/// Use this when the run is short and you want a large learning rate in the middle of it.
 ///
 /// Introduced in Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using
 /// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses its
-/// names; PyTorch's `max_lr` is the learning rate of the optimizer here. Beyond the end, PyTorch
-/// raises an error, whereas this schedule keeps its last value.
+/// names, except that the optimizer's learning rate takes the place of PyTorch's `max_lr`. Beyond
+/// the end, PyTorch raises an error, whereas this schedule keeps its last value.
 ///
 /// By default, PyTorch also cycles the momentum between 0.95 and 0.85. Here, a second hook does
 /// this:
@@ -85,7 +85,8 @@ impl OneCycle {
         self
     }
 
-    /// Sets the final factor to the initial factor divided by `divisor`. Defaults to 10,000.
+    /// Sets the final factor to the initial factor divided by `divisor`. Defaults to a divisor of
+    /// 10,000.
     #[must_use]
     pub fn final_div_factor(mut self, divisor: f64) -> Self {
         self.final_div_factor = divisor;
@@ -101,7 +102,7 @@ impl OneCycle {
     }
 
     /// Whether there are three phases: up to the peak, down to the initial factor in the same
-    /// number of steps, and down to the final factor in the remaining ones. Defaults to `false`.
+    /// number of steps, and down to the final factor in the remaining steps. Defaults to `false`.
     #[must_use]
     pub fn three_phase(mut self, three_phase: bool) -> Self {
         self.is_three_phase = three_phase;
@@ -129,9 +130,9 @@ impl OneCycle {
         Ok(())
     }
 
-    /// Returns the schedule of the momentum that belongs to this cycle: from `max` down to `base`
-    /// while the learning rate rises, and back up to `max` while it falls. PyTorch's defaults are
-    /// 0.85 and 0.95.
+    /// Returns the momentum schedule for this cycle: from `max` down to `base` while the learning
+    /// rate rises, and back up to `max` while the learning rate falls. PyTorch's defaults are 0.85
+    /// for `base` and 0.95 for `max`.
     #[must_use]
     pub fn momentum(self, base: f64, max: f64) -> OneCycleMomentum {
         OneCycleMomentum { cycle: self, base, max }
@@ -142,9 +143,9 @@ impl OneCycle {
         if self.is_linear { between(start, end, fraction) } else { between(end, start, half_wave(fraction)) }
     }
 
-    /// Returns the value at a step of a cycle through four values: `first` at the start, `peak` at
-    /// the peak of the learning rate, `second` at the end of the second of three phases, and `last`
-    /// at the end.
+    /// Returns the value at a step of a cycle through four values: `first` at the start, `peak`
+    /// when the learning rate peaks, `second` at the end of the second phase if there are three,
+    /// and `last` at the end.
     fn value(&self, step: u64, run: Option<u64>, [first, peak, second, last]: [f64; 4]) -> Result<f64> {
         let steps = self.over.steps_at_least_1(run, "OneCycle::new().over({})")?;
         let end = steps as f64 - 1.0;
@@ -159,7 +160,7 @@ impl OneCycle {
             false => ((rise, end), (peak, last)),
         };
         let length = phase.1 - phase.0;
-        // In a very short run a phase may be empty: use its end.
+        // In a very short run, a phase may be empty. Then use its final value.
         let fraction = if length > 0.0 { (step - phase.0) / length } else { 1.0 };
         Ok(self.anneal(from, to, fraction))
     }

@@ -7,7 +7,8 @@ use crate::values::facts::SettingList;
 
 /// Polynomial decay from 1 to 0 over N steps: `(1 - min(n, N) / N)^power`.
 ///
-/// Use this when the learning rate should reach 0 at the end, faster or slower than a line.
+/// Use this when the learning rate should reach 0 at the end, faster or slower than along a
+/// straight line.
 ///
 /// Corresponds to `torch.optim.lr_scheduler.PolynomialLR`, which defaults to 5 steps; this schedule
 /// defaults to the whole run.
@@ -29,7 +30,8 @@ pub struct Polynomial {
 }
 
 impl Polynomial {
-    /// Creates the schedule with this power, above 0. With a power of 1, the decay is linear.
+    /// Creates the schedule with this power, which must be above 0. With a power of 1, the decay is
+    /// linear.
     #[must_use]
     pub fn new(power: f64) -> Self {
         Polynomial { power, over: Amount::WHOLE }

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
 
-/// A sequence of schedules, each of which counts steps from its start: see [`Schedule::then`].
+/// A sequence of schedules, each of which counts steps from its own start: see [`Schedule::then`].
 ///
 /// Corresponds to `torch.optim.lr_scheduler.SequentialLR`. The run of each schedule ends where the
 /// next one starts. The steps or fractions at which the schedules start are relative to the start
@@ -27,7 +27,7 @@ use crate::values::facts::SettingList;
 #[doc(alias = "SequentialLR")]
 pub struct Sequential {
     first: Box<dyn Schedule>,
-    /// The other schedules, with their first steps.
+    /// The other schedules, each with its first step.
     rest: Vec<(Amount, Box<dyn Schedule>)>,
 }
 

@@ -9,9 +9,9 @@ impl Amount {
     /// The whole run.
     pub(super) const WHOLE: Amount = Amount(AmountKind::Fraction(1.0));
 
-    /// Returns the number of steps, given the number of steps in the run if it is known. A fraction
-    /// of a short run may be 0 steps. Errors show the setting as the code in which `{}` stands for
-    /// the amount.
+    /// Returns the number of steps. `run` is the number of steps in the run, if it is known. A
+    /// fraction of a short run may be 0 steps. `setting` is the code that errors show, in which
+    /// `{}` stands for the amount.
     pub(super) fn steps(self, run: Option<u64>, setting: &str) -> Result<u64> {
         match (self.0, run) {
             (AmountKind::Number(steps), _) if steps > 0 => Ok(u64::try_from(steps).unwrap_or(u64::MAX)),
@@ -39,8 +39,8 @@ impl Amount {
         self.steps(run, setting).map(|steps| steps.max(1))
     }
 
-    /// Returns an error unless this is before `next`. A number and a fraction may also be the same
-    /// step, and so may different fractions of a short run.
+    /// Returns an error unless this amount is before `next`. A number and a fraction may be the
+    /// same step, and so may two different fractions of a short run.
     pub(super) fn check_before(self, next: Amount, run: Option<u64>, setting: &str) -> Result<()> {
         let is_before = match (self.0, next.0) {
             (AmountKind::Number(own), AmountKind::Number(next)) => own < next,
@@ -69,7 +69,7 @@ impl Amount {
     }
 }
 
-/// Returns the code of a setting with this amount.
+/// Returns the code of a setting, with this amount in place of `{}`.
 fn call(setting: &str, amount: impl fmt::Display) -> String {
     setting.replace("{}", &amount.to_string())
 }

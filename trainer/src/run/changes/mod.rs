@@ -1,7 +1,7 @@
-//! [`Changes`]: everything that a run can change, by name, and which of it has changed.
+//! [`Changes`]: the named values that a run can change, and which of them have changed.
 //!
 //! This is the only list of what hooks and operations can change. The tape and the check of
-//! observers both read it; they differ in when they do, and in what [`Reading`] says.
+//! observers both use it. They differ in when they read the values, and in their [`Reading`].
 
 mod names;
 
@@ -21,21 +21,24 @@ use crate::run::Run;
 /// Which values are read, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// All, but a tensor only if its identity, its version counter or its data pointer has changed.
+    /// All values, but a tensor only if its identity, its version counter or its data pointer has
+    /// changed.
     Counted,
-    /// All, and every tensor each time: also a change through `tensor.data()` is found.
+    /// All values, and every tensor each time. This also finds changes made through
+    /// `tensor.data()`.
     Everything,
-    /// What a hook must not change that only observes: every tensor each time. Not the random
-    /// state, which other threads may change too; of hook values, only the tensors that a hook
-    /// could have in common with another one, and none of the value in this slot, which is its own.
+    /// The values that an observer must not change, and every tensor each time. Excludes the random
+    /// state, which other threads may change too, and the value in slot `by`, which is the
+    /// observer's own. Of the states of other hook values, includes only the tensors, because hooks
+    /// could share them.
     Observed { by: Option<u32> },
 }
 
-/// A list of tensors, of which only those are read that may have changed.
+/// A list of tensors, of which only those that may have changed are read.
 struct Watched {
     scan: Scan,
     list: TensorList,
-    /// The number of the name of each tensor.
+    /// For each tensor, the number of its name.
     names: Vec<u32>,
 }
 
@@ -44,11 +47,11 @@ impl Watched {
         Watched { scan: Scan::new(), list: TensorList::default(), names: Vec::new() }
     }
 
-    /// Adds the tensors of which this aspect has changed.
+    /// Adds the tensors for which this aspect has changed.
     fn find(&mut self, aspect: Aspect, trusts: bool, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         let Watched { scan, list, names } = self;
         let found = scan.changed(list, aspect, trusts)?;
-        // A place beyond the list, which has become shorter, has no name.
+        // The list may have become shorter: a place beyond its end has no name.
         changed.extend(found.filter_map(|(place, hash)| Some((*names.get(place)?, hash))));
         Ok(())
     }
@@ -58,7 +61,7 @@ impl Watched {
 const LOSS_SCALE: &str = "the scale of the loss";
 const WEIGHT: &str = "the weight of the batch";
 
-/// The values that a run can change, with the hash of each as it was last read.
+/// The values that a run can change, with the hash of each value when it was last read.
 pub(crate) struct Changes {
     reading: Reading,
     names: Names,
@@ -71,19 +74,20 @@ pub(crate) struct Changes {
     loss: Watched,
     /// The output of each module that was called, by its index.
     outputs: HashMap<u32, Watched>,
-    /// The state of each hook value, by its slot.
+    /// The tensors in the state of each hook value, by its slot.
     states: HashMap<u32, Watched>,
-    /// The hashes of values that are not tensors, by name.
+    /// The hashes of values that are not tensors, by the number of the name.
     plain: HashMap<u32, u64>,
     /// The hash of all hyperparameters together.
     hyperparameters: u64,
     /// The hash of which variables are trained.
     trained: u64,
-    /// Whether the tensors of the optimizers may be others than before.
+    /// Whether the optimizers may have different tensors than before.
     is_stale: bool,
-    /// Whether buffers may have changed, whatever their version counters say.
+    /// Whether buffers may have changed, regardless of their version counters.
     reads_buffers: bool,
-    /// The values of hooks that may have changed: all, or those with these slots.
+    /// Whether any hook value may have changed. If `false`, only those in the slots `looks_at` may
+    /// have changed.
     looks_at_all: bool,
     looks_at: Vec<u32>,
 }
@@ -118,8 +122,8 @@ impl Changes {
         *self = Changes { names, ..Changes::new(self.reading) };
     }
 
-    /// Forgets what belongs to one batch, so that it is found again in the next one, whether the
-    /// run was resumed or not.
+    /// Forgets the values that belong to one batch, so that those of the next batch count as
+    /// changed, whether or not the run was resumed in between.
     pub(crate) fn begin_batch(&mut self) {
         let of_step = [&mut self.batch, &mut self.pred, &mut self.loss];
         for watched in of_step.into_iter().chain(self.outputs.values_mut()) {
@@ -132,13 +136,13 @@ impl Changes {
         }
     }
 
-    /// Notes that the tensors of the optimizers may be others than before.
+    /// Notes that the optimizers may have different tensors than before.
     pub(crate) fn refresh(&mut self) {
         self.is_stale = true;
     }
 
-    /// Notes that buffers may have changed: the kernels of batch normalization do not move
-    /// the version counters of the running statistics.
+    /// Notes that buffers may have changed. The kernels of batch normalization change the running
+    /// statistics without incrementing their version counters.
     pub(crate) fn read_buffers(&mut self) {
         self.reads_buffers = true;
     }
@@ -168,14 +172,14 @@ impl Changes {
         self.reading == Reading::Counted
     }
 
-    /// Whether the values of a hook are compared that only observes.
+    /// Whether the values are read to check a hook that only observes.
     fn is_check(&self) -> bool {
         matches!(self.reading, Reading::Observed { .. })
     }
 
-    /// Returns the values that have changed since the last call: the number of each name, and the
-    /// hash; 0 for a value that no longer exists. The batch, the prediction and the loss keep their
-    /// hash while there is none.
+    /// Returns the values that have changed since the last call: the number of each name, with the
+    /// hash of the value, or 0 if the value no longer exists. While there is no batch, prediction
+    /// or loss, its last hash is kept.
     pub(crate) fn changed(&mut self, run: &Run) -> Result<Vec<(u32, u64)>> {
         let mut changed = Vec::new();
         self.add_variables(run, &mut changed)?;
@@ -187,7 +191,7 @@ impl Changes {
         Ok(changed)
     }
 
-    /// Adds the parameters, the buffers, their gradients, and whether they are trained.
+    /// Adds the parameters, the buffers, the gradients of both, and whether each is trained.
     fn add_variables(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         if run.model.vars.iter().count() != self.gradients.names.len() {
             let (parameters, buffers): (Vec<&Var>, Vec<&Var>) =
@@ -255,7 +259,7 @@ impl Changes {
             }
             watched.list = tensors.into_iter().collect();
             watched.find(Aspect::ValuesAndMark, trusts, changed)?;
-            // Do not keep the memory of the batch.
+            // Do not keep the tensors of the batch alive.
             watched.list = TensorList::default();
             Ok(())
         };
@@ -284,7 +288,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Adds the state of libtorch's random numbers.
+    /// Adds the state of libtorch's random number generators.
     fn add_random(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         if self.is_check() {
             return Ok(());
@@ -338,7 +342,7 @@ impl Changes {
         self.looks_at.clear();
         for slot in slots {
             let instance = &run.hooks.instances[slot as usize];
-            // No other hook has a part of what the state of an observer depends on.
+            // A value whose hooks all observe shares no state with other hooks.
             let is_left_out = match self.reading {
                 Reading::Observed { by } => instance.observes || by == Some(slot),
                 Reading::Counted | Reading::Everything => false,
@@ -407,8 +411,8 @@ pub(crate) fn names_of_states(run: &Run) -> Vec<String> {
     read.map(|(slot, _)| name_of_state(run, slot)).collect()
 }
 
-/// The end of the names of what is in the state of a hook value: ``in the state of `my_crate::Hook`
-/// ``, with a number for each further value of the type.
+/// Returns the suffix of the names of the values in a hook's state: ``in the state of
+/// `my_crate::Hook` ``, with a number for the second and later values of the type.
 fn name_of_state(run: &Run, slot: usize) -> String {
     let instances = &run.hooks.instances;
     let nth = instances[..slot].iter().filter(|other| other.type_id == instances[slot].type_id).count();
@@ -416,7 +420,7 @@ fn name_of_state(run: &Run, slot: usize) -> String {
     format!("in the state of `{}`{number}", public_path(instances[slot].type_name))
 }
 
-/// ` of generator`; nothing for the optimizer of the whole model.
+/// Returns a suffix such as ` of generator`; empty for the optimizer of the entire model.
 fn of_part(part: &str) -> String {
     if part.is_empty() { String::new() } else { format!(" of {part}") }
 }

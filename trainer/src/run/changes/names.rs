@@ -1,9 +1,9 @@
-//! [`Kind`] and [`Names`]: what the values are that a run can change, and how they are called.
+//! [`Kind`] and [`Names`]: the kinds and the names of the values that a run can change.
 
 use std::collections::HashMap;
 
-/// The kinds of values that a run can change. What changes nothing of these changes nothing that
-/// training depends on.
+/// The kinds of values that a run can change. Code that changes none of these values changes
+/// nothing that training depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Parameter,
@@ -13,7 +13,7 @@ pub(crate) enum Kind {
     Gradient,
     OptimizerState,
     LearningRate,
-    /// Any other setting of a group of an optimizer.
+    /// Any other setting of a parameter group.
     Hyperparameter,
     Batch,
     BatchWeight,
@@ -31,8 +31,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What a hook changes that changes a value of this kind. `own` is the slot of its value, if it
-    /// has one.
+    /// Returns the name of this kind in a list of what a hook changes. `own` is the slot of the
+    /// hook's own value, if it has one.
     pub(crate) fn name(self, own: Option<u32>) -> &'static str {
         match self {
             Kind::Parameter => "weights",
@@ -64,12 +64,12 @@ pub(crate) struct Names {
     numbers: HashMap<String, u32>,
     /// The names by number.
     list: Vec<(String, Kind)>,
-    /// How many of the names were taken by [`take_new`](Self::take_new).
+    /// The number of names that [`take_new`](Self::take_new) has returned.
     taken: usize,
 }
 
 impl Names {
-    /// Returns the number of a name, which is new or is of a value of this kind.
+    /// Returns the number of a name. Adds the name, for a value of this kind, if it is new.
     pub(super) fn number(&mut self, kind: Kind, name: &str) -> u32 {
         if let Some(known) = self.numbers.get(name) {
             return *known;

@@ -12,7 +12,8 @@ use crate::run::Run;
 use crate::run::context::Cx;
 
 impl<P> Cx<P> {
-    /// The number of training batches, and where in the loop the run is; `None` in a validation.
+    /// The number of training batches, and the position in the loop. The position is `None` during
+    /// the sanity check and validation, and after a step that failed midway.
     pub(crate) fn link_place(&self) -> (u64, Option<Place>) {
         let place = match self.run.fit.position.stage {
             Stage::Training => Some(Place::Batch),
@@ -44,7 +45,7 @@ impl<P> Cx<P> {
 }
 
 impl Run {
-    /// The start of a certificate of this run, whose state has this hash.
+    /// The header of a certificate of this run. `state` is the hash of the run's state.
     pub(crate) fn certificate_header(&self, state: String) -> Header {
         let facts = self.checkpoints.facts.clone().unwrap_or_default();
         let mut settings = facts.settings;

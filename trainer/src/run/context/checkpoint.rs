@@ -21,9 +21,9 @@ impl<P> Cx<P> {
     ///
     /// In [several processes](crate::distributed), a request on any rank takes effect on all of
     /// them before the same batch, and each requested folder is written once, by all ranks
-    /// together: all must be able to write it. After an error, when the ranks are disconnected,
-    /// only requests on rank 0 take effect, and their checkpoints cannot be resumed exactly; on the
-    /// other ranks, a request only leads to a warning.
+    /// together, so all of them must be able to write to it. After an error, when the ranks are
+    /// disconnected, only requests on rank 0 take effect, and their checkpoints cannot be resumed
+    /// exactly; on the other ranks, a request only leads to a warning.
     ///
     /// An existing checkpoint or an empty folder at this path is replaced atomically. Anything else
     /// at this path is left unchanged, and the run ends with an error.
@@ -48,10 +48,10 @@ impl<P> Cx<P> {
         self.as_run().request_checkpoint(folder.into(), true);
     }
 
-    /// Returns whether SIGUSR1 has requested a checkpoint, on any rank, and takes the request: it
-    /// is then no longer there for other hooks. [`Checkpoint`](crate::hooks::Checkpoint) takes it
-    /// after the current batch. The request is there only on rank 0, and only if a hook of the run
-    /// names its folder of checkpoints: see
+    /// Returns whether SIGUSR1 has requested a checkpoint on any rank, and takes the request, so
+    /// that other hooks no longer see it. [`Checkpoint`](crate::hooks::Checkpoint) takes it after
+    /// the current batch. The request exists only on rank 0, and only if a hook of the run names
+    /// its checkpoint folder: see
     /// [`Settings::checkpoints`](crate::checkpoint::Settings::checkpoints).
     ///
     #[doc = available!(CanSaveCheckpoint)]
@@ -81,7 +81,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value cannot be serialized, or if the key is taken.
+    /// Returns an error if the value cannot be serialized, or if the key is already in use.
     pub fn save<T: Serialize>(&self, key: &str, value: T) -> Result<()>
     where
         P: CanSave,
@@ -96,7 +96,7 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the key is taken.
+    /// Returns an error if the key is already in use.
     pub fn save_tensor(&self, key: &str, tensor: &Tensor) -> Result<()>
     where
         P: CanSave,

@@ -1,5 +1,5 @@
-//! [`Cx`], and its methods with a bound on their moment: a compile error about one shows
-//! `Cx::method`, because they are in the module of the type.
+//! [`Cx`], and its methods with a bound on the moment. They are in the module of the type so that
+//! compile errors about them show `Cx::method`.
 
 use std::any::{Any, TypeId, type_name};
 use std::marker::PhantomData;
@@ -21,10 +21,10 @@ use crate::model::vars::Grads;
 use crate::moment::{Moment, OnAllRanks};
 use crate::run::{Run, task_is_lent};
 
-/// The context of a hook: access to the run at the point, or within the operation, `P`.
+/// The context of a hook: access to the run at `P`, which is a point or an operation.
 ///
-/// Methods that read something which does not always exist have a bound on `P`, so reading it at a
-/// moment where it does not exist is a compile error.
+/// If a value does not always exist, the methods that read it have a bound on `P`, so reading it at
+/// a moment where it does not exist is a compile error.
 ///
 /// ```compile_fail
 /// use trainer::prelude::*;
@@ -38,30 +38,30 @@ use crate::run::{Run, task_is_lent};
 ///
 /// # Observers
 ///
-/// A hook that takes `&Cx<P>` observes: it reads, logs, warns, adds to a checkpoint and requests
-/// checkpoints. A hook that takes `&mut Cx<P>` may also change training. The difference is shown by
-/// [`describe_hooks`](crate::Trainer::describe_hooks), and it decides
+/// A hook that takes `&Cx<P>` observes: it can read, log, warn, add values to a checkpoint and
+/// request checkpoints. A hook that takes `&mut Cx<P>` may also change training.
+/// [`describe_hooks`](crate::Trainer::describe_hooks) shows the difference, which determines:
 ///
 /// - what a [resume](mod@crate::checkpoint) compares: hooks that observe may differ from those of
 ///   the interrupted run, unless they list [`settings`](crate::language::settings);
 /// - what the [ranks](crate::distributed) agree on: a hook at `before_step` that may skip the batch
-///   costs an exchange in each batch, one that observes does not;
+///   costs an exchange in each batch, and a hook that observes does not;
 /// - what a trial of [`find_lr`](crate::Trainer::find_lr) needs: hooks that observe do not run in
 ///   it.
 ///
-/// The compiler checks the methods of `Cx`. It cannot check the tensors, which share their memory:
-/// `cx.grads()` returns gradients that `clamp_` would change. Nor does it see a hook that draws
-/// from libtorch's random numbers, which changes the numbers that dropout draws next. A check at
-/// run time finds these: before and after each hook that observes, it compares everything that a
-/// [tape](crate::guide::tape) records, except for the states of hooks that only observe and the
-/// values of other states that are not tensors. It ends the run with an error that names the hook
-/// and what it changed. It is on in [`Harness`](crate::testing::Harness) and in [smoke
-/// tests](crate::TrainerBuilder::fast_dev_run);
+/// The compiler checks calls of the methods of `Cx`. It cannot check tensors, because they share
+/// their memory: `clamp_` on a gradient from `cx.grads()` changes the gradient of the parameter.
+/// Nor can it detect that a hook draws random numbers from libtorch, which changes the numbers that
+/// dropout draws next. A run-time check finds both. Before and after each hook that observes, it
+/// compares everything that a [tape](crate::guide::tape) records, except for the states of hooks
+/// that only observe, and for values in other states that are not tensors. If anything has changed,
+/// the run ends with an error that names the hook and the changed values. The check is on in
+/// [`Harness`](crate::testing::Harness) and in [smoke tests](crate::TrainerBuilder::fast_dev_run);
 /// [`check_observers`](crate::TrainerBuilder::check_observers) and the environment variable
 /// `TRAINER_CHECK=observers` turn it on for a run.
 ///
-/// A hook around an operation takes `&mut Cx<O>`, which `next` needs. If it only measures, the key
-/// [`observes`](crate::language::observes) says so, and the same check applies.
+/// A hook around an operation takes `&mut Cx<O>`, which `next` needs. If it only measures, give it
+/// the key [`observes`](crate::language::observes), and the same check applies.
 #[doc(alias("Callback", "TrainerControl"))]
 #[derive(RefCastCustom)]
 #[repr(transparent)]
@@ -128,8 +128,8 @@ impl<P> Cx<P> {
     ///
     #[doc = available!(HasBatch)]
     ///
-    /// `build` reports a hook that calls `cx.batch::<B>()?` with another type before the first
-    /// branch of its body, unless the hook has `when`. The same holds for the task and the
+    /// `build` reports a hook that calls `cx.batch::<B>()?` with a different type before the first
+    /// branch of its body, unless the hook has `when`. The same applies to the task and the
     /// prediction.
     ///
     /// # Errors
@@ -273,9 +273,10 @@ impl<P> Cx<P> {
         self.run.step.loss.as_ref().filter(|_| self.run.step.weight > 0.0).map(Tensor::shallow_clone)
     }
 
-    /// Around `loss`, the loss that the operation has computed, or that an inner hook has set, once
-    /// [`next.run`](crate::Next::run) has returned: a hook adds a term to it with
-    /// [`set_loss`](Cx::set_loss). `None` if the task returned no loss outside of training.
+    /// The loss that the operation `loss` has computed or that an inner hook has set. Call this in
+    /// a hook around `loss` after [`next.run`](crate::Next::run) has returned, for example to add a
+    /// term to the loss with [`set_loss`](Cx::set_loss). `None` if the task returned no loss
+    /// outside of training.
     ///
     #[doc = available!(CanSetLoss)]
     pub fn computed_loss(&self) -> Option<Tensor>
@@ -336,9 +337,9 @@ impl<P> Cx<P> {
     #[doc = available!(CanRunBackward)]
     #[doc = available!(OnAllRanks)]
     ///
-    /// The weight of the batch is then counted in the accumulation window, once for any number of
-    /// backward passes. Outside of a replacement, gradients computed with `Tensor::backward` are
-    /// not counted, because the trainer does not see that call.
+    /// The weight of the batch is then counted in the accumulation window, but only once, however
+    /// many backward passes run. Outside of a replacement, gradients computed with
+    /// `Tensor::backward` are not counted, because the trainer does not see that call.
     ///
     /// # Errors
     ///
@@ -495,8 +496,8 @@ impl<P> Cx<P> {
 ///
 /// Histograms, images and texts have [methods of their own](Cx::log_histogram).
 impl<P> Cx<P> {
-    /// Logs a number, or a one-element tensor, as the metric `phase/name`; in a pass over a named
-    /// [loader](Cx::loader) as `phase/loader/name`.
+    /// Logs a number, or a one-element tensor, as the metric `phase/name`, or as
+    /// `phase/loader/name` in a pass over a named [loader](Cx::loader).
     ///
     #[doc = available!(CanLog)]
     ///
@@ -555,7 +556,7 @@ impl<P> Cx<P> {
     }
 
     /// Ends the current pass over data, in training or evaluation, after this batch. If an
-    /// accumulation window is still open then, one more batch is trained to close it.
+    /// accumulation window is still open at that time, one more batch is trained to close it.
     ///
     #[doc(alias("CancelEpochException", "should_epoch_stop"))]
     #[doc = available!(CanEndEpoch)]
@@ -581,11 +582,11 @@ impl<P> Cx<P> {
         self.run.requests.stop.get_or_insert(reason.into());
     }
 
-    /// Keeps a copy of the state of the run before the next batch of training, to which
-    /// [`roll_back`](Cx::roll_back) can return: weights, optimizers, gradients, random numbers,
-    /// counters, what was logged, and the [state](crate::checkpoint::State) of the task and of
-    /// hooks. Replaces the copy that was kept before. The copy is in memory, on the CPU, and part
-    /// of checkpoints; it is dropped when another pass over the training data begins.
+    /// Keeps a copy of the state of the run, to which [`roll_back`](Cx::roll_back) can return:
+    /// weights, optimizers, gradients, random numbers, counters, logged values, and the
+    /// [state](crate::checkpoint::State) of the task and of hooks. The copy is made before the next
+    /// batch of training, and replaces the previous one. It is kept in CPU memory, included in
+    /// checkpoints, and dropped when the next pass over the training data begins.
     ///
     #[doc = available!(CanRollBack)]
     pub fn keep_state(&mut self)
@@ -595,23 +596,23 @@ impl<P> Cx<P> {
         self.run.requests.keep_state = true;
     }
 
-    /// Returns to the state that [`keep_state`](Cx::keep_state) kept before the next batch of
-    /// training, and continues with the batch after this one: the batches since then, including
-    /// this one, are skipped. If several processes train together, all of them return.
+    /// Before the next batch of training, returns to the state that [`keep_state`](Cx::keep_state)
+    /// kept, and continues with the batch after this one. The batches since that state, including
+    /// this one, are skipped. If several processes train together, all of them roll back.
     ///
     #[doc = available!(CanRollBack)]
     ///
-    /// Only [`batch_idx`](crate::Counters::batch_idx) stays as it is, as for batches that
+    /// Only [`batch_idx`](crate::Counters::batch_idx) keeps its value, as for batches that
     /// [`skip_batch`](Cx::skip_batch) skips; the other counters, and with them learning-rate
-    /// schedules, return to the kept state. The rows of the history and of loggers that were
-    /// written since then are rewound as by a resume: files keep them in
-    /// `<file>.before-resume-<n>`. The tape of the run keeps all its records. A warning says which
-    /// batches were skipped, and the `reason`, and `run.json` has it in `roll_backs`. Checkpoints
-    /// that were requested after this batch, and validations that come due after it, are left out;
-    /// requests to stop stay.
+    /// schedules, return to the kept state. Rows that were added to the history and to log files
+    /// since then are removed, as on a resume: those of a file are moved to
+    /// `<file>.before-resume-<n>`. The tape of the run keeps all its records. A warning, which
+    /// `run.json` lists in `roll_backs`, reports the skipped batches and the `reason`. Checkpoints
+    /// that were requested after this batch, and validations that are due after it, are omitted.
+    /// Requests to stop remain in effect.
     ///
-    /// A hook that must not forget that it has returned, such as one that limits how often that
-    /// happens, implements [`State::rolls_back`](crate::checkpoint::State::rolls_back).
+    /// A hook that must remember its roll-backs, for example to limit their number, implements
+    /// [`State::rolls_back`](crate::checkpoint::State::rolls_back).
     ///
     /// The run ends with an error if no state was kept in the current pass over the training data.
     pub fn roll_back(&mut self, reason: impl Into<String>)
@@ -675,8 +676,8 @@ fn stored<'d, V: 'static>(data: Option<(&'d dyn Any, &str)>, what: &str) -> Resu
     }
 }
 
-/// Returns the place of a batch or prediction in the step. Returns an error if `V` is not the
-/// task's type.
+/// Returns the slot of a batch or prediction in the step. Returns an error if `V` is not the task's
+/// type.
 fn slot<'d, V: 'static>(data: Option<(&'d mut dyn Any, &str)>, what: &str) -> Result<&'d mut Option<V>> {
     let (slot, task_type) = data.ok_or_else(task_is_lent)?;
     slot.downcast_mut().ok_or_else(|| other_type::<V>(what, task_type))

@@ -31,8 +31,8 @@ impl<P> Cx<P> {
     /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
     /// watches, such as `valid/loss` or `valid/clean/accuracy`.
     ///
-    /// In a trial run of [`find_lr`](crate::Trainer::find_lr), which measures none of them, every
-    /// such name is accepted.
+    /// In a trial run of [`find_lr`](crate::Trainer::find_lr), which measures no such metric, every
+    /// name of a metric of training or validation is accepted.
     ///
     /// Names of metrics are only known for certain once they are logged. A name is therefore
     /// considered misspelled only if it is similar to the name of the loss or of a metric that is
@@ -71,17 +71,17 @@ impl<P> Cx<P> {
         self.check_spelling(&name[..name.len() - own.len()], own)
     }
 
-    /// Records that a hook is going to log a metric of this name in validation, so that
-    /// [`check_metric`](Cx::check_metric) suggests it for a misspelled name. Call it at `setup`.
+    /// Records that a hook will log a metric with this name in validation, so that
+    /// [`check_metric`](Cx::check_metric) can suggest it for a misspelled name. Call it at `setup`.
     pub fn expect_metric(&self, name: impl Into<String>) {
         let name = name.into();
         self.as_run().log.borrow_mut().expected.push(name);
     }
 
-    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better,
-    /// for its best value in the file `run.json` of the [run
-    /// folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
-    /// known.
+    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better.
+    /// This determines the best value of the metric in the file `run.json` of the
+    /// [run folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
+    /// already known.
     pub fn record_goal(&self, metric: impl Into<String>, goal: Goal) {
         self.as_run().log.borrow_mut().goals.insert(metric.into(), goal);
     }

@@ -1,7 +1,7 @@
 //! [`Cx`]: the context that a hook is called with.
 
-// The order of the page of `Cx`, because rustdoc shows impl blocks in the order of their modules.
-// Blank lines keep rustfmt from sorting them.
+// The modules are in the order of the page of `Cx`, because rustdoc shows impl blocks in this
+// order. Blank lines keep rustfmt from sorting them.
 mod cx;
 
 mod record;

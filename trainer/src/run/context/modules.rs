@@ -45,8 +45,8 @@ impl<P> Cx<P> {
         self.as_run().modules.call().input()
     }
 
-    /// The output of the module. It is part of the autograd graph: call `detach` on a tensor that
-    /// the hook keeps.
+    /// The output of the module. It is part of the autograd graph, so call `detach` before keeping
+    /// it beyond the hook.
     ///
     #[doc = available!(HasOutput)]
     pub fn output(&self) -> &Tensor
@@ -77,8 +77,8 @@ impl<P> Cx<P> {
     ///
     #[doc = available!(HasOutputGrad)]
     ///
-    /// `None` if the input does not require a gradient, such as that of the first layer, if the
-    /// output does not depend on it, or if a hook replaced the module.
+    /// `None` if the input does not require a gradient, such as the input of the first layer, if
+    /// the output does not depend on it, or if a hook replaced the module.
     pub fn input_grad(&self) -> Option<&Tensor>
     where
         P: HasOutputGrad,
@@ -98,11 +98,11 @@ impl<P> Cx<P> {
         self.run_mut().modules.call_mut().input = input.into();
     }
 
-    /// Makes the backward pass compute the activations of this call of the module again, instead of
-    /// keeping them until then. Changes no result: see
-    /// [`ActivationCheckpointing`](crate::hooks::ActivationCheckpointing). Has no effect without
-    /// gradients, within a module whose activations are computed again, and if a hook replaces the
-    /// module.
+    /// Makes the backward pass recompute the activations of this call of the module, instead of
+    /// keeping them in memory until then. Does not change any result: see
+    /// [`ActivationCheckpointing`](crate::hooks::ActivationCheckpointing). Has no effect if
+    /// gradients are disabled, within a module whose activations are recomputed already, or if a
+    /// hook replaces the module.
     ///
     #[doc = available!(CanCheckpointActivations)]
     pub fn checkpoint_activations(&self)
@@ -123,9 +123,9 @@ impl<P> Cx<P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the module has an output with a different shape, dtype or device,
-    /// because the rest of the network expects these. [`force_output`](Cx::force_output) sets such
-    /// an output.
+    /// Returns an error if the module already has an output with a different shape, dtype or
+    /// device, because the rest of the network expects these. [`force_output`](Cx::force_output)
+    /// accepts such an output.
     pub fn set_output(&mut self, output: Tensor) -> Result<()>
     where
         P: CanSetOutput + OnAllRanks,

@@ -27,9 +27,9 @@ impl<P> Cx<P> {
     }
 
     /// The processes that train together; a process that trains alone is a world of one rank, in
-    /// which collectives return at once. Most methods of [`World`] are collectives, which a hook
-    /// must call on every rank, so a hook with [`Main`](crate::Main) in its context has no access
-    /// to it. Errors of its collectives name this hook and its moment.
+    /// which collectives return immediately. Most methods of [`World`] are collectives, which a
+    /// hook must call on every rank, so a hook with [`Main`](crate::Main) in its context has no
+    /// access to it. Errors of these collectives name the hook and its moment.
     ///
     #[doc = available!(OnAllRanks)]
     #[must_use]
@@ -63,14 +63,14 @@ impl<P> Cx<P> {
 
 /// # Several processes: at `setup`
 impl Cx<Setup> {
-    /// Declares that each of several ranks trains by itself in this entry point, as
-    /// [`LocalSgd`](crate::hooks::LocalSgd) does: the loss is scaled as in one process, so the
-    /// gradients are those of the rank's own batches, the ranks may have different weights in
-    /// evaluations and checkpoints, and each rank saves its weights and its optimizer state. A hook
-    /// that calls it averages the weights, and keeps
+    /// Declares that each rank trains by itself in this entry point, as
+    /// [`LocalSgd`](crate::hooks::LocalSgd) does. The loss is scaled as in a single process, so the
+    /// gradients are those of the rank's own batches. The ranks may have different weights in
+    /// evaluations and checkpoints, and each rank saves its own weights and optimizer state. A hook
+    /// that calls this must average the weights itself, and must keep
     /// [`DataParallel`](crate::hooks::DataParallel) out of the trainer with
-    /// [`single = DataParallel`](crate::language::single). Does nothing in one process. Call it on
-    /// all ranks.
+    /// [`single = DataParallel`](crate::language::single). Call it on all ranks. Does nothing in a
+    /// single process.
     ///
     /// # Errors
     ///

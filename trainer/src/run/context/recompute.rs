@@ -11,8 +11,8 @@ use crate::run::{Run, task_is_lent};
 /// # Computing the gradients again
 impl<P> Cx<P> {
     /// Replaces the gradients with those of the current batch at the current weights, and returns
-    /// the new loss. A method whose step uses gradients at other weights, such as
-    /// [`Sam`](crate::hooks::Sam), changes the weights, calls this, and restores the weights.
+    /// the new loss. A training method whose step uses gradients at different weights, such as
+    /// [`Sam`](crate::hooks::Sam), changes the weights, calls this, and then restores the weights.
     ///
     #[doc = available!(HasGrads)]
     #[doc = available!(OnAllRanks)]

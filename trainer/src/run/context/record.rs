@@ -16,10 +16,10 @@ impl<P> Cx<P> {
     /// Whether a histogram, an image or a text that is logged now becomes part of a record. If not,
     /// there is no need to compute it.
     ///
-    /// In a training batch, this is whether a record is due at the end of the batch (see
+    /// In a training batch, returns whether a record is due at the end of the batch (see
     /// [`record_every`](crate::TrainerBuilder::record_every)); at any other time, whether a hook at
-    /// `after_record` receives the records of the phase. A warning names what was only logged in
-    /// batches of training without a record.
+    /// `after_record` receives the records of the phase. A warning lists the names that were only
+    /// logged in training batches without a record.
     #[must_use]
     pub fn is_record_due(&self) -> bool {
         self.as_run().keeps_media()
@@ -31,8 +31,8 @@ impl<P> Cx<P> {
     ///
     /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the tensor is summarized
     /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
-    /// and infinite elements are ignored; without any finite element, the record has no histogram.
-    /// The last call for a name wins.
+    /// and infinite elements are ignored; if no element is finite, the record has no histogram. The
+    /// last call for a name wins.
     ///
     /// An empty tensor ends the run with an error that names the hook.
     #[doc(alias = "add_histogram")]
@@ -53,8 +53,8 @@ impl<P> Cx<P> {
     /// that range are clamped, and NaN is black. `Uint8` values are used unchanged.
     ///
     /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on
-    /// its own device, without synchronizing with it. The last call for a name wins. A tensor of
-    /// another shape or dtype ends the run with an error that names the hook.
+    /// its own device, without synchronizing with it. The last call for a name wins. A tensor with
+    /// a different shape or dtype ends the run with an error that names the hook.
     #[doc(alias = "add_image")]
     pub fn log_image(&self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
@@ -105,8 +105,8 @@ impl<P> Cx<P> {
         self.as_run().all_hyperparameters()
     }
 
-    /// The hyperparameters that the program has [set](crate::TrainerBuilder::hyperparameter): the
-    /// first of [`hyperparameters`](Cx::hyperparameters).
+    /// The hyperparameters that the program has [set](crate::TrainerBuilder::hyperparameter), which
+    /// [`hyperparameters`](Cx::hyperparameters) returns first.
     #[must_use]
     pub fn own_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
         let own = self.as_run().hyperparameters.iter();
@@ -116,15 +116,15 @@ impl<P> Cx<P> {
     /// Adds a warning to [`Summary::warnings`] and prints it on standard error, above the progress
     /// bar, unless the current entry point already has this warning.
     ///
-    /// If several processes train together, only that of rank 0 prints its warnings.
+    /// If several processes train together, only the process of rank 0 prints its warnings.
     ///
     /// [`Summary::warnings`]: crate::Summary::warnings
     pub fn warn(&self, text: impl Into<String>) {
         self.as_run().warn(text.into());
     }
 
-    /// Prints a warning like [`warn`](Cx::warn), and adds the name of a log to
-    /// [`Summary::incomplete_logs`]: rows of this run are missing from it.
+    /// Adds a warning like [`warn`](Cx::warn), and records in [`Summary::incomplete_logs`] that
+    /// rows of this run are missing from the log with this name.
     ///
     /// [`Summary::incomplete_logs`]: crate::Summary::incomplete_logs
     pub fn warn_incomplete(&self, log: impl Into<String>, text: impl Into<String>) {

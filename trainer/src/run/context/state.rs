@@ -52,8 +52,8 @@ impl<P> Cx<P> {
     }
 
     /// Whether the optimizer steps at this batch: with
-    /// [`accumulate`](crate::TrainerBuilder::accumulate) at the last batch of each accumulation
-    /// window, otherwise at every batch. Known from `before_pred` on; `false` earlier in the batch
+    /// [`accumulate`](crate::TrainerBuilder::accumulate), at the last batch of each accumulation
+    /// window; otherwise, at every batch. Known from `before_pred` on; `false` earlier in the batch
     /// and outside of training.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
@@ -68,8 +68,8 @@ impl<P> Cx<P> {
         self.run.scopes().contains(&O::index())
     }
 
-    /// Whether the current `fit` is planned to validate: it was given validation data, and the
-    /// validation of a loader is due before the planned end. Known from `before_fit` on. A stop can
+    /// Whether the current `fit` is planned to validate: it has validation data, and the validation
+    /// of at least one loader is due before the planned end. Known from `before_fit` on. A stop can
     /// still end the fit before its first validation.
     #[must_use]
     pub fn validates(&self) -> bool {
@@ -83,9 +83,9 @@ impl<P> Cx<P> {
         self.run.checkpoints.resume.is_some()
     }
 
-    /// Whether this run repeats a part of a recorded one (see [`replay`](crate::Trainer::replay)),
-    /// so that a hook must write nothing. Hooks with the key [`writes`](crate::language::writes)
-    /// are not called then.
+    /// Whether this run repeats a part of a recorded run (see [`replay`](crate::Trainer::replay)).
+    /// In such a run, hooks must not write anything, and hooks with the key
+    /// [`writes`](crate::language::writes) are not called.
     #[must_use]
     pub fn is_replay(&self) -> bool {
         self.run.replay.is_some()
@@ -130,7 +130,8 @@ impl<P> Cx<P> {
         self.run.has_metric_inputs()
     }
 
-    /// The current optimizer: with several, the one in use or, between steps, the one used last.
+    /// The current optimizer: if there are several, the one in use or, between steps, the one used
+    /// most recently.
     ///
     /// # Errors
     ///
@@ -185,8 +186,8 @@ impl<P> Cx<P> {
         self.run.model.optimizers.for_part(part)
     }
 
-    /// Mutable access to the optimizer of a part of the model, found like
-    /// [`optimizer_of`](Cx::optimizer_of) does.
+    /// Mutable access to the optimizer of a part of the model; see
+    /// [`optimizer_of`](Cx::optimizer_of).
     ///
     #[doc = available!(OnAllRanks)]
     ///
@@ -224,7 +225,7 @@ impl<P> Cx<P> {
         self.run.value()
     }
 
-    /// Mutable access to another hook of this trainer, found like [`hook`](Cx::hook) does.
+    /// Mutable access to another hook of this trainer; see [`hook`](Cx::hook).
     ///
     /// # Errors
     ///

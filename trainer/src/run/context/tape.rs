@@ -6,7 +6,7 @@ use crate::run::context::Cx;
 use crate::run::tape::{Recorder, Tape};
 
 impl Run {
-    /// Goes on to record after a resume or a roll-back, with everything that was restored.
+    /// Continues recording after a resume or a roll-back, beginning with the restored state.
     pub(crate) fn resume_tape(&self) -> Result<()> {
         self.tape.borrow_mut().as_deref_mut().map_or(Ok(()), |recorder| recorder.resume(self))
     }
@@ -23,7 +23,7 @@ impl<P> Cx<P> {
         self.recorder(|recorder| Some(recorder.settings().clone()))
     }
 
-    /// The number of bytes that were not taken yet.
+    /// The number of recorded bytes that have not been taken yet.
     pub(crate) fn pending_tape(&self) -> usize {
         self.recorder(|recorder| recorder.pending())
     }
@@ -33,12 +33,12 @@ impl<P> Cx<P> {
         self.recorder(Recorder::take)
     }
 
-    /// Begins to record the entry point.
+    /// Starts recording the entry point.
     pub(crate) fn start_tape(&self) -> Result<()> {
         self.outcome(|recorder| recorder.start(&self.run, self.run.place.operation.name))
     }
 
-    /// Goes on to record after a resume.
+    /// Continues recording after a resume.
     pub(crate) fn resume_tape(&self) -> Result<()> {
         self.run.resume_tape()
     }
@@ -53,7 +53,7 @@ impl<P> Cx<P> {
         self.outcome(|recorder| recorder.saved(&self.run))
     }
 
-    /// Ends the recording of the entry point, and warns of hooks whose order is an accident.
+    /// Stops recording the entry point, and warns of hooks whose order is accidental.
     pub(crate) fn end_tape(&self) {
         let warnings = self.recorder(|recorder| {
             recorder.end();

@@ -64,7 +64,7 @@ impl HookOptions {
     }
 
     /// Adds the hook to a [set](HookSet), such as one of the [stages](crate::stages):
-    /// `.in_set(stages::Display)`. Each further call adds it to another one.
+    /// `.in_set(stages::Display)`. Each further call adds the hook to one more set.
     pub fn in_set<S: HookSet>(mut self, _: S) -> Self {
         self.sets.push(SetRef::of::<S>(std::any::type_name::<S>()));
         self
@@ -85,7 +85,7 @@ impl HookOptions {
     }
 
     /// Sets whether the hook runs in the [trials](crate::language::trial) of finders. By default,
-    /// it does not, and a warning says so.
+    /// it does not run, and a warning reports this.
     pub fn trial(mut self, runs: bool) -> Self {
         self.trial = Some(runs);
         self
@@ -103,7 +103,8 @@ impl HookOptions {
         self.modules.0.clone()
     }
 
-    /// Returns the definition of the closure `F`. Invalid options are added to `mistakes`.
+    /// Returns the definition of the closure `F`. Adds a message to `mistakes` for each invalid
+    /// option.
     pub(crate) fn define<P: AtPoint, F: 'static>(
         self,
         call: PointShim,
@@ -199,7 +200,7 @@ impl<P: Moment, R: ClosureOutcome, F: FnMut(&mut Cx<P>) -> R + Send + 'static> C
     type Output = R;
 }
 
-/// A closure that can only observe at the point `P`: it takes `&Cx<P>` and returns `()` or
+/// A closure that can be an observing hook at the point `P`: it takes `&Cx<P>` and returns `()` or
 /// [`Result<()>`](Result).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot observe at `{P}`",

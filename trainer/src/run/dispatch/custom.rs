@@ -52,9 +52,9 @@ impl<P> Cx<P> {
         enter_custom::<Q, _>(self.run_mut(), |run| run.fire::<Q>())
     }
 
-    /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload
-    /// when its hooks have run, which can read it with [`payload`](Cx::payload) and change it with
-    /// [`payload_mut`](Cx::payload_mut).
+    /// Fires a point of a custom lifecycle with a [payload](HasPayload). Returns the payload after
+    /// all hooks at the point have run. They can read it with [`payload`](Cx::payload) and change
+    /// it with [`payload_mut`](Cx::payload_mut).
     ///
     /// # Errors
     ///
@@ -128,7 +128,8 @@ impl<P: Moment> Cx<P> {
         payload.and_then(|payload| payload.downcast_ref()).expect("`fire_with` put it there")
     }
 
-    /// The payload with which the point was [fired](Cx::fire_with), which then gets it back.
+    /// Mutable access to the payload with which the point was [fired](Cx::fire_with). The caller of
+    /// `fire_with` gets the payload back.
     ///
     /// Available at the points of custom lifecycles that are declared with a payload:
     /// [`HasPayload`].
@@ -143,7 +144,7 @@ impl<P: Moment> Cx<P> {
     }
 }
 
-/// Fires a point with a payload, which is in the run while the hooks of the point are called.
+/// Fires a point with a payload. The run stores the payload while the hooks are called.
 pub(crate) fn fire_with<Q: HasPayload>(run: &mut Run, payload: Q::Payload) -> Result<Q::Payload> {
     enter_custom::<Q, _>(run, |run| {
         if run.hooks.table.range(Q::index(), run.place.phase).is_empty() {

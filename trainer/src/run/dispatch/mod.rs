@@ -44,7 +44,7 @@ impl Run {
         Ok(())
     }
 
-    /// Calls the hook of a point at one index of the table.
+    /// Calls the point hook at this index of the table.
     #[inline]
     pub(crate) fn call_one(&mut self, index: u32, at: &'static MomentInfo) -> Result<()> {
         let Entry { call, slot, hook } = self.hooks.table.point(index);
@@ -99,8 +99,8 @@ impl Run {
         (errors, panic)
     }
 
-    /// Builds the error of a hook. An error that the hook received from within an operation, and
-    /// returned, keeps its own location.
+    /// Builds the error of a hook. If the hook received the error from within an operation and
+    /// returned it, the error keeps its own location.
     #[cold]
     pub(crate) fn hook_failed(&mut self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
         let source = match source.downcast::<Error>() {

@@ -36,8 +36,8 @@ fn watcher_of(run: &Run) -> u64 {
 
 /// Runs `compute`, during which the run's hooks observe the named modules on this thread.
 ///
-/// The error of a hook cannot end the forward pass, which returns a tensor. It is returned after
-/// the forward pass, instead of the result.
+/// The error of a hook cannot end the forward pass, because the forward pass returns a tensor. The
+/// error is returned afterwards, instead of the result.
 pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) -> Result<R> {
     let _guard = WatchGuard::set(watcher_of(run));
     run.modules.calls.clear();
@@ -193,7 +193,7 @@ impl Run {
         }
         let aliased = input.alias();
         if !aliased.requires_grad() {
-            return None; // without gradients
+            return None; // gradients are disabled
         }
         let gradients = Arc::clone(&self.modules.input_gradients);
         let noted = aliased.on_grad(move |gradient| {
@@ -267,8 +267,8 @@ impl Run {
 impl Name {
     /// Runs `forward` as a module with this name, with the hooks before, around and after it.
     ///
-    /// Hooks can replace the input, so `forward` must use its argument rather than `xs`. It is
-    /// called once, or not at all if a hook around the module replaces it.
+    /// Hooks can replace the input, so `forward` must use its argument rather than `xs`. `forward`
+    /// is called once, or not at all if a hook replaces the module.
     #[inline]
     pub fn run(&self, xs: &Tensor, forward: impl FnOnce(&Tensor) -> Tensor) -> Tensor {
         let watcher = WATCHER.get();

@@ -11,11 +11,11 @@ use crate::moment::Moment;
 use crate::run::context::Cx;
 use crate::run::{Ending, Rest};
 
-/// The remaining hooks around an operation, and the operation itself. An `around` hook receives it
-/// as its second argument, for the duration of the call.
+/// The remaining hooks around an operation, and the operation itself. An `around` hook receives a
+/// `Next` as its second argument, for the duration of the call.
 ///
-/// An `around` hook returns how the operation ended, `Result<Done>`. It gets the [`Done`] from one
-/// of these methods:
+/// An `around` hook returns `Result<Done>`, which says how the operation ended. It gets the
+/// [`Done`] from one of these methods:
 ///
 /// - [`run`](Next::run) runs the inner hooks and the operation, [`run_then`](Next::run_then) also
 ///   runs a closure afterwards, and [`run_or`](Next::run_or) handles an error.
@@ -27,8 +27,8 @@ use crate::run::{Ending, Rest};
 ///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module` and `loss` cannot be
 ///   skipped, because the step needs their output.
 ///
-/// The table in [`language::operations`](crate::language::operations) shows what each of these
-/// means for each operation.
+/// The table in [`language::operations`](crate::language::operations) shows the effect of these
+/// methods on each operation.
 ///
 /// `around` hooks are nested calls on the stack. A trainer can have at most 500 of them in total;
 /// `build` returns an error if there are more.
@@ -74,8 +74,9 @@ impl<'a, O: Moment> Next<'a, O> {
     }
 
     /// Runs the operation like [`run`](Next::run), and calls `handle` with its error if it fails.
-    /// Unless `handle` returns an error itself, the run then continues: the operation did not take
-    /// place, as if it had been [skipped](Next::skip).
+    /// Unless `handle` returns an error itself, the run continues as if the operation had been
+    /// [skipped](Next::skip). For `transfer`, `pred`, `module` and `loss`, `handle` must set the
+    /// output, and the operation then counts as done.
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;
@@ -175,10 +176,10 @@ impl<O: Moment> fmt::Debug for Next<'_, O> {
     }
 }
 
-/// The proof that a hook around an operation said how the operation ends, which the hook returns:
-/// made by the methods of [`Next`].
+/// The return value of a hook around an operation: proof that the hook has decided how the
+/// operation ends. Only the methods of [`Next`] create it.
 ///
-/// It belongs to one call of the hook, so the value of a hook cannot keep it:
+/// It belongs to one call of the hook, so the value of a hook cannot store it:
 ///
 /// ```compile_fail,E0277
 /// use trainer::prelude::*;

@@ -1,8 +1,7 @@
-//! The check of hooks that only observe, at run time: what the compiler cannot see, because tensors
-//! share their memory.
+//! The run-time check of hooks that only observe. It finds changes that the compiler cannot see,
+//! because tensors share their memory.
 //!
-//! The check takes the place of the hook's function in the table, so that it costs nothing while it
-//! is off.
+//! The check replaces the hook's function in the table, so it costs nothing while it is off.
 
 use crate::error::{BoxError, Result};
 use crate::hook::definition::{Hook, HookResult, Shim};
@@ -16,8 +15,8 @@ const LISTED: usize = 3;
 /// The name of the state that a hook changes by drawing random numbers from libtorch.
 const RANDOM: &str = "the random state";
 
-/// Returns whether hooks that observe are checked: as the program has set it, or else if the
-/// environment variable `TRAINER_CHECK` says so, or in a smoke test.
+/// Returns whether hooks that only observe are checked. If the program has not `set` this, they are
+/// checked if the environment variable `TRAINER_CHECK` requests it, and in a smoke test.
 ///
 /// # Errors
 ///
@@ -33,7 +32,7 @@ pub(crate) fn is_on(set: Option<bool>, is_smoke_test: bool) -> Result<bool, Stri
     Ok(set.unwrap_or(requested || is_smoke_test))
 }
 
-/// Checks a hook from now on, if it only observes.
+/// If the hook only observes, checks it from now on.
 pub(crate) fn check(hook: &mut Hook) {
     if hook.definition.observes && hook.unchecked.is_none() {
         let checked = match hook.definition.call {
@@ -44,7 +43,7 @@ pub(crate) fn check(hook: &mut Hook) {
     }
 }
 
-/// Returns the function of the hook that is being called.
+/// Returns the original function of the hook that is being called.
 fn unchecked(run: &Run) -> Shim {
     let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook));
     hook.and_then(|hook| hook.unchecked).expect("a check takes the place of a hook's function")
@@ -58,12 +57,12 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
     watch.stop(run, "takes `&Cx`", "take `&mut Cx`")
 }
 
-/// What a hook around an operation promises to only observe.
+/// How a hook around an operation promises that it only observes.
 const PROMISE: &str = "has the key `observes`";
-/// What to do if it does more.
+/// What to do if the hook does more than observe.
 const FIX: &str = "remove the key";
 
-/// Checks what the hook changes before it runs the operation and afterwards.
+/// Checks that the hook changes nothing, both before and after it runs the operation.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     let Shim::Around(call) = unchecked(run) else { unreachable!("a check is of the kind of its hook") };
     let mut watch = Watch::new(run);
@@ -88,14 +87,14 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     watch.stop(run, PROMISE, FIX)
 }
 
-/// Returns the error of a hook that only observes, but ended the operation like this.
+/// Returns the error for a hook that should only observe, but ended the operation this way.
 #[cold]
 pub(super) fn not_run(ending: Ending) -> BoxError {
     let what = if ending == Ending::Failed { "handled an error of" } else { "did not run" };
     format!("it {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into()
 }
 
-/// Finds what the hook that is being called changes.
+/// Finds the changes of the hook that is being called.
 struct Watch {
     changes: Changes,
     draws: Option<DrawWatch>,
@@ -108,7 +107,7 @@ impl Watch {
         Watch { changes: Changes::new(Reading::Observed { by: own }), draws: None }
     }
 
-    /// Notes what there is.
+    /// Notes the current values.
     fn start(&mut self, run: &Run) -> Result<()> {
         self.changes.changed(run)?;
         self.draws = Some(DrawWatch::start()?);

@@ -78,7 +78,7 @@ impl Run {
         place.hook = None;
         self.place.operation = frame.operation;
         let result = self.call_around(first, frame);
-        // A hook may have caught a panic that left the run in another place.
+        // A hook may have caught a panic that left the run at a different place.
         self.place = place;
         result.map_err(|error| self.locate_in(frame.operation, error))
     }
@@ -92,7 +92,7 @@ impl Run {
         error
     }
 
-    /// Calls the hook around an operation at one index of the table.
+    /// Calls the `around` hook at this index of the table.
     #[inline]
     fn call_around(&mut self, index: u32, rest: Rest<'_>) -> Result<()> {
         let Entry { call, slot, hook } = self.hooks.table.around(index);
@@ -135,13 +135,14 @@ impl Run {
     }
 
     /// Calls a hook that is not the outermost one. Not inlined, because most operations have only
-    /// one, and a function with this call saves more registers.
+    /// one hook, and a function that contains this call must save more registers.
     #[inline(never)]
     fn call_further(&mut self, index: u32, rest: Rest<'_>) -> Result<()> {
         self.call_around(index, rest)
     }
 
-    /// Does the same as [`run_rest`](Run::run_rest) within a hook, whose error it may become.
+    /// Does the same as [`run_rest`](Run::run_rest) within a hook, which may return the error as
+    /// its own.
     pub(super) fn run_next(&mut self, rest: Rest<'_>) -> Result<()> {
         self.check_logged()?;
         let this_hook = self.place.hook;

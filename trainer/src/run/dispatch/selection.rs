@@ -21,8 +21,8 @@ pub(crate) struct HookSelection {
     hooks: Vec<Hook>,
     /// The values of the hooks that were added.
     instances: Vec<Instance>,
-    /// The scope that `#[hook(single)]` limits, and the name of the type, with one entry for each
-    /// added value.
+    /// For each added value of a `#[hook(single)]` type, the ID of its group and the name of the
+    /// type.
     single: Vec<(TypeId, &'static str)>,
     pub(crate) task_hooks: Definitions,
     /// The functions that save and load the task's state in checkpoints.
@@ -111,9 +111,9 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
-    /// Returns the added, the discovered and the task's hooks of a trainer with this number of
-    /// ranks, except excluded ones, and the values of all but the task's. Reports the mistakes in
-    /// the selection.
+    /// Returns the hooks of a trainer with this number of ranks (the added ones, the discovered
+    /// ones and the task's, except those that are excluded), and the values of all hooks but the
+    /// task's. Adds the mistakes in the selection to `mistakes`.
     pub(crate) fn resolve<T: Send + 'static>(
         self,
         task_value: &T,
@@ -191,7 +191,8 @@ impl HookSelection {
     }
 }
 
-/// Applies what values select for their hooks: `of = self.…`, `every = self.…` and `only = self.…`.
+/// Applies the selections that values make for their hooks: `of = self.…`, `every = self.…` and
+/// `only = self.…`.
 fn select(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance], mistakes: &mut Vec<String>) {
     for hook in hooks {
         let (Some(by_value), Some(slot)) = (hook.definition.selected, hook.slot) else { continue };
@@ -243,7 +244,7 @@ fn slot_after(instances: usize) -> u32 {
     u32::try_from(instances + 1).expect("fewer than 2³² hooks")
 }
 
-/// Removes excluded hooks, and reports paths that match none or are ambiguous.
+/// Removes excluded hooks, and reports paths that match no hook or are ambiguous.
 fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<String>) {
     for path in without {
         let matched: Vec<&Origin> = hooks

@@ -31,7 +31,8 @@ pub trait HookContext {
     fn of_shared(run: &Run) -> &Self;
 }
 
-// Without a bound, so that what is not a moment is reported once, by the definition of the hook.
+// Without a bound, so that a type that is not a moment is reported only once, by the definition of
+// the hook.
 #[diagnostic::do_not_recommend]
 impl<P> HookContext for Cx<P> {
     type At = P;
@@ -68,19 +69,19 @@ where
     Definition::around(origin, id, ord, call)
 }
 
-/// Whether a type is a context, for a check of aliases at compile time: the constant of this type
-/// is found before that of [`NoContext`].
+/// Checks at compile time whether an alias is a context: the inherent constant of this type takes
+/// precedence over the constant of [`NoContext`].
 #[derive(Debug)]
 pub struct Probe<T>(PhantomData<T>);
 
 impl<P> Probe<Cx<P>> {
-    /// A context.
+    /// The type is a context.
     pub const IS_CONTEXT: bool = true;
 }
 
-/// The constant of a [`Probe`] of any other type.
+/// The constant for a [`Probe`] of any other type.
 pub trait NoContext {
-    /// Not a context.
+    /// The type is not a context.
     const IS_CONTEXT: bool = false;
 }
 
@@ -99,14 +100,14 @@ pub fn observed<C: HookContext>(run: &mut Run) -> &C {
     C::of_shared(run)
 }
 
-/// Returns whether a hook with `when` runs. Takes a function pointer, because rustc then says what
-/// it expected, and suggests no closure.
+/// Returns whether a hook with `when` runs. Takes a function pointer, so that rustc reports the
+/// expected signature and does not suggest a closure.
 #[inline]
 pub fn holds<C>(context: &C, condition: fn(&C) -> bool) -> bool {
     condition(context)
 }
 
-/// Marks the thread as running a hook on rank 0 only, if the hook that is being called is one.
+/// If the current hook runs on rank 0 only, marks the thread as running such a hook.
 #[must_use]
 pub fn main_only_guard(run: &Run) -> Option<MainOnlyGuard> {
     let hook = run.place.hook.map(|hook| run.hooks.table.hook(hook));

@@ -11,13 +11,13 @@ use crate::io::terminal::one_line;
 
 impl Profile {
     /// Returns the rows as JSON, for use by other programs. While `version` is 1, fields may be
-    /// added, but are not changed or removed:
+    /// added, but are never changed or removed:
     ///
     /// - `version`: 1; `entry`: the name of the entry point's operation; `total_ns`: the time of
     ///   the entry point, which is the sum of all `self_ns`
     /// - `rows`: each with `kind` (`entry`, `data`, `operation`, `module` or `hook`), `name`,
-    ///   `moment` (null unless it is a hook), `phase`, `calls`, `total_ns`, `self_ns`, `mean_ns`
-    ///   and `max_ns`, and on a GPU `waits`, sorted by self time, longest first
+    ///   `moment` (null unless the kind is `hook`), `phase`, `calls`, `total_ns`, `self_ns`,
+    ///   `mean_ns`, `max_ns` and, on a GPU, `waits`; sorted by self time, longest first
     /// - `dropped_spans`: the number of spans that a trace omits
     #[must_use]
     pub fn json(&self) -> String {

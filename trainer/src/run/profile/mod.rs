@@ -7,7 +7,7 @@
 //! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
 //!
 //! If measuring is on when the trainer is built, the entries of its dispatch table are replaced by
-//! ones that read the clock. Otherwise profiling adds no overhead.
+//! entries that read the clock. Otherwise, profiling adds no overhead.
 
 mod format;
 mod report;
@@ -74,7 +74,7 @@ pub enum SpanKind {
     /// The entry point: `fit`, `validate`, `test` or `predict`, with the hooks at `setup`,
     /// `after_error`, `after_cancel` and `teardown`.
     Entry,
-    /// Waiting for a loader: for the first batch, for the next, or for the end of the data.
+    /// A wait for a loader: for the first batch, the next batch or the end of the data.
     Data,
     /// An operation, with the hooks around it.
     Operation,
@@ -104,9 +104,9 @@ impl SpanKind {
 pub struct ProfileRow {
     /// The kind of the spans.
     pub kind: SpanKind,
-    /// The name of the operation or module, such as `backward`, or of the entry point's operation,
-    /// such as `fit`; the path of the hook, such as `my_crate::clip`, with ` #2` for the second
-    /// value of its type; or `data`.
+    /// The name of the operation or module, such as `backward`; the name of the entry point's
+    /// operation, such as `fit`; the path of the hook, such as `my_crate::clip`, with ` #2` for the
+    /// second value of its type; or `data`.
     pub name: String,
     /// The point at which the hook ran, or the operation that it ran around; `None` if the kind is
     /// not [`SpanKind::Hook`].
@@ -117,16 +117,17 @@ pub struct ProfileRow {
     pub phase: Phase,
     /// The number of spans.
     pub calls: u64,
-    /// The time of all spans, including the spans inside them. A span inside another one of the
+    /// The time of all spans, including the spans inside them. A span inside another span of the
     /// same row is not counted twice.
     pub total: Duration,
     /// The time of all spans, excluding the spans inside them.
     pub self_time: Duration,
     /// The time of the longest span.
     pub max: Duration,
-    /// The number of times that a thread of the process waited for a GPU during the spans, excluding
-    /// the spans inside them: to read a value, or for the end of a copy. `None` if the task is not on
-    /// a CUDA device, or if Python, which runs in the same process, receives the waits.
+    /// The number of times that a thread of the process waited for a GPU during the spans,
+    /// excluding the spans inside them: for example, to read a value or for a copy to finish.
+    /// `None` if the task is not on a CUDA device, or if Python runs in the same process and
+    /// libtorch reports the waits to it instead.
     pub waits: Option<u64>,
 }
 
@@ -155,8 +156,8 @@ impl Profile {
         Some(Profile::build(run, recorder))
     }
 
-    /// Returns the profile of the running entry point until now, without the spans of a trace, or
-    /// `None` if it is not measured.
+    /// Returns the profile of the running entry point so far, without the spans of a trace, or
+    /// `None` if the entry point is not measured.
     pub(crate) fn so_far(run: &Run) -> Option<Self> {
         run.recorder.as_ref().map(|recorder| Profile::build(run, &recorder.so_far()))
     }
@@ -204,8 +205,8 @@ impl Profile {
     }
 }
 
-/// Returns the calls and the self time, in nanoseconds, of a hook in all phases; `None` if the run
-/// has no profile. The number is its index in the table.
+/// Returns the number of calls and the self time, in nanoseconds, of a hook over all phases; `None`
+/// if the run has no profile. `hook` is the index of the hook in the table.
 pub(crate) fn time_of_hook(run: &Run, hook: usize) -> Option<(u64, u64)> {
     let recorder = run.recorder.as_ref()?;
     let of_phases = recorder.of(KEYS_BEFORE_MOMENTS + tree::moments().len() + hook);
@@ -241,8 +242,9 @@ fn row(
     ProfileRow { kind, name, moment, around, phase, calls, total, self_time, max, waits }
 }
 
-/// Returns the name of each hook as in `describe_hooks`: with the method if it is not named after
-/// the moment, and numbered if several values of its type have a hook at the same moment.
+/// Returns the name of each hook as in `describe_hooks`: with the name of the method if it differs
+/// from that of the moment, and with a number if several values of the type have a hook at the same
+/// moment.
 pub(crate) fn hook_names(table: &Table) -> Vec<String> {
     let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
         Some(method) if method != moment.name => origin.name(),

@@ -6,8 +6,8 @@ use crate::io::terminal;
 use crate::run::Run;
 use crate::run::recorder::Report;
 
-/// Prints or writes the profile of the entry point that has ended, if requested, in the process of
-/// rank 0 only. If the file cannot be written, warns: the run does not fail.
+/// Prints or writes the profile of the entry point that has ended, if requested. Does nothing on
+/// ranks other than 0. If the file cannot be written, adds a warning instead of failing the run.
 pub(super) fn report(run: &mut Run) {
     let Some(report) = run.recorder.as_ref().and_then(|recorder| recorder.settings.report.as_ref()) else {
         return;

@@ -81,13 +81,14 @@ fn hook_key(hook: HookId) -> Key {
     KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index()
 }
 
-/// Runs and measures an operation with the hooks around it. The slot is the operation's row.
+/// Runs and measures an operation with the hooks around it. `row`, in place of a slot, is the row
+/// of the operation.
 fn timed_operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     timed(run, row, rest, false)
 }
 
-/// Runs and measures only the body of an operation with hooks around it. The slot is the
-/// operation's row.
+/// Runs and measures only the body of an operation with hooks around it. `row`, in place of a slot,
+/// is the row of the operation.
 fn timed_body(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     timed(run, row, rest, true)
 }
@@ -151,8 +152,8 @@ pub(crate) fn data<R>(run: &mut Run, draw: impl FnOnce() -> R) -> R {
     draw()
 }
 
-/// Replaces the table's entries with timed ones, and returns the recorder that they use, if
-/// anything is measured.
+/// If anything is measured, replaces the entries of the table with timed entries and returns the
+/// recorder that they use.
 pub(crate) fn measured(
     table: Table,
     settings: ProfileSettings,

@@ -8,7 +8,7 @@ use crate::phase::Phase;
 use crate::run::Run;
 use crate::run::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
 
-/// Enters the span of this key, if the trainer has `.tracing(true)`.
+/// Enters the span of this key, if the trainer was built with `.tracing(true)`.
 pub(super) fn enter(run: &Run, key: Key, phase: Phase) -> Option<EnteredSpan> {
     let recorder = run.recorder.as_ref().filter(|recorder| recorder.settings.traces)?;
     let phase = phase.name();

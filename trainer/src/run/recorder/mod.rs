@@ -16,7 +16,7 @@ const MAX_EVENTS: usize = 1_000_000;
 
 /// Identifies what a span measures. The keys are, in order: the entry point, waiting for data, the
 /// operations by their row in the dispatch table, the hooks by their index in it, and the named
-/// modules by their first call.
+/// modules in the order of their first calls.
 pub(crate) type Key = usize;
 
 pub(crate) const ENTRY: Key = 0;
@@ -48,7 +48,7 @@ pub(crate) struct Stats {
     pub(crate) total: u64,
     pub(crate) own: u64,
     pub(crate) max: u64,
-    /// The number of waits for the GPU in the spans, without those in the spans inside.
+    /// The number of waits for the GPU in the spans, excluding the spans inside them.
     pub(crate) waits: u64,
     /// The number of open spans. Only the outermost one adds to the total.
     open: u32,
@@ -68,7 +68,7 @@ struct Open {
     /// Whether it is the body of an operation, inside the operation's own span. Its time then
     /// counts as self time of the operation.
     is_body: bool,
-    /// The index of its event, if that is kept.
+    /// The index of its event, if the event is kept.
     event: Option<usize>,
 }
 
@@ -162,7 +162,7 @@ impl Recorder {
         Instant::now()
     }
 
-    /// Returns the number of waits for the GPU until now.
+    /// Returns the number of waits for the GPU so far.
     #[inline]
     fn waits(&self) -> u64 {
         if self.counts_waits { libtorch::waits() } else { 0 }
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(recorder.stats[slot(ENTRY, Phase::Train)].calls, 1);
     }
 
-    /// One test for the whole process, whose waits are counted.
+    /// A single test, because waits are counted for the entire process.
     #[test]
     fn a_wait_counts_for_the_innermost_span_of_a_task_on_a_gpu() {
         let [mut on_gpu, mut on_cpu] = [Device::Cuda(0), Device::Cpu].map(|device| {

@@ -19,10 +19,10 @@ use crate::io::files::{
 
 /// The folder of a run, set by [`run_folder`](crate::TrainerBuilder::run_folder).
 ///
-/// The path may be a link to a folder. Inside it, no link is followed, only regular files are
-/// opened, and only what this crate wrote is replaced or removed: if something else has the name of
-/// a file of the run, the run is refused, or its file is numbered. A file that is replaced is
-/// complete at any time.
+/// The path may be a link to a folder. Inside the folder, no link is followed, only regular files
+/// are opened, and only files that this crate wrote are replaced or removed. If something else
+/// already has the name of a file of the run, the run is refused or the name of the new file is
+/// numbered. Files are replaced atomically.
 ///
 /// ```
 /// use trainer::RunFolder;
@@ -46,14 +46,14 @@ impl RunFolder {
 
     /// Uses a new folder inside `parent`, named after the next free number: `0001`, `0002`, …. With
     /// [`resume`](crate::TrainerBuilder::resume), uses the run with the highest number, unless it
-    /// has finished. A folder or link that is named after a number, but holds no run of this crate,
+    /// has finished. A folder or link that has a number as its name but holds no run of this crate
     /// is not used.
     pub fn numbered(parent: impl Into<PathBuf>) -> Self {
         RunFolder { path: parent.into(), is_numbered: true }
     }
 
-    /// Returns the folder that the environment variable `TRAINER_RUN_FOLDER` names, for a trainer
-    /// whose builder names this one.
+    /// Returns the folder that the environment variable `TRAINER_RUN_FOLDER` names, or this folder
+    /// if the variable is unset or empty.
     pub(crate) fn or_requested(self) -> Self {
         match std::env::var_os("TRAINER_RUN_FOLDER") {
             Some(path) if !path.is_empty() => RunFolder::new(path),
@@ -91,7 +91,7 @@ impl RunFolder {
             number = number.checked_add(1).ok_or_else(|| {
                 in_file(&path_of(number), "there is no higher number for the next run: rename this folder")
             })?;
-            // If the name is taken, by another process or otherwise, the next one is tried.
+            // If the name is taken, for example by another process, try the next one.
             if create_new_folder(&path_of(number))? {
                 return Ok(path_of(number));
             }
@@ -117,12 +117,12 @@ pub(crate) fn new_run_file(entry: &str) -> RunFile {
     file
 }
 
-/// Returns the current time in RFC 3339, UTC: `2026-11-21T23:59:58Z`.
+/// Returns the current time in RFC 3339 format, in UTC: `2026-11-21T23:59:58Z`.
 pub(crate) fn now() -> String {
     format_time(SystemTime::now())
 }
 
-/// Whether a folder, which is not a link, holds a run of this crate.
+/// Whether this is a folder, not a link, that holds a run of this crate.
 fn holds_run(folder: &Path) -> bool {
     let bytes = read_run_file(&folder.join(RUN_FILE)).ok().flatten().filter(|_| is_folder(folder));
     bytes.is_some_and(|bytes| RunFile::is_of_trainer(&bytes))

@@ -1,7 +1,7 @@
 //! The entries of the dispatch table that record what hooks and operations change.
 //!
-//! They take the place of the functions of hooks, and stand around operations, so that a tape costs
-//! nothing while it is off.
+//! They replace the functions of hooks and wrap operations, so a tape costs nothing while it is
+//! off.
 
 use super::recorder::{Key, Recorder};
 use crate::error::Result;
@@ -11,7 +11,8 @@ use crate::lifecycle::Module;
 use crate::moment::Moment;
 use crate::run::{Rest, Run};
 
-/// Records what a hook changes from now on, unless it only observes and writes.
+/// From now on, records what a hook changes. Does nothing for a hook that only observes and has the
+/// key `writes`.
 pub(crate) fn record(hook: &mut Hook) {
     if hook.definition.observes && hook.definition.writes {
         return;
@@ -35,7 +36,7 @@ fn with(run: &mut Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> 
     }
 }
 
-/// Records what `body` changes as changes of an entry.
+/// Runs `body`, and records its changes as changes of this entry.
 fn within(run: &mut Run, key: Key, body: impl FnOnce(&mut Run) -> HookResult) -> HookResult {
     with(run, |recorder, run| recorder.enter(run, key))?;
     let result = body(run);
@@ -61,8 +62,8 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     within(run, Key::Hook(hook.index()), |run| call(run, slot, rest))
 }
 
-/// Runs an operation with the hooks around it, or only its body. The slot is the row of the
-/// operation.
+/// Runs an operation with the hooks around it, or only its body. `row`, in place of a slot, is the
+/// row of the operation.
 fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     let row = row as usize;
     let key = match run.modules.calls.last() {

@@ -1,4 +1,4 @@
-//! [`Recorder`]: finds what has changed since the last time, and writes it as records.
+//! [`Recorder`]: finds what has changed since the last time, and encodes it as records.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -34,13 +34,13 @@ pub(super) enum Key {
 /// Records a run.
 pub(crate) struct Recorder {
     tape: Tape,
-    /// The records that are not in the file yet.
+    /// The records that have not been written to the file yet.
     buffer: Vec<u8>,
     values: Changes,
     seen: Seen,
     /// Whether an entry point is being recorded.
     is_on: bool,
-    /// Whether the last batch was one of those to record.
+    /// Whether the last batch was one of the batches to record.
     is_in_range: bool,
     /// Whether the process has been described.
     has_begun: bool,
@@ -80,23 +80,23 @@ impl Recorder {
         self.has_begun
     }
 
-    /// The number of bytes that are not in the file yet.
+    /// The number of bytes that have not been written to the file yet.
     pub(crate) fn pending(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Takes the bytes that are not in the file yet.
+    /// Takes the bytes that have not been written to the file yet.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Begins to record an entry point, with everything that there is at its start.
+    /// Starts recording an entry point, beginning with the complete state at its start.
     pub(crate) fn start(&mut self, run: &Run, entry: &'static str) -> Result<()> {
         self.begin(run)?;
         self.baseline(run, entry)
     }
 
-    /// Goes on after a resume, with everything that was restored.
+    /// Continues recording after a resume, beginning with everything that was restored.
     pub(crate) fn resume(&mut self, run: &Run) -> Result<()> {
         self.begin(run)?;
         self.values.forget();
@@ -119,24 +119,24 @@ impl Recorder {
         self.open.clear();
     }
 
-    /// Returns a warning for each two hooks that changed the same value in this entry point, and
-    /// whose order is an accident.
+    /// Returns a warning for each pair of hooks that changed the same value in this entry point and
+    /// whose order is accidental.
     pub(crate) fn conflicts(&mut self, run: &Run) -> Vec<String> {
         self.seen.conflicts(&run.hooks.table, self.values.names())
     }
 
-    /// The kinds of values that each hook was seen to change, by its index in the dispatch table;
-    /// nothing of one that was not recorded.
+    /// The kinds of values that each hook was seen to change, by the hook's index in the dispatch
+    /// table. Hooks that were not recorded are missing.
     pub(crate) fn seen(&self, run: &Run) -> BTreeMap<usize, Vec<&'static str>> {
         self.seen.by_hook(&run.hooks.table)
     }
 
-    /// Notes that a hook may change the value in this slot, which belongs to another one.
+    /// Notes that a hook may change the value in this slot, which belongs to another hook.
     pub(crate) fn may_change(&mut self, slot: usize) {
         self.values.look_at(u32::try_from(slot).ok());
     }
 
-    /// Notes that a checkpoint of the current state was written.
+    /// Notes that a checkpoint of the current state is about to be written.
     pub(crate) fn saved(&mut self, run: &Run) -> Result<()> {
         if self.is_on && self.is_in_range {
             self.write(&Record::Saved(run.progress.train_batches))?;
@@ -155,7 +155,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records everything under one entry.
+    /// Records the complete state under one entry.
     fn baseline(&mut self, run: &Run, entry: &'static str) -> Result<()> {
         self.values.forget();
         self.is_in_range = self.covers(run);
@@ -204,12 +204,12 @@ impl Recorder {
         Ok(number)
     }
 
-    /// Whether the current batch is one of those to record.
+    /// Whether the current batch is one of the batches to record.
     fn covers(&self, run: &Run) -> bool {
         self.tape.batches.contains(&batches_seen(run))
     }
 
-    /// Begins an entry: what has changed until now, something else has changed.
+    /// Begins an entry. Changes that were made until now are attributed to what ran before it.
     pub(super) fn enter(&mut self, run: &Run, key: Key) -> Result<()> {
         if !self.is_on {
             return Ok(());
@@ -255,7 +255,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Records what has changed, if this batch is recorded, as changes of the innermost entry.
+    /// If this batch is recorded, records what has changed as changes of the innermost entry.
     fn turn(&mut self, run: &Run) -> Result<()> {
         if self.tape.level != Level::Full {
             return Ok(());
@@ -279,14 +279,14 @@ impl Recorder {
         self.last = None;
         self.open.push(Key::Loader);
         self.values.begin_batch();
-        // Once a batch, because a hook can change the values of other hooks.
+        // Once per batch, because a hook can change the values of other hooks.
         self.values.look_at_all();
         let result = self.turn(run);
         self.open.pop();
         result
     }
 
-    /// Records the state after every few batches, in a tape of this level.
+    /// In a tape of level `Steps(n)`, records the state after every `n` batches, and at the end.
     pub(crate) fn interval(&mut self, run: &Run, is_end: bool) -> Result<()> {
         let Level::Steps(n) = self.tape.level else { return Ok(()) };
         if !self.is_on || run.place.phase != Phase::Train || !self.covers(run) {
@@ -298,12 +298,12 @@ impl Recorder {
         if !self.is_in_range {
             return self.baseline(run, "the recorded batches");
         }
-        // All values, so that a run which was resumed since the last time writes the same.
+        // All values, so that a run that was resumed since the last record writes the same records.
         self.values.forget();
         self.record(run, Key::Interval)
     }
 
-    /// Writes what has changed since the last time as changes of an entry.
+    /// Writes what has changed since the last time as changes of this entry.
     fn record(&mut self, run: &Run, key: Key) -> Result<()> {
         let changed = self.values.changed(run)?;
         if changed.is_empty() {
@@ -357,7 +357,8 @@ fn batches_seen(run: &Run) -> u64 {
     }
 }
 
-/// Whether one hook is called right after another, so that nothing else can have changed anything.
+/// Whether the hook `this` is called right after the hook `last`, so that nothing else can have
+/// changed a value.
 fn follows(run: &Run, last: usize, this: usize) -> bool {
     let row = |hook: usize| (run.hooks.table.hooks()[hook].definition.row)();
     let is_at_point = !run.hooks.table.hooks()[this].definition.goes_around();

@@ -12,9 +12,9 @@ use crate::run::changes::{Kind, Names};
 /// The changes that hooks were seen to make.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// The kinds of what each recorded hook changed.
+    /// The kinds of values that each recorded hook changed.
     kinds: BTreeMap<usize, BTreeSet<Kind>>,
-    /// The changes by the hooks of each moment since it was last reached, by its row.
+    /// For each moment, by its row, the changes of its hooks since it was last reached.
     reached: HashMap<usize, Reached>,
     /// The values that two hooks of a moment have both changed, by the indexes of the hooks.
     shared: BTreeMap<(usize, usize), BTreeSet<u32>>,
@@ -38,7 +38,8 @@ impl Seen {
         let row = (run.hooks.table.hooks()[hook].definition.row)();
         let module = run.modules.calls.last().map(|call| call.known);
         let reached = self.reached.entry(row).or_default();
-        // Hooks are called in the order of their indexes, so this is not the same time as before.
+        // Hooks are called in the order of their indexes, so an index that has not increased means
+        // that the moment has been reached again.
         if reached.module != module || reached.last.is_some_and(|last| hook <= last) {
             *reached = Reached { module, ..Reached::default() };
         }
@@ -73,8 +74,8 @@ impl Seen {
         self.kinds.iter().map(named).collect()
     }
 
-    /// Returns a warning for each two hooks whose order is an accident and that changed the same
-    /// value, and forgets them.
+    /// Returns a warning for each pair of hooks that changed the same value and whose order is
+    /// accidental, and forgets these pairs.
     pub(super) fn conflicts(&mut self, table: &Table, names: &Names) -> Vec<String> {
         self.reached.clear();
         let found = std::mem::take(&mut self.shared).into_iter();
@@ -95,8 +96,8 @@ fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
     if one.definition.id == other.definition.id && one.slot == other.slot {
         return true;
     }
-    // The program cannot change the keys of these, so that the order of its calls is the one way to
-    // order them.
+    // The program cannot change the keys of these hooks, so the order of its calls is the only way
+    // to order them.
     if one.source == Source::Builder
         && other.source == Source::Builder
         && (is_same_type(one, other) || (is_built_in(one) && is_built_in(other)))
@@ -110,7 +111,7 @@ fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
     is_decided(hooks, first - before, second - before)
 }
 
-/// Whether two hooks belong to values of one type, whose keys are the same.
+/// Whether two hooks belong to values of the same type, and thus have the same keys.
 fn is_same_type(one: &Hook, other: &Hook) -> bool {
     let is_closure = one.definition.origin.module.is_empty();
     !is_closure && one.definition.id == other.definition.id
@@ -165,7 +166,7 @@ fn reason(first: &Hook, second: &Hook) -> &'static str {
     }
 }
 
-/// Returns what to write to keep the order.
+/// Returns advice on what to write to keep the order.
 fn advice(first: &Hook, second: &Hook) -> String {
     let [one, other] = [first, second].map(|hook| &hook.definition.origin);
     let ord = second.definition.ord.saturating_add(1);
@@ -241,7 +242,7 @@ mod tests {
             ([value(1, "a::One"), value(1, "a::One")], true),
             ([value(1, "trainer::hooks::One"), other(2, "trainer::hooks::Other")], true),
             ([value(1, "trainer::hooks::One"), other(2, "a::Other")], false),
-            // Closures of one type, which have an `ord` each.
+            // Closures of one type, each with its own `ord`.
             (
                 [
                     hook::<One>(Source::Builder, Some(1), "", "a"),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use trainer_formats::tape::Level;
 
-/// How much of a run its tape records: see [`tape`](crate::TrainerBuilder::tape).
+/// The settings of a [`tape`](crate::TrainerBuilder::tape): how much of the run it records.
 ///
 /// ```
 /// use trainer::Tape;
@@ -19,7 +19,7 @@ pub struct Tape {
     pub(crate) level: Level,
     /// The training batches that are recorded, from 0.
     pub(crate) batches: Range<u64>,
-    /// Whether a tensor is read only if its identity, version or data pointer have changed.
+    /// Whether a tensor is read only if its identity, version or data pointer has changed.
     pub(crate) trusts: bool,
     pub(crate) path: Option<PathBuf>,
 }
@@ -33,8 +33,8 @@ impl Tape {
         Tape { level: Level::Full, batches: 0..u64::MAX, trusts: true, path: None }
     }
 
-    /// Records everything that training has changed after every `n` training batches, for a whole
-    /// run.
+    /// Records everything that training has changed, once every `n` training batches. This is
+    /// suitable for an entire run.
     #[must_use]
     pub fn steps(n: u64) -> Self {
         Tape { level: Level::Steps(n), ..Tape::full() }
@@ -48,9 +48,9 @@ impl Tape {
         self
     }
 
-    /// Whether every tensor is read at every entry, and not only those that libtorch's version
-    /// counters mark as changed. This also finds changes through `tensor.data()`, and is several
-    /// times slower. Defaults to `false`.
+    /// Sets whether every tensor is read at every entry, instead of only the tensors that
+    /// libtorch's version counters mark as changed. This also finds changes through
+    /// `tensor.data()`, and is several times slower. Defaults to `false`.
     #[must_use]
     pub fn paranoid(mut self, paranoid: bool) -> Self {
         self.trusts = !paranoid;
@@ -70,11 +70,11 @@ impl Tape {
         self.level == Level::Full
     }
 
-    /// Returns what the environment variable `TRAINER_TAPE` requests.
+    /// Returns the tape that the environment variable `TRAINER_TAPE` requests, if any.
     ///
     /// # Errors
     ///
-    /// Returns a message if its value is none of the expected ones.
+    /// Returns a message if the value of the variable is invalid.
     pub(crate) fn requested() -> Result<Option<Self>, String> {
         match std::env::var("TRAINER_TAPE") {
             Ok(text) if !text.is_empty() => Tape::parse(&text).map(Some),
@@ -108,7 +108,7 @@ impl Tape {
         })
     }
 
-    /// Returns what is wrong with the settings, if anything is.
+    /// Returns a message if the settings are invalid.
     pub(crate) fn mistake(&self) -> Option<String> {
         if self.level == Level::Steps(0) {
             return Some("`Tape::steps(0)`: expected at least 1".into());

@@ -19,9 +19,10 @@ use crate::values::hyperparameter::Given;
 /// The settings of the trainer that a file or the command line can set, together with a record
 /// of the program's own settings: see [`parse`](super::parse).
 ///
-/// A setting has the name of the method of the [builder](crate::TrainerBuilder) that it calls. One
-/// that is `None`, `false` or empty is left as the program has set it.
-// In the help, `[default: …]` gives way to the default of the program.
+/// Each setting has the name of the [builder](crate::TrainerBuilder) method that it calls, except
+/// [`precision`](TrainerArgs::precision), which adds the hook [`Amp`]. A setting that is `None`,
+/// `false` or empty leaves the builder unchanged.
+// In the help, the default of the program replaces `[default: …]`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Trainer")]
 #[non_exhaustive]
@@ -142,10 +143,10 @@ impl TrainerArgs {
     /// Applies the settings to a builder, and adds the settings of the program to its
     /// [hyperparameters](TrainerBuilder::hyperparameter).
     ///
-    /// A setting replaces what the builder had before. One that no file, command line or
-    /// [default](super::SettingsParser::default_value) sets changes nothing.
+    /// A setting replaces the previous value in the builder. A setting that no file, command line
+    /// or [default](super::SettingsParser::default_value) sets changes nothing.
     pub fn apply<T: Task>(&self, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
-        // Names every field, so that a new one is not forgotten.
+        // Names every field, so that a new field cannot be forgotten.
         let TrainerArgs {
             epochs,
             min_epochs,

@@ -1,4 +1,4 @@
-//! The settings in a file.
+//! Reading settings from a file.
 
 use std::path::Path;
 
@@ -11,11 +11,11 @@ use crate::io::terminal::one_line;
 
 /// A setting in a file.
 pub(super) struct Entry {
-    /// The name, with a dot after the name of each table that it is in.
+    /// The full name: the names of the enclosing tables and of the setting, joined by dots.
     pub(super) name: String,
     /// The file and the line.
     pub(super) place: String,
-    /// The value as the file has it.
+    /// The value as written in the file.
     pub(super) shown: String,
     pub(super) value: Value,
 }
@@ -24,11 +24,11 @@ pub(super) struct Entry {
 pub(super) enum Value {
     One(Scalar),
     List(Vec<Scalar>),
-    /// A table, or a list that contains one or another list.
+    /// A table, or a list that contains tables or lists.
     Other(&'static str),
 }
 
-/// One value, as it is written on the command line.
+/// A single value, in the form that it has on the command line.
 pub(super) struct Scalar {
     pub(super) text: String,
     pub(super) is_string: bool,
@@ -122,7 +122,7 @@ impl Scalar {
     fn of(value: &DeValue<'_>) -> Option<Self> {
         let text = match value {
             DeValue::String(text) => text.to_string(),
-            // Rust's parsers of numbers take no prefix for the radix.
+            // Rust's number parsers do not accept a prefix for the radix.
             DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix())
                 .map_or_else(|_| number.to_string(), |number| number.to_string()),
             DeValue::Float(number) => number.as_str().to_owned(),

@@ -1,4 +1,4 @@
-//! Messages about settings: the place, what was found, what is expected.
+//! Messages about invalid settings: where they are, what was found, and what is expected.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, Error};
@@ -11,7 +11,8 @@ pub(super) fn names(command: &Command) -> impl Iterator<Item = &str> {
     command.get_arguments().map(name)
 }
 
-/// Returns the message about a name that no setting has. `dashes` are those of the command line.
+/// Returns the message about a name that no setting has. `dashes` is `--` on the command line, and
+/// otherwise empty.
 pub(super) fn unknown(command: &Command, given: &str, dashes: &str) -> String {
     let names: Vec<&str> =
         names(command).filter(|known| *known != super::CONFIG || !dashes.is_empty()).collect();
@@ -27,7 +28,7 @@ pub(super) fn unknown(command: &Command, given: &str, dashes: &str) -> String {
     format!("there is no setting `{given}`{help}")
 }
 
-/// Returns what is wrong with the value that clap refused, if the error is about a value.
+/// Returns what is wrong with the value that clap rejected, if the error is about a value.
 pub(super) fn value_mistake(arg: &Arg, error: &Error) -> Option<String> {
     match error.kind() {
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => Some(expected(arg, error)),
@@ -39,7 +40,7 @@ pub(super) fn value_mistake(arg: &Arg, error: &Error) -> Option<String> {
     }
 }
 
-/// Returns what values of the setting are expected.
+/// Returns a description of the values that the setting expects.
 fn expected(arg: &Arg, error: &Error) -> String {
     if let Some(ContextValue::Strings(valid)) = error.get(ContextKind::ValidValue)
         && !valid.is_empty()
@@ -75,7 +76,7 @@ fn expected(arg: &Arg, error: &Error) -> String {
 /// Describes a range of integers, `1..=9`, in words.
 fn bounds(range: &str) -> String {
     let (start, end) = range.split_once("..").unwrap_or((range, ""));
-    // clap shows the largest number for no limit.
+    // For a range without a limit, clap shows the largest number.
     let is_open =
         end.is_empty() || [u64::MAX.to_string(), i64::MAX.to_string()].contains(&end.replace('=', ""));
     match (start, end.strip_prefix('=')) {
@@ -87,7 +88,8 @@ fn bounds(range: &str) -> String {
     }
 }
 
-/// Returns the message about an error of the command line, or of settings that do not fit together.
+/// Returns the message about an error on the command line, or about settings that do not fit
+/// together.
 pub(super) fn of_command_line(command: &Command, error: &Error) -> String {
     const PLACE: &str = "the command line";
     let given = text(error, ContextKind::InvalidArg);
@@ -150,7 +152,7 @@ fn text(error: &Error, context: ContextKind) -> String {
     error.get(context).map_or_else(String::new, ToString::to_string)
 }
 
-/// Returns the argument `--lr` of `--lr <LR>`.
+/// Returns an argument without its value: `--lr` for `--lr <LR>`.
 fn without_value(arg: &str) -> &str {
     arg.split([' ', '=', '[']).next().unwrap_or_default()
 }

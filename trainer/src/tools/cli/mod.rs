@@ -2,7 +2,7 @@
 //! `cli`.
 //!
 //! [`parse`] reads the settings of the program, a struct with clap's derive, together with those of
-//! the trainer, [`TrainerArgs`]. The [guide](crate::guide::settings) has more.
+//! the trainer, [`TrainerArgs`]. See the [guide](crate::guide::settings) for more.
 
 mod args;
 mod file;
@@ -32,14 +32,14 @@ use crate::values::hyperparameter::{Given, GivenBy};
 use file::{Entry, Value};
 use names::Kind;
 
-/// The argument with the path of the file.
+/// The argument with the path of the settings file.
 const CONFIG: &str = "config";
 
 /// The environment variable with the run folder, for programs that start runs.
 const RUN_FOLDER: &str = "TRAINER_RUN_FOLDER";
 
-/// Reads the settings of the program and of the trainer: their defaults, then the file that
-/// `--config` names, then the command line.
+/// Reads the settings of the program and of the trainer from their defaults, the file that
+/// `--config` names and the command line, in increasing order of precedence.
 ///
 /// ```no_run
 /// use trainer::cli::clap;
@@ -81,13 +81,14 @@ const RUN_FOLDER: &str = "TRAINER_RUN_FOLDER";
 ///
 /// # Errors
 ///
-/// Returns an error that lists what is wrong with the settings, each with its file and line, or the
-/// argument.
+/// Returns an error if a setting is invalid or missing, if the file cannot be read, or if the
+/// program declares its settings incorrectly. The error lists every invalid setting in the file
+/// with its line, and the first mistake on the command line, if any.
 pub fn parse<S: Args>() -> Result<(S, TrainerArgs)> {
     SettingsParser::new().parse()
 }
 
-/// Reads settings like [`parse`], with what the program changes about them.
+/// Reads settings like [`parse`], with adjustments by the program.
 ///
 /// ```
 /// use trainer::cli::{SettingsParser, clap};
@@ -110,7 +111,7 @@ pub struct SettingsParser {
     changeable: Vec<String>,
 }
 
-/// The reason why there are no settings.
+/// The reason why no settings were returned.
 enum Stopped {
     /// Help was requested, with this text.
     Help(String),
@@ -124,7 +125,7 @@ impl From<Error> for Stopped {
 }
 
 impl SettingsParser {
-    /// Creates a parser that changes nothing.
+    /// Creates a parser without adjustments.
     #[must_use]
     pub fn new() -> Self {
         SettingsParser::default()
@@ -138,9 +139,9 @@ impl SettingsParser {
         self
     }
 
-    /// Declares that a resumed run may have another value of this setting of the program, because
-    /// results do not depend on it, such as the number of threads that load data. A resume then
-    /// only reports the change, and the processes that train together may have different values.
+    /// Declares that this setting of the program may change when a run resumes, because results do
+    /// not depend on it, as with the number of threads that load data. A resume then only reports
+    /// the change, and the processes that train together may have different values.
     #[must_use]
     pub fn may_change(mut self, name: impl Into<String>) -> Self {
         self.changeable.push(name.into());
@@ -182,7 +183,7 @@ impl SettingsParser {
     ///
     /// # Errors
     ///
-    /// Returns an error if the program declares its settings wrongly.
+    /// Returns an error if the program declares its settings incorrectly.
     pub fn help<S: Args>(&self, program: &str, columns: usize) -> Result<String> {
         let command = self.command::<S>(program)?.term_width(columns);
         match command.try_get_matches_from([program, "--help"]) {
@@ -199,7 +200,8 @@ impl SettingsParser {
         let program = arguments.first().map(PathBuf::from);
         let program = program.as_deref().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
         let command = self.command::<S>(&program)?;
-        // Learns the file and what the command line sets. Errors are found again below.
+        // Finds the file, and which settings the command line sets. Errors are reported below, when
+        // the arguments are parsed again.
         let first = relaxed(&command).ignore_errors(true).try_get_matches_from(arguments);
         let first = first.map_err(|error| stopped(&command, &error))?;
         let mut mistakes = Vec::new();
@@ -236,7 +238,7 @@ impl SettingsParser {
         let matches = match command.clone().try_get_matches_from(all) {
             Ok(matches) if mistakes.is_empty() => matches,
             Ok(_) => return Err(failed(&mistakes).into()),
-            // A setting that the file has, but with a wrong value, is not missing.
+            // A required setting with an invalid value in the file is not missing.
             Err(error) if error.kind() == ErrorKind::MissingRequiredArgument && !mistakes.is_empty() => {
                 return Err(failed(&mistakes).into());
             }
@@ -253,11 +255,11 @@ impl SettingsParser {
         Ok((settings, TrainerArgs { recorded: self.recorded::<S>(&matches)?, ..args }))
     }
 
-    /// Returns the settings of the program and of the trainer.
+    /// Returns the command with the settings of the program and of the trainer.
     ///
     /// # Errors
     ///
-    /// Returns an error if the program declares its settings wrongly.
+    /// Returns an error if the program declares its settings incorrectly.
     fn command<S: Args>(&self, program: &str) -> Result<Command> {
         let owner = type_name::<S>();
         let own = own::<S>()?;
@@ -291,7 +293,7 @@ impl SettingsParser {
         self.defaults.iter().try_fold(command, |command, (name, value)| with_default(command, name, value))
     }
 
-    /// Returns the settings of the program, as they are recorded.
+    /// Returns the settings of the program, in the form in which they are recorded.
     fn recorded<S: Args>(&self, matches: &ArgMatches) -> Result<Vec<Given>> {
         let own = own::<S>()?;
         let values = own.get_arguments().filter_map(|arg| {
@@ -311,7 +313,7 @@ fn own<S: Args>() -> Result<Command> {
     names::named(type_name::<S>(), S::augment_args(Command::new(""))).map_err(Error::usage)
 }
 
-/// Sets the default of a setting, in place of the one that its help describes.
+/// Sets the default of a setting, replacing the default in its help.
 fn with_default(command: Command, name: &str, value: &str) -> Result<Command> {
     let call = format!("`.default_value(\"{name}\", …)`");
     let Some(arg) = command.get_arguments().find(|arg| names::name(arg) == name) else {
@@ -325,22 +327,22 @@ fn with_default(command: Command, name: &str, value: &str) -> Result<Command> {
     let id = arg.get_id().clone();
     let value = value.to_owned();
     Ok(command.mut_arg(id, |arg| {
-        // The help of the argument describes its own default.
+        // The help describes the argument's original default.
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
         let help = help.split("[default:").next().unwrap_or_default().trim_end().to_owned();
         arg.help(help).default_value(value).required(false)
     }))
 }
 
-/// Returns the settings without the conditions on several of them.
+/// Returns the command with no argument and no group required.
 fn relaxed(command: &Command) -> Command {
     let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
     let command = command.clone().mut_args(|arg| arg.required(false));
     groups.into_iter().fold(command, |command, group| command.mut_group(group, |group| group.required(false)))
 }
 
-/// Reads the settings in a file, as the arguments of the command line that set the same. Adds a
-/// message for each wrong one.
+/// Reads the settings in a file, and converts them to equivalent command-line arguments. Adds a
+/// message to `mistakes` for each invalid setting.
 fn of_file(
     command: &Command,
     path: &Path,
@@ -371,11 +373,11 @@ fn of_file(
     Ok(found)
 }
 
-/// Returns the arguments of the command line that set the same as an entry of a file.
+/// Converts a setting in a file to equivalent command-line arguments.
 ///
 /// # Errors
 ///
-/// Returns a message that says what is expected.
+/// Returns an error if the value is invalid; the message says what is expected.
 fn arguments_of(command: &Command, arg: &Arg, entry: &Entry) -> Result<Vec<OsString>, String> {
     let scalars = match &entry.value {
         Value::One(scalar) => std::slice::from_ref(scalar),
@@ -415,7 +417,7 @@ fn stopped(command: &Command, error: &clap::Error) -> Stopped {
     }
 }
 
-/// Returns the error about these mistakes.
+/// Returns an error that lists these mistakes.
 fn failed(mistakes: &[String]) -> Error {
     match mistakes {
         [one] => Error::usage(one),

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::values::hyperparameter::Hyperparameter;
 
-/// The type of a setting, as far as its values in a file and in records depend on it.
+/// The type of a setting, as far as it matters for values in files and in records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Integer,
@@ -34,7 +34,8 @@ pub(super) fn kind(arg: &Arg) -> Kind {
     }
 }
 
-/// Returns the name of a setting. Every setting has one, because [`named`] refuses others.
+/// Returns the name of a setting. Every setting has a name, because [`named`] rejects settings
+/// without one.
 pub(super) fn name(arg: &Arg) -> &str {
     arg.get_long().unwrap_or_default()
 }
@@ -44,17 +45,17 @@ pub(super) fn is_list(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Append) || takes_several(arg)
 }
 
-/// Whether a setting takes several values at once, as `--betas 0.9 0.99`.
+/// Whether a setting takes several values at once, as in `--betas 0.9 0.99`.
 pub(super) fn takes_several(arg: &Arg) -> bool {
     arg.get_num_args().is_some_and(|values| values.max_values() > 1)
 }
 
-/// Gives each setting of a struct the one name that it has everywhere: that of its field, or of
-/// `long`, with `_` between words.
+/// Gives each setting of a struct the single name that is used everywhere: the name of its field,
+/// or the name in `long`, with `_` between words.
 ///
 /// # Errors
 ///
-/// Returns a message about a field that cannot be a setting.
+/// Returns an error if a field cannot be a setting.
 pub(super) fn named(owner: &str, command: Command) -> Result<Command, String> {
     if command.has_subcommands() {
         return Err(format!(
@@ -91,7 +92,7 @@ fn with_name(mut arg: Arg) -> Arg {
         }
     }
     match kind(&arg) {
-        // A file can set it, so the command line can set it back.
+        // A file can set the flag to `true`, so the command line must be able to set it to `false`.
         Kind::Bool if !is_list(&arg) => {
             let arg = arg.num_args(0..=1).default_missing_value("true").hide_possible_values(true);
             if is_flag { arg.value_name("BOOL") } else { arg }
@@ -101,8 +102,8 @@ fn with_name(mut arg: Arg) -> Arg {
     }
 }
 
-/// Returns a message for the first two settings of one name, of which one is that of the trainer if
-/// it is among `of_trainer`.
+/// Returns a message about the first name in the program's settings that is already taken: by
+/// another of its settings or structs of settings, by the trainer, or by `--help` or `--config`.
 pub(super) fn clash(owner: &str, own: &Command, of_trainer: &Command) -> Option<String> {
     let mut known: Vec<&str> = Vec::new();
     for arg in own.get_arguments() {
@@ -146,7 +147,7 @@ pub(super) fn clash(owner: &str, own: &Command, of_trainer: &Command) -> Option<
     })
 }
 
-/// Converts the values of a setting, as text, to what is recorded.
+/// Converts the values of a setting, given as text, to the hyperparameter that is recorded.
 pub(super) fn hyperparameter(arg: &Arg, texts: &[String]) -> Hyperparameter {
     let one = match texts {
         [one] if !is_list(arg) => one,
@@ -155,7 +156,7 @@ pub(super) fn hyperparameter(arg: &Arg, texts: &[String]) -> Hyperparameter {
     match kind(arg) {
         Kind::Bool => one.parse::<bool>().map_or_else(|_| one.as_str().into(), Hyperparameter::from),
         Kind::Integer | Kind::Float => match (one.parse::<f64>(), one.parse::<i128>()) {
-            // A number that `f64` cannot hold is recorded as text.
+            // An integer that `f64` cannot represent exactly is recorded as text.
             (Ok(number), Ok(exact)) if number as i128 != exact => one.as_str().into(),
             (Ok(number), _) => number.into(),
             (Err(_), _) => one.as_str().into(),

@@ -1,4 +1,4 @@
-//! The settings of the trainer against the methods of its builder.
+//! Compares the settings of the trainer with the methods of its builder.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -40,7 +40,7 @@ const LEFT_OUT: [(&str, &str); 24] = [
     ("hook_with", "is internal"),
 ];
 
-/// The settings that are not the name of a method.
+/// The settings that are not named after a method.
 const OTHERS: [&str; 1] = ["precision"]; // adds the hook `Amp`
 
 fn settings() -> BTreeSet<String> {
@@ -48,7 +48,7 @@ fn settings() -> BTreeSet<String> {
     mistakes::names(&command).map(str::to_owned).collect()
 }
 
-/// Returns the methods of the builder that return it, in all files of the crate.
+/// Finds the methods of the builder in all files below a folder.
 fn methods(folder: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -109,7 +109,7 @@ fn builder(arguments: &[&str]) -> TrainerBuilder<impl Task> {
     args.apply(Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(crate::hook::Discover::None))
 }
 
-/// Each setting has the effect of the method of its name.
+/// Each setting has the effect of the builder method with its name.
 #[test]
 fn every_setting_reaches_the_builder() {
     let recorded = |arguments: &[&str]| {
@@ -146,7 +146,7 @@ fn every_setting_reaches_the_builder() {
         let new: Vec<_> = with.difference(&without).filter(|(own, _)| own == hyperparameter).collect();
         assert_eq!(new, [&(hyperparameter.to_owned(), value.to_owned())], "{name}: {with:?}");
     }
-    // Those that are not recorded as hyperparameters.
+    // Settings that are not recorded as hyperparameters.
     let settings_of = |arguments: &[&str]| builder(arguments).build().unwrap().run.settings;
     assert_eq!(settings_of(&["--min_steps=2", "--epochs=1"]).min_steps, 2);
     let limits = settings_of(&["--limit_test_batches=3", "--limit_predict_batches=0.25"]);

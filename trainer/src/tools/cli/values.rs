@@ -1,4 +1,4 @@
-//! The values of settings as text, the same in a file and on the command line.
+//! Parsing the values of settings from text, which is the same in a file and on the command line.
 
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::values::amount::{Amount, AmountKind, fraction_mistake};
 use crate::values::every::Every;
 use crate::values::float::exact;
 
-/// A parser of numbers in this range, for `#[arg(value_parser = float(0.0..=1.0))]`.
+/// Returns a parser of numbers in this range, for `#[arg(value_parser = float(0.0..=1.0))]`.
 ///
 /// Unlike the parser of a plain `f64`, it rejects NaN and infinity.
 ///
@@ -55,7 +55,7 @@ where
     }
 }
 
-/// The parser of finite numbers above 0.
+/// Returns a parser of finite numbers above 0.
 pub(super) fn above_zero() -> impl TypedValueParser<Value = f64> {
     float((Bound::Excluded(0.0), Bound::Unbounded))
 }

@@ -1,4 +1,4 @@
-//! The largest batch size that fits into memory.
+//! Finding the largest batch size that fits into memory.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -77,7 +77,7 @@ impl FindBatchSize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchSizeFound {
-    /// The largest size that was trained on successfully.
+    /// The largest batch size with which training succeeded.
     pub size: u64,
     /// The limit that ended the search.
     pub limit: BatchSizeLimit,
@@ -122,13 +122,13 @@ impl<T: Task> Trainer<T> {
     /// # }
     /// ```
     ///
-    /// Leave some room: other programs may need memory, and so may validation. Most methods of
-    /// `tch` panic when libtorch fails, so a task that uses them prints a panic message for each
+    /// Leave some headroom, because other programs or validation may need memory too. Most methods
+    /// of `tch` panic when libtorch fails, so a task that uses them prints a panic message for each
     /// size that does not fit. If an allocation in Rust code fails, the process aborts.
     ///
     /// Everything is restored afterwards, and only some hooks run, as described at
-    /// [`find_lr`](Trainer::find_lr). The search stops at the last doubled size if the data is too
-    /// small for the next one.
+    /// [`find_lr`](Trainer::find_lr). If the data is too small for the next doubled size, the
+    /// search returns the previous size.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ enum Attempt {
 }
 
 /// Doubles the size until the memory, the data or the maximum limits it. If the memory does,
-/// bisects the interval between the last two sizes for the largest one that fits.
+/// bisects the interval between the last two sizes for the largest size that fits.
 fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>) -> Result<BatchSizeFound> {
     let FindBatchSize { from, max, .. } = *with;
     let mut fits = 0;
@@ -246,8 +246,9 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
         Err(panic) => is_out_of_memory(&panic_text(&**panic)),
     };
     trial::abandon_step(run)?;
-    // What this size left in libtorch's allocator would not fit the tensors of the next one. If the
-    // device cannot be used after the error, the next size says so.
+    // Memory that libtorch's allocator still holds from this size would not fit the tensors of the
+    // next one. If the device cannot be used after the error, the attempt with the next size
+    // reports it.
     let _ = cuda::empty_cache();
     if is_out_of_memory {
         return Ok(Attempt::OutOfMemory);
@@ -264,7 +265,7 @@ fn is_out_of_memory(text: &str) -> bool {
         "std::bad_alloc",
         "CUBLAS_STATUS_ALLOC_FAILED",
         "CUDNN_STATUS_ALLOC_FAILED",
-        // cuDNN says this of a convolution for which it finds no algorithm that fits into memory.
+        // cuDNN reports this if no algorithm for a convolution fits into memory.
         "CUDNN_STATUS_NOT_SUPPORTED",
     ];
     signs.iter().any(|sign| text.contains(sign))

@@ -1,9 +1,9 @@
-//! The result of a range test.
+//! The result of a learning-rate range test.
 
 use super::plot;
 use crate::error::{Error, Result};
 
-/// One step of a range test.
+/// One step of a learning-rate range test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LrPoint {
@@ -44,7 +44,7 @@ pub struct LrCurve {
     diverged: bool,
 }
 
-/// The number of points at the end that suggestions leave out, as in fastai.
+/// The number of points at the end that suggestions ignore, as in fastai.
 const SKIPPED_AT_END: usize = 5;
 /// The minimum number of remaining points for a suggestion.
 const NEEDED: usize = 5;
@@ -118,7 +118,7 @@ impl LrCurve {
     }
 
     /// Returns the rate at which the smoothed loss falls most steeply over the logarithm of the
-    /// rate, like fastai's `steep`. `None` if it never falls.
+    /// rate, like fastai's `steep`. `None` if the smoothed loss never falls.
     #[must_use]
     pub fn steepest(&self) -> Option<f64> {
         let slope =
@@ -128,8 +128,8 @@ impl LrCurve {
         (slope < 0.0).then_some(lr)
     }
 
-    /// Draws the smoothed loss over the learning rate, with the losses of single steps and the
-    /// suggestion. Returns the text of an SVG file.
+    /// Plots the smoothed loss against the learning rate, with the losses of individual steps and
+    /// the suggestion. Returns the text of an SVG file.
     #[must_use]
     pub fn to_svg(&self) -> String {
         plot::svg(&self.points, self.suggestion())

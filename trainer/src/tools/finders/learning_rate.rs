@@ -143,20 +143,22 @@ impl<T: Task> Trainer<T> {
     /// If an epoch has too few batches for all steps, further epochs follow. Each step trains on as
     /// many batches as the trainer [accumulates](crate::TrainerBuilder::accumulate).
     ///
-    /// Afterwards, the variables, their gradients, the optimizers, the random numbers and the
-    /// counters are as before, bit for bit, even after an error, a panic or a cancellation. Nothing
+    /// Afterwards, the variables, their gradients, the optimizers, the random state and the
+    /// counters are restored bit for bit, even after an error, a panic or a cancellation. Nothing
     /// is recorded.
     ///
-    /// Of the hooks, those run whose value has a [state](crate::language::state), which is
-    /// restored, and those with [`trial`](crate::language::trial), such as gradient clipping,
+    /// The only hooks that run are those whose value has a [state](crate::language::state), which
+    /// is restored, and those with [`trial`](crate::language::trial), such as gradient clipping,
     /// [`MixUp`](crate::hooks::MixUp) and [`Sam`](crate::hooks::Sam). Hooks on rank 0 only and
-    /// schedules of the learning rate do not run. A warning names others that do not run and may
-    /// change training. A hook that runs begins as at the start of the next fit: `before_fit` and
-    /// `before_epoch` fire, and then the moments within a step. For the same reason, a task that
-    /// changes its own fields in training must save them with `#[hook(state)]`.
+    /// learning-rate schedules do not run. A warning names any other hooks that do not run and may
+    /// change training. For the hooks that run, the test begins like the next fit: `before_fit` and
+    /// `before_epoch` fire, followed by the moments within a step.
     ///
-    /// With several processes, call it before the first `fit`: each process then runs the test by
-    /// itself, on whole batches.
+    /// A task that changes its own fields in training must save them with `#[hook(state)]`, so that
+    /// they can be restored.
+    ///
+    /// With several processes, call this method before the first `fit`: each process then runs the
+    /// test by itself, on whole batches.
     ///
     /// # Errors
     ///
@@ -165,8 +167,8 @@ impl<T: Task> Trainer<T> {
     /// - if a setting is invalid;
     /// - if the loader is not [deterministic](Loader::is_deterministic), or yields no batch;
     /// - if no batch of an epoch logs a loss;
-    /// - if the trainer has no optimizer, several, or one whose state cannot be read;
-    /// - if it resumes from a checkpoint;
+    /// - if the trainer has no optimizer, several optimizers, or one whose state cannot be read;
+    /// - if the trainer resumes from a checkpoint;
     /// - if several processes already train together;
     /// - if layers were added after the trainer was built, or hooks at `setup` may still add some;
     /// - if a hook that runs sets a learning rate;
@@ -193,7 +195,8 @@ fn ratios(run: &mut Run) -> Result<Vec<f64>> {
     Ok(lrs.iter().map(|lr| if highest > 0.0 { lr / highest } else { 1.0 }).collect())
 }
 
-/// Returns an error if a hook changed the learning rates, so that the curve would show others.
+/// Returns an error if a hook changed the learning rates, because the curve would then show the
+/// wrong rates.
 fn check_rates(run: &mut Run, lr: f64, ratios: &[f64]) -> Result<()> {
     let groups = run.model.optimizers.current_mut()?.groups().iter();
     match groups.zip(ratios).find(|(group, ratio)| group.lr != lr * *ratio) {

@@ -13,8 +13,8 @@ pub use learning_rate::FindLr;
 
 use crate::hooks::{LrSchedule, NanGuard, SpikeGuard};
 
-/// The hooks that a finder leaves out without a warning, because it sets the learning rates and
-/// looks at the loss itself.
+/// Returns the hooks that a finder omits without a warning, because it sets the learning rates and
+/// checks the loss itself.
 fn replaced() -> [TypeId; 3] {
     [TypeId::of::<LrSchedule>(), TypeId::of::<NanGuard>(), TypeId::of::<SpikeGuard>()]
 }

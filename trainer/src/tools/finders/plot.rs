@@ -1,4 +1,4 @@
-//! The plot of a range test.
+//! The plot of a learning-rate range test.
 
 use std::fmt::Write;
 
@@ -11,8 +11,8 @@ const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 44.0;
 
-/// Returns the text of an SVG file that plots the losses over the logarithm of the learning rate,
-/// and marks the suggestion.
+/// Returns the text of an SVG file that plots the losses against the logarithm of the learning
+/// rate, and marks the suggestion.
 pub(super) fn svg(points: &[LrPoint], suggestion: Option<f64>) -> String {
     let (width, height) = SIZE;
     let first = points.first().map_or(1e-7, |point| point.lr);

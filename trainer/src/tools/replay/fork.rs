@@ -1,4 +1,4 @@
-//! [`Trainer::fork`]: begins another run with the state of a recorded run at one of its batches.
+//! [`Trainer::fork`]: begins a new run with the state of a recorded run at one of its batches.
 
 use std::path::Path;
 
@@ -19,14 +19,14 @@ use crate::training::task::Task;
 
 /// # Another run from a batch on
 impl<T: Task> Trainer<T> {
-    /// Begins another run, in the folder `into`, with the state that a recorded run had before its
-    /// training batch `batch`, to answer the question: what if the program had been another one
-    /// from there on?
+    /// Begins a new run in the folder `into`, with the state that a recorded run had before its
+    /// training batch `batch`, to find out what a different program would have done from there on.
     ///
-    /// The trainer is that of the recorded run: it [replays](Trainer::replay) the run until that
-    /// batch, writes a checkpoint into the folder, and `run.json`, which names the origin. A
-    /// trainer that differs, without a hook or with another setting, then trains in this folder,
-    /// and reports what differs. `trainer diff` compares the two runs from there on.
+    /// This trainer must match that of the recorded run: it [replays](Trainer::replay) the run up
+    /// to that batch, and writes a checkpoint and a `run.json`, which names the origin, into the
+    /// folder. A different trainer, for example without a hook or with another value of a setting,
+    /// can then train in this folder, and reports what differs. `trainer diff` compares the two
+    /// runs from there on.
     ///
     /// ```no_run
     /// use trainer::TrainerBuilder;
@@ -55,15 +55,15 @@ impl<T: Task> Trainer<T> {
     /// # }
     /// ```
     ///
-    /// Hooks that write, such as loggers, begin anew in the folder.
+    /// Hooks that write, such as loggers, start afresh in the new folder.
     ///
     /// # Errors
     ///
     /// Returns an error if
     ///
-    /// - `batch` is 0, because that is a new run;
-    /// - the folder holds a run or checkpoints already, or cannot be written;
-    /// - [`replay`](Trainer::replay) returns one.
+    /// - `batch` is 0, because that would be an ordinary new run;
+    /// - the folder already holds a run or checkpoints, or cannot be written;
+    /// - [`replay`](Trainer::replay) returns an error.
     pub fn fork(
         &mut self,
         train: &mut dyn Loader<T::Batch>,
@@ -78,7 +78,7 @@ impl<T: Task> Trainer<T> {
                 "`fork` before the training batch 0 is a new run: expected the number of a later batch",
             ));
         }
-        // The end of the batches is their beginning if a checkpoint was written there.
+        // A checkpoint that was written right before `batch` can serve as the source too.
         let source = Source::find(&self.run, path, &(batch..batch + 1))?;
         let folder = self.is_main().then(|| Lock::acquire(into)).transpose()?;
         if folder.is_some() {

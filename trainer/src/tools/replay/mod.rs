@@ -40,23 +40,27 @@ pub struct Replayed {
 
 /// # Replays
 impl<T: Task> Trainer<T> {
-    /// Trains the training batches `batches` of a recorded run again, and those between the
-    /// checkpoint before them and their beginning, with the hooks of this trainer: for example with
-    /// one that [observes](crate::Cx#observers) what was not recorded in the run.
+    /// Repeats the training batches `batches` of a recorded run with the hooks of this trainer.
+    ///
+    /// The batches between the preceding checkpoint and the first of `batches` are repeated too. A
+    /// hook of this trainer can, for example, [observe](crate::Cx#observers) values that the run
+    /// did not record.
     ///
     /// `run` is the folder of the run, or a folder with its checkpoints. Batches are counted from 0
-    /// over all epochs, as in the answers of `trainer diff`. The replay begins with the newest
-    /// checkpoint that was written before the first of the batches, or else with the start of the
-    /// run, and ends right after the last one, before a validation that follows it. Of the points
-    /// at the end of a run, only `teardown` fires then. If the run has a [tape](crate::Tape),
-    /// everything that it records is compared with it.
+    /// over all epochs, as in the output of `trainer diff`. The replay begins at the newest
+    /// checkpoint that was written before the first of these batches, or else at the start of the
+    /// run. It ends right after the last batch, before any validation that follows; of the points
+    /// at the end of a run, only `teardown` fires. If the run has a [tape](crate::Tape), everything
+    /// that it recorded about the repeated batches is compared with the replay.
     ///
     /// A replay writes nothing: hooks with the key [`writes`](crate::language::writes), such as the
     /// built-in loggers and [`Checkpoint`](crate::hooks::Checkpoint), are not called, requests for
-    /// checkpoints are ignored, and there is no run folder. A hook that writes without the key can
-    /// ask [`Cx::is_replay`](crate::Cx::is_replay). All of this holds for the trainer from now on:
-    /// it stands at the end of the batches, so that its weights are those of the run at that time,
-    /// and [`validate`](Trainer::validate) and [`predict`](Trainer::predict) use them.
+    /// checkpoints are ignored, and there is no run folder. A hook that writes without this key can
+    /// check [`Cx::is_replay`](crate::Cx::is_replay).
+    ///
+    /// All of this still holds for the trainer after the replay. Its weights are then those of the
+    /// run at the end of the batches, and [`validate`](Trainer::validate) and
+    /// [`predict`](Trainer::predict) use them.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -78,10 +82,10 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if
     ///
-    /// - `batches` is empty, or the run ends before it;
+    /// - `batches` is empty, or the run ends before its first batch;
     /// - the run has no checkpoint before the first batch, and this trainer has trained before;
-    /// - the program differs from that of the run, so that [`fit`](Trainer::fit) would not
-    ///   [resume](crate::TrainerBuilder::resume) from the checkpoint;
+    /// - the program differs from that of the run in such a way that [`fit`](Trainer::fit) would
+    ///   not [resume](crate::TrainerBuilder::resume) from the checkpoint;
     /// - the replay differs from the tape of the run; the error says where, as `trainer diff` does;
     /// - `fit` returns an error.
     pub fn replay(
@@ -104,7 +108,7 @@ impl<T: Task> Trainer<T> {
         Ok(Replayed { compared, ..replayed })
     }
 
-    /// Repeats batches of a run, and returns what was recorded of them.
+    /// Repeats batches of a run, and returns the result and the tape records of the replay.
     fn repeat(
         &mut self,
         train: &mut dyn Loader<T::Batch>,
@@ -131,8 +135,8 @@ impl<T: Task> Trainer<T> {
         Ok(())
     }
 
-    /// Runs a replay, and returns the states at its beginning and its end. From then on, the
-    /// trainer still writes nothing.
+    /// Runs a replay, and returns its summary and the states at its beginning and end. Afterwards,
+    /// the trainer still writes nothing.
     fn run_replay(
         &mut self,
         train: &mut dyn Loader<T::Batch>,
@@ -149,7 +153,7 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// Makes the trainer one that repeats batches of this run.
+/// Prepares the trainer to repeat batches of this run.
 fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> Result<()> {
     let checkpoint = source.checkpoint.as_ref();
     match checkpoint {
@@ -179,7 +183,8 @@ fn compare(run: &Path, tape: &Path, records: &[u8]) -> Result<u64> {
     let recorded = TapeReader::open(tape).map_err(Error::new)?;
     let replayed = TapeReader::of_bytes("the replay", [MAGIC, records].concat()).map_err(Error::new)?;
     let mut difference = difference_of(recorded, replayed).map_err(Error::new)?;
-    // Those that a replay leaves out, unless they had changed something.
+    // Ignore the hooks that only the recorded run has, because a replay omits hooks that write. One
+    // that changed something would be in `first`.
     difference.only.retain(|only| only.run == 1);
     if difference.is_empty() { Ok(difference.compared) } else { Err(differs(run, &difference)) }
 }

@@ -1,4 +1,4 @@
-//! The request of a replay by environment variables.
+//! Replays that are requested by environment variables.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ struct Request {
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Batches(Range<u64>),
-    /// The stretch of its certificate with this number.
+    /// The stretch with this number in the certificate of the run.
     Stretch(usize),
 }
 
@@ -60,9 +60,9 @@ impl<T: Task> Trainer<T> {
     /// `runs/0007@4170..4175`, and prints a line about the result. Returns whether the variable is
     /// set.
     ///
-    /// `trainer diff --replay` and `trainer verify` start a program in this way. A program that
-    /// calls an entry point while the variable is set, and has not called this method before, gets
-    /// an error, so that it does not train by mistake.
+    /// `trainer diff --replay` and `trainer verify` start a program in this way. While the variable
+    /// is set, an entry point returns an error if the program has not called this method first, so
+    /// that the program does not train by mistake.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -77,12 +77,12 @@ impl<T: Task> Trainer<T> {
     /// ```
     ///
     /// With `TRAINER_REPLAY_TAPE=folder`, each rank writes a [full tape](crate::Tape::full) of the
-    /// batches into this folder, and does not compare them with the tape of the run.
+    /// batches into this folder, and the batches are not compared with the tape of the run.
     ///
     /// # Errors
     ///
-    /// Returns an error if the value of the variable has another form, or if
-    /// [`replay`](Trainer::replay) does.
+    /// Returns an error if the value of the variable is invalid, or if [`replay`](Trainer::replay)
+    /// or [`verify`](Trainer::verify) returns an error.
     pub fn replay_requested(
         &mut self,
         train: &mut dyn Loader<T::Batch>,

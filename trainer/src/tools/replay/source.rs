@@ -1,4 +1,4 @@
-//! [`Source`]: what a replay begins with, and what it is compared with.
+//! [`Source`]: the checkpoint that a replay begins with, and the tape that it is compared with.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::run::Run;
 pub(super) struct Source {
     /// The newest checkpoint before the first batch.
     pub(super) checkpoint: Option<(PathBuf, Progress)>,
-    /// The tape of the run, and how it was recorded.
+    /// The tape of the run, and the settings with which it was recorded.
     pub(super) tape: Option<(PathBuf, Tape)>,
 }
 
@@ -64,7 +64,7 @@ fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Pro
     let candidates =
         [path.join(IN_RUN_FOLDER), path.to_owned()].into_iter().flat_map(|folder| newest_first(&folder));
     for candidate in candidates {
-        // One that is damaged has no progress.
+        // The progress of a damaged checkpoint may not be readable.
         let Some(progress) = Progress::load(&candidate).filter(|progress| progress.train_batches <= start)
         else {
             continue;
@@ -77,7 +77,8 @@ fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Pro
     Ok(None)
 }
 
-/// Returns the tape of the run with this folder, whose checkpoints `path` may be.
+/// Returns the tape of the run, if it has one. `path` is the folder of the run, its folder of
+/// checkpoints, or a checkpoint in that folder.
 fn tape(run: &Run, path: &Path) -> Result<Option<(PathBuf, Tape)>> {
     let is_run = |folder: &&Path| path == *folder || path.starts_with(folder.join(IN_RUN_FOLDER));
     let tapes = path.ancestors().take(3).filter(is_run).map(|folder| folder.join(file_name(run.rank)));

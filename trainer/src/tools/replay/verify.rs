@@ -1,4 +1,4 @@
-//! [`Trainer::verify`]: trains a stretch of a certified run again.
+//! [`Trainer::verify`]: repeats a stretch of a certified run.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -15,14 +15,14 @@ use crate::training::task::Task;
 
 /// # Verifying a certificate
 impl<T: Task> Trainer<T> {
-    /// Trains one stretch of a run again that has a [certificate](crate::loggers::Certificate), and
-    /// compares the result with it: the losses and the data of the batches, and the state after the
-    /// last of them.
+    /// Repeats one stretch of a run that has a [certificate](crate::loggers::Certificate), and
+    /// compares the losses and the data of its batches, and the state after the last batch, with
+    /// the certificate.
     ///
-    /// `stretch` is the number of the stretch, from 0: the first begins with the start of the run,
-    /// each other one with the link at the end of the one before it. As in a
-    /// [`replay`](Trainer::replay), nothing is written, and it begins with the newest checkpoint
-    /// that was written before the stretch. Returns the batches of the stretch.
+    /// `stretch` is the number of the stretch, counted from 0. The first stretch begins at the
+    /// start of the run, and each later one at the link that ends the previous one. As in a
+    /// [`replay`](Trainer::replay), nothing is written, and training begins at the newest
+    /// checkpoint that was written before the stretch. Returns the range of batches in the stretch.
     ///
     /// # Errors
     ///
@@ -30,9 +30,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// - the run has no certificate, its chain was changed, or it has no such stretch;
     /// - the stretch cannot be [replayed](Trainer::replay);
-    /// - the checkpoint is not that of the certificate;
-    /// - the program computes something else in the stretch than the certificate says. If the
-    ///   circumstances differ, such as the processor, the error says so.
+    /// - the state in the checkpoint is not in the certificate;
+    /// - the results of the program in the stretch differ from the certificate. If circumstances
+    ///   such as the processor differ, the error says so.
     pub fn verify(
         &mut self,
         train: &mut dyn Loader<T::Batch>,
@@ -103,8 +103,8 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// Lists what the certificate says of the program and its circumstances and what they are now, if
-/// that can be why a stretch differs.
+/// Lists the differences in the program and its circumstances since the certificate was written,
+/// which may explain why a stretch differs.
 fn differences(there: &Header, here: &Header) -> String {
     let mut text = String::new();
     for (what, there, here) in [

@@ -1,4 +1,5 @@
-//! The closures of a test as hooks. Unlike other hooks, they may borrow from the test.
+//! Hooks that call the closures of a test. Unlike other hooks, the closures may borrow from the
+//! test.
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -18,14 +19,14 @@ use crate::run::{Rest, Run};
 use crate::training::TrainerBuilder;
 use crate::training::task::Task;
 
-/// Calls a closure of the running harness, or passes on if the hook belongs to another harness, or
-/// if the closure is already running.
+/// Calls a closure of the running harness. If the hook belongs to another harness, or if the
+/// closure is already running, only runs the rest of the operation, if there is one.
 type Call<'a> = dyn Fn(CheckId, &mut Run, Option<Rest<'_>>) -> HookResult + 'a;
 
 // Set while a harness runs its trainer.
 scoped_thread_local!(static CALL: for<'a> &'a Call<'a>);
 
-/// The closure receives the rest of the operation if it is called around one.
+/// A closure of a test. If it is called around an operation, it receives the rest of the operation.
 type Closure<'a> = Box<dyn FnMut(&mut Run, Option<Rest<'_>>) -> HookResult + 'a>;
 
 /// A closure of a test, and the moment at which it is called.
@@ -143,7 +144,7 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Does what the hook of a closure does when the closure is not called.
+/// Runs the rest of the operation, if there is one, in place of a closure that is not called.
 pub(super) fn otherwise(run: &mut Run, rest: Option<Rest<'_>>) -> HookResult {
     rest.map_or(Ok(()), |rest| pass_on(run, rest))
 }

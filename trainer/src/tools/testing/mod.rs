@@ -30,8 +30,8 @@ use crate::run::{Rest, Run};
 use crate::training::task::{Supervised, Task};
 use crate::training::{Trainer, TrainerBuilder};
 
-/// The task of [`Harness::small`]: a classifier of two linear layers, `fc1` and `fc2`, with cross
-/// entropy.
+/// The task of [`Harness::small`]: a classifier with two linear layers, `fc1` and `fc2`, and a
+/// cross-entropy loss.
 pub type SmallTask = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
 
 /// A small real run, in which closures of a test are called at moments of the lifecycle.
@@ -110,12 +110,13 @@ impl<T> Outcome<T> {
 struct RequestedFailure(String);
 
 impl Harness<'_, SmallTask> {
-    /// Returns a harness with a small task and data for it, to test hooks that work with any task.
+    /// Returns a harness with a small task and its data, for testing hooks that work with any task.
     ///
     /// The task maps 4 inputs to 3 classes, with the parameters `fc1.weight` (8 × 4), `fc1.bias`,
     /// `fc2.weight` (3 × 8) and `fc2.bias`, on the CPU. Its weights are the same in every run. It
     /// is trained with SGD at a learning rate of 0.1 for one epoch of 4 batches, and validated on
-    /// 2; each batch has inputs `[4, 4]` and labels `[4]`. Discovered hooks are excluded.
+    /// 2; each batch has inputs of shape `[4, 4]` and labels of shape `[4]`. Discovered hooks are
+    /// excluded.
     pub fn small() -> Self {
         let vars = nn::VarStore::new(Device::Cpu);
         let root = vars.root();
@@ -148,7 +149,7 @@ fn small_data(rows: i64) -> InMemory<(Tensor, Tensor)> {
 }
 
 impl<'a, T: Task> Harness<'a, T> {
-    /// Returns a harness for a custom task, with the builder of its trainer and the data of the
+    /// Returns a harness for a custom task, given the builder of its trainer and the data of the
     /// run.
     ///
     /// The data is used by every entry point: `fit` trains on it, and `validate`, `test` and
@@ -193,7 +194,7 @@ impl<'a, T: Task> Harness<'a, T> {
 
     /// Limits the closures to this phase, and selects the entry point: `fit` for [`Phase::Train`]
     /// and [`Phase::Sanity`], otherwise `validate`, `test` or `predict`. With [`Phase::Sanity`],
-    /// the sanity check of `fit` has one batch.
+    /// the sanity check of `fit` runs on one batch.
     ///
     /// By default, the entry point is the first of `fit`, `test` and `predict` that reaches the
     /// moments of all closures, and the closures are called in every phase.
@@ -250,9 +251,10 @@ impl<'a, T: Task> Harness<'a, T> {
         self
     }
 
-    /// Runs the trainer, calls a closure the first time, or the [`nth`](Harness::nth) time, that
-    /// the point `P` is reached, after all other hooks at `P`, and returns its value. The run
-    /// continues to its end.
+    /// Runs the trainer, calls a closure once at the point `P`, and returns the closure's value.
+    ///
+    /// The closure is called the first time, or the [`nth`](Harness::nth) time, that `P` is
+    /// reached, after all other hooks at `P`. The run then continues to its end.
     ///
     /// A hook function can be passed in place of the closure: `Harness::small().at(my_hook)`.
     ///
@@ -274,9 +276,11 @@ impl<'a, T: Task> Harness<'a, T> {
         self.once::<P, R>(Location::caller(), |run, _| closure(Cx::from_run(run)))
     }
 
-    /// Runs the trainer, calls a closure around the operation `O` the first time, or the
-    /// [`nth`](Harness::nth) time, that it runs, inside all other hooks around it, and returns its
-    /// value. The run continues to its end.
+    /// Runs the trainer, calls a closure once around the operation `O`, and returns the closure's
+    /// value.
+    ///
+    /// The closure is called the first time, or the [`nth`](Harness::nth) time, that `O` runs,
+    /// inside all other hooks around it. The run then continues to its end.
     ///
     /// # Errors
     ///
@@ -334,7 +338,7 @@ impl<'a, T: Task> Harness<'a, T> {
     /// - for `cancel_after(0)`;
     /// - if the run succeeds without reaching a moment of [`on`](Harness::on) or
     ///   [`fail_at`](Harness::fail_at), or the batch of [`cancel_after`](Harness::cancel_after);
-    /// - if the run failed before it reached the moments of all closures; this is then the error of
+    /// - if the run failed before it reached the moments of all closures; the error is then that of
     ///   the run.
     ///
     /// # Panics

@@ -12,11 +12,11 @@ use crate::checkpoint::text::from_text;
 use crate::io::files::{Links, TemporaryFolder, create, open, read_start, read_text};
 use crate::io::terminal;
 
-/// The maximum number of lines that are printed of a failed rank's output.
+/// The maximum number of lines that are printed from the output of a failed rank.
 const LINES: usize = 60;
 
-/// The processes of the ranks, and their folder. Dropping it kills the processes and removes the
-/// folder.
+/// The processes of the ranks, and their folder. Dropping this value kills the processes and
+/// removes the folder.
 pub(super) struct Processes {
     running: Vec<Child>,
     folder: TemporaryFolder,
@@ -32,8 +32,8 @@ impl Processes {
         self.folder.path()
     }
 
-    /// Starts the test again on each rank, waits until every rank has ended or is stopped or the
-    /// timeout has passed, and returns the results.
+    /// Starts the test again on each rank, waits until every rank has ended or is stopped, or until
+    /// the timeout has passed, and returns the results.
     pub(super) fn run(
         mut self,
         test: &str,
@@ -84,7 +84,7 @@ impl Processes {
         Ok(true)
     }
 
-    /// Returns the result of a rank. Prints the end of its output if it has failed.
+    /// Returns the result of a rank. If the rank has failed, prints the end of its output.
     fn result(&mut self, rank: u32, ranks: &Ranks) -> Result<std::result::Result<String, String>> {
         let child = &mut self.running[rank as usize];
         let ended = child.try_wait()?;
@@ -132,8 +132,8 @@ impl Drop for Processes {
     }
 }
 
-/// Returns whether a process is stopped by a signal, so that it does not end. Only Linux reports
-/// this: on other systems, returns `false`.
+/// Returns whether a process is stopped by a signal, and therefore does not end. Only Linux reports
+/// this; on other systems, returns `false`.
 fn is_stopped(process: u32) -> bool {
     let stat = read_text(Path::new(&format!("/proc/{process}/stat"))).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))

@@ -21,8 +21,8 @@ use crate::error::{Error, Result, panic_text};
 use crate::io::files::{read_text, replace_file, write};
 use crate::libtorch::dist::Group;
 
-/// The environment variable that makes a process a rank of a test, with the folder that the ranks
-/// of the test share.
+/// The environment variable with the folder that the ranks of a test share. If it is set, this
+/// process is a rank of a test.
 pub(super) const FOLDER: &str = "TRAINER_TEST_RANKS";
 
 /// The environment variable with the rank. A test may set `RANK` to another value.
@@ -37,8 +37,8 @@ const RECORD: &str = "record";
 /// Each rank is a separate process, in which this test is started again by its name. In a rank,
 /// [`run`](Ranks::run) calls the closure instead of starting processes, and then the process ends;
 /// the values of all ranks are returned to the test. A trainer in the closure joins the other ranks
-/// as it does under `torchrun`, but through a file, and over the loopback interface. Each rank
-/// computes with one thread.
+/// as it does under `torchrun`, but finds them through a file, and communicates over the loopback
+/// interface. Each rank computes with one thread.
 ///
 /// ```
 /// # /*
@@ -60,8 +60,8 @@ const RECORD: &str = "record";
 /// their recorded results. Everything else in the test before the call runs in each rank too; put
 /// code that must run once, such as creating a folder, into [`once`].
 ///
-/// Needs the feature `distributed`, and a test that has a name: it works in functions with
-/// `#[test]`, on the thread of the test, but not in documentation examples and programs. The ranks
+/// Requires the cargo feature `distributed`, and a test that has a name: it works in functions with
+/// `#[test]`, on the thread of the test, but not in documentation examples or programs. The ranks
 /// end when the test ends, even if it is killed, and after the timeout at the latest.
 #[must_use = "call `run` or `results`"]
 #[derive(Clone, Debug)]
@@ -77,8 +77,8 @@ impl Ranks {
         Ranks { count, timeout: Duration::from_secs(60), vars: Vec::new() }
     }
 
-    /// Sets how long the ranks may run in total. Ranks that still run after this time are killed.
-    /// Defaults to 60 seconds.
+    /// Sets how long the ranks may run in total. Ranks that are still running after this time are
+    /// killed. Defaults to 60 seconds.
     ///
     /// [Collectives](crate::distributed::World) time out after half of this time, so that the ranks
     /// can report which collective they waited in; `.env("TRAINER_RANK_TIMEOUT", "5")` sets their
@@ -105,7 +105,8 @@ impl Ranks {
     /// - the ranks cannot be started: with 0 ranks, without the feature `distributed`, outside of a
     ///   test, or within the body of another call.
     ///
-    /// The error names each rank that failed with its reason; the end of its output is printed.
+    /// The error names each rank that failed and says why. The end of each such rank's output is
+    /// printed.
     pub fn run<R: Serialize + DeserializeOwned>(self, body: impl FnOnce() -> Result<R>) -> Result<Vec<R>> {
         let results = self.results(body)?;
         let failed: Vec<String> =
@@ -117,7 +118,7 @@ impl Ranks {
         results.into_iter().collect()
     }
 
-    /// Calls `body` on all ranks, and returns the result of each, for tests of failures.
+    /// Calls `body` on all ranks, and returns the result of each, for testing failures.
     ///
     /// # Errors
     ///
@@ -165,7 +166,7 @@ impl Ranks {
         })
     }
 
-    /// Starts the ranks, and returns the value of each as text, or why it failed.
+    /// Starts the ranks, and returns the value of each as text, or the reason why it failed.
     fn start(&self, test: &str) -> Result<Vec<Result<String, String>>> {
         let cannot = |what: &str, error: &dyn std::fmt::Display| {
             Error::msg(format!("`Ranks` cannot {what} for the test `{test}`: {error}"))
@@ -178,8 +179,9 @@ impl Ranks {
     }
 }
 
-/// Calls a closure once in a test that starts [`Ranks`], and returns its value in the test and in
-/// each rank, for code that must not run in every process, such as creating a folder:
+/// Calls a closure only once in a test that starts [`Ranks`], and returns its value both in the
+/// test and in each rank. Use it for code that must not run in every process, such as creating a
+/// folder:
 ///
 /// ```no_run
 /// # use trainer::prelude::*;
@@ -223,7 +225,7 @@ pub fn once<R: Serialize + DeserializeOwned>(body: impl FnOnce() -> R) -> R {
 
 thread_local! {
     /// The values of the calls of `once` and `Ranks` in this test, in order. In a rank, the
-    /// recorded values that its calls have not returned yet, from the last to the first.
+    /// recorded values that have not been returned yet, from the last to the first.
     static VALUES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -296,7 +298,7 @@ impl Rank {
     }
 }
 
-/// The file with the result of a rank.
+/// Returns the path of the file with the result of a rank.
 pub(super) fn result_file(folder: &Path, rank: u32) -> PathBuf {
     folder.join(format!("{rank}.result"))
 }

@@ -1,4 +1,4 @@
-//! Each setting of each built-in optimizer, schedule and hook, changed alone, is a difference.
+//! Changing any single setting of a built-in optimizer, schedule or hook shows up as a difference.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -43,10 +43,10 @@ fn trainer(method: &str, set: Set) -> Trainer<Net> {
 
 /// Two programs that differ in one setting.
 struct Case {
-    /// The method that sets it, and its type or macro.
+    /// The method that sets it, after its type or macro.
     method: &'static str,
     programs: [Set; 2],
-    /// The end of the setting's name; empty if the difference is more than one setting.
+    /// The end of the setting's name; empty if more than one setting differs.
     setting: &'static str,
 }
 
@@ -115,7 +115,7 @@ fn clips(
     Case { method, programs: [program(1.0), program(2.0)], setting }
 }
 
-/// Adds the update of the statistics of batch norm, with a loader of `rows` rows.
+/// Adds an update of the batch-norm statistics with a loader of `rows` rows.
 fn updates(rows: i64) -> Set {
     let row = || Tensor::zeros([rows, 2], (Kind::Float, Device::Cpu));
     let loader = InMemory::new((row(), row())).expect("as many targets as inputs").batch_size(2);
@@ -144,7 +144,7 @@ impl Schedule for Custom {
     }
 }
 
-/// An algorithm of a program.
+/// An algorithm that a program defines.
 static ALGORITHM: Algorithm = Algorithm::new("Own", |_| Ok(())).settings(&[Setting::fraction("beta", 0.5)]);
 
 fn cases() -> Vec<Case> {
@@ -553,7 +553,7 @@ fn observers() -> Vec<Case> {
     ]
 }
 
-/// The methods whose setting is a closure, which cannot be compared, or is none.
+/// The methods whose setting is a closure, which cannot be compared, or that set nothing.
 const NOT_COMPARED: [&str; 10] = [
     "Averages::load",            // loads what a hook has saved
     "DataParallel::new",         // has no argument
@@ -628,7 +628,7 @@ fn every_method_of_an_optimizer_schedule_or_hook_has_a_case() {
         found.extend(methods(&fs::read_to_string(file).unwrap()));
     }
     found.retain(|method| !observing.contains(method.split("::").next().unwrap()));
-    // `Checkpoint` observes, and has its own settings; `GpuMonitor` observes, and is behind a
+    // `Checkpoint` observes, but implements `Settings`; `GpuMonitor` observes, but is behind a
     // feature.
     found.retain(|method| !method.starts_with("Checkpoint::") && !method.starts_with("GpuMonitor::"));
     assert!(found.len() > 140, "only {} methods were found", found.len());

@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::io::files::{self, Links, in_file, is_file};
 
-/// The environment variable that requests that the files are written.
+/// The environment variable that requests writing the files.
 const VARIABLE: &str = "TRAINER_LOCK";
 
-/// Whether the files are to be written.
+/// Whether the environment variable requests writing the files.
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub(super) struct Format {
     pub(super) title: &'static str,
 }
 
-/// A part of a file below a title in brackets. Each line has its number in the file.
+/// A section of a file: a title in brackets, and the lines below it with their line numbers.
 pub(super) struct Section<'t> {
     pub(super) title: &'t str,
     pub(super) lines: Vec<(usize, &'t str)>,
@@ -48,7 +48,8 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// Returns an error that says how to write it if it does not exist.
+    /// Returns an error if the file cannot be read. If it does not exist, the error says how to
+    /// write it.
     pub(super) fn read(&self, path: &Path) -> Result<String> {
         if is_file(path) {
             return files::read_text(path);
@@ -104,7 +105,7 @@ impl Format {
         Ok(sections)
     }
 
-    /// The message about a line that does not belong into such a file.
+    /// The message about a line that does not belong in a file of this format.
     pub(super) fn is_not(&self, number: usize, line: &str) -> String {
         format!("line {number} is not one of a {}: `{line}`", self.name)
     }
@@ -120,7 +121,7 @@ impl Format {
     }
 }
 
-/// Returns the lines of values by name.
+/// Formats named values as lines.
 pub(super) fn lines_of(values: &BTreeMap<String, String>) -> Vec<String> {
     values.iter().map(|(name, value)| format!("{name} = {value}")).collect()
 }

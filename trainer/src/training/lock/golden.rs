@@ -23,7 +23,7 @@ const CIRCUMSTANCES: &str = "circumstances";
 const CRATES: &str = "crates";
 const STEPS: &str = "steps";
 
-/// A golden and how it is compared, for [`Trainer::check_golden`].
+/// The path of a golden and the settings of its comparison, for [`Trainer::check_golden`].
 ///
 /// ```
 /// use trainer::lock::Golden;
@@ -39,7 +39,7 @@ pub struct Golden {
 }
 
 impl Golden {
-    /// Creates the settings of a golden at this path: 20 steps, compared bit by bit.
+    /// Creates the settings of a golden at this path: 20 steps that are compared bit by bit.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Golden { path: path.into(), steps: 20, tolerance: None }
     }
@@ -50,11 +50,11 @@ impl Golden {
         self
     }
 
-    /// Compares only the losses if the golden was recorded in other circumstances, such as another
-    /// processor, where the last bits may differ. A loss may differ by this fraction of it, such as
-    /// `1e-4`. By default, it is then an error if the bits differ.
+    /// Sets the relative tolerance of the losses, such as `1e-4`. If bits differ from a golden that
+    /// was recorded in different circumstances, such as on a different processor, only the losses
+    /// are compared, with this tolerance. By default, different bits are then an error.
     ///
-    /// In equal circumstances, the bits must be equal whatever this is.
+    /// In equal circumstances, the bits must be equal regardless of the tolerance.
     pub fn tolerance(mut self, fraction: f64) -> Self {
         self.tolerance = Some(fraction);
         self
@@ -86,15 +86,14 @@ impl<P: AsRef<Path>> From<P> for Golden {
 pub enum Compared {
     /// Everything is equal, bit by bit.
     Bits,
-    /// The bits differ, in other circumstances, but the losses are equal within the
+    /// The circumstances and the bits differ, but the losses are equal within the
     /// [tolerance](Golden::tolerance).
     Losses,
     /// Nothing was compared: `TRAINER_LOCK=update` has written the file.
     Written,
 }
 
-/// The result of [`Trainer::check_golden`], unless it is an error. `Display` describes it in a
-/// sentence.
+/// The result of a successful [`Trainer::check_golden`]. `Display` describes it in a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GoldenCheck {
@@ -104,7 +103,7 @@ pub struct GoldenCheck {
     pub steps: usize,
     /// The circumstances that differ.
     pub circumstances: Vec<Change>,
-    /// The crates with hooks whose version differs.
+    /// The crates with hooks whose versions differ.
     pub versions: Vec<Change>,
 }
 
@@ -128,30 +127,31 @@ impl fmt::Display for GoldenCheck {
 
 /// # Locking the first steps
 impl<T: Task> Trainer<T> {
-    /// Trains the first steps, and compares their losses and the weights after each of them with a
-    /// golden, a text file in the repository of the program. It finds what a
-    /// [lock](Self::check_lock) cannot see, such as a constant that changes inside of a hook.
+    /// Trains the first steps, and compares the losses and the weights of each step with a golden,
+    /// a text file in the repository of the program. This finds changes that a
+    /// [lock](Self::check_lock) cannot see, such as a changed constant inside a hook.
     ///
-    /// The argument is a path, or a [`Golden`] with another number of steps or a tolerance. The
-    /// loaders are those of [`fit`](Self::fit). With the environment variable
-    /// `TRAINER_LOCK=update`, the file is written.
+    /// `golden` is a path, or a [`Golden`] that sets the number of steps or a tolerance. `train`
+    /// and `valid` are the loaders for [`fit`](Self::fit). With the environment variable
+    /// `TRAINER_LOCK=update`, the file is written instead of compared.
     ///
-    /// Bits are only equal in equal circumstances: the number of threads, the processor and its
-    /// kernels, the device, the versions of libtorch and of the compiler. They are in the file. If
-    /// bits differ and circumstances as well, that is an error, unless the golden has a
-    /// [tolerance](Golden::tolerance). Then only the losses are compared; the result says so, and
-    /// so does a line on standard error. Crates of which only the version differs are listed there
-    /// as well.
+    /// The bits are guaranteed to be equal only in equal circumstances, which the file records: the
+    /// number of threads, the processor and its kernels, the device, and the versions of libtorch
+    /// and of the compiler. If both the bits and the circumstances differ, that is an error unless
+    /// the golden has a [tolerance](Golden::tolerance). With a tolerance, only the losses are
+    /// compared; the result and a line on standard error report this. Both also list the crates for
+    /// which only the version differs.
     ///
     /// The hooks run as in [`fit`](Self::fit), from `setup` on, and schedules see the planned
-    /// length of the fit. It ends after the steps without `after_fit`; `teardown` fires. Nothing is
-    /// written, as in a [replay](Self::replay): there is no run folder, nothing is resumed, and
-    /// hooks that [write](crate::language::writes) do not run. The trainer is used up, because it
-    /// is then in the middle of a fit.
+    /// length of the fit. The fit ends after these steps: `after_fit` does not fire, but `teardown`
+    /// does. Nothing is written, as in a [replay](Self::replay): there is no run folder, nothing is
+    /// resumed, and hooks that [write](crate::language::writes) do not run. The trainer is
+    /// consumed, because it is left in the middle of a fit.
     ///
-    /// The program must compute the same each time. Set [`seed`](crate::TrainerBuilder::seed), and
-    /// call `tch::manual_seed` before the model is built. All threads share libtorch's random
-    /// numbers, so if the program draws any, let the test have a file of its own in `tests/`.
+    /// The program must compute the same results each time. Set
+    /// [`seed`](crate::TrainerBuilder::seed), and call `tch::manual_seed` before the model is
+    /// built. All threads share libtorch's random numbers, so if the program draws any, put the
+    /// test in its own file in `tests/`.
     ///
     /// ```no_run
     /// use trainer::lock::Golden;
@@ -185,7 +185,7 @@ impl<T: Task> Trainer<T> {
     /// - the file is missing or cannot be read, written or parsed;
     /// - the trainer has trained before;
     /// - several processes train together;
-    /// - [`fit`](Self::fit) would return one.
+    /// - [`fit`](Self::fit) would return an error.
     pub fn check_golden(
         mut self,
         golden: impl Into<Golden>,
@@ -197,7 +197,7 @@ impl<T: Task> Trainer<T> {
         let path = &golden.path;
         let known = match is_update_requested()? {
             true => None,
-            // Before the steps are trained for nothing.
+            // Parsed first, so that an invalid file is reported before any step is trained.
             false => Some(Content::parse(&FORMAT.read(path)?).map_err(|why| in_file(path, why))?),
         };
         if self.run.progress.fits_begun > 0 {
@@ -226,8 +226,8 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// Trains this number of optimizer steps without what a fit writes. Returns the hash of the weights
-/// before the first one, and what each has computed.
+/// Trains `steps` optimizer steps without writing anything. Returns the hash of the weights before
+/// the first step, and the results of each step.
 fn rehearse<T: Task>(
     run: &mut Run,
     steps: u64,
@@ -311,7 +311,8 @@ impl Content {
         GoldenCheck { compared, steps: self.steps.len(), circumstances, versions }
     }
 
-    /// Compares this with newer content, and says how it was compared, or what differs.
+    /// Compares this content with newer content. Returns how it was compared, or a message that
+    /// describes the difference.
     fn compare(&self, new: &Content, tolerance: Option<f64>) -> Result<GoldenCheck, String> {
         let circumstances = changes(&self.circumstances, &new.circumstances);
         let versions = version_changes(&self.crates, &new.crates);
@@ -347,7 +348,7 @@ impl Content {
         self.steps.get(nth).map_or(1, |step| step.batches)
     }
 
-    /// Returns the first difference of newer content, bit by bit.
+    /// Returns the first difference from newer content, compared bit by bit.
     fn first_difference(&self, new: &Content) -> Option<Difference> {
         if self.start != new.start {
             return Some(Difference { step: 0, found: vec![
@@ -381,7 +382,7 @@ impl Content {
         differing.into_iter().next().or_else(|| self.other_count(new))
     }
 
-    /// Returns the first loss of newer content that differs by more than a tolerance.
+    /// Returns the first step of newer content in which a loss differs by more than a tolerance.
     fn first_beyond(&self, new: &Content, tolerance: f64) -> Option<Difference> {
         let is_equal = |was: f64, is: f64| {
             was.to_bits() == is.to_bits() || (was - is).abs() <= tolerance * was.abs().max(is.abs())
@@ -403,7 +404,7 @@ impl Content {
         beyond.into_iter().next().or_else(|| self.other_count(new))
     }
 
-    /// Returns the difference if newer content has another number of steps.
+    /// Returns the difference if newer content has a different number of steps.
     fn other_count(&self, new: &Content) -> Option<Difference> {
         let [was, is] = [self, new].map(|content| content.steps.len());
         (was != is).then(|| Difference {
@@ -418,7 +419,7 @@ impl Content {
 
 /// The first difference from a golden.
 struct Difference {
-    /// The number of the step, from 1; 0 before the first one.
+    /// The number of the step, counted from 1; 0 for the weights before the first step.
     step: usize,
     found: Vec<String>,
 }
@@ -451,7 +452,8 @@ fn list(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Says which crates have another version, and how to find the hook within these training batches.
+/// Lists the crates whose versions differ, and says how to find the responsible hook within this
+/// number of training batches.
 fn advice(versions: &[Change], batches: u64) -> String {
     let versions = match versions {
         [] => "\nno crate with hooks has another version: the change is in the program, its data, or a crate without hooks"
@@ -474,7 +476,7 @@ fn parse_step(line: &str, nth: usize) -> Option<Rehearsed> {
         let mut words = cell.rsplitn(3, ' ');
         let (bits, decimal, name) = (words.next()?, words.next()?, words.next()?);
         let loss = f64::from_bits(u64::from_str_radix(bits, 16).ok()?);
-        // Somebody has changed one of them.
+        // The bits and the decimal number differ if the file was edited by hand.
         (format!("{loss:?}") == decimal).then(|| (name.to_owned(), loss))
     });
     let losses = losses.collect::<Option<_>>()?;
@@ -528,7 +530,8 @@ mod tests {
         let near = || [0.5, 0.250_001, 0.125];
         let check = |new: Content, tolerance| golden().compare(&new, tolerance);
 
-        // Equal bits are equal whatever the circumstances and the versions are, which are listed.
+        // Equal bits are accepted in any circumstances and with any versions; the differences are
+        // listed.
         let equal = check(content("2", "0.2.0", &[0.5, 0.25, 0.125]), None).unwrap();
         assert_eq!(equal.compared, Compared::Bits);
         assert_eq!(

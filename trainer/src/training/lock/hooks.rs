@@ -1,4 +1,4 @@
-//! The lock of a program: what runs.
+//! The lock of a program: a file that lists its hooks and settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,8 @@ const FORMAT: Format = Format { name: "lock", title: "# What this program runs" 
 const SETTINGS: &str = "settings";
 const CRATES: &str = "crates";
 
-/// The hook that writes a tape. It changes nothing, and the environment can add it.
+/// The hook that writes a tape. It is left out, because it changes nothing and the environment can
+/// add it.
 const TAPE: &str = "trainer::loggers::TapeFile";
 
 /// The maximum number of differences that an error lists.
@@ -29,20 +30,21 @@ const MAX_LISTED: usize = 50;
 /// # Locking what runs
 impl<T: Task> Trainer<T> {
     /// Compares the hooks and the settings of this trainer with a lock, a text file in the
-    /// repository of the program, so that a review sees what an update of a crate of hooks changes.
+    /// repository of the program, so that a review shows what an update of a crate with hooks
+    /// changes.
     ///
-    /// The file has the hooks of each moment in the order in which they run, with their phases and
-    /// whether they may change training (`&mut`) or only observe (`&`); the settings of the
+    /// The file lists the hooks of each moment in the order in which they run, with their phases
+    /// and whether they may change training (`&mut`) or only observe (`&`); the settings of the
     /// trainer, the optimizers, their groups and the hooks; and the versions of the crates with
     /// hooks. With the environment variable `TRAINER_LOCK=update`, the file is written. The hook
     /// that writes a [tape](crate::Tape) is left out.
     ///
-    /// Returns the crates of which only the version differs, and prints them on standard error. A
+    /// Returns the crates for which only the version differs, and prints them on standard error. A
     /// different version alone is not an error.
     ///
-    /// Call it in a test, so that it fails where the update is made, or use
+    /// Call this method in a test, so that the test fails if an update changes what runs, or use
     /// [`assert_locked!`](crate::assert_locked). If several processes train together, only the
-    /// [main](Trainer::is_main) one compares.
+    /// [main](Trainer::is_main) process compares.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -63,9 +65,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// # Errors
     ///
-    /// Returns an error that lists what differs, or that the file is missing or cannot be read,
-    /// written or parsed. Returns an error after an entry point such as `fit` has run, because that
-    /// changes settings.
+    /// Returns an error that lists the differences, if there are any. Returns an error if the file
+    /// is missing or cannot be read, written or parsed, or if an entry point such as `fit` has
+    /// already run, because that changes settings.
     pub fn check_lock(&self, path: impl AsRef<Path>) -> Result<Vec<Change>> {
         let path = path.as_ref();
         if !self.is_main() {
@@ -82,7 +84,8 @@ impl<T: Task> Trainer<T> {
             return Ok(Vec::new());
         }
         let locked = Lock::parse(&FORMAT.read(path)?).map_err(|why| in_file(path, why))?;
-        // Parsed as well, so that whatever is in a name, both are read in the same way.
+        // Parsed as well, so that both are read in the same way, whatever characters a name
+        // contains.
         let lock =
             Lock::parse(&text).map_err(|why| Error::usage(format!("this trainer has no lock: {why}")))?;
         let versions = version_changes(&locked.crates, &lock.crates);
@@ -122,7 +125,7 @@ struct Locked {
     name: String,
     /// `&mut` if it may change training, `&` if it only observes.
     access: String,
-    /// The phases, the interval, and what else decides when it runs.
+    /// The phases, the interval and the other conditions that decide when it runs.
     when: String,
 }
 
@@ -143,7 +146,7 @@ impl Lock {
         let facts = facts::of(run, Audience::Lock);
         let mut settings = facts.settings;
         for (hook, of) in facts.hooks {
-            let hook = public_path(&hook); // with type arguments, which have the paths of their files
+            let hook = public_path(&hook); // also replaces the paths of private modules in type arguments
             let own = of.settings.into_iter().map(|(name, value)| (format!("{hook}.{name}"), value));
             settings.extend(own);
         }
@@ -162,7 +165,7 @@ impl Lock {
                 }
             };
             let hooks = &mut lock.moments[nth].1;
-            // Two types with different arguments have one path.
+            // Types that differ only in their type arguments have the same path.
             let is_same = |hook: &&Locked| hook.name.split(" #").next() == Some(&row.hook);
             let name = match hooks.iter().filter(is_same).count() {
                 0 => row.hook.clone(),
@@ -199,7 +202,7 @@ impl Lock {
         Ok(lock)
     }
 
-    /// Says what differs in another lock, which is newer.
+    /// Describes the differences from a newer lock.
     fn changes(&self, newer: &Lock) -> Vec<String> {
         let mut found: Vec<String> =
             changes(&self.settings, &newer.settings).iter().map(ToString::to_string).collect();
@@ -216,7 +219,7 @@ impl Lock {
     }
 }
 
-/// Says what differs at one moment.
+/// Describes the differences at one moment.
 fn changes_at(moment: &str, was: &[Locked], is: &[Locked]) -> Vec<String> {
     let at = if moment.starts_with("around ") { moment.to_owned() } else { format!("at {moment}") };
     let mut changes = Vec::new();

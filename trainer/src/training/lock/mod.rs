@@ -1,10 +1,10 @@
-//! Text files that say what a program runs and what it computes: a review reads them, and a test
-//! compares them with the program.
+//! Text files that record what a program runs and what it computes, for reviewers to read and for
+//! tests to compare with the program.
 //!
-//! - The **lock**, [`hooks.lock`](crate::Trainer::check_lock), has the hooks and the settings. It
-//!   is the same on every machine.
-//! - The **golden**, [`hooks.golden`](crate::Trainer::check_golden), has the losses and the weights
-//!   of the first steps, with their circumstances.
+//! - The **lock**, [`hooks.lock`](crate::Trainer::check_lock), records the hooks and the settings.
+//!   It is the same on every machine.
+//! - The **golden**, [`hooks.golden`](crate::Trainer::check_golden), records the losses and the
+//!   weights of the first steps, and the circumstances in which they were computed.
 //!
 //! [`assert_locked!`](crate::assert_locked) compares both in one line of a test. The
 //! [guide](crate::guide::tape#before-it-happens-the-lock) shows them.
@@ -25,11 +25,11 @@ use crate::HookTable;
 use crate::data::Loader;
 use crate::values::facts::NOT_SET;
 
-/// A value that differs from the one in a file.
+/// A value that differs from the value in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// The name of the value: of a crate, a setting or a circumstance.
+    /// The name of the crate, the setting or the circumstance.
     pub name: String,
     /// The value in the file.
     pub was: String,
@@ -53,15 +53,15 @@ fn changes(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>) -> Vec
         .collect()
 }
 
-/// Returns the crates with hooks that are in both maps, but in another version.
+/// Returns the crates with hooks that are in both maps, but with different versions.
 fn version_changes(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>) -> Vec<Change> {
     let mut changes = changes(was, is);
     changes.retain(|change| change.was != NOT_SET && change.is != NOT_SET);
     changes
 }
 
-/// Returns the crates with hooks and this one, each with its version, or with several: `0.1.0,
-/// 0.2.0`.
+/// Returns the version of this crate and of each crate with hooks. If a crate is linked in several
+/// versions, they are listed together: `0.1.0, 0.2.0`.
 fn crates(table: &HookTable) -> BTreeMap<String, String> {
     let this = (env!("CARGO_CRATE_NAME"), BTreeSet::from([env!("CARGO_PKG_VERSION")]));
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::from([this]);
@@ -74,18 +74,18 @@ fn crates(table: &HookTable) -> BTreeMap<String, String> {
     versions.into_iter().map(|(krate, versions)| (krate.to_owned(), joined(versions))).collect()
 }
 
-/// Says which crates have another version, one per line.
+/// Lists the crates whose versions differ, one per line.
 fn list_versions(versions: &[Change]) -> String {
     versions.iter().map(|change| format!("\nthe crate {change}")).collect()
 }
 
-/// Compares a trainer with the files `hooks.lock` and `hooks.golden` of the package of a test, and
-/// panics with what differs.
+/// Compares a trainer with the files `hooks.lock` and `hooks.golden` in the test's package, and
+/// panics if they differ.
 ///
 /// `assert_locked!(trainer)` [compares the hooks and the settings](crate::Trainer::check_lock).
 /// `assert_locked!(trainer, train)`, or `assert_locked!(trainer, train, valid)` for a program with
-/// validation data, also [trains the first 20 steps](crate::Trainer::check_golden), which uses up
-/// the trainer. The files are beside the `Cargo.toml` of the package. `TRAINER_LOCK=update cargo
+/// validation data, also [trains the first 20 steps](crate::Trainer::check_golden), which consumes
+/// the trainer. The files are next to the `Cargo.toml` of the package. `TRAINER_LOCK=update cargo
 /// test` writes them.
 ///
 /// ```no_run
@@ -111,8 +111,8 @@ fn list_versions(versions: &[Change]) -> String {
 ///
 /// # Panics
 ///
-/// Panics with all differences of both files, or if one of them is missing or cannot be read or
-/// written.
+/// Panics if the trainer differs from one of the files, with a message that lists the differences,
+/// or if a file is missing or cannot be read or written.
 #[macro_export]
 macro_rules! assert_locked {
     ($trainer:expr $(,)?) => {

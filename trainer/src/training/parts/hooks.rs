@@ -51,7 +51,7 @@ impl Part for HookState {
         Scope::Rank
     }
 
-    /// Hooks that only observe may be others when the run is repeated.
+    /// Hooks that only observe may differ when the run is repeated.
     fn decides(&self, run: &Run) -> bool {
         !run.hooks.instances[self.index].observes
     }

@@ -1,4 +1,4 @@
-//! The state that a run can return to, which a resumed run needs as well.
+//! The kept state to which a run can roll back. A resumed run needs it too.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(super) struct Kept(pub(super) Scope);
 /// The content of a kept state besides the states of parts.
 #[derive(Deserialize, Serialize)]
 struct SavedKept {
-    /// The names of the parts, whose tensors have their index in the name.
+    /// The names of the parts. The names of a part's tensors begin with its index in this list.
     parts: Vec<String>,
     values: Vec<BTreeMap<String, String>>,
     rows: u64,
@@ -55,7 +55,7 @@ impl Part for Kept {
         Some(STATE)
     }
 
-    /// The state that is kept follows from the batches before.
+    /// The kept state follows from the batches before it.
     fn decides(&self, _run: &Run) -> bool {
         false
     }
@@ -71,7 +71,7 @@ impl Part for Kept {
             saved.set("state", &None::<SavedKept>)?;
             return Ok(saved);
         };
-        // In the run that begins with the end of a replay, hooks that write begin anew.
+        // In the new run that continues from the end of a replay, hooks that write start afresh.
         let is_used = |index: usize| run.replay.is_none() || !run.hooks.instances[index].writes;
         let mut own: Vec<(String, Saved)> = Vec::new();
         for part in super::with_values(run, is_used) {
@@ -79,7 +79,8 @@ impl Part for Kept {
             if part.scope() == self.0 {
                 own.push((part.name().into_owned(), state.shallow_clone()));
             } else if self.0 == Scope::Rank && run.rank > 0 && *part.name() == *VARIABLES {
-                // Ranks average the buffers before a checkpoint, but a state is kept as it is.
+                // Ranks average their buffers before a checkpoint, but not before they keep a
+                // state.
                 let is_buffer =
                     |name: &str| run.model.vars.iter().any(|var| var.name == *name && !var.is_parameter);
                 let mut buffers = state.shallow_clone();

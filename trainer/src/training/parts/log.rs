@@ -1,4 +1,4 @@
-//! The logged values that are not in the history yet, and the numbers of records.
+//! The logged values that are not in the history yet, and the state of the records.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -46,8 +46,8 @@ impl Part for Logged {
         Ok(())
     }
 
-    /// Rank 0 gets the running reductions of all ranks, so that they are counted once, and what its
-    /// next record contains.
+    /// Rank 0 takes over the running reductions of all ranks, so that each is counted once, and
+    /// keeps the content of its own next record.
     fn merge(&self, rank: u32, merged: &mut Saved, other: Saved) -> Result<()> {
         if rank == 0 {
             let joined = read(merged)?.join(read(&other)?);
@@ -64,14 +64,14 @@ impl Part for Logged {
     }
 }
 
-/// Returns the state with the values of the tensors that are unread.
+/// Returns the state after reading the values that are still stored as tensors.
 fn read(saved: &Saved) -> Result<LogState> {
     let mut log = state(saved)?;
     log.read(&saved.tensors)?;
     Ok(log)
 }
 
-/// Saves a state whose tensors were read, with those of its histograms and images.
+/// Saves a state whose values have been read, with the tensors of its histograms and images.
 fn with_media(state: &LogState, mut tensors: BTreeMap<String, Tensor>) -> Result<Saved> {
     tensors.retain(|name, _| LogState::is_of_media(name));
     Ok(Saved { tensors, ..saved(state)? })

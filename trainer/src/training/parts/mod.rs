@@ -1,5 +1,5 @@
-//! The parts of a run's state. [`parts`] lists them, and nothing else does: a checkpoint saves and
-//! a resume loads each of them, for several ranks too, and a trial restores them.
+//! The parts of a run's state. Only [`with_values`] lists them: a checkpoint saves each part, a
+//! resume loads it, even with several ranks, and a trial restores it.
 
 mod hooks;
 mod kept;
@@ -33,8 +33,8 @@ pub(crate) fn all(run: &Run) -> Vec<Box<dyn Part>> {
     with_values(run, |_| true)
 }
 
-/// Returns the parts of a run, with the states of those of the task and the hook values whose index
-/// `is_used` accepts.
+/// Returns the parts of a run. Of the task and the hook values, includes only the states of those
+/// whose index `is_used` accepts.
 pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box<dyn Part>> {
     let mut parts: Vec<Box<dyn Part>> = Vec::new();
     for state in HookState::all(&run.hooks.instances) {
@@ -70,8 +70,8 @@ pub(crate) fn save(run: &Run, parts: &[Box<dyn Part>]) -> Result<States> {
     parts.iter().map(|part| Ok((part.name().into_owned(), part.save(run)?))).collect()
 }
 
-/// Returns the states that this rank writes of those that it has saved: on rank 0 all of them, on
-/// another rank those that differ between ranks, and its shares of those that are divided.
+/// Reduces the saved states to those that this rank writes: on rank 0, all of them; on any other
+/// rank, the states that differ between ranks and its shares of the divided states.
 pub(crate) fn of_rank(parts: &[Box<dyn Part>], rank: u32, mut states: States) -> States {
     if rank == 0 {
         return states;
@@ -90,15 +90,15 @@ pub(crate) fn of_rank(parts: &[Box<dyn Part>], rank: u32, mut states: States) ->
     states
 }
 
-/// Reads what this rank loads of a checkpoint: each rank reads the files of rank 0 and its own, and
-/// those of other ranks only if another number of ranks has written it, or if the states that are
-/// divided are divided differently now. Of these, it reads one after the other, and keeps what it
-/// needs. Every rank must call this.
+/// Reads the states that this rank loads from a checkpoint. Each rank reads the files of rank 0 and
+/// its own. It reads the files of other ranks only if a different number of ranks wrote the
+/// checkpoint, or if divided states are now divided differently. It then reads one rank at a time,
+/// and keeps only what it needs. Every rank must call this.
 ///
 /// # Errors
 ///
 /// Returns an error if a file is missing or damaged, if a state has a value that no run can have,
-/// or if the states of another number of ranks do not fit together.
+/// or if the states that a different number of ranks wrote do not fit together.
 pub(crate) fn select(
     run: &Run,
     parts: &[Box<dyn Part>],
@@ -148,7 +148,7 @@ fn select_own(
     let mut own = if rank == 0 { States::new() } else { saved.take_rank(rank)? };
     validate(parts, &own)?;
     let has_share = own.values().any(|saved| !saved.shares.is_empty());
-    // Whether another rank needs something of the share that this rank has saved.
+    // Whether another rank needs tensors from the share that this rank saved.
     let is_needed_elsewhere = parts.iter().any(|part| {
         let name = &*part.name();
         let is_elsewhere = |name: &String| !part.is_in_share(run, name);
@@ -188,7 +188,7 @@ fn is_of_model(name: &str) -> bool {
     name == model::VARIABLES || optimizers::part_of(name).is_some()
 }
 
-/// Moves the shares of a rank that this rank needs to the states that it loads.
+/// Moves the tensors that this rank needs from the shares of `of_rank` to the states that it loads.
 fn take_shares(run: &Run, parts: &[Box<dyn Part>], states: &mut States, of_rank: &mut States) {
     for part in parts.iter().filter(|part| part.scope() == Scope::Run) {
         let name = &*part.name();
@@ -199,7 +199,7 @@ fn take_shares(run: &Run, parts: &[Box<dyn Part>], states: &mut States, of_rank:
     }
 }
 
-/// Checks the values of states by themselves.
+/// Checks the values of the states on their own, without comparing them with the run.
 fn validate(parts: &[Box<dyn Part>], states: &States) -> Result<()> {
     for part in parts {
         let saved = states.get(&*part.name()).filter(|saved| saved.shares.is_empty());

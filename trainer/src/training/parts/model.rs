@@ -56,7 +56,8 @@ impl Part for Variables {
         weights::copy(weights::fitting(&run.model.vars, &saved.tensors)?)
     }
 
-    /// Ranks that train separately begin with the mean of the weights that others had.
+    /// Ranks that train separately begin with the mean of the saved weights, if their number has
+    /// changed.
     fn merge(&self, _rank: u32, merged: &mut Saved, other: Saved) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         if self.added.replace(self.added.get() + 1) == 0 {
@@ -82,8 +83,8 @@ impl Part for Variables {
     }
 }
 
-/// Which variables get a gradient, and the gradients: those of an open accumulation window, and
-/// those that a hook kept by skipping an optimizer step.
+/// The choice of variables that get a gradient, and the gradients themselves: those of an open
+/// accumulation window, and those that a hook kept by skipping an optimizer step.
 pub(super) struct Gradients;
 
 const GRADIENTS: &str = "gradients";

@@ -10,7 +10,8 @@ use crate::error::{Error, Result, shortened};
 use crate::optim::{Accumulated, Optimizer, ParamGroup};
 use crate::run::Run;
 
-/// The optimizer of a part of the model: its settings, its tensors, and what it has accumulated.
+/// The optimizer of a part of the model: its settings, its tensors, its step count, and the
+/// accumulated batch weights.
 pub(super) struct OptimizerState {
     /// The name of the part; empty for the whole model.
     pub(super) part: String,
@@ -19,7 +20,8 @@ pub(super) struct OptimizerState {
 
 const WHOLE: &str = "optimizer";
 
-/// Returns the part of the model from the name of a saved state, if it is that of an optimizer.
+/// Returns the part of the model from the name of a saved state; `None` if the state is not that of
+/// an optimizer.
 pub(super) fn part_of(name: &str) -> Option<&str> {
     let part = name.strip_prefix(WHOLE)?;
     if part.is_empty() { Some(part) } else { part.strip_prefix('/') }
@@ -87,7 +89,7 @@ impl Part for OptimizerState {
         Ok(saved)
     }
 
-    /// Outside of an entry point, where nothing is loaded, the answer does not matter.
+    /// Outside of an entry point, nothing is loaded, so the result does not matter.
     fn is_divided(&self, run: &Run) -> bool {
         self.optimizer(run).and_then(Optimizer::state_is_divided).unwrap_or(false)
     }

@@ -1,4 +1,4 @@
-//! [`Part`].
+//! [`Part`]: one part of the state of a run.
 
 use std::borrow::Cow;
 
@@ -18,38 +18,39 @@ pub(crate) trait Part {
         Scope::Run
     }
 
-    /// Returns the file of the checkpoint that errors about the part name; `None` for its folder.
+    /// Returns the file of the checkpoint to name in errors about the part; `None` to name the
+    /// folder.
     fn file(&self) -> Option<&'static str> {
         None
     }
 
-    /// Returns the current state, with tensors that share their storage with the run. Tensors of a
-    /// state that is divided among the ranks are in [`Saved::shares`], and each rank saves them,
-    /// also of a part whose scope is [`Scope::Run`]. Every rank calls this for every part.
+    /// Returns the current state, with tensors that share their storage with the run. If the state
+    /// is divided among the ranks, its tensors are in [`Saved::shares`], and each rank saves its
+    /// own, even if the scope of the part is [`Scope::Run`]. Every rank calls this for every part.
     ///
     /// # Errors
     ///
     /// Returns an error if the state cannot be saved.
     fn save(&self, run: &Run) -> Result<Saved>;
 
-    /// Returns why a run cannot resume exactly from the state that is saved now, if it cannot.
+    /// Returns the reason why a run cannot resume exactly from the current state, if there is one.
     fn why_inexact(&self, _run: &Run) -> Option<String> {
         None
     }
 
-    /// Whether the state decides what training computes next, and is equal each time the run comes
-    /// to the same place. Defaults to `true`.
+    /// Whether the state decides what training computes next, and is equal each time the run
+    /// reaches the same position. Defaults to `true`.
     fn decides(&self, _run: &Run) -> bool {
         true
     }
 
-    /// Whether a resume ignores that the trainer or the checkpoint does not have the part.
+    /// Whether a resume ignores that the part is missing from the trainer or from the checkpoint.
     fn is_left_out(&self, _run: &Run) -> bool {
         false
     }
 
-    /// Checks the values of a saved state by themselves. The hash of a manifest detects damage, but
-    /// not a manifest that another program wrote.
+    /// Checks the values of a saved state on their own, without comparing them with the run. The
+    /// hash of a manifest detects damage, but not a manifest that another program wrote.
     ///
     /// # Errors
     ///
@@ -58,8 +59,8 @@ pub(crate) trait Part {
         Ok(())
     }
 
-    /// Checks whether a saved state can be loaded into this run, and adds the reasons why the run
-    /// would not continue exactly to `why`. Nothing has been loaded yet.
+    /// Checks whether a saved state can be loaded into this run, and adds to `why` the reasons why
+    /// the run would not continue exactly. Nothing has been loaded yet.
     ///
     /// # Errors
     ///
@@ -112,9 +113,9 @@ pub(crate) trait Part {
         true
     }
 
-    /// Adds the state of another rank that wrote the checkpoint to that of the ranks before it, if
-    /// another number of ranks resumes. Called in the order of the ranks. Defaults to keeping the
-    /// state of rank 0.
+    /// Merges the state of another rank that wrote the checkpoint into that of the ranks before it,
+    /// if a different number of ranks resumes. Called in the order of the ranks. Defaults to
+    /// keeping the state of rank 0.
     ///
     /// # Errors
     ///
@@ -123,8 +124,8 @@ pub(crate) trait Part {
         Ok(())
     }
 
-    /// Returns what this rank loads of the merged states of `written_by` ranks, if another number
-    /// of ranks resumes. Defaults to all of it.
+    /// Returns the state that this rank loads, given the merged states of `written_by` ranks, if a
+    /// different number of ranks resumes. Defaults to the merged state as it is.
     ///
     /// # Errors
     ///
@@ -139,13 +140,13 @@ pub(crate) trait Part {
 pub(crate) enum Scope {
     /// Rank 0, because the state is the same on all ranks.
     Run,
-    /// Each rank, because their states differ. Each writes its own into its files.
+    /// Each rank, because the states differ. Each rank writes its own state to its own files.
     Rank,
 }
 
 impl Scope {
-    /// The scope of the variables and the optimizers, which differ between ranks if each rank trains
-    /// by itself.
+    /// The scope of the variables and the optimizers, which differ between ranks if each rank
+    /// trains by itself.
     pub(crate) fn of_model(run: &Run) -> Self {
         if run.ranks.train_separately { Scope::Rank } else { Scope::Run }
     }

@@ -115,7 +115,8 @@ impl Part for PendingRequests {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        // `skip_batch` is of one batch, and the other two are done before a checkpoint is written.
+        // `skip_batch` concerns a single batch, and the other two are carried out before a
+        // checkpoint is written.
         let Requests {
             skip_batch: _,
             keep_state: _,
@@ -143,7 +144,7 @@ impl Part for PendingRequests {
     }
 }
 
-/// The entry points that have ended and that are not in the history file.
+/// The entry points that have ended but are not in the history file: calls to `predict`.
 pub(super) struct Entries;
 
 const ENTRIES: &str = "entries";
@@ -181,7 +182,7 @@ fn predictions_in(saved: &Saved) -> Result<u64> {
     value(ENTRIES, "predictions", saved)
 }
 
-/// Returns the number of calls of `predict` that had ended when a checkpoint was written.
+/// Returns the number of calls to `predict` that had ended when a checkpoint was written.
 pub(in crate::training) fn predictions(manifest: &Manifest) -> Result<u64> {
     let values = manifest.parts.get(ENTRIES).cloned().unwrap_or_default();
     predictions_in(&Saved { values, ..Saved::new() })

@@ -1,5 +1,5 @@
-//! A new piece of state is one `impl Part` and its line in [`parts`](super::parts): it is then
-//! saved and resumed, by each rank its own, and restored after a trial.
+//! A new piece of state needs one `impl Part` and a line in [`with_values`](super::with_values). It
+//! is then saved and resumed, separately on each rank, and restored after a trial.
 
 #![allow(clippy::disallowed_methods)]
 
@@ -46,7 +46,7 @@ impl Part for Count {
     }
 }
 
-/// Returns the part if this test has it.
+/// Returns the part; `None` in tests that do not use it.
 pub(super) fn added() -> Option<Box<dyn Part>> {
     COUNT.get().map(|_| -> Box<dyn Part> { Box::new(Count) })
 }

@@ -1,4 +1,4 @@
-//! Images and texts.
+//! The sections with images and texts.
 
 use std::fmt::Write;
 
@@ -8,12 +8,12 @@ use super::super::media::{Item, Png};
 use super::super::{Content, Report};
 use super::{Clipped, MAX_CHARACTERS, MAX_SIDE, MAX_TEXT_BYTES, MAX_TEXTS, run_heading};
 
-/// The number of images of one name that are shown.
+/// The maximum number of images shown per name.
 const MAX_IMAGES: usize = 8;
-/// The number of bytes of images in a report, in base64.
+/// The maximum size of all images in a report, as bytes of base64.
 const MAX_IMAGE_BYTES: usize = 24 << 20;
 
-/// Returns at most `count` of these, with the first and the last one.
+/// Returns at most `count` items, evenly spaced, including the first and the last.
 fn some_of<T>(all: &[T], count: usize) -> Vec<&T> {
     if all.len() <= count {
         return all.iter().collect();
@@ -25,7 +25,7 @@ fn where_of<T>(item: &Item<T>) -> String {
     format!("step {}, epoch {}", item.optimizer_steps, item.epoch + 1)
 }
 
-/// Returns the images of a run, without those of its matrices, which are shown as tables.
+/// Returns the images of a run, except images of matrices that are shown as tables.
 fn images_of<'c>(run: &'c Content, matrices: &[Matrix]) -> Vec<(&'c String, &'c Vec<Item<Png>>)> {
     let is_shown =
         |name: &str| matrices.iter().any(|matrix| matrix.name == name && matrix.rows.len() <= MAX_SIDE);
@@ -78,7 +78,7 @@ pub(in crate::report) fn images(out: &mut String, report: &Report, matrices: &[V
     out.push_str("</section>\n");
 }
 
-/// Says how many of several are shown.
+/// Returns a note about how many items are shown, if not all of them are.
 fn part_of(shown: usize, all: usize) -> String {
     if shown == all { String::new() } else { format!(" <span class=\"quiet\">{shown} of {all}</span>") }
 }

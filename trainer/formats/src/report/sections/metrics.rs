@@ -1,4 +1,4 @@
-//! The numbers: metrics, their curves and confusion matrices.
+//! The sections with numbers: metrics, their curves and confusion matrices.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,9 +12,9 @@ use super::{MAX_SIDE, column_class, count, run_heading, swatch};
 use crate::float::readable;
 use crate::run::{Goal, Metric, ranked};
 
-/// Groups of curves are open, unless there are more plots.
+/// The maximum number of plots at which groups of curves are initially open.
 const MAX_OPEN_PLOTS: usize = 16;
-/// The largest confusion matrix whose elements are shown as numbers.
+/// The side of the largest confusion matrix whose elements are shown as numbers.
 const MAX_NUMBERED: usize = 16;
 
 pub(in crate::report) fn metrics(out: &mut String, report: &Report, matrices: &[Vec<Matrix>]) {
@@ -23,7 +23,7 @@ pub(in crate::report) fn metrics(out: &mut String, report: &Report, matrices: &[
     if names.is_empty() {
         return;
     }
-    // First those that are not of one class or one part.
+    // Metrics of the whole model come first, before those of individual classes or parts.
     let (first, others): (Vec<&str>, Vec<&str>) =
         names.into_iter().partition(|name| name.matches('/').count() < 2);
     out.push_str("<section>\n<h2>Metrics</h2>\n");
@@ -91,13 +91,13 @@ fn metric_table(out: &mut String, report: &Report, names: &[&str]) {
     out.push_str("</tbody>\n</table></div>\n");
 }
 
-/// Writes the cells of a metric of several runs.
+/// Writes the cells of one metric, with a cell for each run.
 fn comparison(out: &mut String, metrics: &[Option<&Metric>]) {
     let goal = metrics.iter().flatten().find_map(|metric| metric.goal);
     let best_of = |metric: &Metric| goal.and_then(|goal: Goal| metric.best_by(goal)).map(|best| best.value.0);
     let bests: Vec<f64> = metrics.iter().flatten().filter_map(|metric| best_of(metric)).collect();
     let better = |one, other| if goal.is_some_and(|goal| goal.is_better(other, one)) { other } else { one };
-    // If all are equal, none is the best.
+    // If all values are equal, none is marked as the best.
     let differ = bests.iter().any(|best| *best != bests[0]);
     let best = bests.iter().copied().reduce(better).filter(|_| differ);
     for metric in metrics {
@@ -262,7 +262,7 @@ fn write_matrix(out: &mut String, matrix: &Matrix) {
         let sum: f64 = values.iter().sum();
         let _ = write!(out, "<tr><th>{row}</th>");
         for (column, value) in values.iter().enumerate() {
-            // In twentieths, because shades that are closer look the same.
+            // The share is rounded to twentieths, because shades that are closer look the same.
             let share = (20.0 * value / sum).round().clamp(0.0, 20.0);
             let shade = if share.is_nan() { 0.0 } else { share };
             let text = if side > MAX_NUMBERED { String::new() } else { short((1e3 * value).round() / 1e3) };

@@ -17,18 +17,18 @@ use super::matrix::Matrix;
 use super::plot::COLORS;
 use super::{Content, Report};
 
-/// The number of texts of one name that are shown, the number of characters of each, and the number
-/// of bytes of all in a report.
+/// The maximum number of texts per name, of characters per text, and of bytes of all texts in a
+/// report.
 const MAX_TEXTS: usize = 8;
 const MAX_CHARACTERS: usize = 20_000;
 const MAX_TEXT_BYTES: usize = 8 << 20;
-/// The largest confusion matrix that is shown.
+/// The side of the largest confusion matrix that is shown.
 const MAX_SIDE: usize = 64;
-/// The number of characters of a warning, and of a setting, that are shown.
+/// The maximum number of characters shown of a warning and of a setting.
 const MAX_LINE: usize = 2000;
 const MAX_VALUE: usize = 400;
 
-/// A text, of which only the first characters are shown if it is long.
+/// A text that is cut off after a number of characters.
 struct Clipped<'t>(&'t str, usize);
 
 impl fmt::Display for Clipped<'_> {
@@ -43,7 +43,7 @@ impl fmt::Display for Clipped<'_> {
     }
 }
 
-/// Returns the color of a run, as a square; nothing if there is only one.
+/// Returns a square in the color of a run, or an empty string if there is only one run.
 fn swatch(report: &Report, run: usize) -> String {
     if report.runs.len() == 1 {
         return String::new();
@@ -52,12 +52,12 @@ fn swatch(report: &Report, run: usize) -> String {
     format!("<i class=\"swatch c{}{hollow}\"></i>", run % COLORS)
 }
 
-/// Returns the class of a table with a column for each run, by which it fits a printed page.
+/// Returns the class of a table with one column per run, which makes it fit on a printed page.
 fn column_class(report: &Report) -> &'static str {
     if report.runs.len() > COLORS { " class=\"many\"" } else { "" }
 }
 
-/// Writes a heading for what belongs to one of several runs.
+/// Writes a heading for the part about one run, if there are several runs.
 fn run_heading(out: &mut String, report: &Report, run: usize) {
     if report.runs.len() > 1 {
         let _ = writeln!(out, "<h3>{}{}</h3>", swatch(report, run), Text(&report.runs[run].name));
@@ -100,7 +100,7 @@ pub(super) fn absent(out: &mut String, report: &Report, matrices: &[Vec<Matrix>]
     if none(|run| !run.file.profiles.is_empty()) {
         absent.push("a profile (<code>.profile(true)</code> on the builder)".to_owned());
     }
-    // A confusion matrix that is not recorded by its elements is an image.
+    // A confusion matrix that is not recorded element by element is an image.
     if none(|run| !run.media.images.is_empty()) {
         let matrix = if matrices.iter().all(Vec::is_empty) { ", <code>ConfusionMatrix</code>" } else { "" };
         absent

@@ -1,4 +1,4 @@
-//! The overview of the runs: status, times, errors and warnings.
+//! The overview section: the status, times, errors and warnings of the runs.
 
 use std::fmt::Write;
 use std::time::SystemTime;
@@ -34,7 +34,7 @@ fn length(run: &Content) -> Option<(u64, u64)> {
     Some((last.optimizer_steps, epochs))
 }
 
-/// Returns what is to be said of a run in sentences: its origin, its resumes, why it stopped.
+/// Returns remarks about a run: its origin, its resumes, and why it stopped.
 fn remarks(run: &Content) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(origin) = &run.file.origin {

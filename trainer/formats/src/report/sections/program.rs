@@ -1,4 +1,4 @@
-//! The program: its profile, settings, hooks and environment.
+//! The sections about the program: profile, settings, hooks and environment.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,9 +8,9 @@ use super::super::{Content, Report};
 use super::{Clipped, MAX_VALUE, column_class, count, run_heading, swatch};
 use crate::run::{Profile, ProfileRow, settings_of, text_of_setting};
 
-/// The table of hooks is open, unless there are more.
+/// The maximum number of hooks at which the table of hooks is initially open.
 const MAX_OPEN_HOOKS: usize = 100;
-/// The number of rows of a profile that are shown at once.
+/// The number of rows of a profile that are initially shown.
 const MAX_ROWS: usize = 12;
 
 pub(in crate::report) fn profiles(out: &mut String, report: &Report) {
@@ -87,7 +87,7 @@ pub(in crate::report) fn environment(out: &mut String, report: &Report) {
     named_values(out, report, "Environment", of_run);
 }
 
-/// Writes a table of values by name; for several runs, first those that differ.
+/// Writes a table of values by name. For several runs, the values that differ come first.
 fn named_values(
     out: &mut String,
     report: &Report,
@@ -168,7 +168,7 @@ pub(in crate::report) fn hooks(out: &mut String, report: &Report) {
     out.push_str("</section>\n");
 }
 
-/// Writes the hooks of a run by moment, in their order.
+/// Writes the hooks of a run, grouped by moment, in their recorded order.
 fn hook_table(out: &mut String, hooks: &[String]) {
     let rows = hooks.iter().map(|row| row.rsplit_once(" at ").unwrap_or((row, "")));
     let rows: Vec<_> = rows.collect();
@@ -191,7 +191,7 @@ fn hook_table(out: &mut String, hooks: &[String]) {
     out.push_str("</tbody>\n</table></div></details>\n");
 }
 
-/// Formats a duration in nanoseconds with its unit.
+/// Formats a duration given in nanoseconds, with its unit.
 fn span(nanoseconds: u64) -> String {
     let value = nanoseconds as f64;
     let (value, unit) = match nanoseconds {

@@ -1,21 +1,21 @@
-//! [`Accumulated`]: the batch weights of accumulated gradients.
+//! [`Accumulated`]: the weights of the batches whose gradients are accumulated.
 
 use serde::{Deserialize, Serialize};
 
-/// The batch weights of the accumulated gradients of a part.
+/// The weights of the batches whose gradients a part has accumulated.
 ///
-/// The gradients are the sum over batches of weight ÷ reference × the gradient of the batch's loss.
-/// Multiplying them by reference ÷ sum yields the weighted mean. Both values are 0 if no batch with
-/// a weight has been accumulated.
+/// Each batch adds the gradient of its loss, multiplied by `weight / reference`. Multiplying the
+/// accumulated gradients by `reference / sum` yields the weighted mean. `sum` and `reference` are 0
+/// if no batch with a non-zero weight has been accumulated.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Accumulated {
     /// The sum of the weights.
     pub(crate) sum: f64,
-    /// The first weight, or, once the gradients have been scaled to their mean, the sum of the
-    /// weights at that time.
+    /// The first non-zero weight or, once the gradients have been scaled to their mean, the sum of
+    /// the weights at that time.
     pub(crate) reference: f64,
-    /// Whether all of the batches had a weight of 0, as on a rank that trains by itself and has no
-    /// row. The gradients are then 0, and the optimizer step does nothing.
+    /// Whether all of the batches had a weight of 0, as on a rank that trains independently and has
+    /// no rows in them. The gradients are then 0, and the optimizer step does nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_weightless: bool,
 }
@@ -41,7 +41,7 @@ impl Accumulated {
         self.sum > 0.0 || self.is_weightless
     }
 
-    /// Returns whether the values, read from a checkpoint, are possible.
+    /// Returns whether the values, which were read from a checkpoint, are possible.
     pub(crate) fn is_sound(self) -> bool {
         let Accumulated { sum, reference, is_weightless: _ } = self;
         sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)

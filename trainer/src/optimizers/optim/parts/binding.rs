@@ -10,7 +10,7 @@ use crate::model::vars::{Changes, Vars};
 use crate::optim::{Optimizer, ParamGroup};
 
 impl Optimizers {
-    /// Binds every optimizer to its parameters, and adds the mistakes to `mistakes`. If more
+    /// Binds every optimizer to its parameters, and adds all mistakes to `mistakes`. If more
     /// parameters may be added later, mistakes about missing parameters are deferred instead.
     pub(crate) fn bind(&mut self, vars: &Vars, may_grow: bool, mistakes: &mut Vec<String>) {
         let mut missing = Vec::new();
@@ -122,7 +122,7 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
         let trains = group.parameters().any(Tensor::requires_grad);
         for (name, value) in settings {
             if name == "frozen" && *value != 0.0 && trains {
-                continue; // a new parameter trains beside those that are frozen
+                continue; // a new parameter is trained alongside the frozen ones
             }
             if group.get(name)?.to_bits() != value.to_bits() {
                 group.set(name, *value)?;
@@ -131,8 +131,9 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
     }
     let fresh = optimizer.state();
     if state.iter().any(|(name, _)| fresh.iter().all(|(known, _)| known != name)) {
-        // A group that is frozen now may have had state before it was frozen. This call creates it,
-        // even if it then fails because other state is missing; the call below copies everything.
+        // A group that is frozen now may have had state before it was frozen. This call creates
+        // that state, even if the call then fails because other state is missing. The call below
+        // copies everything.
         let _ = optimizer.load_state(&state);
     }
     let state: HashMap<String, Tensor> = state.into_iter().collect();
@@ -153,13 +154,13 @@ fn mistakes_in(error: Error) -> Vec<String> {
     }
 }
 
-/// Describes the mistake of a task without parameters.
+/// Describes the mistake that a task has no parameters.
 fn no_parameter() -> String {
     let hint = "build the network on its root, `net(&vs.root())`";
     format!("the task's `VarStore` contains no parameters: {hint}")
 }
 
-/// Describes the mistake of a part without parameters.
+/// Describes the mistake that a part has no parameters.
 fn nothing_for(part: &str, vars: &Vars) -> String {
     let similar = suggestion_among(part, vars.parameters().filter_map(|var| var.name.split('.').next()));
     format!("`.optimizer_of(\"{part}\", …)`: no parameter name starts with this{similar}")
