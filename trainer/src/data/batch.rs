@@ -366,7 +366,7 @@ without_tensors!(
 );
 
 /// A field with `#[batch(skip)]` in a derived batch. Its `try_clone` copies the field if the type
-/// implements `Clone`. Otherwise, method resolution dereferences to [`NotCloned`], whose
+/// implements `Clone`. Otherwise, method resolution dereferences to `NotCloned`, whose
 /// `try_clone` returns `None`.
 #[derive(Debug)]
 pub struct Skipped<'a, T>(&'a T, NotCloned<T>);

@@ -209,7 +209,7 @@ pub(super) fn is_stopped(run: &Run) -> bool {
 }
 
 /// Agrees with the other ranks on pending requests, and returns whether the run is
-/// [stopped](Run::is_stopped).
+/// [stopped](is_stopped).
 pub(super) fn is_stopped_by_now(run: &mut Run) -> Result<bool> {
     agree(run, None)?;
     Ok(is_stopped(run))

@@ -78,7 +78,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, notes, stand_in })
     }
 
-    /// [Decides](Run::decide) whether the pass continues, and returns its next batch; `None` at its
+    /// [Decides](decide) whether the pass continues, and returns its next batch; `None` at its
     /// end. `weigh` returns the weight of a batch.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! the hook `hooks::Dashboard` for the run that it belongs to.
 //!
 //! [`State`] is the content of the view, independent of a terminal. The program that has access to
-//! the run updates it. [`View`] holds what the user has chosen with keys, [`draw`] draws both, and
+//! the run updates it. [`View`] holds what the user has chosen with keys, [`draw()`] draws both, and
 //! [`Screen`] borrows the terminal for them.
 
 mod curve;
