@@ -188,7 +188,7 @@ def create(build, scratch):
 def main():
     wanted = sys.argv[1] if len(sys.argv) > 1 else None
     if wanted not in (None, *BUILDS):
-        fail(f"`{wanted}` is not a build: expected `cpu` or `cuda`, as of `make libtorch CUDA=0` and `CUDA=1`")
+        fail(f"`{wanted}` is not a build: expected `cpu` or `cuda`, as set by `make libtorch CUDA=0` and `CUDA=1`")
     if "LIBTORCH_USE_PYTORCH" in os.environ:
         return check_python()
     if "LIBTORCH" in os.environ:
@@ -200,7 +200,7 @@ def main():
             return print(f"libtorch: LIBTORCH={TARGET}, for {BUILDS[found]}")
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         if wanted == "cuda" or platform.system() == "Linux":
-            fail(f"there are builds for Linux on x86-64 only: use PyTorch {VERSION} for Python, with LIBTORCH_USE_PYTORCH=1")
+            fail(f"builds exist only for Linux on x86-64: use PyTorch {VERSION} for Python, with LIBTORCH_USE_PYTORCH=1")
         print("libtorch: on this platform cargo downloads it: add `--features download-libtorch` (make adds it)")
         return None
 
@@ -210,7 +210,7 @@ def main():
             shutil.rmtree(left, ignore_errors=True)
     free = shutil.disk_usage(ROOT).free
     if free < NEEDED[build]:
-        fail(f"this takes {NEEDED[build] / 1e9:.1f} GB in {ROOT} while it unpacks, but {free / 1e9:.1f} GB are free")
+        fail(f"unpacking needs {NEEDED[build] / 1e9:.1f} GB in {ROOT}, but only {free / 1e9:.1f} GB are free: free some space")
     print(f"libtorch: downloading {VERSION} for {BUILDS[build]} ({DOWNLOADED[build]}, once) into {TARGET}")
     with tempfile.TemporaryDirectory(prefix=".libtorch-", dir=ROOT) as scratch:
         scratch = pathlib.Path(scratch)

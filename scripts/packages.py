@@ -59,7 +59,7 @@ def content_mistakes(files):
         if not ALLOWED.fullmatch(name):
             yield f"{name} is in the package: leave it out of `include`, or allow it in this script"
         if size > FILE_LIMIT:
-            yield f"{name} has {size >> 10} KiB: a file may have {FILE_LIMIT >> 10} KiB"
+            yield f"{name} has {size >> 10} KiB: a file may have at most {FILE_LIMIT >> 10} KiB"
     for needed in NEEDED:
         if not any(name.startswith(needed) for name in files):
             yield f"{needed} is not in the package: add it to `include`"
@@ -96,7 +96,7 @@ def main():
         print(f"{package['name']:<18} {package['version']}  {len(files):>4} files  {size / 1024:>6.0f} KiB")
         found = [*manifest_mistakes(package, version, names), *content_mistakes(files)]
         if size > PACKAGE_LIMIT:
-            found.append(f"{size >> 10} KiB: a package may have {PACKAGE_LIMIT >> 10} KiB")
+            found.append(f"{size >> 10} KiB: a package may have at most {PACKAGE_LIMIT >> 10} KiB")
         mistakes += [f"{package['name']}: {mistake}" for mistake in found]
     if "--release" in sys.argv[1:]:
         mistakes += release_mistakes(packages, version)

@@ -137,6 +137,6 @@ fn child_process() {
 }
 
 #[test]
-fn a_run_on_streams_that_is_killed_ends_like_an_uninterrupted_one() {
+fn a_killed_run_on_streams_ends_like_an_uninterrupted_one() {
     ends_like_an_uninterrupted_one("streams::child_process");
 }

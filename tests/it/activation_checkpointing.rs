@@ -89,7 +89,7 @@ impl Scaled {
 }
 
 #[test]
-fn the_hook_changes_no_bit() {
+fn results_are_bit_identical_with_and_without_the_hook() {
     alone(changes_no_bit);
 }
 
@@ -166,7 +166,7 @@ impl Calls {
 }
 
 #[test]
-fn hooks_at_modules_inside_are_called_once() {
+fn hooks_at_inner_modules_are_called_once() {
     alone(calls_hooks_once);
 }
 
@@ -186,7 +186,7 @@ fn calls_hooks_once() {
 }
 
 #[test]
-fn processes_that_train_together_compute_the_same_bits() {
+fn several_ranks_are_bit_identical_with_and_without_the_hook() {
     let run = |hook: Option<ActivationCheckpointing>| -> Result<Vec<(String, Vec<u64>)>> {
         let mut builder = builder().hook(DataParallel::new()).accumulate(2);
         if let Some(hook) = hook {
@@ -204,7 +204,7 @@ fn processes_that_train_together_compute_the_same_bits() {
 }
 
 #[test]
-fn gradients_of_gradients_have_the_same_bits() {
+fn second_order_gradients_are_bit_identical_with_and_without_the_hook() {
     alone(computes_second_gradients);
 }
 
@@ -254,8 +254,8 @@ fn a_module_that_cannot_be_computed_again_is_an_error() {
         let _ = count.lock().unwrap().f_add_scalar_(1.0).unwrap();
         xs.exp()
     });
-    let expected = "the activations of `block` cannot be computed again: `aten::add_.Scalar` changes a tensor in place that the \
-                    module has not created, so that it would be changed twice; exclude this module from activation checkpointing";
+    let expected = "the activations of `block` cannot be computed again: `aten::add_.Scalar` changes in place a tensor that \
+                    the module did not create, so it would be changed twice; exclude this module from activation checkpointing";
     assert!(error.contains(expected), "{error}");
 
     let doubles = builder().hook(ActivationCheckpointing::new("blocks.*")).on::<AfterModule>(
@@ -270,14 +270,14 @@ fn a_module_that_cannot_be_computed_again_is_an_error() {
     assert!(error.contains("was changed in place by a hook"), "{error}");
 
     let error = computed(builder_of_changed_weights()).unwrap_err().to_string();
-    assert!(error.contains("was changed in place after it had used it"), "{error}");
+    assert!(error.contains("was changed in place after the module had used it"), "{error}");
 
     let error = builder().hook(ActivationCheckpointing::new("block.*")).build().unwrap_err().to_string();
     assert!(error.contains("has `of = \"block.*\"`, but no module has such a name"), "{error}");
 }
 
 #[test]
-fn gradients_within_a_module_are_an_error_of_libtorch() {
+fn computing_gradients_inside_a_checkpointed_module_is_an_error() {
     let found = Arc::new(Mutex::new(None));
     let kept = Arc::clone(&found);
     let vs = nn::VarStore::new(device());
@@ -295,7 +295,8 @@ fn gradients_within_a_module_are_an_error_of_libtorch() {
     let mut trainer = builder.hook(ActivationCheckpointing::new("block")).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     let error = found.lock().unwrap().take().unwrap();
-    let expected = "gradients are computed within a module with activation checkpointing, of its own operations: exclude the module";
+    let expected =
+        "a module with activation checkpointing computes gradients of its own operations: exclude the module";
     assert!(error.contains(expected), "{error}");
 }
 
@@ -395,7 +396,7 @@ fn peak() -> u64 {
 }
 
 #[test]
-fn memory_of_24_blocks_is_at_most_0_65_of_that_without_the_hook() {
+fn the_hook_reduces_the_memory_of_24_blocks_to_at_most_65_percent() {
     let run = |hook: bool| {
         let mut command = child_process("activation_checkpointing::one_step_of_24_blocks");
         // Otherwise, glibc keeps memory that was freed, more or less of it by chance.

@@ -129,7 +129,7 @@ fn each_method_of_the_context_says_when_it_can_be_called() {
 }
 
 #[test]
-fn a_method_without_its_line_is_found() {
+fn a_method_without_an_availability_line_is_detected() {
     let source = "
 /// # Logging
 impl<P> Cx<P> {
@@ -156,7 +156,7 @@ impl<P> Cx<P> {
 }
 
 #[test]
-fn the_page_of_the_crate_lists_each_feature() {
+fn the_crate_documentation_lists_each_feature() {
     let manifest = include_str!("../../trainer/Cargo.toml");
     let features = manifest.lines().skip_while(|line| *line != "[features]").skip(1);
     let features = features.take_while(|line| !line.starts_with('[')).filter_map(|line| {

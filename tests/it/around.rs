@@ -373,7 +373,7 @@ impl Both {
 }
 
 #[test]
-fn a_hook_inside_an_operation_that_its_own_value_wraps_is_refused_at_build() {
+fn a_value_cannot_have_a_hook_inside_an_operation_that_it_wraps() {
     let error = model::builder().hook(Both).build().unwrap_err().to_string();
     insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::around::Both::around` (tests/it/around.rs:_) wraps `valid` and borrows its value throughout, so `it::around::Both::after_step` (tests/it/around.rs:_) cannot run inside it: move one of them to a separate type, or limit its phases with `only`");
 }
@@ -429,12 +429,12 @@ impl Tolerates {
 }
 
 #[test]
-fn the_proof_of_another_operation_is_an_error() {
+fn returning_the_done_token_of_another_operation_is_an_error() {
     let mut trainer = model::builder().hook(Cheats).hook(Tolerates).build().unwrap();
     let error = message(&trainer.fit(&mut model::rows(8), None).unwrap_err());
     assert_eq!(
         error,
         "hook `it::around::Cheats::cheat` (tests/it/around.rs:_) failed at opt_step, epoch 0, batch 1: the hook returned a \
-         `Done` of another operation: return the one that its own `next` has made"
+         `Done` of another operation: return the one that its own `next` returned"
     );
 }

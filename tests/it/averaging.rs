@@ -383,7 +383,7 @@ fn swa_averages<T: Task>(trainer: &Trainer<T>) -> Vec<(String, Tensor)> {
 }
 
 #[test]
-fn statistics_of_batch_norm_are_those_of_the_averaged_weights() {
+fn batch_norm_statistics_are_recomputed_for_the_averaged_weights() {
     let mut trainer =
         with_batch_norm().epochs(4).hook(Swa::from_epoch(2)).update_batch_norm(rows(20)).build().unwrap();
     trainer.fit(&mut rows(16), None).unwrap();
@@ -407,7 +407,7 @@ fn statistics_of_batch_norm_are_those_of_the_averaged_weights() {
 }
 
 #[test]
-fn the_statistics_are_used_in_validation_and_do_not_change_training() {
+fn recomputed_batch_norm_statistics_are_used_in_validation_and_do_not_change_training() {
     let train = |is_updated: bool| {
         let live = Arc::<Mutex<Vec<(String, Tensor)>>>::default();
         let mut builder = with_batch_norm().epochs(4).hook(Swa::from_epoch(2));
@@ -441,7 +441,7 @@ fn the_statistics_are_used_in_validation_and_do_not_change_training() {
 }
 
 #[test]
-fn a_run_with_statistics_of_batch_norm_resumes_bit_for_bit() {
+fn a_run_with_recomputed_batch_norm_statistics_resumes_bit_for_bit() {
     let folder = scratch("swa-batch-norm");
     let run = |epochs: u64| {
         let mut trainer = with_batch_norm()
@@ -466,7 +466,7 @@ fn a_run_with_statistics_of_batch_norm_resumes_bit_for_bit() {
 }
 
 #[test]
-fn statistics_of_batch_norm_are_refused_without_averages_and_skipped_without_batch_norm() {
+fn update_batch_norm_is_refused_without_averages_and_skipped_without_batch_norm() {
     let mut alone = with_batch_norm().update_batch_norm(rows(20)).build().unwrap();
     let error = message(&alone.fit(&mut rows(8), None).unwrap_err());
     assert!(error.contains("no hook averages them: add `.hook(Swa::from_epoch(0))`"), "{error}");

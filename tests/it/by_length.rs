@@ -270,7 +270,7 @@ fn train(folder: &Path, nth: usize, workers: usize, stop_at: Option<u64>) -> (Ve
 }
 
 #[test]
-fn a_resumed_run_continues_with_the_next_batch_and_reads_only_what_it_held() {
+fn a_resumed_run_continues_with_the_next_batch_and_rereads_only_pending_rows() {
     for nth in 0..3 {
         let folder = scratch(&format!("by_length_{nth}"));
         let (expected, all) = train(&folder.join("whole"), nth, 2, None);
@@ -311,7 +311,7 @@ fn damaged_rows_are_named_and_nothing_else_is_lost() {
         assert_eq!(left[..3], [vec![0, 1, 2, 3], vec![8, 9, 10, 11], vec![12, 14, 15]]);
         assert_eq!(left.concat().len(), 25);
         warnings.sort();
-        let expected = [13, 4, 5, 6, 7].map(|row| format!("left out a damaged row: text {row} is damaged"));
+        let expected = [13, 4, 5, 6, 7].map(|row| format!("skipped a damaged row: text {row} is damaged"));
         assert_eq!(warnings, expected);
 
         // A resumed pass knows which batches were left out.
@@ -358,13 +358,13 @@ fn damaged_rows_are_named_and_nothing_else_is_lost() {
 }
 
 #[test]
-fn many_damaged_rows_are_not_all_named() {
+fn only_the_first_100_damaged_rows_are_named() {
     let texts = Arc::new(Texts { damaged: |row| row < 300, ..Arc::into_inner(Texts::new(301)).unwrap() });
     let (batches, warnings) = with_damage(DataLoader::new(texts).skip_damaged(true), 0);
     assert_eq!((batches.len(), warnings.len()), (1, 101));
     assert_eq!(
         warnings[100],
-        "more than 100 damaged rows in epoch 0: further ones are left out without being named"
+        "more than 100 damaged rows in epoch 0: the others are skipped without a warning"
     );
 }
 
@@ -379,11 +379,11 @@ fn a_run_prints_and_records_the_warnings_of_a_loader() {
         .unwrap();
     let mut train = DataLoader::new(texts).batch_size(4).skip_damaged(true).prefetch(1);
     let summary = trainer.fit(&mut train, None).unwrap();
-    assert_eq!(summary.warnings, ["left out a damaged row: text 7 is damaged"]);
+    assert_eq!(summary.warnings, ["skipped a damaged row: text 7 is damaged"]);
 }
 
 #[test]
-fn positions_that_are_not_of_the_loader_are_refused() {
+fn positions_from_a_different_loader_are_refused() {
     let mut packed = DataLoader::new(Texts::new(30)).pack(8);
     let error = packed.seek(0, 3, "7").unwrap_err().to_string();
     assert!(
@@ -399,7 +399,7 @@ fn positions_that_are_not_of_the_loader_are_refused() {
 }
 
 #[test]
-fn masks_let_a_token_see_its_own_sequence_only() {
+fn masks_limit_each_token_to_its_own_sequence() {
     let batch =
         DataLoader::new(vec![vec![5_i64; 3], vec![6; 2]]).pack(6).batches(0, 0).unwrap().next().unwrap();
     let batch: Sequences = batch.unwrap();
@@ -419,7 +419,7 @@ fn masks_let_a_token_see_its_own_sequence_only() {
 }
 
 #[test]
-fn sequences_have_the_targets_that_count() {
+fn sequences_mark_targets_that_do_not_count_as_ignored() {
     let answer = Sequence::answer(&[1, 2, 3], &[4, 5]);
     assert_eq!(
         (answer.tokens(), answer.targets()),
@@ -481,7 +481,7 @@ impl Dataset for Short {
 }
 
 #[test]
-fn an_order_of_another_length_is_refused() {
+fn an_order_of_the_wrong_length_is_refused() {
     let error = DataLoader::new(Short).batches(0, 0).err().unwrap().to_string();
     assert_eq!(error, "`Dataset::order` returned 3 indices: expected as many as the data set has rows, 5");
 }

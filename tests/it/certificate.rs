@@ -60,7 +60,7 @@ fn remove_checkpoints(folder: &Path, is_removed: impl Fn(u64) -> bool) {
 
 #[test]
 #[ignore = "run by another test in a child process"]
-fn certificates_in_a_process_of_their_own() {
+fn certificates_in_a_separate_process() {
     honest_runs();
     resumed_runs();
     changed_circumstances_and_programs();
@@ -71,7 +71,7 @@ fn certificates_in_a_process_of_their_own() {
 
 #[test]
 fn every_stretch_of_an_honest_run_is_confirmed_and_every_forgery_is_found() {
-    let output = child_process("certificate::certificates_in_a_process_of_their_own").output().unwrap();
+    let output = child_process("certificate::certificates_in_a_separate_process").output().unwrap();
     assert!(
         output.status.success(),
         "{}\n{}",
@@ -168,7 +168,7 @@ fn changed_circumstances_and_programs() {
     elsewhere.links[stretch].state = "0".repeat(64);
     seal(&folder, &elsewhere);
     let text = verify(&folder, stretch).unwrap_err().to_string();
-    assert!(text.contains("- the circumstances differ: processor was another one, and is "), "{text}");
+    assert!(text.contains("- the circumstances differ: processor was another one and is now "), "{text}");
     verify(&folder, stretch + 2).unwrap();
     // No certificate, or a damaged one.
     fs::write(folder.join(CERTIFICATE_FILE), "{}\n").unwrap();

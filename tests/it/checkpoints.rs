@@ -435,14 +435,14 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     let (_, reasons) = error.split_once("overrides):\n").unwrap();
     assert_eq!(
         reasons,
-        "- `.accumulate(…)` was not set when it was written, and is [(0, 2)] now\n\
-         - the hook `trainer::hooks::ClipGradNorm` was not there when it was written, and is there now"
+        "- `.accumulate(…)` was not set when the checkpoint was written and is now [(0, 2)]\n\
+         - the hook `trainer::hooks::ClipGradNorm` was missing when the checkpoint was written and is now present"
     );
     let mut data = builder().epochs(4).resume(&*folder).build().unwrap();
     let error = message(&data.fit(&mut model::rows(12).shuffle(3).prefetch(2), None).unwrap_err(), &folder);
     assert!(
         error.contains(
-            "- the training data was 8 rows, batch size 4, not shuffled when it was written, and is 12 rows, batch size 4, shuffled with seed 3 now"
+            "- the training data was 8 rows, batch size 4, not shuffled when the checkpoint was written and is now 12 rows, batch size 4, shuffled with seed 3"
         ),
         "{error}"
     );
@@ -473,7 +473,7 @@ fn a_checkpoint_written_after_a_panic_cannot_be_resumed() {
     assert_eq!(entry_names(&folder), ["step-00000001"]);
     let mut resumed = builder().hook(hook()).resume(Resume::Auto).build().unwrap();
     let error = message(&resumed.fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    assert!(error.contains("it was written after an error in the middle of a step"), "{error}");
+    assert!(error.contains("the checkpoint was written after an error in the middle of a step"), "{error}");
     fs::remove_dir_all(&folder).unwrap();
 }
 

@@ -35,7 +35,7 @@ fn in_a_job() {
 }
 
 #[test]
-fn tests_that_run_in_a_job_are_not_its_ranks() {
+fn tests_inside_a_job_do_not_become_its_ranks() {
     let variables = variables_in_launch();
     assert!(variables.len() > 20, "{variables:?}");
     let unknown: Vec<_> = variables.iter().filter(|name| !is_set_by_launcher(name)).collect();
@@ -48,7 +48,7 @@ fn tests_that_run_in_a_job_are_not_its_ranks() {
 }
 
 #[test]
-fn the_makefile_hides_the_variables_of_launchers_from_all_tests() {
+fn the_makefile_unsets_launcher_variables_for_all_tests() {
     let makefile = read("Makefile");
     let start = makefile.split_once("unexport $(filter ").unwrap().1;
     let listed: Vec<_> =

@@ -102,7 +102,7 @@ fn mistake<S: clap::Args>(file: Option<&str>, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn each_mistake_names_its_place_and_the_fix() {
+fn each_mistake_is_reported_with_its_location_and_the_fix() {
     let files = [
         // Names.
         "epohcs = 10",
@@ -269,7 +269,7 @@ mod wrong {
 }
 
 #[test]
-fn settings_that_clash_or_have_no_name_are_refused_at_the_start() {
+fn conflicting_and_unnamed_settings_are_refused_at_startup() {
     let refused = [
         mistake::<wrong::OfTrainer>(None, &[]),
         mistake::<wrong::Flattened>(None, &[]),
@@ -442,7 +442,7 @@ fn every_setting_is_recorded_as_a_hyperparameter_under_its_own_name() {
 }
 
 #[test]
-fn a_setting_that_is_not_used_or_set_again_is_refused() {
+fn an_unused_or_duplicate_setting_is_refused() {
     let build = |use_settings: fn(&TrainerArgs, TrainerBuilder<_>) -> TrainerBuilder<_>| {
         let (_, args) = parse(&SettingsParser::new(), None, &["--lr", "0.1"]).unwrap();
         fn message<T: Task>(builder: TrainerBuilder<T>) -> String {
@@ -505,12 +505,12 @@ fn a_setting_that_may_change_is_reported_and_does_not_prevent_a_resume() {
     let output = child_process("cli::resumes_with_more_workers").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
-    let line = "`--workers` was 4 when it was written; the current value, 8, applies";
+    let line = "`--workers` was 4 when the checkpoint was written; the current value, 8, applies";
     assert!(text.contains(line), "{text}");
 }
 
 #[test]
-fn a_setting_explains_why_a_model_has_another_shape() {
+fn a_changed_setting_explains_a_shape_mismatch() {
     #[derive(clap::Args)]
     struct Width {
         #[arg(long, default_value_t = 8)]
@@ -616,7 +616,7 @@ fn prints_the_run_folder() {
 }
 
 #[test]
-fn the_environment_sets_the_run_folder_between_the_file_and_the_command_line() {
+fn the_run_folder_in_the_environment_overrides_the_file_but_not_the_command_line() {
     let folders = |value: &str| {
         let mut command = child_process("cli::prints_the_run_folder");
         let output = command.env("TRAINER_RUN_FOLDER", value).output().unwrap();

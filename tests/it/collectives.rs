@@ -177,7 +177,7 @@ fn collectives_refuse_tensors_of_invalid_shapes() {
 }
 
 #[test]
-fn the_body_of_main_first_runs_on_rank_0_before_the_other_ranks() {
+fn main_first_runs_its_body_on_rank_0_before_the_other_ranks() {
     let folder = once(|| scratch("main-first"));
     let file = folder.join("data");
     let found = Ranks::new(3).run(|| {
@@ -264,7 +264,7 @@ fn impatient() -> Ranks {
 }
 
 #[test]
-fn collectives_that_differ_between_ranks_are_errors_at_once_that_name_both() {
+fn mismatched_collectives_fail_at_once_with_an_error_that_names_both() {
     let texts = impatient().run(|| {
         let world = world();
         let is_main = world.rank() == 0;
@@ -338,7 +338,7 @@ fn the_error_of_collectives_in_different_hooks_names_both_hooks() {
 }
 
 #[test]
-fn the_order_of_a_hash_map_never_mixes_values() {
+fn hash_map_iteration_order_never_mixes_up_values() {
     let found = impatient().run(|| {
         let world = world();
         let values = (0..40).map(|nth| (format!("w{nth}"), Tensor::from(f64::from(nth))));
@@ -361,7 +361,7 @@ fn the_order_of_a_hash_map_never_mixes_values() {
 }
 
 #[test]
-fn a_collective_on_a_thread_of_a_hook_is_an_error_at_once() {
+fn a_collective_on_a_thread_spawned_by_a_hook_fails_at_once() {
     let results = impatient().results(|| {
         let spawning = |cx: &mut Cx<AfterLoss>| {
             let world = cx.world();
@@ -376,7 +376,7 @@ fn a_collective_on_a_thread_of_a_hook_is_an_error_at_once() {
     });
     let texts: Vec<String> =
         results.unwrap().into_iter().map(|result| result.unwrap_err().to_string()).collect();
-    assert!(texts.iter().all(|text| text.contains("was called on another thread")), "{texts:?}");
+    assert!(texts.iter().all(|text| text.contains("was called on a different thread")), "{texts:?}");
     let alone = impatient().run(|| {
         let world = world();
         std::thread::spawn(move || world.barrier("outside of an entry point")).join().expect("no panic")

@@ -62,7 +62,7 @@ where
 }
 
 #[test]
-fn a_resume_with_other_hooks_optimizers_or_settings_is_refused_with_a_line_for_each() {
+fn a_refused_resume_lists_each_changed_hook_optimizer_and_setting() {
     let builder = model::builder;
     let double = |cx: &mut Cx<AfterBackward>| {
         for (_, mut grad) in cx.grads() {
@@ -75,11 +75,11 @@ fn a_resume_with_other_hooks_optimizers_or_settings_is_refused_with_a_line_for_e
     let cases = [
         (
             resumed("facts-removed", builder().on::<AfterBackward>("double", double), builder()).err(),
-            vec!["the hook `double at after_backward` was there when it was written, and is not there now".to_owned()],
+            vec!["the hook `double at after_backward` was present when the checkpoint was written and is now missing".to_owned()],
         ),
         (
             resumed("facts-added", builder(), builder().hook(GradientNoise::new(0.1))).err(),
-            vec![format!("the hook `{noise}` was not there when it was written, and is there now")],
+            vec![format!("the hook `{noise}` was missing when the checkpoint was written and is now present")],
         ),
         (
             resumed(
@@ -89,8 +89,8 @@ fn a_resume_with_other_hooks_optimizers_or_settings_is_refused_with_a_line_for_e
             )
             .err(),
             vec![
-                format!("`{noise}.eta` was 0.1 when it was written, and is 0.2 now"),
-                format!("`{noise}.gamma` was 0.55 when it was written, and is 0.5 now"),
+                format!("`{noise}.eta` was 0.1 when the checkpoint was written and is now 0.2"),
+                format!("`{noise}.gamma` was 0.55 when the checkpoint was written and is now 0.5"),
             ],
         ),
         (
@@ -101,18 +101,18 @@ fn a_resume_with_other_hooks_optimizers_or_settings_is_refused_with_a_line_for_e
             )
             .err(),
             vec![
-                "the order at `after_backward` was double at after_backward, none at after_backward when it was written, \
-                 and is none at after_backward, double at after_backward now"
+                "the order at `after_backward` was double at after_backward, none at after_backward when the checkpoint was written \
+                 and is now none at after_backward, double at after_backward"
                     .to_owned(),
             ],
         ),
         (
             resumed("facts-own", builder().hook(push(0.1)), builder().hook(push(0.2))).err(),
-            vec!["`it::comparison::Push.by` was 0.1 when it was written, and is 0.2 now".to_owned()],
+            vec!["`it::comparison::Push.by` was 0.1 when the checkpoint was written and is now 0.2".to_owned()],
         ),
         (
             resumed("facts-schedule", lr(Cosine::to(0.0)), lr(Cosine::to(0.1))).err(),
-            vec!["`trainer::hooks::LrSchedule.schedule.end` was 0.0 when it was written, and is 0.1 now".to_owned()],
+            vec!["`trainer::hooks::LrSchedule.schedule.end` was 0.0 when the checkpoint was written and is now 0.1".to_owned()],
         ),
         (
             resumed(
@@ -122,7 +122,7 @@ fn a_resume_with_other_hooks_optimizers_or_settings_is_refused_with_a_line_for_e
             )
             .err(),
             vec![
-                "`optimizer.momentum` was 0.9 when it was written, and is 0.8 now; the value in the checkpoint applies: \
+                "`optimizer.momentum` was 0.9 when the checkpoint was written and is now 0.8; the value in the checkpoint applies: \
                  to change it on purpose, set it at `after_load_checkpoint`"
                     .to_owned(),
             ],
@@ -136,7 +136,7 @@ fn a_resume_with_other_hooks_optimizers_or_settings_is_refused_with_a_line_for_e
 }
 
 #[test]
-fn a_resume_with_other_observers_is_exact() {
+fn a_resume_with_different_observers_is_exact() {
     let plain = resumed("facts-plain", model::builder(), model::builder()).unwrap();
     let folder = scratch("facts-csv");
     let file = folder.join("values.csv");
@@ -163,7 +163,7 @@ fn a_hook_that_loads_a_checkpoint_changes_the_resumed_run_on_purpose() {
 }
 
 #[test]
-fn another_version_of_a_crate_of_hooks_is_a_warning_that_names_both() {
+fn a_different_version_of_a_hook_crate_causes_a_warning_with_both_versions() {
     let folder = scratch("facts-version");
     let builder = |epochs| model::builder().hook(Ema::new(0.9)).epochs(epochs).hook(Checkpoint::new(&folder));
     builder(1).build().unwrap().fit(&mut model::rows(8), None).unwrap();
@@ -178,7 +178,7 @@ fn another_version_of_a_crate_of_hooks_is_a_warning_that_names_both() {
     assert_eq!(
         summary.warnings,
         [format!(
-            "the hooks of `trainer` are those of version {version}, but the run that is resumed used version 0.0.1: results \
+            "the hooks of `trainer` have version {version}, but the resumed run used version 0.0.1: results \
              may differ"
         )]
     );

@@ -108,7 +108,7 @@ fn cells(line: &str) -> usize {
 }
 
 #[test]
-fn texts_of_users_do_not_break_any_format() {
+fn user_supplied_text_does_not_break_any_format() {
     let plain = table_with("plain");
     let lines = |text: &str| text.lines().count();
     for text in TEXTS {

@@ -132,7 +132,7 @@ fn no_line_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn values_of_a_type_are_one_line() {
+fn hook_values_of_one_type_share_one_line() {
     let mut builder = model::builder();
     for _ in 0..1_000 {
         builder = builder.hook(Counter);

@@ -41,8 +41,8 @@ fn require_crate_reports_an_unlinked_crate_with_the_line_to_add() {
         error,
         "the trainer cannot be built: no hook of the required crate `unnamed` is linked into this program; \
          Rust links a crate only if the program names it: write `use unnamed as _;` in the program. If that line is \
-         there, a hook of the crate must be compiled (its `cfg` and features), and a program that links Rust code as a \
-         static library must link all of it (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`). A library that is \
+         there, check that a hook of the crate is compiled (its `cfg` and features), and that a program that links Rust \
+         code as a static library links all of it (`-Wl,--whole-archive`; on macOS `-Wl,-force_load`). A library that is \
          loaded at run time cannot add hooks"
     );
 }

@@ -113,7 +113,7 @@ fn a_step_equals_a_computation_by_hand() {
 }
 
 #[test]
-fn evaluation_has_the_loss_of_the_task() {
+fn evaluation_uses_the_loss_of_the_task() {
     let mut plain = Trainer::builder(student()).discover(Discover::None).build().unwrap();
     let mut trainer = builder(distillation()).build().unwrap();
     let summary = trainer.validate(&mut data()).unwrap();
@@ -212,7 +212,7 @@ fn trained_on_sequences(junk: f64, size: usize, accumulate: u64) -> (Tensor, f64
 }
 
 #[test]
-fn positions_outside_of_the_mask_count_for_nothing() {
+fn positions_outside_of_the_mask_do_not_contribute_to_the_loss() {
     let (one, loss) = trained_on_sequences(0.0, 2, 1);
     let (other, same) = trained_on_sequences(50.0, 2, 1);
     assert!(distance(&one, &other) < 1e-6 && (loss - same).abs() < 1e-6);
@@ -222,7 +222,7 @@ fn positions_outside_of_the_mask_count_for_nothing() {
 }
 
 #[test]
-fn mistakes_are_explained() {
+fn invalid_settings_and_mismatched_outputs_are_reported_with_the_fix() {
     let hint = |weight| distillation().hint("distillation_student.fc1", "distillation_teacher.fc1", weight);
     for (hook, expected) in [
         (distillation().temperature(0.0), "`.temperature(0.0)`: expected a finite number above 0"),
@@ -262,7 +262,7 @@ fn mistakes_are_explained() {
         ),
         (
             distillation().mask(|(inputs, _): &(Tensor, Tensor)| inputs.copy()),
-            "the mask has the shape [8, 4]: expected [8], that of the logits without the classes",
+            "the mask has the shape [8, 4]: expected [8], the shape of the logits without the class dimension",
         ),
         (batch_of_another_type, "Tensor"),
         (distillation().logits(|(logits, _): &(Tensor, i64)| logits), "prediction"),
@@ -307,7 +307,7 @@ fn a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one() {
 }
 
 #[test]
-fn a_loss_that_is_computed_twice_has_the_teacher_twice() {
+fn a_loss_that_is_computed_twice_includes_the_teacher_both_times() {
     let mut trainer = builder(hinted()).hook(Sam::new(1e-6)).max_steps(1).build().unwrap();
     let mut plain = builder(hinted()).max_steps(1).build().unwrap();
     let losses = [trainer.fit(&mut data(), None), plain.fit(&mut data(), None)]
@@ -334,7 +334,7 @@ impl Reads {
 }
 
 #[test]
-fn outputs_in_a_run_have_the_effects_of_its_hooks() {
+fn recorded_outputs_include_changes_made_by_hooks() {
     let recorded = |doubles: bool| {
         let builder = Trainer::builder(student()).discover(Discover::None).hook(Reads::default());
         let options = HookOptions::named("double").of("distillation_student.fc1");
@@ -392,7 +392,7 @@ fn trained() -> Result<(f64, Vec<f32>)> {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn several_ranks_distill_the_same_as_one() {
+fn several_ranks_distill_like_a_single_process() {
     use trainer::testing::{Ranks, once};
     let (loss, alone) = once(|| trained().unwrap());
     let all = Ranks::new(2).run(trained).unwrap();

@@ -105,9 +105,9 @@ fn differences_between_ranks_are_reported() {
             "other_model=1",
             "the ranks differ in their variables of the model: only rank 1 has `extra Double [3]`",
         ),
-        ("other_hooks=1", "- the hook `lonely at after_step` is not there on rank 0, and there on rank 1"),
-        ("other_rate=1", "\n- `optimizer.lr` is 0.01 on rank 0, and 0.02 on rank 1"),
-        ("other_decay=1", "\n- `trainer::hooks::Ema.decay` is 0.9 on rank 0, and 0.8 on rank 1"),
+        ("other_hooks=1", "- the hook `lonely at after_step` is missing on rank 0, but present on rank 1"),
+        ("other_rate=1", "\n- `optimizer.lr` is 0.01 on rank 0, but 0.02 on rank 1"),
+        ("other_decay=1", "\n- `trainer::hooks::Ema.decay` is 0.9 on rank 0, but 0.8 on rank 1"),
         (
             "diverge=1",
             "no longer train the same model: before this evaluation, `left.weight` on rank 1 differs from rank 0",
@@ -181,7 +181,8 @@ fn a_different_number_of_ranks_resumes_inexactly_on_the_same_data() {
     errors(2, "token=1 at=10 accumulate=3 return", &vars);
     let refused = errors(3, "accumulate=3", &vars);
     assert!(
-        refused[0].contains("it was written by 2 processes that trained together, and there are 3 now"),
+        refused[0]
+            .contains("the checkpoint was written by 2 processes that trained together, but there are 3 now"),
         "{refused:?}"
     );
     errors(3, "token=2 at=17 accumulate=3 return inexact", &vars);

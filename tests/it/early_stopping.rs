@@ -56,7 +56,7 @@ fn metrics_that_are_never_measured_are_refused() {
         outcome.map_err(|error| message(&error).split_once(" failed at ").unwrap().1.to_owned())
     };
     let never = "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
-                 validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit";
+                 validation data, `fit(&mut train, Some(&mut valid))`, and set `.validate_every(…)` so that a validation is due within the fit";
     assert_eq!(fit(builder(), "valid/loss", false).unwrap_err(), never);
     // Validation data is not enough: a validation must come due.
     let steps = |n| builder().validate_every(Every::Steps(n));

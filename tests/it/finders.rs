@@ -481,7 +481,7 @@ fn a_hook_that_sets_the_learning_rate_ends_the_search() {
     let error = trainer.find_lr(&mut rows(16), &FindLr::new().from(1e-3)).unwrap_err().to_string();
     assert_eq!(
         error,
-        "`find_lr`: a hook set a learning rate to 0.5, where the search had set 0.001: give the hook `#[hook(trial = false)]`"
+        "`find_lr`: a hook set a learning rate to 0.5, but the search had set it to 0.001: give the hook `#[hook(trial = false)]`"
     );
 }
 

@@ -42,7 +42,7 @@ fn run_file(folder: &Path) -> RunFile {
 
 #[test]
 #[ignore = "run by another test in a child process"]
-fn forks_in_a_process_of_their_own() {
+fn forks_in_a_separate_process() {
     let root = scratch("fork");
     let run = root.join("run");
     let end = train(program(&run));
@@ -85,7 +85,10 @@ fn forks_in_a_process_of_their_own() {
     let refused =
         changed(program(&into)).resume(Resume::Auto).build().unwrap().fit(&mut data(), Some(&mut held_out()));
     let text = refused.unwrap_err().to_string();
-    assert!(text.contains("the hook `halve at before_opt_step` was not there when it was written"), "{text}");
+    assert!(
+        text.contains("the hook `halve at before_opt_step` was missing when the checkpoint was written"),
+        "{text}"
+    );
     assert_eq!(text.matches("\n- ").count(), 1, "{text}");
     assert_ne!(train(changed(program(&into)).resume(Resume::Auto).allow_inexact_resume(true)), end);
     let found = difference(run.join("run.tape"), into.join("run.tape")).unwrap().to_string();
@@ -116,7 +119,7 @@ fn forks_in_a_process_of_their_own() {
 
 #[test]
 fn a_fork_continues_another_run_and_leaves_it_as_it_is() {
-    let output = child_process("fork::forks_in_a_process_of_their_own").output().unwrap();
+    let output = child_process("fork::forks_in_a_separate_process").output().unwrap();
     assert!(
         output.status.success(),
         "{}\n{}",

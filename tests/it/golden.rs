@@ -83,7 +83,7 @@ fn loss(line: &str) -> (f64, u64) {
 }
 
 #[test]
-fn the_first_steps_are_those_of_a_fit_and_nothing_is_written() {
+fn check_golden_runs_the_first_steps_of_a_fit_and_writes_only_the_golden() {
     let folder = scratch("golden");
     run_child("golden::child_process_that_writes", &folder, true);
     let text = run_child("golden::child_process_that_compares", &folder, false);
@@ -157,7 +157,10 @@ fn child_process_that_writes() {
     // Only a golden is replaced.
     fs::write(folder.join("other"), "mine").unwrap();
     let error = check(program(), folder.join("other")).unwrap_err().to_string();
-    assert!(error.ends_with("this file is not a golden, so it is kept: choose another path"), "{error}");
+    assert!(
+        error.ends_with("this file is not a golden, so it is not replaced: choose another path"),
+        "{error}"
+    );
     assert_eq!(fs::read_to_string(folder.join("other")).unwrap(), "mine");
 }
 
@@ -191,10 +194,10 @@ fn child_process_that_compares() {
             format!(
                 "{}: step 7 differs from the golden, although steps 1 to 6 are equal:\n\
                  - the loss is equal, but the weights after the step differ\n\
-                 no crate with hooks has another version: the change is in the program, its data, or a crate without hooks\n\
+                 no crate with hooks has a different version: the change is in the program, its data, or a crate without hooks\n\
                  to find the hook, run the program before and after the change with `TRAINER_TAPE=full:0..7`, and compare the two \
                  runs with `trainer diff`\n\
-                 if the change is meant, update the golden with `TRAINER_LOCK=update`",
+                 if the change is intended, update the golden with `TRAINER_LOCK=update`",
                 path.display()
             )
         );
@@ -211,7 +214,7 @@ fn child_process_that_compares() {
         ),
         (
             error(program(), Golden::new(&path).steps(9)),
-            "- the golden has 20 steps, and these are 9: the fit has another length",
+            "- the golden has 20 steps, but the fit took 9: the fit has a different length",
         ),
         (error(program().epochs(3), Golden::new(&path)), "step 2 differs from the golden"),
         (error(program().rank(1), Golden::new(&path)), "cannot run while several processes train together"),
@@ -233,12 +236,12 @@ fn child_process_that_compares() {
     // In other circumstances.
     fs::write(&path, text.replace("threads = 1\n", "threads = 64\n")).unwrap();
     let equal = check(program(), &path).unwrap();
-    assert_eq!(equal.to_string(), "the first 20 steps are equal, bit by bit; `threads` was 64, and is 1");
+    assert_eq!(equal.to_string(), "the first 20 steps are equal, bit by bit; `threads` was 64 and is now 1");
     let refused = check(one(6), &path).unwrap_err().to_string();
     assert!(
         refused.contains(
-            "these 20 steps cannot be compared with the golden, because it was recorded in other circumstances:\n\
-             - `threads` was 64, and is 1\nstep 7 differs"
+            "these 20 steps cannot be compared with the golden, because it was recorded in different circumstances:\n\
+             - `threads` was 64 and is now 1\nstep 7 differs"
         ),
         "{refused}"
     );
@@ -277,7 +280,7 @@ fn child_process_with_other_fits() {
 }
 
 #[test]
-fn one_line_of_a_test_compares_both_files() {
+fn assert_locked_compares_the_lock_and_the_golden() {
     let folder = scratch("golden-macro");
     run_child("golden::child_process_with_assertions", &folder, false);
     fs::remove_dir_all(folder).unwrap();
@@ -299,8 +302,8 @@ fn child_process_with_assertions() {
         let panic = catch_unwind(AssertUnwindSafe(assert)).unwrap_err();
         panic.downcast_ref::<String>().unwrap().replace(env!("CARGO_MANIFEST_DIR"), "…")
     };
-    let lock = "…/hooks.lock: the program differs from its lock:\n- `.epochs(…)` was 6, and is 7\n\
-                if that is meant, update the lock with `TRAINER_LOCK=update`";
+    let lock = "…/hooks.lock: the program differs from its lock:\n- `.epochs(…)` was 6 and is now 7\n\
+                if this is intended, update the lock with `TRAINER_LOCK=update`";
     let golden = "…/hooks.golden: there is no golden: write it with `TRAINER_LOCK=update`, and add it to the repository";
     let (mut train, mut valid) = (model::rows(20), model::rows(8));
     assert_eq!(said(&mut || trainer::assert_locked!(other())), lock);

@@ -78,7 +78,7 @@ fn broken(from: &Path, page: &str, target: &str) -> Option<String> {
 }
 
 #[test]
-fn every_link_of_a_page_leads_somewhere() {
+fn every_link_of_a_page_resolves() {
     let mut wrong = Vec::new();
     let mut links = 0;
     for path in [markdown("."), markdown("trainer/guide"), markdown("trainer-macros/migration")].concat() {
@@ -174,7 +174,7 @@ fn quoted(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_page_about_the_lifecycle_has_its_tree_and_says_when_each_value_exists() {
+fn the_lifecycle_page_shows_the_tree_and_when_each_value_exists() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let (declaration, page) = (read("trainer/src/moments/lifecycle.rs"), read("trainer/guide/lifecycle.md"));
     let between = |text: &str, start: &str| {

@@ -203,10 +203,10 @@ fn ambiguous_closures_and_closures_that_never_run_are_refused() {
     the trainer cannot be built, for 6 reasons:
     - the closure `once` cannot have `every`, because `setup` is not counted in batches, optimizer steps, epochs or records: remove `every`
     - `.every(0)` of the closure `never` at `after_step`: expected at least 1
-    - `.only([])` of the closure `never` at `after_step`: expected a phase
+    - `.only([])` of the closure `never` at `after_step`: expected at least one phase
     - two closures at `after_step` have the name `same` (tests/it/hooks.rs:_ and tests/it/hooks.rs:_): rename one
     - the closure at `after_step` (tests/it/hooks.rs:_) has an empty name: choose one, which `describe_hooks` and error messages show
-    - hook `trainer::hooks::FeatureRecorder`: `.only([])`: expected a phase
+    - hook `trainer::hooks::FeatureRecorder`: `.only([])`: expected at least one phase
     "#);
 }
 
@@ -363,7 +363,7 @@ impl Aliased {
 }
 
 #[test]
-fn an_alias_that_is_called_like_the_context_is_one() {
+fn an_alias_named_cx_is_accepted_as_the_context() {
     let mut trainer = model::builder().hook(Aliased::default()).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     assert_eq!(trainer.hook::<Aliased>().unwrap().0, 12);
@@ -385,7 +385,7 @@ impl PartlySaved {
 }
 
 #[test]
-fn the_state_of_a_field_does_not_conflict_with_serde_for_the_whole_type() {
+fn saving_one_field_does_not_conflict_with_serde_derives_on_the_whole_type() {
     let folder = crate::support::scratch("partly-saved");
     let run = |at| {
         let builder = model::builder().hook(PartlySaved::default());

@@ -143,7 +143,7 @@ fn with_rows(rows: usize, change: impl Fn(&mut RowRng) + Send + Sync + 'static) 
 }
 
 #[test]
-fn crops_and_flips_have_the_pixels_that_their_random_numbers_say() {
+fn crops_and_flips_match_their_random_numbers() {
     with_rows(50, |rng| {
         let image = image(3, 4);
         let mut twin = rng.clone();
@@ -192,7 +192,7 @@ fn colors_are_changed_as_computed_by_hand() {
 }
 
 #[test]
-fn one_rectangle_is_erased_and_the_image_itself_is_not_changed() {
+fn one_rectangle_is_erased_in_a_copy_of_the_image() {
     with_rows(200, |rng| {
         let image = image(20, 30);
         let erased = augment::random_erasing(&image, 1.0, rng).unwrap();
@@ -235,12 +235,18 @@ fn invalid_augmentation_arguments_are_named() {
             ),
             (augment::random_crop(&image, (0, 2), 1, rng), "at least 1 x 1"),
             (augment::horizontal_flip(&image, 1.5, rng), "probability 1.5"),
-            (augment::horizontal_flip(&bytes, 0.5, rng), "Uint8 [3, 3, 4]: expected an image"),
+            (
+                augment::horizontal_flip(&bytes, 0.5, rng),
+                "Uint8 tensor of shape [3, 3, 4]: expected a floating-point image",
+            ),
             (augment::normalize(&image, &[0.5], &[0.5]), "of 3 channels: expected one of each"),
             (augment::normalize(&image, &[0.5; 3], &[0.0; 3]), "no standard deviation of 0"),
             (augment::color_jitter(&image, 2.0, 0.0, rng), "the brightness 2"),
             (augment::color_jitter(&image, 0.0, f64::NAN, rng), "the contrast NaN"),
-            (augment::random_erasing(&image.select(0, 0), 0.5, rng), "[3, 4]: expected an image"),
+            (
+                augment::random_erasing(&image.select(0, 0), 0.5, rng),
+                "shape [3, 4]: expected a floating-point image",
+            ),
         ];
         for (result, expected) in cases {
             let error = result.unwrap_err().to_string();

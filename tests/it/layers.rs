@@ -215,7 +215,7 @@ fn doors() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_door_is_in_one_row_of_the_table_of_layers() {
+fn every_top_level_module_is_in_one_row_of_the_table_of_layers() {
     let mut listed: Vec<_> = table("### `trainer/src`").into_iter().flat_map(|row| row[0].clone()).collect();
     listed.iter_mut().for_each(|name| *name = name.trim_end_matches('/').to_owned());
     listed.sort();
@@ -224,7 +224,7 @@ fn every_door_is_in_one_row_of_the_table_of_layers() {
 }
 
 #[test]
-fn only_the_listed_imports_go_up() {
+fn only_the_listed_imports_refer_to_a_higher_layer() {
     let rows = table("### `trainer/src`");
     let mut row_of = BTreeMap::new();
     for (number, row) in rows.iter().enumerate() {

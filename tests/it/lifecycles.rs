@@ -165,7 +165,7 @@ fn hooks_read_and_change_the_payload_of_a_point() {
 }
 
 #[test]
-fn a_payload_comes_back_unchanged_if_the_point_has_no_hooks() {
+fn a_payload_is_returned_unchanged_if_the_point_has_no_hooks() {
     let mut trainer = model::builder().hook(Drafts::default()).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
     let drafts = trainer.hook::<Drafts>().unwrap();
@@ -174,7 +174,7 @@ fn a_payload_comes_back_unchanged_if_the_point_has_no_hooks() {
 }
 
 #[test]
-fn the_error_of_a_hook_at_a_point_with_a_payload_is_returned_and_the_next_payload_is_new() {
+fn a_failing_hook_at_a_point_with_a_payload_does_not_affect_the_next_payload() {
     let reviews = Reviews { fails: true, ..Reviews::default() };
     let mut trainer = model::builder().hook(Drafts::default()).hook(reviews).build().unwrap();
     let error = trainer.fit(&mut model::rows(8), None).unwrap_err();

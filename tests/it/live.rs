@@ -290,7 +290,7 @@ fn results(folder: &Path) -> (Vec<String>, Vec<u8>) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_dashboard_changes_nothing_and_gives_the_terminal_back() {
+fn a_dashboard_changes_no_results_and_restores_the_terminal() {
     let folder = scratch("dashboard");
     let plain = child_process("live::child_without_a_terminal")
         .env(FOLDER, folder.join("plain"))
@@ -315,7 +315,7 @@ fn a_dashboard_changes_nothing_and_gives_the_terminal_back() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_dashboard_gives_the_terminal_back_after_a_panic_and_control_c() {
+fn a_dashboard_restores_the_terminal_after_a_panic_and_after_ctrl_c() {
     let folder = scratch("dashboard-ends");
     let (written, _) = in_terminal(&folder, "panic", false);
     let (_, after) = written.rsplit_once(LEAVE).expect("the terminal is given back");
@@ -361,7 +361,7 @@ fn a_dashboard_without_a_terminal_prints_what_progress_prints() {
 }
 
 #[test]
-fn a_dashboard_beside_progress_is_refused() {
+fn a_dashboard_combined_with_progress_is_refused() {
     let mut trainer = builder().epochs(1).hook(Progress::new()).hook(Dashboard::new()).build().unwrap();
     let error = message(&trainer.fit(&mut rows(8), None).unwrap_err());
     assert!(error.contains("`Dashboard` and `Progress` cannot share the terminal"), "{error}");

@@ -88,7 +88,7 @@ fn close(one: &[f64], other: &[f64]) -> bool {
 }
 
 #[test]
-fn averaging_after_each_sgd_step_is_training_in_a_single_process_even_with_uneven_data() {
+fn averaging_after_each_sgd_step_matches_a_single_process_even_with_uneven_data() {
     let alone = once(|| {
         let mut trainer = builder(false).build().unwrap();
         let summary = trainer.fit(&mut joined(), None).unwrap();
@@ -292,7 +292,7 @@ fn validation_between_two_averages_uses_the_average_and_changes_nothing() {
 }
 
 #[test]
-fn the_average_in_a_checkpoint_is_what_load_weights_loads() {
+fn load_weights_loads_the_average_from_a_checkpoint() {
     let folder = once(|| scratch("local-sgd-average"));
     let ranks = Ranks::new(RANKS).run(|| {
         let train = |every, steps, folder: &Path| {
@@ -319,7 +319,7 @@ fn the_average_in_a_checkpoint_is_what_load_weights_loads() {
 }
 
 #[test]
-fn another_number_of_ranks_continues_from_the_average_if_that_is_allowed() {
+fn a_different_number_of_ranks_resumes_from_the_average_if_allowed() {
     let folder = once(|| scratch("local-sgd-elastic"));
     let cut = Ranks::new(RANKS).results(|| trained(&folder, Some(8), false)).unwrap();
     assert!(cut.iter().all(Result::is_err));
@@ -342,7 +342,10 @@ fn another_number_of_ranks_continues_from_the_average_if_that_is_allowed() {
             trainer.fit(&mut data(), Some(&mut data())).map(|summary| summary.counters.batches_seen)
         };
         let refused = resume(false).unwrap_err().to_string();
-        assert!(refused.contains("it was written by 2 processes that trained together"), "{refused}");
+        assert!(
+            refused.contains("the checkpoint was written by 2 processes that trained together"),
+            "{refused}"
+        );
         assert_eq!(resume(true).unwrap(), 20);
         fs::remove_dir_all(&folder).unwrap();
     });

@@ -72,7 +72,10 @@ fn child_process_that_writes_a_lock() {
     odd().hook(Twice::<u16>(PhantomData)).build().unwrap().check_lock(folder.join("odd.lock")).unwrap();
     fs::write(folder.join("other"), "mine").unwrap();
     let error = error(program(), &folder.join("other"));
-    assert!(error.ends_with("this file is not a lock, so it is kept: choose another path"), "{error}");
+    assert!(
+        error.ends_with("this file is not a lock, so it is not replaced: choose another path"),
+        "{error}"
+    );
     assert_eq!(fs::read_to_string(folder.join("other")).unwrap(), "mine");
 }
 
@@ -131,7 +134,7 @@ fn child_process_that_compares() {
     let cases = [
         (
             error(swapped, &path),
-            "\n- the order at before_opt_step was `halve`, `clamp`, and is `clamp`, `halve`\n",
+            "\n- the order at before_opt_step was `halve`, `clamp` and is now `clamp`, `halve`\n",
         ),
         (
             error(program().on::<BeforeOptStep>("halve", halve), &path),
@@ -150,12 +153,12 @@ fn child_process_that_compares() {
         ),
         (
             error(ordered().limit_test_batches(3), &path),
-            "\n- `.limit_test_batches(…)` was not set, and is 3\n",
+            "\n- `.limit_test_batches(…)` was not set and is now 3\n",
         ),
-        (error(ordered().epochs(4), &path), "\n- `.epochs(…)` was 3, and is 4\n"),
+        (error(ordered().epochs(4), &path), "\n- `.epochs(…)` was 3 and is now 4\n"),
         (
             error(ordered().hook(ClipGradNorm::new(1.0)), &path),
-            "\n- `trainer::hooks::ClipGradNorm.max_norm` was not set, and is 1.0\n",
+            "\n- `trainer::hooks::ClipGradNorm.max_norm` was not set and is now 1.0\n",
         ),
         (
             error(ordered().hook(ClipGradNorm::new(1.0)), &path),
@@ -177,7 +180,10 @@ fn child_process_that_compares() {
     ];
     for (error, expected) in cases {
         assert!(error.contains(expected), "{expected}\n{error}");
-        assert!(error.ends_with("if that is meant, update the lock with `TRAINER_LOCK=update`"), "{error}");
+        assert!(
+            error.ends_with("if this is intended, update the lock with `TRAINER_LOCK=update`"),
+            "{error}"
+        );
     }
 
     // Equal names and texts of several lines.
@@ -188,7 +194,7 @@ fn child_process_that_compares() {
     let error_of_odd = error(odd(), &path_of_odd);
     assert!(
         error_of_odd.contains(
-            "the program differs from its lock:\n- `it::lock::Twice #2` no longer runs at after_step\nif that"
+            "the program differs from its lock:\n- `it::lock::Twice #2` no longer runs at after_step\nif this is"
         ),
         "{error_of_odd}"
     );
@@ -198,10 +204,10 @@ fn child_process_that_compares() {
         .unwrap();
     let versions = ordered().build().unwrap().check_lock(&path).unwrap();
     let listed: Vec<String> = versions.iter().map(ToString::to_string).collect();
-    assert_eq!(listed, [concat!("`trainer` was 0.0.1, and is ", env!("CARGO_PKG_VERSION"))]);
+    assert_eq!(listed, [concat!("`trainer` was 0.0.1 and is now ", env!("CARGO_PKG_VERSION"))]);
     fs::write(&path, text.replace("halve | &mut | train", "halve | train")).unwrap();
     let damaged = error(ordered(), &path);
-    assert!(damaged.ends_with("is not one of a lock: `halve | train`"), "{damaged}");
+    assert!(damaged.ends_with("does not belong in a lock: `halve | train`"), "{damaged}");
     fs::write(&path, "something").unwrap();
     assert!(error(ordered(), &path).contains("this is not a lock of this version"));
 }

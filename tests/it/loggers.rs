@@ -268,7 +268,8 @@ fn a_truncated_file_and_a_file_of_another_run_are_refused() {
     fs::write(&path, "short").unwrap();
     let error = message(&run(true, false).unwrap_err());
     assert!(
-        error.contains("`Csv` failed at after_load_checkpoint") && error.contains("it has 5 bytes, but had "),
+        error.contains("`Csv` failed at after_load_checkpoint")
+            && error.contains("the file has 5 bytes, but had "),
         "{error}"
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), "short");
@@ -277,7 +278,7 @@ fn a_truncated_file_and_a_file_of_another_run_are_refused() {
     let other = vec![b'x'; written.len() + 100];
     fs::write(&path, &other).unwrap();
     let error = message(&run(true, false).unwrap_err());
-    assert!(error.contains("bytes are not those that it had when the checkpoint was written"), "{error}");
+    assert!(error.contains("bytes of the file have changed since the checkpoint was written"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), other);
 
     // Lines that another program appended are moved to a separate file.

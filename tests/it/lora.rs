@@ -159,7 +159,7 @@ fn only_the_adapters_and_the_head_are_trained_and_have_state() {
 }
 
 #[test]
-fn patterns_of_the_optimizer_find_the_adapters() {
+fn optimizer_group_patterns_match_the_adapters() {
     // The rates of LoRA+.
     let optimizer = AdamW::new(1e-3).group("*.lora_B.weight", Group::new().lr(1e-2));
     let trainer = builder(lora()).optimizer(optimizer).build().unwrap();
@@ -182,7 +182,7 @@ fn initial_values_depend_on_the_seed_and_the_name_alone() {
 }
 
 #[test]
-fn outputs_change_only_once_b_has_been_trained() {
+fn outputs_do_not_change_until_b_is_trained() {
     let mut plain = Trainer::builder(task()).discover(Discover::None).build().unwrap();
     let mut trainer = builder(lora()).epochs(1).build().unwrap();
     let before = predictions(&mut trainer);
@@ -216,7 +216,7 @@ fn invalid_adapters_are_refused_when_the_trainer_is_built() {
         ),
         (
             Lora::new("lora_test_activation", 2),
-            "`lora_test_activation` matches no module of the task with a weight: a module needs the name",
+            "`lora_test_activation` matches no module of the task with a weight: a module's name must be the path",
         ),
         (
             Lora::new("*.q_proj", 2).transposed("*.c_attn"),
@@ -317,7 +317,7 @@ fn two_hooks_can_adapt_different_modules() {
     let loras: Vec<&Lora> = trainer.hooks::<Lora>().collect();
     let text = loras[0].save_merged(trainer.vars(), folder.join("a")).unwrap_err().to_string();
     assert!(
-        text.contains("`lm.0.c_attn` has an adapter of another `Lora`: call `merge` of that one first"),
+        text.contains("`lm.0.c_attn` has an adapter of another `Lora`: call `merge` on that `Lora` first"),
         "{text}"
     );
     loras[1].merge(trainer.vars()).unwrap();
@@ -394,7 +394,7 @@ fn a_resume_with_other_settings_is_refused() {
     };
     assert!(run(lora(), Some(2)).unwrap_err().is_cancelled());
     let text = run(lora().alpha(4.0), None).unwrap_err().to_string();
-    assert!(text.contains("Lora.alpha` was 8.0 when it was written, and is 4.0 now"), "{text}");
+    assert!(text.contains("Lora.alpha` was 8.0 when the checkpoint was written and is now 4.0"), "{text}");
     run(lora(), None).unwrap();
     fs::remove_dir_all(folder).unwrap();
 }
@@ -437,7 +437,7 @@ fn relative(one: &Tensor, other: &Tensor) -> f64 {
 }
 
 #[test]
-fn merged_weights_compute_the_same() {
+fn merged_weights_compute_the_same_outputs() {
     let folder = scratch("lora-merge");
     let mut trainer = builder(lora()).epochs(4).build().unwrap();
     trainer.fit(&mut data(), None).unwrap();
@@ -519,7 +519,7 @@ fn adapters_are_saved_and_read_in_the_layout_of_peft() {
 }
 
 #[test]
-fn adapters_of_another_shape_are_refused() {
+fn adapters_of_a_different_shape_are_refused() {
     let folder = scratch("lora-peft-shape");
     let trainer = builder(Lora::new("*.q_proj", 2)).build().unwrap();
     trainer.hook::<Lora>().unwrap().save_peft(trainer.vars(), &folder, "").unwrap();

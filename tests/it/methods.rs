@@ -58,7 +58,7 @@ fn images(optimizer: impl Optimizer + 'static) -> TrainerBuilder<ImagesTask> {
 }
 
 #[test]
-fn targets_are_mixed_like_inputs_only_in_training() {
+fn targets_are_mixed_like_inputs_but_only_in_training() {
     type With = fn(TrainerBuilder<ImagesTask>) -> TrainerBuilder<ImagesTask>;
     let hooks: [With; 2] = [
         |builder| builder.hook(MixUp::new(1.0).classes(3)),
@@ -372,7 +372,7 @@ fn invalid_and_unsupported_settings_are_refused() {
     );
     refused(
         &fails(model::builder().accumulate(2).hook(Sam::new(0.1))),
-        "`Sam` computes a batch twice, and the gradients of earlier batches of an accumulation window would be lost",
+        "`Sam` computes a batch twice, so the gradients of earlier batches of an accumulation window would be lost",
     );
     let parts = Trainer::builder(model::task()).discover(Discover::None).hook(Sam::new(0.1));
     let parts = parts.optimizer_of("fc1", Sgd::new(0.1)).optimizer_of("fc2", Sgd::new(0.1));

@@ -28,7 +28,7 @@ fn count(rows: &[String], name: char) -> usize {
 }
 
 #[test]
-fn a_mixture_has_each_data_set_by_weight_and_uses_all_its_rows_before_it_begins_again() {
+fn a_mixture_draws_from_each_data_set_by_weight_and_uses_every_row_before_repeating() {
     let mixture = || {
         Mixture::new()
             .add(rows("a", 500), 5.0)
@@ -62,7 +62,7 @@ fn a_mixture_has_each_data_set_by_weight_and_uses_all_its_rows_before_it_begins_
 }
 
 #[test]
-fn the_weights_of_a_mixture_follow_the_rows_since_the_start_of_the_training() {
+fn mixture_weights_depend_on_the_rows_drawn_since_the_start_of_training() {
     // From 0 to 1 over 4 · 2,048 rows, and then as much as the other.
     let schedule = |rows: u64| (rows as f64 / 8192.0).min(1.0);
     let mixture = || {
@@ -89,7 +89,7 @@ fn the_weights_of_a_mixture_follow_the_rows_since_the_start_of_the_training() {
 }
 
 #[test]
-fn a_mixture_of_data_sets_with_their_own_order_keeps_it() {
+fn a_mixture_keeps_the_order_that_its_data_sets_define() {
     let sampled = || rows("a", 100).weighted(&[1.0; 100], 10);
     let inner = || Mixture::new().add(rows("b", 30), 1.0).add(rows("c", 30), 1.0).rows_per_epoch(20);
     let mixture = || Mixture::new().add(sampled(), 1.0).add(inner(), 2.0).rows_per_epoch(60);
@@ -100,7 +100,7 @@ fn a_mixture_of_data_sets_with_their_own_order_keeps_it() {
 }
 
 #[test]
-fn rows_are_drawn_in_proportion_to_their_weights_anew_in_each_epoch() {
+fn rows_are_redrawn_in_proportion_to_their_weights_in_each_epoch() {
     let weights = [0.0, 1.0, 3.0, 0.0, 4.0, 0.0];
     let sampled = || rows("", 6).weighted(&weights, 8000);
     let drawn = epoch(sampled(), Some(1), 0);
@@ -123,7 +123,7 @@ fn rows_are_drawn_in_proportion_to_their_weights_anew_in_each_epoch() {
 }
 
 #[test]
-fn splits_and_folds_have_each_row_once_and_depend_on_the_seed_only() {
+fn splits_and_folds_contain_each_row_once_and_depend_only_on_the_seed() {
     let all: Vec<String> = epoch(rows("", 103), None, 0);
     let sorted = |parts: &[&Subset<Vec<Text>>]| {
         let mut indices: Vec<usize> = parts.iter().flat_map(|part| part.indices().to_vec()).collect();
@@ -158,7 +158,7 @@ fn splits_and_folds_have_each_row_once_and_depend_on_the_seed_only() {
 }
 
 #[test]
-fn a_closure_draws_from_the_numbers_of_its_row_and_its_error_names_the_row() {
+fn a_map_closure_uses_the_generator_of_its_row_and_its_error_names_the_row() {
     let noisy = || {
         rows("", 40).map(|row, rng: &mut RowRng| Ok(Text(format!("{} {}", row.0, rng.gen_range(0..1000)))))
     };

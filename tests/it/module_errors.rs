@@ -207,7 +207,7 @@ fn outputs_of_another_shape_dtype_or_device_are_refused_unless_forced() {
     assert!(
         error.ends_with(
             "failed at after_module of `enc.fc1` (predict), epoch 0, batch 0: the output of `enc.fc1` is [4, 8], Float on Cpu, and \
-             cannot be replaced by one that is [2, 8], Float on Cpu: call `cx.force_output(…)` if the rest of the network can take \
+             cannot be replaced by one that is [2, 8], Float on Cpu: call `cx.force_output(…)` if the rest of the network can handle \
              it"
         ),
         "{error}"
@@ -368,7 +368,7 @@ fn hooks_of_the_task_at_a_module_are_refused() {
     assert_eq!(
         error,
         "the trainer cannot be built: `it::module_errors::Hooked::after_module` \
-         (tests/it/module_errors.rs:_) is a hook of the task at `after_module`, which runs while the task computes and is borrowed: move the hook to a \
+         (tests/it/module_errors.rs:_) is a hook of the task at `after_module`, which runs while the task is computing and therefore borrowed: move the hook to a \
          separate type, or to a free function"
     );
 }

@@ -45,7 +45,7 @@ fn named<'a>(metrics: &'a Metrics, start: &str) -> Vec<&'a str> {
 }
 
 #[test]
-fn every_hyperparameter_of_every_group_is_recorded_as_the_step_uses_it() {
+fn every_hyperparameter_of_every_group_is_recorded_with_the_value_that_the_step_uses() {
     let used = Arc::new(Mutex::new(0.0));
     let noted = Arc::clone(&used);
     let optimizer = AdamW::new(1e-2).group("*.bias", Group::new().weight_decay(0.0));

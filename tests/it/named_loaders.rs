@@ -261,7 +261,7 @@ fn an_empty_loader_is_an_error_that_names_it() {
 }
 
 #[test]
-fn errors_name_the_loader_and_the_next_entry_point_does_not_keep_its_name() {
+fn errors_name_the_loader_but_errors_of_the_next_entry_point_do_not() {
     let mut trainer = model::builder()
         .hook(Accuracy::multiclass(3))
         .on::<AfterLoss>(HookOptions::named("fails").only(Phase::Valid), |cx| match cx.loader() {
@@ -404,7 +404,7 @@ fn a_run_killed_in_the_second_loader_resumes_bit_for_bit() {
 }
 
 #[test]
-fn a_resumed_fit_refuses_other_validation_loaders() {
+fn a_resumed_fit_refuses_different_validation_loaders() {
     let folder = scratch("named-other");
     let fit = |mut valid: Option<Loaders>, cancel_at: u64| {
         let token = CancelToken::new();
@@ -434,5 +434,5 @@ fn a_resumed_fit_refuses_other_validation_loaders() {
     let error = fit(Some(NamedLoaders::new().add("noisy", rows(7)).add("clean", rows(10))), 0).to_string();
     assert!(error.contains("the validation data was"), "{error}");
     let error = fit(None, 0).to_string();
-    assert!(error.contains("and is none now"), "{error}");
+    assert!(error.contains("and is now none"), "{error}");
 }

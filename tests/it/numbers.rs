@@ -138,7 +138,7 @@ fn gradients_are_clipped_once_for_each_optimizer_step() {
 }
 
 #[test]
-fn gradients_of_a_window_are_running_sums_of_those_of_its_batches() {
+fn gradients_within_a_window_are_running_sums_over_its_batches() {
     let name = |cx: &Cx<AfterBackward>| cx.vars().parameters().next().unwrap().name.clone();
     let own: Arc<Mutex<Vec<Tensor>>> = Arc::default();
     let note = Arc::clone(&own);

@@ -26,7 +26,8 @@ fn checked<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> Opt
 fn changes<P: trainer::moment::AtPoint>(cheat: impl FnMut(&Cx<P>) + Send + 'static) -> String {
     let error = checked(model::builder().optimizer(Sgd::new(0.1).momentum(0.9)).observe::<P>("cheat", cheat));
     let Some(error) = error else { return String::new() };
-    let (_, text) = error.split_once("it takes `&Cx`, so it only observes, but it changed ").expect(&error);
+    let (_, text) =
+        error.split_once("the hook takes `&Cx`, so it must only observe, but it changed ").expect(&error);
     let (what, help) = text.split_once(": ").expect(text);
     assert!(
         help.starts_with("take `&mut Cx`") && error.starts_with("hook `cheat` (tests/it/observers.rs:_)"),
@@ -40,7 +41,7 @@ fn weight<P>(cx: &Cx<P>) -> Tensor {
 }
 
 #[test]
-fn an_observer_that_reads_and_logs_passes() {
+fn an_observer_that_only_reads_and_logs_is_accepted() {
     let found = changes::<BeforeOptStep>(|cx| {
         for (name, grad) in cx.grads() {
             cx.log(name, grad.norm());
@@ -53,7 +54,7 @@ fn an_observer_that_reads_and_logs_passes() {
 }
 
 #[test]
-fn changes_of_an_observer_through_shared_memory_are_named() {
+fn changes_that_an_observer_makes_through_shared_memory_are_named() {
     let in_place = changes::<AfterStep>(|cx| {
         let _guard = tch::no_grad_guard();
         let _ = weight(cx).g_mul_scalar_(0.5);
@@ -94,7 +95,7 @@ fn changes_of_an_observer_through_shared_memory_are_named() {
 }
 
 #[test]
-fn one_element_of_a_large_tensor_is_found() {
+fn a_change_of_one_element_of_a_large_tensor_is_detected() {
     let vs = nn::VarStore::new(device());
     let net = nn::linear(vs.root() / "fc1", 4, 100_000, Default::default());
     let task =
@@ -148,12 +149,12 @@ impl Measures {
 }
 
 #[test]
-fn a_hook_around_an_operation_that_only_measures_is_checked_too() {
+fn a_hook_that_only_measures_an_operation_is_checked_too() {
     let run = |hook: Measure| {
         let error = checked(model::builder().hook(Measures(hook)).on::<BeforeOptStep>("change", |cx| {
             cx.grads().for_each(|(_, mut grad)| drop(grad.fill_(0.5)));
         }));
-        error.map(|error| error.split_once("it has the key `observes`, ").expect(&error).1.to_owned())
+        error.map(|error| error.split_once("the hook has the key `observes`, ").expect(&error).1.to_owned())
     };
     assert_eq!(run(|cx, next| next.run(cx)), None);
     assert_eq!(run(|cx, next| next.run_then(cx, |_| ())), None);
@@ -165,18 +166,18 @@ fn a_hook_around_an_operation_that_only_measures_is_checked_too() {
                 drop(weight(cx).data().fill_(0.0));
                 next.run(cx)
             },
-            "so it only observes, but it changed `fc1.weight`",
+            "so it must only observe, but it changed `fc1.weight`",
         ),
         (
             |cx, next| next.run_then(cx, |cx| drop(weight(cx).data().fill_(0.0))),
-            "so it only observes, but it changed `fc1.weight`",
+            "so it must only observe, but it changed `fc1.weight`",
         ),
         (
             |cx, next| {
                 let _ = Tensor::rand([1], (Kind::Float, device()));
                 next.run(cx)
             },
-            "so it only observes, but it changed the random state",
+            "so it must only observe, but it changed the random state",
         ),
     ];
     for (hook, expected) in cases {

@@ -542,7 +542,7 @@ fn all_optimizer_mistakes_are_reported_at_build() {
     );
     assert_eq!(
         mistakes(Sgd::new(0.1).nesterov(true)),
-        ["Nesterov momentum of Sgd requires momentum without dampening: `.momentum(0.9).nesterov(true)`"]
+        ["Nesterov momentum in `Sgd` requires momentum without dampening: `.momentum(0.9).nesterov(true)`"]
     );
     assert_eq!(
         mistakes(Muon::new(0.02).ns_steps(0)),

@@ -182,7 +182,7 @@ fn constraints_without_a_target_are_reported() {
     let error = model::builder().hook(Clip).hook(Astray).build().unwrap_err();
     insta::assert_snapshot!(message(&error), @r#"
     the trainer cannot be built, for 2 reasons:
-    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` has `after = Clip`, but `Clip` is at `before_opt_step`: constraints order hooks at the same moment only, so remove this one
+    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` has `after = Clip`, but `Clip` is at `before_opt_step`: constraints only order hooks at the same moment, so remove this constraint
     - `it::order::Astray::before_fit` (tests/it/order.rs:_) has `after = discovered`, but this trainer has no such hook: add it, or write `after = optional(discovered)` if it may be absent
     "#);
 }
@@ -312,7 +312,7 @@ impl BeforeMoved {
 }
 
 #[test]
-fn before_moves_the_hook_that_has_it_and_not_its_target() {
+fn a_before_constraint_moves_its_own_hook_and_not_the_target() {
     let trainer = model::builder().hook(Moved).hook(BeforeMoved).build().unwrap();
     let table = trainer.describe_hooks();
     let found: Vec<_> = table.at("after_step").iter().map(|name| name.replace("it::order::", "")).collect();
@@ -331,11 +331,11 @@ impl Torn {
 }
 
 #[test]
-fn two_stages_and_cycles_through_sets_are_reported() {
+fn hooks_in_two_stages_and_cycles_through_sets_are_reported() {
     let error = model::builder().hook(Torn).build().unwrap_err();
     insta::assert_snapshot!(message(&error), @r"
     the trainer cannot be built, for 2 reasons:
-    - `it::order::Torn::torn` (tests/it/order.rs:_) is in two stages, `Display` and `Loggers`: name one, and order the hook among others with `before` and `after`
+    - `it::order::Torn::torn` (tests/it/order.rs:_) is in two stages, `Display` and `Loggers`: keep one, and order the hook relative to others with `before` and `after`
     - the order constraints of these hooks form a cycle; remove at least one:
         `it::order::Torn::torn` (tests/it/order.rs:_) before `it::order::Torn::between` (tests/it/order.rs:_): `it::order::Torn::between` has `after = Reports`
         `it::order::Torn::between` (tests/it/order.rs:_) before `it::order::Torn::torn` (tests/it/order.rs:_): `it::order::Torn::between` has `before = Reports`
@@ -344,7 +344,7 @@ fn two_stages_and_cycles_through_sets_are_reported() {
         .on::<AfterFit>(HookOptions::named("both").in_set(stages::Display).in_set(stages::Last), |_| ())
         .build()
         .unwrap_err();
-    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `both` (tests/it/order.rs:_) is in two stages, `Display` and `Last`: name one, and order the hook among others with `before` and `after`");
+    insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `both` (tests/it/order.rs:_) is in two stages, `Display` and `Last`: keep one, and order the hook relative to others with `before` and `after`");
 }
 
 /// A type whose hooks are in three blocks.

@@ -515,7 +515,7 @@ fn sparse_gradients_are_used_or_refused() {
 }
 
 #[test]
-fn state_of_another_dtype_or_with_impossible_counts_is_refused() {
+fn state_of_a_different_dtype_or_with_impossible_counts_is_refused() {
     let build = |optimizer: Box<dyn Optimizer>| {
         let model = Model::new(wave(&[4, 3]));
         Trainer::builder(model).optimizer(optimizer).discover(Discover::None).build().unwrap()

@@ -154,7 +154,7 @@ fn is_unchanged(path: &Path, what: Planted) -> bool {
 }
 
 #[test]
-fn files_of_the_user_at_the_paths_of_a_run_are_not_changed() {
+fn user_files_at_paths_that_a_run_writes_are_not_changed() {
     let root = scratch("planted");
     let address = server(|_| {});
     let outside = root.join("outside");
@@ -232,7 +232,7 @@ fn profiled_child() {
 }
 
 #[test]
-fn the_folder_of_a_run_may_be_a_link() {
+fn the_run_folder_may_be_a_symbolic_link() {
     let root = scratch("planted-link");
     fs::create_dir(root.join("disk")).unwrap();
     symlink(root.join("disk"), root.join("runs")).unwrap();
@@ -256,7 +256,7 @@ fn an_incomplete_mlflow_file_is_moved_aside_when_the_run_is_resumed() {
 }
 
 #[test]
-fn a_server_that_never_answers_does_not_hold_the_end_of_a_run() {
+fn a_server_that_does_not_answer_does_not_block_the_end_of_a_run() {
     let folder: PathBuf = scratch("mlflow-silent");
     let (release, released) = channel::<()>();
     let released = Mutex::new(released);

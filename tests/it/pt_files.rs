@@ -114,7 +114,7 @@ fn a_pickle_that_references_code_is_refused() {
     ];
     for (pickle, name) in cases {
         let error = refusal(&folder, &archive(&[("archive/data.pkl", &pickle)]));
-        assert!(error.contains(name) && error.contains("nothing in the file is executed"), "{error}");
+        assert!(error.contains(name) && error.contains("nothing in the file was executed"), "{error}");
     }
     assert!(!target.exists());
     fs::remove_dir_all(&folder).unwrap();
@@ -239,7 +239,7 @@ fn a_file_that_was_written_without_checksums_is_read() {
 }
 
 #[test]
-fn an_entry_that_cannot_be_read_is_an_error_only_if_it_is_wanted() {
+fn an_unreadable_entry_is_an_error_only_if_it_is_requested() {
     let mut trainer = model::builder().build().unwrap();
     for file in [UNSUPPORTED, UNSUPPORTED_SAFETENSORS] {
         let report = trainer.load_weights(file, &LoadWeights::new().skip("extra.*")).unwrap();

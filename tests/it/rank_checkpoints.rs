@@ -30,7 +30,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_rank_writes_its_share_and_all_shares_are_the_state_without_sharding() {
+fn each_rank_writes_its_share_and_the_shares_combine_to_the_unsharded_state() {
     let newest = |scene: &str| {
         let folder = once(|| scratch(&format!("rank-files {scene}")));
         completed(2, scene, &folder_var(&folder));
@@ -91,7 +91,7 @@ fn a_torn_or_mixed_checkpoint_is_reported_with_the_file_and_the_rank() {
                 let bytes = fs::read(&path).unwrap();
                 fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
             },
-            "rank-00001.safetensors: the state of rank 1 cannot be read: it has ",
+            "rank-00001.safetensors: the state of rank 1 cannot be read: the file has ",
         ),
         (
             |newest, older| {
@@ -99,7 +99,7 @@ fn a_torn_or_mixed_checkpoint_is_reported_with_the_file_and_the_rank() {
                     fs::copy(older.join(name), newest.join(name)).unwrap();
                 }
             },
-            "rank-00001.json: this file is of rank 1 and of another save than the manifest, which expects rank 1 here: the folder mixes",
+            "rank-00001.json: this file belongs to rank 1 and to a different save than the manifest, which expects rank 1 here: the folder mixes",
         ),
     ];
     for (damage, expected) in damages {

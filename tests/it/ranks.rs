@@ -237,7 +237,7 @@ fn run_and_keep(scene: &str) -> (Vec<(Report, String)>, Vec<String>, PathBuf) {
 }
 
 #[test]
-fn a_collective_in_a_main_only_hook_is_an_error_at_once() {
+fn a_collective_in_a_main_only_hook_fails_at_once() {
     let (reports, _) = run("collective");
     for (rank, (report, _)) in reports.iter().enumerate() {
         let text = report.error.as_deref().unwrap();
@@ -287,6 +287,6 @@ fn after_an_error_only_rank_0_writes_a_checkpoint_and_it_cannot_be_resumed_exact
     }
     let mut trainer = model::builder().epochs(1).resume(out.join("one")).build().unwrap();
     let refused = trainer.fit(&mut model::rows(28), Some(&mut model::rows(8))).unwrap_err().to_string();
-    assert!(refused.contains("it was written by rank 0 alone"), "{refused}");
+    assert!(refused.contains("the checkpoint was written by rank 0 alone"), "{refused}");
     fs::remove_dir_all(&out).unwrap();
 }

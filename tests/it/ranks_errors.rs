@@ -109,7 +109,7 @@ impl Odd {
 }
 
 #[test]
-fn ranks_that_do_different_work_say_that_they_are_out_of_step_without_waiting() {
+fn ranks_that_do_different_work_report_at_once_that_they_are_out_of_step() {
     let reduction = "but rank 0 is at `the reduction of the gradients`, which rank 1 has not called";
     for (odd, accumulates, expected) in [
         (Odd::SkipsBackward, false, reduction),
@@ -174,7 +174,7 @@ fn invalid_settings_for_several_ranks_are_refused() {
 }
 
 #[test]
-fn every_rank_leaves_its_last_collectives_in_the_run_folder_when_one_fails() {
+fn when_one_rank_fails_every_rank_writes_its_last_collectives_to_the_run_folder() {
     let folder = once(|| scratch("last-collectives"));
     let run = || {
         let harness = Harness::small().configure(|builder| {
@@ -215,7 +215,7 @@ const WAYS: [(&str, &[&str]); 10] = [
 ];
 
 #[test]
-fn ten_ways_to_make_ranks_wait_for_each_other_are_errors_that_name_both_places() {
+fn ten_deadlocks_between_ranks_are_errors_that_name_both_locations() {
     for (way, expected) in WAYS {
         let run = || {
             let harness = Harness::small().configure(|builder| {

@@ -269,7 +269,7 @@ fn two_then_four_then_three_ranks_train_each_row_once_per_epoch() {
 }
 
 #[test]
-fn a_resumed_pass_keeps_what_only_rank_0_logged_before() {
+fn a_resumed_pass_keeps_metrics_that_only_rank_0_logged() {
     let folder = once(|| scratch("ranks-main-only"));
     let run = |cancelled_at: u64| {
         let token = CancelToken::new();
@@ -337,7 +337,7 @@ fn trained_with_drops(data_parallel: DataParallel) -> Result<(Vec<f64>, Vec<u64>
 }
 
 #[test]
-fn branches_dropped_per_batch_on_some_ranks_need_the_search_for_unused_parameters() {
+fn branches_dropped_on_some_ranks_require_find_unused() {
     let results = Ranks::new(2).results(|| trained_with_drops(DataParallel::new())).unwrap();
     let errors: Vec<String> = results.into_iter().map(|result| result.unwrap_err().to_string()).collect();
     let advice = "add `.hook(DataParallel::new().find_unused(true))`";
@@ -350,7 +350,7 @@ fn branches_dropped_per_batch_on_some_ranks_need_the_search_for_unused_parameter
 }
 
 #[test]
-fn the_monitor_of_ranks_logs_the_times_of_three_ranks() {
+fn the_rank_monitor_logs_the_times_of_three_ranks() {
     let metrics = Ranks::new(3).run(|| {
         let outcome = Harness::small().hook(RankMonitor::new().every(2)).run()?;
         let metrics = outcome.summary().metrics.clone();

@@ -199,7 +199,8 @@ fn a_rank_of_another_job_at_the_same_address_is_refused() {
     assert_eq!(results[..2], [Ok(vec![0, 1]), Ok(vec![0, 1])]);
     assert!(results[2].as_ref().unwrap_err().contains("no other program uses it"), "{results:?}");
     let text = results[3].as_ref().unwrap_err();
-    let jobs = "this process belongs to the job `second`, but the store at this address to the job `first`";
+    let jobs =
+        "this process belongs to the job `second`, but the store at this address belongs to the job `first`";
     assert!(text.contains(jobs), "{text}");
     fs::remove_dir_all(folder).unwrap();
 }
@@ -218,7 +219,9 @@ fn a_file_that_another_job_has_used_is_refused() {
     });
     for text in errors(results) {
         assert!(
-            text.contains("belongs to the job `second`, but the store at this address to the job `first`"),
+            text.contains(
+                "belongs to the job `second`, but the store at this address belongs to the job `first`"
+            ),
             "{text}"
         );
     }

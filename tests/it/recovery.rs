@@ -379,12 +379,12 @@ fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
         "--- more epochs and another rate\n\
          failed at load_checkpoint, epoch 0, batch 0: …/step-00000004: cannot resume exactly from this checkpoint \
          (`.allow_inexact_resume(true)` overrides):\n\
-         - `optimizer.lr` was 0.01 when it was written, and is 0.05 now; the value in the checkpoint applies: to change it \
+         - `optimizer.lr` was 0.01 when the checkpoint was written and is now 0.05; the value in the checkpoint applies: to change it \
          on purpose, set it at `after_load_checkpoint`\n\
-         warning: resuming from …/step-00000004, not exactly: `optimizer.lr` was 0.01 when it was written, and is 0.05 now; the \
+         warning: resuming inexactly from …/step-00000004: `optimizer.lr` was 0.01 when the checkpoint was written and is now 0.05; the \
          value in the checkpoint applies: to change it on purpose, set it at `after_load_checkpoint`\n\
          resumed from …/step-00000004: epoch 1, batch 2 of 2, 4 optimizer steps\n\
-         resumed from …/step-00000004: `.epochs(…)` was 2 when it was written; the current value, 3, applies\n\
+         resumed from …/step-00000004: `.epochs(…)` was 2 when the checkpoint was written; the current value, 3, applies\n\
          --- the same again\n\
          resumed from …/step-00000006: epoch 2, batch 2 of 2, 6 optimizer steps\n\
          nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or `.max_steps(…)`\n"

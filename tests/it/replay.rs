@@ -96,7 +96,7 @@ fn replayed(folder: &Path, batches: Range<u64>) -> Result<(Replayed, Vec<(u64, f
 
 #[test]
 #[ignore = "run by another test in a child process"]
-fn stretches_in_a_process_of_their_own() {
+fn stretches_in_a_separate_process() {
     let mut random = Random(7);
     for (nth, tape) in [Tape::full(), Tape::steps(3)].into_iter().enumerate() {
         let folder = scratch(&format!("replay-{nth}"));
@@ -128,8 +128,8 @@ pub(crate) fn count(usual: usize) -> usize {
 }
 
 #[test]
-fn any_stretch_of_a_run_is_replayed_to_the_bit_and_no_file_changes() {
-    let output = child_process("replay::stretches_in_a_process_of_their_own").output().unwrap();
+fn any_stretch_of_a_run_is_replayed_bit_for_bit_without_changing_files() {
+    let output = child_process("replay::stretches_in_a_separate_process").output().unwrap();
     assert!(
         output.status.success(),
         "{}\n{}",
@@ -168,7 +168,7 @@ impl Writer {
 
 #[test]
 #[ignore = "run by another test in a child process"]
-fn ends_in_a_process_of_their_own() {
+fn ends_in_a_separate_process() {
     let folder = scratch("replay-ends");
     record(&folder, Tape::full());
     let before = tree(&folder);
@@ -222,10 +222,7 @@ fn refused(folder: &Path) {
     let text = error(folder, TOTAL..TOTAL + 1);
     assert_eq!(text, "the run has only 40 training batches: there is nothing to replay in 40..41");
     let text = error(&folder.join("nothing"), 5..6);
-    assert!(
-        text.ends_with("nothing: a replay found no folder at this path: pass the folder of a run"),
-        "{text}"
-    );
+    assert!(text.ends_with("nothing: there is no folder at this path: pass the folder of a run"), "{text}");
     let empty = scratch("replay-empty");
     let text = error(&empty, 5..6);
     assert!(
@@ -267,7 +264,10 @@ fn changed_programs(folder: &Path) {
         }
     }));
     assert!(text.contains("cannot resume exactly from this checkpoint"), "{text}");
-    assert!(text.contains("the hook `halve at before_opt_step` was not there when it was written"), "{text}");
+    assert!(
+        text.contains("the hook `halve at before_opt_step` was missing when the checkpoint was written"),
+        "{text}"
+    );
     let halved = builder().allow_inexact_resume(true).on::<BeforeOptStep>("halve", |cx| {
         if cx.counters().batches_seen == 17 {
             let _guard = tch::no_grad_guard();
@@ -314,8 +314,8 @@ fn without_a_tape() {
 }
 
 #[test]
-fn a_replay_ends_where_it_was_asked_to_and_writes_nothing() {
-    let output = child_process("replay::ends_in_a_process_of_their_own").output().unwrap();
+fn a_replay_ends_at_the_requested_batch_and_writes_nothing() {
+    let output = child_process("replay::ends_in_a_separate_process").output().unwrap();
     assert!(
         output.status.success(),
         "{}\n{}",

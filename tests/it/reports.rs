@@ -105,7 +105,7 @@ fn the_report_of_a_finished_run_shows_what_it_recorded() {
 }
 
 #[test]
-fn an_error_and_a_cancellation_have_a_report() {
+fn failed_and_cancelled_runs_have_a_report() {
     let root = scratch("report-cut");
     let fails = |cx: &mut Cx<AfterLoss>| {
         let fails = cx.phase() == Phase::Train && cx.counters().batches_seen == 5;

@@ -246,7 +246,7 @@ fn hyperparameters_that_the_trainer_records_itself_are_refused() {
 }
 
 #[test]
-fn a_finished_run_is_not_offered_to_be_resumed_as_it_is() {
+fn the_error_for_a_finished_run_does_not_suggest_an_unchanged_resume() {
     let root = scratch("run-finished");
     let run =
         || builder().epochs(1).run_folder(root.join("run")).build().unwrap().fit(&mut model::rows(4), None);
@@ -275,7 +275,7 @@ fn a_resume_compares_the_hyperparameters() {
     assert!(trainer.fit(&mut model::rows(12), None).unwrap_err().is_cancelled());
     drop(trainer);
     let error = cancelled_at(None, make(32)).build().unwrap().fit(&mut model::rows(12), None).unwrap_err();
-    let expected = "- `.hyperparameter(\"width\", …)` was 64 when it was written, and is 32 now";
+    let expected = "- `.hyperparameter(\"width\", …)` was 64 when the checkpoint was written and is now 32";
     assert!(error.to_string().contains(expected), "{error}");
     cancelled_at(None, make(64)).build().unwrap().fit(&mut model::rows(12), None).unwrap();
     fs::remove_dir_all(&folder).unwrap();

@@ -104,7 +104,7 @@ fn a_finished_run_has_its_last_and_best_metrics() {
 }
 
 #[test]
-fn runs_that_fail_or_are_cancelled_have_the_metrics_until_then() {
+fn failed_and_cancelled_runs_keep_the_metrics_recorded_until_then() {
     let root = scratch("formats-cut");
     let fails_at = |point: u64| {
         move |cx: &mut Cx<AfterLoss>| {
@@ -134,7 +134,7 @@ fn runs_that_fail_or_are_cancelled_have_the_metrics_until_then() {
 }
 
 #[test]
-fn a_resumed_run_has_the_metrics_of_one_that_was_not_interrupted() {
+fn a_resumed_run_has_the_metrics_of_an_uninterrupted_one() {
     let root = scratch("formats-resumed");
     let fit = |name: &str, at: Option<u64>| {
         let builder = cancelled_at(at, builder(root.join(name))).resume(Resume::Auto);
@@ -168,7 +168,7 @@ fn trains_until_it_is_killed() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_environment_chooses_the_folder_and_a_run_whose_process_was_killed_is_killed() {
+fn the_environment_selects_the_folder_and_a_run_without_its_process_has_the_status_killed() {
     let root = scratch("formats-killed");
     let folder = root.join("run");
     let mut child: Command = child_process("run_formats::trains_until_it_is_killed");

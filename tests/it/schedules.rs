@@ -490,8 +490,8 @@ fn a_schedule_over_the_whole_run_requires_a_known_length() {
     };
     let error = message(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
     let text = "failed at before_fit, epoch 0, batch 0: `Cosine::to(…).over(1.0)` is a fraction of the run, whose length is \
-                unknown, because the loader does not report how many batches it has, or the builder was given no number of \
-                epochs: use a number of steps instead, `Cosine::to(…).over(1000)`";
+                unknown, because the loader does not report how many batches it has, or `.epochs(…)` is not set on the \
+                builder: use a number of steps instead, `Cosine::to(…).over(1000)`";
     assert!(error.ends_with(text), "{error}");
     let line = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0].map(|factor| 0.1 * factor);
     assert_eq!(fit(model::builder(), LrSchedule::new(Linear::to(0.0).over(4))).unwrap(), line);
@@ -606,7 +606,7 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
             of("valid/loss"),
             false,
             "before_fit, epoch 0, batch 0: `valid/loss` will never be measured, because this fit does not validate: pass \
-             validation data, `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit",
+             validation data, `fit(&mut train, Some(&mut valid))`, and set `.validate_every(…)` so that a validation is due within the fit",
         ),
         (
             of("loss"),

@@ -82,7 +82,7 @@ impl Counts {
 
 #[test]
 #[ignore = "run by another test in a child process"]
-fn every_kind_in_a_process_of_its_own() {
+fn every_kind_in_a_separate_process() {
     let train = |name: &str| HookOptions::named(name).only(Phase::Train);
     let second = |name: &str| HookOptions::named(name).only(Phase::Train).ord(1);
     let builder = normalized()
@@ -190,11 +190,11 @@ fn every_kind_in_a_process_of_its_own() {
 
 #[test]
 fn the_table_lists_the_changes_seen_for_each_hook() {
-    alone("seen::every_kind_in_a_process_of_its_own");
+    alone("seen::every_kind_in_a_separate_process");
 }
 
 #[test]
-fn without_a_full_tape_nothing_is_seen() {
+fn without_a_full_tape_no_changes_are_listed() {
     for tape in [None, Some(Tape::steps(1))] {
         let folder = scratch("unseen");
         let mut builder = model::builder().on::<AfterStep>("idle", |_| ()).max_steps(2);
@@ -212,7 +212,7 @@ fn without_a_full_tape_nothing_is_seen() {
 }
 
 #[test]
-fn hooks_outside_of_the_recorded_batches_are_not_seen() {
+fn changes_outside_of_the_recorded_batches_are_not_listed() {
     let folder = scratch("seen-range");
     let tape = Tape::full().at(folder.join("run.tape")).batches(2..3);
     let builder = model::builder().tape(tape).max_steps(4);
@@ -315,7 +315,7 @@ fn named(name: &str, ord: i32) -> HookOptions {
 
 #[test]
 #[ignore = "run by another test in a child process"]
-fn orders_in_a_process_of_their_own() {
+fn orders_in_a_separate_process() {
     // All kinds of order.
     assert_eq!(warnings(|builder| builder.hook(Plain).hook(Later)), [""; 0], "ord");
     assert_eq!(warnings(|builder| builder.hook(Later).hook(Plain)), [""; 0], "ord");
@@ -384,7 +384,7 @@ fn orders_in_a_process_of_their_own() {
         message(text),
         "nothing orders two hooks at before_opt_step that change the same values: `one` (tests/it/seen.rs:_) and `other` \
          (tests/it/seen.rs:_) both changed the gradient of `fc1.bias`. `one` runs first only because it was added to the \
-         builder first: write `HookOptions::named(\"other\").ord(1)` to keep this order, or give them the opposite one"
+         builder first: write `HookOptions::named(\"other\").ord(1)` to keep this order, or order them the other way around"
     );
     let [text] = &warnings(|builder| builder.hook(Other).hook(Plain))[..] else { panic!() };
     let text = message(text);
@@ -444,6 +444,6 @@ fn orders_in_a_process_of_their_own() {
 }
 
 #[test]
-fn hooks_whose_order_is_an_accident_lead_to_one_warning() {
-    alone("seen::orders_in_a_process_of_their_own");
+fn hooks_in_an_accidental_order_cause_one_warning() {
+    alone("seen::orders_in_a_separate_process");
 }

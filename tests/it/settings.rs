@@ -126,7 +126,7 @@ fn a_fraction_requires_a_known_length() {
     let mut none = builder().limit_train_batches(0.1).build().unwrap();
     assert_eq!(
         message(&none.fit(&mut model::rows(12), None).unwrap_err()),
-        "`.limit_train_batches(0.1)` is less than one batch, because a pass has 3 in total: use a larger fraction, or a number of batches"
+        "`.limit_train_batches(0.1)` is less than one batch, because the number of batches in a pass is 3: use a larger fraction, or a number of batches"
     );
     let mut within = builder().validate_every(Every::Fraction(0.5)).build().unwrap();
     let error = within.fit(&mut stream(), Some(&mut model::rows(4))).unwrap_err();

@@ -70,7 +70,7 @@ fn a_job_is_requeued_after_the_checkpoint_that_its_signal_requests() {
             "requeue 123\n",
             "`scontrol requeue 123` failed (exit status: 1), so the run continues and SLURM does not start the job again: no such job",
         ),
-        (&[], 0, "", "this is not a job of SLURM, because `SLURM_JOB_ID` is not set: the run continues"),
+        (&[], 0, "", "this is not a SLURM job, because `SLURM_JOB_ID` is not set: the run continues"),
     ] {
         let folder = scratch("slurm-requeue");
         let output = run(&folder, status, vars);

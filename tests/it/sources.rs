@@ -138,7 +138,7 @@ fn tokens_are_read_from_every_layout_of_files() {
 }
 
 #[test]
-fn files_of_tokens_that_are_damaged_are_refused_with_the_reason() {
+fn damaged_token_files_are_refused_with_the_reason() {
     let folder = scratch("damaged-tokens");
     let path = folder.join("file");
     type Open = fn(PathBuf) -> Result<TokenFile>;
@@ -152,7 +152,7 @@ fn files_of_tokens_that_are_damaged_are_refused_with_the_reason() {
         (vec![], open, "not a `.npy` file"),
         (whole[..9].to_vec(), open, "header is damaged"),
         (whole[..40].to_vec(), open, "header is damaged"),
-        (whole[..132].to_vec(), open, "3 tokens, but 4 bytes follow, which are 2"),
+        (whole[..132].to_vec(), open, "3 tokens, but 4 bytes follow, which hold 2"),
         (whole[..133].to_vec(), open, "incomplete or damaged"),
         (npy("<u2", "(3,)", 9, &[0; 6]), open, "version 9"),
         (npy("<f4", "(3,)", 1, &[0; 12]), open, "`<f4`"),
@@ -365,7 +365,10 @@ fn three_damaged_shards_of_a_thousand_are_named_and_nothing_else_is_lost() {
     for shard in ["0104.tar", "0502.tar", "0907.tar"] {
         assert!(error.contains(shard), "{error}");
     }
-    assert!(error.contains("only its first 2 samples can be read: the file is cut at byte 4196"), "{error}");
+    assert!(
+        error.contains("only its first 2 samples can be read: the file is truncated at byte 4196"),
+        "{error}"
+    );
     let error = DataLoader::new(parquet()).batches(0, 0).err().unwrap().to_string();
     assert!(error.contains("2 of 1000 shards are damaged"), "{error}");
     assert!(error.contains("0104.parquet") && error.contains("0502.parquet"), "{error}");
@@ -383,7 +386,7 @@ fn three_damaged_shards_of_a_thousand_are_named_and_nothing_else_is_lost() {
         assert_eq!(warnings.len(), names.len(), "{warnings:#?}");
         for (warning, name) in warnings.iter().zip(names) {
             assert!(
-                warning.starts_with("left out a damaged row: ") && warning.contains(name),
+                warning.starts_with("skipped a damaged row: ") && warning.contains(name),
                 "{warning}: {name}"
             );
         }
@@ -405,7 +408,7 @@ fn three_damaged_shards_of_a_thousand_are_named_and_nothing_else_is_lost() {
 }
 
 #[test]
-fn tar_files_that_are_no_samples_are_refused_with_the_reason() {
+fn tar_files_without_valid_samples_are_refused_with_the_reason() {
     let folder = scratch("other-tars");
     let path = folder.join("a.tar");
     let error = Shards::tar([&folder]).unwrap_err().to_string();
@@ -416,7 +419,7 @@ fn tar_files_that_are_no_samples_are_refused_with_the_reason() {
         fs::write(&path, content).unwrap();
         Shards::tar([&path]).unwrap().check().unwrap_err().to_string()
     };
-    assert!(damage(&[0x1f; 0]).contains("without the mark of its end"));
+    assert!(damage(&[0x1f; 0]).contains("without the end-of-archive marker"));
     let gzip = [&[0x1f, 0x8b][..], &[7; 600]].concat();
     assert!(damage(&gzip).contains("it is compressed: decompress it"));
     write_tar(&path, &[("a.txt".to_owned(), vec![1]), ("a.txt".to_owned(), vec![2])]);
@@ -439,7 +442,7 @@ fn tar_files_that_are_no_samples_are_refused_with_the_reason() {
 }
 
 #[test]
-fn columns_of_parquet_files_are_read_as_the_fields_of_the_row() {
+fn parquet_columns_are_read_into_the_fields_of_a_row() {
     #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
     struct Row {
         raw: Option<Vec<u8>>,

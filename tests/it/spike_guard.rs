@@ -112,7 +112,7 @@ fn skips_batches() {
 }
 
 #[test]
-fn a_loss_that_is_not_finite_is_a_spike_from_the_first_batch_on() {
+fn a_non_finite_loss_is_a_spike_even_in_the_first_batch() {
     alone(finds_nan);
 }
 
@@ -300,7 +300,7 @@ fn resumes() {
 }
 
 #[test]
-fn the_tape_shows_a_roll_back_and_other_runs_differ_where_it_happened() {
+fn the_tape_records_a_roll_back_as_the_difference_from_other_runs() {
     alone(is_on_the_tape);
 }
 
@@ -320,7 +320,7 @@ fn is_on_the_tape() {
     assert!(trainer_formats::tape::difference(&one, &same).unwrap().is_empty());
     let difference = trainer_formats::tape::difference(&one, &other).unwrap().to_string();
     assert!(
-        difference.contains("the first run was resumed or rolled back, with other values than before"),
+        difference.contains("the first run was resumed or rolled back, with different values than before"),
         "{difference}"
     );
     fs::remove_dir_all(&parent).unwrap();

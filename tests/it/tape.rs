@@ -352,7 +352,7 @@ fn compare(one: impl AsRef<Path>, other: impl AsRef<Path>) -> Difference {
 /// The random numbers of libtorch belong to the whole process.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn pairs_in_a_process_of_their_own() {
+fn pairs_in_a_separate_process() {
     let mut wrong = Vec::new();
     let named = pairs()
         .into_iter()
@@ -445,7 +445,7 @@ fn coarse_tapes() {
     );
     let full = Program::default().run("tape-level", Tape::full());
     let error = difference(one, full).unwrap_err().to_string();
-    assert!(error.ends_with("this tape is full, but the first one has the state after every 7 batches: record both in the same way"), "{error}");
+    assert!(error.ends_with("this tape is full, but the first one has the state after every 7 batches: record both at the same level"), "{error}");
 }
 
 fn resumed_runs() {
@@ -497,14 +497,14 @@ fn smaller_ranges() {
 
 #[test]
 fn the_first_difference_of_two_runs_is_named() {
-    let output = child_process("tape::pairs_in_a_process_of_their_own").output().unwrap();
+    let output = child_process("tape::pairs_in_a_separate_process").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 /// Each rank has a tape of its own, and continues it after a resume.
 #[cfg(target_os = "linux")]
 #[test]
-fn tapes_of_two_ranks() {
+fn each_rank_has_a_tape_that_continues_after_a_resume() {
     let folder = once(|| scratch("tape-ranks"));
     let run = |name: &str, program: Program, stop: Option<u64>, is_resumed: bool| {
         let folder = folder.join(name);

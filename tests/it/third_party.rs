@@ -94,7 +94,7 @@ fn settings_of_hooks_are_recorded_as_hyperparameters() {
 }
 
 #[test]
-fn checkpoints_of_a_hook_of_the_program_are_found_by_resume_auto() {
+fn resume_auto_finds_the_checkpoints_of_a_custom_hook() {
     let folder = scratch("third-party");
     let program = |name: &str, cancelled: Option<u64>| {
         let latest = Latest { folder: "latest".into() };

@@ -55,7 +55,7 @@ fn a_run_that_is_interrupted_after_the_data_of_some_ranks_has_ended_resumes_bit_
 fn a_rank_without_any_batch_is_named() {
     for text in errors(3, "empty", &[]) {
         assert!(
-            text.contains("the data of rank 2 has ended and other ranks have another batch")
+            text.contains("rank 2 has no data left, but other ranks have another batch")
                 && text.contains("it has had no batch in this pass: give each rank at least one"),
             "{text}"
         );
@@ -112,7 +112,7 @@ fn a_batch_that_cannot_be_copied_is_an_error_on_the_rank_whose_data_has_ended() 
     });
     for result in results.unwrap() {
         let text = result.unwrap_err().to_string();
-        let expected = "the data of rank 1 has ended";
+        let expected = "rank 1 has no data left";
         let why = "its batches cannot be copied: implement `Batch::try_clone` for them";
         assert!(text.contains(expected) && text.contains(why), "{text}");
     }
@@ -135,7 +135,7 @@ struct WithLock {
 }
 
 #[test]
-fn copies_of_batches_have_tensors_of_their_own() {
+fn copied_batches_do_not_share_tensors() {
     let ones = || Tensor::ones([2, 3], (Kind::Float, Device::Cpu));
     let batch = Nested {
         pair: (ones(), vec!["a".to_owned()]),
@@ -160,7 +160,7 @@ fn copies_of_batches_have_tensors_of_their_own() {
 }
 
 #[test]
-fn a_closure_receives_the_rank_also_on_the_thread_of_a_prefetch() {
+fn a_closure_receives_the_rank_even_on_a_prefetch_thread() {
     let ranks = Ranks::new(3).run(|| {
         let data = from_fn_per_rank(|_, share: Share| {
             let row = move |_| {

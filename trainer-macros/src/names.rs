@@ -135,7 +135,7 @@ fn parameters(tokens: &[TokenTree]) -> Vec<String> {
 }
 
 #[test]
-fn names_that_an_expansion_introduces_cannot_be_names_of_the_user() {
+fn names_that_an_expansion_introduces_cannot_clash_with_user_names() {
     for (expansion, of_user) in expansions() {
         let text = expansion.to_string();
         assert!(!text.contains("compile_error"), "{text}");
@@ -164,9 +164,9 @@ fn names_of_the_expansion_are_refused_as_names_of_hooks() {
 #[test]
 fn names_without_a_marker_type_are_reported_once() {
     for (name, expected) in [
-        ("self_", "`Self` is not the name of a type"),
-        ("_1", "`1` is not the name of a type"),
-        ("__", "`` is not the name of a type"),
+        ("self_", "`Self` is not a valid type name"),
+        ("_1", "`1` is not a valid type name"),
+        ("__", "`` is not a valid type name"),
         ("Loss", "expected a name in snake_case"),
     ] {
         let declaration = tokens(&format!("/// A.\npoint {name} in train;"));

@@ -79,7 +79,7 @@ fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
             format!(
                 "the feature `nccl` needs the header {header} of CUDA or NCCL, which is in none of {}: `make libtorch CUDA=1` \
                  fetches it; for Python's torch, run `pip install nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*`; \
-                 for a libtorch of your own, add its folder to the variable CPATH",
+                 for a custom libtorch, add the folder of the header to the variable CPATH",
                 folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
             )
         })

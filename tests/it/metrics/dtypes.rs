@@ -279,7 +279,7 @@ fn metrics() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_metric_has_the_value_of_double_precision_for_every_dtype_or_names_it() {
+fn every_metric_matches_double_precision_for_every_dtype_or_names_the_dtype() {
     let mut checked = Checked::default();
     check_numbers(&mut checked);
     check_scores(&mut checked);

@@ -173,7 +173,7 @@ fn an_invalid_beta_and_0_groups_are_refused_at_the_start() {
 }
 
 #[test]
-fn values_per_class_of_a_metric_without_them_are_refused_at_the_start() {
+fn per_class_is_refused_at_the_start_for_a_metric_without_values_per_class() {
     fn refused<M: Metric>(metric: M) {
         let mut trainer = model::builder().hook(metric.per_class(true)).build().unwrap();
         let error = trainer.fit(&mut rows(8), Some(&mut rows(4))).unwrap_err().to_string();

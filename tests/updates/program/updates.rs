@@ -43,7 +43,7 @@ const UPDATES: [(&str, Changes); 25] = [
     (
         "another `ord`, and so another order",
         Changes::Lock(
-            "the order at before_opt_step was `denoise::soften`, `denoise::clamp`, and is `denoise::clamp`, `denoise::soften`",
+            "the order at before_opt_step was `denoise::soften`, `denoise::clamp` and is now `denoise::clamp`, `denoise::soften`",
             Golden::Differs,
         ),
     ),
@@ -79,9 +79,9 @@ const UPDATES: [(&str, Changes); 25] = [
     ),
     (
         "another default of a setting",
-        Changes::Lock("`denoise::Decay.rate` was 0.99, and is 0.98", Golden::Differs),
+        Changes::Lock("`denoise::Decay.rate` was 0.99 and is now 0.98", Golden::Differs),
     ),
-    ("a new setting", Changes::Lock("`denoise::Decay.from` was not set, and is 0", Golden::Equal)),
+    ("a new setting", Changes::Lock("`denoise::Decay.from` was not set and is now 0", Golden::Equal)),
     ("another constant in a function", Changes::Steps(1)),
     ("a random draw in the fifth batch", Changes::Steps(6)),
     ("a learning rate that falls later", Changes::Steps(2)),
@@ -159,7 +159,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn those_of_25_updates_that_change_something_are_found() {
+fn of_25_updates_those_that_change_results_are_detected() {
     let folder = env::temp_dir().join(format!("trainer-tests-{}-updates", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
@@ -185,7 +185,7 @@ fn child_process_that_compares() {
 
     let mut found = 0;
     for ((what, expected), patch) in UPDATES.iter().zip(1..) {
-        let version = format!("`denoise` was 0.1.0, and is 0.1.{patch}");
+        let version = format!("`denoise` was 0.1.0 and is now 0.1.{patch}");
         let [lock, golden] = [
             check_lock(patch, &folder).map(|versions| list(&versions)),
             check_golden(patch, &folder).map(|checked| {

@@ -10,11 +10,11 @@ pub(super) fn check(item: &Item, derived: Derived, errors: &mut Errors) {
     match item.kind {
         Kind::Enum(word) => errors.push(
             word,
-            "the derives of `Batch` and `Rows` go on a struct: for an enum, implement the traits by hand",
+            "`Batch` and `Rows` can only be derived for structs: for an enum, implement the traits by hand",
         ),
         Kind::Union(word) => errors.push(
             word,
-            "the derives of `Batch` and `Rows` go on a struct: the active field of a union is unknown",
+            "`Batch` and `Rows` can only be derived for structs: the active field of a union is unknown",
         ),
         Kind::Struct if item.fields.is_empty() => errors.push(
             item.name.span(),
@@ -22,7 +22,7 @@ pub(super) fn check(item: &Item, derived: Derived, errors: &mut Errors) {
         ),
         Kind::Struct if item.parts().next().is_none() && derived == Derived::Batch => errors.push(
             item.name.span(),
-            "`#[batch(skip)]` leaves out every field: a batch needs at least one field without it",
+            "`#[batch(skip)]` skips every field: a batch needs at least one field without `skip`",
         ),
         Kind::Struct => {}
     }

@@ -188,7 +188,7 @@ impl Arguments {
         let help = match &*name {
             key if KEYS.contains(&key) => format!("expected {}", form_of(key)),
             phase if follows_only && crate::phases::PHASES.contains(&phase) => {
-                format!("name all phases in one list: `only(…, {phase})`")
+                format!("list all phases together: `only(…, {phase})`")
             }
             main if is_main_only(main) => {
                 return self.moved.push((word.span(), Moved::MainOnly(name)));
@@ -209,7 +209,7 @@ impl Arguments {
                 (None, None) => match meant(&name, &KEYS) {
                     Some(key) => format!("`#[hook]` has no key `{name}`; did you mean {}?", form_of(key)),
                     None if name.starts_with(char::is_uppercase) => {
-                        format!("`#[hook]` has no key `{name}`; a set of hooks is named with `in = <set>`")
+                        format!("`#[hook]` has no key `{name}`; to add the hook to a set, write `in = <set>`")
                     }
                     None => format!("`#[hook]` has no key `{name}`; expected one of {}", listed()),
                 },
@@ -224,9 +224,9 @@ impl Arguments {
         if self.keys.contains(key) {
             let help = match name.as_str() {
                 "of" => ": write `of(\"encoder.*\", \"head\")`",
-                "only" => ": name all phases in one list",
-                "before" | "after" => ": name all hooks in one list",
-                "in" => ": name all sets in one list",
+                "only" => ": list all phases together",
+                "before" | "after" => ": list all hooks together",
+                "in" => ": list all sets together",
                 _ => "",
             };
             return errors.push(span, format!("duplicate key `{name}`{help}"));

@@ -146,7 +146,7 @@ fn block<'a>(block: &'a Block, arguments: &'a Arguments, errors: &mut Errors) ->
     {
         errors.push(
             word,
-            "`observes` is for hooks around an operation, and this block has none: hooks at a point that only observe take `&Cx<…>`",
+            "`observes` is for hooks around an operation, but this block has none: to only observe at a point, take `&Cx<…>`",
         );
     }
     unbounded(block, &hooks, errors);
@@ -175,7 +175,7 @@ fn no_hooks(block: &Block, errors: &mut Errors) {
         if let Some(first) = first.filter(|first| may_be_an_alias(first)) {
             return errors.push(
                 innermost_path(first),
-                "no method of this block is a hook: if this is another name of a context, add `#[hook]` to the method",
+                "no method of this block is a hook: if its first argument is an alias of a context type, add `#[hook]` to the method",
             );
         }
     }
@@ -267,7 +267,7 @@ fn calls<'a>(tokens: TokenStream, hooks: &[&'a Ident], called: &mut Vec<&'a Iden
             errors.push(
                 name.span(),
                 format!(
-                    "`{name}` takes a context, so it is a hook, which the trainer calls: move a helper, or what both \
+                    "`{name}` takes a context, so it is a hook, and only the trainer calls hooks: move a helper, or code that both \
                      need, to an `impl` block without `#[hook]`"
                 ),
             );
@@ -338,7 +338,7 @@ fn hook<'a>(
     {
         errors.push(
             done,
-            "a hook at a point returns `()` or `Result<()>`: a `Done` is of a hook around an operation, which takes `next: Next<…>`",
+            "a hook at a point returns `()` or `Result<()>`: `Done` is for hooks around an operation, which take `next: Next<…>`",
         );
         return None;
     }
@@ -356,7 +356,7 @@ fn hook<'a>(
     {
         errors.push(
             word,
-            "`observes` is for a hook around an operation: a hook at a point that only observes takes `&Cx<…>`",
+            "`observes` is for a hook around an operation: to only observe at a point, take `&Cx<…>`",
         );
     }
     let flagged = [Some(arguments), inherited].into_iter().flatten().any(|all| all.observes.is_some());
@@ -448,7 +448,7 @@ fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
         let message = ours.message(&word.to_string());
         errors.push(
             word.span(),
-            format!("{message}; a moment of your own with this name needs its path, from `self` or `crate`"),
+            format!("{message}; a custom moment with this name needs its full path, starting with `self` or `crate`"),
         );
         return;
     }
@@ -472,7 +472,7 @@ fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
         errors.push(
             name.span(),
             format!(
-                "`{word}` is the name of a point, but this hook is at `{marker}`: rename it, or take `{reference}Cx<{}>`",
+                "`{word}` is the name of a point, but this hook is at `{marker}`: rename the hook, or take `{reference}Cx<{}>`",
                 pascal(&word)
             ),
         );
@@ -492,7 +492,7 @@ fn kind(context: &Type, marker: &str, function: &Function, arguments: &Arguments
             word.span(),
             format!(
                 "`{word}` is an operation, not a point: use `Before{word}` or `After{word}`, or take `next: Next<{word}>`, \
-                 which makes the hook one around it"
+                 to make this a hook around the operation"
             ),
         );
     }
@@ -566,9 +566,7 @@ fn further_block(block: &Block, arguments: &Arguments, more: Span, errors: &mut 
         if let Some(span) = span {
             errors.push(
                 span,
-                format!(
-                    "`{key}` is about the values of the type: write it on the type's block without `more`"
-                ),
+                format!("`{key}` applies to the values of the type: write it on the block without `more`"),
             );
         }
     }

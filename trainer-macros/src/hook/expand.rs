@@ -223,7 +223,7 @@ fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {
         let name = &function.signature.ident;
         let cfg = function.cfg();
         let message = format!(
-            "`{name}` takes a context by the alias `{word}`: put `#[hook]` on the method, which is a hook then, or move a \
+            "`{name}` takes a context through the alias `{word}`: add `#[hook]` to the method to make it a hook, or move a \
              helper to an `impl` block without `#[hook]`"
         );
         let here = ours(name.span());

@@ -39,11 +39,11 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
         return synonym(name).or_else(long);
     };
     let text = match &meanings[1..] {
-        [] => format!("is a name of {}; here it is {}", listed(frameworks), written(*first)),
+        [] => format!("is a name from {}; here it is {}", listed(frameworks), written(*first)),
         _ => {
             let each = meanings
                 .iter()
-                .map(|(here, frameworks)| format!("of {}, here {}", listed(frameworks), written(*here)));
+                .map(|(here, frameworks)| format!("from {}, here {}", listed(frameworks), written(*here)));
             format!("is a name {}", each.collect::<Vec<_>>().join(", and "))
         }
     };
@@ -116,22 +116,22 @@ mod tests {
     #[test]
     fn every_meaning_of_a_name_is_listed() {
         let cases = [
-            ("on_fit_start", "`on_fit_start` is a name of PyTorch Lightning; here it is `Cx<BeforeFit>`"),
+            ("on_fit_start", "`on_fit_start` is a name from PyTorch Lightning; here it is `Cx<BeforeFit>`"),
             (
                 "do_backward",
-                "`do_backward` is a name of trainer-tools; here it is `Cx<Backward>`, with `next: Next<Backward>`",
+                "`do_backward` is a name from trainer-tools; here it is `Cx<Backward>`, with `next: Next<Backward>`",
             ),
             (
                 "on_train_end",
-                "`on_train_end` is a name of PyTorch Lightning, Keras and Hugging Face; here it is `Cx<AfterFit>`",
+                "`on_train_end` is a name from PyTorch Lightning, Keras and Hugging Face; here it is `Cx<AfterFit>`",
             ),
             (
                 "before_train",
-                "`before_train` is a name of MMEngine, here `Cx<BeforeFit>`, and of fastai, here `Cx<BeforeTrainEpoch>`",
+                "`before_train` is a name from MMEngine, here `Cx<BeforeFit>`, and from fastai, here `Cx<BeforeTrainEpoch>`",
             ),
             (
                 "before_val_iter",
-                "`before_val_iter` is a name of MMEngine; here it is `Cx<BeforeStep>`, with `#[hook(only = valid)]`",
+                "`before_val_iter` is a name from MMEngine; here it is `Cx<BeforeStep>`, with `#[hook(only = valid)]`",
             ),
             ("before_forward", "`before_forward` is not a moment here: it is called `BeforePred`"),
             ("forward", "`forward` is not a moment here: it is called `Pred`"),

@@ -93,10 +93,10 @@ fn qualifiers(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     errors.refuse(
         &parameters.find(|parameter| !matches!(parameter, syn::GenericParam::Lifetime(_))),
         if in_block {
-            "a hook is registered once, so a method that is one cannot be generic: make the type generic instead, or move a \
+            "a hook is registered once, so a hook method cannot be generic: make the type generic instead, or move a \
              helper to an `impl` block without `#[hook]`"
         } else {
-            "a hook is registered once, so a function that is one cannot be generic: make it a method of a generic type, in a \
+            "a hook is registered once, so a hook function cannot be generic: make it a method of a generic type, in a \
              `#[hook] impl` block"
         },
     );

@@ -151,7 +151,7 @@ pub(super) fn integer(key: &str, value: TokenStream, at: Span, errors: &mut Erro
     if begins_with_self(&value) {
         errors.push(
             value.span(),
-            format!("`{key}` is a constant, and the same for all values of the type: write a number, or the path of a `const`"),
+            format!("`{key}` must be a constant, because it is the same for all values of the type: write a number, or the path of a `const`"),
         );
         return None;
     }
@@ -413,7 +413,7 @@ pub(super) fn saved_field(value: TokenStream, key: Span, errors: &mut Errors) ->
         return Some(SavedState { span: key, field: Some(member) });
     }
     let form = form_of("state");
-    errors.push(at, format!("expected {form}; several values can be one field that is a struct"));
+    errors.push(at, format!("expected {form}; to save several values, make the field a struct"));
     None
 }
 
@@ -463,7 +463,7 @@ pub(super) fn targets(key: &str, list: TokenStream, at: Span, errors: &mut Error
         let span = if inner.is_empty() { at_part } else { inner.span() };
         let second = split_at_commas(inner.clone()).into_iter().nth(1).filter(|_| optional);
         if let Some(second) = second {
-            errors.push(second.span(), "`optional` takes one path: write one for each");
+            errors.push(second.span(), "`optional` takes one path: write one `optional` for each");
             return None;
         }
         match syn::parse2::<syn::TypePath>(inner) {

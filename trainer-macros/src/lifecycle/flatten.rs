@@ -103,7 +103,7 @@ fn no_operation(word: &str) -> String {
         ),
     };
     if is_point(word) {
-        format!("`{word}` is a point, and only an operation has moments within it{help}")
+        format!("`{word}` is a point, but only operations have moments within them{help}")
     } else {
         format!("`{word}` is not an operation of the trainer{help}")
     }
@@ -302,7 +302,7 @@ fn marker_mistake(names: &[String], moments: &[Moment]) -> Option<String> {
         }
         if syn::parse_str::<Ident>(&marker).is_err() {
             return Some(format!(
-                "expected a name that the marker type's name can be derived from: `{marker}` is not the name of a type"
+                "the marker type's name is derived from this one, but `{marker}` is not a valid type name: choose another name"
             ));
         }
     }

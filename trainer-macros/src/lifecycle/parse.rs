@@ -183,7 +183,7 @@ impl Node {
             let head = Head::parse(docs, input)?;
             if input.peek(token::Brace) {
                 return Err(input.error(format!(
-                    "a point is an instant, and nothing is within it: write `operation {0}`, or `point {0};`",
+                    "a point is an instant and cannot contain other moments: write `operation {0}`, or `point {0};`",
                     head.name
                 )));
             }
@@ -231,7 +231,7 @@ impl Head {
             let payload = inner.parse()?;
             if !inner.is_empty() {
                 return Err(
-                    inner.error("a payload is of one type; for several values, use a struct or a tuple")
+                    inner.error("a payload has a single type: for several values, use a struct or a tuple")
                 );
             }
             Some(payload)

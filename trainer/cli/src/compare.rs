@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_equal_are_left_out() {
+    fn equal_words_are_omitted() {
         let left = |texts: [&str; 2]| {
             let mut texts = texts.map(str::to_owned);
             leave_out_common_words(&mut texts);

@@ -84,8 +84,8 @@ fn replay(
         return compare(first, one, second, other, out);
     };
     let part = format!("{}..{}", batches.start, batches.end);
-    let folder =
-        tempfile::tempdir().map_err(|error| Failure::new(format!("no temporary folder: {error}")))?;
+    let folder = tempfile::tempdir()
+        .map_err(|error| Failure::new(format!("cannot create a temporary folder: {error}")))?;
     let mut full = Vec::new();
     for (name, run, given, coarse) in
         [("first", first, first_program, one), ("second", second, second_program, other)]
@@ -116,7 +116,7 @@ fn replay(
         for (coarse, full) in coarse.iter().zip(&tapes) {
             if let Some(found) = tape::disagreement(coarse, full).map_err(Failure::new)? {
                 return Err(Failure::new(format!(
-                    "{} no longer computes what {} recorded: after the training batch {}, {} differ; name the program of \
+                    "{} no longer computes what {} recorded: after the training batch {}, {} differ; pass the program of \
                      that time with `--{name}-program`",
                     program.shown(),
                     run.display(),

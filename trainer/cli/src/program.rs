@@ -32,13 +32,13 @@ impl Program {
         let file = Run::open(&path)?.file().clone();
         let Some(words) = file.command_line.filter(|words| !words.is_empty()) else {
             return Err(Failure::new(format!(
-                "{}: run.json has no command line, so the program of the run must be named: add `-- PROGRAM ARGUMENTS`",
+                "{}: run.json has no command line, so the program of the run must be given: add `-- PROGRAM ARGUMENTS`",
                 run.display()
             )));
         };
         if path.join(tape::file_name(1)).is_file() {
             return Err(Failure::new(format!(
-                "{}: the run has several ranks, so its launcher must be named: add `-- torchrun … PROGRAM ARGUMENTS`",
+                "{}: the run has several ranks, so its launcher must be given: add `-- torchrun … PROGRAM ARGUMENTS`",
                 run.display()
             )));
         }

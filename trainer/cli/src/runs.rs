@@ -147,7 +147,7 @@ pub(crate) fn run(arguments: &RunsArguments, out: &mut Output) -> Result<ExitCod
 fn find(folder: &Path) -> Result<Vec<Found>, Failure> {
     if !folder.is_dir() {
         return Err(Failure::new(format!(
-            "the folder {} does not exist: name the folder with the runs, as in `trainer runs experiments`",
+            "the folder {} does not exist: pass the folder that contains the runs, as in `trainer runs experiments`",
             folder.display()
         )));
     }
@@ -240,7 +240,7 @@ impl<'t> Filter<'t> {
         let first = found.min_by_key(|(at, operator)| (*at, std::cmp::Reverse(operator.len())));
         let (at, operator) = first.filter(|(at, _)| *at > 0).ok_or_else(|| {
             Failure::new(format!(
-                "the filter `{text}` compares nothing: write `status=finished`, `lr=0.1` or `valid/loss<0.5` (`=`, `!=`, \
+                "the filter `{text}` is not a comparison: write `status=finished`, `lr=0.1` or `valid/loss<0.5` (`=`, `!=`, \
                  `<`, `<=`, `>`, `>=`)"
             ))
         })?;

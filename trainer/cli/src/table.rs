@@ -203,7 +203,7 @@ pub(crate) fn note(left_out: &[&str], width: Option<usize>) -> Option<String> {
     if left_out.is_empty() {
         return None;
     }
-    let text = format!("no room for (--json has all): {}", left_out.join(", "));
+    let text = format!("omitted columns (--json has all): {}", left_out.join(", "));
     let text = width.map_or(text.clone(), |width| shortened(&text, width));
     Some(format!("{FAINT}{text}{FAINT:#}"))
 }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn shortened_texts_have_no_control_characters() {
+    fn shortened_text_has_no_control_characters() {
         assert_eq!(shortened("a\tb\u{1b}[1m", 20), "a b [1m");
         assert_eq!(shortened("状態状態", 5), "状態…");
     }

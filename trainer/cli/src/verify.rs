@@ -91,11 +91,11 @@ fn statement(failed: usize, drawn: usize, all: usize) -> String {
     }
     let rest = match all - drawn {
         0 => String::new(),
-        rest => format!(" Nothing was shown of the other {rest}."),
+        rest => format!(" The other {rest} were not checked."),
     };
     format!(
         "Confirmed: in {} this program, on this machine and with this data, computes what the certificate says, bit for bit. \
-         This does not show where the data come from, or that nobody chose among several runs.{rest}",
+         This does not show where the data comes from, or whether the run was chosen among several.{rest}",
         if drawn == all { "all stretches,".to_owned() } else { format!("{drawn} random stretches,") }
     )
 }

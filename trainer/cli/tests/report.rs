@@ -143,7 +143,7 @@ fn full_run() -> (Json, String) {
 }
 
 #[test]
-fn a_run_with_everything() {
+fn a_complete_run_has_every_section_in_the_report() {
     let folder = scratch("full");
     let (run, lines) = full_run();
     write_run(&folder.join("runs/0001"), &run, &[("report.jsonl", lines)]);
@@ -158,7 +158,7 @@ fn a_run_with_everything() {
 }
 
 #[test]
-fn a_run_without_records() {
+fn a_run_without_records_has_a_report_that_lists_what_was_not_recorded() {
     let folder = scratch("empty");
     write_run(&folder.join("runs/0001"), &run_json(), &[]);
     insta::assert_snapshot!("empty", html(&folder, &["runs/0001"]));
@@ -182,7 +182,7 @@ fn several_runs_are_compared() {
 }
 
 #[test]
-fn nothing_that_a_run_records_becomes_code() {
+fn recorded_text_is_never_executed_as_code() {
     let hostile = "\"'><b onclick=x>&</code></script><script>alert(1)</script>";
     let folder = scratch("hostile");
     let mut run = run_json();
@@ -247,7 +247,7 @@ fn nothing_that_a_run_records_becomes_code() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
+fn unreadable_files_are_named_and_the_rest_is_shown() {
     let folder = scratch("damaged");
     let csv = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n1,0,1,8,x,train,steps,train/loss,1\n";
     write_run(
@@ -259,7 +259,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
     let html = fs::read_to_string(folder.join("report.html")).unwrap();
     for text in [&html, &String::from_utf8(output.stderr).unwrap()] {
         assert!(text.contains("the curves are missing: runs/0001/values.csv: line 2: "), "{text}");
-        assert!(text.contains("texts and images are missing: runs/0001/report.jsonl: line 1: "), "{text}");
+        assert!(text.contains("text and images are missing: runs/0001/report.jsonl: line 1: "), "{text}");
     }
     assert!(html.contains("<h2>Environment</h2>"));
 
@@ -297,7 +297,7 @@ fn what_cannot_be_read_is_named_and_the_rest_is_shown() {
 }
 
 #[test]
-fn only_a_report_is_replaced_and_never_in_the_folder_of_a_run() {
+fn only_reports_are_replaced_and_run_folders_are_never_written_to() {
     let folder = scratch("refused");
     write_run(&folder.join("run"), &run_json(), &[]);
     fs::write(folder.join("report.html"), "<!doctype html>\n<p>mine</p>").unwrap();
@@ -427,7 +427,7 @@ fn many_metrics_and_long_runs_make_a_file_that_a_browser_can_show() {
 }
 
 #[test]
-fn confusion_matrices_of_two_and_of_many_classes() {
+fn confusion_matrices_are_shown_up_to_a_limit_of_classes() {
     let folder = scratch("matrices");
     for (classes, expected) in [
         (2, "<table class=\"\">"),
@@ -448,7 +448,7 @@ fn confusion_matrices_of_two_and_of_many_classes() {
 }
 
 #[test]
-fn long_texts_are_clipped_and_the_number_of_their_characters_is_shown() {
+fn long_text_is_clipped_and_its_length_is_shown() {
     let folder = scratch("long-texts");
     let long = "<".repeat(30_000);
     let mut run = run_json();
@@ -466,7 +466,7 @@ fn long_texts_are_clipped_and_the_number_of_their_characters_is_shown() {
 /// The report shows the state of a run: that it is running, was killed, or was forked from another
 /// run.
 #[test]
-fn a_running_a_killed_and_a_forked_run() {
+fn running_killed_and_forked_runs_are_marked_as_such() {
     let folder = scratch("states");
     let mut live = Live::new("fit", "train");
     live.warnings.push("not in run.json yet".to_owned());
@@ -508,7 +508,7 @@ fn a_running_a_killed_and_a_forked_run() {
 }
 
 #[test]
-fn runs_with_different_metrics_and_equal_names_are_told_apart() {
+fn runs_with_different_metrics_and_equal_names_are_distinguished() {
     let folder = scratch("different");
     for (path, metric) in [("a/runs/0001", "valid/one"), ("b/runs/0001", "valid/other")] {
         let lines = record(1, "valid", "pass", &json!({ metric: 1.0 }))

@@ -116,8 +116,8 @@ fn mistakes_are_errors_that_say_what_to_write() {
     for (arguments, expected) in [
         (&["runs", "--sort", "valid/los"][..], "named `valid/los`; did you mean `valid/loss`?"),
         (&["runs", "--filter", "statsu=finished"], "named `statsu`; did you mean `status`?"),
-        (&["runs", "--filter", "lr"], "the filter `lr` compares nothing: write `status=finished`"),
-        (&["runs", "--filter", "=3"], "the filter `=3` compares nothing"),
+        (&["runs", "--filter", "lr"], "the filter `lr` is not a comparison: write `status=finished`"),
+        (&["runs", "--filter", "=3"], "the filter `=3` is not a comparison"),
         (&["runs", "--metric", "acuracy"], "no run has a setting or metric named `acuracy`"),
         (&["runs", "elsewhere"], "the folder elsewhere does not exist: name the folder with the runs"),
         (&["show", "0009"], "there is no run 0009, and no runs/0009"),
@@ -189,7 +189,7 @@ fn a_run_is_shown_with_all_that_is_known() {
 }
 
 #[test]
-fn runs_are_compared_with_what_differs_first() {
+fn a_comparison_of_runs_lists_differences_first() {
     let scratch = six("compare");
     let all = ["compare", "0001", "0002", "0003", "0010", "0011", "best try"];
     insta::assert_snapshot!("compare_80", scratch.print(80, &all));
@@ -210,7 +210,7 @@ fn runs_are_compared_with_what_differs_first() {
 }
 
 #[test]
-fn another_order_of_the_same_hooks_is_a_difference() {
+fn a_different_order_of_the_same_hooks_is_a_difference() {
     let scratch = Scratch::new("order");
     let mut file = run_file(60, 0.1, 8, Status::Finished);
     scratch.run("runs/one", &file);

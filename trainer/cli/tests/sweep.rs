@@ -116,7 +116,7 @@ fn failed_trials_are_reported_and_started_again_without_stopping_the_others() {
 }
 
 #[test]
-fn a_changed_sweep_is_refused_with_what_changed() {
+fn a_changed_sweep_is_refused_with_a_list_of_the_changes() {
     let scratch = program("changed", FINISHES);
     scratch.write("my.toml", GRID);
     // No trial has begun, because the program does not exist, so the sweep can still change.
@@ -126,11 +126,11 @@ fn a_changed_sweep_is_refused_with_what_changed() {
     scratch.write("my.toml", &GRID.replace("0.1", "0.2").replace("kind", "form"));
     let error = scratch.fail(&[&SWEEP[..], &["--more"]].concat());
     for line in [
-        "error: my.toml: the sweep in runs/my was started with another file or program; undo the changes, or set another `folder`:",
-        "- parameters.kind was [\"a\",\"b c\"], and is no longer there",
+        "error: my.toml: the sweep in runs/my was started with a different file or program; undo the changes, or set another `folder`:",
+        "- parameters.kind was [\"a\",\"b c\"] and has been removed",
         "- parameters.form is new: [\"a\",\"b c\"]",
-        "- parameters.lr was [0.1,0.001], and is [0.2,0.001]",
-        "- program was [\"./program\"], and is [\"./program\",\"--more\"]",
+        "- parameters.lr was [0.1,0.001] and is now [0.2,0.001]",
+        "- program was [\"./program\"] and is now [\"./program\",\"--more\"]",
     ] {
         assert!(error.contains(line), "{error}");
     }
@@ -185,7 +185,7 @@ fn a_signal_reaches_the_trials_and_the_same_command_continues() {
         let printed = text(&output.stdout);
         assert_eq!(output.status.code(), Some(128 + signal.as_raw()), "{printed}");
         assert!(printed.contains("cancelled: ending 2 running trials"), "{printed}");
-        assert!(printed.contains("2 stopped, 2 waiting\nthe same command continues\n"), "{printed}");
+        assert!(printed.contains("2 stopped, 2 waiting\nrun the same command to continue\n"), "{printed}");
         assert_eq!(fs::read_to_string(scratch.0.join("signals")).unwrap(), "caught\ncaught\n");
 
         let script = fs::read_to_string(scratch.0.join("program")).unwrap();
@@ -203,8 +203,8 @@ fn no_trial_runs_after_the_budget() {
     let output = scratch.command(80, &SWEEP).output().unwrap();
     let printed = text(&output.stdout);
     assert!(output.status.success(), "{printed}");
-    assert!(printed.contains("the time is over: ending 1 running trial, "), "{printed}");
-    assert!(printed.contains("1 stopped, 3 waiting\nthe same command continues\n"), "{printed}");
+    assert!(printed.contains("the budget is used up: ending 1 running trial, "), "{printed}");
+    assert!(printed.contains("1 stopped, 3 waiting\nrun the same command to continue\n"), "{printed}");
 }
 
 #[cfg(target_os = "linux")]

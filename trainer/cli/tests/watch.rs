@@ -106,7 +106,7 @@ fn the_command_ends_when_its_terminal_is_closed() {
 }
 
 #[test]
-fn the_command_gives_the_terminal_back_when_it_is_left_with_a_key() {
+fn the_command_restores_the_terminal_when_a_key_closes_it() {
     let scratch = running("watch-left");
     // Several keys at once: help, close the help, quit.
     for keys in ["q", "??q", "\x03"] {

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_removed_added_or_exchanged_line_is_noticed() {
+    fn every_changed_removed_added_or_swapped_line_is_detected() {
         let lines = certificate();
         for nth in 0..lines.len() {
             for (at, byte) in lines[nth].bytes().enumerate().filter(|(_, byte)| byte.is_ascii_alphanumeric())

@@ -84,7 +84,7 @@ fn run_files_of_this_and_earlier_versions_are_read() {
 /// `tests/runs` has one run folder for each form of the format. A change that adds a form must add
 /// a folder.
 #[test]
-fn runs_that_earlier_versions_wrote_are_read_for_ever() {
+fn runs_of_earlier_versions_remain_readable() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/runs");
     let found = runs_in(&folder).unwrap();
     let names: Vec<_> = found.iter().map(|found| found.path.file_name().unwrap().to_owned()).collect();
@@ -99,7 +99,7 @@ fn runs_that_earlier_versions_wrote_are_read_for_ever() {
 }
 
 #[test]
-fn files_that_are_not_of_a_run_are_refused_with_the_file_and_the_reason() {
+fn files_that_do_not_belong_to_a_run_are_refused_with_the_file_and_the_reason() {
     let scratch = Scratch::new("refused");
     let newer = text_of(&run_file(Status::Finished)).replace("\"version\": 1", "\"version\": 2");
     for (name, text, why) in [
@@ -127,7 +127,7 @@ fn files_that_are_not_of_a_run_are_refused_with_the_file_and_the_reason() {
 }
 
 #[test]
-fn runs_are_found_in_the_order_of_their_numbers_also_one_level_below() {
+fn runs_are_found_in_numerical_order_even_one_level_below() {
     let scratch = Scratch::new("found");
     let text = text_of(&run_file(Status::Finished));
     for name in ["0002", "0010", "9999", "10000", "named", "sweep/0001", "sweep/0002", "a/b/too-deep"] {
@@ -172,7 +172,7 @@ fn a_run_is_killed_if_its_process_no_longer_exists() {
 }
 
 #[test]
-fn the_duration_is_from_the_begin_to_the_end_or_until_now() {
+fn the_duration_is_measured_from_the_start_to_the_end_or_until_now() {
     let scratch = Scratch::new("duration");
     let mut file = run_file(Status::Finished);
     file.ended = Some("2026-11-21T11:30:00Z".to_owned());
@@ -210,7 +210,7 @@ fn metrics_of_a_run_that_has_not_ended_are_read_from_its_logger() {
 }
 
 #[test]
-fn both_loggers_give_the_same_points() {
+fn both_loggers_yield_the_same_points() {
     let scratch = Scratch::new("loggers");
     let csv = format!(
         "{HEADER}50,0,50,3200,1795305599.125,train,steps,train/loss,0.5\n\
@@ -233,7 +233,7 @@ fn both_loggers_give_the_same_points() {
 }
 
 #[test]
-fn a_file_that_is_written_is_followed_and_a_resume_is_noticed() {
+fn a_growing_file_is_followed_and_a_resume_is_detected() {
     let scratch = Scratch::new("followed");
     let row =
         |step: u64, name: &str, value: f64| format!("{step},0,{step},0,{step}.5,train,pass,{name},{value}\n");
@@ -268,7 +268,7 @@ fn a_file_that_is_written_is_followed_and_a_resume_is_noticed() {
 }
 
 #[test]
-fn lines_that_no_logger_wrote_are_errors_with_their_number() {
+fn invalid_lines_are_errors_with_their_line_number() {
     let scratch = Scratch::new("lines");
     let good = "1,0,1,0,1,train,pass,a,1\n";
     for (name, text, why) in [

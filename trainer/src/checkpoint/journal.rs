@@ -138,7 +138,7 @@ impl Journal {
             return Err(in_file(
                 &path,
                 format!(
-                    "it has {length} bytes, but had {} when it was written: the file was changed or damaged; \
+                    "the file has {length} bytes, but had {} when it was written: it was changed or damaged; \
                      restore it, or use another checkpoint",
                     digest.bytes
                 ),

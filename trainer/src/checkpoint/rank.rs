@@ -91,7 +91,7 @@ impl RankState {
             return Ok(state);
         }
         let text = format!(
-            "this file is of rank {} and of another save than the manifest, which expects rank {rank} here: the folder mixes the \
+            "this file belongs to rank {} and to a different save than the manifest, which expects rank {rank} here: the folder mixes the \
              files of several checkpoints; use another checkpoint",
             state.rank
         );

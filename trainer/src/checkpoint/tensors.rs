@@ -34,7 +34,7 @@ impl FileDigest {
         Err(in_file(
             path,
             format!(
-                "it has {length} bytes, but had {} when it was written: the file was changed or damaged; \
+                "the file has {length} bytes, but had {} when it was written: it was changed or damaged; \
                  restore it, or use another checkpoint",
                 self.bytes
             ),

@@ -305,7 +305,7 @@ fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
             count => format!(" and {} more", count - 3),
         };
         parts.push(first.collect::<Vec<_>>().join(", ") + &more);
-        help.push("keep the values of variables of another shape with `.skip_mismatched(true)`");
+        help.push("keep the values of variables whose shape differs with `.skip_mismatched(true)`");
     }
     in_file(path, format!("{}: {}", parts.join("; "), help.join("; ")))
 }

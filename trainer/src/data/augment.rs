@@ -36,7 +36,7 @@ fn sizes(image: &Tensor, function: &str) -> Result<(i64, i64, i64)> {
     match image.size()[..] {
         [channels, height, width] if image.is_floating_point() => Ok((channels, height, width)),
         _ => Err(Error::usage(format!(
-            "`augment::{function}` was called with a tensor {:?} {:?}: expected an image, floating-point [channels, height, \
+            "`augment::{function}` was called with a {:?} tensor of shape {:?}: expected a floating-point image of shape [channels, height, \
              width]",
             image.kind(),
             image.size()

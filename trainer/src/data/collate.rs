@@ -43,7 +43,7 @@ use crate::error::{Error, Result};
 #[doc(alias("collate_fn", "default_collate"))]
 #[diagnostic::on_unimplemented(
     message = "rows of type `{Self}` cannot be made into a batch",
-    note = "tensors, numbers, strings, `Vec` and arrays of numbers, and tuples of these can; implement `Collate` for another \
+    note = "rows can be tensors, numbers, strings, `Vec` and arrays of numbers, and tuples of these; implement `Collate` for another \
             type, or turn the rows into one of these with `.map(…)`"
 )]
 pub trait Collate: Sized + Send + 'static {

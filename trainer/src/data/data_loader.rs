@@ -323,9 +323,9 @@ impl<D: Dataset> Pass<D> {
         let row = self.dataset.row(index, &mut RowRng::new(self.seed, self.epoch, position));
         let (Err(error), Some(notes)) = (&row, &self.notes) else { return row.map(Some) };
         match self.damaged.fetch_add(1, Ordering::Relaxed) {
-            before if before < NAMED_DAMAGES => notes.warn(format!("left out a damaged row: {error}")),
+            before if before < NAMED_DAMAGES => notes.warn(format!("skipped a damaged row: {error}")),
             NAMED_DAMAGES => notes.warn(format!(
-                "more than {NAMED_DAMAGES} damaged rows in epoch {}: further ones are left out without being named",
+                "more than {NAMED_DAMAGES} damaged rows in epoch {}: the others are skipped without a warning",
                 self.epoch
             )),
             _ => {}

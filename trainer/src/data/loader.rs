@@ -21,8 +21,8 @@ pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 #[doc(alias("DataModule", "LightningDataModule"))]
 #[diagnostic::on_unimplemented(
     message = "this loader does not yield `{B}`",
-    label = "yields other batches than the task's `Batch`",
-    note = "the task expects `{B}`: see the `type Batch` of its `impl Task`; `Supervised` expects `(Tensor, Tensor)`"
+    label = "yields batches of a different type than the task's `Batch`",
+    note = "the task expects `{B}`: see `type Batch` in its `impl Task`; `Supervised` expects `(Tensor, Tensor)`"
 )]
 pub trait Loader<B: Batch> {
     /// Returns the batches of an epoch, starting with index `start`. The same epoch must yield the

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be split into batches",
-    note = "tensors can, and tuples, arrays, `Vec`, `HashMap` and `BTreeMap` of them; for a struct of these, `#[derive(Batch, Rows)]`"
+    note = "tensors can be split, and so can tuples, arrays, `Vec`, `HashMap` and `BTreeMap` of them; for a struct of these, `#[derive(Batch, Rows)]`"
 )]
 pub trait Rows: Batch + Sized {
     /// Returns the number of rows.

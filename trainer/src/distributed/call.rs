@@ -37,7 +37,7 @@ pub(super) fn sorted<N: AsRef<str>, T: Borrow<Tensor>>(
     let twice = list.windows(2).find(|pair| pair[0].0.as_ref() == pair[1].0.as_ref());
     if let Some(pair) = twice {
         return Err(Error::usage(format!(
-            "`{method}` received two tensors named `{}`: give each its own name, by which the ranks match it",
+            "`{method}` received two tensors named `{}`: give each a unique name, by which the ranks match them",
             pair[0].0.as_ref()
         )));
     }

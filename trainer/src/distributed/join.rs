@@ -31,7 +31,7 @@ pub(super) fn join(launch: &Launch) -> Result<Links> {
     let Launch { rank, size, .. } = *launch;
     if size < 2 || rank >= size {
         return Err(Error::usage(format!(
-            "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below their number"
+            "cannot join {size} processes as rank {rank}: expected at least 2 processes, and a rank below the number of processes"
         )));
     }
     check_available()?;
@@ -136,7 +136,7 @@ fn check_job(
     }
     Err(Some(Error::usage(format!(
         "rank {} of {} cannot connect to the other ranks at {address}: this process belongs to {}, but the store at this address \
-         to {}; give each job its own address, for example with `MASTER_PORT`, and a file that does not exist yet",
+         belongs to {}; give each job its own address, for example with `MASTER_PORT`, and a file that does not exist yet",
         launch.rank,
         launch.size,
         named(&own),

@@ -96,7 +96,7 @@ const LAUNCHERS: [Launcher; 4] = [
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
         job: &["PMIX_NAMESPACE"],
         attempt: None,
-        pass_address: "Open MPI does not say on which host rank 0 is: pass it, as in `mpirun -x MASTER_ADDR=node-1 …`",
+        pass_address: "Open MPI does not report the host of rank 0: pass it, as in `mpirun -x MASTER_ADDR=node-1 …`",
     },
     Launcher {
         name: "MPICH",
@@ -105,7 +105,7 @@ const LAUNCHERS: [Launcher; 4] = [
         local_rank: "MPI_LOCALRANKID",
         job: &["PMI_JOBID"],
         attempt: None,
-        pass_address: "MPICH and Intel MPI do not say on which host rank 0 is: pass it, as in `mpirun -genv MASTER_ADDR node-1 …`",
+        pass_address: "MPICH and Intel MPI do not report the host of rank 0: pass it, as in `mpirun -genv MASTER_ADDR node-1 …`",
     },
 ];
 
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_srun_need_no_variables_that_are_set_by_hand() {
+    fn srun_tasks_need_no_manually_set_variables() {
         let launch = srun_with(&[]).unwrap().unwrap();
         let expected = Launch {
             local_rank: 1,
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_a_slurm_job_that_srun_has_not_started_is_alone() {
+    fn a_process_of_a_slurm_job_that_srun_did_not_start_trains_alone() {
         let alone = [
             // A shell of `salloc`, and the script of `sbatch`.
             &[("SLURM_STEP_NUM_TASKS", "")][..],
@@ -542,11 +542,11 @@ mod tests {
         for (result, expected) in [
             (
                 read(&mpi),
-                "(Open MPI) is greater than 1: Open MPI does not say on which host rank 0 is: pass it, as in `mpirun -x MASTER_ADDR=node-1 …`",
+                "(Open MPI) is greater than 1: Open MPI does not report the host of rank 0: pass it, as in `mpirun -x MASTER_ADDR=node-1 …`",
             ),
             (
                 read(&mpich),
-                "(MPICH) is greater than 1: MPICH and Intel MPI do not say on which host rank 0 is: pass it, as in `mpirun -genv MASTER_ADDR node-1 …`",
+                "(MPICH) is greater than 1: MPICH and Intel MPI do not report the host of rank 0: pass it, as in `mpirun -genv MASTER_ADDR node-1 …`",
             ),
             (
                 srun_with(&[("SLURM_STEP_NODELIST", "")]),

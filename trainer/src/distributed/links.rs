@@ -111,7 +111,7 @@ impl Shared {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "{} is a collective, which all ranks must call in the same order, but it was called on another thread than that of \
+            "{} is a collective, which all ranks must call in the same order, but it was called on a different thread than \
              the running entry point: call it in the hook itself",
             quoted(what)
         )))

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_program_that_knows_the_secret_is_a_rank() {
+    fn only_a_program_that_knows_the_secret_is_accepted_as_a_rank() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let listener = Listener { listener, secret: [7; 32] };

@@ -199,7 +199,7 @@ impl World {
         let list = sorted("broadcast", tensors)?;
         if root >= self.size() {
             return Err(Error::usage(format!(
-                "`broadcast` from rank {root}, but the number of ranks is {}: expected a rank below it",
+                "`broadcast` from rank {root}, but the number of ranks is {}: expected a rank below that number",
                 self.size()
             )));
         }

@@ -42,7 +42,7 @@ fn two_stages(hooks: &[Hook], mistakes: &mut Vec<String>) {
         if let [one, other, ..] = stages.iter().filter_map(|stage| stage.name()).collect::<Vec<_>>()[..] {
             let placed = definition.origin.placed();
             mistakes.push(format!(
-                "{placed} is in two stages, `{one}` and `{other}`: name one, and order the hook among others with `before` and `after`"
+                "{placed} is in two stages, `{one}` and `{other}`: keep one, and order the hook relative to others with `before` and `after`"
             ));
         }
     }
@@ -76,8 +76,8 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
                     let listed: Vec<_> =
                         of_target.iter().map(|moment| format!("`{}`", moment.path())).collect();
                     mistakes.push(format!(
-                        "{placed} at `{}` has `{written}`, but `{path}` is at {}: constraints order hooks at the same moment only, \
-                         so remove this one",
+                        "{placed} at `{}` has `{written}`, but `{path}` is at {}: constraints only order hooks at the same moment, \
+                         so remove this constraint",
                         definition.moment.path(),
                         listed.join(", ")
                     ));
@@ -144,7 +144,7 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
         let borrows_task = [at::before_module::index(), at::module::index(), at::after_module::index()];
         for own in of_value.iter().filter(|hook| is_task && borrows_task.contains(&(hook.row)())) {
             mistakes.push(format!(
-                "{} is a hook of the task at `{}`, which runs while the task computes and is borrowed: move the hook to a separate type, \
+                "{} is a hook of the task at `{}`, which runs while the task is computing and therefore borrowed: move the hook to a separate type, \
                  or to a free function",
                 own.origin.placed(),
                 own.moment.path()

@@ -124,7 +124,7 @@ impl StateOf {
 
 /// A type that has a block with `#[hook]`; the bound of a block with `#[hook(more)]`.
 #[diagnostic::on_unimplemented(
-    message = "`#[hook(more)]` is for a further block of a type with hooks, and `{Self}` has no other block with `#[hook]`",
+    message = "`#[hook(more)]` marks an additional block of a type with hooks, but `{Self}` has no other block with `#[hook]`",
     label = "remove `more`"
 )]
 pub trait HasHooks: Hooks {}
@@ -302,8 +302,8 @@ fn versions(spec: &str, crates: &BTreeSet<Linked>) -> Option<String> {
 fn not_linked(name: &str) -> String {
     format!(
         "; Rust links a crate only if the program names it: write `use {name} as _;` in the program. If that line is there, \
-         a hook of the crate must be compiled (its `cfg` and features), and a program that links Rust code as a static \
-         library must link all of it ({WHOLE_LIBRARY}). A library that is loaded at run time cannot add hooks"
+         check that a hook of the crate is compiled (its `cfg` and features), and that a program that links Rust code as a static \
+         library links all of it ({WHOLE_LIBRARY}). A library that is loaded at run time cannot add hooks"
     )
 }
 

@@ -349,7 +349,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn an_order_is_decided_if_no_order_of_the_list_changes_it(cases in cases().prop_map(|mut cases| {
+        fn an_order_is_decided_if_it_does_not_depend_on_the_order_of_the_list(cases in cases().prop_map(|mut cases| {
             cases.truncate(5);
             cases
         })) {

@@ -47,7 +47,7 @@ impl Selected {
 
 /// A type that `every` accepts: an unsigned integer, or an `Option` of one.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not an interval of `every`",
+    message = "`{Self}` is not a valid interval for `every`",
     label = "expected an unsigned integer",
     note = "`every` takes a number of batches, optimizer steps, epochs or records, whichever the moment counts: a `u32`, a \
             `u64`, a `usize`, or an `Option` of one"

@@ -35,7 +35,7 @@ use super::stages;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of hooks",
     label = "not a set of hooks",
-    note = "a set is a type of your own, `pub struct Clipping;`, with `impl HookSet for Clipping {{}}`, or one of `trainer::stages`"
+    note = "a set is a custom type, such as `pub struct Clipping;` with `impl HookSet for Clipping {{}}`, or one of `trainer::stages`"
 )]
 pub trait HookSet: 'static {
     /// The stage, if this set is one.

@@ -546,13 +546,13 @@ fn requeue() -> String {
     let var = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let array = var("SLURM_ARRAY_JOB_ID").zip(var("SLURM_ARRAY_TASK_ID"));
     let Some(job) = array.map(|(job, task)| format!("{job}_{task}")).or_else(|| var("SLURM_JOB_ID")) else {
-        return "SIGUSR1 requests to requeue the job, but this is not a job of SLURM, because `SLURM_JOB_ID` is not set: the run \
+        return "SIGUSR1 requests to requeue the job, but this is not a SLURM job, because `SLURM_JOB_ID` is not set: the run \
                 continues"
             .to_owned();
     };
     match Command::new("scontrol").args(["requeue", &job]).output() {
         Ok(output) if output.status.success() => {
-            format!("requeued the job {job}: SLURM ends it, and starts it again when it has room")
+            format!("requeued the job {job}: SLURM ends it, and starts it again when resources are available")
         }
         Ok(output) => format!(
             "`scontrol requeue {job}` failed ({}), so the run continues and SLURM does not start the job again: {}",

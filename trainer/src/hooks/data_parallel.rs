@@ -200,7 +200,7 @@ impl DataParallel {
         let done = next.run(cx).and_then(|done| reducer.finish().map(|()| done));
         let done = done.map_err(|error| reducer.explained(error))?;
         let why = if self.static_graph {
-            "the gradients cannot be averaged, because the loss depends on other parameters than in the first batch: remove \
+            "the gradients cannot be averaged, because the loss depends on different parameters than in the first batch: remove \
              `.static_graph(true)`, and use `.find_unused(true)` instead"
         } else {
             "the gradients cannot be averaged, because some parameters had none: if the loss does not depend on all of \

@@ -217,7 +217,7 @@ impl Settings for FeatureRecorder {
 
     fn check(&self) -> Result<(), String> {
         if self.phases == PhaseSet::NONE {
-            return Err("`.only([])`: expected a phase".into());
+            return Err("`.only([])`: expected at least one phase".into());
         }
         Ok(())
     }

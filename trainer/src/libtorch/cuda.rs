@@ -77,7 +77,7 @@ impl fmt::Display for CudaSupport {
                     Err(_) => write!(f, ": check that `nvidia-smi` lists one"),
                 }
             }
-            CudaSupport::Failed(why) => write!(f, "CUDA does not start: {why}"),
+            CudaSupport::Failed(why) => write!(f, "CUDA cannot be initialized: {why}"),
             CudaSupport::Unknown => {
                 write!(f, "there is no NVIDIA GPU, or this libtorch was built without CUDA")
             }
@@ -193,7 +193,7 @@ pub fn empty_cache() -> Result<()> {
 fn index(device: Device) -> Result<i64> {
     if !matches!(device, Device::Cuda(_)) {
         return Err(Error::usage(format!(
-            "libtorch counts the memory of CUDA devices only, but this is {device:?}"
+            "libtorch only tracks the memory of CUDA devices, but the device is {device:?}"
         )));
     }
     if let Err(why) = check_available(device) {
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_reason_has_its_own_words_and_says_what_to_do() {
+    fn each_reason_has_a_distinct_message_that_says_what_to_do() {
         let found = |what| of(trainer_sys::CudaSupport { what, driver: 12_020, needed: 13_000 });
         let reasons = [
             (found(1), "was built without CUDA: run `make libtorch CUDA=1`"),
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn a_device_that_cannot_be_used_is_an_error_with_the_reason() {
         let error = memory(Device::Cpu).unwrap_err().to_string();
-        assert_eq!(error, "libtorch counts the memory of CUDA devices only, but this is Cpu");
+        assert_eq!(error, "libtorch only tracks the memory of CUDA devices, but the device is Cpu");
         empty_cache().unwrap();
         if support() != CudaSupport::Ready {
             let error = reset_peaks(Device::Cuda(0)).unwrap_err().to_string();

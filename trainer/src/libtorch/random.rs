@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_consists_of_bytes() {
+    fn a_state_that_does_not_consist_of_bytes_is_refused() {
         let state = random_state(Device::Cpu).unwrap();
         for other in [state.to_kind(Kind::Int8), Tensor::new(), state.narrow(0, 0, 16)] {
             assert!(set_random_state(Device::Cpu, &other).is_err(), "{other:?}");

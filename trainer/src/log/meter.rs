@@ -25,7 +25,7 @@ pub enum Value {
     message = "`{Self}` cannot be logged as a metric",
     label = "not a number or a tensor",
     note = "log a number or a tensor with one element; a `bool` is logged as `f64::from(flag)`",
-    note = "a text is logged with `cx.log_text(name, text)`"
+    note = "log text with `cx.log_text(name, text)`"
 )]
 pub trait IntoValue {
     /// Converts the value.

@@ -292,7 +292,7 @@ impl GrowingFile {
         }
         if !std::mem::replace(&mut self.has_failed, true) {
             cx.warn(format!(
-                "{error}; the run continues, keeps the rows in memory and in checkpoints, and tries again with the next ones"
+                "{error}; the run continues, keeps the rows in memory and in checkpoints, and tries again with the next rows"
             ));
         }
         Ok(())
@@ -323,14 +323,14 @@ impl GrowingFile {
         let (mut file, length) = self.open_file()?;
         if length < position {
             let text = format!(
-                "it has {length} bytes, but had {position} when the checkpoint was written: restore it, or resume from an \
+                "the file has {length} bytes, but had {position} when the checkpoint was written: restore it, or resume from an \
                  earlier checkpoint"
             );
             return Err(in_file(&self.path, text));
         }
         if crc_of(&file, position)? != self.crc {
             let text = format!(
-                "its first {position} bytes are not those that it had when the checkpoint was written: restore it, or \
+                "the first {position} bytes of the file have changed since the checkpoint was written: restore it, or \
                  resume from an earlier checkpoint"
             );
             return Err(in_file(&self.path, text));
@@ -340,7 +340,7 @@ impl GrowingFile {
             drop(file);
             let aside = move_aside(&self.path, before_resume)?;
             cx.warn(format!(
-                "{}: the file had content that is not in the checkpoint, which is now in {}",
+                "{}: the file had content that is not in the checkpoint; this content was moved to {}",
                 self.path.display(),
                 aside.display()
             ));

@@ -224,7 +224,7 @@ fn check_range(metric: &impl Metric, class: &str, range: f64) -> Result<()> {
     if range > 0.0 && range.is_finite() {
         return Ok(());
     }
-    Err(metric.error(&format!("`{class}::new({range:?})`: expected a range that is a finite number above 0")))
+    Err(metric.error(&format!("`{class}::new({range:?})`: expected a finite range above 0")))
 }
 
 impl Metric for Psnr {

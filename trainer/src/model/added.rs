@@ -169,7 +169,7 @@ impl<'a> NewVariables<'a> {
         let mut own = self.vars().get(name)?;
         if own.size() != value.size() {
             return Err(Error::usage(format!(
-                "`{name}` has the shape {:?} in the model, and its new value {:?}",
+                "`{name}` has the shape {:?} in the model, but its new value has {:?}",
                 own.size(),
                 value.size()
             )));

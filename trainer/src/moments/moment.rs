@@ -103,7 +103,7 @@ pub trait OnAllRanks: Moment {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a point",
     label = "not a point",
-    note = "for an operation, use the point before or after it, such as `BeforeBackward`, or make the hook one around it: `cx: \
+    note = "for an operation, use the point before or after it, such as `BeforeBackward`, or make this a hook around it: `cx: \
             &mut Cx<Backward>, next: Next<Backward>`",
     note = "`trainer::at` lists the points and operations of the trainer"
 )]
@@ -136,7 +136,7 @@ pub trait WithoutPayload: AtPoint {}
     message = "`{Self}` is not an operation",
     label = "not an operation",
     note = "a hook at a point takes no `next`",
-    note = "a point is fired, with `cx.fire::<{Self}>()`, and only an operation is run or has moments `within` it"
+    note = "fire a point with `cx.fire::<{Self}>()`; only operations can be run or have moments `within` them"
 )]
 pub trait AtOperation: Moment {
     /// The point before the operation, such as `before_pred`.
@@ -161,14 +161,14 @@ pub trait ReachedIn<Ph>: Moment {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not within `{O}`",
     label = "not within `{O}`",
-    note = "a moment declared `within` an operation can only be fired or run inside of it"
+    note = "a moment declared `within` an operation can only be fired or run inside that operation"
 )]
 pub trait Within<O>: Moment {}
 
 /// A custom moment that can be fired or run from a hook at `P`, because everything that its
 /// declaration lists after `:` exists at `P`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is not a custom point or operation, and a hook can fire or run no other",
+    message = "`{Self}` is not a custom point or operation, and a hook can only fire or run custom ones",
     label = "not a custom point or operation",
     note = "`trainer::lifecycle!` declares custom points and operations",
     note = "the points before and after a custom operation fire when it runs: `cx.run::<…>(|cx| …)?`"

@@ -5,7 +5,7 @@
 //! something that does not exist.
 //!
 //! The tables of points are also used elsewhere. Compiler messages quote them:
-//! *`on_train_batch_end` is a name of PyTorch Lightning and Keras; here it is …*. Tests translate
+//! *`on_train_batch_end` is a name from PyTorch Lightning and Keras; here it is …*. Tests translate
 //! recorded runs of trainer-tools, Lightning, MMEngine and fastai with them, and check that runs of
 //! this crate have the same order of calls, apart from the differences in the last column.
 

@@ -158,7 +158,7 @@ impl Settings {
         if self.cudnn_benchmark && self.deterministic {
             mistakes.push(
                 "`.cudnn_benchmark(true)` and `.deterministic(true)` contradict each other, because a benchmark may choose \
-                 another algorithm in each process: set only one of them"
+                 a different algorithm in each process: set only one of them"
                     .into(),
             );
         }

@@ -69,7 +69,7 @@ fn why_on_cpu(support: &CudaSupport, set: Option<Device>) -> Option<String> {
         (CudaSupport::NotBuilt | CudaSupport::Unknown, _) | (CudaSupport::Ready, Some(_)) => None,
         (CudaSupport::Ready, None) => Some(
             "note: the task is on the CPU, although there is an NVIDIA GPU: `.auto_device()` uses it, and \
-             `.device(Device::Cpu)` removes this line"
+             `.device(Device::Cpu)` silences this note"
                 .to_owned(),
         ),
         (missing, _) => Some(format!("note: the task is on the CPU: {missing}")),
@@ -101,7 +101,7 @@ pub(super) fn check_one_gpu_each<'a>(of_ranks: impl IntoIterator<Item = &'a Opti
         let Some(gpu) = gpu else { continue };
         if let Some((other, _)) = known.iter().find(|(_, known)| *known == gpu) {
             return Err(Error::usage(format!(
-                "the ranks {other} and {rank} are both on the GPU {} of one machine: start one process for each GPU, and give \
+                "ranks {other} and {rank} are both on GPU {} of one machine: start one process for each GPU, and give \
                  each its own, with `.auto_device()` or `.device(Device::Cuda(launch.local_rank() as usize))`",
                 gpu.bus_id
             )));
@@ -135,14 +135,11 @@ mod tests {
         assert!(check_one_gpu_each(&one_each).is_ok());
         let shared = [gpu("a", "18"), gpu("b", "18"), gpu("a", "18")];
         let error = check_one_gpu_each(&shared).unwrap_err().to_string();
-        assert!(
-            error.starts_with("the ranks 0 and 2 are both on the GPU 18 of one machine: start one"),
-            "{error}"
-        );
+        assert!(error.starts_with("ranks 0 and 2 are both on GPU 18 of one machine: start one"), "{error}");
     }
 
     #[test]
-    fn a_run_on_the_cpu_says_why_if_a_gpu_was_to_be_expected() {
+    fn a_run_on_the_cpu_says_why_if_a_gpu_was_expected() {
         let (cpu, unset) = (Some(Device::Cpu), None);
         for set in [cpu, unset] {
             assert_eq!(why_on_cpu(&CudaSupport::NotBuilt, set), None);

@@ -62,7 +62,7 @@ pub(super) fn enter(
     let is_unrecorded = run.tape.get_mut().as_ref().is_some_and(|tape| !tape.has_begun());
     if is_unrecorded && phase == Phase::Train && result.is_ok() {
         run.warn(
-            "a tape was requested, but no hook writes it, because `.discover(…)` leaves out those of `trainer`: call `.tape(…)` on \
+            "a tape was requested, but no hook writes it, because `.discover(…)` excludes the hooks of `trainer`: call `.tape(…)` on \
              the builder"
                 .to_owned(),
         );

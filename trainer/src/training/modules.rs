@@ -27,7 +27,7 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
         );
     }
     let help = if names.is_empty() {
-        "no module has a name: add names with `.named(…)`, which `trainer::modules` explains".to_owned()
+        "no module has a name: add names with `.named(…)` (see `trainer::modules`)".to_owned()
     } else {
         let similar = suggestion(text, names.iter().copied());
         let similar = if similar.is_empty() { ":".to_owned() } else { format!("{similar} Otherwise") };

@@ -130,8 +130,8 @@ impl<'a, B: Batch> Pass<'a, B> {
             StandIn::None => "it has had no batch in this pass: give each rank at least one",
         };
         Err(run.locate(Error::usage(format!(
-            "the data of rank {} has ended and other ranks have another batch, for which this rank processes a copy of its first \
-             batch with a weight of 0, but {why}, or use loaders that yield the same number of batches on all ranks",
+            "rank {} has no data left, but other ranks have another batch, so this rank would process a copy of its first \
+             batch with a weight of 0; but {why}, or use loaders that yield the same number of batches on all ranks",
             run.ranks.world.rank()
         ))))
     }

@@ -248,11 +248,11 @@ fn compare_lists(first: &Lists, lists: &Lists, rank: u32) -> Result<()> {
 /// line for each difference.
 fn compare_facts(first: &Facts, facts: &Facts, rank: u32) -> Result<()> {
     let line = |Difference { what, one, other }| {
-        format!("\n- {what} is {one} on rank 0, and {other} on rank {rank}")
+        format!("\n- {what} is {one} on rank 0, but {other} on rank {rank}")
     };
     let mut lines: Vec<String> = first.differences(facts).into_iter().map(line).collect();
     let version = |[krate, one, other]: [String; 3]| {
-        format!("\n- the version of `{krate}` is {one} on rank 0, and {other} on rank {rank}")
+        format!("\n- the version of `{krate}` is {one} on rank 0, but {other} on rank {rank}")
     };
     lines.extend(first.versions(facts).into_iter().map(version));
     if lines.is_empty() {
@@ -277,6 +277,8 @@ fn difference(one: &[String], other: &[String], rank: u32) -> String {
         (Some(one), Some(other)) => format!("`{one}` on rank 0, `{other}` on rank {rank}"),
         (Some(one), None) => format!("only rank 0 has `{one}`"),
         (None, Some(other)) => format!("only rank {rank} has `{other}`"),
-        (None, None) => format!("rank {rank} has the same ones as rank 0, but in another order or number"),
+        (None, None) => {
+            format!("rank {rank} has the same ones as rank 0, but in a different order or number")
+        }
     }
 }

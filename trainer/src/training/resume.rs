@@ -126,7 +126,7 @@ fn check_shared(run: &Run) -> Result<()> {
         return Ok(());
     }
     let own = auto_folder(run).map(|folder| (folder.display().to_string(), lock_identity(&folder)));
-    let what = "the comparison of the folders of checkpoints";
+    let what = "the comparison of the checkpoint folders";
     // The ranks compare what identifies the lock, because each may have its own path to it.
     let lock = own.as_ref().and_then(|(_, lock)| lock.clone());
     let Some(Unequal { of_main: Some(_), rank, .. }) = world.difference(&lock, what)? else {
@@ -175,7 +175,7 @@ fn agree_on(run: &Run, found: Result<Option<&Path>, &Error>, damage: Option<Erro
         )));
     }
     let damages: Vec<Option<String>> =
-        world.gather_named(&damage.as_ref().map(ToString::to_string), "the damage of a checkpoint")?;
+        world.gather_named(&damage.as_ref().map(ToString::to_string), "the verification of a checkpoint")?;
     let first = damages.into_iter().flatten().next();
     Ok(damage.or(first.map(Error::usage)))
 }
@@ -224,7 +224,7 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<Pa
         )),
         (_, true) if !path.exists() => Err(in_file(
             &path,
-            "`.resume(…)` found no folder at this path: check the path, or write `.resume(Resume::Auto)` to start anew \
+            "`.resume(…)` found no folder at this path: check the path, or write `.resume(Resume::Auto)` to start from scratch \
              if there is no checkpoint",
         )),
         (_, true) => Err(in_file(
@@ -334,7 +334,7 @@ fn check(
 fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> {
     if why.is_empty() || run.settings.inexact {
         for reason in why {
-            run.warn(format!("resuming from {}, not exactly: {reason}", folder.display()));
+            run.warn(format!("resuming inexactly from {}: {reason}", folder.display()));
         }
         return Ok(());
     }
@@ -353,7 +353,9 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
         (there != here).then(|| {
             let there = shortened(there);
             let shown = if setting.starts_with("--") { setting } else { format!(".{setting}(…)") };
-            format!("`{shown}` was {there} when it was written; the current value, {here}, applies")
+            format!(
+                "`{shown}` was {there} when the checkpoint was written; the current value, {here}, applies"
+            )
         })
     };
     facts::changeable(run).filter_map(differs).collect()
@@ -371,7 +373,7 @@ fn different_facts(run: &Run, manifest: &Manifest, known: &[String]) -> Vec<Stri
         } else {
             ""
         };
-        format!("{what} was {one} when it was written, and is {other} now{help}")
+        format!("{what} was {one} when the checkpoint was written and is now {other}{help}")
     };
     differences.filter(is_new).map(line).collect()
 }
@@ -383,7 +385,7 @@ fn warn_of_versions(run: &mut Run, there: &Facts) {
     for [krate, there, here] in there.versions(&own) {
         if run.rank == 0 {
             run.warn(format!(
-                "the hooks of `{krate}` are those of version {here}, but the run that is resumed used version {there}: results may differ"
+                "the hooks of `{krate}` have version {here}, but the resumed run used version {there}: results may differ"
             ));
         }
     }
@@ -415,7 +417,7 @@ fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<
     let device = format!("{:?}", run.model.device);
     if manifest.threads != threads {
         why.push(format!(
-            "the number of libtorch threads was {} when it was written, and is {threads} now, so results differ in their last \
+            "the number of libtorch threads was {} when the checkpoint was written and is now {threads}, so results differ in their last \
              bits: call `tch::set_num_threads({})` or set `OMP_NUM_THREADS`",
             manifest.threads, manifest.threads
         ));
@@ -423,12 +425,15 @@ fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<
     let version = libtorch::version();
     if manifest.libtorch != version {
         why.push(format!(
-            "it was written with libtorch {}, and this program uses {version}",
+            "the checkpoint was written with libtorch {}, but this program uses {version}",
             shortened(&manifest.libtorch)
         ));
     }
     if kind_of(&manifest.device) != kind_of(&device) {
-        why.push(format!("it was written on {}, and the task is on {device}", shortened(&manifest.device)));
+        why.push(format!(
+            "the checkpoint was written on {}, but the task is on {device}",
+            shortened(&manifest.device)
+        ));
     }
     if !data.is_deterministic {
         why.push(
@@ -441,7 +446,7 @@ fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<
     let size = run.ranks.world.size();
     if written_by != size {
         why.push(format!(
-            "it was written by {written_by} process{es} that trained together, and there {are} {size} now: the ranks draw \
+            "the checkpoint was written by {written_by} process{es} that trained together, but there {are} {size} now: the ranks draw \
              different random numbers, and sums are rounded differently",
             es = if written_by == 1 { "" } else { "es" },
             are = if size == 1 { "is" } else { "are" },

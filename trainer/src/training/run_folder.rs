@@ -36,7 +36,7 @@ pub(super) fn check_hyperparameters(
             mistakes.push("`.hyperparameter(\"\", …)`: expected a name".into());
         } else if others.iter().any(|other| (*other == GivenBy::Call) != (*by == GivenBy::Call)) {
             mistakes.push(format!(
-                "`.hyperparameter(\"{name}\", …)`: the setting `{name}` of the program is recorded by itself: remove this \
+                "`.hyperparameter(\"{name}\", …)`: the setting `{name}` of the program is recorded automatically: remove this \
                  call, or choose another name"
             ));
         } else if !others.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn check_hyperparameters(
                      another name"
                 )),
                 _ if own != value => mistakes.push(format!(
-                    "the setting `{name}` is {}, but the `{name}` that the trainer records is {own}: use the setting for it, as \
+                    "the setting `{name}` is {}, but the `{name}` that the trainer records is {own}: pass the setting on, as \
                      in `AdamW::new(settings.lr)`, or give the setting another name",
                     hyperparameter.text()
                 )),

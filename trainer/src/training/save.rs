@@ -265,7 +265,7 @@ impl Snapshot {
             manifest.inexact.extend(part.why_inexact(run));
         }
         if run.ranks.has_left {
-            let why = "it was written by rank 0 alone, after an error had disconnected the ranks";
+            let why = "the checkpoint was written by rank 0 alone, after an error had disconnected the ranks";
             manifest.inexact.push(why.to_owned());
         }
         manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();

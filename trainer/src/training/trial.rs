@@ -165,7 +165,7 @@ fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
     if !paths.is_empty() {
         let listed = paths.into_iter().collect::<Vec<_>>().join(", ");
         run.warn(format!(
-            "`{name}` does not run {listed}: if one of these hooks changes training, the result is not that of the `fit`; give it \
+            "`{name}` does not run {listed}: if one of these hooks changes training, the result does not match the `fit`; give each such hook \
              `#[hook(state)]`, or `#[hook(trial)]` if it keeps nothing between steps"
         ));
     }

@@ -92,7 +92,7 @@ pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<
     } else {
         format!(
             "the checkpoint was written in the middle of the validation of loader number {}, but the number of validation \
-             loaders of this `fit` is {}: pass the same ones as when it was written",
+             loaders of this `fit` is {}: pass the same loaders as when it was written",
             position.loader + 1,
             loaders.len()
         )

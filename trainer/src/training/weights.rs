@@ -66,7 +66,7 @@ impl<T: Task> Trainer<T> {
         let loaded = weights::load(self.vars(), &self.run.model.added, path, how)?;
         if loaded.is_averaged {
             self.run.notice(&format!(
-                "loaded the averaged weights of {}; its file `model.safetensors` has the live ones",
+                "loaded the averaged weights of {}; its file `model.safetensors` contains the live weights",
                 path.display()
             ));
         }

@@ -103,7 +103,7 @@ impl Amount {
             (AmountKind::Fraction(fraction), Some(batches)) => {
                 match floor_with_tolerance(batches as f64 * fraction) {
                     0 => Err(format!(
-                        "`.{setting}({self})` is less than one batch, because a pass has {batches} in total: use a larger fraction, or a number of batches"
+                        "`.{setting}({self})` is less than one batch, because the number of batches in a pass is {batches}: use a larger fraction, or a number of batches"
                     )),
                     some => Ok(some),
                 }

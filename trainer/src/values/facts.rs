@@ -204,7 +204,7 @@ impl Facts {
                 }
                 (one, _) => {
                     let [one, other] = [one.is_some(), one.is_none()]
-                        .map(|is_there| if is_there { "there" } else { "not there" }.to_owned());
+                        .map(|is_there| if is_there { "present" } else { "missing" }.to_owned());
                     found.push(Difference { what, one, other });
                 }
             }

@@ -247,7 +247,7 @@ struct Recording {
     auto& source = region->sources[owner->second];
     if (source.is_outside) {
       refuse("`" + c10::toString(op.operator_name()) +
-             "` changes a tensor in place that the module has not created, so that it would be changed twice");
+             "` changes in place a tensor that the module did not create, so it would be changed twice");
     } else if (!source.before.defined()) {
       at::NoGradGuard no_grad;
       source.before = source.tensor.clone();
@@ -328,7 +328,7 @@ struct SavedAgain : torch::autograd::SavedVariableHooks {
     TORCH_CHECK(nth < recomputed->needed.size(), "it needs more tensors than the forward pass");
     auto& needed = recomputed->needed[nth];
     TORCH_CHECK(needed.kind == tensor.scalar_type() && needed.elements == tensor.numel(),
-                "a tensor has another shape or type than in the forward pass");
+                "a tensor has a different shape or type than in the forward pass");
     if (needed.is_dropped) needed.tensor = tensor;
   }
 
@@ -520,7 +520,7 @@ void call_again(const TracedCall& call, std::vector<at::Tensor>& tensors) {
   std::optional<RandomGuard> random;
   if (call.random.defined()) random.emplace(call.device).set(call.random);
   call.op.callBoxed(stack);
-  TORCH_CHECK(stack.size() == call.results.size(), "an operator returns another number of results");
+  TORCH_CHECK(stack.size() == call.results.size(), "an operator returns a different number of results");
   for (size_t nth = 0; nth < stack.size(); nth++) {
     size_t of_value = 0;
     const auto& slots = call.results[nth].slots;
@@ -554,7 +554,7 @@ void Region::recompute() {
     const auto& tensor = source.tensor;
     at::NoGradGuard no_grad;
     TORCH_CHECK(source.is_statistic || source.before.defined() || version_of(tensor) == source.version,
-                "a tensor that it reads, of shape ", tensor.sizes(), ", was changed in place after it had used it");
+                "a tensor that it reads, of shape ", tensor.sizes(), ", was changed in place after the module had used it");
     if (source.before.defined()) {
       tensors[source_slots[nth]] = source.before.clone();
     } else if (tensor.is_leaf() && tensor.requires_grad()) {
@@ -571,7 +571,7 @@ void Region::recompute() {
 // Returns a tensor that the graph needs, and computes all of them if this one is not there.
 at::Tensor Region::take(size_t nth) {
   TORCH_CHECK(!is_open,
-              "gradients are computed within a module with activation checkpointing, of its own operations: exclude the "
+              "a module with activation checkpointing computes gradients of its own operations: exclude the "
               "module from activation checkpointing");
   std::lock_guard<std::mutex> lock(mutex);
   if (!needed[nth].tensor.defined()) {

@@ -26,7 +26,7 @@ const STALE: f64 = 5.0;
 pub fn draw(frame: &mut Frame<'_>, state: &State, view: &View, theme: Theme, now: f64) {
     let area = frame.area();
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
-        let hint = format!("at least {} × {}, please", MIN_SIZE.0, MIN_SIZE.1);
+        let hint = format!("needs at least {} × {}", MIN_SIZE.0, MIN_SIZE.1);
         frame.render_widget(Paragraph::new(fit(&hint, area.width.into())), area);
         return;
     }
@@ -411,13 +411,13 @@ fn draw_keys(frame: &mut Frame<'_>, area: Rect, view: &View, theme: Theme) {
 
 const HELP: &str = "\
 ↑ ↓ k j    choose the metric whose curve is shown
-space      keep the curve, or no longer
+space      keep the curve, or stop keeping it
 tab        next panel: hooks, warnings, log
 page ↑ ↓   scroll the panel
-c          ask the run for a checkpoint (SIGUSR1)
+c          request a checkpoint from the run (SIGUSR1)
 s          stop the run (SIGTERM)
 ctrl-l     draw everything again
-q esc      close the view; the run goes on
+q esc      close the view; the run continues
 any key    close this help";
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pace_is_that_of_the_current_pass_over_the_last_seconds() {
+    fn the_pace_is_measured_over_the_last_seconds_of_the_current_pass() {
         let mut state = State::new("run");
         assert_eq!(state.batches_per_second(), None);
         for second in 0..30 {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remaining_time_is_that_of_the_steps_since_the_resume() {
+    fn the_remaining_time_is_estimated_from_the_steps_since_the_resume() {
         let mut state = State::new("run");
         let mut now = live(0.0, "train", 0);
         (now.optimizer_steps, now.first_step, now.planned_steps, now.elapsed) = (60, 50, Some(100), 5.0);

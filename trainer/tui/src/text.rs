@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_shortened_by_their_columns() {
+    fn text_is_shortened_to_its_display_width() {
         for (text, width, start, end) in [
             ("loss", 4, "loss", "loss"),
             ("train/loss", 6, "train…", "…/loss"),

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn panels_take_turns() {
+    fn the_tab_key_cycles_through_the_panels() {
         let mut view = View::new(true);
         let mut seen = vec![view.panel()];
         for _ in 0..3 {

@@ -98,7 +98,7 @@ fn a_running_run_at_80_by_24() {
 }
 
 #[test]
-fn measured_hooks_with_several_curves_in_a_large_terminal() {
+fn hook_times_and_several_curves_are_shown_in_a_large_terminal() {
     let state = running(true);
     let down = KeyCode::Down;
     let view = pressed(&state, false, &[KeyCode::Char(' '), down, down, KeyCode::Char(' '), down]);
@@ -132,7 +132,7 @@ fn a_failed_run_with_a_log_shows_its_error() {
 }
 
 #[test]
-fn a_run_without_a_logger_and_one_without_anything() {
+fn runs_without_a_logger_and_without_any_data_are_drawn() {
     let mut state = State::new("runs/0002");
     let empty = drawn(&state, &View::new(false), (80, 16));
     let mut live = running(false).live().unwrap().clone();

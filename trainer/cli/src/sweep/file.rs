@@ -141,7 +141,7 @@ impl Plan {
                 let span =
                     table.and_then(|table| table.get(name.as_str())).map(Spanned::span).unwrap_or_default();
                 let message = format!(
-                    "`{name}` is a range, of which a grid cannot have all values: list some, `{name} = [0.1, 0.2]`, or add \
+                    "`{name}` is a range, but a grid needs a list of values: list some, `{name} = [0.1, 0.2]`, or add \
                      `trials = 20` at the top of the file for a random search"
                 );
                 return Err(Mistake { span, message });
@@ -226,7 +226,11 @@ fn time(value: &Value<'_>) -> Result<Duration, Mistake> {
     let expected = "expected a time, such as \"90s\", \"30m\" or \"2h 30m\"";
     let text = value.get_ref().as_str().ok_or_else(|| at(value, expected))?;
     let time = humantime::parse_duration(text).map_err(|error| at(value, format!("{expected}: {error}")))?;
-    if time.is_zero() { Err(at(value, "a budget of no time starts no trial")) } else { Ok(time) }
+    if time.is_zero() {
+        Err(at(value, "expected a time above 0: a budget of 0 starts no trial"))
+    } else {
+        Ok(time)
+    }
 }
 
 /// Parses the arguments that pass a value, and checks their placeholders.
@@ -252,7 +256,7 @@ fn template(value: &Value<'_>) -> Result<Vec<String>, Mistake> {
     if arguments.iter().any(|argument| argument.contains("{value}")) {
         Ok(arguments)
     } else {
-        Err(at(value, format!("no argument has `{{value}}`: {expected}")))
+        Err(at(value, format!("no argument contains `{{value}}`: {expected}")))
     }
 }
 
@@ -282,7 +286,10 @@ fn domain(value: &Value<'_>) -> Result<Domain, Mistake> {
         "log_uniform" => {
             let (low, high) = bounds(values)?;
             if low <= 0.0 {
-                return Err(at(values, "expected bounds above 0, whose logarithms exist"));
+                return Err(at(
+                    values,
+                    "expected bounds above 0, because `log_uniform` takes their logarithms",
+                ));
             }
             Ok(Domain::LogUniform(low, high))
         }
@@ -390,15 +397,15 @@ mod tests {
             ("jobs = '2'\n[parameters]\na = [1]", "1: expected an integer from 1"),
             ("seed = -1\n[parameters]\na = [1]", "1: expected a seed of at least 0"),
             ("budget = '2 moons'\n[parameters]\na = [1]", "1: expected a time, such as \"90s\""),
-            ("budget = '0s'\n[parameters]\na = [1]", "1: a budget of no time"),
+            ("budget = '0s'\n[parameters]\na = [1]", "1: expected a time above 0"),
             ("budget = 3\n[parameters]\na = [1]", "1: expected a time"),
             ("arguments = '{value}'\n[parameters]\na = [1]", "1: expected a list of strings"),
-            ("arguments = ['{name}']\n[parameters]\na = [1]", "1: no argument has `{value}`"),
+            ("arguments = ['{name}']\n[parameters]\na = [1]", "1: no argument contains `{value}`"),
             ("arguments = ['{valeu}']\n[parameters]\na = [1]", "1: found `{valeu}`: the placeholders are"),
             ("arguments = ['{value']\n[parameters]\na = [1]", "1: found an open `{`"),
             (
                 "[parameters]\n\na = { uniform = [0, 1] }",
-                "3: `a` is a range, of which a grid cannot have all values",
+                "3: `a` is a range, but a grid needs a list of values",
             ),
             (
                 "[parameters]\na = { unifrom = [0, 1] }",
@@ -432,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_trials_of_a_random_search_and_how_it_runs_are_not_its_definition() {
+    fn the_number_of_trials_and_the_run_settings_are_not_part_of_the_definition() {
         let definition = |text: &str| parse(text).unwrap().definition(&["program".to_owned()]);
         let one = definition("trials = 2\n[parameters]\na = [1]");
         assert_eq!(one, definition("trials = 3\njobs = 4\nbudget = '1s'\n[parameters]\na = [1]"));

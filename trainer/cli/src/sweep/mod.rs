@@ -176,7 +176,7 @@ impl<'p> Sweep<'p> {
         if !self.running.is_empty() {
             let why = match self.signal {
                 Some(_) => "cancelled",
-                None if self.is_over => "the time is over",
+                None if self.is_over => "the budget is used up",
                 None => "the sweep failed",
             };
             let waits = counted(self.running.len(), "running trial");
@@ -285,10 +285,10 @@ fn report(plan: &Plan, state: &State, sweep: &Sweep<'_>, out: &mut Output) -> Re
     out.line(format!("{HEADING}{}{HEADING:#}", counts.join(", ")))?;
     if count(TrialState::Failed) > 0 {
         out.line(
-            "the output of a trial is in its file: 0001.log, …; the same command starts failed trials again",
+            "the output of each trial is in its log file, such as 0001.log; run the same command to start failed trials again",
         )?;
     } else if sweep.is_over || sweep.signal.is_some() {
-        out.line("the same command continues")?;
+        out.line("run the same command to continue")?;
     }
     let metric = (1..=state.trials().len()).find_map(|number| {
         let run = open(&state.folder_of(number)).ok()?;

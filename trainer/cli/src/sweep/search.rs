@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn random_values_are_in_their_range_and_more_trials_keep_the_first_ones() {
+    fn random_values_are_in_range_and_adding_trials_keeps_the_first_ones() {
         let parameters = || {
             vec![
                 ("uniform", Domain::Uniform(-1.0, 1.0)),

@@ -49,7 +49,7 @@ impl State {
             let changes = changes(&earlier.definition, &definition);
             if !changes.is_empty() {
                 return Err(Failure::new(format!(
-                    "{}: the sweep in {} was started with another file or program; undo the changes, or set another \
+                    "{}: the sweep in {} was started with a different file or program; undo the changes, or set another \
                      `folder`:\n{}",
                     source.display(),
                     folder.display(),
@@ -121,8 +121,8 @@ fn changes(earlier: &BTreeMap<String, Json>, now: &BTreeMap<String, Json>) -> Ve
     names
         .filter_map(|name| match (earlier.get(name), now.get(name)) {
             (Some(was), Some(is)) if was == is => None,
-            (Some(was), Some(is)) => Some(format!("- {name} was {was}, and is {is}")),
-            (Some(was), None) => Some(format!("- {name} was {was}, and is no longer there")),
+            (Some(was), Some(is)) => Some(format!("- {name} was {was} and is now {is}")),
+            (Some(was), None) => Some(format!("- {name} was {was} and has been removed")),
             (None, is) => Some(format!("- {name} is new: {}", is.unwrap_or(&Json::Null))),
         })
         .collect()

@@ -102,7 +102,7 @@ impl Trial {
         if !self.folder.join(RUN_FILE).exists() {
             return Err(format!(
                 "the program ended without an error, but wrote no run into {}: give its trainer a run folder, \
-                 `.run_folder(RunFolder::numbered(\"runs\"))`, which the sweep then replaces",
+                 `.run_folder(RunFolder::numbered(\"runs\"))`, which the sweep then overrides",
                 self.folder.display()
             ));
         }

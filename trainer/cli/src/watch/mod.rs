@@ -28,9 +28,7 @@ pub(crate) fn watch(run: Option<&Path>) -> Result<(), String> {
     match check_screen(Stream::Stdout) {
         Ok(()) => {}
         Err(NoScreen::Background) => {
-            return Err(
-                "`trainer watch` is in the background of its terminal: bring it to the foreground".into()
-            );
+            return Err("`trainer watch` is running in the background: bring it to the foreground".into());
         }
         Err(_) => {
             return Err(format!(
@@ -47,7 +45,7 @@ pub(crate) fn watch(run: Option<&Path>) -> Result<(), String> {
 fn find(run: Option<&Path>) -> Result<PathBuf, String> {
     let below = run.unwrap_or(Path::new(RUNS));
     if run.is_none() && !below.exists() {
-        return Err(format!("there is no folder `{RUNS}` here: name a run, `trainer watch path/to/run`"));
+        return Err(format!("there is no folder `{RUNS}` here: pass a run, `trainer watch path/to/run`"));
     }
     let found = runs_in(below).map_err(|error| error.to_string())?;
     if let [only] = &found[..]

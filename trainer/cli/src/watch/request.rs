@@ -27,9 +27,9 @@ impl Sender {
         let checkpoint = process(source).and_then(|process| {
             let is_taken = source.state().live().is_some_and(|live| live.takes_checkpoint_requests);
             if is_taken {
-                Ok(format!("ask {}, process {}, for a checkpoint?", source.state().title(), process.id))
+                Ok(format!("request a checkpoint from {}, process {}?", source.state().title(), process.id))
             } else {
-                Err("the run takes no requests for checkpoints now: it needs the hook `Checkpoint`, and a `fit`".into())
+                Err("the run accepts no checkpoint requests now: this requires the hook `Checkpoint` and a running `fit`".into())
             }
         });
         Requests { stop, checkpoint }
@@ -60,10 +60,10 @@ impl Sender {
 fn process(source: &Source) -> Result<&Process, String> {
     let run = source.run().ok_or("`run.json` cannot be read")?;
     if run.status() != Status::Running {
-        return Err(format!("the run is not running: it is {}", run.status().name()));
+        return Err(format!("the run is {}, not running", run.status().name()));
     }
     let process = run.file().process.as_ref();
-    let process = process.ok_or("`run.json` names no process: an older trainer wrote it")?;
+    let process = process.ok_or("`run.json` has no process ID, because an older trainer wrote it")?;
     check(process).map(|()| process)
 }
 
@@ -79,7 +79,7 @@ fn check(process: &Process) -> Result<(), String> {
             Some(host) => {
                 format!("the run is on `{host}`, process {}: run `trainer watch` there", process.id)
             }
-            None => format!("it is not known where process {} runs", process.id),
+            None => format!("the host of process {} is unknown", process.id),
         }),
     }
 }
@@ -95,7 +95,7 @@ fn send(process: &Process, signal: Signal) -> Result<(), String> {
         other => format!("process {} cannot be sent a signal: {other}", process.id),
     };
     let id = i32::try_from(process.id).ok().and_then(Pid::from_raw);
-    let id = id.ok_or_else(|| format!("{} is not the number of a process", process.id))?;
+    let id = id.ok_or_else(|| format!("{} is not a valid process ID", process.id))?;
     match pidfd_open(id, PidfdFlags::empty()) {
         // An open descriptor always refers to the same process, so the check can follow.
         Ok(opened) => check(process).and_then(|()| pidfd_send_signal(&opened, signal).map_err(failed)),

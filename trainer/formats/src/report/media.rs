@@ -121,7 +121,7 @@ mod tests {
     use super::base64;
 
     #[test]
-    fn base64_is_that_of_rfc_4648() {
+    fn base64_matches_rfc_4648() {
         for (bytes, text) in [
             ("", ""),
             ("f", "Zg=="),

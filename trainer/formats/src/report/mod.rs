@@ -91,7 +91,7 @@ impl Content {
             Vec::new()
         });
         let media = Media::read(run.path()).unwrap_or_else(|error| {
-            problems.push(format!("texts and images are missing: {error}"));
+            problems.push(format!("text and images are missing: {error}"));
             Media::default()
         });
         let mut warnings = run.file().warnings.clone();

@@ -60,7 +60,7 @@ mod tests {
     use super::{SCRIPT, SCRIPT_HASH};
 
     #[test]
-    fn the_policy_admits_the_script_of_the_report() {
+    fn the_content_security_policy_allows_the_script_of_the_report() {
         assert_eq!(base64(&Sha256::digest(SCRIPT)), SCRIPT_HASH, "write the left one into SCRIPT_HASH");
         assert!(!SCRIPT.contains("</"), "the script would end there");
     }

@@ -144,7 +144,7 @@ pub enum NotARun {
     Foreign(String),
     /// A later version of the trainer wrote the file.
     #[error(
-        "the file has version {0} of its format, but this program reads versions up to {VERSION}: update it"
+        "the file has version {0} of its format, but this program reads versions up to {VERSION}: update this program"
     )]
     Newer(u64),
     /// The file is damaged.

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_exists_until_it_has_ended_and_its_number_is_not_enough() {
+    fn a_process_is_identified_by_more_than_its_id_and_exists_until_it_ends() {
         let own = Process::current();
         assert_eq!(own.exists(), Some(true));
         let other = |change: fn(&mut Process)| {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_waits_for_its_parent_does_not_exist() {
+    fn a_zombie_process_does_not_exist() {
         let fields = "0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 77 0";
         assert_eq!(start_of(&format!("3 (a) b) S {fields}")), Some(77));
         assert_eq!(start_of(&format!("3 (a) b) Z {fields}")), None);

@@ -377,7 +377,7 @@ fn check_levels(sides: &[Side; 2]) -> Result<(), Error> {
     Err(Error::Content {
         path: sides[1].tape.path().to_owned(),
         why: format!(
-            "this tape {}, but the first one {}: record both in the same way",
+            "this tape {}, but the first one {}: record both at the same level",
             name(other),
             name(one)
         ),
@@ -525,7 +525,7 @@ impl fmt::Display for First {
             Kind::Changed(run) if entry.kind == EntryKind::Resume => {
                 write!(
                     f,
-                    "{position}: the {} run was resumed or rolled back, with other values than before: {values}",
+                    "{position}: the {} run was resumed or rolled back, with different values than before: {values}",
                     nth(*run)
                 )
             }

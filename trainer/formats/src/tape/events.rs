@@ -217,7 +217,7 @@ fn check_start(path: &Path, start: &[u8]) -> Result<(), Error> {
         return Ok(());
     }
     let why = match start.starts_with(b"trainer tape ") {
-        true => "this tape has a version that this program does not read: use a newer one",
+        true => "this program cannot read this version of a tape: use a newer program",
         false => "this is not a tape",
     };
     Err(Error::Content { path: path.to_owned(), why: why.into() })

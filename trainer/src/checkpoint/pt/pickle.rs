@@ -114,7 +114,7 @@ fn storage_kind(name: &str) -> Option<Kind> {
 #[cold]
 fn unknown(module: &str, name: &str) -> Error {
     Error::msg(format!(
-        "the file refers to `{}.{}`, which is not part of a state dict, and nothing in the file is executed: if you \
+        "the file refers to `{}.{}`, which does not belong in a state dict; nothing in the file was executed: if you \
          trust it, load it in Python, and save only its state dict with `torch.save(model.state_dict(), …)`",
         shortened(module),
         shortened(name)

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_values_used_last_are_held_up_to_the_capacity() {
+    fn the_most_recently_used_values_are_kept_up_to_the_capacity() {
         let cache = Cache::new(10);
         let read = AtomicUsize::new(0);
         let get = |key: usize, size| {

@@ -65,7 +65,7 @@ impl ImageFolder {
         if folders.is_empty() {
             return Err(in_file(
                 folder,
-                "the folder has no folders: expected one for each class, with its images",
+                "the folder has no subfolders: expected one for each class, with its images",
             ));
         }
         let mut classes = Vec::new();

@@ -232,7 +232,7 @@ impl<R: Send + 'static> Cursor<'_, R> {
         let index = order.get(at).copied();
         self.order = Some((time, order));
         index.ok_or_else(|| {
-            Error::usage("`Dataset::order` of a data set in a mixture returned too few indices")
+            Error::usage("`Dataset::order` of a data set in a mixture returned too few indices: expected one for each row")
         })
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn read_header(path: &Path, file: &File, length: u64) -> Result<Heade
     if text_length > MAX_HEADER || text_start + text_length > length {
         return Err(in_file(
             path,
-            "its header is damaged: it says that it is longer than the file or than 10,000 bytes",
+            "its header is damaged: its recorded length exceeds the file or 10,000 bytes",
         ));
     }
     let mut text = vec![0; text_length as usize];
@@ -61,7 +61,7 @@ fn parse(text: &str) -> Result<(TokenType, u64), String> {
     let descr = after("'descr':")?;
     let descr = descr.strip_prefix('\'').and_then(|descr| descr.split_once('\''));
     let Some((descr, _)) = descr else {
-        return Err("it holds records or damaged types: expected an array of integers".to_owned());
+        return Err("its dtype is a record type or is damaged: expected an array of integers".to_owned());
     };
     let kind = match descr {
         "<u2" => TokenType::U16,
@@ -105,7 +105,7 @@ mod tests {
             ("'<u2'", "()", "one dimension"),
             ("'<u2'", "(x,)", "damaged"),
             ("'<u2'", "3", "damaged"),
-            ("[('a', '<u2')]", "(3,)", "records"),
+            ("[('a', '<u2')]", "(3,)", "record type"),
         ] {
             let error = header(descr, shape).unwrap_err();
             assert!(error.contains(problem), "{descr}, {shape}: {error}");

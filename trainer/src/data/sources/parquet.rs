@@ -167,7 +167,9 @@ fn decode_group<T: DeserializeOwned>(
 ) -> Result<(), ParquetError> {
     let reader = SerializedFileReader::new(file)?;
     if starts_of(&reader)? != starts {
-        return Err(ParquetError::General("the file was changed since it was opened".to_owned()));
+        return Err(ParquetError::General(
+            "the file has changed since it was opened: open it again".to_owned(),
+        ));
     }
     let schema = reader.metadata().file_metadata().schema();
     let columns: Vec<&str> = schema.get_fields().iter().map(|column| column.name()).collect();

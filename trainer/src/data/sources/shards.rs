@@ -142,7 +142,7 @@ impl<F: Format> Shards<F> {
         }
         if files.is_empty() {
             return Err(Error::usage(
-                "no shards were named: expected the path of at least one file or folder",
+                "no shards were given: expected the path of at least one file or folder",
             ));
         }
         let shards = in_parallel(&files, |path| {
@@ -239,9 +239,9 @@ impl<F: Format> Dataset for Shards<F> {
             return Ok(());
         }
         let further = damages.len().saturating_sub(NAMED_SHARDS);
-        let further = if further > 0 { format!("\n  and {further} further ones") } else { String::new() };
+        let further = if further > 0 { format!("\n  and {further} more") } else { String::new() };
         Err(Error::msg(format!(
-            "{} of {} shards are damaged: replace them, or leave out what is damaged with \
+            "{} of {} shards are damaged: replace them, or skip their damaged rows with \
              `DataLoader::skip_damaged(true)`{}{further}",
             damages.len(),
             self.shards.len(),

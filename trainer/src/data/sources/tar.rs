@@ -209,12 +209,12 @@ fn find_samples(path: &Path, file: File, length: u64, samples: &mut Vec<(u64, u6
             samples.push((start, end));
         }
         if end > length {
-            return Err(format!("the file is cut at byte {length}, in `{path}`"));
+            return Err(format!("the file is truncated at byte {length}, in `{path}`"));
         }
     }
     if end.saturating_add(BLOCK) > length {
         return Err(format!(
-            "the file ends at byte {length} without the mark of its end, so it is probably cut"
+            "the file ends at byte {length} without the end-of-archive marker, so it is probably truncated"
         ));
     }
     Ok(())
@@ -222,7 +222,7 @@ fn find_samples(path: &Path, file: File, length: u64, samples: &mut Vec<(u64, u6
 
 /// Returns the sample whose entries are in `bytes`, a part of a tar file.
 fn read_sample(bytes: &[u8]) -> Result<Sample, String> {
-    let changed = "the file was changed since it was opened";
+    let changed = "the file has changed since it was opened";
     let mut sample = Sample { key: String::new(), parts: BTreeMap::new() };
     let mut archive = Archive::new(bytes);
     for entry in archive.entries().map_err(|error| error.to_string())? {

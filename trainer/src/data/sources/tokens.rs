@@ -104,7 +104,7 @@ impl TokenFile {
         let held = (length - header.start) / header.kind.bytes() as u64;
         if held != header.count || (length - header.start) % header.kind.bytes() as u64 != 0 {
             let text = format!(
-                "its header says that it has {} tokens, but {} bytes follow, which are {held}: the file is incomplete or damaged",
+                "its header declares {} tokens, but {} bytes follow, which hold {held}: the file is incomplete or damaged",
                 header.count,
                 length - header.start
             );
@@ -261,7 +261,7 @@ impl Dataset for TokenRows {
             return Ok(());
         }
         let text = format!(
-            "it has {count} tokens: expected more than the {} of a row, which also needs the token after its last as a target",
+            "it has {count} tokens: expected more than the {} of a row, because a row also needs the token that follows it as a target",
             self.length
         );
         Err(in_file(path, text))

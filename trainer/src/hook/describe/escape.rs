@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_one_line_and_show_as_written() {
+    fn escaped_text_is_one_line_and_renders_as_written() {
         for (text, cell, label) in [
             ("plain", "plain", "plain"),
             ("a\r\nb\nc\td\u{2028}e\u{1b}[1m", "a b c d e [1m", "a b c d e [1m"),

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_replaced_by_their_texts() {
+    fn links_are_replaced_by_their_text() {
         for (docs, text) in [
             ("Plain.", "Plain."),
             ("Checks [`keep_best`](Checkpoint::keep_best), and [that](x).", "Checks `keep_best`, and that."),

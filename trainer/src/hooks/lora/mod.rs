@@ -222,7 +222,7 @@ impl Lora {
                     && var.tensor.f_count_nonzero(None)?.int64_value(&[]) != 0
                 {
                     return Err(Error::msg(format!(
-                        "the module `{module}` has an adapter of another `Lora`: call `merge` of that one first"
+                        "the module `{module}` has an adapter of another `Lora`: call `merge` on that `Lora` first"
                     )));
                 }
                 continue;
@@ -249,7 +249,7 @@ impl Lora {
             self.adapters.iter().find(|(module, adapter)| !is_own(format!("{module}{A}"), &adapter.a));
         if self.adapters.is_empty() || missing.is_some() {
             return Err(Error::msg(
-                "these are not the variables of the trainer that this `Lora` belongs to: call it on \
+                "these are not the variables of the trainer that this `Lora` belongs to: call this method on \
                  `trainer.hook::<Lora>()?`, with `trainer.vars()`",
             ));
         }
@@ -311,7 +311,7 @@ impl Lora {
         for pattern in known.iter().filter(|pattern| !pattern.is_optional()) {
             if !weights().any(|module| pattern.matches(module)) {
                 mistakes.push(format!(
-                    "`{pattern}` matches no module of the task with a weight{}: a module needs the name that is the path of \
+                    "`{pattern}` matches no module of the task with a weight{}: a module's name must be the path of \
                      its variables",
                     suggestion(&pattern.text, weights())
                 ));

@@ -270,8 +270,8 @@ impl Pretrained {
         for (name, tensor) in saved {
             let Some(own) = name.strip_prefix(&start) else {
                 return Err(Error::msg(format!(
-                    "its tensor `{}` does not begin with `{start}`: pass the path of the model within the one that `peft` \
-                     wrapped as `prefix`",
+                    "its tensor `{}` does not begin with `{start}`: pass as `prefix` the path of the model within the one \
+                     that `peft` wrapped",
                     shortened(&name)
                 )));
             };

@@ -194,7 +194,7 @@ impl Distillation {
             None => each.f_mean(kind)?,
             Some(mask) if mask.size() != each.size() => {
                 return Err(Error::msg(format!(
-                    "the mask has the shape {:?}: expected {:?}, that of the logits without the classes",
+                    "the mask has the shape {:?}: expected {:?}, the shape of the logits without the class dimension",
                     mask.size(),
                     each.size()
                 )));

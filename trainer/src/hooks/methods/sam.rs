@@ -115,7 +115,7 @@ impl Sam {
         // The last window of an epoch may have a single batch.
         if !cx.is_boundary() {
             return Err(Error::msg(
-                "`Sam` computes a batch twice, and the gradients of earlier batches of an accumulation window would be lost: \
+                "`Sam` computes a batch twice, so the gradients of earlier batches of an accumulation window would be lost: \
                  remove `.accumulate(…)`, or the hook",
             ));
         }

@@ -247,12 +247,12 @@ fn requests(shared: &Shared) -> Requests {
         stop: ask(
             shared.handles_signals,
             "stop this run?",
-            "this run does not handle signals, `OnSignal::Ignore`: one would end the program at once",
+            "this run does not handle signals (`OnSignal::Ignore`): a signal would end the program at once",
         ),
         checkpoint: ask(
             takes,
             "write a checkpoint?",
-            "no checkpoint can be written now: it needs the hook `Checkpoint`, and a `fit`",
+            "cannot write a checkpoint now: this requires the hook `Checkpoint` and a running `fit`",
         ),
     }
 }

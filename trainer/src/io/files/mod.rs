@@ -119,7 +119,7 @@ pub(crate) fn read_at(path: &Path, file: &File, position: u64, bytes: &mut [u8])
             return in_file(path, error);
         }
         let text = format!(
-            "the {length} bytes from byte {position} on are not there any more: the file was shortened while it was open"
+            "the {length} bytes from byte {position} on no longer exist: the file was shortened while it was open"
         );
         in_file(path, text)
     })

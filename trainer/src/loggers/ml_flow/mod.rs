@@ -88,14 +88,14 @@ impl RunOnServer {
         if error.is_eof() && is_start {
             let aside = move_aside(path, |name, number| format!("{name}.incomplete-{number}"))?;
             cx.warn(format!(
-                "MLflow: {} was incomplete, and is now {}: the run continues as a new run on the server",
+                "MLflow: {} was incomplete and was renamed to {}: the run continues as a new run on the server",
                 path.display(),
                 aside.display()
             ));
             return Ok(None);
         }
         let text = format!(
-            "expected the `mlflow.json` that `MlFlow` wrote: {error}; move this file elsewhere, and restore the one of the run"
+            "expected the `mlflow.json` that `MlFlow` wrote: {error}; move this file elsewhere, and restore the original file of the run"
         );
         Err(in_file(path, text))
     }
@@ -107,7 +107,7 @@ fn refuse_existing(path: &Path) -> Result<()> {
         None => Ok(()),
         Some(_) => Err(in_file(
             path,
-            "`MlFlow` writes this file for a new run, but there is one already: move it elsewhere",
+            "`MlFlow` writes this file for a new run, but the file already exists: move it elsewhere",
         )),
     }
 }

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hyperparameters_of_the_program_are_first_also_by_name() {
+    fn hyperparameters_of_the_program_stay_first_when_sorted_by_name() {
         let own = || {
             vec![
                 ("width".to_owned(), 8.into()),

@@ -77,7 +77,7 @@ use crate::values::facts::SettingList;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an optimizer of this crate",
     label = "does not implement `trainer::optim::Optimizer`",
-    note = "the optimizers are in `trainer::optim`, such as `AdamW::new(1e-3)`; one of tch's own is wrapped in `optim::Tch::new(config, \
+    note = "the optimizers are in `trainer::optim`, such as `AdamW::new(1e-3)`; wrap one of tch's optimizers in `optim::Tch::new(config, \
             &vs, lr)?`"
 )]
 pub trait Optimizer: Send {
@@ -111,7 +111,7 @@ pub trait Optimizer: Send {
     fn bind_share(&mut self, vars: &Vars, is_own: &dyn Fn(&str) -> bool) -> Result<()> {
         let _ = (vars, is_own);
         Err(Error::usage(
-            "`Sharded::new(…)`: this optimizer cannot update a part of the parameters: use an optimizer of this crate \
+            "`Sharded::new(…)`: this optimizer cannot update only some of the parameters: use an optimizer of this crate \
              other than `Tch`, or implement `Optimizer::bind_share`",
         ))
     }

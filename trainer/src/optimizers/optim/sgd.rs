@@ -80,7 +80,7 @@ fn refuses(group: &ParamGroup) -> Option<String> {
     let [momentum, dampening, nesterov, _] = group.values();
     let cannot = nesterov != 0.0 && (momentum == 0.0 || dampening != 0.0);
     let hint =
-        "Nesterov momentum of Sgd requires momentum without dampening: `.momentum(0.9).nesterov(true)`";
+        "Nesterov momentum in `Sgd` requires momentum without dampening: `.momentum(0.9).nesterov(true)`";
     cannot.then(|| hint.to_owned())
 }
 

@@ -59,8 +59,8 @@ impl Optimizer for Tch {
         given.sort_unstable();
         if own != given {
             return Err(Error::usage(
-                "this `Tch` optimizer updates every parameter of the `VarStore` that it was built for, but these are not \
-                 the parameters that it is added for: build it for the task's `VarStore`, \
+                "this `Tch` optimizer updates every parameter of the `VarStore` that it was built for, but those are not \
+                 the parameters that it was added for: build it for the task's `VarStore`, \
                  `Tch::new(nn::Adam::default(), &vs, 1e-3)?`, and pass it to `.optimizer(…)`",
             ));
         }

@@ -26,7 +26,7 @@ impl Amount {
             (AmountKind::Fraction(fraction), Some(run)) => Ok((fraction * run as f64).round() as u64),
             (AmountKind::Fraction(_), None) => Err(Error::usage(format!(
                 "`{}` is a fraction of the run, whose length is unknown, because the loader does not report \
-                 how many batches it has, or the builder was given no number of epochs: use a number of steps instead, \
+                 how many batches it has, or `.epochs(…)` is not set on the builder: use a number of steps instead, \
                  `{}`",
                 call(setting, self),
                 call(setting, 1000)

@@ -412,7 +412,7 @@ impl<P> Cx<P> {
         }
         Err(Error::usage(format!(
             "the variable `{name}` has no gradient, because the loss does not depend on it or it is frozen: choose another \
-             variable, or read those that have one, `cx.grads()`"
+             variable, or read the gradients that exist with `cx.grads()`"
         )))
     }
 

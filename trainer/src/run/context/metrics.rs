@@ -64,7 +64,7 @@ impl<P> Cx<P> {
         if !self.validates() {
             return Err(Error::msg(format!(
                 "`{name}` will never be measured, because this fit does not validate: pass validation data, \
-                 `fit(&mut train, Some(&mut valid))`, and let `.validate_every(…)` come due within the fit"
+                 `fit(&mut train, Some(&mut valid))`, and set `.validate_every(…)` so that a validation is due within the fit"
             )));
         }
         let own = if self.valid_loaders().next().is_some() { self.within_loader(name, rest)? } else { rest };

@@ -159,7 +159,7 @@ fn differs(module: &str, own: &Tensor, other: &Tensor) -> Error {
     let described = |it: &Tensor| format!("{:?}, {:?} on {:?}", it.size(), it.kind(), it.device());
     Error::usage(format!(
         "the output of `{module}` is {}, and cannot be replaced by one that is {}: call `cx.force_output(…)` if the rest of the \
-         network can take it",
+         network can handle it",
         described(own),
         described(other)
     ))

@@ -122,7 +122,9 @@ impl HookOptions {
             _ => {}
         }
         if only == Some(PhaseSet::NONE) {
-            mistakes.push(format!("`.only([])` of the closure `{name}` at `{path}`: expected a phase"));
+            mistakes.push(format!(
+                "`.only([])` of the closure `{name}` at `{path}`: expected at least one phase"
+            ));
         }
         let is_at_module = module_moments().contains(&P::index());
         if !modules.0.is_empty() && !is_at_module {

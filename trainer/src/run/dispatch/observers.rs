@@ -91,7 +91,7 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
 #[cold]
 pub(super) fn not_run(ending: Ending) -> BoxError {
     let what = if ending == Ending::Failed { "handled an error of" } else { "did not run" };
-    format!("it {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into()
+    format!("the hook {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into()
 }
 
 /// Finds the changes of the hook that is being called.
@@ -133,7 +133,7 @@ fn broken(changed: &[&str], promise: &str, fix: &str) -> BoxError {
         0 => String::new(),
         count => format!(" and {count} more"),
     };
-    let help = if changed == [RANDOM] { ", or draw from a generator of its own" } else { "" };
+    let help = if changed == [RANDOM] { ", or draw from a separate random number generator" } else { "" };
     let listed = changed.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
-    format!("it {promise}, so it only observes, but it changed {listed}{more}: {fix}{help}").into()
+    format!("the hook {promise}, so it must only observe, but it changed {listed}{more}: {fix}{help}").into()
 }

@@ -8,7 +8,7 @@ use crate::run::{Ending, Frame, Rest, Run};
 
 /// The error of a hook that returned a `Done` without using its own `next`.
 const OTHER_DONE: &str =
-    "the hook returned a `Done` of another operation: return the one that its own `next` has made";
+    "the hook returned a `Done` of another operation: return the one that its own `next` returned";
 
 /// The output of an operation, and the method of `Cx` with which a hook sets it.
 #[derive(Clone, Copy)]

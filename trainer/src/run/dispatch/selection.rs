@@ -231,7 +231,7 @@ struct Automatic {
 /// Describes the mistake of a task whose own block has `variables`.
 pub(crate) fn of_task_variables(task: &str) -> String {
     format!(
-        "the block of the task `{}` has `variables`, which is for other hooks: create the variables together with the task",
+        "the block of the task `{}` has `variables`, which is only for hooks other than the task: create the variables together with the task",
         public_path(task)
     )
 }

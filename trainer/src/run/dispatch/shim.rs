@@ -147,7 +147,7 @@ impl<'a, At: Moment> NextOf<'a, At> for Next<'a, At> {
 /// A type that the closure of [`Next::replace`] can return.
 #[diagnostic::on_unimplemented(
     message = "the closure that replaces an operation returns `()` or a `Result<(), _>` with any error, not `{Self}`",
-    label = "its closure cannot return this",
+    label = "the closure cannot return this type",
     note = "it sets the output of the operation: `cx.set_output(…)?`, `cx.set_pred(…)?`, `cx.set_batch(…)?` or `cx.set_loss(…)`",
     note = "a hook that runs the operation itself returns `next.run(cx)`"
 )]

@@ -155,14 +155,14 @@ fn reason(first: &Hook, second: &Hook) -> &'static str {
         }
         (Source::Discovery, Source::Task) => "the other one is a method of the task",
         (Source::Discovery, Source::Discovery) if one.krate() < other.krate() => {
-            "the name of its crate is first in the alphabet"
+            "its crate name comes first alphabetically"
         }
         (Source::Discovery, Source::Discovery)
             if one.krate() == other.krate() && one.rank() < other.rank() =>
         {
-            "its path is first in the alphabet"
+            "its path comes first alphabetically"
         }
-        _ => "the other one waits for a third one that nothing orders either",
+        _ => "the other one has to wait for a third hook that nothing orders either",
     }
 }
 
@@ -177,7 +177,7 @@ fn advice(first: &Hook, second: &Hook) -> String {
     } else {
         format!("`#[hook(after = {})]` on `{}`", one.path, other.name())
     };
-    format!("write {keep} to keep this order, or give them the opposite one")
+    format!("write {keep} to keep this order, or order them the other way around")
 }
 
 #[cfg(test)]
@@ -198,27 +198,27 @@ mod tests {
     struct Other;
 
     #[test]
-    fn a_warning_says_why_the_order_is_an_accident() {
+    fn a_warning_says_why_the_order_is_accidental() {
         let added = |slot, path| hook::<One>(Source::Builder, Some(slot), "", path);
         let found = |path| hook::<Other>(Source::Discovery, None, crate_of(path), path);
         let of_task = hook::<Other>(Source::Task, Some(0), "app", "app::Task");
         for (first, second, why, what) in [
             (added(1, "a"), added(2, "b"), "it was added to the builder first", "named(\"b\").ord(1)`"),
-            (added(2, "b"), added(1, "a"), "the other one waits for a third one", "named(\"a\").ord(1)`"),
+            (
+                added(2, "b"),
+                added(1, "a"),
+                "the other one has to wait for a third hook",
+                "named(\"a\").ord(1)`",
+            ),
             (
                 added(1, "z"),
                 found("a::b"),
                 "it was added to the builder, and",
                 "`#[hook(ord = 1)]` on `a::b`",
             ),
-            (
-                found("a::z"),
-                found("b::a"),
-                "the name of its crate is first",
-                "`#[hook(after = a::z)]` on `b::a`",
-            ),
-            (found("a::a"), found("a::b"), "its path is first", "`#[hook(after = a::a)]` on `a::b`"),
-            (found("a::b"), found("a::a"), "the other one waits", "`#[hook(after = a::b)]` on `a::a`"),
+            (found("a::z"), found("b::a"), "its crate name comes first", "`#[hook(after = a::z)]` on `b::a`"),
+            (found("a::a"), found("a::b"), "its path comes first", "`#[hook(after = a::a)]` on `a::b`"),
+            (found("a::b"), found("a::a"), "the other one has to wait", "`#[hook(after = a::b)]` on `a::a`"),
             (found("z::z"), of_task, "the other one is a method of the task", "on `app::Task`"),
         ] {
             let text = warning(&first, &second, &["the loss"]);

@@ -115,7 +115,7 @@ impl Tape {
         }
         self.batches
             .is_empty()
-            .then(|| format!("`.batches({:?})` of the tape: expected a batch", self.batches))
+            .then(|| format!("`.batches({:?})` of the tape: expected at least one batch", self.batches))
     }
 }
 

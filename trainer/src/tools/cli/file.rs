@@ -46,7 +46,7 @@ pub(super) fn read(path: &Path, is_setting: impl Fn(&str) -> bool) -> Result<Vec
             .is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         let path = path.display();
         Error::usage(if is_missing {
-            format!("the command line: `--config {path}`: there is no such file: check the path")
+            format!("the command line: `--config {path}`: the file does not exist: check the path")
         } else {
             format!("the command line: `--config`: {error}")
         })

@@ -356,7 +356,7 @@ fn of_file(
         let place = &entry.place;
         let Some(arg) = find(&entry.name) else {
             let mistake = if entry.name == CONFIG {
-                "`config` is only for the command line: a file cannot name another one".to_owned()
+                "`config` is only for the command line: a file of settings cannot load another one".to_owned()
             } else {
                 mistakes::unknown(command, &entry.name, "")
             };

@@ -68,7 +68,7 @@ pub(super) fn named(owner: &str, command: Command) -> Result<Command, String> {
         let help = match arg.get_action() {
             _ if arg.get_long().is_none() => "has no name on the command line: add `#[arg(long)]`",
             ArgAction::Count => "counts how often it is given: use a number",
-            ArgAction::SetFalse => "is set to `false` by its name: use a field that it sets to `true`",
+            ArgAction::SetFalse => "is a flag that sets `false`: use a flag that sets `true`",
             _ => continue,
         };
         return Err(format!("the field `{id}` of `{owner}` {help}"));
@@ -119,7 +119,7 @@ pub(super) fn clash(owner: &str, own: &Command, of_trainer: &Command) -> Option<
         }
         if name == "help" || name == super::CONFIG {
             return Some(format!(
-                "the field `{name}` of `{owner}` has the name of the argument `--{name}` of every program: rename the field"
+                "the field `{name}` of `{owner}` has the same name as `--{name}`, an argument that every program has: rename the field"
             ));
         }
         let is_of_trainer = |other: &Arg| self::name(other) == name || other.get_id() == arg.get_id();

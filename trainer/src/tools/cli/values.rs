@@ -99,9 +99,7 @@ pub(super) fn every(text: &str) -> Result<Every, String> {
         }
     };
     match every {
-        Every::Epochs(0) | Every::Steps(0) => {
-            Err(format!("expected an interval of at least 1 of these {unit}"))
-        }
+        Every::Epochs(0) | Every::Steps(0) => Err(format!("expected an interval of at least 1, in {unit}")),
         Every::Fraction(fraction) => fraction_mistake(fraction).map_or(Ok(every), Err),
         _ => Ok(every),
     }

@@ -202,7 +202,7 @@ fn check_rates(run: &mut Run, lr: f64, ratios: &[f64]) -> Result<()> {
     match groups.zip(ratios).find(|(group, ratio)| group.lr != lr * *ratio) {
         None => Ok(()),
         Some((group, ratio)) => Err(Error::usage(format!(
-            "`find_lr`: a hook set a learning rate to {}, where the search had set {}: give the hook `#[hook(trial = false)]`",
+            "`find_lr`: a hook set a learning rate to {}, but the search had set it to {}: give the hook `#[hook(trial = false)]`",
             group.lr,
             lr * ratio
         ))),

@@ -33,13 +33,13 @@ impl Source {
             )));
         }
         if !path.is_dir() {
-            return Err(in_file(path, "a replay found no folder at this path: pass the folder of a run"));
+            return Err(in_file(path, "there is no folder at this path: pass the folder of a run"));
         }
         let tape = tape(run, path)?;
         let checkpoint = checkpoint(run, path, batches.start)?;
         if checkpoint.is_none() && tape.is_none() {
             let why = "this folder has neither a checkpoint from before the first batch of the replay nor a tape: a replay \
-                       begins with a checkpoint, or else with the start of the run, if a tape can confirm that it is the same";
+                       begins with a checkpoint, or with the start of the run if a tape can confirm that both starts are the same";
             return Err(in_file(path, why));
         }
         Ok(Source { checkpoint, tape })

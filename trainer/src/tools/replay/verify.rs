@@ -113,9 +113,9 @@ fn differences(there: &Header, here: &Header) -> String {
         ("crates of hooks", &there.crates, &here.crates),
     ] {
         for (name, value) in there {
-            let now = here.get(name).map_or("not there", String::as_str);
+            let now = here.get(name).map_or("missing", String::as_str);
             if now != value {
-                let _ = write!(text, "\n- the {what} differ: {name} was {value}, and is {now} now");
+                let _ = write!(text, "\n- the {what} differ: {name} was {value} and is now {now}");
             }
         }
     }

@@ -68,7 +68,8 @@ impl Format {
             if files::read_text(path)?.starts_with(&format!("{}, version ", self.title)) {
                 return Ok(());
             }
-            let text = format!("this file is not a {}, so it is kept: choose another path", self.name);
+            let text =
+                format!("this file is not a {}, so it is not replaced: choose another path", self.name);
             Err(in_file(path, text))
         };
         files::replace_file(path, is_of_format, |file| file.write(text.as_bytes()))
@@ -107,7 +108,7 @@ impl Format {
 
     /// The message about a line that does not belong in a file of this format.
     pub(super) fn is_not(&self, number: usize, line: &str) -> String {
-        format!("line {number} is not one of a {}: `{line}`", self.name)
+        format!("line {number} does not belong in a {}: `{line}`", self.name)
     }
 
     /// Returns the values of a section by name.

@@ -115,7 +115,7 @@ impl fmt::Display for GoldenCheck {
             Compared::Losses => {
                 write!(
                     f,
-                    "only the losses of the first {steps} steps were compared, and are equal within the tolerance; the bits differ, in other circumstances"
+                    "only the losses of the first {steps} steps were compared and are equal within the tolerance; the bits differ, because the circumstances differ"
                 )?;
             }
             Compared::Written => write!(f, "the golden of the first {steps} steps was written")?,
@@ -326,7 +326,7 @@ impl Content {
         let listed: String = circumstances.iter().map(|change| format!("\n- {change}")).collect();
         let Some(tolerance) = tolerance else {
             return Err(format!(
-                "these {steps} steps cannot be compared with the golden, because it was recorded in other circumstances:{listed}\n\
+                "these {steps} steps cannot be compared with the golden, because it was recorded in different circumstances:{listed}\n\
                  {difference}{}\n\
                  compare it in the same circumstances, or compare only the losses, `Golden::new(…).tolerance(1e-4)`, or record \
                  it in these circumstances with `TRAINER_LOCK=update`",
@@ -336,7 +336,7 @@ impl Content {
         match self.first_beyond(new, tolerance) {
             None => Ok(new.checked(Compared::Losses, circumstances, versions)),
             Some(difference) => Err(format!(
-                "{difference}\nonly the losses were compared, within a tolerance of {tolerance:?}, because other circumstances differ:{listed}{}",
+                "{difference}\nonly the losses were compared, within a tolerance of {tolerance:?}, because the circumstances differ:{listed}{}",
                 advice(&versions, new.batches_of(difference.step))
             )),
         }
@@ -363,7 +363,7 @@ impl Content {
             let names: Vec<&str> = was.losses.iter().map(|(name, _)| name.as_str()).collect();
             if !is.losses.iter().map(|(name, _)| name).eq(names.iter()) {
                 let now: Vec<&str> = is.losses.iter().map(|(name, _)| name.as_str()).collect();
-                found.push(format!("the losses were {}, and are {}", list(&names), list(&now)));
+                found.push(format!("the losses were {} and are now {}", list(&names), list(&now)));
             }
             for ((name, was), (other, is)) in was.losses.iter().zip(&is.losses) {
                 if name == other && was.to_bits() != is.to_bits() {
@@ -396,7 +396,7 @@ impl Content {
                 .filter_map(|(name, was)| match of(name) {
                     Some(is) if is_equal(*was, is) => None,
                     Some(is) => Some(differing_loss(name, *was, is)),
-                    None => Some(format!("`{name}` was {was:?}, and is not computed")),
+                    None => Some(format!("`{name}` was {was:?} and is no longer computed")),
                 })
                 .collect();
             (!found.is_empty()).then_some(Difference { step, found })
@@ -410,7 +410,7 @@ impl Content {
         (was != is).then(|| Difference {
             step: was.min(is) + 1,
             found: vec![format!(
-                "the golden has {was} steps, and these are {is}: the fit has another length, or the golden was recorded with \
+                "the golden has {was} steps, but the fit took {is}: the fit has a different length, or the golden was recorded with \
                  another `.steps(…)`"
             )],
         })
@@ -427,7 +427,7 @@ struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
-            0 => f.write_str("the first steps are not those of the golden:")?,
+            0 => f.write_str("the first steps differ from the golden:")?,
             1 => {
                 f.write_str("step 1 differs from the golden, although the weights before it are equal:")?;
             }
@@ -445,7 +445,7 @@ impl fmt::Display for Difference {
 }
 
 fn differing_loss(name: &str, was: f64, is: f64) -> String {
-    format!("`{name}` was {was:?}, and is {is:?}")
+    format!("`{name}` was {was:?} and is now {is:?}")
 }
 
 fn list(names: &[&str]) -> String {
@@ -456,13 +456,13 @@ fn list(names: &[&str]) -> String {
 /// number of training batches.
 fn advice(versions: &[Change], batches: u64) -> String {
     let versions = match versions {
-        [] => "\nno crate with hooks has another version: the change is in the program, its data, or a crate without hooks"
+        [] => "\nno crate with hooks has a different version: the change is in the program, its data, or a crate without hooks"
             .to_owned(),
         versions => list_versions(versions),
     };
     format!(
         "{versions}\nto find the hook, run the program before and after the change with `TRAINER_TAPE=full:0..{batches}`, and \
-         compare the two runs with `trainer diff`\nif the change is meant, update the golden with `TRAINER_LOCK=update`"
+         compare the two runs with `trainer diff`\nif the change is intended, update the golden with `TRAINER_LOCK=update`"
     )
 }
 
@@ -511,10 +511,10 @@ mod tests {
         assert_eq!(read.text(), text);
         assert_eq!(read.compare(&written, None).unwrap().compared, Compared::Bits);
         for (was, is, why) in [
-            ("loss 0.1 3fb", "loss 0.2 3fb", "is not one of a golden: `1 | loss 0.2 3fb999999999999a"),
-            ("\n3 | ", "\n7 | ", "is not one of a golden: `7 | loss inf"),
+            ("loss 0.1 3fb", "loss 0.2 3fb", "does not belong in a golden: `1 | loss 0.2 3fb999999999999a"),
+            ("\n3 | ", "\n7 | ", "does not belong in a golden: `7 | loss inf"),
             ("[steps]", "[more]", "`[more]` is not a section of a golden"),
-            ("[circumstances]", "threads", "line 3 is not one of a golden: `threads`"),
+            ("[circumstances]", "threads", "line 3 does not belong in a golden: `threads`"),
             (", version 1.", ", version 9.", "this is not a golden of this version"),
         ] {
             let error = Content::parse(&text.replacen(was, is, 1)).unwrap_err();
@@ -536,7 +536,7 @@ mod tests {
         assert_eq!(equal.compared, Compared::Bits);
         assert_eq!(
             equal.to_string(),
-            "the first 3 steps are equal, bit by bit; `threads` was 1, and is 2; the crate `denoise` was 0.1.0, and is 0.2.0"
+            "the first 3 steps are equal, bit by bit; `threads` was 1 and is now 2; the crate `denoise` was 0.1.0 and is now 0.2.0"
         );
 
         // A tolerance changes nothing in equal circumstances.
@@ -545,20 +545,20 @@ mod tests {
             assert_eq!(
                 error,
                 "step 2 differs from the golden, although step 1 is equal:\n\
-                 - `loss` was 0.25, and is 0.250001\n\
+                 - `loss` was 0.25 and is now 0.250001\n\
                  - the weights after the step differ\n\
-                 the crate `denoise` was 0.1.0, and is 0.2.0\n\
+                 the crate `denoise` was 0.1.0 and is now 0.2.0\n\
                  to find the hook, run the program before and after the change with `TRAINER_TAPE=full:0..8`, and compare the \
                  two runs with `trainer diff`\n\
-                 if the change is meant, update the golden with `TRAINER_LOCK=update`"
+                 if the change is intended, update the golden with `TRAINER_LOCK=update`"
             );
         }
 
         let error = check(content("2", "0.1.0", &near()), None).unwrap_err();
         assert!(
             error.starts_with(
-                "these 3 steps cannot be compared with the golden, because it was recorded in other circumstances:\n\
-                 - `threads` was 1, and is 2\nstep 2 differs from the golden"
+                "these 3 steps cannot be compared with the golden, because it was recorded in different circumstances:\n\
+                 - `threads` was 1 and is now 2\nstep 2 differs from the golden"
             ),
             "{error}"
         );
@@ -569,15 +569,15 @@ mod tests {
             "{losses}"
         );
         assert!(
-            losses.to_string().ends_with("in other circumstances; `threads` was 1, and is 2"),
+            losses.to_string().ends_with("because the circumstances differ; `threads` was 1 and is now 2"),
             "{losses}"
         );
         let error = check(content("2", "0.1.0", &near()), Some(1e-6)).unwrap_err();
         assert!(
             error.starts_with(
-                "step 2 differs from the golden, although step 1 is equal:\n- `loss` was 0.25, and is 0.250001\n\
-                 only the losses were compared, within a tolerance of 1e-6, because other circumstances differ:\n\
-                 - `threads` was 1, and is 2\nno crate with hooks has another version"
+                "step 2 differs from the golden, although step 1 is equal:\n- `loss` was 0.25 and is now 0.250001\n\
+                 only the losses were compared, within a tolerance of 1e-6, because the circumstances differ:\n\
+                 - `threads` was 1 and is now 2\nno crate with hooks has a different version"
             ),
             "{error}"
         );
@@ -602,11 +602,11 @@ mod tests {
             ),
             (
                 changed(|new| new.steps[0].losses[0].0 = "other".to_owned()),
-                "although the weights before it are equal:\n- the losses were `loss`, and are `other`",
+                "although the weights before it are equal:\n- the losses were `loss` and are now `other`",
             ),
             (changed(|new| drop(new.steps.pop())), "step 3 differs from the golden"),
-            (changed(|new| drop(new.steps.pop())), "- the golden has 3 steps, and these are 2"),
-            (changed(|new| new.steps[1].losses[0].1 = f64::NAN), "- `loss` was 0.25, and is NaN"),
+            (changed(|new| drop(new.steps.pop())), "- the golden has 3 steps, but the fit took 2"),
+            (changed(|new| new.steps[1].losses[0].1 = f64::NAN), "- `loss` was 0.25 and is now NaN"),
         ] {
             assert!(error.contains(expected), "{expected}\n{error}");
         }

@@ -102,7 +102,7 @@ impl<T: Task> Trainer<T> {
             changes.push(format!("{left_out} more"));
         }
         Err(Error::usage(format!(
-            "{}: the program differs from its lock:\n- {}{}\nif that is meant, update the lock with `TRAINER_LOCK=update`",
+            "{}: the program differs from its lock:\n- {}{}\nif this is intended, update the lock with `TRAINER_LOCK=update`",
             path.display(),
             changes.join("\n- "),
             list_versions(&versions)
@@ -248,7 +248,7 @@ fn changes_at(moment: &str, was: &[Locked], is: &[Locked]) -> Vec<String> {
     };
     let [before, after] = [common(was, is), common(is, was)];
     if before != after {
-        changes.push(format!("the order {at} was {}, and is {}", before.join(", "), after.join(", ")));
+        changes.push(format!("the order {at} was {} and is now {}", before.join(", "), after.join(", ")));
     }
     changes
 }

@@ -39,7 +39,7 @@ pub struct Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` was {}, and is {}", self.name, self.was, self.is)
+        write!(f, "`{}` was {} and is now {}", self.name, self.was, self.is)
     }
 }
 

@@ -34,7 +34,9 @@ impl Part for Position {
     }
 
     fn why_inexact(&self, run: &Run) -> Option<String> {
-        run.fit.failed_mid_step.then(|| "it was written after an error in the middle of a step".to_owned())
+        run.fit
+            .failed_mid_step
+            .then(|| "the checkpoint was written after an error in the middle of a step".to_owned())
     }
 
     fn validate(&self, saved: &Saved) -> Result<()> {
@@ -67,7 +69,9 @@ impl Part for Position {
         for ((here, there), what) in run.fit.data.iter().zip(&fit.data).zip(["training", "validation"]) {
             if here != there {
                 let there = shortened(there);
-                why.push(format!("the {what} data was {there} when it was written, and is {here} now"));
+                why.push(format!(
+                    "the {what} data was {there} when the checkpoint was written and is now {here}"
+                ));
             }
         }
         Ok(())

@@ -46,10 +46,10 @@ impl Part for RandomState {
 
     fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
         if !saved.tensors.contains_key("cpu") {
-            why.push("it does not contain the random state of the CPU".to_owned());
+            why.push("the checkpoint does not contain the random state of the CPU".to_owned());
         }
         if matches!(run.model.device, Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
-            why.push("it does not contain the random state of the GPU".to_owned());
+            why.push("the checkpoint does not contain the random state of the GPU".to_owned());
         }
         Ok(())
     }

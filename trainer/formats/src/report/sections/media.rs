@@ -71,7 +71,7 @@ pub(in crate::report) fn images(out: &mut String, report: &Report, matrices: &[V
     if are_left_out {
         let _ = writeln!(
             out,
-            "<p class=\"quiet\">A report holds {} MB of images: the others are left out.</p>",
+            "<p class=\"quiet\">A report holds at most {} MB of images: the others are left out.</p>",
             MAX_IMAGE_BYTES >> 20
         );
     }
@@ -114,7 +114,7 @@ pub(in crate::report) fn texts(out: &mut String, report: &Report) {
     if are_left_out {
         let _ = writeln!(
             out,
-            "<p class=\"quiet\">A report holds {} MB of texts: the others are left out.</p>",
+            "<p class=\"quiet\">A report holds at most {} MB of text: the rest is left out.</p>",
             MAX_TEXT_BYTES >> 20
         );
     }

@@ -35,7 +35,7 @@ pub(in crate::report) fn metrics(out: &mut String, report: &Report, matrices: &[
         out.push_str("</details>\n");
     }
     let text = if report.runs.len() > 1 {
-        "Each value is the last one of the run, with the best one below it if it is another. <b>Bold</b> is the best of all runs."
+        "Each value is the last one of the run, with the best one below it if they differ. <b>Bold</b> is the best of all runs."
     } else {
         "These are values of passes over data. If it is not known whether smaller or larger ones are better, their range is shown."
     };
