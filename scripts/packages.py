@@ -7,6 +7,7 @@
 Prints the packages in the order in which they must be published.
 """
 
+import argparse
 import json
 import pathlib
 import re
@@ -80,6 +81,9 @@ def release_mistakes(packages, version):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--release", action="store_true", help="also check what only a release needs")
+    arguments = parser.parse_args()
     metadata = json.loads(cargo("metadata", "--no-deps", "--format-version", "1"))
     packages = in_order([package for package in metadata["packages"] if package["publish"] != []])
     names = [package["name"] for package in packages]
@@ -98,7 +102,7 @@ def main():
         if size > PACKAGE_LIMIT:
             found.append(f"{size >> 10} KiB: a package may have at most {PACKAGE_LIMIT >> 10} KiB")
         mistakes += [f"{package['name']}: {mistake}" for mistake in found]
-    if "--release" in sys.argv[1:]:
+    if arguments.release:
         mistakes += release_mistakes(packages, version)
     for mistake in mistakes:
         print(f"packages: {mistake}", file=sys.stderr)
