@@ -80,6 +80,6 @@ fn every_operator_of_a_training_step_has_a_kernel_for_cuda() {
     }
     assert!(operators.len() > 60, "{operators:?}");
     fs::write(folder.join("operators.json"), serde_json::to_string(&operators).unwrap()).unwrap();
-    run_script("kernels.py", &folder);
+    run_script("cuda_kernels.py", &folder);
     fs::remove_dir_all(&folder).unwrap();
 }
