@@ -23,8 +23,8 @@ pub struct Digits {
 }
 
 impl Digits {
-    /// Reads the embedded data. Returns the training set and the validation set, which is every
-    /// fifth image.
+    /// Reads the embedded data. Returns the training set and the validation set. The validation set
+    /// consists of every fifth image.
     ///
     /// # Errors
     ///

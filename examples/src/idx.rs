@@ -78,7 +78,7 @@ struct Idx {
 }
 
 impl Idx {
-    /// Reads one file, `train-images-idx3-ubyte` for example, with rows of this shape.
+    /// Reads one file, such as `train-images-idx3-ubyte`, whose rows must have this shape.
     fn read(folder: &Path, part: &str, what: &str, shape: &[u32]) -> Result<Idx> {
         let name = |mark| format!("{part}-{what}{mark}idx{}-ubyte", 1 + shape.len());
         let names = [name("-"), name(".")];
@@ -180,8 +180,9 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Writes the four files of a data set of two training and two test images. `map` returns the
-    /// name and the content of each, or `None` to leave it out.
+    /// Writes the four files of a data set with two training and two test images. `map` receives
+    /// the name and the content of each file, and returns what to write, or `None` to leave the
+    /// file out.
     fn folder(test: &str, map: impl Fn(&str, Vec<u8>) -> Option<(String, Vec<u8>)>) -> PathBuf {
         let folder = std::env::temp_dir().join(format!("idx-{}-{test}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();

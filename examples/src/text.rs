@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_byte_has_the_token_of_gpt2() {
+    fn each_byte_has_the_same_token_as_in_gpt2() {
         // These are from GPT-2's `vocab.json`: `!`, `A`, a space and a line feed.
         assert_eq!([token(b'!'), token(b'A'), token(b' '), token(b'\n')], [0, 32, 220, 198]);
         let mut all: Vec<i64> = (0..=u8::MAX).map(token).collect();

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 #[test]
-fn the_readme_has_a_part_of_the_table_of_the_demo() {
+fn the_readme_shows_an_excerpt_of_the_demo_output() {
     let demo =
         Command::new(env!("CARGO_BIN_EXE_digits")).env("TRAINER_DESCRIBE", "terminal").output().unwrap();
     assert!(demo.status.success(), "{demo:?}");

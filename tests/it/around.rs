@@ -390,7 +390,7 @@ impl Sparse {
 }
 
 #[test]
-fn every_counts_skipped_batches() {
+fn the_key_every_counts_skipped_batches() {
     let mut trainer = model::builder().epochs(2).hook(Sparse).build().unwrap();
     let summary = trainer.fit(&mut model::rows(16), None).unwrap();
     assert_eq!(summary.counters.batches_seen, 8 - 2, "the third and the sixth of eight");

@@ -469,7 +469,7 @@ fn a_run_with_recomputed_batch_norm_statistics_resumes_bit_for_bit() {
 fn update_batch_norm_is_refused_without_averages_and_skipped_without_batch_norm() {
     let mut alone = with_batch_norm().update_batch_norm(rows(20)).build().unwrap();
     let error = message(&alone.fit(&mut rows(8), None).unwrap_err());
-    assert!(error.contains("no hook averages them: add `.hook(Swa::from_epoch(0))`"), "{error}");
+    assert!(error.contains("no hook averages weights: add `.hook(Swa::from_epoch(0))`"), "{error}");
     let empty = || trainer::data::from_fn(|_| Vec::<(Tensor, Tensor)>::new());
     let builder = with_batch_norm().hook(Swa::from_epoch(0)).update_batch_norm(empty());
     let error = message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());

@@ -161,7 +161,7 @@ impl Loader<(Tensor, Tensor)> for Misannounced {
 }
 
 #[test]
-fn a_pass_ends_with_its_data_regardless_of_the_announced_length() {
+fn a_pass_ends_when_its_data_ends_regardless_of_the_announced_length() {
     let steps = |announced: u64, real: &[u64]| {
         let mut trainer = builder().epochs(2).accumulate(2).build().unwrap();
         let mut loader = Misannounced { announced, real: real.to_vec() };

@@ -419,7 +419,7 @@ fn masks_limit_each_token_to_its_own_sequence() {
 }
 
 #[test]
-fn sequences_mark_targets_that_do_not_count_as_ignored() {
+fn targets_excluded_from_the_loss_are_marked_as_ignored() {
     let answer = Sequence::answer(&[1, 2, 3], &[4, 5]);
     assert_eq!(
         (answer.tokens(), answer.targets()),
@@ -483,5 +483,8 @@ impl Dataset for Short {
 #[test]
 fn an_order_of_the_wrong_length_is_refused() {
     let error = DataLoader::new(Short).batches(0, 0).err().unwrap().to_string();
-    assert_eq!(error, "`Dataset::order` returned 3 indices: expected as many as the data set has rows, 5");
+    assert_eq!(
+        error,
+        "`Dataset::order` returned 3 indices: expected one for each of the 5 rows of the data set"
+    );
 }

@@ -70,7 +70,7 @@ fn certificates_in_a_separate_process() {
 }
 
 #[test]
-fn every_stretch_of_an_honest_run_is_confirmed_and_every_forgery_is_found() {
+fn every_stretch_of_an_honest_run_is_confirmed_and_every_forgery_is_detected() {
     let output = child_process("certificate::certificates_in_a_separate_process").output().unwrap();
     assert!(
         output.status.success(),
@@ -274,7 +274,7 @@ fn two_fits() {
 /// Rank 0 writes the certificate, and all ranks verify it.
 #[cfg(target_os = "linux")]
 #[test]
-fn two_ranks_have_one_certificate() {
+fn two_ranks_share_one_certificate_that_both_can_verify() {
     let folder = once(|| scratch("certificate-ranks"));
     Ranks::new(2)
         .run(|| {

@@ -188,7 +188,7 @@ fn a_damaged_checkpoint_is_skipped_in_favor_of_the_previous_one() {
 }
 
 #[test]
-fn incompatible_checkpoints_are_refused_with_file_and_field() {
+fn incompatible_checkpoints_are_refused_with_the_file_and_the_field() {
     let folder = three_checkpoints("fits");
     let own = folder.join("step-00000002");
     let manifest = own.join("manifest.json");
@@ -275,7 +275,7 @@ fn inexact_resume_is_refused_unless_allowed() {
     let mut second = tch().hook(Checkpoint::new(&folder)).resume(Resume::Auto).build().unwrap();
     let error = message(&second.fit(&mut model::rows(8), None).unwrap_err(), &folder);
     assert!(
-        error.contains("the state of the optimizer cannot be read, as with tch's own optimizers"),
+        error.contains("the state of the optimizer cannot be read, as is the case for tch's own optimizers"),
         "{error}"
     );
     fs::remove_dir_all(&folder).unwrap();

@@ -327,7 +327,7 @@ fn help_shows_every_setting_with_its_default_and_unit() {
 }
 
 #[test]
-fn values_come_from_the_file_as_from_the_command_line() {
+fn values_in_a_file_are_parsed_like_those_on_the_command_line() {
     let file = "
         lr = 3e-4
         width = 0x40

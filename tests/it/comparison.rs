@@ -151,7 +151,7 @@ fn a_resume_with_different_observers_is_exact() {
 }
 
 #[test]
-fn a_hook_that_loads_a_checkpoint_changes_the_resumed_run_on_purpose() {
+fn a_resumed_run_can_be_changed_on_purpose_after_loading_the_checkpoint() {
     let slower = model::builder().on::<AfterLoadCheckpoint>("slower", |cx| {
         for group in cx.optimizer_mut()?.groups_mut() {
             group.lr = 0.01;

@@ -366,7 +366,7 @@ impl Forgotten {
 }
 
 #[test]
-fn types_with_hooks_that_were_never_added_are_listed_on_request() {
+fn hook_types_that_were_never_added_are_listed_on_request() {
     let name = "it::describe::Forgotten";
     let without = model::builder().build().unwrap().describe_hooks();
     assert!(without.not_added().contains(&name));

@@ -258,7 +258,7 @@ fn invalid_settings_and_mismatched_outputs_are_reported_with_the_fix() {
         ),
         (
             other_shape,
-            "the student's logits have the shape [8, 3], on Cpu, and the teacher's [8, 4], on Cpu: expected the same shape",
+            "the student's logits have the shape [8, 3] and are on Cpu, but the teacher's have the shape [8, 4] and are on Cpu: expected the same shape",
         ),
         (
             distillation().mask(|(inputs, _): &(Tensor, Tensor)| inputs.copy()),
@@ -273,7 +273,7 @@ fn invalid_settings_and_mismatched_outputs_are_reported_with_the_fix() {
 }
 
 #[test]
-fn a_resume_compares_the_teacher() {
+fn a_resume_with_a_different_teacher_is_refused() {
     let folder = scratch("distillation-teacher");
     let run = |phase: f64, at| {
         let hook = Distillation::new(teacher(phase));

@@ -150,7 +150,7 @@ fn weights_that_differ_are_reported_instead_of_written_to_a_checkpoint() {
 }
 
 #[test]
-fn ranks_may_differ_in_hooks_for_rank_0() {
+fn ranks_may_differ_in_hooks_that_run_only_on_rank_0() {
     completed(2, "main_hook=0 epochs=1", &[]);
 }
 

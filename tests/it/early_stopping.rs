@@ -39,7 +39,7 @@ fn each_validation_within_an_epoch_is_checked() {
 }
 
 #[test]
-fn stopping_by_a_training_metric_still_validates_the_epoch() {
+fn the_epoch_is_still_validated_if_a_training_metric_stops_the_run() {
     let hook = EarlyStopping::new("train/loss", Goal::Minimize).stop_at(1e9);
     let summary = worsening(builder().epochs(3), hook);
     assert_eq!(summary.counters.epoch, 0);

@@ -49,7 +49,7 @@ fn the_underlying_error_is_in_the_message_and_not_repeated_by_source() {
 }
 
 #[test]
-fn the_error_reaches_after_error_and_teardown_runs_once() {
+fn after_error_receives_the_error_and_teardown_runs_once() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let record = |name: &'static str| {
         let seen = Arc::clone(&seen);

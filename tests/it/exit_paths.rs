@@ -359,7 +359,7 @@ fn the_table_of_exit_paths_covers_every_moment() {
 }
 
 #[test]
-fn a_panic_while_the_last_checkpoint_is_written_is_resumed_after_teardown() {
+fn a_panic_while_the_last_checkpoint_is_written_propagates_after_teardown() {
     let folder = scratch("exit-paths-save");
     let ended = Arc::new(Mutex::new(0));
     let count = Arc::clone(&ended);
@@ -380,23 +380,23 @@ fn a_panic_while_the_last_checkpoint_is_written_is_resumed_after_teardown() {
 }
 
 #[test]
-fn a_stop_at_any_moment_ends_the_run_with_teardown_once() {
+fn a_stop_at_any_moment_ends_the_run_and_runs_teardown_once() {
     assert!(check_all(Exit::Stop, false) > 60);
 }
 
 #[test]
-fn a_cancellation_at_any_moment_fires_after_cancel_once() {
+fn after_cancel_fires_once_for_a_cancellation_at_any_moment() {
     assert!(check_all(Exit::Cancel, false) > 120);
     assert!(check_all(Exit::Cancel, true) > 120);
 }
 
 #[test]
-fn an_error_at_any_moment_fires_after_error_once() {
+fn after_error_fires_once_for_an_error_at_any_moment() {
     assert!(check_all(Exit::Error, false) > 120);
     assert!(check_all(Exit::Error, true) > 120);
 }
 
 #[test]
-fn a_panic_at_any_moment_fires_after_error_once() {
+fn after_error_fires_once_for_a_panic_at_any_moment() {
     assert!(check_all(Exit::Panic, false) > 120);
 }

@@ -41,7 +41,7 @@ fn validation_follows_an_epoch_that_ends_early() {
 }
 
 #[test]
-fn a_stopped_run_skips_validation_and_fires_after_epoch() {
+fn after_epoch_still_fires_if_a_stopped_run_skips_validation() {
     let mut trainer = builder()
         .on::<AfterStep>("stop", |cx| {
             if cx.counters().batches_seen == 2 {
@@ -364,7 +364,7 @@ impl Fallback {
 }
 
 #[test]
-fn a_task_may_return_no_loss_outside_of_training() {
+fn a_task_can_omit_the_loss_outside_of_training() {
     use std::sync::{Arc, Mutex};
 
     use trainer::hooks::Progress;

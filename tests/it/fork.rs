@@ -103,9 +103,9 @@ fn forks_in_a_separate_process() {
     let text = fork(&run, 17, &into).unwrap_err().to_string();
     assert!(text.ends_with("changed: this folder holds a run: fork into a new folder"), "{text}");
     let text = fork(&run, 0, &root.join("start")).unwrap_err().to_string();
-    assert!(text.starts_with("`fork` before the training batch 0 is a new run"), "{text}");
+    assert!(text.starts_with("a `fork` before training batch 0 would be a new run"), "{text}");
     let text = fork(&run, TOTAL + 1, &root.join("beyond")).unwrap_err().to_string();
-    assert_eq!(text, "the run has only 40 training batches: it cannot be forked before the batch 41");
+    assert_eq!(text, "the run has only 40 training batches: it cannot be forked before batch 41");
     let forked = root.join("forgotten");
     fork(&run, 9, &forked).unwrap();
     let text =
@@ -118,7 +118,7 @@ fn forks_in_a_separate_process() {
 }
 
 #[test]
-fn a_fork_continues_another_run_and_leaves_it_as_it_is() {
+fn a_fork_continues_another_run_and_leaves_that_run_unchanged() {
     let output = child_process("fork::forks_in_a_separate_process").output().unwrap();
     assert!(
         output.status.success(),

@@ -100,7 +100,7 @@ fn every_link_of_a_page_resolves() {
 }
 
 #[test]
-fn broken_links_are_found() {
+fn broken_links_are_detected() {
     let path = root().join("trainer/guide/hooks.md");
     let page = fs::read_to_string(&path).unwrap();
     for (target, reason) in [

@@ -167,7 +167,7 @@ fn a_moment_that_is_not_reached_is_an_error() {
 }
 
 #[test]
-fn a_panic_of_a_closure_propagates_to_the_test() {
+fn a_panic_in_a_closure_propagates_to_the_test() {
     let mut is_torn_down = false;
     let run = || {
         Harness::small()

@@ -205,7 +205,7 @@ fn ambiguous_closures_and_closures_that_never_run_are_refused() {
     - `.every(0)` of the closure `never` at `after_step`: expected at least 1
     - `.only([])` of the closure `never` at `after_step`: expected at least one phase
     - two closures at `after_step` have the name `same` (tests/it/hooks.rs:_ and tests/it/hooks.rs:_): rename one
-    - the closure at `after_step` (tests/it/hooks.rs:_) has an empty name: choose one, which `describe_hooks` and error messages show
+    - the closure at `after_step` (tests/it/hooks.rs:_) has an empty name: choose a name, which `describe_hooks` and error messages will show
     - hook `trainer::hooks::FeatureRecorder`: `.only([])`: expected at least one phase
     "#);
 }

@@ -94,7 +94,7 @@ fn factors_scale_the_value_of_each_selected_group() {
 }
 
 #[test]
-fn values_replace_the_hyperparameter_by_step_or_epoch() {
+fn scheduled_values_override_the_hyperparameter_per_step_or_per_epoch() {
     let beta = |step: u64| 0.9 + step as f64 / 100.0;
     let by_step = HyperparameterSchedule::values("beta2", beta);
     let values = values_of_run(with(AdamW::new(0.01)).epochs(2).hook(by_step), "beta2", 2);
@@ -120,7 +120,7 @@ fn unknown_names_and_invalid_values_are_refused() {
     assert!(group.contains("the groups are `fc1.*`"), "{group}");
     let every = || AdamW::new(0.01).group("*", Group::new());
     let rest = error(with(every()).hook(values("beta1", Constant::new(0.9)).ungrouped()));
-    assert!(rest.contains("but every parameter is in one: remove `.ungrouped()`"), "{rest}");
+    assert!(rest.contains("but every parameter is in a group: remove `.ungrouped()`"), "{rest}");
     let momentum = error(with(Adagrad::new(0.01)).hook(HyperparameterSchedule::momentum(Constant::new(0.9))));
     let text = "Adagrad has neither `momentum` nor `beta1`: restrict the schedule with `.part(…)` or";
     assert!(momentum.contains(text), "{momentum}");

@@ -28,7 +28,7 @@ fn save(path: &Path, image: impl Into<DynamicImage>, format: ImageFormat) {
 }
 
 #[test]
-fn images_are_read_by_class_as_numbers_from_0_to_1() {
+fn images_are_read_from_a_folder_per_class_with_values_from_0_to_1() {
     let folder = scratch("images");
     save(&folder.join("cat/b.png"), picture(2, 3, 255), ImageFormat::Png);
     save(&folder.join("cat/a/deep.BMP"), picture(2, 3, 51), ImageFormat::Bmp);
@@ -143,7 +143,7 @@ fn with_rows(rows: usize, change: impl Fn(&mut RowRng) + Send + Sync + 'static) 
 }
 
 #[test]
-fn crops_and_flips_match_their_random_numbers() {
+fn crops_and_flips_use_the_numbers_of_the_given_generator() {
     with_rows(50, |rng| {
         let image = image(3, 4);
         let mut twin = rng.clone();
@@ -167,7 +167,7 @@ fn crops_and_flips_match_their_random_numbers() {
 }
 
 #[test]
-fn colors_are_changed_as_computed_by_hand() {
+fn color_changes_match_values_computed_by_hand() {
     let image = Tensor::from_slice(&[0.2_f64, 0.4, 0.5, 0.9, 1.0, 0.0]).view([3, 1, 2]);
     let normal = augment::normalize(&image, &[0.2, 0.5, 0.5], &[0.1, 0.2, 0.5]).unwrap();
     let expected = Tensor::from_slice(&[0.0, 2.0, 0.0, 2.0, 1.0, -1.0]).view([3, 1, 2]);
@@ -239,8 +239,8 @@ fn invalid_augmentation_arguments_are_named() {
                 augment::horizontal_flip(&bytes, 0.5, rng),
                 "Uint8 tensor of shape [3, 3, 4]: expected a floating-point image",
             ),
-            (augment::normalize(&image, &[0.5], &[0.5]), "of 3 channels: expected one of each"),
-            (augment::normalize(&image, &[0.5; 3], &[0.0; 3]), "no standard deviation of 0"),
+            (augment::normalize(&image, &[0.5], &[0.5]), "of 3 channels: expected one mean"),
+            (augment::normalize(&image, &[0.5; 3], &[0.0; 3]), "one nonzero standard deviation"),
             (augment::color_jitter(&image, 2.0, 0.0, rng), "the brightness 2"),
             (augment::color_jitter(&image, 0.0, f64::NAN, rng), "the contrast NaN"),
             (

@@ -96,7 +96,7 @@ impl Sole {
 }
 
 #[test]
-fn a_second_value_of_a_single_hook_is_refused() {
+fn a_second_value_of_a_hook_marked_single_is_refused() {
     let error = model::builder().hook(Sole).hook(Sole).build().unwrap_err().to_string();
     assert!(
         error.contains("hook `it::instances::Sole` is `single` but was added twice: remove one"),

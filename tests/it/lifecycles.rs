@@ -112,7 +112,7 @@ impl Reentrant {
 fn a_hook_that_reenters_itself_is_an_error() {
     let mut trainer = model::builder().hook(Reentrant).hook(Looks::default()).build().unwrap();
     let error = trainer.fit(&mut model::rows(4), None).unwrap_err().to_string();
-    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: a method of `it::lifecycles::Reentrant` is already running and borrows its value, so no other method of it can run inside");
+    insta::assert_snapshot!(message(&error), @"hook `it::lifecycles::Reentrant::praise` (tests/it/lifecycles.rs:_) failed at at_praise, epoch 0, batch 1: a method of `it::lifecycles::Reentrant` is already running and borrows its value, so no other method of that value can run at the same time");
 }
 
 /// Reads and changes the payloads of another crate's points. The second point is fired within the

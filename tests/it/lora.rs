@@ -203,7 +203,7 @@ fn invalid_adapters_are_refused_when_the_trainer_is_built() {
         (Lora::new("*.q_proj", 0), "`Lora::new(…, 0)`: expected a rank of at least 1"),
         (
             Lora::new("*.q_proj", 5),
-            "the rank 5 is larger than a side of the weight of `lm.0.q_proj`, which is [6, 4]: expected at most 4",
+            "the rank 5 is larger than a dimension of the weight of `lm.0.q_proj`, which is [6, 4]: expected at most 4",
         ),
         (Lora::new("*.q_proj", 2).alpha(f64::NAN), "`.alpha(NaN)`: expected a finite number above 0"),
         (Lora::new("*.q_proj", 2).alpha(0.0), "`.alpha(0.0)`: expected a finite number above 0"),
@@ -580,7 +580,7 @@ fn trained(sharded: bool) -> Result<(f64, Vec<Vec<f32>>)> {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn several_ranks_train_the_same_adapters_as_one() {
+fn several_ranks_train_the_same_adapters_as_a_single_process() {
     use trainer::testing::{Ranks, once};
     let (loss, alone) = once(|| trained(false).unwrap());
     for sharded in [false, true] {

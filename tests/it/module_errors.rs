@@ -161,7 +161,7 @@ fn a_panic_at_a_module_propagates_and_leaves_the_trainer_usable() {
 }
 
 #[test]
-fn a_panic_of_a_module_itself_names_the_module_and_the_batch() {
+fn a_panic_inside_a_module_reports_the_module_and_the_batch() {
     let vs = nn::VarStore::new(device());
     let net = nn::func(|_: &Tensor| panic!("broken")).named("net.broken");
     let task = Supervised::new(vs, net, |pred: &Tensor, _: &Tensor| pred.sum(Kind::Float));
@@ -368,7 +368,7 @@ fn hooks_of_the_task_at_a_module_are_refused() {
     assert_eq!(
         error,
         "the trainer cannot be built: `it::module_errors::Hooked::after_module` \
-         (tests/it/module_errors.rs:_) is a hook of the task at `after_module`, which runs while the task is computing and therefore borrowed: move the hook to a \
+         (tests/it/module_errors.rs:_) is a hook of the task at `after_module`, which runs while the task is computing and is therefore borrowed: move the hook to a \
          separate type, or to a free function"
     );
 }

@@ -43,7 +43,7 @@ fn after_module_backward_has_the_gradient_of_each_output() {
 }
 
 #[test]
-fn the_gradient_of_an_input_is_that_of_the_call_alone() {
+fn the_gradient_of_an_input_excludes_other_uses_of_the_tensor() {
     let vs = nn::VarStore::new(device());
     let root = vs.root();
     let linear = |name: &str, inputs: i64, outputs: i64| {

@@ -177,7 +177,7 @@ fn hooks_select_modules_by_name() {
 }
 
 #[test]
-fn every_observes_all_calls_in_a_batch_or_none() {
+fn the_key_every_selects_all_calls_in_a_batch_or_none() {
     let seen = Seen::default();
     let note = Arc::clone(&seen);
     let mut trainer = builder()

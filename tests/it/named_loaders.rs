@@ -56,7 +56,7 @@ fn observed<T: Task>(builder: TrainerBuilder<T>, lines: &Lines) -> TrainerBuilde
 }
 
 #[test]
-fn each_loader_has_its_own_pass_interval_and_names() {
+fn each_loader_has_a_pass_an_interval_and_metric_names_of_its_own() {
     let lines = Lines::default();
     let records = Lines::default();
     let seen = records.clone();

@@ -157,7 +157,7 @@ fn a_resumed_run_keeps_the_count_and_drops_the_window_with_the_nan() {
 }
 
 #[test]
-fn the_last_record_of_a_cancelled_run_has_the_findings() {
+fn the_last_record_of_a_cancelled_run_contains_the_findings_of_the_guard() {
     let texts = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&texts);
     let builder = model::builder().hook(NanGuard::skip_batch()).on::<AfterRecord>("texts", move |cx| {
@@ -184,7 +184,7 @@ fn child_process() {
 }
 
 #[test]
-fn a_diverged_loss_is_reported_once_and_readably() {
+fn a_diverged_loss_is_reported_once_in_readable_form() {
     let mut trainer = Trainer::builder(model::task())
         .optimizer(Sgd::new(0.0))
         .discover(Discover::None)

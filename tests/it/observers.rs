@@ -54,7 +54,7 @@ fn an_observer_that_only_reads_and_logs_is_accepted() {
 }
 
 #[test]
-fn changes_that_an_observer_makes_through_shared_memory_are_named() {
+fn changes_made_by_an_observer_through_shared_memory_are_reported() {
     let in_place = changes::<AfterStep>(|cx| {
         let _guard = tch::no_grad_guard();
         let _ = weight(cx).g_mul_scalar_(0.5);
@@ -120,7 +120,7 @@ fn the_averages_of_another_hook_are_checked() {
 }
 
 #[test]
-fn random_numbers_that_an_observer_draws_are_found() {
+fn random_numbers_drawn_by_an_observer_are_detected() {
     let draws: [fn(&Cx<AfterStep>); 5] = [
         |_| drop(Tensor::rand([2], (Kind::Float, device()))),
         |_| drop(Tensor::randperm(4, (Kind::Int64, device()))),

@@ -122,7 +122,7 @@ fn checkpoints_of_every_supported_version_resume_exactly() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_checkpoint_of_ranks_resumes_exactly() -> Result<()> {
+fn a_checkpoint_of_several_ranks_resumes_exactly() -> Result<()> {
     Ranks::new(2).run(|| {
         let expected = train(builder(None))?;
         for version in READ {

@@ -31,7 +31,7 @@ impl Second {
 }
 
 #[test]
-fn ties_run_in_the_order_added_with_discovered_hooks_last() {
+fn hooks_of_equal_ord_run_in_the_order_added_and_discovered_hooks_run_last() {
     let calls = Arc::new(Mutex::new(Vec::new()));
     let record = |name: &'static str| {
         let calls = Arc::clone(&calls);

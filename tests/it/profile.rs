@@ -174,7 +174,7 @@ impl Recover {
 }
 
 #[test]
-fn spans_left_open_by_an_error_are_ended() {
+fn spans_left_open_by_an_error_are_closed() {
     let mut failures = 0;
     let harness = profiled().hook(Recover).on::<AfterBackward>(|_| {
         failures += 1;

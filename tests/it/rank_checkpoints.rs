@@ -30,7 +30,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn each_rank_writes_its_share_and_the_shares_combine_to_the_unsharded_state() {
+fn each_rank_writes_its_share_and_the_shares_combine_into_the_unsharded_state() {
     let newest = |scene: &str| {
         let folder = once(|| scratch(&format!("rank-files {scene}")));
         completed(2, scene, &folder_var(&folder));
@@ -146,7 +146,7 @@ fn a_folder_that_only_rank_0_sees_is_refused_when_the_fit_begins() {
     });
     for result in results.unwrap() {
         let error = result.unwrap_err().to_string();
-        assert!(error.contains("rank 1 could neither write its files of a checkpoint nor resume"), "{error}");
+        assert!(error.contains("rank 1 could neither write its checkpoint files nor resume"), "{error}");
         assert!(error.contains("use one folder that all ranks can write"), "{error}");
     }
 }

@@ -189,7 +189,7 @@ fn ranks_end_when_the_test_that_started_them_is_killed() {
 
 #[test]
 #[should_panic(expected = "rank 1: panicked: as expected")]
-fn a_panic_of_a_rank_reaches_a_test_that_expects_it() {
+fn a_panic_on_a_rank_propagates_to_the_test() {
     Ranks::new(2).run(|| if world().rank() == 1 { panic!("as expected") } else { Ok(()) }).unwrap();
 }
 

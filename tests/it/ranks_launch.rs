@@ -115,7 +115,7 @@ fn rank_of_a_launcher() {
 }
 
 #[test]
-fn the_variables_of_slurm_and_mpi_start_ranks() {
+fn processes_started_by_slurm_or_mpi_join_as_ranks() {
     let slurm = ["SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_NODES"];
     let open_mpi = [
         "OMPI_COMM_WORLD_SIZE",

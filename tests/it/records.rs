@@ -299,7 +299,7 @@ fn a_logger_changes_no_metric() {
 }
 
 #[test]
-fn every_counts_records_of_steps_and_of_passes_separately() {
+fn the_key_every_counts_records_of_steps_and_of_passes_separately() {
     struct Second(Lines);
     #[hook]
     impl Second {
@@ -321,7 +321,7 @@ fn every_counts_records_of_steps_and_of_passes_separately() {
 }
 
 #[test]
-fn an_error_in_training_still_emits_every_value() {
+fn every_value_is_still_emitted_if_training_fails() {
     for late in [false, true] {
         let lines = Lines::default();
         let left = Arc::clone(&lines);

@@ -282,7 +282,7 @@ fn defect_15_a_short_last_window_is_averaged_over_its_own_size() {
 }
 
 #[test]
-fn defect_16_batch_idx_counts_in_validation() {
+fn defect_16_batch_idx_advances_in_validation() {
     let seen = Seen::default();
     let indices = Arc::clone(&seen);
     let mut trainer = builder()
@@ -297,7 +297,7 @@ fn defect_16_batch_idx_counts_in_validation() {
 }
 
 #[test]
-fn defect_17_progress_needs_no_validation_and_accumulation_no_length() {
+fn defect_17_progress_works_without_validation_and_accumulation_without_a_length() {
     let mut stream = from_fn(|_| model::rows(20).batches(0, 0).unwrap().collect::<Vec<_>>());
     assert_eq!(Loader::<(Tensor, Tensor)>::len(&stream), None);
     let mut trainer = builder().accumulate(3).hook(Progress::new()).build().unwrap();

@@ -244,7 +244,7 @@ fn refused(folder: &Path) {
     let mut trainer = builder().build().unwrap();
     trainer.fit(&mut data(), Some(&mut held_out())).unwrap();
     let text = trainer.replay(&mut data(), Some(&mut held_out()), folder, 1..2).unwrap_err().to_string();
-    assert!(text.starts_with("this replay begins with the start of the run"), "{text}");
+    assert!(text.starts_with("this replay begins at the start of the run"), "{text}");
 }
 
 /// Programs that compute something else than the run did.

@@ -179,7 +179,7 @@ fn a_file_that_is_not_a_report_is_not_replaced() {
 }
 
 #[test]
-fn a_report_needs_a_run_folder_and_a_smoke_test_writes_none() {
+fn a_report_requires_a_run_folder_and_is_not_written_by_a_smoke_test() {
     let error = model::builder().hook(Report::new()).build().unwrap().fit(&mut rows(8), None).unwrap_err();
     assert!(message(&error).contains("set `.run_folder(\"runs/first\")`"), "{error}");
 

@@ -265,7 +265,7 @@ fn checkpoints_without_a_run_folder_are_refused() {
 }
 
 #[test]
-fn a_resume_compares_the_hyperparameters() {
+fn a_resume_with_different_hyperparameters_is_refused() {
     let folder = scratch("run-folder-hyperparameters");
     let make = |width: i64| {
         let builder = builder().epochs(3).hyperparameter("width", width);

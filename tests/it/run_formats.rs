@@ -168,7 +168,7 @@ fn trains_until_it_is_killed() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_environment_selects_the_folder_and_a_run_without_its_process_has_the_status_killed() {
+fn the_environment_selects_the_folder_and_a_run_whose_process_is_gone_has_the_status_killed() {
     let root = scratch("formats-killed");
     let folder = root.join("run");
     let mut child: Command = child_process("run_formats::trains_until_it_is_killed");

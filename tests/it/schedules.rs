@@ -67,7 +67,7 @@ fn deviation(values: impl Iterator<Item = f64>, expected: &[f64], base: f64) -> 
 }
 
 #[test]
-fn a_thousand_values_match_pytorch() {
+fn a_thousand_values_of_each_schedule_match_pytorch() {
     let reference = reference();
     for (name, schedule) in schedules() {
         schedule.check(Some(1000)).unwrap();
@@ -350,7 +350,7 @@ fn rate_changes_by_other_hooks_are_kept() {
 }
 
 #[test]
-fn schedules_by_step_and_by_epoch_multiply() {
+fn factors_of_schedules_by_step_and_by_epoch_are_multiplied() {
     let rates = rates_of_run(
         builder()
             .epochs(5)

@@ -382,7 +382,7 @@ fn orders_in_a_separate_process() {
     let [text] = &warnings(closures(0))[..] else { panic!() };
     assert_eq!(
         message(text),
-        "nothing orders two hooks at before_opt_step that change the same values: `one` (tests/it/seen.rs:_) and `other` \
+        "the order of two hooks at before_opt_step that change the same values is not defined: `one` (tests/it/seen.rs:_) and `other` \
          (tests/it/seen.rs:_) both changed the gradient of `fc1.bias`. `one` runs first only because it was added to the \
          builder first: write `HookOptions::named(\"other\").ord(1)` to keep this order, or order them the other way around"
     );
@@ -397,7 +397,9 @@ fn orders_in_a_separate_process() {
     assert!(text.contains(advice), "{text}");
     let [text] = &warnings(|builder| builder.hook(Outer).hook(Inner))[..] else { panic!() };
     assert!(
-        text.starts_with("nothing orders two hooks around opt_step that change the same values: "),
+        text.starts_with(
+            "the order of two hooks around opt_step that change the same values is not defined: "
+        ),
         "{text}"
     );
     assert!(text.contains("`it::seen::Outer::halve` is further outside only because"), "{text}");

@@ -98,7 +98,7 @@ fn max_time_ends_a_run_on_endless_data() {
 }
 
 #[test]
-fn passes_are_limited_by_number_and_by_fraction() {
+fn passes_can_be_limited_to_a_number_or_a_fraction_of_batches() {
     let limits = builder()
         .limit_train_batches(2)
         .limit_valid_batches(0.5)

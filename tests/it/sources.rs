@@ -281,7 +281,7 @@ fn all_rows(shards: usize) -> Vec<String> {
 }
 
 #[test]
-fn shards_are_shuffled_and_then_the_rows_within_a_buffer() {
+fn shards_are_shuffled_first_and_then_rows_within_a_buffer() {
     let folder = scratch("shards");
     tar_shards(&folder, 23);
     parquet_shards(&folder, 23);

@@ -137,7 +137,7 @@ fn too_many_roll_backs_are_an_error_that_lists_them() {
 fn limits() {
     let mut trainer = builder().hook(guard().limit(2)).build().unwrap();
     let error = trainer.fit(&mut rows(&[], &[3, 8, 20, 30]), None).unwrap_err().to_string();
-    let expected = "the loss spiked again after 2 roll-backs, the limit: lower the learning rate, clip the gradients, or raise \
+    let expected = "the loss spiked again after 2 roll-backs, which is the limit: lower the learning rate, clip the gradients, or raise \
                     `.limit(…)`; the spikes:\n- batch 3 of epoch 0: the loss is NaN\n- batch 8 of epoch 0: the loss is NaN\n- \
                     batch 20 of epoch 0: the loss is NaN";
     assert!(error.contains(expected), "{error}");
@@ -300,7 +300,7 @@ fn resumes() {
 }
 
 #[test]
-fn the_tape_records_a_roll_back_as_the_difference_from_other_runs() {
+fn a_roll_back_on_the_tape_is_named_as_the_difference_from_another_run() {
     alone(is_on_the_tape);
 }
 

@@ -61,7 +61,7 @@ impl Latest {
 }
 
 #[test]
-fn invalid_settings_of_hooks_are_reported_by_build_together() {
+fn build_reports_the_invalid_settings_of_all_hooks_together() {
     let error =
         builder().hook(Scaled { factor: 0.0 }).hook(Scaled { factor: -1.0 }).epochs(0).build().unwrap_err();
     insta::assert_snapshot!(message(&error), @r"

@@ -245,7 +245,7 @@ fn accumulating_uneven_batches_matches_one_large_batch() {
 }
 
 #[test]
-fn hooks_before_opt_step_see_the_mean_and_after_backward_running_sums() {
+fn hooks_see_running_sums_after_backward_and_the_mean_before_opt_step() {
     let norms = |accumulate: u64, mut data: InMemory<Tokens>| {
         let builder = builder(halves(true, false), By::Sgd).epochs(1).accumulate(accumulate);
         let mut trainer = builder.hook(Norms::default()).build().unwrap();

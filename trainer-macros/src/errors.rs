@@ -14,7 +14,7 @@ impl Errors {
         self.0.push((at, message.into()));
     }
 
-    /// Reports `message` at `found`, which is not allowed there, if it is present.
+    /// Reports `message` at `found` if it is present, because it is not allowed there.
     pub(crate) fn refuse(&mut self, found: &Option<impl Spanned>, message: &str) {
         if let Some(found) = found {
             self.push(found.span(), message);

@@ -27,7 +27,8 @@ impl Form {
 }
 
 /// Splits at top-level commas, but not at commas in the generic arguments of a hook's path
-/// (`after = Ema<f32, 2>`). If the argument before a comma is missing, the comma takes its place.
+/// (`after = Ema<f32, 2>`). If there is no argument before a comma, the comma itself becomes that
+/// argument.
 pub(crate) fn split_at_commas(tokens: TokenStream) -> Vec<TokenStream> {
     let mut parts = Vec::<TokenStream>::new();
     let mut part = Vec::<TokenTree>::new();
@@ -92,8 +93,8 @@ fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
     }
 }
 
-/// Returns the candidate to suggest for a misspelled name: one at edit distance 1, or else the most
-/// similar one above a threshold, if there is one.
+/// Returns the candidate to suggest for a misspelled name: a candidate at edit distance 1, or else
+/// the most similar candidate above a threshold. Returns `None` if there is neither.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str> + Clone,

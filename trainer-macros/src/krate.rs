@@ -28,8 +28,8 @@ impl<'a> Krate<'a> {
         }
     }
 
-    /// Returns whether `trainer` can be named, by `crate = path` or as a dependency. Reports an
-    /// error if it cannot, with `example` as the way to write `crate = path`.
+    /// Returns whether `trainer` can be named, by `crate = path` or as a dependency. Otherwise,
+    /// reports an error that shows `example` as the way to write `crate = path`.
     pub(crate) fn check(path: Option<&syn::Path>, example: &str, errors: &mut Errors) -> bool {
         let found = path.is_some() || dependency().is_some();
         if !found {
@@ -43,9 +43,9 @@ impl<'a> Krate<'a> {
         found
     }
 
-    /// The import that an expansion starts with if the user gave a path, so that the path occurs
-    /// only once. It imports an item that only `trainer` has, so that rustc reports a path to a
-    /// different crate, and nothing else.
+    /// If the user gave a path, returns the import with which the expansion starts, so that the
+    /// path occurs only once. The import names an item that only `trainer` has. If the path leads
+    /// to a different crate, rustc therefore reports only that mistake.
     pub(crate) fn import(&self) -> Option<TokenStream> {
         match self {
             Krate::Path(path) => {
@@ -57,8 +57,8 @@ impl<'a> Krate<'a> {
         }
     }
 
-    /// The path, located at `span`. rustc points at a part of an expression only if all its tokens
-    /// have the same location.
+    /// Returns the path, located at `span`. rustc points at a part of an expression only if all
+    /// tokens of that part have the same location.
     pub(crate) fn at(&self, span: Span) -> TokenStream {
         match self {
             Krate::Path(_) => Ident::new("__trainer", Span::call_site().located_at(span)).into_token_stream(),
@@ -74,8 +74,8 @@ impl<'a> Krate<'a> {
 /// manifest lists no such dependency. If there is no manifest to read, as under other build
 /// systems, returns this crate's own name.
 fn dependency() -> Option<String> {
-    /// The path of the last manifest read, with its result. An editor's macro server expands the
-    /// macros of many packages.
+    /// The path of the manifest that was read last, and the name that was found in it. The path can
+    /// change, because an editor's macro server expands the macros of many packages.
     static LAST: Mutex<Option<(String, Option<String>)>> = Mutex::new(None);
 
     let default = Some(PACKAGE.to_owned());
@@ -115,7 +115,7 @@ fn dependency_of(path: &Path) -> Option<String> {
 }
 
 /// Returns the crate name of the dependency on `trainer` in a manifest, if there is one.
-/// `is_trainer` decides from the key and the value of a dependency.
+/// `is_trainer` decides from the key and the value of a dependency whether it is `trainer`.
 fn dependency_in(manifest: &DeTable<'_>, is_trainer: &dyn Fn(&str, &DeValue<'_>) -> bool) -> Option<String> {
     let targets = manifest.get("target").and_then(|targets| targets.get_ref().as_table());
     let of_targets =
@@ -142,7 +142,7 @@ fn names(key: &str, of: &DeValue<'_>) -> bool {
 }
 
 /// Returns whether the workspace of the package in `folder` declares `trainer` under this
-/// dependency key. `root` is the path of the workspace, if the manifest gives one.
+/// dependency key. `root` is the path of the workspace, if the package's manifest specifies it.
 fn inherits(folder: &Path, root: Option<&str>, key: &str) -> bool {
     let roots: Vec<PathBuf> = match root {
         Some(root) => vec![folder.join(root)],

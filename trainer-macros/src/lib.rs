@@ -71,8 +71,8 @@ pub fn migration_page(name: TokenStream) -> TokenStream {
     migration::page(&name.into()).into()
 }
 
-/// Expands to a slice of the given struct, with one value for each row of the tables of points on
-/// the migration pages.
+/// Expands to a slice of the given struct. Each value is one row of a table of points on the
+/// migration pages.
 #[doc(hidden)]
 #[proc_macro]
 pub fn migration_points(row: TokenStream) -> TokenStream {

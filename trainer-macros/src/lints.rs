@@ -1,13 +1,13 @@
-//! The lints that an expansion allows. These are only the ones that the user's item itself needs,
-//! because `#![forbid(…)]` in the user's crate rejects any other `allow`. The expansion's own code
-//! needs none: rustc does not report lints about it, because its tokens are not the user's.
+//! The lints that an expansion allows. It allows only those that the user's item needs, because
+//! `#![forbid(…)]` in the user's crate would reject any other `allow`. The code that the macro adds
+//! needs none, because rustc does not report lints for tokens that are not the user's.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::Attribute;
 
-/// Returns the `#[allow(…)]`s of an item, whose names the expansion repeats, and
-/// `#[allow(deprecated)]` if the item is deprecated.
+/// Returns the `#[allow(…)]`s of an item. The expansion needs them too, because it repeats the
+/// names in the item. Adds `#[allow(deprecated)]` if the item is deprecated.
 pub(crate) fn allowed(attributes: &[Attribute]) -> TokenStream {
     let deprecated = is_deprecated(attributes).then(|| quote!(#[allow(deprecated)]));
     let allowed = attributes.iter().filter(|attribute| attribute.path().is_ident("allow"));

@@ -1,5 +1,5 @@
-//! The migration pages, which are the only list of other frameworks' names. The docs show them,
-//! compiler suggestions are taken from them, and tests use them to translate recorded runs.
+//! The migration pages, which are the single source of other frameworks' names. The docs show the
+//! pages, the compiler's suggestions come from them, and tests use them to translate recorded runs.
 
 use std::sync::LazyLock;
 
@@ -27,7 +27,7 @@ pub(crate) struct Row {
     pub(crate) framework: &'static str,
     /// The name in the other framework.
     pub(crate) theirs: &'static str,
-    /// The counterpart here, if it is a moment.
+    /// The counterpart in this crate, if it is a moment.
     pub(crate) here: Option<Here<'static>>,
     differs: &'static str,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Here<'a> {
     /// The marker type of the point or operation.
     pub(crate) marker: &'a str,
     pub(crate) around: bool,
-    /// The keys of the hook: `only = valid`.
+    /// The keys of the hook attribute: `only = valid`.
     pub(crate) filter: &'a str,
 }
 
@@ -83,8 +83,8 @@ fn codes(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Expands to a slice constant of the struct `of`, which `trainer` declares, with all rows of all
-/// tables of points.
+/// Expands to a slice with every row of every table of points. Each row is a value of the struct
+/// `of`, which `trainer` declares.
 pub(crate) fn table(of: &TokenStream) -> TokenStream {
     let rows = points().iter().map(|Row { page, theirs, here, differs, .. }| {
         let (moment, filter) = here.map(|here| (snake(here.marker), here.filter)).unwrap_or_default();
@@ -107,8 +107,7 @@ pub(crate) fn page(name: &TokenStream) -> TokenStream {
 
 /// Expands to one doc example with the code of all table cells. It is compiled but not run. Each
 /// cell is in its own function, whose parameters supply the cell's placeholders (`n`, `x`,
-/// `reason`). Code with a `…` is not compiled; rustdoc resolves its name instead, as it does for
-/// paths.
+/// `reason`). Paths and code with a `…` are left out; instead, rustdoc resolves the names in them.
 pub(crate) fn cells() -> TokenStream {
     let text = cells_as_example();
     quote!(#text)
@@ -194,8 +193,9 @@ fn example_of(code: &str, is_here: bool) -> Option<String> {
     Some(hooked(filter, &format!("cx: &mut Cx<{marker}>{next}")))
 }
 
-/// Converts our names to links outside of code blocks: all code in the column `here`, and code in
-/// brackets anywhere. rustdoc resolves each link and rejects the page if a name does not exist.
+/// Turns our names into links, except in code blocks. Our names are all code in the column `here`,
+/// and code in brackets anywhere. rustdoc resolves each link and rejects the page if a name does
+/// not exist.
 fn linked(text: &str) -> String {
     let mut out = String::new();
     let mut is_code = false;
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn our_names_become_links() {
+    fn names_of_this_crate_become_links() {
         let cases = [
             (
                 "| `x` | `AfterStep, only = valid` | `y` |",

@@ -1,5 +1,5 @@
-//! The names of the trainer's own moments, used for advice only: rustc resolves names. A test
-//! checks that these lists match the declaration.
+//! The names of the trainer's own moments. They are used only for advice, because rustc itself
+//! resolves the names. A test checks that these lists match the declaration.
 
 use crate::keys::nearest;
 use crate::lifecycle::pascal;

@@ -12,8 +12,8 @@ fn tokens(text: &str) -> TokenStream {
     TokenStream::from_str(text).unwrap()
 }
 
-/// Returns an expansion of each form, with the names that come from the user's item, or that the
-/// documentation promises.
+/// Returns expansions of every form. Each comes with the names that it may introduce: those from
+/// the user's item, and those that the documentation promises.
 fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
     let hook = |attribute, item| hook::expand(tokens(attribute), &tokens(item));
     let lifecycle = "within step { /// A.\noperation look: batch in train { /// A.\npoint glance(u8): loss; } }
@@ -82,7 +82,7 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
     ]
 }
 
-/// Adds the names that tokens introduce: of items, variables, imports and generic parameters.
+/// Adds to `found` the names of the items, variables, imports and generic parameters in tokens.
 fn introduced(stream: TokenStream, found: &mut Vec<String>) {
     let tokens: Vec<TokenTree> = stream.into_iter().collect();
     for (nth, token) in tokens.iter().enumerate() {

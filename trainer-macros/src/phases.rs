@@ -8,7 +8,7 @@ use crate::keys::nearest;
 /// Every phase, in the order of `trainer::Phase::ALL`.
 pub(crate) const PHASES: [&str; 5] = ["train", "sanity", "valid", "test", "predict"];
 
-/// Returns `name` if it is the name of a phase. Otherwise reports it and returns `None`.
+/// Returns `name` if it is the name of a phase. Otherwise, reports an error and returns `None`.
 pub(crate) fn check(name: Ident, errors: &mut Errors) -> Option<Ident> {
     let word = name.to_string();
     if PHASES.contains(&&*word) {

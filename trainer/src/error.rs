@@ -22,17 +22,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// An error of the trainer. Every variant is one pointer wide, so that a `Result` is cheap to
 /// return.
 ///
-/// The message contains the message of the underlying error, so `source()` returns the source of
-/// the underlying error; [`downcast_ref`](Error::downcast_ref) returns the underlying error itself.
-/// `Debug` prints the same text as `Display`, because Rust prints the `Debug` form of an error that
-/// `main` returns.
+/// `Display` already includes the underlying error's message, so `source()` skips the underlying
+/// error and returns its source instead. To get the underlying error itself, use
+/// [`downcast_ref`](Error::downcast_ref). `Debug` prints the same text as `Display`, because Rust
+/// uses `Debug` to print an error returned from `main`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A hook failed.
     #[error(transparent)]
     Hook(Box<HookError>),
-    /// An operation failed, in the task, in a loader or in the trainer.
+    /// An operation of the task, of a loader or of the trainer failed.
     #[error(transparent)]
     Operation(Box<OperationError>),
     /// The run was cancelled, by a signal or a [`CancelToken`](crate::CancelToken).
@@ -50,9 +50,9 @@ pub enum Error {
     /// libtorch returned an error.
     #[error("{}", without_backtrace(.0))]
     Torch(Box<TchError>),
-    /// Code that the trainer ran panicked. The panic resumes after `after_error` and `teardown`,
-    /// unless it came from a loader thread or from a thread that wrote a checkpoint in the
-    /// background.
+    /// A hook, the task or other code called by the trainer panicked. The panic resumes after
+    /// `after_error` and `teardown`, unless it came from a loader thread or from a thread that
+    /// wrote a checkpoint in the background.
     #[error("{0}")]
     Panic(Box<String>),
     /// Any other error, from a task, a loader or a hook.
@@ -104,7 +104,7 @@ impl Error {
         source.downcast_ref().or_else(|| source.downcast_ref::<Error>()?.downcast_ref())
     }
 
-    /// Whether the run, or a nested trainer run by a hook, was cancelled.
+    /// Whether the run, or the run of a nested trainer that a hook started, was cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         match self {
@@ -192,12 +192,12 @@ pub struct Location {
     pub moment: &'static str,
     /// The name of the [module](crate::modules), if the point or operation belongs to one.
     pub module: Option<Arc<str>>,
-    /// The name of the innermost custom operation or point within which the moment was reached, if
-    /// any.
+    /// The name of the innermost custom operation or point that contains the moment, if any.
     pub within: Option<&'static str>,
     /// The phase.
     pub phase: Phase,
-    /// The name of the [loader](crate::data::NamedLoaders) of the pass, if it has one.
+    /// The name of the [loader](crate::data::NamedLoaders) of the current pass, if the loader has a
+    /// name.
     pub loader: Option<Arc<str>>,
     /// The counters at that moment.
     pub counters: Counters,
@@ -225,7 +225,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// The error of a hook, and where it occurred.
+/// An error from a hook, and where in the run the hook failed.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -247,7 +247,8 @@ impl fmt::Display for Location {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct HookError {
-    /// The path of the hook: `my_crate::clip`, `my_crate::GradientMonitor::after_backward`.
+    /// The path of the hook, such as `my_crate::clip` or
+    /// `my_crate::GradientMonitor::after_backward`.
     pub hook: String,
     /// The source file that defines the hook, as rustc reports it.
     pub file: &'static str,
@@ -282,13 +283,14 @@ impl std::error::Error for HookError {
     }
 }
 
-/// The error of an operation, and where it occurred.
+/// An error from an operation, and where in the run the operation failed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct OperationError {
     /// The location in the run at which the operation failed.
     pub location: Location,
-    /// The description of the batch, ` on a batch of …`; empty if there was none.
+    /// The part of the message that describes the batch, ` on a batch of …`; empty if there was no
+    /// batch.
     pub batch: String,
     /// The error that the operation returned.
     pub source: Error,
@@ -309,7 +311,7 @@ impl std::error::Error for OperationError {
     }
 }
 
-/// An error about a file.
+/// An error that concerns a file or folder.
 ///
 /// ```
 /// use std::io;
@@ -359,8 +361,8 @@ pub enum CancelledBy {
     Sigterm,
     /// SIGHUP, sent when the terminal is closed or its connection is lost.
     Sighup,
-    /// The last batch of a [replay](crate::Trainer::replay). Only hooks around an operation see it,
-    /// as an error of the operation.
+    /// The end of a [replay](crate::Trainer::replay), after its last batch. Only `around` hooks see
+    /// this cause, in the error that the wrapped operation returns.
     EndOfReplay,
 }
 
@@ -448,7 +450,7 @@ impl fmt::Display for BuildError {
     }
 }
 
-/// Returns the candidate most similar to `name`, if any is similar enough to suggest.
+/// Returns the candidate most similar to `name`, or `None` if no candidate is similar enough.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     candidates
         .into_iter()
@@ -458,13 +460,15 @@ pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns "; did you mean `x`?" for the most similar candidate, or an empty string.
+/// Returns "; did you mean `x`?" for the most similar candidate, or an empty string if no candidate
+/// is similar enough.
 pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, candidates).map_or_else(String::new, |nearest| format!("; did you mean `{nearest}`?"))
 }
 
-/// Returns "; did you mean `x`?" for the most similar candidate. If none is similar enough, returns
-/// "; there are" and the first three candidates.
+/// Returns "; did you mean `x`?" for the most similar candidate. If no candidate is similar enough,
+/// returns "; there are" and the first three candidates, or an empty string if there are no
+/// candidates.
 pub(crate) fn suggestion_among<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let mut candidates: Vec<&str> = candidates.into_iter().collect();
     candidates.dedup();
@@ -480,7 +484,8 @@ pub(crate) fn suggestion_among<'a>(name: &str, candidates: impl IntoIterator<Ite
     }
 }
 
-/// Shortens a name to 80 characters, for a message.
+/// Shortens a name for a message: if it is longer than 80 characters, keeps the first 80 and adds
+/// `…`.
 pub(crate) fn shortened(name: &str) -> String {
     match name.char_indices().nth(80) {
         None => name.to_owned(),
@@ -488,8 +493,8 @@ pub(crate) fn shortened(name: &str) -> String {
     }
 }
 
-/// Returns the message of a panic as `panicked: …`. If tch panicked on a libtorch error, the
-/// message is shortened to libtorch's own.
+/// Returns the message of a panic as `panicked: …`. If tch panicked because of a libtorch error,
+/// keeps only libtorch's own message.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     let text =
@@ -499,8 +504,8 @@ pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     format!("panicked: {}", said.split("\\nException raised from").next().unwrap_or(said))
 }
 
-/// Drops the payload of a caught panic, whose destructor may panic as well. Used wherever a second
-/// panic would abort the process or skip cleanup.
+/// Drops the payload of a caught panic, and catches a panic in the destructor of the payload. Used
+/// wherever a second panic would abort the process or skip cleanup.
 pub(crate) fn discard_panic(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second); // dropping this payload could panic again

@@ -51,8 +51,9 @@
 //!
 //! # Overview
 //!
-//! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each has a point
-//!    before and after it, and hooks can wrap it. [`lifecycle!`](macro@lifecycle) declares more.
+//! 1. The [lifecycle](mod@lifecycle) is a tree of operations, declared once. Each operation has a
+//!    point before it and a point after it, and hooks can wrap it. [`lifecycle!`](macro@lifecycle)
+//!    declares further operations and points.
 //! 2. [`#[hook]`](macro@hook) attaches a function, or the methods of an `impl` block, to the point
 //!    or operation that the type of the context names. [`language`] is the reference.
 //! 3. [`Cx`] is the run as a hook sees it. Reading a value at a point where it does not exist is a
@@ -68,8 +69,9 @@
 //! Rust does not link a crate that the program never names, so listing a crate of hooks in
 //! `Cargo.toml` is not enough: also write `use that_crate as _;`. Call
 //! [`require_crate`](TrainerBuilder::require_crate) to make [`build`](TrainerBuilder::build) fail
-//! if its hooks are missing. The guide has [more on this](guide::hooks#a-crate-of-hooks), including
-//! static libraries and libraries that are loaded at run time.
+//! if the hooks of such a crate are missing. The guide has [more on
+//! this](guide::hooks#a-crate-of-hooks), including static libraries and libraries that are loaded
+//! at run time.
 //!
 //! # The guide
 //!
@@ -289,8 +291,8 @@ pub use trainer_macros::hook;
 ///   [`describe_hooks`](Trainer::describe_hooks) lists them there. They inherit its phases and its
 ///   unit for `every`, unless the declaration changes these (`in train`, `counts epochs`).
 /// - **`within step by MyTask { … }`** also names the task, or the hooks, that reach the moments.
-///   In a trainer that has none of them, a hook at one of the moments is an error, because it would
-///   never run.
+///   If a trainer has neither that task nor any of these hooks, a hook at one of the moments is an
+///   error, because the hook would never run.
 /// - **`: batch + loss`** declares which values exist at a moment and at every moment within it,
 ///   using the nouns of [`has`]. The moment can only be reached from moments where these values
 ///   exist.
@@ -300,8 +302,8 @@ pub use trainer_macros::hook;
 ///   `at`, which the macro creates next to the declaration. **`again pred;`** states that a moment
 ///   declared elsewhere also runs at this position in the tree.
 /// - **`exists fake: HasFake from after_x to y;`** declares a custom value that exists at some of
-///   the moments. `HasFake` is the trait bound for methods that read the value. Its compiler
-///   messages are like those of the trainer's own traits.
+///   the moments. `HasFake` is the trait bound for methods that read the value. The compiler
+///   messages about this trait are like those about the trainer's own traits.
 /// - **`crate = my_framework::trainer;`** is for crates that access `trainer` through a different
 ///   path. It must come first.
 ///
@@ -342,8 +344,8 @@ pub mod __private {
     pub use crate::training::lock::{assert_golden, assert_lock};
     pub use crate::values::facts::SettingsOf;
 
-    /// Returns the function that computes the dispatch-table row of the operation `O`, within which
-    /// a custom lifecycle is declared.
+    /// Returns the function that computes the dispatch-table row of `O`, the operation that
+    /// contains a custom lifecycle.
     #[must_use]
     pub const fn within<O: crate::moment::AtOperation + crate::lifecycle::HasTask>() -> fn() -> usize {
         O::index

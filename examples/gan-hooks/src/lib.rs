@@ -1,4 +1,4 @@
-//! Hooks at the custom lifecycle of another crate. A program that trains a [`gan::Gan`] adds them
+//! Hooks for the custom lifecycle of another crate. A program that trains a [`gan::Gan`] adds them
 //! with `use gan_hooks as _;`.
 
 use gan::{AfterGeneratorStep, DiscriminatorStep, Fakes};
@@ -6,7 +6,7 @@ use trainer::checkpoint::{Saved, State};
 use trainer::prelude::*;
 
 /// The discriminator is too strong when it recognizes more than this fraction of the fakes. With
-/// 0.8 it would pause so often that the generator would learn only a few of the digits.
+/// 0.8, it would be paused so often that the generator would learn only a few of the digits.
 const TOO_STRONG: f64 = 0.9;
 
 /// Skips the discriminator's training while it is too strong: the generator learns little from a
@@ -27,8 +27,8 @@ pub fn log_fake_accuracy(cx: &Cx<AfterGeneratorStep>) -> Result<()> {
 }
 
 /// Observes the generated samples of all processes together, because all processes must make the
-/// same decision. It cannot wrap `discriminator_step` itself: a hook value is borrowed while one of
-/// its hooks runs, and `after_pred` fires within that operation.
+/// same decision. This type cannot wrap `discriminator_step` itself: a hook value is borrowed while
+/// one of its hooks runs, and `after_pred` fires within that operation.
 #[derive(Debug, Default)]
 pub struct Watch {
     fake_accuracy: f64,
@@ -58,8 +58,8 @@ impl Watch {
     }
 }
 
-/// Saves both values in checkpoints, because they determine whether the discriminator trains and
-/// what is logged.
+/// Saves both fields of [`Watch`] in checkpoints, because they determine whether the discriminator
+/// trains and what is logged.
 impl State for Watch {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();

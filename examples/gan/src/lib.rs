@@ -4,7 +4,7 @@
 
 use trainer::prelude::*;
 
-/// The number of random values from which the generator makes a sample.
+/// The number of random values that the generator needs to make a sample.
 const LATENT: i64 = 16;
 
 /// The discriminator's target for real samples: less than 1, for one-sided label smoothing.
@@ -35,7 +35,7 @@ trainer::lifecycle! {
 /// A generator and a discriminator, both MLPs. A batch is a tensor of real samples, one per row,
 /// with values from 0 to 1.
 ///
-/// It is trained with two optimizers, one for the part `generator` and one for `discriminator`.
+/// Training uses two optimizers: one for the part `generator`, and one for `discriminator`.
 #[derive(Debug)]
 pub struct Gan {
     vars: nn::VarStore,

@@ -15,7 +15,7 @@ use crate::layers::{
     attention_mask, embedding, join_heads, layer_norm, layers, linear, normal, positions, split_heads,
 };
 
-/// The configuration of a BERT, whose fields are named as in `config.json`. The default is
+/// The configuration of a BERT. The fields are named as in `config.json`. The default is
 /// [`base`](BertConfig::base).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
@@ -55,7 +55,8 @@ pub struct BertConfig {
 }
 
 impl BertConfig {
-    /// The published `google-bert/bert-base-uncased`: 110 million parameters.
+    /// Returns the configuration of the published `google-bert/bert-base-uncased`, which has 110
+    /// million parameters.
     #[must_use]
     pub fn base() -> Self {
         BertConfig {
@@ -77,7 +78,8 @@ impl BertConfig {
         }
     }
 
-    /// The published `google-bert/bert-large-uncased`: 335 million parameters.
+    /// Returns the configuration of the published `google-bert/bert-large-uncased`, which has 335
+    /// million parameters.
     #[must_use]
     pub fn large() -> Self {
         BertConfig {
@@ -365,8 +367,8 @@ impl Encoder {
     }
 }
 
-/// Maps a name in a published file to the name of the variable here: adds the prefix `bert.` where
-/// it is missing, and replaces names of the first implementation.
+/// Maps a name in a published file to the name of our variable: adds the prefix `bert.` where it is
+/// missing, and replaces names of the first implementation.
 fn current_name(name: &str) -> String {
     let name = match name.rsplit_once('.') {
         Some((path, "gamma")) => format!("{path}.weight"),

@@ -13,7 +13,8 @@ pub(crate) const CONFIG: &str = "config.json";
 /// The files of a published model, in a folder or from the hub (feature `hub`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The configuration, such as [`Gpt2Config::from_json`](crate::Gpt2Config::from_json) reads.
+    /// The configuration, to be read with [`Gpt2Config::from_json`](crate::Gpt2Config::from_json),
+    /// for example.
     pub config: PathBuf,
     /// The weights, for [`Trainer::load_weights`].
     pub weights: PathBuf,
@@ -25,7 +26,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// Returns an error if one of them is missing.
+    /// Returns an error if the configuration or the weights are missing.
     pub fn in_folder(folder: impl AsRef<Path>) -> Result<Self> {
         let folder = folder.as_ref();
         let missing = |what: &str| {

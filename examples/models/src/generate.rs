@@ -80,7 +80,7 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Draws from the whole distribution of the model.
+    /// Creates options that draw from the whole distribution of the model, with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Sampling { seed, temperature: 1.0, top_k: None, top_p: 1.0 }
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_drawn_as_often_as_they_are_likely() {
+    fn tokens_are_drawn_in_proportion_to_their_probability() {
         let logits = logits(&[0.1, 0.4, 0.2, 0.3]);
         let mut counts = [0.0; 4];
         let mut rng = ChaCha8Rng::seed_from_u64(1);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_leave_no_token_are_errors() {
+    fn invalid_sampling_settings_are_refused() {
         let message = |sampling: Sampling| sampling.check().unwrap_err().to_string();
         assert!(message(Sampling::new(0).temperature(0.0)).contains("expected a positive number"));
         assert!(message(Sampling::new(0).temperature(f64::NAN)).contains("expected a positive number"));

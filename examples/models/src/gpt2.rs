@@ -14,7 +14,7 @@ use crate::layers::{
     attention_mask, embedding, join_heads, layer_norm, layers, normal, positions, split_heads,
 };
 
-/// The configuration of a GPT-2, whose fields are named as in `config.json`. The default is
+/// The configuration of a GPT-2. The fields are named as in `config.json`. The default is
 /// [`small`](Gpt2Config::small).
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
@@ -47,7 +47,8 @@ pub struct Gpt2Config {
 }
 
 impl Gpt2Config {
-    /// The published `openai-community/gpt2`: 124 million parameters.
+    /// Returns the configuration of the published `openai-community/gpt2`, which has 124 million
+    /// parameters.
     #[must_use]
     pub fn small() -> Self {
         Gpt2Config {
@@ -66,25 +67,29 @@ impl Gpt2Config {
         }
     }
 
-    /// The published `openai-community/gpt2-medium`: 355 million parameters.
+    /// Returns the configuration of the published `openai-community/gpt2-medium`, which has 355
+    /// million parameters.
     #[must_use]
     pub fn medium() -> Self {
         Gpt2Config { n_embd: 1024, n_layer: 24, n_head: 16, ..Gpt2Config::small() }
     }
 
-    /// The published `openai-community/gpt2-large`: 774 million parameters.
+    /// Returns the configuration of the published `openai-community/gpt2-large`, which has 774
+    /// million parameters.
     #[must_use]
     pub fn large() -> Self {
         Gpt2Config { n_embd: 1280, n_layer: 36, n_head: 20, ..Gpt2Config::small() }
     }
 
-    /// The published `openai-community/gpt2-xl`: 1.6 billion parameters.
+    /// Returns the configuration of the published `openai-community/gpt2-xl`, which has 1.6 billion
+    /// parameters.
     #[must_use]
     pub fn xl() -> Self {
         Gpt2Config { n_embd: 1600, n_layer: 48, n_head: 25, ..Gpt2Config::small() }
     }
 
-    /// The published `distilbert/distilgpt2`: 82 million parameters.
+    /// Returns the configuration of the published `distilbert/distilgpt2`, which has 82 million
+    /// parameters.
     #[must_use]
     pub fn distil() -> Self {
         Gpt2Config { n_layer: 6, ..Gpt2Config::small() }
@@ -215,7 +220,8 @@ impl Attention {
         }
     }
 
-    /// Maps `[batch, time, width]` to the same shape. Adds keys and values to the cache, if any.
+    /// Maps `[batch, time, width]` to the same shape. Adds keys and values to the cache, if there
+    /// is one.
     fn forward(
         &self,
         xs: &Tensor,
@@ -312,9 +318,9 @@ impl Block {
     }
 }
 
-/// Returns the standard deviation of the initial weights at the end of a residual branch: that of
-/// other weights, divided by the square root of the number of branches (Radford et al., 2019,
-/// section 2.3).
+/// Returns the standard deviation of the initial weights at the end of a residual branch. It is the
+/// standard deviation of other weights, divided by the square root of the number of branches
+/// (Radford et al., 2019, section 2.3).
 fn residual_stdev(config: &Gpt2Config) -> f64 {
     config.initializer_range / (2.0 * config.n_layer as f64).sqrt()
 }
@@ -417,10 +423,10 @@ impl Gpt2 {
     /// Returns the logits `[batch, time, vocab_size]` for token IDs `[batch, time]`.
     ///
     /// `positions`, `[batch, time]` or `[1, time]`, contains the positions of the tokens in their
-    /// sequences. It defaults to `0..time`. No token attends to a later one; `mask` further
-    /// restricts which tokens may be attended to. It is `[batch, time]` for padding or
-    /// `[batch, 1, time, time]` for packed sequences, and consists of booleans, or of numbers that
-    /// are nonzero for tokens that may be attended to.
+    /// sequences. It defaults to `0..time`. No token attends to a later token; `mask` further
+    /// restricts which tokens may be attended to. The shape of `mask` is `[batch, time]` for
+    /// padding, or `[batch, 1, time, time]` for packed sequences. Its elements are booleans, or
+    /// numbers that are nonzero for tokens that may be attended to.
     ///
     /// ```
     /// # use models::{Gpt2, Gpt2Config};
@@ -459,9 +465,9 @@ impl Gpt2 {
         self.logits(ids, positions, &attended, None, train)
     }
 
-    /// Returns the logits for token IDs that follow the tokens in the cache, and adds these tokens
-    /// to the cache. The logits are equal to those that [`forward`](Gpt2::forward) returns for
-    /// these tokens as part of the whole sequence.
+    /// Returns the logits for new token IDs, which follow the tokens in the cache, and adds the new
+    /// tokens to the cache. The logits are equal to those that [`forward`](Gpt2::forward) returns
+    /// for the new tokens as part of the whole sequence.
     ///
     /// # Panics
     ///

@@ -29,8 +29,9 @@ pub fn fetch(repository: &str) -> Result<Files> {
 
 /// Options for downloading from the hub.
 ///
-/// They default to those of the environment: `HF_ENDPOINT`, `HF_TOKEN`, and `HF_HOME`, the folder
-/// with the cache and the token of `hf auth login`. `HF_HOME` defaults to `~/.cache/huggingface`.
+/// They default to the environment variables `HF_ENDPOINT`, `HF_TOKEN` and `HF_HOME`. `HF_HOME` is
+/// the folder that contains the cache and the token saved by `hf auth login`; it defaults to
+/// `~/.cache/huggingface`.
 #[derive(Clone)]
 pub struct Hub {
     endpoint: Option<String>,
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_that_breaks_off_goes_on() {
+    fn an_interrupted_download_is_continued() {
         let weights: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
         let server = Server {
             cut: Mutex::new(2),
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn older_repositories_have_the_weights_of_torch_save() {
+    fn weights_saved_by_torch_save_are_downloaded_from_older_repositories() {
         let (_server, address) = Server::with(&[
             ("m/resolve/main/config.json", b"{}"),
             ("m/resolve/main/pytorch_model.bin", b"PK"),
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_opens_a_repository() {
+    fn a_token_gives_access_to_a_restricted_repository() {
         let server = Server {
             token: Some("hf_secret"),
             ..Server::with(&[

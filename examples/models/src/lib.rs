@@ -1,7 +1,7 @@
 //! GPT-2, BERT, ViT and ResNet as plain tch modules. Their variables are named like the weights
-//! published on the Hugging Face hub, so `load_weights` reads these files unchanged. Their blocks
-//! are named modules, at which hooks run. The page `models` of the guide of `trainer` explains how
-//! to fine-tune them.
+//! published on the Hugging Face hub, so `load_weights` reads the published files unchanged. Their
+//! blocks are named modules, so hooks can run at each of them. The page `models` of the guide of
+//! `trainer` explains how to fine-tune the models.
 //!
 //! - [`Gpt2`] predicts the next token of a text, and [generates](Generate) texts.
 //! - [`BertMaskedLm`] predicts masked tokens, [`BertClassifier`] classifies texts.

@@ -20,8 +20,8 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 /// Returns the mean cross-entropy of predicting each token from the previous tokens: the logits
 /// `[batch, time, tokens]` at a position predict the label at the next position. The labels,
 /// `[batch, time]`, are the tokens themselves, or [`IGNORED`] for tokens that should not be
-/// learned: padding, and the first token of each packed sequence. This is the loss of
-/// `transformers`.
+/// learned: padding, and the first token of each packed sequence. `transformers` computes the same
+/// loss.
 pub fn next_token(logits: &Tensor, labels: &Tensor) -> Tensor {
     cross_entropy(&logits.slice(1, 0, -1, 1), &labels.slice(1, 1, None, 1))
 }

@@ -84,10 +84,10 @@ impl ModuleT for Block {
 /// convolution of a bottleneck has the stride, as in torchvision ("ResNet v1.5").
 ///
 /// Its variables have torchvision's names, such as `layer1.0.conv1.weight`, which the timm models
-/// on the hub (`timm/resnet50.tv_in1k`) also use. Its modules are named in the same way: `conv1`,
-/// `bn1`, `relu`, `maxpool`, the blocks `layer1.0` … with `conv1`, `bn1` …, `relu` and
-/// `downsample`, `avgpool` and `fc`. `LoadWeights::new()` reads these files and skips the counters
-/// `num_batches_tracked`.
+/// on the hub (`timm/resnet50.tv_in1k`) also use. `LoadWeights::new()` reads files with these
+/// names, and skips the counters `num_batches_tracked`. The modules of the network are named in the
+/// same way: `conv1`, `bn1`, `relu`, `maxpool`, the blocks `layer1.0` … with `conv1`, `bn1` …,
+/// `relu` and `downsample`, `avgpool` and `fc`.
 ///
 /// ```
 /// use models::ResNet;

@@ -45,7 +45,7 @@ fn tiny_vit() -> VitConfig {
     }
 }
 
-/// Builds a network with large weights, because the initial ones make all logits close to 0.
+/// Builds a network with large weights, because the initial weights make all logits close to 0.
 fn with_large_weights<N>(build: impl FnOnce(&nn::Path<'_>) -> N) -> (nn::VarStore, N) {
     tch::manual_seed(1);
     let vs = nn::VarStore::new(Device::Cpu);
@@ -81,8 +81,8 @@ fn names<N>(build: impl FnOnce(&nn::Path<'_>) -> N) -> String {
     lines.into_iter().collect()
 }
 
-/// The lists are those of the tensors that `transformers` and torchvision save: `make interop`
-/// compares them.
+/// The lists in `names/` contain the tensors that `transformers` and torchvision save.
+/// `make interop` compares the lists with these libraries.
 #[test]
 fn variables_have_the_names_and_shapes_of_the_published_weights() {
     let sorted = |list: &str| list.lines().map(|line| format!("{line}\n")).collect::<BTreeSet<_>>();
@@ -166,7 +166,7 @@ fn blocks_and_their_layers_are_named_modules() {
 }
 
 #[test]
-fn weights_begin_as_in_the_papers() {
+fn initial_weights_match_the_papers() {
     tch::manual_seed(1);
     let stdev = |vs: &nn::VarStore, name: &str| vs.variables()[name].std(false).double_value(&[]);
     let near =
@@ -219,7 +219,7 @@ fn texts() -> (Tensor, Tensor) {
 }
 
 #[test]
-fn a_model_that_learned_texts_writes_them() {
+fn a_model_trained_on_texts_reproduces_them() {
     tch::manual_seed(1);
     let vs = nn::VarStore::new(Device::Cpu);
     let gpt2 = Gpt2::new(&vs.root(), &Gpt2Config { n_embd: 16, ..tiny_gpt2() }.dropout(0.0));
@@ -292,7 +292,7 @@ fn no_token_of_gpt2_sees_a_later_one() {
 }
 
 #[test]
-fn logits_with_a_cache_are_those_without() {
+fn logits_are_the_same_with_and_without_a_cache() {
     let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
     let ids = tokens([3, 16]);
     let whole = ids.apply_t(&gpt2, false);
@@ -321,7 +321,7 @@ fn packed(one: &Tensor, two: &Tensor) -> (Tensor, Tensor, Tensor) {
 }
 
 #[test]
-fn packed_sequences_have_the_logits_of_each_alone() {
+fn packing_sequences_does_not_change_their_logits() {
     let (one, two) = (tokens([1, 6]), tokens([1, 9]));
     let (ids, positions, mask) = packed(&one, &two);
     let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
@@ -425,8 +425,8 @@ fn prompts_that_cannot_be_continued_are_errors() {
 
 #[test]
 fn layers_are_listed_from_the_first_to_the_last() {
-    /// Returns the learning rates of the layers, from the first to the last, and then that of all
-    /// other parameters.
+    /// Returns the learning rates of the layers, from the first to the last, followed by the
+    /// learning rate of all other parameters.
     fn rates<N>(build: impl FnOnce(&nn::Path<'_>) -> N, layers: fn(&N) -> Vec<String>) -> Vec<f64> {
         let vs = nn::VarStore::new(Device::Cpu);
         let layers = layers(&build(&vs.root()));
@@ -499,7 +499,7 @@ fn load<N: ModuleT + Send + 'static>(
 }
 
 #[test]
-fn published_files_of_all_ages_are_loaded() {
+fn old_and_new_published_files_are_loaded() {
     let gpt2: fn(&nn::Path<'_>) -> Gpt2 = |root| Gpt2::new(root, &tiny_gpt2());
     // `openai-community/gpt2` has no prefix, and contains the causal masks. Other files contain the
     // output layer.
@@ -546,7 +546,7 @@ fn published_files_of_all_ages_are_loaded() {
 }
 
 #[test]
-fn configurations_are_those_of_the_hub() {
+fn configurations_match_those_of_the_hub() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     let write = |text: &str| {
@@ -566,7 +566,7 @@ fn configurations_are_those_of_the_hub() {
 }
 
 #[test]
-fn configurations_that_do_not_fit_are_errors() {
+fn unsupported_and_invalid_configurations_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("config.json");
     #[track_caller]
@@ -632,14 +632,14 @@ fn files_in_a_folder_are_found() {
     assert_eq!(Files::in_folder(path).unwrap(), files);
 }
 
-/// Returns the message with which a forward pass panics.
+/// Returns the panic message of a forward pass.
 fn panic_message(forward: impl FnOnce() -> Tensor) -> String {
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(forward)).unwrap_err();
     panic.downcast_ref::<String>().cloned().unwrap()
 }
 
 #[test]
-fn inputs_that_do_not_fit_panic_with_what_is_expected() {
+fn invalid_inputs_panic_and_name_what_is_expected() {
     let (_vs, gpt2) = with_large_weights(|root| Gpt2::new(root, &tiny_gpt2()));
     assert_eq!(
         panic_message(|| tokens([1, 17]).apply_t(&gpt2, false)),

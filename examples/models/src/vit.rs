@@ -13,7 +13,7 @@ use crate::Activation;
 use crate::config::{check_dropout, check_sizes, read};
 use crate::layers::{join_heads, layer_norm, layers, linear, linear_with, normal, split_heads};
 
-/// The configuration of a ViT, whose fields are named as in `config.json`. The default is
+/// The configuration of a ViT. The fields are named as in `config.json`. The default is
 /// [`base_16_224`](VitConfig::base_16_224) with 2 classes, as in `transformers`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
@@ -50,8 +50,8 @@ pub struct VitConfig {
 }
 
 impl VitConfig {
-    /// The published `google/vit-base-patch16-224`: 86 million parameters, the 1000 classes of
-    /// ImageNet.
+    /// Returns the configuration of the published `google/vit-base-patch16-224`. It has 86 million
+    /// parameters and the 1000 classes of ImageNet.
     #[must_use]
     pub fn base_16_224() -> Self {
         VitConfig {
@@ -72,8 +72,8 @@ impl VitConfig {
         }
     }
 
-    /// The published `google/vit-large-patch16-224`: 304 million parameters, the 1000 classes of
-    /// ImageNet.
+    /// Returns the configuration of the published `google/vit-large-patch16-224`. It has 304
+    /// million parameters and the 1000 classes of ImageNet.
     #[must_use]
     pub fn large_16_224() -> Self {
         VitConfig {
@@ -85,7 +85,8 @@ impl VitConfig {
         }
     }
 
-    /// `WinKawaks/vit-tiny-patch16-224`: 5.7 million parameters, the 1000 classes of ImageNet.
+    /// Returns the configuration of the published `WinKawaks/vit-tiny-patch16-224`. It has 5.7
+    /// million parameters and the 1000 classes of ImageNet.
     #[must_use]
     pub fn tiny_16_224() -> Self {
         VitConfig {

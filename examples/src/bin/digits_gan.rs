@@ -1,5 +1,5 @@
-//! Trains a generative adversarial network on handwritten digits: two optimizers, a custom
-//! lifecycle from one crate, and hooks at its operations from another.
+//! Trains a generative adversarial network on handwritten digits, with two optimizers, a custom
+//! lifecycle from one crate, and hooks for its operations from another.
 
 use examples::digits::Digits;
 use gan::{Gan, mean_distance};

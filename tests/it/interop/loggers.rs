@@ -45,7 +45,7 @@ fn fit(trainer: &mut Trainer<impl Task<Batch = (Tensor, Tensor)>>) -> Result<tra
 
 #[test]
 #[ignore = "run by `make interop`"]
-fn other_programs_read_the_logged_values() {
+fn other_programs_can_read_the_logged_values() {
     let folder = scratch("interop-loggers");
     let run = folder.join("run");
     let tensor = |seed: f64, count: i64| {

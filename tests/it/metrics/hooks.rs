@@ -318,7 +318,7 @@ fn a_changed_number_of_outputs_is_refused() {
 }
 
 #[test]
-fn bad_input_is_an_error_that_names_metric_and_value() {
+fn bad_input_is_an_error_that_names_the_metric_and_the_value() {
     let (pred, target) = scores();
     let bad = Tensor::from_slice(&[0i64, 2, 7, 1]);
     // For a contiguous tensor on the CPU, `update` returns the error; otherwise, `compute` does.

@@ -167,7 +167,7 @@ fn settings() -> BTreeSet<String> {
 }
 
 #[test]
-fn numbers_that_a_metric_cannot_use_are_refused_by_name() {
+fn invalid_numeric_settings_of_metrics_are_refused_and_named() {
     let checked: BTreeSet<String> = check_all().into_iter().map(str::to_owned).collect();
     assert_eq!(checked, settings(), "each setting that takes a number must be in `check_all`");
 }

@@ -159,7 +159,7 @@ fn folder() -> PathBuf {
 }
 
 #[test]
-fn of_25_updates_those_that_change_results_are_detected() {
+fn updates_that_change_results_are_detected_among_25_updates() {
     let folder = env::temp_dir().join(format!("trainer-tests-{}-updates", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();

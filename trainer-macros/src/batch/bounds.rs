@@ -10,7 +10,7 @@ use super::parse::Item;
 
 /// Returns the item's generics with the required bounds. A type parameter that occurs in a field
 /// outside of a projection (`T`, `Vec<T>`) must implement the derived trait. A field whose type
-/// contains a projection (`T::Item`) must implement it too. Other parameters need only
+/// contains a projection (`T::Item`) must implement this trait too. Other parameters need only
 /// `Send + 'static`.
 pub(super) fn bounded(item: &Item, batch: &TokenStream) -> Generics {
     let mut generics = item.generics.clone();

@@ -1,5 +1,5 @@
-//! Checks a parsed item. Mistakes in `#[batch(…)]` are reported while it is parsed; rustc checks
-//! that the field types are batches.
+//! Checks a parsed item. Mistakes in `#[batch(…)]` are reported during parsing; rustc checks that
+//! the field types are batches.
 
 use super::Derived;
 use super::parse::{Item, Kind};

@@ -123,8 +123,8 @@ fn rows(item: &Item, krate: &Krate<'_>) -> TokenStream {
     }
 }
 
-/// Expands to a call of a trait's method for each field without `skip`. The call has the location
-/// of the field's type, where rustc then reports that the type does not implement the trait.
+/// Expands to a call of a trait's method for each field without `skip`. The call is located at the
+/// field's type, so rustc reports there if the type does not implement the trait.
 fn calls(
     item: &Item,
     krate: &Krate<'_>,

@@ -1,5 +1,5 @@
-//! `#[derive(Batch)]` and `#[derive(Rows)]`: parse → check → expand. After a mistake, they expand
-//! to all messages, and to an impl that prevents follow-up errors.
+//! `#[derive(Batch)]` and `#[derive(Rows)]`: parse → check → expand. After a mistake, these derives
+//! expand to all messages, and to an impl that prevents follow-up errors.
 
 mod attributes;
 mod bounds;

@@ -12,15 +12,15 @@ pub(super) struct Item {
     pub(super) name: Ident,
     pub(super) generics: Generics,
     pub(super) kind: Kind,
-    /// The fields, if it is a struct.
+    /// The fields, if the item is a struct.
     pub(super) fields: Vec<Field>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
-    /// The lints that its expansion needs to allow.
+    /// The lints that the expansion of the item needs to allow.
     pub(super) allowed: TokenStream,
 }
 
-/// The kind of an item, with the keyword's span if it is not a struct.
+/// The kind of an item, with the keyword's span if the item is not a struct.
 pub(super) enum Kind {
     Struct,
     Enum(Span),

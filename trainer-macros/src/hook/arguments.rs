@@ -25,7 +25,8 @@ pub(super) struct Arguments {
     pub(super) ord: Option<Expr>,
     /// `only = phase`, `only(phase, …)`, `only = self.phases`.
     pub(super) only: Option<Only>,
-    /// `every = <expression>`, where `self` is the hook's value, and the span of the key.
+    /// The expression in `every = <expression>`, where `self` is the hook's value, and the span of
+    /// the key.
     pub(super) every: Option<(Expr, Span)>,
     /// `when = path`: a function of the context.
     pub(super) when: Option<ExprPath>,
@@ -61,16 +62,16 @@ pub(super) struct Arguments {
     pub(super) trial: Option<bool>,
     /// `crate = path`: the path of the `trainer` crate.
     pub(super) krate: Option<Path>,
-    /// Words that the types in the signature replace.
+    /// Words that belong in the signature, as types, rather than in the arguments.
     pub(super) moved: Vec<(Span, Moved)>,
     /// Every key that was given, to detect duplicates.
     keys: Vec<Ident>,
-    /// Every word that is or may become a name, with the module of `trainer` whose names editors
-    /// suggest for it.
+    /// Every word that is, or may be completed to, a name. Editors suggest names from the module of
+    /// `trainer` that is listed with the word.
     pub(super) words: Vec<(&'static [&'static str], Ident)>,
 }
 
-/// A word that a type in the signature of a hook replaces.
+/// A word that belongs in the signature of a hook, as a type, rather than in the arguments.
 pub(super) enum Moved {
     /// The point of a hook, as written, and the name of its marker type if that is known.
     Point(String, Option<String>),
@@ -94,8 +95,8 @@ impl Arguments {
         arguments
     }
 
-    /// Returns the paths of hooks, sets and functions in the values of keys, without generic
-    /// arguments.
+    /// Returns the paths of hooks, sets and functions in the values of keys, except paths with
+    /// generic arguments.
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         let targets = self.before.iter().chain(&self.after).map(|target| &target.path);
         let when = self.when.iter().filter(|when| when.qself.is_none()).map(|when| &when.path);
@@ -149,7 +150,7 @@ impl Arguments {
         }
     }
 
-    /// Notes a key that a type in the signature replaces, such as `around = backward`. Returns
+    /// Notes a key that belongs in the signature, as a type, such as `around = backward`. Returns
     /// whether `key` is such a key.
     fn moved_key(&mut self, key: &Ident, form: &Form) -> bool {
         let name = key.to_string();
@@ -174,8 +175,8 @@ impl Arguments {
         true
     }
 
-    /// Reports a word that is not a key. A moment, which a type in the signature replaces, is only
-    /// noted.
+    /// Reports a word that is not a key. The name of a moment is only noted, because it belongs in
+    /// the signature, as a type.
     fn word(&mut self, path: &Path, errors: &mut Errors) {
         let Some(word) = path.get_ident() else {
             let span = path.segments.last().map_or_else(|| path.span(), |last| last.ident.span());

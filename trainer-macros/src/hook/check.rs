@@ -28,16 +28,16 @@ pub(super) enum Checked<'a> {
 /// A function or method that is a hook.
 pub(super) struct Hook<'a> {
     pub(super) function: &'a Function,
-    /// The type of its context, without the reference. This type contains the hook's moment.
+    /// The type of the hook's context, without the reference. This type contains the hook's moment.
     pub(super) context: &'a Type,
-    /// Whether it only observes: it takes `&Cx`, or has the key `observes`.
+    /// Whether the hook only observes: it takes `&Cx`, or has the key `observes`.
     pub(super) observes: bool,
-    /// Whether it takes `&Cx`.
+    /// Whether the hook takes `&Cx`.
     pub(super) is_shared: bool,
     /// For a hook around an operation, the span at which a wrong `next` is reported.
     pub(super) next: Option<Span>,
     pub(super) arguments: &'a Arguments,
-    /// The arguments of its block, if the method also has its own.
+    /// The arguments of the hook's block, if the hook is a method that also has its own arguments.
     pub(super) inherited: Option<&'a Arguments>,
     pub(super) in_block: bool,
     /// The span at which a wrong context is reported: `AfterStep` in `&mut Cx<AfterStep>`.
@@ -229,8 +229,8 @@ fn no_hook(function: &Function, errors: &mut Errors) -> bool {
     true
 }
 
-/// Reports the calls of a hook by other methods of its block: a helper that takes a context has
-/// become a hook. Returns the names of these hooks.
+/// Reports the calls of a hook by other methods of its block. Such a hook was meant to be a helper,
+/// but became a hook because it takes a context. Returns the names of these hooks.
 fn called<'a>(block: &'a Block, errors: &mut Errors) -> Vec<&'a Ident> {
     let methods = || {
         block.members.iter().filter_map(|member| match member {
@@ -345,7 +345,7 @@ fn hook<'a>(
     if is_sound && next.is_some() && matches!(function.signature.output, ReturnType::Default) {
         errors.push(
             name.span(),
-            "a hook around an operation says how it ended: return `Result<Done>`, from `next.run(cx)`, \
+            "a hook around an operation reports how the operation ended: return `Result<Done>`, from `next.run(cx)`, \
              `next.replace(cx, …)` or `Ok(next.skip())`",
         );
     }
@@ -386,8 +386,8 @@ pub(super) fn done_of(function: &Function) -> Option<Span> {
     Some(innermost(done))
 }
 
-/// Returns the message about a word that a type in the signature of a hook replaces. `function` is
-/// the hook; it is `None` if the word is on a block.
+/// Returns the message about a word that belongs in the signature of a hook, as a type. `function`
+/// is the hook; it is `None` if the word is on a block.
 fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
     let context = function.and_then(context_of).filter(|context| is_named("Cx", context));
     let marker = context.and_then(marker_of);
@@ -427,8 +427,8 @@ fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
     }
 }
 
-/// Reports a moment of another framework, a function that is named like a different point than the
-/// one it runs at, and `Main` around an operation. rustc resolves the names.
+/// Reports a moment of another framework, a function that is named like a point but runs at a
+/// different one, and `Main` around an operation. rustc resolves the names.
 fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let Some(context) = context_of(function).filter(|context| is_named("Cx", context)) else { return };
     let Some(marker) = marker_of(context) else { return };
@@ -480,7 +480,7 @@ fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
 }
 
 /// Reports a hook at an operation of the trainer without a `next` argument, and a hook at a point
-/// with one.
+/// with a `next` argument.
 fn kind(context: &Type, marker: &str, function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let Some(word) = marker_ident(context) else { return };
     let name = snake(marker);
@@ -513,8 +513,8 @@ fn kind(context: &Type, marker: &str, function: &Function, arguments: &Arguments
     }
 }
 
-/// Returns the marker in a context if it is a name of another framework, such as `OnTrainEnd`, and
-/// its counterpart here.
+/// If the marker in a context is a name of another framework, such as `OnTrainEnd`, returns the
+/// marker and its counterpart in this crate.
 pub(super) fn theirs(context: &Type) -> Option<(Ident, foreign::Ours)> {
     let word = marker_ident(context)?;
     if is_marker(&word.to_string()) {

@@ -168,8 +168,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     }
 }
 
-/// Expands to the function that returns what the value selects for one of the methods with
-/// `of = self.<…>`, `every = self.<…>` or `only = self.<…>`.
+/// Expands to a function that evaluates the keys `of = self.<…>`, `every = self.<…>` and
+/// `only = self.<…>` of the method with a given index.
 fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
     let trainer = krate.at(Span::call_site());
     let mut receiver = None;
@@ -202,9 +202,9 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
 }
 
 /// Expands to checks of methods that are not hooks because their first argument is not written
-/// `Cx<…>`. If its type is an alias of a context, the method was meant to be a hook. Only an alias
-/// whose name suggests a context is checked, and only in a block without generic parameters,
-/// because these could occur in the type.
+/// `Cx<…>`. If the type of that argument is an alias of a context, the method was meant to be a
+/// hook. Only aliases whose names suggest a context are checked, and only in a block without
+/// generic parameters, because these could occur in the type.
 fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {
     if block.is_generic() {
         return TokenStream::new();
@@ -304,7 +304,7 @@ fn calls(hooks: &[Hook<'_>], krate: &Krate<'_>) -> TokenStream {
     quote!(#call #call_around)
 }
 
-/// Expands to the functions that access the state of `state = self.<field>`.
+/// Expands to the functions that access the state in the field that `state = self.<field>` names.
 fn state_of_field(state: &SavedState, krate: &Krate<'_>) -> Option<TokenStream> {
     let field = state.field.as_ref()?;
     let span = ours(field.span());
@@ -423,12 +423,12 @@ fn body(hook: &Hook<'_>, krate: &Krate<'_>, call: impl FnOnce(TokenStream) -> To
     })
 }
 
-/// Returns whether the hook may run on rank 0 only, as far as the tokens of its context reveal it.
+/// Returns whether the hook possibly runs on rank 0 only, judging by the tokens of its context.
 fn may_be_main_only(context: &Type) -> bool {
     main_of(context).is_some() || !marker_of(context).is_some_and(|marker| is_marker(&marker))
 }
 
-/// Returns a setting of the hook's own arguments, or else of its block's.
+/// Returns a setting from the hook's own arguments, or else from the arguments of its block.
 fn setting<'a, T>(hook: &Hook<'a>, get: impl Fn(&'a Arguments) -> Option<T>) -> Option<T> {
     [Some(hook.arguments), hook.inherited].into_iter().flatten().find_map(get)
 }
@@ -436,13 +436,13 @@ fn setting<'a, T>(hook: &Hook<'a>, get: impl Fn(&'a Arguments) -> Option<T>) -> 
 /// The constant that describes one hook and how to call it.
 struct Definition<'a> {
     krate: &'a Krate<'a>,
-    /// Its `Origin`, without the line and the docs.
+    /// The `Origin` of the hook, without the line and the docs.
     origin: TokenStream,
-    /// Its `TypeId`, which order constraints refer to.
+    /// The `TypeId` that order constraints use for the hook.
     id: TokenStream,
     /// The function that the dispatch table calls.
     shim: TokenStream,
-    /// The function that returns what the hook's value selects; `None` for a free function.
+    /// The function that evaluates keys with `self.…`; `None` for a free function.
     selected: Option<TokenStream>,
 }
 
@@ -517,8 +517,8 @@ impl Definition<'_> {
         }
     }
 
-    /// Expands the types of the task, batch and prediction that every call of the hook reads. A
-    /// hook with `when` has none, because it may be meant for some tasks only.
+    /// Expands to the types of the task, batch and prediction that every call of the hook reads.
+    /// Returns `None` for a hook with `when`, because the hook may be meant for some tasks only.
     fn reads(&self, hook: &Hook<'_>) -> Option<TokenStream> {
         if setting(hook, |arguments| arguments.when.as_ref()).is_some() {
             return None;
@@ -537,7 +537,7 @@ impl Definition<'_> {
             .then(|| quote!(.reads(const { &[#(#reads),*] as &'static [#trainer::__private::Read] })))
     }
 
-    /// Expands the method's own `in`, or else its block's.
+    /// Expands the key `in` of the method, or else that of its block.
     fn sets(&self, hook: &Hook<'_>) -> Option<TokenStream> {
         let sets = setting(hook, |arguments| (!arguments.sets.is_empty()).then_some(&arguments.sets))?;
         let refs = sets.iter().map(|path| {
@@ -550,7 +550,7 @@ impl Definition<'_> {
         Some(quote!(.sets(const { &[#(#refs),*] as &'static [#trainer::__private::SetRef] })))
     }
 
-    /// Expands the method's own `before` and `after`, or else its block's.
+    /// Expands the keys `before` and `after` of the method, or else those of its block.
     fn constraints(&self, hook: &Hook<'_>) -> Option<TokenStream> {
         let mut constraints = Vec::new();
         type Key = (&'static str, fn(&Arguments) -> &Vec<Target>);
@@ -592,7 +592,7 @@ impl Definition<'_> {
 }
 
 /// Returns a span that is located at `span` and resolves names like the macro's own tokens. rustc
-/// points at a part of an expression only if all its tokens have the same location.
+/// points at a part of an expression only if all tokens of that part have the same location.
 fn ours(span: Span) -> Span {
     Span::call_site().located_at(span)
 }

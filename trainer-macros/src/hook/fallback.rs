@@ -23,8 +23,8 @@ pub(super) fn outline(tokens: &TokenStream, errors: Errors) -> TokenStream {
     quote!(#tokens #report)
 }
 
-/// Expands to an impl of `Hooks` for the type of a block with a mistake, so that code that uses it
-/// as a hook compiles.
+/// Expands to an impl of `Hooks` for the type of a block with a mistake, so that code that uses
+/// this type as a hook compiles.
 pub(super) fn hooks(checked: &Checked<'_>, arguments: &Arguments, krate: &Krate<'_>) -> Option<TokenStream> {
     let Checked::Block(block, _) = checked else { return None };
     if !block.can_be_hooks() || arguments.more.is_some() {
@@ -119,8 +119,8 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
     }
 }
 
-/// Corrects `Main<AfterStep>` and `&Main<Cx<AfterStep>>` in place of a context to
-/// `&Cx<Main<AfterStep>>`.
+/// Replaces a first argument of type `Main<AfterStep>` or `&Main<Cx<AfterStep>>` with a context of
+/// type `&mut Cx<Main<AfterStep>>`.
 fn main_in_context(function: &mut Function, krate: &Krate<'_>) {
     let mut inputs = function.signature.inputs.iter_mut();
     let first = inputs.find_map(|argument| match argument {

@@ -127,7 +127,7 @@ impl Function {
         paragraph[..end.map_or(paragraph.len(), |(at, _)| at + 1)].to_owned()
     }
 
-    /// Returns the `#[allow(…)]`s that its registration needs.
+    /// Returns the `#[allow(…)]`s that the registration of the function needs.
     pub(super) fn allowed(&self) -> TokenStream {
         allowed(&self.attributes)
     }
@@ -136,14 +136,14 @@ impl Function {
         is_deprecated(&self.attributes)
     }
 
-    /// Returns its `#[cfg(…)]`s, including those in a `cfg_attr`: its registration needs the same
-    /// conditions.
+    /// Returns the `#[cfg(…)]`s of the function, including those in a `cfg_attr`, because its
+    /// registration needs the same conditions.
     pub(super) fn cfg(&self) -> impl Iterator<Item = TokenStream> {
         self.attributes.iter().filter_map(|attribute| conditions(&attribute.meta)).map(|cfg| quote!(#[#cfg]))
     }
 
-    /// Returns the function with these statements at the start of its body, for a method that
-    /// cannot have other items next to it.
+    /// Returns the function with these statements at the start of its body. Used to report errors
+    /// in a method, because an impl block cannot contain other items next to the method.
     pub(super) fn reporting(&self, statements: &TokenStream) -> TokenStream {
         let Function { attributes, visibility, default, signature, body } = self;
         quote!(#(#attributes)* #visibility #default #signature { #statements #body })
@@ -151,7 +151,7 @@ impl Function {
 }
 
 impl Block {
-    /// Returns whether its type can implement `Hooks`, regardless of other mistakes.
+    /// Returns whether the type of the block can implement `Hooks`, regardless of other mistakes.
     pub(super) fn can_be_hooks(&self) -> bool {
         self.of_trait.is_none()
             && borrowed(self).is_none()
@@ -159,12 +159,12 @@ impl Block {
             && !self.is_of_foreign_type()
     }
 
-    /// Returns whether its type is from another crate, so that rustc would reject the block too.
+    /// Returns whether the type of the block is from another crate. rustc rejects such a block too.
     pub(super) fn is_of_foreign_type(&self) -> bool {
         is_foreign(&self.self_type)
     }
 
-    /// Returns the `#[allow(…)]`s that its registration needs.
+    /// Returns the `#[allow(…)]`s that the registration of the block needs.
     pub(super) fn allowed(&self) -> TokenStream {
         let methods = self.members.iter().filter_map(|member| match member {
             Member::Method(method) if method.function.is_deprecated() => Some(quote!(#[allow(deprecated)])),
@@ -285,7 +285,7 @@ fn conditions(meta: &Meta) -> Option<TokenStream> {
     (!inner.is_empty()).then(|| quote!(cfg_attr(#condition, #(#inner),*)))
 }
 
-/// Returns whether an attribute is of the form `#[cfg_attr(…, hook(…))]`.
+/// Returns whether an attribute has the form `#[cfg_attr(…, hook(…))]`.
 fn hides_hook(attribute: &Attribute) -> bool {
     let Meta::List(list) = &attribute.meta else { return false };
     let mut words = list.tokens.clone().into_iter();
@@ -359,9 +359,9 @@ impl ToTokens for Item {
     }
 }
 
-/// Returns whether a type is from another crate, as far as its tokens reveal it: a built-in type,
+/// Returns whether a type is from another crate, as far as its tokens show: a built-in type,
 /// such as a slice or a reference, or a name of the standard prelude. rustc rejects an inherent
-/// block of such a type.
+/// `impl` for such a type.
 pub(super) fn is_foreign(written: &Type) -> bool {
     const NAMES: [&str; 22] = [
         "Vec", "String", "Option", "Result", "Box", "bool", "char", "str", "f32", "f64", "i8", "i16", "i32",

@@ -11,7 +11,7 @@ use super::parse::Function;
 /// The methods of a context whose type argument is the task, its batch or its prediction.
 const METHODS: [&str; 5] = ["task", "task_mut", "batch", "batch_mut", "pred"];
 
-/// Keywords after which a call may not be reached.
+/// Keywords that may keep the calls after them from being reached.
 const BRANCHES: [&str; 12] =
     ["if", "match", "while", "for", "loop", "return", "break", "continue", "else", "move", "async", "unsafe"];
 
@@ -85,7 +85,7 @@ fn declares_names(tokens: &TokenStream) -> bool {
     false
 }
 
-/// Adds the calls before the first branch, and returns whether there is no branch.
+/// Adds to `found` the calls before the first branch. Returns whether there is no branch.
 fn collect(tokens: TokenStream, context: &Ident, found: &mut Vec<Read>) -> bool {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (nth, token) in tokens.iter().enumerate() {
@@ -144,7 +144,7 @@ fn read(tokens: &[TokenTree]) -> Option<Read> {
     (is_called && is(end + 1, "?") && !of.is_empty()).then(|| Read { method: method.clone(), of })
 }
 
-/// Returns whether a token is one of these, or a group that contains one.
+/// Returns whether a token is one of `texts`, or a group that contains one of them.
 fn contains(token: &TokenTree, texts: &[&str]) -> bool {
     match token {
         TokenTree::Group(group) => group.stream().into_iter().any(|token| contains(&token, texts)),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_every_call_reads_are_found() {
+    fn types_read_by_all_calls_are_detected() {
         assert_eq!(found("let batch = cx.batch::<Pair>()?;"), ["batch Pair"]);
         assert_eq!(
             found("let (a, b) = cx.batch::<(Tensor, Tensor)>()?; Ok(())"),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn types_that_a_call_may_not_read_are_left_out() {
+    fn types_that_some_calls_do_not_read_are_left_out() {
         for body in [
             "if x { return Ok(()); } cx.batch::<Pair>()?;",
             "let Some(x) = y else { return Ok(()) }; cx.batch::<Pair>()?;",

@@ -147,7 +147,7 @@ fn context(context: &Type, sig: &syn::Signature, is_around: bool, errors: &mut E
                 errors.push(
                     reference.and_token.span(),
                     format!(
-                        "a hook around an operation decides whether it runs: take `&mut Cx<{}>`",
+                        "a hook around an operation decides whether the operation runs: take `&mut Cx<{}>`",
                         marker_of(context).unwrap_or_default()
                     ),
                 );
@@ -186,7 +186,7 @@ fn no_main(main: &Type, errors: &mut Errors) {
     );
 }
 
-/// Reports a moment in a context that is not the name of a moment.
+/// Reports a context whose argument is not the name of a moment.
 fn no_moment(context: &Type, errors: &mut Errors) {
     let Some(written) = unnamed_moment(context) else { return };
     let text = written.to_string();
@@ -228,7 +228,7 @@ fn no_context(written: &Type, sig: &syn::Signature, errors: &mut Errors) {
     );
 }
 
-/// Returns whether a type that is not written `Cx<…>` may be an alias of it.
+/// Returns whether a type that is not written `Cx<…>` may be an alias of such a type.
 pub(super) fn may_be_an_alias(written: &Type) -> bool {
     const OTHERS: [&str; 8] = ["Trainer", "Run", "Tensor", "Task", "Model", "Module", "VarStore", "Record"];
     match written {
@@ -269,7 +269,8 @@ pub(super) fn takes_context(function: &Function) -> bool {
     context_of(function).is_some_and(is_context)
 }
 
-/// Returns whether the first argument is a `Trainer` without its parameter, as in other frameworks.
+/// Returns whether the first argument is a `Trainer` without a type argument, as in other
+/// frameworks.
 pub(super) fn takes_trainer(function: &Function) -> bool {
     context_of(function).is_some_and(|first| is_named("Trainer", first) && argument(first).is_none())
 }

@@ -59,14 +59,14 @@ pub(super) fn first_word(tokens: &TokenStream) -> Option<Ident> {
 
 /// The value of the key `of`.
 pub(super) enum Of {
-    /// Patterns of module names, each with whether it is optional.
+    /// Patterns of module names, and whether each is optional.
     Patterns(Vec<(LitStr, bool)>),
-    /// An expression of the hook's value: `self.patterns`.
+    /// An expression that reads the hook's value: `self.patterns`.
     Value(Box<Expr>),
 }
 
 impl Of {
-    /// Returns the span at which its mistakes are reported.
+    /// Returns the span at which mistakes in this value are reported.
     pub(super) fn span(&self) -> Span {
         match self {
             Of::Patterns(patterns) => patterns.first().map_or_else(Span::call_site, |(text, _)| text.span()),
@@ -91,7 +91,7 @@ pub(super) struct Target {
     pub(super) optional: bool,
 }
 
-/// Returns the parts of a list, and reports an empty list.
+/// Returns the parts of a list. Reports an error if the list is empty.
 pub(super) fn parts(key: &str, list: TokenStream, at: Span, errors: &mut Errors) -> Vec<TokenStream> {
     let span = if list.is_empty() { at } else { list.span() };
     let parts = split_at_commas(list);
@@ -101,7 +101,8 @@ pub(super) fn parts(key: &str, list: TokenStream, at: Span, errors: &mut Errors)
     parts
 }
 
-/// Returns the tokens within `optional(…)` and `true`, or else the same tokens and `false`.
+/// For `optional(…)`, returns the tokens in the parentheses, and `true`. Otherwise, returns the
+/// tokens unchanged, and `false`.
 pub(super) fn optional(part: TokenStream) -> (TokenStream, bool) {
     let tokens: Vec<TokenTree> = part.clone().into_iter().collect();
     match &tokens[..] {
@@ -110,7 +111,7 @@ pub(super) fn optional(part: TokenStream) -> (TokenStream, bool) {
     }
 }
 
-/// Reports a second argument without a comma before it, and returns `None` in that case.
+/// Reports a missing comma before a second argument, and returns `None` in that case.
 pub(super) fn check_single(argument: &TokenStream, errors: &mut Errors) -> Option<()> {
     let Some(second) = second_argument(argument, false) else { return Some(()) };
     errors.push(second.span(), format!("expected a comma before `{second}`"));
@@ -448,8 +449,8 @@ pub(super) fn sets(list: TokenStream, at: Span, errors: &mut Errors) -> Vec<Path
     sets
 }
 
-/// Returns whether the last word of a path begins with a lowercase letter, which names of types do
-/// not.
+/// Returns whether the last word of a path begins with a lowercase letter, unlike the names of
+/// types.
 pub(super) fn begins_lowercase(path: &Path) -> bool {
     let last = path.segments.last().map(|segment| segment.ident.unraw().to_string());
     last.is_some_and(|last| last.starts_with(char::is_lowercase))

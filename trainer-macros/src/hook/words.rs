@@ -49,11 +49,11 @@ pub(super) const SYNONYMS: [(&str, &[&str]); 13] = [
     ("more", &["also", "second", "another", "further", "extend", "extends"]),
 ];
 
-/// Words for a hook around an operation. The type of the hook's second argument replaces them.
+/// Words for a hook around an operation. The type of its second argument expresses this instead.
 pub(super) const AROUND: [&str; 6] = ["around", "wrap", "wraps", "wrapping", "surround", "replace"];
-/// Words for the moment of a hook. The type of its context replaces them.
+/// Words for the moment of a hook. The type of its context expresses this instead.
 pub(super) const MOMENT: [&str; 5] = ["at", "on", "point", "moment", "event"];
-/// Words for a hook on rank 0 only. The type of its context replaces them.
+/// Words for a hook on rank 0 only. The type of its context expresses this instead.
 pub(super) const MAIN: [&str; 7] =
     ["main", "rank", "rank0", "rank_0", "rank_zero_only", "main_process_only", "master_only"];
 
@@ -62,7 +62,7 @@ pub(super) fn is_main_only(word: &str) -> bool {
     MAIN.contains(&word) || strsim::damerau_levenshtein(word, "main_only") <= 2
 }
 
-/// Returns the key, one of `keys`, that a word probably means.
+/// Returns the key among `keys` that a word probably means.
 pub(super) fn meant(word: &str, keys: &[&'static str]) -> Option<&'static str> {
     let synonym = SYNONYMS.iter().find(|(_, words)| words.contains(&word)).map(|(key, _)| *key);
     synonym.filter(|key| keys.contains(key)).or_else(|| nearest(word, keys.iter().copied()))

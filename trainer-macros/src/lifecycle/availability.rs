@@ -79,13 +79,13 @@ impl<'a> Resolved<'a> {
         Some(Resolved { availability, spans, excepts, scopes, within })
     }
 
-    /// The name of the trait: `HasLoss`.
+    /// Returns the name of the trait, such as `HasLoss`.
     pub(super) fn name(&self) -> &Ident {
         &self.availability.has
     }
 
-    /// Returns whether it is available everywhere except at the listed moments, in custom
-    /// lifecycles too.
+    /// Returns whether the thing is available everywhere, including custom lifecycles, except at
+    /// the listed moments.
     pub(super) fn is_exception(&self) -> bool {
         self.availability.except
     }
@@ -100,13 +100,14 @@ impl<'a> Resolved<'a> {
         self.excepts.iter().flatten().any(|operation| self.within[moment].contains(operation))
     }
 
-    /// Returns whether it spans the whole declaration, and therefore every custom lifecycle too.
+    /// Returns whether a span covers the whole declaration, and therefore every custom lifecycle
+    /// too.
     pub(super) fn is_everywhere(&self) -> bool {
         self.spans.iter().any(|&(first, last)| first == 0 && last + 1 == self.within.len())
     }
 
-    /// Returns whether it exists over several moments, so that *not yet* and *gone* are different
-    /// mistakes.
+    /// Returns whether the thing exists over several moments, so that *not yet* and *gone* are
+    /// different mistakes.
     fn comes_and_goes(&self) -> bool {
         self.availability.kind != AvailabilityKind::Allowed
             && self.spans.iter().any(|(first, last)| first < last)
@@ -146,7 +147,7 @@ impl<'a> Resolved<'a> {
         impls
     }
 
-    /// Returns the link for the docs of a moment, whose text is `loss` or `skip_batch()`.
+    /// Returns a link for the docs of a moment, with a text such as `loss` or `skip_batch()`.
     pub(super) fn noted(&self, path: &str) -> String {
         let Availability { what, has, kind, .. } = self.availability;
         match kind {
@@ -155,10 +156,10 @@ impl<'a> Resolved<'a> {
         }
     }
 
-    /// Expands to the impls of *begun* and *kept* for a custom moment, so that something
-    /// unavailable there is reported as *never here*. Something that is available everywhere, with
-    /// or without exceptions, is available there as well. `$marker` is a fragment of the
-    /// surrounding macro.
+    /// Expands to the impls of *begun* and *kept* for a custom moment. Something that is
+    /// unavailable at the moment is then reported as *never here*. Something that is available
+    /// everywhere, with or without exceptions, is also available at the custom moment. `$marker` is
+    /// a fragment of the surrounding macro.
     pub(super) fn absent(&self) -> Option<TokenStream> {
         if self.is_exception() {
             let has = &self.availability.has;
@@ -175,10 +176,10 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// Exports the traits of the availability under fixed names, in a module named after its noun,
-    /// for custom lifecycles that list the noun. Instead of the trainer's *begun* and *kept*
-    /// traits, which custom moments already implement ([`absent`](Resolved::absent)), the module
-    /// has empty traits.
+    /// Exports the traits of the availability under fixed names, in a module with the name of its
+    /// noun. Custom lifecycles that list the noun use this module. It has empty traits instead of
+    /// the trainer's *begun* and *kept* traits, which custom moments already implement
+    /// ([`absent`](Resolved::absent)).
     pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
         let Availability { what, has, .. } = self.availability;
         let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());
@@ -204,7 +205,7 @@ impl<'a> Resolved<'a> {
         self.when_with(|marker| format!("`{marker}`"))
     }
 
-    /// Returns the sentence in the docs of a method that the trait bounds: "Available from
+    /// Returns the sentence for the docs of a method that requires the trait: "Available from
     /// `AfterLoss` to `AfterStep`: `HasLoss`.", with links.
     pub(super) fn sentence(&self) -> String {
         let has = self.name();

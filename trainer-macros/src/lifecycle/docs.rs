@@ -5,8 +5,8 @@ use quote::ToTokens;
 use super::availability::Resolved;
 use super::flatten::{Kind, Moment};
 
-/// Returns the generated line below a moment's own docs: its phases, the unit of `every`, and what
-/// exists or can be called.
+/// Returns the generated line below a moment's own docs: its phases, the unit of `every`, its
+/// payload, and what exists or can be called.
 pub(super) fn facts<'a>(moment: &Moment, exists: impl Iterator<Item = &'a Resolved<'a>>) -> String {
     let mut facts = String::new();
     if !moment.phases.is_empty() {

@@ -125,8 +125,8 @@ pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Err
     }
 }
 
-/// Returns the same name at the same location, but as a name of the expansion. The user cannot
-/// change it, so lints about it must not be reported to the user.
+/// Returns the name at the same location, but with the hygiene of the expansion. The user cannot
+/// change such a name, so lints about it must not be reported to the user.
 fn ours(name: &Ident) -> Ident {
     let mut name = name.clone();
     name.set_span(Span::call_site().located_at(name.span()));
@@ -247,9 +247,9 @@ fn marker(
 }
 
 /// Expands to the impls of a custom moment: of `CustomMoment`, of the traits of its nouns, and of
-/// `FireableFrom` for the moments that are within the surrounding operation and at which everything
-/// that the nouns name exists. The points before and after an operation do not implement
-/// `FireableFrom`.
+/// `FireableFrom`. The moment can be fired from any moment within the surrounding operation if
+/// everything that its nouns name exists there. The points before and after an operation do not
+/// implement `FireableFrom`.
 fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
     let Moment { marker, has, within, outside, kind, .. } = &moments[index];
     let mut nouns: Vec<&Path> = Vec::new();

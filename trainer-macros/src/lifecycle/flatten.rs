@@ -10,7 +10,7 @@ use super::parse::{Declaration, Extension, Head, Node};
 use crate::errors::Errors;
 use crate::moments::{is_operation, is_point, nearest_operation, operations};
 
-/// Whether a lifecycle is the trainer's own or a custom one, which extends it.
+/// Whether a lifecycle is the trainer's own, or a custom one that extends the trainer's.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Origin {
     Builtin,
@@ -23,30 +23,32 @@ pub(super) struct Moment {
     pub(super) name: Ident,
     /// The name of the marker type: `BeforeStep`, `Step`.
     pub(super) marker: Ident,
-    /// The lines of its doc comment.
+    /// The lines of the moment's doc comment.
     pub(super) docs: Vec<String>,
     pub(super) kind: Kind,
-    /// The type of its payload, if it is a point with a payload.
+    /// The type of the payload, if the moment is a point with a payload.
     pub(super) payload: Option<Type>,
-    /// The phases that reach it. If empty, they are those of `outside`.
+    /// The phases that reach the moment. If empty, the phases of `outside` reach it.
     pub(super) phases: Vec<Ident>,
     /// The phases that must also reach the operation `outside`.
     pub(super) checked: Vec<Ident>,
     pub(super) counts: Option<Ident>,
-    /// The indices of the operations around it, outermost first; an operation is in its own list.
+    /// The indices of the operations around the moment, outermost first. An operation is in its own
+    /// list.
     pub(super) within: Vec<usize>,
-    /// The operation of another lifecycle that the tree extends.
+    /// The operation, in another lifecycle, that the tree extends.
     pub(super) outside: Option<Path>,
     /// The nouns listed after `:` by the moment and by the operations around it.
     pub(super) has: Vec<Path>,
-    /// The only tasks and hooks that may reach it; empty if any may.
+    /// The only tasks and hooks that may reach the moment; empty if any may.
     pub(super) by: Vec<Path>,
     /// The operations and points that run here too, listed with `again`.
     pub(super) again: Vec<Path>,
 }
 
 impl Moment {
-    /// Returns whether its name is that of its marker type, because its letters have no case.
+    /// Returns whether the moment and its marker type have the same name, because the letters of
+    /// the name have no case.
     pub(super) fn is_marker(&self) -> bool {
         self.name == self.marker
     }

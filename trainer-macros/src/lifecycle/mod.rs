@@ -1,5 +1,5 @@
-//! `lifecycle!`: generates moments from one declaration, with their types, names and docs, and with
-//! what exists at them.
+//! `lifecycle!`: generates the types, names and docs of moments from one declaration, and defines
+//! what exists at each moment.
 
 mod availability;
 mod docs;

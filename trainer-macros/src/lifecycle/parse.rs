@@ -18,13 +18,13 @@
 //! ```
 //!
 //! - `crate` is the path of the `trainer` crate.
-//! - `by` lists the only tasks and hooks that may reach the nodes.
-//! - `payload` is the type of the value with which a hook or a task fires the point.
+//! - With `by`, only the listed tasks and hooks may reach the nodes.
+//! - `payload` is the type of the value that a hook or a task passes when it fires the point.
 //! - `again` repeats a subtree that is declared elsewhere.
 //! - `has` lists nouns, which name what exists at the node and at its children.
-//! - `in` and `counts` default to the parent's; they and `has` can be in any order.
+//! - `has`, `in` and `counts` can be in any order. `in` and `counts` default to the parent's.
 //! - `exists` is for a singular noun, `exist` for a plural one.
-//! - With `except`, a method is allowed everywhere else, in custom lifecycles too.
+//! - With `except`, a method is allowed everywhere else, including in custom lifecycles.
 //!
 //! An operation after `within` is a path, or a name in `trainer::at`; after `again` it can also be
 //! a name in this declaration. A noun after `:` is a path, or a name in `trainer::has`.
@@ -88,19 +88,19 @@ pub(super) struct Head {
     pub(super) counts: Option<Ident>,
 }
 
-/// Something that exists, or a method that can be called, at some moments only.
+/// Something that exists only at some moments, or a method that can be called only at some moments.
 pub(super) struct Availability {
     pub(super) docs: Vec<Attribute>,
     pub(super) kind: AvailabilityKind,
     pub(super) what: Ident,
     pub(super) has: Ident,
-    /// Whether it is available everywhere except in the spans.
+    /// Whether the thing or method is available everywhere except in the spans.
     pub(super) except: bool,
     pub(super) spans: Vec<Span>,
 }
 
-/// The form of an availability, which determines the wording of its messages. The messages about an
-/// allowed method do not distinguish *not yet* from *gone*.
+/// The keyword of an availability (`exists`, `exist` or `allows`), which determines the wording of
+/// its messages. For `allows`, the messages do not distinguish *not yet* from *gone*.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum AvailabilityKind {
     Singular,
@@ -112,7 +112,7 @@ pub(super) enum AvailabilityKind {
 pub(super) struct Span {
     pub(super) first: Ident,
     pub(super) last: Ident,
-    /// An operation to leave out, with the points before and after it and everything within it.
+    /// An operation to exclude, along with the points before and after it and everything within it.
     pub(super) except: Option<Ident>,
 }
 

@@ -1,4 +1,4 @@
-//! Declarations of the C++ functions through which [`trainer`](https://docs.rs/trainer) calls
+//! Declarations of the C++ functions that [`trainer`](https://docs.rs/trainer) uses to call
 //! libtorch's c10d. They are an implementation detail of `trainer` and are not covered by semver.
 //!
 //! The conventions are those of [`trainer_sys`].

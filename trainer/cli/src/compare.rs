@@ -15,17 +15,17 @@ use crate::output::{FAINT, Failure, GOOD, HEADING, Output, counted, open, style_
 use crate::show::{by_moment, list};
 use crate::table::{Cell, Column, GAP, Table, shortened};
 
-/// A fact about each run, which is the same for all of them or differs.
+/// A fact about runs, with a value for each run.
 struct Fact {
     section: &'static str,
     name: String,
     /// The name in the table.
     label: String,
-    /// The text of each run.
+    /// The text shown for each run.
     texts: Vec<String>,
-    /// The value of each run.
+    /// The value for each run.
     values: Vec<Json>,
-    /// The style of each run.
+    /// The style of each text.
     styles: Vec<Style>,
 }
 
@@ -164,7 +164,7 @@ fn facts(runs: &[Run], metrics: &[Metrics]) -> Vec<Fact> {
     facts
 }
 
-/// Returns a hook and its moment without the path of the hook: `Csv at after_record`,
+/// Returns a hook and its moment, without the path of the hook's module: `Csv at after_record`,
 /// `ClipGradNorm::clip around opt_step`.
 fn without_path(hook: &str) -> &str {
     let end = hook.find(['(', '<', ' ']).unwrap_or(hook.len());
@@ -174,7 +174,8 @@ fn without_path(hook: &str) -> &str {
     &hook[if is_type { owner } else { name + 2 }..]
 }
 
-/// Leaves out the words that all texts have at the same position, if they have equally many words.
+/// Removes the words that are the same in all texts, position by position. Does nothing if the
+/// texts have different numbers of words, or are all equal.
 fn leave_out_common_words(texts: &mut [String]) {
     let words: Vec<Vec<String>> =
         texts.iter().map(|text| text.split(' ').map(str::to_owned).collect()).collect();
@@ -188,8 +189,9 @@ fn leave_out_common_words(texts: &mut [String]) {
     }
 }
 
-/// Returns the order of the hooks that all runs have in common as a fact, if the runs differ in it.
-/// The value of each run is the number of its order.
+/// Returns the order of the hooks that all runs have, as a fact. Returns `None` if this order is
+/// the same in all runs. The orders are numbered, and the value for each run is the number of its
+/// order.
 fn order_of_hooks(runs: &[Run]) -> Option<Fact> {
     let common: BTreeSet<&String> = runs
         .iter()
@@ -211,7 +213,7 @@ fn order_of_hooks(runs: &[Run]) -> Option<Fact> {
     (known.len() > 1).then(|| Fact::new("hooks", "order of the common hooks", numbers))
 }
 
-/// Returns a metric, with its best value marked.
+/// Returns a metric as a fact, with the best value marked.
 fn metric(name: String, values: &[Option<Float>], goal: Option<Goal>) -> Fact {
     let mut fact = Fact::new("metrics", name, values.iter().map(|value| json!(value)).collect());
     fact.texts = values.iter().map(|own| own.map(value).unwrap_or_default()).collect();
@@ -226,7 +228,8 @@ fn metric(name: String, values: &[Option<Float>], goal: Option<Goal>) -> Fact {
     fact
 }
 
-/// Prints the differences section by section, in as many blocks of runs as the terminal requires.
+/// Prints the differences section by section. Divides the runs into as many blocks as the width of
+/// the terminal requires.
 fn print(facts: &[&Fact], names: &[String], out: &mut Output) -> Result<(), Failure> {
     for block in blocks(facts, names, out.width()) {
         if block.start > 0 {
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_words_are_omitted() {
+    fn words_common_to_both_texts_are_omitted() {
         let left = |texts: [&str; 2]| {
             let mut texts = texts.map(str::to_owned);
             leave_out_common_words(&mut texts);

@@ -10,7 +10,7 @@ use crate::DiffArguments;
 use crate::output::{Failure, Output};
 use crate::program::{Program, errors};
 
-/// Prints the first difference of two runs. The exit code says whether there is one.
+/// Prints the first difference between two runs. The exit code says whether the runs differ.
 pub(crate) fn run(arguments: &DiffArguments, out: &mut Output) -> Result<ExitCode, Failure> {
     let DiffArguments { first, second, .. } = arguments;
     let [one, other] = [tapes(first)?, tapes(second)?];
@@ -59,8 +59,8 @@ fn compare(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Compares two runs. If their tapes only show the range of batches in which the runs first differ,
-/// trains these batches again and compares full tapes of them.
+/// Compares two runs. If their tapes show only the range of batches in which the runs first differ,
+/// trains these batches of both runs again, and compares the full tapes of this training.
 fn replay(
     arguments: &DiffArguments,
     one: &[PathBuf],
@@ -116,7 +116,7 @@ fn replay(
         for (coarse, full) in coarse.iter().zip(&tapes) {
             if let Some(found) = tape::disagreement(coarse, full).map_err(Failure::new)? {
                 return Err(Failure::new(format!(
-                    "{} no longer computes what {} recorded: after the training batch {}, {} differ; pass the program of \
+                    "{} no longer computes what {} recorded: after training batch {}, {} differ; pass the program of \
                      that time with `--{name}-program`",
                     program.shown(),
                     run.display(),
@@ -130,7 +130,7 @@ fn replay(
     compare(first, &full[0], second, &full[1], out)
 }
 
-/// The name of the tape of a rank.
+/// Returns the file name of the tape of a rank.
 fn rank_file(rank: usize) -> String {
     tape::file_name(u32::try_from(rank).unwrap_or(u32::MAX))
 }

@@ -30,7 +30,7 @@ pub(crate) fn differing<'r>(runs: &[Settings<'r>]) -> Vec<&'r str> {
     differing.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Returns the goal of each metric by its name, if any of the runs knows it.
+/// Returns the goals of the metrics, by name. Omits metrics for which no run knows the goal.
 pub(crate) fn goals<'m>(runs: impl Iterator<Item = &'m Metrics>) -> BTreeMap<String, Goal> {
     let metrics = runs.flatten();
     metrics.filter_map(|(name, metric)| Some((name.clone(), metric.goal?))).collect()

@@ -106,7 +106,7 @@ pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 const BUSY: Style = AnsiColor::Cyan.on_default();
 const ENDED: Style = AnsiColor::Yellow.on_default();
 
-/// The style of a status.
+/// Returns the style in which a status is printed.
 pub(crate) fn style_of(status: Status) -> Style {
     match status {
         Status::Running => BUSY,
@@ -144,7 +144,8 @@ pub(crate) fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{ending}")
 }
 
-/// Returns "; did you mean `x`?" for the most similar candidate, or an empty string.
+/// Returns "; did you mean `x`?" for the most similar candidate, or an empty string if none is
+/// similar.
 pub(crate) fn suggestion<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let similar = candidates.into_iter().map(|candidate| (strsim::jaro_winkler(name, candidate), candidate));
     let nearest =
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_their_two_largest_units() {
+    fn durations_are_shown_in_their_two_largest_units() {
         let text = |seconds| (duration(Duration::from_secs(seconds)), age(Duration::from_secs(seconds)));
         for (seconds, long, short) in [
             (0, "0s", "0s"),

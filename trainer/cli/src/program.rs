@@ -62,7 +62,7 @@ impl Program {
         command.output().map_err(|error| Failure::new(format!("{} cannot be started: {error}", self.shown())))
     }
 
-    /// The command line.
+    /// Returns the command line as text.
     pub(crate) fn shown(&self) -> String {
         match &self.words[..] {
             [shell, option, command] if (&**shell, &**option) == ("sh", "-c") => {

@@ -54,7 +54,7 @@ fn read(folders: &[PathBuf]) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Writes a new file, or replaces an earlier report, atomically.
+/// Atomically writes a new file, or replaces an earlier report.
 fn write(path: &Path, html: &str) -> Result<(), String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     let folder = match path.parent() {

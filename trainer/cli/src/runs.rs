@@ -225,7 +225,7 @@ impl Ord for SortKey {
     }
 }
 
-/// A condition on a run.
+/// A condition on a run, such as `lr=0.1`.
 struct Filter<'t> {
     key: &'t str,
     operator: &'static str,

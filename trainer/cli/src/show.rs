@@ -92,7 +92,7 @@ fn lines(text: &str, room: usize) -> Vec<String> {
 }
 
 /// Splits hooks such as `Csv at after_record` into their moment and name. The moment is empty if it
-/// is the same as in the line above.
+/// is the same as that of the previous hook.
 pub(crate) fn by_moment<'h>(hooks: impl Iterator<Item = &'h str>) -> Vec<(String, String)> {
     let mut last = "";
     hooks
@@ -127,7 +127,7 @@ fn times(run: &Run, now: SystemTime) -> Vec<(String, String)> {
             "origin",
             file.origin
                 .as_ref()
-                .map(|origin| format!("{} before the training batch {}", origin.run, origin.batches))
+                .map(|origin| format!("{} before training batch {}", origin.run, origin.batches))
                 .unwrap_or_default(),
         ),
         ("started", format!("{}{ago}", when(&file.started))),

@@ -9,7 +9,7 @@ use crate::output::{FAINT, HEADING, PLAIN};
 
 /// The space between two adjacent columns of a table.
 pub(crate) const GAP: usize = 2;
-/// The width below which a title is not shortened.
+/// Titles are not shortened to less than this width.
 const SHORT_TITLE: usize = 10;
 
 /// A cell: text and its style.
@@ -73,7 +73,7 @@ impl Column {
         self
     }
 
-    /// Returns the minimum width of the column, for its cells and its title.
+    /// Returns the minimum width of the column, which its shortened cells and title need.
     pub(crate) fn least_width(&self) -> usize {
         self.width_of_cells().min(self.least).max(self.title.width().min(SHORT_TITLE)).min(self.most)
     }

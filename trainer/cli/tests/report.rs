@@ -372,7 +372,7 @@ fn write_values(folder: &Path, values: &[f64]) {
 }
 
 #[test]
-fn extreme_values_have_a_plot_with_labels_or_a_reason() {
+fn extreme_values_are_plotted_with_labels_or_the_missing_plot_is_explained() {
     let folder = scratch("extreme");
     let [nan, inf] = [f64::NAN, f64::INFINITY];
     let label = |text: &str| format!(">{text}</text>");
@@ -543,7 +543,7 @@ fn runs_of_earlier_versions_have_a_report() {
 }
 
 #[test]
-fn the_result_is_also_json() {
+fn the_result_is_also_available_as_json() {
     let folder = scratch("json");
     write_run(&folder.join("runs/0001"), &run_json(), &[("values.csv", "x\n".to_owned())]);
     let output = report(&folder, &["0001", "--json"]);

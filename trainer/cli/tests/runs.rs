@@ -119,7 +119,10 @@ fn mistakes_are_errors_that_say_what_to_write() {
         (&["runs", "--filter", "lr"], "the filter `lr` is not a comparison: write `status=finished`"),
         (&["runs", "--filter", "=3"], "the filter `=3` is not a comparison"),
         (&["runs", "--metric", "acuracy"], "no run has a setting or metric named `acuracy`"),
-        (&["runs", "elsewhere"], "the folder elsewhere does not exist: name the folder with the runs"),
+        (
+            &["runs", "elsewhere"],
+            "the folder elsewhere does not exist: pass the folder that contains the runs",
+        ),
         (&["show", "0009"], "there is no run 0009, and no runs/0009"),
         (&["show", "runs"], "runs: this folder holds no run: it has no `run.json`"),
         (&["compare", "0001", "0009"], "there is no run 0009"),
@@ -151,7 +154,7 @@ fn damaged_and_foreign_runs_are_listed_with_the_reason() {
 }
 
 #[test]
-fn the_json_of_a_run_has_everything() {
+fn the_json_of_a_run_contains_everything_known_about_it() {
     let scratch = six("json");
     let runs = objects(&scratch.print(80, &["runs", "--json"]));
     assert_eq!(runs.len(), 6);
@@ -172,7 +175,7 @@ fn the_json_of_a_run_has_everything() {
 }
 
 #[test]
-fn a_run_is_shown_with_all_that_is_known() {
+fn everything_known_about_a_run_is_shown() {
     let scratch = six("show");
     let started = |file: &RunFile| (file.started.replace('T', " ").replace('Z', ""), file.ended.clone());
     for (name, width) in [("0010", 80), ("best try", 120)] {
@@ -210,7 +213,7 @@ fn a_comparison_of_runs_lists_differences_first() {
 }
 
 #[test]
-fn a_different_order_of_the_same_hooks_is_a_difference() {
+fn a_different_order_of_the_same_hooks_is_shown_as_a_difference() {
     let scratch = Scratch::new("order");
     let mut file = run_file(60, 0.1, 8, Status::Finished);
     scratch.run("runs/one", &file);

@@ -144,7 +144,7 @@ fn a_changed_sweep_is_refused_with_a_list_of_the_changes() {
 }
 
 #[test]
-fn a_random_search_can_get_more_trials() {
+fn trials_can_be_added_to_a_random_search() {
     let scratch = program("random", FINISHES);
     let file = |trials: usize| {
         let parameters = "[parameters]\nlr = { log_uniform = [1e-4, 1e-1] }\n";
@@ -170,7 +170,7 @@ const WAITS: &str = "trap 'echo caught >> signals; exit 130' INT TERM\n: > \"$TR
                      while :; do sleep 0.02; done";
 
 #[test]
-fn a_signal_reaches_the_trials_and_the_same_command_continues() {
+fn a_signal_reaches_the_trials_and_the_same_command_continues_the_sweep() {
     for signal in [Signal::INT, Signal::TERM] {
         let scratch = program(&format!("signal-{}", signal.as_raw()), WAITS);
         scratch.write("my.toml", &format!("jobs = 2\n{GRID}"));
@@ -197,7 +197,7 @@ fn a_signal_reaches_the_trials_and_the_same_command_continues() {
 }
 
 #[test]
-fn no_trial_runs_after_the_budget() {
+fn no_trial_runs_after_the_budget_is_used_up() {
     let scratch = program("budget", WAITS);
     scratch.write("my.toml", &format!("budget = '500ms'\n{GRID}"));
     let output = scratch.command(80, &SWEEP).output().unwrap();

@@ -106,7 +106,7 @@ fn the_command_ends_when_its_terminal_is_closed() {
 }
 
 #[test]
-fn the_command_restores_the_terminal_when_a_key_closes_it() {
+fn closing_the_view_with_a_key_restores_the_terminal() {
     let scratch = running("watch-left");
     // Several keys at once: help, close the help, quit.
     for keys in ["q", "??q", "\x03"] {

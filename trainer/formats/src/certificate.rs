@@ -19,16 +19,16 @@ pub const CERTIFICATE_FILE: &str = "run.certificate";
 /// The version of the format.
 pub const VERSION: u32 = 1;
 
-/// The start of the chain.
+/// The first line of a certificate, which begins the chain.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Header {
     /// The version of the format.
     pub certificate: u32,
-    /// The number of training batches before the chain: 0, except in a run that begins with a part
-    /// of another one.
+    /// The number of training batches before the chain. This is 0, except in a run that begins with
+    /// a part of another run.
     pub batches: u64,
-    /// The circumstances that can change the result of the same program: libtorch, compiler,
-    /// processor, threads and others.
+    /// The circumstances that can make the same program produce a different result: libtorch,
+    /// compiler, processor, threads and others.
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,
@@ -88,7 +88,7 @@ impl Link {
 }
 
 impl Header {
-    /// Returns the hash of the header, with which the chain begins.
+    /// Returns the hash of the header, which begins the chain.
     ///
     /// # Errors
     ///
@@ -103,14 +103,14 @@ fn hash(text: &str) -> String {
     blake3::hash(text.as_bytes()).to_hex().to_string()
 }
 
-/// Returns the hash of all training batches after adding one batch to `steps`, given its number,
-/// its loss and the hash of its data.
+/// Adds a training batch to `steps`, the hash of the batches before it, and returns the new hash.
+/// `data` is the hash of the batch's data.
 #[must_use]
 pub fn add_batch(steps: &str, batch: u64, loss: Option<f64>, data: &str) -> String {
     hash(&format!("{steps} {batch} {:?} {data}", loss.map(f64::to_bits)))
 }
 
-/// A certificate whose chain is complete.
+/// A certificate in which each line follows from the previous one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// The start of the chain.
@@ -123,7 +123,7 @@ pub struct Certificate {
 /// the run, and ends at the next link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
-    /// The index of the link at its end, from 0.
+    /// The index, counted from 0, of the link at the end of the stretch.
     pub link: usize,
     /// The number of training batches before the start of the stretch.
     pub start: u64,
@@ -207,8 +207,8 @@ impl Certificate {
     }
 
     /// Returns the stretches of the run that can be trained again. They do not include what a
-    /// program does between two fits, or the batches between the start of a fit and its first
-    /// checkpoint, except in the first fit.
+    /// program does between two fits. In fits after the first one, they also do not include the
+    /// batches between the start of the fit and its first checkpoint.
     #[must_use]
     pub fn stretches(&self) -> Vec<Stretch> {
         let mut stretches = Vec::new();

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An `f64` that survives a round trip through JSON. JSON has neither NaN nor infinities, so they
-/// are the strings `"NaN"`, `"inf"` and `"-inf"`.
+/// An `f64` that survives a round trip through JSON. JSON has neither NaN nor infinities, so these
+/// are written as the strings `"NaN"`, `"inf"` and `"-inf"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Float(pub f64);
 
@@ -22,7 +22,7 @@ impl<'de> Deserialize<'de> for Float {
     }
 }
 
-/// Returns the number that a JSON string represents, if it is one of the strings of [`Float`].
+/// Returns the number for one of the strings of [`Float`]. Returns `None` for any other string.
 pub(crate) fn not_finite(text: &str) -> Option<f64> {
     match text {
         "NaN" => Some(f64::NAN),
@@ -32,7 +32,7 @@ pub(crate) fn not_finite(text: &str) -> Option<f64> {
     }
 }
 
-/// Deserializes a number, or the string for a non-finite number.
+/// Deserializes a [`Float`] from a number, or from the string for a non-finite number.
 struct FloatVisitor;
 
 impl Visitor<'_> for FloatVisitor {
@@ -59,8 +59,8 @@ impl Visitor<'_> for FloatVisitor {
     }
 }
 
-/// Formats a value for people: with four decimals, or in scientific notation if its magnitude is at
-/// least 1e7 or, unless it is 0, less than 1e-4.
+/// Formats a value for people: with four decimals, or in scientific notation. Scientific notation
+/// is used for magnitudes of at least 1e7, and for magnitudes below 1e-4 other than 0.
 #[must_use]
 pub fn readable(value: f64) -> String {
     let is_plain = value == 0.0 || !value.is_finite() || (1e-4..1e7).contains(&value.abs());

@@ -2,7 +2,7 @@
 //!
 //! The command `trainer sweep` writes [`SWEEP_FILE`] to the folder of the sweep, and replaces it
 //! atomically whenever a trial begins or ends. The run of trial 3 is in the folder `0003` next to
-//! it.
+//! that file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -59,7 +59,7 @@ pub enum TrialState {
 }
 
 impl TrialState {
-    /// Returns the name, as in JSON: `finished`.
+    /// Returns the name that the state has in JSON, such as `finished`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -81,13 +81,13 @@ impl Trial {
 }
 
 impl SweepFile {
-    /// Returns a sweep that begins now.
+    /// Returns the content of the file for a new sweep with these trials.
     #[must_use]
     pub fn new(definition: BTreeMap<String, Json>, trials: Vec<Trial>) -> Self {
         SweepFile { format: FORMAT.to_owned(), version: VERSION, definition, trials }
     }
 
-    /// Reads the file in the folder of a sweep. Returns `None` if there is none.
+    /// Reads [`SWEEP_FILE`] in the folder of a sweep. Returns `None` if there is no such file.
     ///
     /// # Errors
     ///

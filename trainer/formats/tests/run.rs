@@ -127,7 +127,7 @@ fn files_that_do_not_belong_to_a_run_are_refused_with_the_file_and_the_reason() 
 }
 
 #[test]
-fn runs_are_found_in_numerical_order_even_one_level_below() {
+fn runs_are_found_in_numerical_order_even_one_folder_deeper() {
     let scratch = Scratch::new("found");
     let text = text_of(&run_file(Status::Finished));
     for name in ["0002", "0010", "9999", "10000", "named", "sweep/0001", "sweep/0002", "a/b/too-deep"] {

@@ -1,7 +1,7 @@
 //! The files and folders of checkpoints: their names, and how they are replaced and removed.
 //!
-//! A folder is removed only if it has a name that this crate gives to checkpoint folders. Of its
-//! content, only the files with names from [`FILES`] or [`rank_file`] are removed.
+//! A folder is removed only if it has a name that this crate gives to checkpoint folders. Only
+//! files with names from [`FILES`] or [`rank_file`] are removed from it.
 
 use std::path::{Path, PathBuf};
 
@@ -21,21 +21,21 @@ pub(crate) const AVERAGES: &str = "averages.safetensors";
 pub(crate) const STATE: &str = "state.safetensors";
 pub(crate) const HISTORY: &str = "history.jsonl";
 
-/// The files of rank 0, in the order in which they are removed: the manifest last, so that a partly
-/// removed folder is recognized as a checkpoint.
+/// The files of rank 0, in the order of their removal. The manifest is removed last, so that a
+/// partly removed folder is still recognized as a checkpoint.
 const FILES: [&str; 6] = [MODEL, AVERAGES, OPTIMIZER, STATE, HISTORY, MANIFEST];
 
-/// The name of a file of a rank other than rank 0: `rank-00003.json`.
+/// The name of a file that a rank other than rank 0 writes: `rank-00003.json`.
 pub(crate) fn rank_file(rank: u32, extension: &str) -> String {
     format!("{RANK}{rank:05}.{extension}")
 }
 
 const RANK: &str = "rank-";
 
-/// The extensions of the files of a rank, in the order in which they are written.
+/// The extensions of the files that a rank other than rank 0 writes, in the order of writing.
 pub(crate) const RANK_FILES: [&str; 2] = ["safetensors", "json"];
 
-/// Whether [`rank_file`] returns this name for a rank.
+/// Whether this is a name that [`rank_file`] returns.
 fn is_rank_file(name: &str) -> bool {
     let parts = name.strip_prefix(RANK).and_then(|name| name.split_once('.'));
     parts.is_some_and(|(rank, extension)| {
@@ -74,12 +74,12 @@ fn removing(name: &str, number: u64) -> String {
 
 const REMOVING: &str = ".removing-";
 
-/// A temporary name of the checkpoint of a step.
+/// A temporary name of a checkpoint folder. Each variant holds the permanent name of the folder.
 #[derive(Debug, PartialEq)]
 enum Leftover<'a> {
     /// The checkpoint is incomplete.
     Unfinished(&'a str),
-    /// A newer checkpoint replaces it.
+    /// A newer checkpoint replaces this one.
     Replaced(&'a str),
     /// The checkpoint is no longer kept.
     Removing(&'a str),
@@ -99,8 +99,9 @@ impl<'a> Leftover<'a> {
     }
 }
 
-/// Completes or undoes the interrupted work of a killed process in a folder that this process has
-/// locked, so that no temporary folder remains. Files that are not part of a checkpoint are kept.
+/// Cleans up a folder that this process has locked: completes or undoes the work that a killed
+/// process left unfinished, so that no temporary folder remains. Files that are not part of a
+/// checkpoint are kept.
 pub(crate) fn remove_leftovers(folder: &Path) -> Result<()> {
     for path in entries(folder)?.into_iter().filter(|path| is_folder(path)) {
         match Leftover::of(name_of(&path)) {
@@ -134,7 +135,7 @@ fn finish_removal(aside: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the temporary folders of a checkpoint that a killed process left behind.
+/// Removes the temporary folders that killed processes left behind while they wrote a checkpoint.
 fn remove_unfinished(target: &Path) -> Result<()> {
     for (left, claim) in folders_left_unfinished(target)? {
         remove_files(&left)?;
@@ -237,7 +238,7 @@ impl UnfinishedFolder {
         Ok(UnfinishedFolder { target: target.to_owned(), path, is_published: false, _claim: claim })
     }
 
-    /// The path of the folder while it is written.
+    /// The temporary path of the folder, at which the checkpoint is written.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

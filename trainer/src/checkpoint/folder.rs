@@ -10,8 +10,8 @@ use super::manifest::Progress;
 use crate::error::Result;
 use crate::io::files::{Lock, name_of};
 
-/// A folder of checkpoints that is locked for one trainer, such as `runs/first`, which contains
-/// `step-00000400`.
+/// A folder of checkpoints that is locked for one trainer: for example, `runs/first` with the
+/// checkpoint `step-00000400`.
 ///
 /// [`hooks::Checkpoint`](crate::hooks::Checkpoint) uses it, and so can a hook with a custom policy
 /// for keeping checkpoints. A `CheckpointFolder` removes only the files of checkpoints, in folders
@@ -37,14 +37,14 @@ pub struct CheckpointFolder {
 }
 
 impl CheckpointFolder {
-    /// Creates the folder if it does not exist, locks it until the value is dropped, and completes
-    /// or undoes the interrupted work of a killed process in it, so that no temporary folder
-    /// remains.
+    /// Creates the folder if it does not exist, and locks it until the value is dropped. If a
+    /// killed process has left unfinished work in the folder, completes or undoes the work, so that
+    /// no temporary folder remains.
     ///
     /// # Errors
     ///
-    /// Returns an error if another trainer, in this process or another, has locked it, or if it
-    /// cannot be written.
+    /// Returns an error if another trainer, in this process or another, has locked the folder, or
+    /// if the folder cannot be written.
     pub fn lock(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let lock = Lock::acquire(&path)?;
@@ -83,8 +83,8 @@ impl CheckpointFolder {
         self.path.join(Self::name(step))
     }
 
-    /// The step of the checkpoint at `path`; `None` if [`step`](CheckpointFolder::step) does not
-    /// return this path for any step.
+    /// The step of the checkpoint at `path`; `None` unless [`step`](CheckpointFolder::step) returns
+    /// `path` for some step.
     #[must_use]
     pub fn step_of(&self, path: &Path) -> Option<u64> {
         let name = path.file_name()?.to_str()?;
@@ -111,7 +111,8 @@ impl CheckpointFolder {
 }
 
 /// The checkpoints in a folder, newest first, ordered by the progress of their run rather than by
-/// time. Those whose manifest cannot be read come before all others, so that they are reported.
+/// time. Those whose manifest cannot be read come before all others, so that a resume tries them
+/// first and reports the damage.
 pub(crate) fn newest_first(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> =
         files::checkpoints_in(folder).into_iter().map(|path| (progress_of(&path), path)).collect();

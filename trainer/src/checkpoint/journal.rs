@@ -25,9 +25,9 @@ use crate::values::float::Float;
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
-    /// A row of the history of the entry point that is running.
+    /// A row in the history of the current entry point.
     Row { step: Counters, values: Vec<(String, Float)> },
-    /// A roll-back, after which the history of the entry point has this number of rows.
+    /// A roll-back, which cuts the history of the entry point to this number of rows.
     RolledBack { rows: usize },
     /// An entry point that has returned a summary.
     Finished { entry: Phase, step: Counters, metrics: Vec<(String, Float)>, stopped: Option<String> },
@@ -48,10 +48,10 @@ pub(crate) struct Journal {
     /// Every line so far, shared with background saves.
     bytes: Arc<Vec<u8>>,
     hasher: Hasher,
-    /// The number of rows of the current history that `bytes` contains.
+    /// How many rows of the current history are in `bytes`.
     rows: usize,
     finished: Vec<Finished>,
-    /// The file that was written or loaded last, and the number of its bytes that are in `bytes`.
+    /// The file that was last written or loaded, and how many bytes of `bytes` it contains.
     last: Option<(PathBuf, u64)>,
 }
 
@@ -73,8 +73,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Appends the new rows of the history. The last row that was appended before may have gained
-    /// values, so it is appended again.
+    /// Appends the new rows of the history. The row that was appended last may have gained values
+    /// since then, so it is appended again.
     pub(crate) fn update(&mut self, history: &History) -> Result<()> {
         for row in self.rows.saturating_sub(1)..history.len() {
             self.push(&Line::Row { step: history.steps()[row], values: floats(history.row(row)) })?;
@@ -92,7 +92,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Records the result of an entry point. A resumed program returns it again.
+    /// Records the result of an entry point. When a resumed program calls the entry point, it
+    /// returns this result again.
     pub(crate) fn finish(&mut self, entry: Phase, outcome: &Result<Summary>) -> Result<()> {
         let outcome = outcome.as_ref().map_err(ToString::to_string);
         let (line, outcome) = match outcome {
@@ -124,7 +125,7 @@ impl Journal {
         Snapshot { bytes: Arc::clone(&self.bytes), digest, last: self.last.clone() }
     }
 
-    /// Records that a checkpoint was written with the first `length` bytes of the file.
+    /// Records that the file had `length` bytes when the checkpoint was written.
     pub(crate) fn written(&mut self, checkpoint: &Path, length: u64) {
         self.last = Some((checkpoint.join(HISTORY), length));
     }
@@ -191,9 +192,10 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Writes the file into the folder `aside`, which becomes `target`: as a hard link to the file
-    /// of the previous checkpoint if both are steps of one folder and the link can be created,
-    /// otherwise as a separate file.
+    /// Writes the file into the folder `aside`, which becomes `target`. If the previous checkpoint
+    /// and `target` are named after steps and are in the same folder, makes the file a hard link to
+    /// that of the previous checkpoint, and appends to it. Otherwise, or if the link cannot be
+    /// created, writes a separate file.
     pub(crate) fn write(&self, aside: &Path, target: &Path) -> Result<()> {
         let path = aside.join(HISTORY);
         if let Some((last, length)) = &self.last {

@@ -33,9 +33,9 @@ pub(crate) struct Manifest {
     pub(crate) device: String,
     /// The time at which the checkpoint was written, in milliseconds since 1970.
     written_at: u64,
-    /// The settings and hooks that decide the result, as the program has set them.
+    /// The settings and hooks of the program that determine the result.
     pub(crate) facts: Facts,
-    /// The settings of the builder and of the program that a resumed run may change.
+    /// The builder's and the program's settings that a resumed run may change.
     pub(crate) length: BTreeMap<String, String>,
     /// The states of all parts of the run on rank 0, without their tensors.
     pub(crate) parts: BTreeMap<String, Values>,
@@ -43,13 +43,13 @@ pub(crate) struct Manifest {
     /// rank 0 wrote its own rank files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) saved_by: Option<SavedBy>,
-    /// Only in version 7: for ranks 1, 2 and so on, the states of the parts that differ between
-    /// ranks. Their tensors are in the files of rank 0.
+    /// Only in version 7: the states that differ between ranks, for ranks 1, 2 and so on. The
+    /// tensors of these states are in the files of rank 0.
     #[serde(default, skip_serializing)]
     pub(crate) ranks: Vec<BTreeMap<String, Values>>,
-    /// The parts that may be missing on a resume.
+    /// The parts that a resumed program may lack.
     pub(crate) left_out: BTreeSet<String>,
-    /// The part that saved the averages, if one did.
+    /// The part that saved averaged weights, if any.
     pub(crate) averages: Option<String>,
     /// The values that hooks saved at `before_save_checkpoint`, as text.
     pub(crate) saved: Values,
@@ -68,7 +68,7 @@ pub(crate) struct SavedBy {
 }
 
 impl SavedBy {
-    /// The ranks that write a checkpoint now, with a name that no other save has.
+    /// Describes a save that begins now, with a new unique name.
     pub(crate) fn now(ranks: u32) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         SavedBy { ranks, save: format!("{:x}-{:x}", since.as_nanos(), std::process::id()) }

@@ -31,9 +31,9 @@
 //! | `rank-00001.json` | the values of rank 1, the hash of its tensors, and the name of the save |
 //!
 //! If [several processes](crate::distributed) train together, they differ in their random state,
-//! the state of their hooks, their gradients, and their share of a
-//! [sharded](crate::optim::Sharded) optimizer. `manifest.json` also has the name of the save, so
-//! that files from different saves are detected.
+//! the state of their hooks, their gradients, and their share of a [sharded](crate::optim::Sharded)
+//! optimizer. The JSON files of all ranks and `manifest.json` contain the name of the save, so that
+//! a mix of files from different saves is detected.
 //!
 //! A checkpoint is written to a temporary folder, synced and renamed, so it is always complete.
 //! Each rank writes its own files; once they are complete, rank 0 writes the manifest and renames
@@ -65,9 +65,9 @@
 //!
 //! `setup` fires, then `load_checkpoint` runs with its hooks, and then the fit continues from the
 //! position of the checkpoint. Points that fired before the checkpoint do not fire again: neither
-//! `before_fit` nor the `before_epoch` of that epoch. Hooks *around* an operation that is open at
-//! that moment are entered again. A line on standard error names the checkpoint, and one more line
-//! for each setting that differs reports the value that applies.
+//! `before_fit` nor the `before_epoch` of that epoch. If the checkpoint was written within an
+//! operation that has `around` hooks, these hooks are entered again. A line on standard error names
+//! the checkpoint. For each setting that differs, one more line says which value applies.
 //!
 //! The resumed run is bit-identical to an uninterrupted one if it is the same program with the same
 //! number of threads on the same machine, and if its loaders are
@@ -169,9 +169,9 @@ impl From<&Path> for Resume {
 #[derive(Debug, Default)]
 pub(crate) struct ActiveCheckpoint {
     pub(crate) folder: PathBuf,
-    /// The values and tensors in a checkpoint that is read.
+    /// If the checkpoint is being read: its values and tensors.
     pub(crate) saved: Saved,
-    /// The values and tensors that hooks add to a checkpoint that is written.
+    /// If the checkpoint is being written: the values and tensors that hooks add to it.
     pub(crate) added: RefCell<Saved>,
 }
 

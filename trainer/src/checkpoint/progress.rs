@@ -13,7 +13,8 @@ use crate::moments::phase::Phase;
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct LoopState {
     pub(crate) counters: Counters,
-    /// The 1-based number of the current batch: over all epochs in training, otherwise in its pass.
+    /// The number of the current batch, counted from 1. In training, batches are counted over all
+    /// epochs; otherwise, they are counted within the pass.
     pub(crate) batch_number: u64,
     /// The number of batches drawn for training, including skipped ones.
     pub(crate) train_batches: u64,
@@ -36,13 +37,13 @@ pub(crate) struct LoopPosition {
     pub(crate) stage: Stage,
     /// The number of batches that are done in the pass over the training data.
     pub(crate) train: u64,
-    /// The number of batches that are done in the validation of the loader `loader`.
+    /// The number of batches that are done in the validation pass over the loader `loader`.
     pub(crate) valid: u64,
-    /// The index of the loader that is validated.
+    /// The index of the validation loader that is in use.
     #[serde(default)]
     pub(crate) loader: u64,
-    /// For a validation within an epoch, the number of optimizer steps before the training batch
-    /// that it follows.
+    /// For a validation within an epoch, the number of optimizer steps before the last training
+    /// batch began.
     #[serde(default)]
     pub(crate) steps_before: u64,
 }
@@ -131,7 +132,7 @@ pub(crate) struct FitState {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(transparent)]
 pub(crate) struct StreamPosition {
-    /// The position from a checkpoint, until the pass that resumes there has begun.
+    /// The position that a checkpoint contains; `None` once the resumed pass has begun.
     pub(crate) resumed: Option<String>,
     /// The notes of the current pass.
     #[serde(skip)]
@@ -186,12 +187,12 @@ pub(crate) struct Plan {
     pub(crate) min_epochs: u64,
     /// Stop requests are ignored until this number of optimizer steps is reached.
     pub(crate) min_steps: u64,
-    /// Whether the fit was given validation data, and a validation comes due before its planned
-    /// end.
+    /// Whether the fit has validation data, and validates at least once before its planned end.
     pub(crate) validates: bool,
-    /// The names of the validation loaders, if they have names, and whether each comes due.
+    /// The named validation loaders: the name of each, and whether the fit uses it before its
+    /// planned end.
     pub(crate) loaders: Vec<(Arc<str>, bool)>,
-    /// Whether this fit has warned of a mean loss that is not finite, or that has diverged.
+    /// Whether this fit has already warned that the mean loss has diverged or is not finite.
     pub(crate) has_warned_of_divergence: bool,
 }
 

@@ -27,23 +27,23 @@ pub(crate) struct RankState {
     rank: u32,
     /// The name of the save, which is also in the manifest.
     save: String,
-    /// The states of the parts that differ between ranks, without their tensors.
+    /// The states that differ between ranks, by part and without their tensors.
     pub(crate) parts: BTreeMap<String, Values>,
-    /// The parts whose state is divided among the ranks, and of which this rank has a share.
+    /// The parts whose state is divided among the ranks, if this rank has a share of it.
     shares: BTreeSet<String>,
     /// The length and hash of `rank-00001.safetensors`.
     tensors: FileDigest,
 }
 
-/// Returns the prefix of the names of the tensors in a share.
+/// Returns the prefix under which this rank's share of a part stores its tensors.
 fn of_share(part: &str) -> String {
     format!("share/{part}: ")
 }
 
 impl RankState {
-    /// Writes the files of a rank: the states of the parts that differ between ranks, and its
-    /// shares of the others. The JSON file is written last. Both files are on disk when this
-    /// function returns.
+    /// Writes the files of a rank: the states that differ between ranks, and its shares of the
+    /// states that are divided among the ranks. The JSON file is written last. Both files are on
+    /// disk when this function returns.
     pub(crate) fn write(folder: &Path, rank: u32, saved_by: &SavedBy, states: &States) -> Result<()> {
         if !is_folder(folder) {
             return Err(in_file(
@@ -109,8 +109,8 @@ impl RankState {
         tensors::load_own(&path, &self.tensors).map_err(|error| of_rank(self.rank, error))
     }
 
-    /// Returns the states of the rank: those of the parts that differ between ranks, and its shares
-    /// of the others.
+    /// Returns the states of the rank: those that differ between ranks, and its shares of the
+    /// states that are divided among the ranks.
     pub(crate) fn states(self, mut tensors: BTreeMap<String, Tensor>) -> States {
         let mut states = States::new();
         for part in self.shares {

@@ -33,7 +33,8 @@ impl<'a> Rules<'a> {
         self.0.push(Rule::Skip(pattern));
     }
 
-    /// Maps the names of the tensors in a file; `None` for a tensor to skip.
+    /// Applies the rules to the names of the tensors in a file. The result is `None` for each
+    /// tensor to skip.
     ///
     /// # Errors
     ///

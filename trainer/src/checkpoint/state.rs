@@ -11,12 +11,14 @@ use super::text::{check_round_trip, fields_of, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
 use crate::values::facts::SettingList;
 
-/// The state of a hook value that checkpoints save, enabled by `#[hook(state)] impl MyHook { … }`,
-/// or by `#[hook(state = self.field)]` if only that field has state.
+/// Saves the state of a hook value in checkpoints, and restores it.
 ///
-/// Every type with serde's `Serialize` and `Deserialize` implements it: the whole value is saved,
-/// and replaced by the saved one on resume. Implement it by hand for a type that holds tensors, or
-/// settings that the resumed program may change.
+/// `#[hook(state)] impl MyHook { … }` enables this, or `#[hook(state = self.field)]` if only that
+/// field has state.
+///
+/// Every type with serde's `Serialize` and `Deserialize` implements this trait: a checkpoint saves
+/// the whole value, and a resume replaces it with the saved one. Implement the trait by hand for a
+/// type that holds tensors, or settings that the resumed program may change.
 ///
 /// ```
 /// use trainer::checkpoint::{Saved, State};
@@ -79,7 +81,7 @@ pub trait State {
         true
     }
 
-    /// Returns the fields of a value that serde saves as a whole.
+    /// If serde saves the whole value, returns its fields; otherwise, returns an empty list.
     #[doc(hidden)]
     fn __fields(&self) -> SettingList {
         SettingList::new()
@@ -147,8 +149,8 @@ impl Saved {
         Ok(())
     }
 
-    /// Adds a tensor. Its storage is shared until the checkpoint is written, or copied for a
-    /// background save.
+    /// Adds a tensor without copying it: its storage is shared until the checkpoint is written.
+    /// Only a background save copies the tensor.
     ///
     /// # Errors
     ///
@@ -190,7 +192,7 @@ impl Saved {
         Saved { values: self.values.clone(), tensors, averages, shares }
     }
 
-    /// All tensors that belong to the state, in any of its collections.
+    /// All tensors of the state, including averages and shares.
     pub(crate) fn all_tensors(&self) -> impl Iterator<Item = (&String, &Tensor)> {
         self.tensors.iter().chain(&self.averages).chain(&self.shares)
     }

@@ -1,4 +1,4 @@
-//! The saved states of the parts of a run, in the files of a checkpoint.
+//! How checkpoint files store the states of all parts of a run, such as hooks and optimizers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::read::load_tensors;
 use super::{NamedTensors, Saved};
 use crate::error::Result;
 
-/// The saved states of the parts of a run, by the names of the parts.
+/// The saved state of each part of a run, by the name of the part.
 pub(crate) type States = BTreeMap<String, Saved>;
 
 /// The prefix of the tensors that hooks add to a checkpoint.
@@ -72,7 +72,8 @@ pub(crate) struct SavedStates<'c> {
     manifest: &'c Manifest,
     /// The states of the parts of rank 0, including its shares of divided states.
     pub(crate) main: States,
-    /// In version 7, the states of the other ranks.
+    /// The states of the other ranks, if the checkpoint has version 7 of the format; otherwise
+    /// empty.
     before_8: Vec<States>,
     averages: BTreeMap<String, Tensor>,
     /// The values and tensors that hooks have added.
@@ -126,7 +127,7 @@ impl<'c> SavedStates<'c> {
     }
 
     /// Takes the states of a rank other than rank 0: those that differ between ranks, and its
-    /// shares of the others.
+    /// shares of the states that are divided among the ranks.
     ///
     /// # Errors
     ///

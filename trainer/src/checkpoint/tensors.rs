@@ -25,8 +25,9 @@ impl FileDigest {
         FileDigest { bytes, blake3: hasher.finalize().to_hex().to_string() }
     }
 
-    /// Returns an error unless the file has this length. This is checked before reading, so that a
-    /// corrupted length cannot trigger a huge allocation.
+    /// Returns an error unless `length`, the length of the file, is the recorded one. This is
+    /// checked before the file is read, so that a corrupted length cannot trigger a huge
+    /// allocation.
     fn check_length(&self, path: &Path, length: u64) -> Result<()> {
         if self.bytes == length {
             return Ok(());
@@ -56,8 +57,8 @@ impl FileDigest {
 /// The number of bytes above which hashing takes longer than starting a thread.
 const WORTH_A_THREAD: usize = 1 << 20;
 
-/// Writes tensors to a new file in the format `safetensors`, and waits until it is on disk. Only
-/// tensors that are not contiguous on the CPU are copied, one at a time.
+/// Writes tensors to a new file in the format `safetensors`, and waits until the file is on disk. A
+/// tensor that is on the CPU and contiguous is not copied; all others are copied one at a time.
 pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<FileDigest> {
     let (header, order) = tensor_format::header(tensors).map_err(|why| in_file(file.path(), why))?;
     let mut hasher = Hasher::new();

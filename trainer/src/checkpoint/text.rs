@@ -1,6 +1,6 @@
-//! Lossless conversion of any serde value to text and back. The format is RON, because JSON has
-//! neither NaN nor infinities, only strings as keys, and one `null` for `None`, `Some(None)` and
-//! `()`.
+//! Lossless conversion of any serde value to text and back. The format is RON, because JSON loses
+//! information: it has neither NaN nor infinities, allows only strings as keys, and represents
+//! `None`, `Some(None)` and `()` by the same `null`.
 
 use ron::Value;
 use serde::Serialize;

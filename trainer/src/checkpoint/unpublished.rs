@@ -19,8 +19,9 @@ impl Unpublished {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the rank if the JSON file of a rank, which the rank writes last,
-    /// is missing or belongs to a different save. Returns an error if a file cannot be written.
+    /// Returns an error if a rank's JSON file, which the rank writes last, is missing or belongs to
+    /// a different save; the error names the rank. Also returns an error if a file cannot be
+    /// written.
     pub(crate) fn publish(self) -> Result<()> {
         let Unpublished { folder, manifest } = self;
         if let Some(saved_by) = &manifest.saved_by {

@@ -19,10 +19,10 @@ use crate::model::vars::Vars;
 /// Options for loading weights from a file or a checkpoint into a task:
 /// [`Trainer::load_weights`](crate::Trainer::load_weights).
 ///
-/// Names are those of PyTorch's `state_dict` if the layers have the same names: `fc1.weight`,
-/// `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which tch does not have, are
-/// skipped. Only tensors that are loaded are read, so an entry of a dtype or layout that is not
-/// supported, such as float8 or sparse, is an error only if it is loaded.
+/// If the layers have the same names as in PyTorch, the variables have the same names as in its
+/// `state_dict`: `fc1.weight`, `bn.running_mean`. PyTorch's counters `num_batches_tracked`, which
+/// tch does not have, are skipped. Only tensors that are loaded are read, so an entry of a dtype or
+/// layout that is not supported, such as float8 or sparse, is an error only if it is loaded.
 ///
 /// ```
 /// use trainer::checkpoint::LoadWeights;
@@ -70,8 +70,8 @@ impl<'a> LoadWeights<'a> {
     /// Renames the tensors whose names match a pattern. Each `*` matches any characters, as few as
     /// possible; all other characters are literal, including `?`. Each `*` of the new name inserts
     /// the text that the `*` at the same position matched: `("module.*", "*")` removes a prefix,
-    /// `("*.gamma", "*.weight")` replaces a suffix. A pattern that matches no name, and a new name
-    /// with more `*` than the pattern, are errors.
+    /// `("*.gamma", "*.weight")` replaces a suffix. It is an error if a pattern matches no name, or
+    /// if a new name has more `*` than its pattern.
     #[must_use]
     pub fn rename_pattern(mut self, pattern: impl Into<String>, name: impl Into<String>) -> Self {
         self.rules.add_pattern(pattern.into(), name.into());
@@ -86,8 +86,9 @@ impl<'a> LoadWeights<'a> {
         self
     }
 
-    /// Whether names may be missing or unexpected. Variables that the file does not have then keep
-    /// their values. [`Loaded`] lists both kinds of names. Defaults to `false`.
+    /// Whether names may be missing from the file or unexpected in it. If `true`, variables that
+    /// are missing from the file keep their values. [`Loaded`] lists both kinds of names. Defaults
+    /// to `false`.
     #[must_use]
     pub fn partial(mut self, partial: bool) -> Self {
         self.partial = partial;
@@ -127,7 +128,7 @@ pub struct Loaded {
     pub loaded: Vec<String>,
     /// Variables of the task that the file does not have.
     pub missing: Vec<String>,
-    /// Variables that hooks [added](crate::AddVariables) or set and that keep their values because
+    /// Variables that keep their values, because hooks [added](crate::AddVariables) or set them and
     /// the file has none of the added variables.
     pub kept: Vec<String>,
     /// Names in the file that match no variable of the task, as they were before renaming. Skipped
@@ -158,7 +159,7 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Formats the number of variables that were loaded, and a line for each name that was not.
+/// Formats the number of loaded variables, and a line for each name that was not loaded.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let averaged = if self.is_averaged { " (averaged)" } else { "" };
@@ -221,8 +222,8 @@ impl<'a> WeightsFile<'a> {
 }
 
 /// Loads a file of weights, or the weights of a checkpoint folder, into variables. If the folder
-/// has averaged weights, these replace the live ones. If the file has none of the variables that
-/// hooks have `added`, all variables that hooks added or set keep their values.
+/// has averaged weights, loads these instead of the live ones. If the file has none of the
+/// variables that hooks have `added`, all variables that hooks added or set keep their values.
 pub(crate) fn load(vars: &Vars, added: &Added, path: &Path, how: &LoadWeights<'_>) -> Result<Loaded> {
     let folder = path;
     let path = &if is_file(&folder.join(MANIFEST)) { folder.join(MODEL) } else { folder.to_owned() };

@@ -1,4 +1,4 @@
-//! Image augmentation, with the random number generator of each row.
+//! Functions that augment images, with random numbers from the generator of each row.
 //!
 //! ```
 //! use trainer::data::augment;
@@ -31,7 +31,8 @@ use tch::Tensor;
 use super::rng::RowRng;
 use crate::error::{Error, Result};
 
-/// Returns the number of channels, the height and the width.
+/// Returns the number of channels, the height and the width of an image. `function` is the name of
+/// the caller, for the error about a tensor that is not an image.
 fn sizes(image: &Tensor, function: &str) -> Result<(i64, i64, i64)> {
     match image.size()[..] {
         [channels, height, width] if image.is_floating_point() => Ok((channels, height, width)),
@@ -101,7 +102,7 @@ pub fn normalize(image: &Tensor, mean: &[f64], std: &[f64]) -> Result<Tensor> {
     if mean.len() as i64 != channels || std.len() as i64 != channels || std.contains(&0.0) {
         return Err(Error::usage(format!(
             "`augment::normalize` with the means {mean:?} and the standard deviations {std:?} of an image of {channels} channels: \
-             expected one of each for each channel, and no standard deviation of 0"
+             expected one mean and one nonzero standard deviation for each channel"
         )));
     }
     let each = |values: &[f64]| {

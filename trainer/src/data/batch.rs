@@ -100,7 +100,7 @@ pub trait Batch: Send + 'static {
 
     /// Moves every tensor to a device. Tensors that are already on the device are not copied.
     ///
-    /// If a tensor is in pinned memory, its copy to a CUDA device runs while the host continues.
+    /// Tensors in pinned memory are copied to a CUDA device asynchronously.
     /// [`Loader::to_device`](super::Loader::to_device) copies batches in this way on a background
     /// thread.
     ///
@@ -124,8 +124,8 @@ pub trait Batch: Send + 'static {
     }
 }
 
-/// Calls `change` with every tensor of a batch, and replaces the tensor with the result; `None`
-/// keeps it.
+/// Calls `change` with every tensor of a batch, and replaces the tensor with the result. If the
+/// result is `None`, the tensor stays as it is.
 ///
 /// # Errors
 ///
@@ -365,14 +365,14 @@ without_tensors!(
     &'static str
 );
 
-/// A field with `#[batch(skip)]` in a derived batch. Its `try_clone` copies the field if the type
-/// implements `Clone`. Otherwise, method resolution dereferences to `NotCloned`, whose
+/// A field with `#[batch(skip)]` in a derived batch. If the type of the field implements `Clone`,
+/// `try_clone` copies the field. Otherwise, method resolution dereferences to `NotCloned`, whose
 /// `try_clone` returns `None`.
 #[derive(Debug)]
 pub struct Skipped<'a, T>(&'a T, NotCloned<T>);
 
 impl<'a, T> Skipped<'a, T> {
-    /// Wraps a field.
+    /// Wraps a field that has the attribute `#[batch(skip)]`.
     #[must_use]
     pub fn new(field: &'a T) -> Self {
         Skipped(field, NotCloned(PhantomData))
@@ -380,7 +380,7 @@ impl<'a, T> Skipped<'a, T> {
 }
 
 impl<T: Clone> Skipped<'_, T> {
-    /// Returns a copy.
+    /// Returns a copy of the field.
     #[must_use]
     pub fn try_clone(&self) -> Option<T> {
         Some(self.0.clone())
@@ -400,7 +400,7 @@ impl<T> Deref for Skipped<'_, T> {
 pub struct NotCloned<T>(PhantomData<T>);
 
 impl<T> NotCloned<T> {
-    /// Returns `None`.
+    /// Returns `None`, because the type of the field does not implement `Clone`.
     #[must_use]
     pub fn try_clone(&self) -> Option<T> {
         None

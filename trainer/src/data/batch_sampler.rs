@@ -48,13 +48,14 @@ pub(super) fn permutation<N>(
     Ok(order)
 }
 
-/// Divides a number of rows into batches.
+/// Divides the rows of an epoch into batches.
 #[derive(Clone, Debug)]
 pub(super) struct BatchSampler {
     rows: usize,
     batch_size: usize,
     pub(super) drop_last: bool,
-    /// This rank's share of each batch; `None`, for all rows, until it is set.
+    /// The share of each batch that this rank processes. Until it is set, it is `None`, and this
+    /// rank processes all rows.
     pub(super) share: Option<Share>,
     /// The notes about batches without a row for this rank; `None` if there is only one rank.
     pub(super) notes: Option<PassNotes>,
@@ -93,7 +94,7 @@ impl BatchSampler {
         usize::try_from(start).unwrap_or(count).min(count)..count
     }
 
-    /// Returns `number(row)` for each row, in the shuffled order of an epoch; `None` without
+    /// Returns `number(row)` for each row, in the shuffled order of an epoch. `None` without
     /// shuffling.
     ///
     /// # Errors
@@ -103,14 +104,14 @@ impl BatchSampler {
         self.seed.map(|seed| permutation(self.rows, seed, epoch, number)).transpose()
     }
 
-    /// Returns the positions in the epoch of this rank's rows of a batch.
+    /// Returns this rank's rows of a batch, as a range of positions in the epoch.
     pub(super) fn rows_of(&self, batch: usize) -> Range<usize> {
         let all = self.all_rows_of(batch);
         let own = self.share.map_or(0..all.len(), |share| share.rows(all.len()));
         all.start + own.start..all.start + own.end
     }
 
-    /// Returns the positions in the epoch of the rows of a batch, for all ranks together.
+    /// Returns all rows of a batch, for all ranks together, as a range of positions in the epoch.
     pub(super) fn all_rows_of(&self, batch: usize) -> Range<usize> {
         let first = batch * self.batch_size;
         first..first + self.batch_size.min(self.rows - first)
@@ -134,7 +135,7 @@ impl BatchSampler {
         self.notes = (share.of > 1).then(PassNotes::default);
     }
 
-    /// Records a batch in the notes if it has no row for this rank.
+    /// If a batch has no row for this rank, records that in the notes.
     pub(super) fn note(&self, batch: usize) {
         if let Some(notes) = &self.notes
             && self.is_borrowed(batch)

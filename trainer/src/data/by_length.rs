@@ -24,10 +24,10 @@ const ROWS_PER_TASK: usize = 32;
 /// A loader that chooses the rows of a batch by their lengths: see [`DataLoader::pack`] and
 /// [`DataLoader::by_length`].
 ///
-/// It reads the rows in the order of the [`DataLoader`], and holds each row until it is in a batch.
-/// A checkpoint stores which rows are held: of the rows before it, a resumed run reads only these
-/// again. If there are several ranks, each rank reads all rows and forms the same batches, and the
-/// ranks then divide each batch.
+/// It reads the rows in the order of the [`DataLoader`], and holds each row until the row is in a
+/// batch. A checkpoint stores which rows are held. A resumed run reads these rows again, but no
+/// other rows from before the checkpoint. If there are several ranks, each rank reads all rows and
+/// forms the same batches, and the ranks then divide each batch.
 ///
 /// ```
 /// use trainer::data::{Sequence, Sequences};
@@ -51,8 +51,8 @@ pub struct ByLength<D, G> {
 struct Position {
     /// The position in the epoch of the first row that has not been read yet.
     next: usize,
-    /// The pieces that have been read but are not in a batch yet: for each, the position of its row
-    /// in the epoch, and its index in the row.
+    /// The pieces that have been read but are not in a batch yet. Each is identified by the
+    /// position of the row in the epoch and the index of the piece in the row.
     held: Vec<(usize, usize)>,
 }
 
@@ -78,9 +78,9 @@ pub trait Grouping<R>: Clone + Send + Sync + 'static {
 
     /// Chooses the next batch from the held pieces, which are sorted from oldest to newest.
     ///
-    /// Returns, for each of up to `rows` rows, the indices in `held` of its pieces, or `None` if
-    /// more pieces must be read first. If `is_all` is true, there are no more pieces, and `None`
-    /// ends the pass.
+    /// The batch has at most `rows` rows. For each row, the result contains a list of the pieces
+    /// that form the row, as indices into `held`. Returns `None` if more pieces must be read first.
+    /// If `is_all` is true, there are no more pieces, and `None` ends the pass.
     fn choose(&self, held: &[&Self::Piece], rows: usize, is_all: bool) -> Option<Vec<Vec<usize>>>;
 
     /// Combines rows, each a list of pieces, into a batch.
@@ -102,10 +102,10 @@ impl<D: Dataset> DataLoader<D> {
     /// your model accepts a mask. If the model needs a single sequence per row, use
     /// [`by_length`](DataLoader::by_length).
     ///
-    /// Of the sequences that were read ahead (256, see [`ByLength::read_ahead`]), the oldest is
-    /// placed first, and then the others from longest to shortest. Each is placed into the row with
-    /// the least room that is enough for it (best fit). A sequence of more than `length` tokens is
-    /// split.
+    /// The sequences that were read ahead (256, see [`ByLength::read_ahead`]) are placed into rows:
+    /// first the oldest, and then the others from longest to shortest. Each sequence is placed into
+    /// the row with the least room among those that have enough room for it (best fit). A sequence
+    /// of more than `length` tokens is split.
     ///
     /// ```
     /// use trainer::data::{Sequence, Sequences};
@@ -143,7 +143,7 @@ impl<D: Dataset> DataLoader<D> {
     /// the length of a row.
     ///
     /// Use this when rows have different lengths, and the model needs a single sequence per row. If
-    /// its attention accepts a mask, [`pack`](DataLoader::pack) needs less padding.
+    /// the attention of the model accepts a mask, [`pack`](DataLoader::pack) needs less padding.
     ///
     /// A bucket yields a batch as soon as it has enough rows. At the end of the epoch, each bucket
     /// yields a batch of its remaining rows, if any.
@@ -184,7 +184,7 @@ impl<D: Dataset> DataLoader<D> {
 }
 
 impl<D> ByLength<D, Packing> {
-    /// Sets the number of sequences that are read ahead, from which the best fit is chosen.
+    /// Sets how many sequences are read ahead, so that the best fit can be chosen among them.
     /// Defaults to 256. A larger number leaves less padding.
     ///
     /// # Panics
@@ -266,7 +266,7 @@ where
     }
 }
 
-/// The position of a row in the epoch, and the row; `None` if it is damaged.
+/// The position of a row in the epoch, and the row itself, which is `None` if it is damaged.
 type Produced<R> = (usize, Result<Option<R>>);
 
 /// A pass that reads the rows of an epoch and forms batches of them.

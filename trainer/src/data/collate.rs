@@ -50,7 +50,7 @@ pub trait Collate: Sized + Send + 'static {
     /// The type of the batch.
     type Batch: Batch;
 
-    /// Combines rows, of which there is at least one, into a batch.
+    /// Combines one or more rows into a batch.
     ///
     /// # Errors
     ///

@@ -20,10 +20,10 @@ const MAX_WORKERS: usize = 1024;
 /// The default number of batches that each worker prefetches.
 const PREFETCH_PER_WORKER: usize = 2;
 
-/// The maximum number of damaged rows that are named in a pass.
+/// The maximum number of damaged rows that warnings name in a pass.
 const NAMED_DAMAGES: usize = 100;
 
-/// Yields batches of the rows of a [`Dataset`], optionally produced on worker threads.
+/// Yields batches of the rows of a [`Dataset`], and can produce them on worker threads.
 ///
 /// Use this when your data is a [`Dataset`]: rows that are read, decoded or augmented on demand, or
 /// values in a `Vec`. For tensors in memory, [`InMemory`](super::InMemory) is simpler.
@@ -46,7 +46,7 @@ const NAMED_DAMAGES: usize = 100;
 /// ```
 ///
 /// The threads start and end with each pass, however the pass ends. A thread that is producing a
-/// batch finishes it first. An error or a panic on a thread is returned in place of the batch that
+/// batch finishes it first. An error or a panic on a thread is returned instead of the batch that
 /// caused it.
 #[derive(Debug)]
 pub struct DataLoader<D> {
@@ -57,8 +57,8 @@ pub struct DataLoader<D> {
     depth: Option<usize>,
     skips_damaged: bool,
     notes: PassNotes,
-    /// The index in the epoch of the batch that the next pass starts with, if it differs from the
-    /// number of the batch because earlier batches were left out.
+    /// The index of the batch that the next pass starts with, set by `seek`. Unlike the number of
+    /// the batch, the index counts batches that were left out. `None` if the two are the same.
     sought: Option<usize>,
 }
 
@@ -167,7 +167,7 @@ impl<D: Dataset> DataLoader<D> {
             && order.len() != self.sampler.rows()
         {
             return Err(Error::usage(format!(
-                "`Dataset::order` returned {} indices: expected as many as the data set has rows, {}",
+                "`Dataset::order` returned {} indices: expected one for each of the {} rows of the data set",
                 order.len(),
                 self.sampler.rows()
             )));
@@ -294,7 +294,7 @@ where
 struct Made<B> {
     /// The number of the batch, counting batches that are left out.
     index: usize,
-    /// `None` if all its rows are damaged.
+    /// The batch, or `None` if all its rows are damaged.
     batch: Option<B>,
     is_borrowed: bool,
 }
@@ -317,7 +317,8 @@ impl<D: Dataset> Pass<D> {
         self.rows
     }
 
-    /// Produces the row at this position in the epoch; `None` if it is damaged and left out.
+    /// Produces the row at this position in the epoch. Returns `None` if the row is damaged and
+    /// left out.
     pub(super) fn row(&self, position: usize) -> Result<Option<D::Row>> {
         let index = self.order.as_ref().map_or(position, |order| order[position]);
         let row = self.dataset.row(index, &mut RowRng::new(self.seed, self.epoch, position));

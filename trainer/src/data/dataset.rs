@@ -78,8 +78,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// # Errors
     ///
     /// Returns an error if the row cannot be produced. The error ends the run, unless the loader
-    /// [skips damaged rows](super::DataLoader::skip_damaged). Its message should say which row it
-    /// is, and where the row comes from.
+    /// [skips damaged rows](super::DataLoader::skip_damaged). The message should say which row
+    /// cannot be produced, and where that row comes from.
     fn row(&self, index: usize, rng: &mut RowRng) -> Result<Self::Row>;
 
     /// Returns the indices of the rows of an epoch, in the order in which they are used, or `None`
@@ -110,19 +110,19 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns an error if data is damaged. It should name everything that is damaged.
+    /// Returns an error if data is damaged. The error should name everything that is damaged.
     fn check(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the name of a row for messages, which says where the row comes from. Defaults to its
-    /// index.
+    /// Returns a name for messages that says where a row comes from. Defaults to its index.
     fn row_name(&self, index: usize) -> String {
         format!("row {index}")
     }
 
-    /// Returns a data set whose rows are the results of `change`, for example for decoding and
-    /// [augmentation](super::augment). The closure is called on the threads of the loader.
+    /// Returns a data set that changes each row of this data set with a closure. `change` could,
+    /// for example, decode and [augment](super::augment) an image. The closure is called on the
+    /// threads of the loader.
     ///
     /// ```
     /// use trainer::data::rand::Rng;
@@ -148,8 +148,8 @@ pub trait Dataset: Send + Sync + 'static {
     }
 
     /// Returns a data set of the rows with these indices, in this order. Indices may repeat. A
-    /// loader that shuffles uses the rows in the shuffled order of this data set, so data that is
-    /// read in pieces is still read in pieces.
+    /// loader shuffles the subset into the same order that it would use for this data set. So if
+    /// this data set reads its data in pieces, the subset does, too.
     ///
     /// Call this before [`weighted`](Dataset::weighted) or [`Mixture`](super::Mixture), not after:
     /// their rows are drawn anew in each epoch, and cannot be chosen by index.
@@ -165,8 +165,8 @@ pub trait Dataset: Send + Sync + 'static {
         Subset::new(Arc::new(self), indices)
     }
 
-    /// Divides the rows at random into parts with these fractions of the rows. The same seed gives
-    /// the same parts.
+    /// Divides the rows at random into parts: each fraction is the share of the rows in one part.
+    /// The same seed gives the same parts.
     ///
     /// Use this when the data has no validation set of its own.
     ///
@@ -182,7 +182,8 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// # Panics
     ///
-    /// Panics if a fraction is negative or not a number, or if they sum to more than 1.
+    /// Panics if a fraction is negative or not a number, or if the sum of the fractions is more
+    /// than 1.
     #[track_caller]
     fn random_split<const N: usize>(self, seed: u64, fractions: [f64; N]) -> [Subset<Self>; N]
     where
@@ -192,7 +193,8 @@ pub trait Dataset: Send + Sync + 'static {
     }
 
     /// Divides the rows at random into `k` parts of about the same size, for cross-validation.
-    /// Returns, for each part, the other rows to train on, and the part to validate on.
+    /// Returns a pair of data sets for each part: all other parts together, to train on, and the
+    /// part itself, to validate on.
     ///
     /// Use this when the data is too small for a single validation set, and you train once for each
     /// part.
@@ -247,8 +249,8 @@ pub trait Dataset: Send + Sync + 'static {
         Weighted::new(self, weights, rows)
     }
 
-    /// Returns a data set whose epochs have as many rows as this one, drawn with replacement so
-    /// that each class is equally likely. `classes` contains the class of each row.
+    /// Returns a data set whose epochs have as many rows as this data set. The rows are drawn with
+    /// replacement, and each class is equally likely. `classes` contains the class of each row.
     ///
     /// Use this when the classes of a data set have different sizes.
     ///

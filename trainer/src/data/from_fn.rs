@@ -28,7 +28,7 @@ pub struct FromFn<F, I> {
 
 impl<F, I> FromFn<F, I> {
     /// Sets the number of batches per epoch. Progress bars, schedules over the whole run and
-    /// fractions of an epoch need it.
+    /// fractions of an epoch need this number.
     ///
     /// The number is not enforced: a pass ends when the iterator does.
     #[must_use]
@@ -65,8 +65,8 @@ impl<F, I> fmt::Debug for FromFn<F, I> {
 /// ```
 ///
 /// The items may be results; the first error ends the run. The number of batches is unknown unless
-/// [`with_len`](FromFn::with_len) sets it. A pass that starts in the middle of an epoch draws the
-/// batches before its start and drops them.
+/// [`with_len`](FromFn::with_len) sets it. A pass that starts in the middle of an epoch also takes
+/// the earlier batches of the epoch from the iterator, and drops them.
 ///
 /// ```
 /// use std::io;
@@ -169,9 +169,9 @@ impl<F, I> fmt::Debug for FromFnPerRank<F, I> {
     }
 }
 
-/// Creates a loader that calls a closure for the batches of each epoch, and passes it the rank of
-/// this process and the number of ranks, so that each rank reads its own part of the data. A
-/// process that trains alone is rank 0 of 1.
+/// Creates a loader that calls a closure for the batches of each epoch. The closure receives the
+/// rank of this process and the number of ranks, so that each rank can read its own part of the
+/// data. A process that trains alone is rank 0 of 1.
 ///
 /// Use this when the closure needs the rank to decide what to read. If all ranks read the same
 /// batches, use [`from_fn`] with [`sliced`](Loader::sliced).

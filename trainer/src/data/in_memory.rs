@@ -9,7 +9,7 @@ use super::rows::Rows;
 use crate::distributed::Share;
 use crate::error::Result;
 
-/// Yields batches of tensors in memory, split along their first dimension.
+/// Splits tensors in memory into batches, along their first dimension.
 ///
 /// Use this when your data consists of tensors that fit into memory. For anything else, use a
 /// [`DataLoader`](super::DataLoader).

@@ -52,9 +52,9 @@ pub trait Loader<B: Batch> {
         None
     }
 
-    /// Returns the loaders of [`NamedLoaders`](super::NamedLoaders), each of which has its own
-    /// pass. A loader that wraps another loader may forward the call. Defaults to `None`, for a
-    /// single loader.
+    /// Returns the individual loaders of [`NamedLoaders`](super::NamedLoaders). Each of them has
+    /// its own pass. A loader that wraps another loader may forward the call. Defaults to `None`,
+    /// which means that this is a single loader.
     fn named(&mut self) -> Option<Vec<NamedLoader<'_, B>>> {
         None
     }
@@ -70,9 +70,9 @@ pub trait Loader<B: Batch> {
     /// of each batch. The number of batches and the fingerprint still describe the data of all
     /// ranks.
     ///
-    /// The default implementation returns an error if there are several ranks.
-    /// [`sliced`](Loader::sliced) and [`per_rank`](Loader::per_rank) wrap a loader that does not
-    /// override it.
+    /// The default implementation returns an error if there are several ranks. A loader that does
+    /// not override this method can be wrapped with [`sliced`](Loader::sliced) or
+    /// [`per_rank`](Loader::per_rank).
     ///
     /// # Errors
     ///
@@ -144,8 +144,9 @@ pub trait Loader<B: Batch> {
     /// row (see [`Share::is_borrowed`]). The number of batches in an epoch is that of the rank with
     /// the most batches; limits apply to this number.
     ///
-    /// The wrapped loader does not receive its rank. A loader that needs it can implement
-    /// [`share`](Loader::share) instead, as [`from_fn_per_rank`](super::from_fn_per_rank) does.
+    /// The wrapped loader does not receive its rank. A loader that needs to know its rank can
+    /// implement [`share`](Loader::share) instead, as [`from_fn_per_rank`](super::from_fn_per_rank)
+    /// does.
     #[must_use]
     fn per_rank(self) -> PerRank<Self>
     where
@@ -171,12 +172,12 @@ pub trait Loader<B: Batch> {
     /// ```
     ///
     /// The thread starts and ends with each pass, however the pass ends. If it is producing a
-    /// batch, it finishes that batch first. An error or a panic on the thread is returned in place
+    /// batch, it finishes that batch first. An error or a panic on the thread is returned instead
     /// of the batch that caused it. For several threads, use a [`DataLoader`](super::DataLoader).
     ///
     /// The depth is limited to the number of batches in the pass, if that is known. A pass that
     /// would produce more than 65,536 batches ahead returns an error, because memory for all of
-    /// them is reserved when it starts.
+    /// them is reserved when the pass starts.
     ///
     /// # Panics
     ///

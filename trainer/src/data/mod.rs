@@ -82,7 +82,7 @@ pub use sources::{Sample, Tar};
 /// # fn main() {}
 /// ```
 ///
-/// - The number of samples is taken from the first field that has one.
+/// - The number of samples is taken from the first field that has samples.
 /// - All fields are moved to the device, and messages show each by name:
 ///   `Sentences { tokens: Int64 [8, 40], mask: [] }`.
 /// - **`#[batch(skip)]`** ignores a field: it is neither moved nor shown, and only needs to be

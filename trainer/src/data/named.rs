@@ -16,7 +16,7 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 ///
 /// Use this when you validate or test on several data sets.
 ///
-/// Pass it in place of a single loader: to [`fit`](crate::Trainer::fit) as validation data, to
+/// Pass it instead of a single loader: to [`fit`](crate::Trainer::fit) as validation data, to
 /// [`validate`](crate::Trainer::validate) or to [`test`](crate::Trainer::test). Each loader has its
 /// own pass, in the order in which the loaders were added. The names of the metrics of a pass
 /// contain the name of its loader: `valid/clean/loss`, `valid/noisy/loss`. Training and prediction
@@ -44,10 +44,14 @@ type BoxedLoader<'l, B> = Box<dyn Loader<B> + 'l>;
 /// # }
 /// ```
 ///
-/// When it starts, an entry point returns an error if the list is empty, if a loader is itself a
-/// `NamedLoaders`, if a name is empty, contains `/` or `@`, has surrounding spaces or is used
-/// twice, or if an interval is invalid or longer than the fit. A loader that yields no batches ends
-/// the run with an error that names the loader.
+/// When an entry point starts, it returns an error if
+///
+/// - the list is empty;
+/// - a loader is itself a `NamedLoaders`;
+/// - a name is empty, contains `/` or `@`, has surrounding spaces, or is used twice;
+/// - an interval is invalid, or longer than the fit.
+///
+/// A loader that yields no batches ends the run with an error that names the loader.
 #[doc(alias = "CombinedLoader")]
 pub struct NamedLoaders<'l, B: Batch> {
     loaders: Vec<Owned<'l, B>>,
@@ -138,7 +142,7 @@ impl<B: Batch> Default for NamedLoaders<'_, B> {
 }
 
 impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
-    /// Returns an error, because each loader has its own pass.
+    /// Returns an error, because several loaders have no common pass: each loader has its own.
     fn batches(&mut self, _: u64, _: u64) -> Result<Batches<'_, B>> {
         Err(Error::usage(
             "`NamedLoaders` cannot be wrapped in another loader, because it yields no batches itself: pass it directly to the \
@@ -175,7 +179,7 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
     }
 }
 
-/// Returns the error for `NamedLoaders` passed in place of a single loader.
+/// Returns the error about a `NamedLoaders` that was passed where a single loader is needed.
 pub(crate) fn not_one_loader() -> Error {
     Error::usage(
         "`NamedLoaders` can only be the validation data of `fit` or the data of `validate` and `test`: pass a single \

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 ///
 /// Batches are numbered as the pass yields them, from 0 at the start of the epoch.
 ///
-/// A loader whose batches cannot be computed from their number, because they depend on the data
-/// before them, notes its [position](PassNotes::set_position) before each batch. Checkpoints store
-/// it, and a resumed run passes it to [`Loader::seek`](super::Loader::seek):
+/// In some loaders, a batch depends on the data before it, so its number alone does not determine
+/// it. Such a loader notes its [position](PassNotes::set_position) before each batch. Checkpoints
+/// store the position, and a resumed run passes it to [`Loader::seek`](super::Loader::seek):
 ///
 /// ```
 /// use trainer::data::{Batches, PassNotes};
@@ -56,7 +56,7 @@ struct Notes {
 }
 
 impl PassNotes {
-    /// Notes that a batch has no row for this rank, which therefore borrows a row from another rank
+    /// Notes that a batch has no row for this rank. The rank then borrows a row from another rank,
     /// and processes it with a weight of 0.
     pub fn set_borrowed(&self, batch: u64) {
         self.lock().borrowed.insert(batch);
@@ -79,7 +79,7 @@ impl PassNotes {
         self.lock().borrowed.contains(&batch)
     }
 
-    /// Returns the position that was [noted](PassNotes::set_position) for a batch.
+    /// Returns the position that was [noted](PassNotes::set_position) for a batch, if any.
     #[must_use]
     pub fn position(&self, batch: u64) -> Option<String> {
         self.lock().positions.get(&batch).cloned()
@@ -91,7 +91,7 @@ impl PassNotes {
         std::mem::take(&mut self.lock().warnings)
     }
 
-    /// Removes all notes, at the start of a pass.
+    /// Removes all notes. Called at the start of a pass.
     pub(crate) fn clear(&self) {
         *self.lock() = Notes::default();
     }

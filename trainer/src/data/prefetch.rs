@@ -53,11 +53,11 @@ impl<L> Prefetch<L> {
     /// ```
     ///
     /// The thread copies each batch into pinned memory, and from there to the device, on a separate
-    /// CUDA stream. The work of the step waits for the copy on the device, without blocking either
-    /// thread. The batch is already on the device in hooks at
-    /// [`BeforeTransfer`](crate::BeforeTransfer). The memory of the device holds up to `depth`
-    /// batches besides the current one. The values, and the positions stored in checkpoints, are
-    /// the same as without `to_device`.
+    /// CUDA stream. The device waits for the copy before it begins the work of the step; neither
+    /// thread is blocked. When hooks at [`BeforeTransfer`](crate::BeforeTransfer) run, the batch is
+    /// already on the device. The memory of the device holds up to `depth` batches besides the
+    /// current one. The values, and the positions stored in checkpoints, are the same as without
+    /// `to_device`.
     ///
     /// The device should be that of the task: otherwise, the step moves the batch again. If the
     /// device cannot be used, the pass starts with an error that says why.

@@ -35,8 +35,8 @@ type Spawned = io::Result<JoinHandle<()>>;
 pub(super) struct BatchSender<B>(SyncSender<Result<B>>);
 
 impl<B> BatchSender<B> {
-    /// Sends the batches, waiting for room in the channel, up to the first error or until the pass
-    /// ends.
+    /// Sends the batches, and waits whenever the channel is full. Stops after the first error, or
+    /// when the pass ends.
     pub(super) fn send_all(&self, batches: impl IntoIterator<Item = Result<B>>) {
         for batch in batches {
             let failed = batch.is_err();
@@ -63,8 +63,8 @@ impl<B: Send + 'static> PrefetchPool<B> {
         })
     }
 
-    /// Implements [`start`](PrefetchPool::start), with `spawn` to start the threads. If a thread
-    /// cannot be started, the others end.
+    /// Implements [`start`](PrefetchPool::start). Starts the threads with `spawn`. If a thread
+    /// cannot be started, the threads that were already started end.
     fn start_on<F>(
         depth: usize,
         producers: Vec<F>,

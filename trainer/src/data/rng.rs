@@ -50,8 +50,8 @@ impl RngCore for RowRng {
     }
 }
 
-/// Creates the generator for a seed, an epoch and an index. Each is a separate word of the key, so
-/// distinct arguments give independent generators.
+/// Creates the generator for a seed, an epoch and an index. Each of the three is a separate word of
+/// the key, so distinct arguments give independent generators.
 pub(super) fn keyed(seed: u64, epoch: u64, nth: u64) -> ChaCha8Rng {
     let mut key = [0; 32];
     for (word, value) in key.chunks_exact_mut(8).zip([seed, epoch, nth]) {

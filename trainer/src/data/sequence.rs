@@ -5,8 +5,8 @@ use tch::{Kind, Reduction, Tensor};
 use super::collate::Collate;
 use crate::error::{Error, Result};
 
-/// The target of a token that the loss ignores: the default of `ignore_index` in PyTorch's
-/// cross-entropy.
+/// The target that marks a token for the loss to ignore. It is the default of `ignore_index` in
+/// PyTorch's cross-entropy.
 pub const IGNORED: i64 = -100;
 
 /// The tokens of one text, and for each token the target that a language model should predict.
@@ -155,7 +155,7 @@ impl Sequences {
         same.logical_and(&is_token).logical_or(&itself).unsqueeze(1)
     }
 
-    /// Returns the [mask](Sequences::mask) in which no token attends to a later token.
+    /// Returns the [mask](Sequences::mask), restricted so that no token attends to a later token.
     pub fn causal_mask(&self) -> Tensor {
         self.mask().tril(0)
     }

@@ -21,7 +21,7 @@ use crate::error::Result;
 pub struct Sliced<L> {
     loader: L,
     share: Option<Share>,
-    /// The notes, if the loader has none itself.
+    /// The notes that are used if the wrapped loader has no notes of its own.
     notes: PassNotes,
 }
 

@@ -1,4 +1,4 @@
-//! [`Call`]: a collective that the program calls, as the ranks compare it.
+//! [`Call`]: a collective that the program calls, described so that the ranks can compare it.
 
 use std::borrow::Borrow;
 use std::fmt::Write;
@@ -7,10 +7,11 @@ use tch::Tensor;
 
 use crate::error::{Error, Result};
 
-/// A collective that the program calls, as the ranks compare it before they exchange data.
+/// The description of a collective that the program calls. The ranks compare it before they
+/// exchange data.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// Its method and name: `` `all_reduce("largest")` ``.
+    /// The method and the name of the collective: `` `all_reduce("largest")` ``.
     pub(super) what: String,
     /// The properties that must be the same on all ranks.
     pub(super) compared: String,

@@ -16,13 +16,14 @@ pub(crate) struct Current {
     /// Whether this rank has no row in the current batch. It then processes a row borrowed from
     /// another rank, or a copy of its first batch, neither of which counts.
     is_borrowed: bool,
-    /// The outputs of layers with a collective backward pass, since the forward pass began.
+    /// The outputs, since the forward pass began, of layers whose backward pass is a collective.
     outputs: Vec<Tensor>,
     /// The first error of a layer since the forward pass began.
     error: Option<Error>,
 }
 
-/// The world of a running entry point. Until it is dropped, collectives on other threads fail.
+/// The world of a running entry point. Until this value is dropped, collectives on other threads
+/// fail.
 struct Running(Links);
 
 impl Drop for Running {
@@ -88,12 +89,13 @@ pub(crate) fn end_step() {
     begin_forward(false);
 }
 
-/// Returns the first error of a layer since the forward pass began, and clears it.
+/// Returns the first error of a layer since the forward pass began, if there is one, and clears it.
 pub(crate) fn check_layers() -> Result<()> {
     CURRENT.with_borrow_mut(|current| current.error.take()).map_or(Ok(()), Err)
 }
 
-/// Returns the outputs of layers with a collective backward pass, since the forward pass began.
+/// Returns the outputs, since the forward pass began, of layers whose backward pass is a
+/// collective.
 pub(crate) fn outputs() -> Vec<Tensor> {
     CURRENT.with_borrow(|current| current.outputs.iter().map(Tensor::shallow_clone).collect())
 }
@@ -109,7 +111,8 @@ pub(super) fn has_failed() -> bool {
     CURRENT.with_borrow(|current| current.error.is_some())
 }
 
-/// Stores the first error of a layer. The operation that calls the layer returns it.
+/// Stores the error of a layer, unless an earlier error is stored. The operation that calls the
+/// layer returns the stored error.
 pub(super) fn fail(error: Error) {
     CURRENT.with_borrow_mut(|current| {
         current.error.get_or_insert(error);

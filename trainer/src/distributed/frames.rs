@@ -17,7 +17,7 @@ use super::watch::Kind;
 use crate::error::{Error, Result};
 use crate::moment::MomentInfo;
 
-/// The number of maxima that a message has room for, and the number of sums.
+/// How many maxima and how many sums fit into a message.
 const MAXIMA: usize = 32;
 const SUMS: usize = 4;
 
@@ -43,8 +43,8 @@ pub(crate) struct Unequal<V> {
     pub(crate) of_rank: V,
 }
 
-/// Returns a number and its negative. If the maxima of both over all ranks are each other's
-/// negatives, as [`is_same`] checks, all ranks have the same number.
+/// Returns a number and its negative. All ranks have the same number if the largest of their
+/// numbers is the negative of the largest of their negatives, as [`is_same`] checks.
 pub(crate) const fn both(number: f64) -> [f64; 2] {
     [number, -number]
 }
@@ -60,7 +60,8 @@ impl Links {
     ///
     /// # Errors
     ///
-    /// Returns an error if collectives are not allowed here, without counting the call.
+    /// Returns an error, and does not count the call, if collectives are not allowed in the running
+    /// hook or on this thread.
     #[track_caller]
     pub(super) fn call(&self, method: &str, name: &str, details: &str) -> Result<Call> {
         let what = format!("`{method}({name:?})`");
@@ -76,7 +77,8 @@ impl Links {
         Ok(Call { what, compared, text })
     }
 
-    /// Returns a handle for a hook, whose name then appears in the descriptions of its collectives.
+    /// Returns a handle for a hook. The descriptions of collectives that are called with this
+    /// handle contain the name of the hook.
     pub(super) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> Links {
         let place = match hook {
             Some(hook) => format!("`{hook}` at `{}`", moment.path()),
@@ -90,8 +92,8 @@ impl Links {
         self.shared.reset_calls();
     }
 
-    /// Returns the maximum of each of `maxima` and the sum of each of `sums` over all ranks,
-    /// bit-identical on all ranks. Exchanges them in a control message.
+    /// Returns the maximum of each of `maxima` and the sum of each of `sums` over all ranks. The
+    /// results are bit-identical on all ranks. Exchanges the numbers in a control message.
     pub(super) fn combine<const M: usize, const S: usize>(
         &self,
         maxima: [f64; M],
@@ -101,15 +103,16 @@ impl Links {
         self.frames(maxima, sums, what, what, what)
     }
 
-    /// Compares a collective that the program calls with those of the other ranks, and returns the
+    /// Compares a collective that the program calls with those of the other ranks. Returns the
     /// maximum of `own` over all ranks.
     pub(super) fn compare(&self, own: f64, call: &Call) -> Result<f64> {
         let ([largest], []) = self.frames([own], [], &call.what, &call.compared, &call.text)?;
         Ok(largest)
     }
 
-    /// Combines numbers. Returns an error if `compared` is not the same on all ranks. `what` is the
-    /// name of the collective, and `text` describes it to the other ranks.
+    /// Returns the maxima and the sums of the numbers of all ranks. Returns an error if `compared`
+    /// is not the same on all ranks. `what` is the name of the collective, and `text` describes it
+    /// to the other ranks.
     fn frames<const M: usize, const S: usize>(
         &self,
         maxima: [f64; M],
@@ -168,7 +171,8 @@ impl Links {
         Ok(all.into_values().collect())
     }
 
-    /// Adds the bytes of the other ranks: in each step, two ranks send each other what they have.
+    /// Adds the bytes of the other ranks to `all`. In each step, two ranks send each other what
+    /// they have.
     fn gather_by_rank(&self, mut all: BTreeMap<u32, Vec<u8>>) -> Result<BTreeMap<u32, Vec<u8>>> {
         let peers = self.shared.peers.exchanging();
         let send = |peer: u32, all: &BTreeMap<u32, Vec<u8>>| {
@@ -201,8 +205,8 @@ impl Links {
         Ok(all)
     }
 
-    /// Compares the values of all ranks. If they differ, returns that of rank 0 and that of the
-    /// lowest rank that differs from it.
+    /// Compares the values of all ranks. If they differ, returns the value of rank 0, and the value
+    /// of the lowest rank whose value is different.
     pub(super) fn difference<V: Serialize + DeserializeOwned>(
         &self,
         own: &V,
@@ -274,14 +278,15 @@ fn from_bytes(bytes: &[u8; 8 * LENGTH]) -> Frame {
     array::from_fn(|nth| f64::from_le_bytes(numbers[nth]))
 }
 
-/// Combines a message with that of another rank: the maxima and the sums of their numbers.
+/// Combines a message with the message of another rank, by taking maxima or sums of their numbers.
 fn join(frame: &mut Frame, other: &Frame) {
     for (nth, (own, other)) in frame.iter_mut().zip(other).enumerate() {
         *own = if nth < MAXIMA { own.max(*other) } else { *own + *other };
     }
 }
 
-/// Concatenates the bytes of ranks: for each, its rank, the length, and the bytes.
+/// Encodes the bytes of several ranks: for each rank, its number, the length of its bytes, and the
+/// bytes.
 fn packed(all: &BTreeMap<u32, Vec<u8>>) -> Vec<u8> {
     let mut packed = Vec::with_capacity(all.values().map(|bytes| 12 + bytes.len()).sum());
     for (rank, bytes) in all {
@@ -304,7 +309,8 @@ fn unpacked(mut packed: &[u8]) -> BTreeMap<u32, Vec<u8>> {
     all
 }
 
-/// Shortens long texts: replaces parts of the middle with `…`, but keeps the first difference.
+/// Shortens long texts by replacing parts of their middle with `…`. Keeps the part in which the
+/// texts first differ.
 fn excerpts(texts: &[String]) -> Vec<String> {
     let texts: Vec<Vec<char>> = texts.iter().map(|text| text.chars().collect()).collect();
     let longest = texts.iter().map(Vec::len).max().unwrap_or(0);

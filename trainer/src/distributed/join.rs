@@ -14,13 +14,13 @@ use crate::error::{Error, Result};
 use crate::io::files;
 use crate::libtorch::dist::{Group, Meeting};
 
-/// The key with the number of ranks that are ready to connect.
+/// The store's key for the number of ranks that are ready to connect.
 const READY: &str = "trainer/ready";
 
 /// The key that the last rank sets when it is ready.
 const GO: &str = "trainer/go";
 
-/// The number of further files that a world needs, and that the program may open later.
+/// The number of open files to reserve for other needs of a world and for the rest of the program.
 const OTHER_FILES: u64 = 48;
 
 /// The first and the longest time that a rank waits before it reads the store again.
@@ -42,8 +42,9 @@ pub(super) fn join(launch: &Launch) -> Result<Links> {
     Ok(Links { group, shared, place: None })
 }
 
-/// Meets the other processes of a launch, checks that they belong to the same job and can open
-/// enough files, and connects to those with which this one exchanges control messages.
+/// Connects to the other processes of a launch, and opens connections to `ranks` for control
+/// messages. First checks that all processes belong to the same job, and that this process can open
+/// enough files.
 fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
     let Launch { rank, size, timeout, .. } = *launch;
     let since = Instant::now();
@@ -88,7 +89,7 @@ fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
     Ok((group, peers))
 }
 
-/// Opens the store.
+/// Opens the store that the processes of a launch use to find each other.
 fn open(launch: &Launch) -> Result<Group> {
     let (file, tcp) = match &launch.store {
         Store::File(path) => (Some(path.to_string_lossy()), ("", 0)),
@@ -152,8 +153,9 @@ fn named(job: &str) -> String {
 }
 
 /// Raises the limit on the open files of this process if necessary. Returns an error if the limit
-/// remains too low for the connections to other ranks: to a few ranks for messages and in each
-/// process group, and to all ranks if this process serves the store.
+/// remains too low for the connections to other ranks. Each rank has connections to a few ranks for
+/// control messages, and more connections to a few ranks in each process group. The process that
+/// serves the store also has connections to all ranks.
 fn check_files(group: &Group) -> Result<()> {
     let size = group.size();
     let Ok(open) = files::entries(Path::new("/proc/self/fd")) else { return Ok(()) };

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// The default time for which a rank waits for the others.
+/// How long a rank waits for the others by default.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The port of an MPI job that does not set `MASTER_PORT`: the default of torchrun.
 const PORT: u16 = 29_500;
 
 /// The ports of SLURM jobs that do not set `MASTER_PORT`: the first port, and the number of ports.
-/// They are below the ports that Linux assigns by itself. Job steps that run at the same time have
-/// different ports.
+/// They are below the ports that Linux assigns automatically. Job steps that run at the same time
+/// have different ports.
 const SLURM_PORTS: (u64, u64) = (15_000, 10_000);
 
 /// The rank of this process, the number of processes, and the address through which they connect.
@@ -55,7 +55,8 @@ pub(super) enum Store {
     File(PathBuf),
 }
 
-/// The variables of a launcher: the number of processes, the rank, and the rank on the host.
+/// The names of the variables that a launcher sets, such as the variable for the number of
+/// processes.
 struct Launcher {
     name: &'static str,
     size: &'static str,
@@ -65,7 +66,7 @@ struct Launcher {
     job: &'static [&'static str],
     /// The variable with the number of times that the program was restarted.
     attempt: Option<&'static str>,
-    /// How to pass the address of rank 0, for error messages.
+    /// The advice in error messages on how to pass the address of rank 0.
     pass_address: &'static str,
 }
 
@@ -140,9 +141,9 @@ impl Launch {
 
     /// Sets the id of the job that the processes belong to, which must be the same in all of them.
     /// Processes of different jobs that connect to the same address return an error instead of
-    /// training together. Defaults to the id that torchrun, SLURM or MPI has assigned with
-    /// [`from_env`](Launch::from_env), and to no id with [`tcp`](Launch::tcp) and
-    /// [`file`](Launch::file).
+    /// training together. With [`from_env`](Launch::from_env), defaults to the id that torchrun,
+    /// SLURM or MPI has assigned. With [`tcp`](Launch::tcp) and [`file`](Launch::file), defaults to
+    /// no id.
     #[must_use]
     pub fn job(mut self, id: impl Into<String>) -> Self {
         self.job = id.into();
@@ -157,8 +158,8 @@ impl Launch {
         }
     }
 
-    /// The prefix of all keys in the store, which separates jobs, and the attempts of a restarted
-    /// program.
+    /// The prefix of all keys in the store. It separates different jobs, and the attempts of a
+    /// restarted program.
     pub(super) fn prefix(&self) -> String {
         format!("/worker/{}/attempt_{}", self.job, self.attempt)
     }
@@ -201,8 +202,8 @@ impl Launch {
 
     /// Reads the variables of torchrun (`WORLD_SIZE`, `RANK`, `LOCAL_RANK`, `MASTER_ADDR`,
     /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI, or MPICH and Intel MPI. Returns
-    /// `None` if no launcher has set its variables, or if there is only one process. This includes
-    /// a shell or a script in a SLURM allocation that was not started with `srun`.
+    /// `None` if no launcher has set its variables, or if there is only one process. In a SLURM
+    /// allocation, a shell or a script that was not started with `srun` also gets `None`.
     ///
     /// A `MASTER_ADDR` that begins with `file://` is the path of a file. With SLURM, neither
     /// `MASTER_ADDR` nor `MASTER_PORT` is needed: they default to the first host of

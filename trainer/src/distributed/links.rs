@@ -21,8 +21,7 @@ use crate::io::tensor_format;
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::{Group, ProcessGroup};
 
-/// The operation with which [`World::all_reduce`](super::World::all_reduce) reduces the tensors of
-/// all ranks.
+/// How [`World::all_reduce`](super::World::all_reduce) combines the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Op {
@@ -54,7 +53,7 @@ pub(super) struct Shared {
     pub(super) peers: Peers,
     /// The number of collectives that the program has called in this batch.
     calls: AtomicU64,
-    /// The thread whose entry points use the world, and the number of them that are running.
+    /// The thread whose entry points use the world, and the number of entry points that run on it.
     running: Mutex<Option<(ThreadId, usize)>>,
     /// Detects ranks that wait for each other in different collectives.
     pub(super) watch: Watch,
@@ -118,16 +117,16 @@ impl Shared {
     }
 }
 
-/// The key under which the first rank that leaves because of an error stores that error.
+/// The store's key for the error of the first rank that left because of an error.
 const LEFT: &str = "trainer/left";
 
-/// The key with the first rank that was found not to respond.
+/// The store's key for the first rank that was found not to respond.
 const DEAD: &str = "trainer/dead";
 
 /// The largest world size for which an error about lost contact lists all ranks.
 const LISTED: u32 = 16;
 
-/// The time for which a rank waits for another rank to report its error.
+/// How long a rank waits for another rank to report its error.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Links {
@@ -292,7 +291,8 @@ impl Links {
         all_from_json(&self.gather_compared(bytes, &call.what)?, method)
     }
 
-    /// Returns the values of all ranks in an exchange of the trainer itself, which `what` names.
+    /// Returns the values of all ranks, for the trainer's own use. `what` is the name of the
+    /// exchange.
     pub(super) fn gather_named<V: Serialize + DeserializeOwned>(
         &self,
         value: &V,
@@ -357,8 +357,8 @@ impl Links {
         result
     }
 
-    /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
-    /// fail at once.
+    /// Disconnects from the other ranks and publishes `why` to them. If they are waiting in a
+    /// collective, it fails at once.
     pub(super) fn leave(&self, why: &str) {
         leave(&self.group, why, || self.shared.peers.close());
     }
@@ -369,7 +369,7 @@ impl Links {
         self.shared.check_thread(what)
     }
 
-    /// Calls a collective of the process group, with `what` as its name in error messages.
+    /// Runs a collective by calling `call`. `what` is the name of the collective in error messages.
     pub(super) fn collective<R>(
         &self,
         kind: Kind,
@@ -394,9 +394,9 @@ impl Links {
         })
     }
 
-    /// Returns an error that explains why a collective failed: the error of the rank that caused it
-    /// or, if no rank has reported one, the rank that does not respond and the collectives in which
-    /// the others were waiting.
+    /// Returns an error that explains why a collective failed. If a rank has reported the error
+    /// that caused the failure, returns that error. Otherwise, the returned error names the rank
+    /// that does not respond, and the collectives in which the other ranks were waiting.
     pub(super) fn explained(&self, what: &str, error: &Error) -> Error {
         self.group.note_failure();
         let rank = self.rank();
@@ -467,7 +467,7 @@ pub(super) fn leave(group: &Group, why: &str, close: impl FnOnce()) {
     }
 }
 
-/// Returns the error with which another rank has left, if one has.
+/// Returns the error that made another rank leave, or `None` if no rank has reported an error.
 pub(super) fn cause(group: &Group) -> Result<Option<Error>> {
     let Some(why) = group.get(LEFT)? else { return Ok(None) };
     let _ = group.set(&read_key(group.rank()), "read");

@@ -6,20 +6,20 @@ use super::call::quoted;
 use crate::error::{Error, Result};
 
 thread_local! {
-    /// Whether this thread runs a hook on rank 0 only.
+    /// Whether this thread is running a hook that only rank 0 runs.
     static IS_RUNNING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the current thread as running a hook on rank 0 only, until the guard is dropped.
-/// Collectives on this thread then return an error at once instead of waiting for ranks that never
-/// call them.
+/// Marks the current thread as running a hook that only rank 0 runs. Until the guard is dropped,
+/// collectives on this thread return an error at once instead of waiting for ranks that never call
+/// them.
 #[derive(Debug)]
 pub struct MainOnlyGuard {
     is_nested: bool,
 }
 
 impl MainOnlyGuard {
-    /// Marks the current thread.
+    /// Marks the current thread until the returned guard is dropped.
     #[inline]
     #[must_use]
     pub fn begin() -> Self {
@@ -34,7 +34,8 @@ impl Drop for MainOnlyGuard {
     }
 }
 
-/// Returns an error if this thread runs a hook on rank 0 only. `what` names the collective.
+/// Returns an error if this thread is running a hook that only rank 0 runs. `what` names the
+/// collective.
 pub(super) fn check(what: &str) -> Result<()> {
     if !IS_RUNNING.get() {
         return Ok(());

@@ -1,9 +1,9 @@
 //! Training in several processes: [`World`].
 //!
 //! Needs the feature `distributed`. Without it, a program trains in one process, and
-//! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several.
-//! The [guide](crate::guide::distributed) shows how to start them, and what happens when
-//! [one fails](crate::guide::clusters#failures).
+//! [`build`](crate::TrainerBuilder::build) returns an error if the environment describes several
+//! processes. The [guide](crate::guide::distributed) shows how to start several processes, and what
+//! happens when [one of them fails](crate::guide::clusters#failures).
 
 mod call;
 pub(crate) mod current;

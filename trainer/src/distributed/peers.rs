@@ -3,9 +3,9 @@
 //! They are plain TCP connections to the few ranks that [`steps`](super::steps) selects. gloo would
 //! announce each message with a second message and receive it on a separate thread, which takes
 //! several times as much processor time as the message itself (`make scale` measures it). It would
-//! also not report which rank has closed a connection. The ranks find each other through the store,
-//! and identify themselves with a random number that rank 0 puts there, so that no other program
-//! can take the place of a rank.
+//! also not report which rank has closed a connection. The ranks find each other through the store.
+//! They identify themselves with a random number that rank 0 puts into the store, so that no other
+//! program can take the place of a rank.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -18,22 +18,23 @@ use super::launch::{Launch, Store};
 use crate::error::{Error, Result};
 use crate::libtorch::dist::Group;
 
-/// The key with the random number by which the ranks of a job recognize each other.
+/// The store's key for the random number that identifies the ranks of a job.
 const SECRET: &str = "trainer/secret";
 
 /// The time between two checks for a connection.
 const PERIOD: Duration = Duration::from_millis(5);
 
-/// The time within which a program that connects must say which rank it is.
+/// How long a connecting program may take to say which rank it is.
 const GREETING: Duration = Duration::from_secs(10);
 
 /// The length of the greeting that a rank sends when it connects: the secret and its rank.
 const HELLO: usize = 32 + 4;
 
-/// The maximum number of bytes received at once, so that a wrong length cannot allocate more.
+/// The maximum number of bytes received at once. It limits how much memory a wrong length can
+/// allocate.
 const PIECE: usize = 1 << 20;
 
-/// A rank that waits for connections.
+/// The listener through which the other ranks connect to this rank.
 #[derive(Debug)]
 pub(super) struct Listener {
     listener: TcpListener,
@@ -47,7 +48,7 @@ pub(super) struct Peers {
     timeout: Duration,
 }
 
-/// The connections of this rank, while it exchanges messages.
+/// The connections of this rank, locked for one exchange of messages.
 pub(super) struct Exchanging<'a> {
     streams: MutexGuard<'a, BTreeMap<u32, Arc<TcpStream>>>,
     timeout: Duration,
@@ -71,8 +72,8 @@ impl Listener {
         Ok(Listener { listener, secret })
     }
 
-    /// Connects this rank with `ranks`, which all listen for connections by now. It first connects
-    /// to the lower ranks, and then waits for the higher ranks to connect.
+    /// Connects this rank with `ranks`, which must already be listening for connections. First
+    /// connects to the lower ranks, and then waits for the higher ranks to connect.
     pub(super) fn connect(mut self, group: &Group, ranks: &[u32], timeout: Duration) -> Result<Peers> {
         let rank = group.rank();
         let secret = group.get(SECRET)?.unwrap_or_default();
@@ -149,7 +150,7 @@ impl Peers {
 impl Exchanging<'_> {
     /// Returns the connection to a rank.
     pub(super) fn stream(&self, peer: u32) -> Result<&Arc<TcpStream>> {
-        let left = || Error::msg("this process has left the other ranks, after an error");
+        let left = || Error::msg("this process has disconnected from the other ranks after an error");
         self.streams.get(&peer).ok_or_else(left)
     }
 
@@ -158,13 +159,13 @@ impl Exchanging<'_> {
         stream.write_all(bytes).map_err(|error| self.lost(peer, &error))
     }
 
-    /// Receives bytes until the buffer is full.
+    /// Receives bytes from a rank until the buffer is full.
     pub(super) fn receive(&self, peer: u32, into: &mut [u8]) -> Result<()> {
         let mut stream = &**self.stream(peer)?;
         stream.read_exact(into).map_err(|error| self.lost(peer, &error))
     }
 
-    /// Receives this number of bytes.
+    /// Receives this number of bytes from a rank.
     pub(super) fn receive_bytes(&self, peer: u32, length: usize) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while bytes.len() < length {
@@ -188,7 +189,7 @@ impl Exchanging<'_> {
     }
 }
 
-/// Closes a connection, which ends all waits on it on both ranks.
+/// Closes a connection. Neither of its two ranks then waits for it any longer.
 pub(super) fn close(stream: &TcpStream) {
     let _ = stream.shutdown(std::net::Shutdown::Both);
 }
@@ -201,9 +202,10 @@ fn prepared(stream: TcpStream, timeout: Duration) -> Result<Arc<TcpStream>> {
     Ok(Arc::new(stream))
 }
 
-/// Returns the address at which the other ranks can reach this host: that of the interface that
-/// `GLOO_SOCKET_IFNAME` names, if it is set; otherwise a loopback address if all ranks are on this
-/// host, or else that of the interface that leads to the store.
+/// Returns the address at which the other ranks can reach this host. If `GLOO_SOCKET_IFNAME` is
+/// set, this is the address of the interface that the variable names. Otherwise, it is a loopback
+/// address if all ranks are on this host, and the address of the interface that leads to the store
+/// if they are not.
 fn own_address(launch: &Launch) -> Result<IpAddr> {
     if let Ok(interface) = std::env::var("GLOO_SOCKET_IFNAME") {
         let address = Group::interface_address(&interface).and_then(|address| address.parse().ok());

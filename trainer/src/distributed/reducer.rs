@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::RawReducer;
 
-/// The name of a backward pass that averages gradients, in errors.
+/// The name that errors use for a backward pass that averages gradients.
 const REDUCTION: &str = "the reduction of the gradients";
 
 /// Averages gradients over all ranks while a backward pass computes them: libtorch's
@@ -22,9 +22,9 @@ pub struct Reducer {
 }
 
 impl Reducer {
-    /// Creates a reducer for these named parameters that sends gradients in buckets of about
-    /// `bucket_bytes` bytes; the first bucket is limited to 1 MiB. With `find_unused`, parameters
-    /// that a loss does not depend on are allowed. This is a collective.
+    /// Creates a reducer for these named parameters. It sends gradients in buckets of about
+    /// `bucket_bytes` bytes; the first bucket is limited to 1 MiB. If `find_unused` is true, a loss
+    /// need not depend on all parameters. This is a collective.
     ///
     /// # Errors
     ///
@@ -49,8 +49,8 @@ impl Reducer {
         Ok(Reducer { linked: linked.transpose()?, find_unused })
     }
 
-    /// Sends and sums gradients in this 16-bit dtype, which halves the traffic of `f32` parameters.
-    /// Call it once, before the first backward pass.
+    /// Makes the reducer send and sum gradients in this 16-bit dtype. This halves the traffic of
+    /// `f32` parameters. Call this once, before the first backward pass.
     ///
     /// # Errors
     ///
@@ -103,7 +103,8 @@ impl Reducer {
         self.linked.as_ref().map_or(Ok(()), |(raw, _)| raw.finish())
     }
 
-    /// Checks, after the backward pass, that it computed a gradient for every parameter.
+    /// Checks that the backward pass computed a gradient for every parameter. Call this after the
+    /// pass.
     ///
     /// # Errors
     ///
@@ -114,7 +115,8 @@ impl Reducer {
         raw.check()
     }
 
-    /// Returns the error of a failed backward pass, extended with the state of the other ranks.
+    /// Returns the error of a failed backward pass, with an explanation of what happened to other
+    /// ranks.
     #[must_use]
     pub fn explained(&self, error: Error) -> Error {
         let Some((_, links)) = &self.linked else { return error };

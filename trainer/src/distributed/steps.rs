@@ -8,16 +8,16 @@
 //! below `p`, and in the end receives the result from it. A rank thus exchanges at most
 //! `log2(ranks) + 1` messages, with the same few ranks each time.
 
-/// A step of an exchange, with another rank.
+/// One step of an exchange: this rank sends to another rank, receives from it, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Sends what this rank has.
+    /// Sends the value of this rank.
     Send(u32),
-    /// Adds what the other rank has.
+    /// Receives what the other rank has, and adds it.
     Join(u32),
-    /// Sends what this rank has, and adds what the other has.
+    /// Sends what this rank has, receives what the other rank has, and adds it.
     Exchange(u32),
-    /// Replaces what this rank has with the result of the other.
+    /// Receives the result of the other rank, and replaces what this rank has with it.
     Replace(u32),
 }
 

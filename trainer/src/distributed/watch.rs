@@ -2,13 +2,13 @@
 //! ranks that wait for each other in different collectives.
 //!
 //! If one rank waits for a control message and another is in a collective that exchanges tensors,
-//! neither can continue, and no message says why. A thread of each process detects this. While the
-//! process waits for a long time, the thread publishes how many collectives of each kind the
-//! process has begun, and for which rank it waits. It compares these numbers with those of that
-//! rank, of the rank for which that rank waits, and so on. In a correct program, all ranks have
-//! begun the same number of collectives that exchange tensors when they exchange a control message.
-//! A rank therefore waits forever if a rank that has not reached the message has begun more of
-//! them.
+//! neither can continue, and no message says why. Each process has a thread that detects this.
+//! While the process waits for a long time, the thread publishes how many collectives of each kind
+//! the process has begun, and which rank the process is waiting for. The thread compares these
+//! numbers with those of that rank, then with those of the rank that this rank is waiting for in
+//! turn, and so on. In a correct program, all ranks have begun the same number of collectives that
+//! exchange tensors when they exchange a control message. A process therefore waits forever if a
+//! rank that has not reached the message has begun more collectives that exchange tensors.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -22,10 +22,10 @@ use super::call::quoted;
 use super::peers;
 use crate::libtorch::dist::{Group, Store};
 
-/// The time for which a rank waits before it publishes where it is.
+/// How long a rank waits before it publishes where it is.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The time between two checks of the collective that a rank waits in.
+/// The time between two checks of the collective that a rank is waiting in.
 const PERIOD: Duration = Duration::from_millis(500);
 
 /// The number of collectives that are remembered.
@@ -63,7 +63,7 @@ struct State {
     backward: Option<Waiting>,
     /// The last collectives, the oldest first.
     recent: VecDeque<Past>,
-    /// The time spent in collectives, without the backward passes.
+    /// The time spent in collectives, not counting the backward passes.
     waited: Duration,
     /// The reason why the ranks will wait forever, once it is known.
     verdict: Option<String>,
@@ -74,10 +74,10 @@ struct State {
 #[derive(Debug)]
 struct Past {
     what: String,
-    /// The hook that called it, and its moment.
+    /// The hook that called the collective, and its moment.
     place: Option<Arc<str>>,
     began: Instant,
-    /// `None` while it runs, and after it has failed.
+    /// How long the collective took. `None` while it runs, and if it has failed.
     lasted: Option<Duration>,
 }
 
@@ -123,7 +123,7 @@ impl Watch {
         Inside { watch: self, since: now, has_ended: false }
     }
 
-    /// The time spent in collectives, without the backward passes.
+    /// The time spent in collectives, not counting the backward passes.
     pub(super) fn waited(&self) -> Duration {
         self.0.lock().waited
     }
@@ -273,9 +273,10 @@ fn watch(watched: &Watched, store: &Store, rank: u32, size: u32) {
     }
 }
 
-/// Whether a rank that waits for a control message will wait forever for another rank, given the
-/// collectives that they have begun: the other rank has not begun this message, but it has begun a
-/// collective that the waiting rank has not.
+/// Whether a rank that waits for a control message will wait forever for another rank. `own` and
+/// `other` are the numbers of collectives that the two ranks have begun. The wait never ends if the
+/// other rank has not begun this message, but has begun another collective that the waiting rank
+/// has not begun.
 fn is_ahead(other: &[u64; 3], own: &[u64; 3]) -> bool {
     other[0] < own[0] && (other[1] > own[1] || other[2] > own[2])
 }

@@ -21,12 +21,12 @@ use crate::moment::MomentInfo;
 /// A process that trains alone is a world of one rank, so hooks need no special case for it: each
 /// collective then returns this rank's own value at once.
 ///
-/// Its methods are collectives, unless documented otherwise: all ranks must call the same
-/// collectives in the same order, on the thread of the running entry point. Each call has a name,
-/// chosen by the program. Before they exchange data, the ranks compare the method, the name, the
-/// dtypes and the shapes, the hook and its moment, and the number of collectives that the program
-/// has called in this batch. If anything differs, all ranks return an error at once that says where
-/// each of them is.
+/// The methods of a world are collectives, unless documented otherwise: all ranks must call the
+/// same collectives in the same order, on the thread of the running entry point. Each call has a
+/// name, chosen by the program. Before they exchange data, the ranks compare the method, the name,
+/// the dtypes and the shapes, the hook and its moment, and the number of collectives that the
+/// program has called in this batch. If anything differs, all ranks return an error at once that
+/// says where each of them is.
 ///
 /// Collectives with the same name in the same hook are matched by their order. In a loop over
 /// several tensors, give each tensor its own name. Then a loop over a `HashMap`, whose order
@@ -34,9 +34,10 @@ use crate::moment::MomentInfo;
 /// [`average`](World::average) and [`broadcast`](World::broadcast) take several named tensors and
 /// match them by name, in any order.
 ///
-/// If one rank waits in a collective that another rank skips, the ranks return an error that says
-/// where each of them is, after a second or two. A call in a hook with [`Main`](crate::Main) in its
-/// context, or on a thread other than that of the running entry point, returns an error at once.
+/// If one rank waits in a collective that another rank skips, then after a second or two the ranks
+/// return an error that says where each of them is. A call in a hook with [`Main`](crate::Main) in
+/// its context, or on a thread other than that of the running entry point, returns an error at
+/// once.
 ///
 /// ```no_run
 /// use trainer::distributed::{Op, World};
@@ -72,9 +73,9 @@ impl World {
         World { links: None }
     }
 
-    /// Joins the processes that the [environment](Launch::from_env) describes, or returns the world
-    /// of this process [alone](World::solo) if it describes none. They are joined only once: later
-    /// calls return the same world.
+    /// Joins the processes that the [environment](Launch::from_env) describes. If it describes
+    /// none, returns the world of this process [alone](World::solo). The processes are joined only
+    /// once: later calls return the same world.
     ///
     /// # Errors
     ///
@@ -145,9 +146,8 @@ impl World {
         self.links.is_none()
     }
 
-    /// Returns the connections for a collective that the program calls. In a single process,
-    /// returns an error in a hook that runs on rank 0 only, as the collective itself does with
-    /// several processes.
+    /// Returns the connections for a collective, or `None` in a single process. In a hook that runs
+    /// on rank 0 only, returns the same error in a single process as in several processes.
     fn linked(&self, method: &str) -> Result<Option<&Links>> {
         if self.is_solo() {
             main_only::check(method)?;
@@ -273,7 +273,7 @@ impl World {
         links.gather_predictions(name, preds)
     }
 
-    /// Waits until all ranks have called this.
+    /// Waits until all ranks have called this method.
     ///
     /// # Errors
     ///
@@ -392,7 +392,8 @@ impl World {
 
 /// The collectives of the trainer itself.
 impl World {
-    /// Returns a handle for a hook, whose name then appears in the descriptions of its collectives.
+    /// Returns a handle for a hook. The descriptions of collectives that are called with this
+    /// handle contain the name of the hook.
     pub(crate) fn at(&self, hook: Option<&str>, moment: &MomentInfo) -> World {
         World { links: self.links.as_ref().map(|links| links.at(hook, moment)) }
     }
@@ -404,8 +405,8 @@ impl World {
         }
     }
 
-    /// Returns the maximum of each of `maxima` and the sum of each of `sums` over all ranks,
-    /// bit-identical on all ranks.
+    /// Returns the maximum of each of `maxima` and the sum of each of `sums` over all ranks. The
+    /// results are bit-identical on all ranks.
     pub(crate) fn combine<const M: usize, const S: usize>(
         &self,
         maxima: [f64; M],
@@ -417,7 +418,7 @@ impl World {
     }
 
     /// Compares a value with those of the other ranks, and returns two values that differ, if any.
-    /// The size of the messages does not depend on the value, unless it differs.
+    /// The size of the messages does not depend on the values, unless they differ.
     pub(crate) fn difference<V: Serialize + DeserializeOwned>(
         &self,
         own: &V,
@@ -448,8 +449,8 @@ impl World {
         links.send(tensors, root, what)
     }
 
-    /// Disconnects from the other ranks and publishes `why` to them. Collectives in which they wait
-    /// fail at once.
+    /// Disconnects from the other ranks and publishes `why` to them. If they are waiting in a
+    /// collective, it fails at once.
     pub(crate) fn leave(&self, why: &str) {
         if let Some(links) = &self.links {
             links.leave(why);

@@ -24,8 +24,8 @@ pub(crate) fn check(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>
     check_around(hooks, mistakes);
 }
 
-/// Reports an `every` of 0, from a constant or a value. A closure's `every` is checked with its
-/// other options.
+/// Reports hooks whose `every` is 0, whether it is a constant or read from the hook's value. The
+/// `every` of a closure is checked elsewhere, together with the closure's other options.
 fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         if definition.every == Some(0) && !definition.origin.module.is_empty() {
@@ -35,7 +35,7 @@ fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports hooks in more than one stage.
+/// Reports hooks that belong to more than one stage.
 fn two_stages(hooks: &[Hook], mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         let stages: BTreeSet<_> = definition.sets.iter().filter_map(|set| set.stage).collect();
@@ -88,8 +88,8 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports hooks at moments that no entry point of the trainer reaches, or that only an absent task
-/// or hook fires.
+/// Reports hooks that can never run, because no entry point of the trainer reaches their moment, or
+/// because their moment is reached only by tasks and hooks that this trainer does not have.
 fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     let reachable = tree::reachable();
     let present: HashSet<TypeId> = hooks.iter().map(|hook| hook.definition.id).chain([task]).collect();
@@ -115,7 +115,8 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports hooks that read a task, batch or prediction whose type is not the trainer's.
+/// Reports hooks that read the task, the batch or the prediction as a type that this trainer does
+/// not use.
 fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         let placed = definition.origin.placed();
@@ -125,10 +126,10 @@ fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
     }
 }
 
-/// Reports hooks whose value is needed while it is borrowed. A method around an operation borrows
-/// its value throughout, so no other method of that value can run inside the operation. If the
-/// value is the task, the task cannot compute inside it either. The task is also borrowed while it
-/// computes, so its own module hooks cannot run.
+/// Reports hooks that would run while their own value is borrowed. An `around` method borrows its
+/// value until the operation ends, so no other method of that value can run inside the operation.
+/// If the value is the task, the task cannot compute inside the operation either. The task is also
+/// borrowed while it computes, so the task's hooks cannot run at its own modules.
 fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
     let mut by_value: BTreeMap<u32, Vec<&HookDef>> = BTreeMap::new();
     for hook in hooks {
@@ -144,7 +145,7 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
         let borrows_task = [at::before_module::index(), at::module::index(), at::after_module::index()];
         for own in of_value.iter().filter(|hook| is_task && borrows_task.contains(&(hook.row)())) {
             mistakes.push(format!(
-                "{} is a hook of the task at `{}`, which runs while the task is computing and therefore borrowed: move the hook to a separate type, \
+                "{} is a hook of the task at `{}`, which runs while the task is computing and is therefore borrowed: move the hook to a separate type, \
                  or to a free function",
                 own.origin.placed(),
                 own.moment.path()
@@ -178,8 +179,8 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
 }
 
 /// The maximum number of `around` hooks in a trainer. This many fit on a thread's stack (2 MiB by
-/// default), even if every operation that they wrap is nested in another: each takes 0.8 to 1.4 KB
-/// in an unoptimized build.
+/// default), even if all of the wrapped operations are nested: each hook takes 0.8 to 1.4 KB in an
+/// unoptimized build.
 pub(crate) const MAX_AROUND: usize = 500;
 
 /// Reports a mistake if there are more `around` hooks than fit on the stack.

@@ -15,8 +15,8 @@ pub struct OrderConstraint {
     pub(crate) path: &'static str,
     /// Whether the target may be absent.
     pub(crate) optional: bool,
-    /// Whether the constraint is written on a block. It then applies at every moment at which both
-    /// the block and the target have a hook.
+    /// Whether the constraint is written on an `impl` block. It then applies at every moment for
+    /// which both the block and the target have a hook.
     pub(crate) inherited: bool,
 }
 
@@ -55,7 +55,7 @@ impl OrderConstraint {
         self
     }
 
-    /// Marks the constraint as written on a block.
+    /// Marks the constraint as one that is written on an `impl` block.
     #[must_use]
     pub const fn inherited(mut self) -> Self {
         self.inherited = true;
@@ -112,7 +112,7 @@ pub const fn target_type<T: NamesHooks<Kind>, Kind>() -> OrderTarget {
     OrderTarget { id: TypeId::of::<T>(), is_set: T::IS_SET }
 }
 
-/// Returns the identity of a function with `#[hook]`, whose signature is checked elsewhere.
+/// Returns the `TypeId` of a function that has `#[hook]`. Does not check the function's signature.
 #[must_use]
 pub const fn id_of_own<F: 'static>(_: &F) -> TypeId {
     TypeId::of::<F>()

@@ -19,14 +19,15 @@ use crate::phase::{Phase, PhaseMarker, PhaseSet};
 use crate::run::{Rest, Run};
 use crate::values::facts::SettingsOf;
 
-/// The result of a hook, which fits into two registers.
+/// The result of a hook. It fits into two registers.
 pub type HookResult = std::result::Result<(), BoxError>;
 
-/// The function that the dispatch table calls at a point, with the run and the slot of the hook's
-/// value. Hooks without a value ignore the slot.
+/// The type of the functions that the dispatch table calls for hooks at points. The arguments are
+/// the run and the slot of the hook's value. Hooks without a value ignore the slot.
 pub(crate) type PointShim = fn(&mut Run, u32) -> HookResult;
 
-/// The function that the dispatch table calls around an operation, with the rest of the operation.
+/// The type of the functions that the dispatch table calls for hooks around operations. The last
+/// argument is the part of the operation that is inside the hook.
 pub(crate) type AroundShim = fn(&mut Run, u32, Rest<'_>) -> HookResult;
 
 /// The function that the dispatch table calls for a hook.
@@ -36,7 +37,7 @@ pub(crate) enum Shim {
     Around(AroundShim),
 }
 
-/// Returns the crate that a module path begins with.
+/// Returns the name of the crate, which is the first segment of a module path.
 pub(crate) fn crate_of(module: &str) -> &str {
     module.split("::").next().unwrap_or_default()
 }
@@ -46,13 +47,14 @@ pub(crate) fn crate_of(module: &str) -> &str {
 pub struct Origin {
     /// The module that contains the hook; empty for a closure.
     pub module: &'static str,
-    /// The path of the function, or of the type for a method; the name of a closure.
+    /// The path of the function or, for a method, of its type. For a closure, this is its name.
     pub path: Cow<'static, str>,
-    /// The name of the method, if the hook is one.
+    /// The name of the method, if the hook is a method.
     pub method: Option<&'static str>,
     /// The version of the package that contains the hook.
     pub version: Option<&'static str>,
-    /// Whether it is in a binary, whose crate may have the same name as the package's library.
+    /// Whether the hook is in a binary crate, which may have the same name as the library crate of
+    /// its package.
     pub binary: bool,
     /// The path of the file, as given to rustc.
     pub file: &'static str,
@@ -90,7 +92,7 @@ impl Origin {
         self
     }
 
-    /// Sets the method of the block.
+    /// Sets the name of the method, for a hook that is a method of the block.
     #[must_use]
     pub const fn method(mut self, name: &'static str) -> Self {
         self.method = Some(name);
@@ -116,8 +118,8 @@ impl Origin {
         format!("{}::{method}", self.path)
     }
 
-    /// Returns whether a path names the hook: the path of a function, a type or a method
-    /// (`my_crate::clip`), which may select one version of the crate (`my_crate@1.2.0::clip`).
+    /// Returns whether a path names the hook. The path can be that of a function, a type or a
+    /// method (`my_crate::clip`), and can select one version of the crate (`my_crate@1.2.0::clip`).
     pub(crate) fn is_called(&self, path: &str) -> bool {
         let (spec, rest) = path.split_once("::").map_or((path, None), |(spec, rest)| (spec, Some(rest)));
         let unversioned = match (spec.split_once('@'), rest) {
@@ -134,7 +136,7 @@ impl Origin {
         format!("`{}` ({}:{})", self.name(), self.file, self.line)
     }
 
-    /// Returns the sort key of discovered hooks, which breaks ties.
+    /// Returns the key by which discovered hooks are sorted, to break ties.
     pub(crate) fn rank(&self) -> impl Ord + '_ {
         (self.krate(), &self.path, self.method, self.file, self.line)
     }
@@ -173,20 +175,20 @@ pub struct HookDef {
     /// refer to it.
     pub(crate) id: TypeId,
     pub(crate) ord: i32,
-    /// The point that it runs at, or the operation that it runs around.
+    /// The point at which the hook runs, or the operation around which it runs.
     pub(crate) moment: &'static MomentInfo,
-    /// The row of its moment in the dispatch table.
+    /// The row of the hook's moment in the dispatch table.
     pub(crate) row: Index,
-    /// The phases of `only`; no phases means all.
+    /// The phases that the key `only` lists; empty for all phases.
     pub(crate) only: PhaseSet,
-    /// The value of `every`, which `build` checks to be at least 1.
+    /// The value of the key `every`. `build` returns an error if it is 0.
     pub(crate) every: Option<u64>,
-    /// The path of `when`, as written.
+    /// The path of the function given as `when`, as written.
     pub(crate) when: Option<&'static str>,
-    /// The patterns of `of`, for the modules that it runs at; empty for all.
+    /// The patterns in the key `of`, which select modules by name; empty for all modules.
     pub(crate) of: &'static [ModulePattern],
-    /// The function that returns the selections of the hook's value, for keys set to
-    /// `self.<field>`.
+    /// The function that reads the settings of keys such as `every = self.every` from the hook's
+    /// value.
     pub(crate) selected: Option<SelectedOf>,
     /// Whether the hook runs in the process of rank 0 only.
     pub(crate) main_only: bool,
@@ -194,11 +196,12 @@ pub struct HookDef {
     pub(crate) observes: bool,
     /// Whether the hook writes something that outlives the process.
     pub(crate) writes: bool,
-    /// Whether the hook runs in trials. Defaults to whether its value has a state.
+    /// Whether the hook runs in trials. If `None`, the hook runs in trials if it runs on all ranks
+    /// and its value has a state and may change training.
     pub(crate) trial: Option<bool>,
-    /// The task types that every call of the hook reads.
+    /// The calls such as `cx.batch::<MyBatch>()` that the hook makes every time it runs.
     pub(crate) reads: &'static [Read],
-    /// The sets in the key `in`.
+    /// The sets that the key `in` lists.
     pub(crate) sets: Cow<'static, [SetRef]>,
     pub(crate) constraints: &'static [OrderConstraint],
     pub(crate) call: Shim,
@@ -207,7 +210,7 @@ pub struct HookDef {
 /// The definitions of the hooks of a type, in source order.
 pub type Definitions = Vec<HookDef>;
 
-/// The definition of a hook at the moment `At`, before its last key is set.
+/// A builder of the definition of a hook at the moment `At`.
 #[must_use]
 pub struct Definition<At> {
     hook: HookDef,
@@ -258,7 +261,8 @@ impl<At: Moment> Definition<At> {
 
 // There are no bounds on the moment, so that a mistake in it is reported only once.
 impl<At> Definition<At> {
-    /// Limits the hook to this phase, which must reach its moment. Each further call adds a phase.
+    /// Limits the hook to the phase `Ph`, which must reach the hook's moment. Each further call
+    /// adds a phase.
     pub fn only<Ph: PhaseMarker>(mut self) -> Self
     where
         At: ReachedIn<Ph>,
@@ -283,7 +287,7 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Limits the hook to the modules whose names match.
+    /// Limits the hook to the modules whose names match one of these patterns.
     pub fn of(mut self, patterns: &'static [ModulePattern]) -> Self
     where
         At: HasModule,
@@ -292,7 +296,8 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Limits the hook to what its value selects: modules, an interval or phases.
+    /// Sets the function that reads the modules, the interval or the phases of the hook from its
+    /// value.
     pub fn selected(mut self, by_value: SelectedOf) -> Self {
         self.hook.selected = Some(by_value);
         self
@@ -316,7 +321,7 @@ impl<At> Definition<At> {
         self
     }
 
-    /// Sets the task types that every call of the hook reads.
+    /// Sets the calls such as `cx.batch::<MyBatch>()` that the hook makes every time it runs.
     pub fn reads(mut self, reads: &'static [Read]) -> Self {
         self.hook.reads = reads;
         self
@@ -364,14 +369,14 @@ impl HookDef {
     }
 }
 
-/// The source of a hook, in the order that breaks ties.
+/// Where a hook comes from. The order of the variants breaks ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Source {
-    /// The program has added it to the builder.
+    /// The program added the hook to the builder.
     Builder,
-    /// It was discovered.
+    /// The hook was discovered.
     Discovery,
-    /// It belongs to the type of the task.
+    /// The task type defines the hook.
     Task,
 }
 
@@ -380,15 +385,16 @@ pub(crate) enum Source {
 pub(crate) struct Hook {
     pub(crate) definition: HookDef,
     pub(crate) source: Source,
-    /// The index of its value among the run's instances, if it has one.
+    /// The index of the hook's value among the instances of the run, if the hook has a value.
     pub(crate) slot: Option<u32>,
-    /// The patterns of the modules that it runs at; empty for all.
+    /// The patterns for the names of the modules at which the hook runs; empty for all modules.
     pub(crate) modules: Vec<ModulePattern>,
-    /// The label that distinguishes its value from others of its type.
+    /// The label that distinguishes the hook's value from other values of the same type.
     pub(crate) label: Option<String>,
-    /// Its own function, if the check of observers has replaced it.
+    /// The original function of the hook, if a function that checks the observer has replaced it.
     pub(crate) unchecked: Option<Shim>,
-    /// Its function, if an entry that records it has replaced it.
+    /// The previous function of the hook, if the tape has replaced it with a function that records
+    /// changes.
     pub(crate) unrecorded: Option<Shim>,
 }
 
@@ -416,8 +422,8 @@ pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
     Ph::PHASE
 }
 
-/// Returns whether the hook being called is due, according to its `every`, which counts batches,
-/// optimizer steps, epochs or records.
+/// Returns whether the hook that is being called is due. Its key `every` counts batches, optimizer
+/// steps, epochs or records.
 #[inline]
 pub fn is_due(run: &Run) -> bool {
     let Some(hook) = run.place.hook.map(|hook| &run.hooks.table.hook(hook).definition) else { return true };
@@ -444,8 +450,9 @@ pub trait Hooks<Block = ()>: Send + 'static {
     /// Returns the hooks of the block, in source order.
     #[doc(hidden)]
     fn __hooks() -> Definitions;
-    /// The type that identifies the group of which a trainer accepts at most one value: this type
-    /// for `#[hook(single)]`, a different one for `#[hook(single = Other)]`.
+    /// The type that identifies a group of hook types. A trainer accepts at most one value from the
+    /// whole group. For `#[hook(single)]`, this is the hook type itself; for
+    /// `#[hook(single = Other)]`, it is `Other`.
     #[doc(hidden)]
     const SINGLE: Option<TypeId> = None;
     /// The functions that save and load the state of a value: `#[hook(state)]`.
@@ -472,7 +479,8 @@ pub trait Hooks<Block = ()>: Send + 'static {
     fn __rolls_back(&self) -> bool {
         unreachable!()
     }
-    /// Returns what the value selects for the hook with this index in source order.
+    /// Returns the modules, interval and phases that the value selects for its hook `NTH`, in
+    /// source order.
     #[doc(hidden)]
     fn __selected<const NTH: usize>(&self) -> Selected {
         Selected::all()

@@ -19,14 +19,15 @@ inventory::collect!(Discovered);
 pub struct HookImpl {
     /// The origin of the block. Its path is the path of the type, without generic parameters.
     pub(crate) origin: Origin,
-    /// The type, or `None` if it is generic.
+    /// The ID of the type, or `None` if the type is generic.
     pub(crate) id: Option<TypeId>,
     pub(crate) hooks: fn() -> Definitions,
-    /// Creates the value that a trainer uses, for a block with `auto`.
+    /// The function that creates a value for a trainer, if the block has `auto`.
     pub(crate) make: Option<fn() -> Instance>,
-    /// When a trainer uses that value.
+    /// When a trainer creates a value with `make`.
     when: AutoWhen,
-    /// The type that identifies the group of which a trainer accepts at most one value.
+    /// The type that identifies a group of hook types. A trainer accepts at most one value from the
+    /// whole group.
     pub(crate) single: Option<TypeId>,
     pub(crate) state: Option<StateOf>,
     pub(crate) settings: Option<SettingsOf>,
@@ -36,8 +37,8 @@ pub struct HookImpl {
 inventory::collect!(HookImpl);
 
 impl HookImpl {
-    /// Creates the registration of the block of a generic type, whose hooks are only known for
-    /// concrete type arguments.
+    /// Creates the registration for a block of a generic type. Its hooks are only known once the
+    /// type arguments are.
     #[must_use]
     pub const fn generic(origin: Origin) -> Self {
         HookImpl {
@@ -53,8 +54,8 @@ impl HookImpl {
         }
     }
 
-    /// Creates the registration of a block of a task type, or of a type whose values are added with
-    /// `.hook(…)`.
+    /// Creates the registration for a block of a task type, or for a block of a type whose values
+    /// are added with `.hook(…)`.
     #[must_use]
     pub const fn new<H: Hooks>(origin: Origin) -> Self {
         HookImpl {
@@ -108,7 +109,8 @@ impl MoreHooks {
 }
 
 impl StateOf {
-    /// Creates the access to the state of values of type `H`, which is the state of one field.
+    /// Creates the functions that save and load the state of a value of type `H`. The state is that
+    /// of one field of the value.
     #[must_use]
     pub const fn of_field<H: Hooks>() -> Self {
         StateOf {
@@ -122,7 +124,7 @@ impl StateOf {
     }
 }
 
-/// A type that has a block with `#[hook]`; the bound of a block with `#[hook(more)]`.
+/// A type that has a block with `#[hook]`. Only such a type can have a block with `#[hook(more)]`.
 #[diagnostic::on_unimplemented(
     message = "`#[hook(more)]` marks an additional block of a type with hooks, but `{Self}` has no other block with `#[hook]`",
     label = "remove `more`"
@@ -182,7 +184,7 @@ fn as_crate(name: &str) -> String {
     name.replace('-', "_")
 }
 
-/// A discovered hook, with its block if it is a method.
+/// A discovered hook and, if the hook is a method, its block.
 pub(crate) type Found = (HookDef, Option<&'static HookImpl>);
 
 /// A crate with hooks in this program.
@@ -198,7 +200,7 @@ impl Linked {
         Linked { name: origin.krate(), version: origin.version, binary: origin.binary }
     }
 
-    /// Returns whether a name in the program refers to this crate: `my_hooks`, `my-hooks`,
+    /// Returns whether `spec` refers to this crate, as in `my_hooks`, `my-hooks` or
     /// `my_hooks@1.2.0`.
     fn is_called(&self, spec: &str) -> bool {
         let (name, version) =
@@ -283,7 +285,7 @@ fn missing(crates: &BTreeSet<Linked>, selection: &Discover, required: &[String],
     }
 }
 
-/// Lists the linked crates with a similar name.
+/// Lists the linked crates whose names are similar to this name.
 fn similar(name: &str, crates: &BTreeSet<Linked>) -> String {
     suggestion(&as_crate(name), crates.iter().map(|linked| linked.name))
 }
@@ -297,8 +299,8 @@ fn versions(spec: &str, crates: &BTreeSet<Linked>) -> Option<String> {
     (!versions.is_empty()).then(|| format!("; linked: {}", versions.join(" and ")))
 }
 
-/// Returns advice for a crate without a hook in the program. It lists all possible reasons, because
-/// nothing at run time shows which one applies.
+/// Returns advice for the case that no hook of a crate is linked into the program. The advice
+/// covers all possible reasons, because the actual reason cannot be determined at run time.
 fn not_linked(name: &str) -> String {
     format!(
         "; Rust links a crate only if the program names it: write `use {name} as _;` in the program. If that line is there, \
@@ -307,17 +309,17 @@ fn not_linked(name: &str) -> String {
     )
 }
 
-/// The linker options that keep all of a static library, including the registrations of hooks,
-/// which no code refers to.
+/// The linker options that link the whole of a static library. Otherwise, the linker would drop the
+/// registrations of hooks, because no code refers to them.
 const WHOLE_LIBRARY: &str = "`-Wl,--whole-archive`; on macOS `-Wl,-force_load`";
 
-/// Returns the block of hooks of a task type, if it has one.
+/// Returns the hook block of a task type, if the type has one.
 pub(crate) fn of_task<T: 'static>() -> Option<&'static HookImpl> {
     let id = Some(TypeId::of::<T>());
     inventory::iter::<HookImpl>().find(|block| block.id == id)
 }
 
-/// Returns the path of the block of a generic task type, which `of_task` cannot find.
+/// Returns the path of the hook block of a generic task type. `of_task` cannot find such a block.
 pub(crate) fn of_generic_task<T: 'static>() -> Option<&'static str> {
     let (name, _) = std::any::type_name::<T>().split_once('<')?;
     // The block may be in a different module than the type.

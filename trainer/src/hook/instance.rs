@@ -8,13 +8,13 @@ use crate::checkpoint::{Slot, StateOf};
 use crate::model::added::{NewVariables, VariablesOf};
 use crate::values::facts::{SettingList, SettingsOf};
 
-/// The task or a hook value. Its type remains known while the value is lent to one of its methods.
+/// The task or a hook value. Its type is known even while the value is lent to one of its methods.
 pub(crate) struct Instance {
     pub(crate) type_id: TypeId,
     pub(crate) type_name: &'static str,
     /// The value; `None` while it is lent to one of its methods, and in a placeholder.
     pub(crate) value: Option<Slot>,
-    /// The functions that save and load its state in checkpoints, if it has any.
+    /// The functions that save and load its state in checkpoints, if it has a state.
     pub(crate) state: Option<StateOf>,
     /// The function that returns its settings, if it lists them.
     pub(crate) settings: Option<SettingsOf>,
@@ -79,7 +79,8 @@ impl Instance {
         (self.settings?.checkpoints)(&**self.value.as_ref()?, run_folder)
     }
 
-    /// Whether a resume does not compare the value, because it only observes and lists no settings.
+    /// Whether a resume ignores the value. This is the case if the value only observes and lists no
+    /// settings.
     pub(crate) fn is_left_out(&self) -> bool {
         self.observes && (self.settings.is_none() || self.settings().is_empty())
     }

@@ -13,9 +13,9 @@ type Position = (Stage, i32);
 
 /// Orders the hooks of one moment.
 ///
-/// A hook is ready when all hooks that must run before it are placed. Of the ready hooks, the one
-/// in the earliest stage comes next, and within that stage the one with the lowest `ord`. Ties go
-/// to the hook that `hooks` lists first: the builder's hooks in the order they were added, then
+/// A hook is ready when all hooks that must run before it are placed. Among the ready hooks, those
+/// in the earliest stage come first and, within a stage, those with the lowest `ord`. Ties go to
+/// the hook that `hooks` lists first: the builder's hooks in the order they were added, then
 /// discovered ones by crate, module path and name, then the task's. A hook with `before` takes the
 /// position of its earliest target if that is earlier than its own. A constraint therefore moves
 /// the hook that has it, not its target.
@@ -32,8 +32,8 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
     Ok(placed.into_iter().filter_map(|index| hooks[index].take()).collect())
 }
 
-/// Returns whether the first of these two hooks of a moment runs before the second one regardless
-/// of the order in which `hooks` lists them. If not, their order is an accident.
+/// Returns whether the first of these two hooks of a moment runs before the second one, regardless
+/// of the order in which `hooks` lists them.
 pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
     let graph = Graph::of(hooks);
     let positions = graph.positions(hooks);
@@ -43,9 +43,10 @@ pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
 
 /// The graph of order constraints.
 struct Graph {
-    /// For each hook, the hooks that must run after it, with the constraint that requires it.
+    /// For each hook, the hooks that must run after it, each with the constraint that requires this
+    /// order.
     followers: Vec<Vec<(usize, ConstraintRef)>>,
-    /// For each target of a `before`, the hooks with that constraint.
+    /// For each target of a `before` constraint, the hooks that have the constraint.
     preceded_by: HashMap<usize, Vec<usize>>,
 }
 
@@ -87,7 +88,7 @@ impl Graph {
         Graph { followers, preceded_by }
     }
 
-    /// Returns the hooks in their order. Of the hooks that no longer wait for any other, the one
+    /// Returns the hooks in order. Among the hooks that no longer wait for another hook, the one
     /// with the lowest key comes next.
     ///
     /// # Errors
@@ -173,7 +174,7 @@ impl Graph {
         false
     }
 
-    /// Returns, for each hook, whether it is this one or must run before it.
+    /// Returns, for each hook, whether it is the hook `of` or must run before that hook.
     fn ancestors(&self, of: usize) -> Vec<bool> {
         let mut found = vec![false; self.followers.len()];
         let mut open = vec![of];
@@ -186,8 +187,8 @@ impl Graph {
         found
     }
 
-    /// Returns the position of each hook. The earliest ones are settled first, because a target may
-    /// take its position from one of its own targets.
+    /// Returns the position of each hook. The earliest positions are determined first, because a
+    /// target may take its position from one of its own targets.
     fn positions(&self, hooks: &[Hook]) -> Vec<Position> {
         let own = |hook: &Hook| (hook.definition.stage(), hook.definition.ord);
         let mut positions: Vec<Position> = hooks.iter().map(own).collect();
@@ -204,8 +205,8 @@ impl Graph {
         positions
     }
 
-    /// Returns a message for the shortest cycle through each hook, skipping hooks on a cycle that
-    /// is already reported.
+    /// Returns a message for the shortest cycle through each hook, except for hooks on a cycle that
+    /// an earlier message reports.
     fn cycles(&self, hooks: &[Hook], waiting: &[usize]) -> Vec<String> {
         let mut reported = vec![false; hooks.len()];
         let mut cycles = Vec::new();
@@ -280,7 +281,7 @@ mod tests {
 
     impl HookSet for Set {}
 
-    /// The types of hooks, followed by the sets.
+    /// Returns the ID of the `nth` hook type or, for an index beyond the hook types, of a set.
     fn id(nth: usize) -> TypeId {
         let types: [&dyn Any; 9] = [
             &Type::<0>, &Type::<1>, &Type::<2>, &Type::<3>, &Type::<4>, &Type::<5>, &Type::<6>, &Type::<7>,
@@ -295,7 +296,7 @@ mod tests {
     }
 
     /// A hook in a test: its type, its `ord`, its set, and its constraints. Each constraint is a
-    /// pair: whether it is `after`, and its target. Two hooks of the same type belong to two
+    /// pair: whether it is `after`, and its target. Two hooks of the same type belong to different
     /// values.
     type Case = (usize, i32, Option<usize>, Vec<(bool, usize)>);
 
@@ -327,13 +328,15 @@ mod tests {
         names(&cases[first], false, &cases[second]) || names(&cases[second], true, &cases[first])
     }
 
-    /// Returns whether a constraint of `one` on this side names `other` or its set.
+    /// Returns whether the first hook has a constraint, on the given side, that names the second
+    /// hook or its set.
     fn names((.., constraints): &Case, after: bool, (other, _, of_set, _): &Case) -> bool {
         constraints.contains(&(after, *other))
             || of_set.is_some_and(|of_set| constraints.contains(&(after, 9 + of_set)))
     }
 
-    /// Returns the stage and `ord` of a hook, or of one that it must precede, if that is earlier.
+    /// Returns the stage and `ord` that determine when a hook runs: its own, or earlier ones of a
+    /// hook that must run after it.
     fn position(cases: &[Case], nth: usize, seen: &mut Vec<usize>) -> (i32, i32) {
         let (_, ord, of_set, _) = cases[nth];
         let stage = match of_set {

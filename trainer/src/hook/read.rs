@@ -1,5 +1,5 @@
-//! The types of the task, batch and prediction that hooks read, as found by the expansion of
-//! `#[hook]`, and those of the trainer.
+//! The types of the task, batch and prediction: those that hooks read, which the `#[hook]` macro
+//! finds, and those that the trainer has.
 
 use std::any::{TypeId, type_name};
 

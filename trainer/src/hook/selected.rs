@@ -1,5 +1,5 @@
-//! The selections in the value of a hook: `of = self.modules`, `every = self.every`,
-//! `only = self.phases`.
+//! Keys whose settings come from fields of the hook's value: `of = self.modules`,
+//! `every = self.every`, `only = self.phases`.
 
 use std::any::Any;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -7,7 +7,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use crate::modules::{AsPatterns, ModulePattern, Patterns};
 use crate::phase::{Phase, PhaseSet};
 
-/// The selections of a value for one of its hooks; `None` for keys not set to `self.<field>`.
+/// The modules, interval and phases that a value selects for one of its hooks; `None` for keys not
+/// set to `self.<field>`.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Selected {
@@ -16,7 +17,8 @@ pub struct Selected {
     pub(crate) phases: Option<PhaseSet>,
 }
 
-/// A function that returns what a value selects for one of its hooks.
+/// A function that returns the modules, interval and phases that a value selects for one of its
+/// hooks.
 pub(crate) type SelectedOf = fn(&(dyn Any + Send)) -> Selected;
 
 impl Selected {
@@ -92,7 +94,8 @@ impl<T: AsInterval> AsInterval for Option<T> {
     }
 }
 
-/// A field type that holds the phases of a hook.
+/// A type that is allowed for a field with `only`: a `PhaseSet`, a `Phase`, or a `Vec` or array of
+/// phases.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a set of phases",
     label = "expected `PhaseSet`, `Phase` or a list of `Phase`",

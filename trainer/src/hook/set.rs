@@ -38,7 +38,7 @@ use super::stages;
     note = "a set is a custom type, such as `pub struct Clipping;` with `impl HookSet for Clipping {{}}`, or one of `trainer::stages`"
 )]
 pub trait HookSet: 'static {
-    /// The stage, if this set is one.
+    /// The stage, if this set is a stage.
     #[doc(hidden)]
     const STAGE: Option<Stage> = None;
 }
@@ -48,13 +48,13 @@ pub trait HookSet: 'static {
 pub struct Stage(pub(super) usize);
 
 impl Stage {
-    /// Returns the name of the stage; `None` for hooks without one.
+    /// Returns the name of the stage, or `None` for the position of hooks without a stage.
     pub(crate) fn name(self) -> Option<&'static str> {
         (self != stages::DEFAULT).then(|| stages::NAMES[self.0])
     }
 }
 
-/// A set that a hook is in.
+/// A reference to a set that a hook belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct SetRef {
     pub(crate) id: TypeId,

@@ -2,8 +2,8 @@
 //!
 //! A stage is a [set](crate::HookSet) of hooks with a position. At a point, the hooks of an earlier
 //! stage run before those of a later one; around an operation, they run further outside. Within a
-//! stage, `ord` decides. A hook without a stage, like most hooks of a program, runs between
-//! [`Metrics`] and [`Display`], where a lower `ord` runs earlier.
+//! stage, hooks are ordered by `ord`. Hooks without a stage, like most hooks of a program, run
+//! between [`Metrics`] and [`Display`], those with a lower `ord` first.
 //!
 //! ```standalone_crate
 //! use trainer::prelude::*;
@@ -85,32 +85,32 @@ stages! {
     /// weights during evaluation.
     Averaging,
     /// [`Lora`](crate::hooks::Lora) and [`Freeze`](crate::hooks::Freeze): before hooks that read
-    /// the outputs of modules, or which parameters are trained.
+    /// the outputs of modules, or that read which parameters are trained.
     Freezing,
     /// [`LrSchedule`](crate::hooks::LrSchedule),
     /// [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) and
     /// [`FieldSchedule`](crate::hooks::FieldSchedule).
     Schedules,
-    /// Hooks that repeat or skip an optimizer step, from the outermost inward:
-    /// [`Sam`](crate::hooks::Sam), [`Amp`](crate::hooks::Amp),
-    /// [`NanGuard`](crate::hooks::NanGuard); and [`SpikeGuard`](crate::hooks::SpikeGuard) at
-    /// `after_step`.
+    /// Hooks that repeat or skip an optimizer step. From the outermost inward, these are
+    /// [`Sam`](crate::hooks::Sam), [`Amp`](crate::hooks::Amp) and
+    /// [`NanGuard`](crate::hooks::NanGuard). [`SpikeGuard`](crate::hooks::SpikeGuard) at
+    /// `after_step` is in this stage too.
     StepControl,
-    /// The [metrics](crate::metrics): before hooks that watch or print what they log.
+    /// The [metrics](crate::metrics): before hooks that watch or print the logged values.
     Metrics,
     _,
     /// [`Progress`](crate::hooks::Progress) and its `Dashboard`: after hooks that log.
     Display,
     /// [`EarlyStopping`](crate::hooks::EarlyStopping),
     /// [`ReduceOnPlateau`](crate::hooks::ReduceOnPlateau) and
-    /// [`Checkpoint`](crate::hooks::Checkpoint): after hooks that log the metric that they watch.
+    /// [`Checkpoint`](crate::hooks::Checkpoint): after the hooks that log the watched metric.
     Decisions,
     /// The [loggers](crate::loggers): after hooks that change the weights or the settings of the
     /// run.
     Loggers,
     /// [`MixUp`](crate::hooks::MixUp), [`CutMix`](crate::hooks::CutMix) and
-    /// [`LabelSmoothing`](crate::hooks::LabelSmoothing), after hooks that normalize or augment the
-    /// batch, and [`GradientNoise`](crate::hooks::GradientNoise), whose noise
+    /// [`LabelSmoothing`](crate::hooks::LabelSmoothing): after hooks that normalize or augment the
+    /// batch. Also [`GradientNoise`](crate::hooks::GradientNoise), whose noise
     /// [`Amp`](crate::hooks::Amp) does not scale.
     Regularization,
     /// [`DataParallel`](crate::hooks::DataParallel): inside of most other hooks around `backward`.
@@ -119,9 +119,9 @@ stages! {
     /// set hyperparameters or change gradients, and around those that clip them.
     Monitors,
     /// [`ClipGradValue`](crate::hooks::ClipGradValue), then
-    /// [`ClipGradNorm`](crate::hooks::ClipGradNorm). A hook that replaces `opt_step` runs inside of
-    /// them, with `after = trainer::stages::Clipping`: otherwise it would omit the clipping, which
-    /// is an error.
+    /// [`ClipGradNorm`](crate::hooks::ClipGradNorm). A hook that replaces `opt_step` must run
+    /// inside of these two, with `after = trainer::stages::Clipping`. Otherwise, the clipping would
+    /// not run, which is an error.
     Clipping,
     /// After all other hooks: [`KernelProfiler`](crate::hooks::KernelProfiler) at `before_step`.
     Last,

@@ -21,7 +21,8 @@ pub(crate) use wrapped::Shims;
 pub(crate) struct HookId(NonZeroU32);
 
 impl HookId {
-    /// Marks an entry that does not belong to a hook but measures an operation.
+    /// Marks an entry that a profile or a tape has added for an operation, and that belongs to no
+    /// hook.
     const NONE: HookId = HookId(NonZeroU32::MAX);
 
     /// Returns the ID of the hook with this index.
@@ -34,7 +35,7 @@ impl HookId {
     }
 }
 
-/// The data that dispatch reads for one call.
+/// An entry of the table: the data that dispatch reads for one call.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<C> {
     pub(crate) call: C,
@@ -42,7 +43,7 @@ pub(crate) struct Entry<C> {
     pub(crate) hook: HookId,
 }
 
-/// A range of consecutive entries, of points or around operations.
+/// The indices of consecutive entries, either at points or around operations.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Range {
     start: u32,
@@ -78,16 +79,16 @@ pub(crate) type Row = [Range; Phase::ALL.len()];
 pub(crate) struct Table {
     /// For each moment and phase, the range of its entries in `points` or `arounds`.
     rows: Box<[Row]>,
-    /// For each moment, the phases in which it has a hook in the process of any rank.
+    /// For each moment, the phases in which at least one rank has a hook at the moment.
     watched: Box<[PhaseSet]>,
-    /// The entries of all points, followed by those of individual modules, which are added on the
-    /// first call of a module.
+    /// The entries of all points, followed by the entries of individual modules. The latter are
+    /// added on the first call of each module.
     points: Vec<Entry<PointShim>>,
-    /// The entries around all operations, and then around individual modules.
+    /// The entries around all operations, followed by the entries around individual modules.
     arounds: Vec<Entry<AroundShim>>,
-    /// For each phase, whether modules are observed, because of a hook at a module or a profile.
+    /// For each phase, whether a hook, a profile or a tape observes modules.
     watching: [bool; Phase::ALL.len()],
-    /// A unique ID among the tables of the program.
+    /// An ID that is unique among the tables of the program.
     id: u64,
     /// The rank of the process that the entries are for.
     rank: u32,
@@ -216,8 +217,8 @@ impl Table {
         ids.filter(|id| *id != HookId::NONE)
     }
 
-    /// Returns the phases in which a moment has a hook in the process of any rank, so that all
-    /// ranks make the same decisions.
+    /// Returns the phases in which at least one rank has a hook at this moment. The result is the
+    /// same on all ranks, so that they make the same decisions.
     pub(crate) fn watched(&self, moment: usize) -> PhaseSet {
         self.watched[moment]
     }
@@ -266,13 +267,13 @@ pub(crate) fn module_moments() -> [usize; 4] {
     ]
 }
 
-/// Whether this row of the table is of an operation rather than of a point.
+/// Whether this row of the table belongs to an operation rather than to a point.
 fn is_operation(moment: usize) -> bool {
     tree::moments()[moment].kind == MomentKind::Operation
 }
 
-/// Returns the entries of `all` for the module with this name. If these are not all of them, adds
-/// a separate range of entries.
+/// Returns the entries of `all` whose hooks select the module with this name. If these are not all
+/// entries of `all`, adds a separate range of entries.
 fn of_module<C: Copy>(entries: &mut Vec<Entry<C>>, all: Range, hooks: &[Hook], name: &str) -> Range {
     let own: Vec<Entry<C>> = (all.indices().map(|index| entries[index as usize]))
         .filter(|entry| entry.hook == HookId::NONE || is_for(&hooks[entry.hook.index()].modules, name))

@@ -44,18 +44,19 @@ use crate::prelude::*;
 ///   numbers and autocast mode, but not its Rust code. Hooks at modules inside it are therefore
 ///   called only once, and batch normalization updates its running statistics only once.
 /// - **Nested modules**: the outermost matching module is recomputed as a whole.
-/// - **What is kept**: the module's input, the tensors that it uses but does not compute, such as
-///   its parameters, and the results of hooks at modules inside it. In evaluation, nothing is kept,
-///   with or without the hook.
+/// - **What is kept**: the module's input; the tensors that the module uses but does not compute,
+///   such as its parameters; and the results of hooks at modules inside it. In evaluation, nothing
+///   is kept, with or without the hook.
 ///
-/// A module that modifies a tensor in place without having created it, other than the statistics of
-/// batch normalization, cannot be recomputed and ends the run with an error. So does a hook that
-/// modifies an activation inside the module in place: use [`Cx::set_output`] instead. The backward
-/// pass fails if the module's input or one of its parameters was modified in place after the
-/// forward pass. With several processes, the module must not contain
-/// [`sync_batch_norm`](crate::distributed::sync_batch_norm).
+/// A module cannot be recomputed if it modifies in place a tensor that it did not create: the run
+/// then ends with an error. The statistics of batch normalization are an exception. The run also
+/// ends with an error if a hook modifies in place an activation that is computed inside the module:
+/// use [`Cx::set_output`] instead. The backward pass fails if the module's input or one of its
+/// parameters was modified in place after the forward pass. With several processes, the module must
+/// not contain [`sync_batch_norm`](crate::distributed::sync_batch_norm).
 ///
-/// A custom hook can decide for each call with [`Cx::checkpoint_activations`].
+/// With [`Cx::checkpoint_activations`], a custom hook can decide for each call of a module whether
+/// to recompute its activations.
 #[doc(alias = "gradient_checkpointing")]
 #[derive(Debug)]
 pub struct ActivationCheckpointing {

@@ -105,8 +105,8 @@ impl Amp {
         self
     }
 
-    /// The number of successive batches with an optimizer step and finite gradients after which the
-    /// scale is doubled, at least 1. Defaults to 2000. Has no effect on bf16.
+    /// Doubles the scale after this many successive batches with an optimizer step and finite
+    /// gradients. Must be at least 1. Defaults to 2000. Has no effect on bf16.
     #[must_use]
     pub fn growth_interval(mut self, batches: u64) -> Self {
         if let Some(scaler) = &mut self.scaler {
@@ -211,8 +211,8 @@ impl Amp {
         }
     }
 
-    /// For fp16, divides the gradients by the scale, or drops them and skips the step if one of
-    /// them is not finite.
+    /// For fp16, divides the gradients by the scale. If one of the gradients is not finite, drops
+    /// all of them and skips the step instead.
     fn step(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let Some(scaler) = &self.scaler else { return next.run(cx) };
         let scale = scaler.scale;
@@ -231,9 +231,10 @@ impl Amp {
         Ok(done)
     }
 
-    /// Updates the scale after a batch in which `opt_step` ran: reduces it if the gradients were
-    /// not finite, and raises it after `growth_interval` successive such batches with finite
-    /// gradients. Returns an error if the gradients are not finite even with the smallest scale.
+    /// Updates the scale after a batch in which `opt_step` ran. Reduces the scale if the gradients
+    /// were not finite, and raises it after `growth_interval` successive batches in which
+    /// `opt_step` ran with finite gradients. Returns an error if the gradients are not finite even
+    /// with the smallest scale.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         let (Some(scaler), Some(overflowed)) = (&mut self.scaler, self.overflowed.take()) else {

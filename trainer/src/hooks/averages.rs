@@ -9,8 +9,9 @@ use crate::model::vars::Vars;
 
 /// A second set of values for the variables of a task: their averages over time.
 ///
-/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) are built on it; they
-/// differ in when they [`update`](Averages::update) it, and with which weight.
+/// [`hooks::Ema`](crate::hooks::Ema) and [`hooks::Swa`](crate::hooks::Swa) keep their averages in
+/// this type. They differ in when they [`update`](Averages::update) the averages, and in the weight
+/// that they pass.
 ///
 /// ```
 /// use trainer::Averages;
@@ -89,8 +90,9 @@ impl Averages {
         libtorch::lerp(&values, &live, weight)
     }
 
-    /// Sets the average of a variable to `value`. It is used, saved and returned like any other
-    /// average. [`update`](Averages::update) leaves it unchanged, unless it averages this variable.
+    /// Sets the average of a variable to `value`. This average is used, saved and returned like any
+    /// other. Later calls of [`update`](Averages::update) leave it unchanged, unless they average
+    /// this variable too.
     pub fn set(&mut self, name: &str, value: &Tensor) {
         let value = value.detach().copy();
         match self.names.binary_search_by(|own| own.as_str().cmp(name)) {
@@ -142,8 +144,8 @@ impl Averages {
         self.iter().try_for_each(|(name, average)| saved.set_average(name, average))
     }
 
-    /// Returns the averages that were saved. [`to_device`](Averages::to_device) moves them to the
-    /// device of the task.
+    /// Returns the averages that [`save`](Averages::save) added to the saved state of a hook. To
+    /// move them to the device of the task, call [`to_device`](Averages::to_device).
     #[must_use]
     pub fn load(saved: &Saved) -> Self {
         let (names, values): (Vec<_>, Vec<_>) =
@@ -168,13 +170,14 @@ impl Averages {
     }
 }
 
-/// Checks that variables have the shapes and dtypes of their averages.
+/// Returns an error unless the variables have the shapes and dtypes of their averages.
 fn check<'a>(averages: &TensorList, variables: impl Iterator<Item = &'a Tensor>) -> Result<()> {
     let fits = |(own, other): (&Tensor, &Tensor)| own.size() == other.size() && own.kind() == other.kind();
     if averages.iter().zip(variables).all(fits) { Ok(()) } else { Err(differs()) }
 }
 
-/// Returns the list with `value` in place of `count` tensors from the index `at` on.
+/// Returns a copy of the list in which `value` replaces the `count` tensors that start at index
+/// `at`.
 fn replaced(list: &TensorList, at: usize, count: usize, value: Tensor) -> TensorList {
     let mut tensors: Vec<_> = list.iter().map(Tensor::shallow_clone).collect();
     tensors.splice(at..at + count, [value]);

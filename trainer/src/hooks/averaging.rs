@@ -59,11 +59,11 @@ macro_rules! averaging {
 }
 
 /// Keeps an exponential moving average of the weights (Polyak and Juditsky, *Acceleration of
-/// stochastic approximation by averaging*, 1992). The model is validated, tested and used for
-/// predictions with the averages, while the live weights are trained.
+/// stochastic approximation by averaging*, 1992). Validation, testing and prediction use the
+/// averages, while training updates the live weights.
 ///
-/// Use this when averaged weights should be available at any time of the run, with any
-/// learning-rate schedule. To average only the last epochs, use [`Swa`].
+/// Use this when averaged weights should be available throughout the run, with any learning-rate
+/// schedule. To average only the last epochs, use [`Swa`].
 ///
 /// After each optimizer step, `average = decay * average + (1 - decay) * weight`, like
 /// `torch.optim.swa_utils.AveragedModel` with `get_ema_multi_avg_fn(decay)`. The first update
@@ -78,10 +78,10 @@ macro_rules! averaging {
 /// # }
 /// ```
 ///
-/// The variables hold the averages from the first batch of a `valid`, `test` or `predict` pass to
-/// its end, and the live weights at all other times, however the run ends. In checkpoints,
-/// `model.safetensors` contains the live weights, and `averages.safetensors` the averages, which
-/// [`load_weights`](crate::Trainer::load_weights) prefers. A checkpoint that
+/// During a `valid`, `test` or `predict` pass, from its first batch to its end, the variables hold
+/// the averages. At all other times, however the run ends, they hold the live weights. In
+/// checkpoints, `model.safetensors` contains the live weights, and `averages.safetensors` the
+/// averages, which [`load_weights`](crate::Trainer::load_weights) prefers. A checkpoint that
 /// [`keep_best`](super::Checkpoint::keep_best) keeps therefore contains the weights that were
 /// validated.
 ///

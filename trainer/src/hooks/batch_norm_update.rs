@@ -7,7 +7,7 @@ use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 use crate::{TrainerBuilder, Vars, libtorch};
 
-/// Computes the running statistics of batch norm for the weights that [`Swa`] averages, like
+/// Computes the running statistics of batch norm for the averaged weights of [`Swa`], like
 /// `torch.optim.swa_utils.update_bn`. The builder's
 /// [`update_batch_norm`](crate::TrainerBuilder::update_batch_norm) adds this hook.
 #[doc(alias = "update_bn")]
@@ -23,9 +23,9 @@ impl<T: Task> fmt::Debug for BatchNormUpdate<T> {
 
 /// # Batch norm of averaged weights
 impl<T: Task> TrainerBuilder<T> {
-    /// Computes the running statistics of batch norm for the weights that
-    /// [`Swa`](crate::hooks::Swa) averages, because the statistics of the live weights do not fit
-    /// them. `loader` is usually a second loader over the training data.
+    /// Computes the running statistics of batch norm for the averaged weights of
+    /// [`Swa`](crate::hooks::Swa), because the statistics of the live weights do not fit the
+    /// averaged ones. `loader` is usually a second loader over the training data.
     ///
     /// At the end of each epoch in which `Swa` averages, the task computes the predictions of all
     /// batches of `loader` with the averaged weights, in [`Mode::Train`] and without gradients. The
@@ -59,8 +59,8 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// The value to which the statistics are set before the batch that measures the momentum. It is so
-/// large that the statistics of the batch are negligible next to it.
+/// The value of all running statistics before the forward pass that measures the momentum. The
+/// value is so large that the statistics of the batch are negligible in comparison.
 const PROBE: f64 = 1e18;
 
 /// A running mean or running variance.
@@ -70,7 +70,8 @@ struct Statistic {
     running: Tensor,
     /// The value in the live model.
     live: Tensor,
-    /// The sum over the batches of the running value, which is set to 0 before each batch.
+    /// The sum of the running values after each batch. The running value is set to 0 before each
+    /// batch.
     sum: Tensor,
     /// The weight of a batch in the running value.
     momentum: f64,
@@ -161,7 +162,7 @@ impl<T: Task> BatchNormUpdate<T> {
             return Ok(());
         }
         Err(Error::msg(
-            "`.update_batch_norm(…)` computes statistics for averaged weights, and no hook averages them: add \
+            "`.update_batch_norm(…)` computes statistics for averaged weights, but no hook averages weights: add \
              `.hook(Swa::from_epoch(0))`, or remove `.update_batch_norm(…)`",
         ))
     }

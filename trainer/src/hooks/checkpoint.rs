@@ -50,7 +50,8 @@ pub struct Checkpoint {
     on_cancel: bool,
     in_background: bool,
     requeue: bool,
-    /// The step of the checkpoint that SIGUSR1 has requested, after which the job is requeued.
+    /// The step of the checkpoint requested by SIGUSR1. Once this checkpoint is on disk, the job is
+    /// requeued.
     requeue_at: Option<u64>,
     /// The locked folder; `None` outside of fits, and in a smoke test, which writes no checkpoints.
     folder: Option<CheckpointFolder>,
@@ -61,10 +62,10 @@ pub struct Checkpoint {
     requested: (Instant, u64),
     /// Whether the last request was made at the end of the most recent epoch.
     is_of_epoch: bool,
-    /// The step and the metric of each requested checkpoint that becomes one of the best once it is
+    /// The step and the metric of each requested checkpoint that will be one of the best once it is
     /// written.
     best_requested: Vec<(u64, f64)>,
-    /// The number of roll-backs of the fit for which `remove_undone` has removed checkpoints.
+    /// The number of roll-backs of the fit that `remove_undone` has already handled.
     roll_backs: u64,
     kept: Kept,
 }
@@ -137,7 +138,7 @@ impl Checkpoint {
     }
 
     /// Sets how often a checkpoint is written. Defaults to once per epoch. `Every::Fraction` is a
-    /// fraction of the batches of an epoch; it has no effect if their number is not known.
+    /// fraction of the batches of an epoch; it has no effect if the number of batches is not known.
     #[must_use]
     pub fn every(mut self, every: Every) -> Self {
         self.every = Some(every);
@@ -162,7 +163,7 @@ impl Checkpoint {
 
     /// Also keeps the `count` best checkpoints by a metric. A validation metric, `valid/…`, is
     /// checked after each validation of a fit, and any other metric at the end of each epoch. A
-    /// checkpoint is written if the value is among the best; NaN never is. A fit that never
+    /// checkpoint is written if the value is among the best, which NaN never is. A fit that never
     /// measures the metric returns an error at its start.
     #[must_use]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
@@ -170,8 +171,9 @@ impl Checkpoint {
         self
     }
 
-    /// Whether to write a checkpoint when the run fails. Defaults to `false`. After an error in the
-    /// middle of a step, or with several processes, the checkpoint cannot be resumed exactly.
+    /// Whether to write a checkpoint when the run fails. Defaults to `false`. The checkpoint cannot
+    /// be resumed exactly if the error occurred in the middle of a step, or if several processes
+    /// train together.
     #[must_use]
     pub fn on_error(mut self, on_error: bool) -> Self {
         self.on_error = on_error;
@@ -179,7 +181,7 @@ impl Checkpoint {
     }
 
     /// Whether to write a checkpoint when the run is cancelled. Defaults to `true`. During the
-    /// sanity check, before any training, none is written.
+    /// sanity check, which precedes all training, no checkpoint is written.
     #[must_use]
     pub fn on_cancel(mut self, on_cancel: bool) -> Self {
         self.on_cancel = on_cancel;
@@ -220,13 +222,14 @@ impl Checkpoint {
         &self.path
     }
 
-    /// The path of the newest checkpoint, if one was written.
+    /// The path of the newest checkpoint; `None` if no checkpoint was written.
     #[must_use]
     pub fn newest(&self) -> Option<PathBuf> {
         self.kept.last.last().map(|step| self.path_of(*step))
     }
 
-    /// The path of the best checkpoint and its metric, if the best are kept and one was written.
+    /// The path of the best checkpoint and the value of its metric; `None` if no checkpoint was
+    /// written as one of the best, or if [`keep_best`](Checkpoint::keep_best) is not set.
     #[must_use]
     pub fn best(&self) -> Option<(PathBuf, f64)> {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
@@ -296,8 +299,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Returns the list of checkpoints including the checkpoint of this step, before old ones are
-    /// removed.
+    /// Returns the list of checkpoints with the checkpoint of this step added. Old checkpoints that
+    /// are to be removed are still in the list.
     fn with(&self, step: u64) -> Kept {
         let mut kept = self.kept.clone();
         kept.last.retain(|other| *other != step);
@@ -369,8 +372,8 @@ impl Settings for Checkpoint {
 #[hook(in = stages::Decisions, single, settings, writes)]
 impl Checkpoint {
     /// Locks the folder for this trainer, except in a smoke test. Returns an error if a setting is
-    /// invalid, if the folder belongs in a run folder and there is none, if another trainer has
-    /// locked it, or if it has checkpoints of an earlier run that this fit does not resume.
+    /// invalid, if the folder belongs in a run folder but the trainer has none, if another trainer
+    /// has locked it, or if it has checkpoints of an earlier run that this fit does not resume.
     #[hook(only = train)]
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.check()?;
@@ -498,10 +501,10 @@ impl Checkpoint {
         cx.save(KEPT, &kept)
     }
 
-    /// Restores the list of checkpoints, and removes those that are no longer kept, in case the
-    /// process was killed before it did. Checkpoints that no longer exist are dropped from the
-    /// list. Checkpoints that are not in the list, because they were written after the loaded one,
-    /// become the oldest in it, so that the next checkpoint replaces them.
+    /// Restores the list of checkpoints, and removes the checkpoints that are no longer kept, in
+    /// case the process was killed before it removed them. Checkpoints that no longer exist are
+    /// dropped from the list. Checkpoints that are not in the list, because they were written after
+    /// the loaded one, become the oldest in the list, so that the next checkpoint replaces them.
     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };

@@ -8,7 +8,7 @@ use crate::distributed::Reducer;
 use crate::prelude::*;
 
 /// Trains one model in several [processes](crate::distributed): broadcasts the weights of rank 0 to
-/// all of them, and averages their gradients with libtorch's reducer, which sends gradients while
+/// all processes, and averages the gradients with libtorch's reducer, which sends gradients while
 /// the backward pass is still running. The builder adds this hook if there are several processes.
 ///
 /// Use [`LocalSgd`](super::LocalSgd) instead when the network between the processes is too slow to
@@ -89,7 +89,8 @@ impl DataParallel {
     /// `static_graph`. Defaults to `false`. The first backward pass records these parameters, so a
     /// model with parameters that are never used does not need
     /// [`find_unused`](DataParallel::find_unused), which searches the graph in each batch. After
-    /// parameters are frozen or thawed, the next backward pass records them again.
+    /// parameters are frozen or thawed, the next backward pass records anew which parameters the
+    /// loss depends on.
     ///
     /// A loss that depends on different parameters than the recorded ones is an error. Combining
     /// this setting with `find_unused`, or with [`StochasticDepth`], which skips layers at random,
@@ -139,7 +140,7 @@ impl DataParallel {
         }
         if self.static_graph && self.find_unused {
             return Err(Error::msg(
-                "`DataParallel::new().static_graph(true)` finds the parameters that are never used in the first batch: remove \
+                "`DataParallel::new().static_graph(true)` already determines the unused parameters in the first batch: remove \
                  `.find_unused(true)`",
             ));
         }

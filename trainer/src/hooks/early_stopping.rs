@@ -19,10 +19,10 @@ use crate::values::float::exact;
 /// checked at the end of each epoch, after its validation. [`patience`](EarlyStopping::patience)
 /// counts these checks.
 ///
-/// `fit` returns an error at its start if the name is neither `train/…` nor `valid/…`, or if it is
-/// the name of a validation metric that looks misspelled or that no validation of the fit measures.
-/// Any other unknown name is an error only at the first check, because a hook may still log the
-/// metric before it.
+/// `fit` returns an error at its start if the name is neither `train/…` nor `valid/…`. For a name
+/// `valid/…`, it also returns an error if the name looks misspelled, or if no validation of the fit
+/// measures the metric. Any other unknown name is an error only at the first check, because a hook
+/// may still log the metric before that check.
 ///
 /// ```
 /// use trainer::hooks::EarlyStopping;
@@ -112,7 +112,7 @@ impl EarlyStopping {
         self.progress.best
     }
 
-    /// Checks the current value of the metric, and stops the run if there is a reason to.
+    /// Checks the current value of the metric, and stops the run if the value is a reason to stop.
     fn judge<P: HasMetrics + CanStop>(&mut self, cx: &mut Cx<P>) -> Result<()> {
         let value = value_of(&cx.metrics(), &self.metric)?;
         if let Some(reason) = self.reason_to_stop(value) {

@@ -36,9 +36,10 @@ use crate::prelude::*;
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// It keeps the outputs of the most recent batch, or with [`all`](FeatureRecorder::all) those of
-/// every batch of the most recent pass over data. A module that is called several times in a batch
-/// has several outputs. Checkpoints save all of them.
+/// By default, the hook keeps the outputs of the most recent batch. With
+/// [`all`](FeatureRecorder::all), it keeps the outputs of every batch of the most recent pass over
+/// data. A module that is called several times in a batch has several outputs. Checkpoints contain
+/// all recorded outputs.
 #[doc(alias = "register_forward_hook")]
 #[derive(Debug)]
 pub struct FeatureRecorder {
@@ -122,7 +123,7 @@ impl FeatureRecorder {
         self.phases.contains(phase)
     }
 
-    /// Drops the outputs, if this phase is recorded.
+    /// Drops the recorded outputs before those of a new batch or pass, if this phase is recorded.
     fn begin(&mut self, phase: Phase) {
         if self.records(phase) {
             self.outputs.clear();

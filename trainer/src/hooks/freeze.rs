@@ -33,8 +33,8 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// In a pattern, `*` matches any characters and `?` exactly one. Epochs are counted from 0, over
-/// all fits; with [`by_step`](Freeze::by_step), the times are numbers of optimizer steps.
+/// In a pattern, `*` matches any characters and `?` exactly one. Times are epochs, counted from 0
+/// over all fits, or, with [`by_step`](Freeze::by_step), numbers of optimizer steps.
 ///
 /// A frozen parameter gets no gradient and is not updated, not even by weight decay. Its optimizer
 /// state is kept unchanged, and is used again after the parameter is thawed. To allocate no state
@@ -49,20 +49,20 @@ use crate::prelude::*;
 #[doc(alias("BackboneFinetuning", "BaseFinetuning", "freeze_to", "requires_grad_"))]
 #[derive(Debug)]
 pub struct Freeze {
-    /// Sorted by time.
+    /// The events, sorted by time.
     events: Vec<Event>,
     by_step: bool,
     /// The number of events applied so far.
     applied: usize,
 }
 
-/// The freezing or thawing of parameters at one epoch or step.
+/// An event that freezes or thaws parameters, at the start of an epoch or after a number of steps.
 #[derive(Clone, Debug)]
 struct Event {
     at: u64,
     patterns: Patterns,
     freezes: bool,
-    /// Whether this is the event of [`Freeze::new`].
+    /// Whether [`Freeze::new`] added this event.
     is_first: bool,
 }
 
@@ -90,21 +90,21 @@ impl Freeze {
         Freeze { events: vec![first], ..Freeze::nothing() }
     }
 
-    /// Freezes nothing at the start.
+    /// Freezes no parameters at the start of the run.
     #[must_use]
     pub fn nothing() -> Self {
         Freeze { events: Vec::new(), by_step: false, applied: 0 }
     }
 
-    /// Thaws the matching parameters at the start of epoch `at`, or with
-    /// [`by_step`](Freeze::by_step) after `at` optimizer steps.
+    /// Thaws the matching parameters at the start of epoch `at` or, with
+    /// [`by_step`](Freeze::by_step), after `at` optimizer steps.
     #[must_use]
     pub fn thaw_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
         self.with(Event { at, patterns: patterns.into(), freezes: false, is_first: false })
     }
 
-    /// Freezes the matching parameters at the start of epoch `at`, or with
-    /// [`by_step`](Freeze::by_step) after `at` optimizer steps.
+    /// Freezes the matching parameters at the start of epoch `at` or, with
+    /// [`by_step`](Freeze::by_step), after `at` optimizer steps.
     #[must_use]
     pub fn freeze_at(self, at: u64, patterns: impl Into<Patterns>) -> Self {
         self.with(Event { at, patterns: patterns.into(), freezes: true, is_first: false })
@@ -224,7 +224,7 @@ impl State for Freeze {
         let applied: usize = saved.get("applied")?;
         if applied > self.events.len() {
             return Err(Error::usage(format!(
-                "the checkpoint was written after change {applied} of `Freeze`, but `Freeze` now has only {}: use the same \
+                "the checkpoint was written after change {applied} of `Freeze`, but the schedule of `Freeze` now has fewer changes ({}): use the same \
                  schedule as the interrupted run",
                 self.events.len()
             )));

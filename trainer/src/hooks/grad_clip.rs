@@ -8,15 +8,14 @@ use crate::prelude::*;
 /// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.
 ///
-/// Use this when the gradients of some steps are far larger than those of others, and their
-/// direction should not change.
+/// Use this when the gradients of some steps are far larger than those of others, and clipping
+/// should not change the direction of the gradient.
 ///
-/// It runs inside other hooks around `opt_step`, including [`ClipGradValue`], in the stage
-/// [`Clipping`](crate::stages::Clipping). Hooks at `before_opt_step` and other hooks around
-/// `opt_step` see the unclipped gradients, and gradients that such a hook keeps for a later step
+/// It runs in the stage [`Clipping`](crate::stages::Clipping), inside other hooks around
+/// `opt_step`, including [`ClipGradValue`]. Hooks at `before_opt_step` and other hooks around
+/// `opt_step` see the unclipped gradients. If such a hook keeps gradients for a later step, these
 /// are not clipped. A hook that [replaces](crate::Next::replace) `opt_step` needs
-/// `after = trainer::stages::Clipping`: otherwise, its replacement would bypass the clipping, which
-/// is an error.
+/// `after = trainer::stages::Clipping`. Otherwise, it would bypass the clipping, which is an error.
 ///
 /// ```no_run
 /// use trainer::hooks::ClipGradNorm;
@@ -78,13 +77,13 @@ impl<T: Task> TrainerBuilder<T> {
     /// hook [`ClipGradValue`] around `opt_step`.
     ///
     /// With [`clip_grad_norm`](TrainerBuilder::clip_grad_norm), the elements are clipped before the
-    /// norm.
+    /// global norm is clipped.
     pub fn clip_grad_value(self, max_value: f64) -> Self {
         self.hook(ClipGradValue::new(max_value))
     }
 }
 
-/// Returns an error if a hook replaced the optimizer step, and the clipping with it.
+/// Returns an error if a hook replaced the optimizer step and thereby bypassed the clipping.
 fn check_clipped(has_clipped: &mut bool, hook: &str) -> Result<()> {
     if std::mem::take(has_clipped) {
         return Ok(());
@@ -129,7 +128,7 @@ impl ClipGradNorm {
         next.run(cx)
     }
 
-    /// Returns an error if a hook replaced the optimizer step, and the clipping with it.
+    /// Returns an error if a hook replaced the optimizer step and thereby bypassed the clipping.
     fn after_opt_step(&mut self, _: &Cx<AfterOptStep>) -> Result<()> {
         check_clipped(&mut self.has_clipped, "ClipGradNorm")
     }
@@ -144,7 +143,7 @@ impl ClipGradValue {
         next.run(cx)
     }
 
-    /// Returns an error if a hook replaced the optimizer step, and the clipping with it.
+    /// Returns an error if a hook replaced the optimizer step and thereby bypassed the clipping.
     fn after_opt_step(&mut self, _: &Cx<AfterOptStep>) -> Result<()> {
         check_clipped(&mut self.has_clipped, "ClipGradValue")
     }

@@ -5,9 +5,9 @@ use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
-/// Sets a hyperparameter of the optimizers before each optimizer step, from a
-/// [schedule](crate::schedule): the momentum, the betas, the weight decay, or any other
-/// [by name](crate::optim::ParamGroup::set).
+/// Sets a hyperparameter of the optimizers from a [schedule](crate::schedule), before each
+/// optimizer step. The hyperparameter is the momentum, one of the betas, the weight decay, or any
+/// other, selected [by name](crate::optim::ParamGroup::set).
 ///
 /// Use this when a hyperparameter other than the learning rate should change in the course of the
 /// run. For the learning rate, use [`LrSchedule`](super::LrSchedule).
@@ -39,7 +39,7 @@ use crate::prelude::*;
 /// [`values`](HyperparameterSchedule::values) replaces it.
 ///
 /// A hyperparameter or a group that does not exist is an error when `fit` begins; a value that the
-/// optimizer does not allow is an error at its step.
+/// optimizer does not allow is an error at the step for which the schedule returns it.
 #[doc(alias("ParamScheduler", "momentum_scheduler"))]
 #[derive(Debug)]
 pub struct HyperparameterSchedule(ScheduleCore);
@@ -67,7 +67,7 @@ impl HyperparameterSchedule {
     }
 }
 
-/// Returns the hyperparameter of this name.
+/// Returns the hyperparameter with this name.
 fn named(name: String) -> Name {
     if name == "lr" { Name::Lr } else { Name::Other(name) }
 }

@@ -8,13 +8,13 @@ use crate::io::files::create_numbered;
 use crate::libtorch::KernelTrace;
 use crate::prelude::*;
 
-/// Records every libtorch operator and kernel in a range of training batches with libtorch's
-/// profiler, and writes a trace.
+/// Records, with libtorch's profiler, every libtorch operator and kernel in a range of training
+/// batches, and writes a trace.
 ///
-/// Use it to look inside an operation: [`profile`](crate::TrainerBuilder::profile) reports that
-/// `backward` is slow, and this trace shows which of its operators are. On a GPU, it also shows
-/// when each kernel ran. Record only a few batches, because traces are large, and skip the first
-/// ones, which are slower than the others.
+/// Use this when you want to look inside an operation: [`profile`](crate::TrainerBuilder::profile)
+/// may report that `backward` is slow, and this trace shows which of its operators are slow. On a
+/// GPU, it also shows when each kernel ran. Record only a few batches, because traces are large,
+/// and skip the first ones, which are slower than the others.
 ///
 /// ```
 /// use trainer::hooks::KernelProfiler;

@@ -13,9 +13,10 @@ use crate::prelude::*;
 /// (Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023).
 ///
 /// Use this when averaging the gradients in each step takes longer than computing them. Otherwise,
-/// keep [`DataParallel`], whose result is that of a single process up to rounding.
+/// keep [`DataParallel`], which gives the same result as a single process, up to rounding.
 ///
-/// It replaces the [`DataParallel`] that the builder would add. Adding both is an error.
+/// If a trainer has this hook, the builder does not add [`DataParallel`]. A trainer with both hooks
+/// is an error.
 ///
 /// ```no_run
 /// # use trainer::hooks::LocalSgd;
@@ -35,13 +36,13 @@ use crate::prelude::*;
 ///   optimizer state stays on its rank and is never averaged. All ranks take their optimizer steps
 ///   in the same batches, because they still exchange a small message before each batch.
 /// - **Validation** between two averages uses the average of the current weights, in all evaluation
-///   passes of a `fit`, and then restores the weights of each rank. Neither validation nor a
+///   passes of a `fit`. Afterward, the weights of each rank are restored. Neither validation nor a
 ///   checkpoint affects training.
 /// - **Checkpoints** contain the weights and the optimizer state of every rank, and resume exactly,
 ///   even between two averages. `averages.safetensors` then contains the average of the weights,
 ///   which [`load_weights`](crate::Trainer::load_weights) prefers; right after an average, all
-///   ranks have the weights in `model.safetensors`. A run with a different number of ranks resumes
-///   inexactly: each rank starts from the average.
+///   ranks have the weights in `model.safetensors`. If the number of ranks changes, the resume is
+///   not exact: each rank starts from the average.
 /// - The weights are averaged at the end of a fit, so that all ranks end with the same weights.
 ///   Each fit begins with the weights of rank 0.
 ///
@@ -61,9 +62,9 @@ pub struct LocalSgd {
     /// The number of batches since the last average or the start of the fit. If it is 0, all ranks
     /// have the same weights.
     batches: u64,
-    /// The sum of the weights of these batches on this rank.
+    /// The sum of the batch weights on this rank since the last average or the start of the fit.
     weight: f64,
-    /// The state that the outer optimizer updates, by parameter.
+    /// The state that the outer optimizer updates, one entry per parameter.
     shared: Vec<Shared>,
     /// The averages that evaluation passes use.
     averages: Averages,
@@ -76,8 +77,8 @@ struct OuterSgd {
     momentum: f64,
 }
 
-/// The value of a parameter after the last average, which is the same on all ranks, and its
-/// momentum in the outer optimizer.
+/// The state of a parameter in the outer optimizer: the value of the parameter after the last
+/// average, which is the same on all ranks, and the momentum.
 #[derive(Debug)]
 struct Shared {
     name: String,
@@ -147,8 +148,8 @@ impl LocalSgd {
         cx.world().broadcast(vars.iter().map(|var| (&var.name, &var.tensor)), 0)
     }
 
-    /// Resets the counters and, for the outer optimizer if there is one, copies the current
-    /// weights, which are the same on all ranks.
+    /// Resets the counters. If there is an outer optimizer, copies the current weights, which are
+    /// the same on all ranks.
     fn begin<P: OnAllRanks>(&mut self, cx: &Cx<P>) {
         self.steps = cx.counters().optimizer_steps;
         self.batches = 0;
@@ -165,7 +166,7 @@ impl LocalSgd {
         }
     }
 
-    /// Replaces floating-point tensors by their averages over all ranks.
+    /// Replaces floating-point tensors with their averages over all ranks.
     fn average<'t, P: OnAllRanks>(
         &self,
         cx: &Cx<P>,

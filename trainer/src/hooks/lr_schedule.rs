@@ -32,15 +32,15 @@ use crate::prelude::*;
 /// ```
 ///
 /// - **Steps**: the schedule is evaluated at the number of steps that the optimizer has taken over
-///   all fits, excluding those that a hook skipped, or with [`by_epoch`](LrSchedule::by_epoch) at
-///   the epoch.
+///   all fits, excluding those that a hook skipped. With [`by_epoch`](LrSchedule::by_epoch), it is
+///   evaluated at the epoch.
 /// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::epochs`] with `by_epoch`. A second
 ///   `fit` makes the run longer; a schedule over the whole run then continues at the current
 ///   position within the longer run.
 /// - **Several optimizers**: each is scheduled by its own number of steps;
-///   [`part`](LrSchedule::part) restricts the schedule to one of them. The length of the run
-///   assumes that each optimizer steps once in every accumulation window: for an optimizer that
-///   does not, specify the lengths in the schedule as numbers of steps.
+///   [`part`](LrSchedule::part) restricts the schedule to one of them. The length of the run is
+///   computed as if each optimizer took one step in every accumulation window. If an optimizer
+///   steps at other intervals, specify the lengths in its schedule as numbers of steps.
 /// - **Several groups**: each group is scaled relative to its own rate;
 ///   [`group`](LrSchedule::group) restricts the schedule to some of them.
 /// - **Changes by other hooks** are kept. If another hook, such as
@@ -48,7 +48,7 @@ use crate::prelude::*;
 ///   `fit`, all later rates are halved. If the rate was 0, or was changed between two fits, the new
 ///   rate becomes the initial rate of the group.
 /// - **Invalid schedules**, such as one whose warm-up is longer than the run, are an error when
-///   `fit` begins; an invalid factor is an error at its step.
+///   `fit` begins; an invalid factor is an error at the step for which the schedule returns it.
 #[doc(alias("LearningRateScheduler", "lr_scheduler", "LRScheduler", "ParamScheduler"))]
 #[derive(Debug)]
 pub struct LrSchedule(ScheduleCore);

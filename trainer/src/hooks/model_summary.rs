@@ -34,7 +34,7 @@ use crate::print_line;
 ///
 /// All operations of the forward pass are counted, inside and outside of named modules, including
 /// those of other hooks at modules. Only the trainer's first forward pass is summarized, whichever
-/// phase it belongs to. If it calls no named module, the run ends with an error.
+/// phase it belongs to. If that pass calls no named module, the run ends with an error.
 #[doc(alias("RichModelSummary", "torchinfo"))]
 #[derive(Debug, Default)]
 pub struct ModelSummary {

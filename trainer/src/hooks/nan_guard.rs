@@ -34,20 +34,21 @@ use crate::prelude::*;
 ///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. In all cases, the
 ///   optimizer takes no step with such a value: the gradients of the whole accumulation window are
 ///   dropped, and the step is not counted. The weights and the optimizer's state do not change.
-/// - **What it costs**: one synchronization with the device per check, which waits for the forward
-///   pass (loss), or for the backward pass and the norms of the gradients (gradients).
-///   [`every`](NanGuard::every) checks less often. By default, only the loss is checked, in each
-///   training batch.
+/// - **What it costs**: each check synchronizes with the device once. A check of the loss waits for
+///   the forward pass, and a check of the gradients waits for the backward pass and the norms of
+///   the gradients. [`every`](NanGuard::every) checks less often. By default, only the loss is
+///   checked, in each training batch.
 /// - **The metrics** include every logged value: the mean `train/loss` of an epoch that contains a
 ///   NaN is NaN, even if the step was skipped. [`found`](NanGuard::found) returns the number of
 ///   checks that found such a value. Checkpoints save this number.
-/// - **The records** contain the metric `train/nan_guard/found`, the number of checks that found
-///   such a value in the steps or the epoch of the record. The text `train/nan_guard/findings`
-///   lists up to 100 findings, each with its optimizer step, epoch and batch, and the loss or the
-///   parameters. It is part of the next record of a step that was not skipped, or else of the last
-///   record of the epoch or, after an error or a cancellation, of the run.
+/// - **The records** contain the metric `train/nan_guard/found`: the number of checks that found
+///   such a value in the steps or the epoch that the record covers. The text
+///   `train/nan_guard/findings` lists up to 100 findings, each with its optimizer step, epoch and
+///   batch, and the loss or the parameters. The text is part of the next record of a step that was
+///   not skipped. If there is no such step, the last record of the epoch contains the text. If the
+///   run ends before that with an error or a cancellation, the last record of the run contains it.
 ///
-/// With several optimizers, each is checked separately.
+/// With several optimizers, the loss and the gradients of each are checked separately.
 #[doc(alias("TerminateOnNaN", "TerminateOnNaNCallback", "detect_anomaly"))]
 #[derive(Debug)]
 pub struct NanGuard {
@@ -94,27 +95,28 @@ impl NanGuard {
         NanGuard::new(Action::Fail)
     }
 
-    /// Skips the optimizer step, and stops training as [`Cx::stop`] does. The summary contains the
-    /// reason.
+    /// When a value is NaN or infinite, skips the optimizer step, and stops training as
+    /// [`Cx::stop`] does. The summary contains the reason.
     #[must_use]
     pub fn stop() -> Self {
         NanGuard::new(Action::Stop)
     }
 
-    /// Skips the optimizer step, drops its gradients, and continues with the next batch.
+    /// When a value is NaN or infinite, skips the optimizer step, drops its gradients, and
+    /// continues with the next batch.
     #[must_use]
     pub fn skip_batch() -> Self {
         NanGuard::new(Action::SkipStep)
     }
 
-    /// Whether the loss is checked, before the backward pass. Defaults to `true`.
+    /// Whether the loss is checked before the backward pass. Defaults to `true`.
     #[must_use]
     pub fn loss(mut self, check: bool) -> Self {
         self.checks_loss = check;
         self
     }
 
-    /// Whether the gradients are checked, before the optimizer step. Defaults to `false`.
+    /// Whether the gradients are checked before the optimizer step. Defaults to `false`.
     #[must_use]
     pub fn gradients(mut self, check: bool) -> Self {
         self.checks_grads = check;

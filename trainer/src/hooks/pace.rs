@@ -1,8 +1,8 @@
-//! The pace of a count, and the time that remains.
+//! Measures how fast a count grows, and estimates the remaining time.
 
 use std::time::Instant;
 
-/// The pace at which a count grows, since the clock was started.
+/// Measures how fast a count has grown since the clock was started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     began: Instant,

@@ -72,8 +72,8 @@ pub struct Progress {
     /// The phase of the current pass.
     phase: Option<Phase>,
     in_terminal: bool,
-    /// Whether a dashboard shows the progress instead. If so, there is no bar, and no line within a
-    /// pass.
+    /// Whether a dashboard shows the progress, so that neither a bar nor lines within a pass are
+    /// shown.
     is_hidden: bool,
 }
 
@@ -204,7 +204,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Prints the line of a pass outside of an epoch: the metrics of its loader.
+    /// Prints a line with the metrics of the current loader, after a pass outside of an epoch.
     fn pass_line<P: HasMetrics>(&mut self, cx: &Cx<P>) {
         let prefix = with_loader(cx, '/') + "/";
         let metrics = cx.metrics();
@@ -222,7 +222,7 @@ impl Progress {
     }
 }
 
-/// Formats the phase, followed by the separator and the name of the loader if it has one.
+/// Formats the phase. If the loader has a name, the separator and the name follow.
 fn with_loader<P>(cx: &Cx<P>, separator: char) -> String {
     let phase = cx.phase();
     cx.loader().map_or_else(|| phase.to_string(), |loader| format!("{phase}{separator}{loader}"))
@@ -238,14 +238,14 @@ fn is_of_class(name: &str) -> bool {
     name.matches('/').count() > 1 && name.rsplit('/').next().is_some_and(|last| last.parse::<u64>().is_ok())
 }
 
-/// Formats an epoch, which is counted from 0, as ` 3/10`.
+/// Formats the number of an epoch, given its index: ` 3/10` for the index 2.
 fn nth(epoch: u64, epochs: Option<u64>) -> String {
     let width = epochs.map_or(1, |epochs| epochs.to_string().len());
     let of = epochs.map_or_else(String::new, |epochs| format!("/{epochs}"));
     format!("{:>width$}{of}", epoch + 1)
 }
 
-/// Formats a time in seconds: `12 s`, `3 min`, `2 h 5 min`.
+/// Formats a number of seconds as a rough duration: `12 s`, `3 min`, `2 h 5 min`.
 fn rough(seconds: f64) -> String {
     let seconds = seconds.round() as u64;
     match seconds {
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_the_last_lowest_and_highest_value_with_its_epoch() {
+    fn the_table_shows_the_last_value_and_the_extremes_with_their_epochs() {
         let epochs = [
             (0, metrics(&[("train/loss", 2.0), ("valid/accuracy", 0.5)])),
             (1, metrics(&[("train/loss", 0.5)])),

@@ -97,8 +97,8 @@ impl ReduceOnPlateau {
         }
     }
 
-    /// The factor by which a reduction multiplies the learning rate, at least 0 and below 1.
-    /// Defaults to 0.1.
+    /// A reduction multiplies the learning rate by this factor, which must be at least 0 and below
+    /// 1. Defaults to 0.1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
@@ -122,7 +122,8 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// The minimum improvement, as a difference from the best value.
+    /// The minimum improvement, as a difference from the best value. Replaces
+    /// [`threshold`](ReduceOnPlateau::threshold).
     #[must_use]
     pub fn threshold_abs(mut self, difference: f64) -> Self {
         self.threshold = difference;
@@ -144,8 +145,8 @@ impl ReduceOnPlateau {
         self
     }
 
-    /// The difference that a reduction of the learning rate must exceed to be applied. Defaults to
-    /// 1e-8.
+    /// A reduction is applied only if it changes the learning rate by more than this difference.
+    /// Defaults to 1e-8.
     #[must_use]
     pub fn eps(mut self, difference: f64) -> Self {
         self.eps = difference;
@@ -223,8 +224,9 @@ impl ReduceOnPlateau {
         value_of(metrics, &self.metric).map(|value| self.has_stalled(value))
     }
 
-    /// Reduces the learning rates of the optimizer of the selected [`part`](ReduceOnPlateau::part),
-    /// or of all optimizers. Leaves a rate unchanged if the reduction would be at most `eps`.
+    /// Reduces the learning rates of the optimizer that [`part`](ReduceOnPlateau::part) selects or,
+    /// if no part is selected, of all optimizers. Leaves a rate unchanged if the reduction would be
+    /// at most `eps`.
     fn reduce<P: OnAllRanks>(&self, cx: &mut Cx<P>) -> Result<()> {
         let parts: Vec<String> =
             self.part.clone().map_or_else(|| cx.parts().map(str::to_owned).collect(), |part| vec![part]);

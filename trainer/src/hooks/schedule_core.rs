@@ -92,8 +92,8 @@ struct Track {
 }
 
 impl Track {
-    /// Returns the planned number of this optimizer's steps, or of epochs, at the end of the fit,
-    /// including those of earlier fits; `None` if it is not known.
+    /// Returns the total number of steps (of epochs, if `by_epoch` is set) that this optimizer takes
+    /// until the planned end of the fit, including earlier fits; `None` if it is not known.
     fn planned<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
         let (own, of_run) = self.began;
         match by_epoch {
@@ -111,8 +111,8 @@ struct Scaled {
     group: (Option<String>, usize),
     /// The value that the factor multiplies.
     base: f64,
-    /// The value that the schedule set last. If the group has a different one, something else
-    /// changed it.
+    /// The value that the schedule set last. If the group has a different value, something other
+    /// than the schedule has changed it.
     last_set: f64,
 }
 
@@ -206,7 +206,7 @@ impl ScheduleCore {
                     suggestion(pattern, patterns)
                 ),
                 None => format!(
-                    "the schedule of `{}` is for the parameters in no group, but every parameter is in one: remove `.ungrouped()`",
+                    "the schedule of `{}` is for the parameters that are in no group, but every parameter is in a group: remove `.ungrouped()`",
                     self.name
                 ),
             }));
@@ -214,8 +214,8 @@ impl ScheduleCore {
         Ok(())
     }
 
-    /// Records the initial values of a part. A group whose value is still the one that the schedule
-    /// set last keeps its base. Returns an error if the schedule is invalid.
+    /// Records the initial values of a part. If a group still has the value that the schedule set
+    /// last, its base is kept. Returns an error if the schedule is invalid.
     fn begin<P: OnAllRanks>(&mut self, part: String, cx: &Cx<P>) -> Result<()> {
         let began = (cx.steps_of(&part)?, cx.counters().optimizer_steps);
         let known = self.tracks.iter().position(|track| track.part == part);
@@ -313,8 +313,8 @@ impl ScheduleCore {
     }
 }
 
-/// Saves the step counts at the start of the fit and, for factors, the initial values and those set
-/// last. The schedule itself comes from the program.
+/// Saves the step counts from the start of the fit. If the schedule sets factors, also saves the
+/// initial values and the values that were set last. The schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for ScheduleCore {
     fn save(&self) -> Result<Saved> {
@@ -351,8 +351,8 @@ macro_rules! schedule_options {
 
             /// Restricts the schedule to the parameter group with this pattern, which must be
             /// written exactly as in the optimizer's [`group`](crate::optim::AdamW::group). Several
-            /// calls select several groups. A pattern that no optimizer has is an error when `fit`
-            /// begins.
+            /// calls select several groups. If no optimizer has a group with this pattern, `fit`
+            /// returns an error when it begins.
             #[must_use]
             pub fn group(mut self, pattern: impl Into<String>) -> Self {
                 self.0.groups.push(Some(pattern.into()));

@@ -31,13 +31,13 @@ use crate::values::float::exact;
 /// # }
 /// ```
 ///
-/// - **What a spike is**: a loss that is not finite, or that is above `mean + threshold · std`,
-///   where the mean and the standard deviation (over `n`) are those of the losses of the last
-///   [`window`](SpikeGuard::window) batches. Until there are that many losses, only a loss that is
-///   not finite is a spike. The default [`threshold`](SpikeGuard::threshold) of 7 standard
-///   deviations is that of the spike score in OLMo 2 (OLMo Team, *2 OLMo 2 Furious*, 2025), which
-///   uses a window of 1,000. With several processes, the loss of a batch is its mean over all of
-///   them.
+/// - **What a spike is**: a loss that is not finite, or that is above `mean + threshold · std`. The
+///   mean and the standard deviation (with the divisor `n`) are computed from the losses of the
+///   last `n` = [`window`](SpikeGuard::window) batches. Until there are that many losses, only a
+///   loss that is not finite is a spike. The default [`threshold`](SpikeGuard::threshold) of 7
+///   standard deviations is that of the spike score in OLMo 2 (OLMo Team, *2 OLMo 2 Furious*,
+///   2025), which uses a window of 1,000. With several processes, the loss of a batch is the mean
+///   over all processes.
 /// - **What happens**: before the next batch, the run returns to the last kept state with
 ///   [`Cx::roll_back`]. The batches since then, including the one with the spike, are skipped:
 ///   [`batch_idx`](Counters::batch_idx) counts them, but other counters and learning-rate schedules
@@ -46,13 +46,13 @@ use crate::values::float::exact;
 ///   `train/spike_guard/roll_backs` counts the roll-backs of an epoch.
 /// - **Which state is kept**: the state at the start of each training epoch, and after every
 ///   [`keep_every`](SpikeGuard::keep_every) optimizer steps. It is kept in CPU memory and in
-///   checkpoints, which are therefore about twice as large. A roll-back returns at most to the
+///   checkpoints, which are therefore about twice as large. A roll-back never goes back beyond the
 ///   start of the epoch.
 /// - **How often**: at most [`limit`](SpikeGuard::limit) times in a fit. The next spike ends the
 ///   run with an error that lists all spikes.
 /// - **What it costs**: reading the loss of each batch waits for the device.
 ///
-/// A resumed run rolls back as the interrupted one would have done. The losses of skipped batches
+/// A resumed run rolls back as the interrupted run would have done. The losses of skipped batches
 /// are not part of the window.
 #[derive(Debug)]
 pub struct SpikeGuard {
@@ -62,7 +62,7 @@ pub struct SpikeGuard {
     limit: u64,
     /// The losses of the last batches, oldest first.
     losses: VecDeque<f64>,
-    /// The losses when the state was kept.
+    /// The contents of `losses` when the state was kept.
     kept_losses: VecDeque<f64>,
     /// The number of optimizer steps when the state was kept.
     kept_at: u64,
@@ -90,29 +90,30 @@ impl SpikeGuard {
         }
     }
 
-    /// Compares each loss with those of the last `batches` batches, at least 2. Defaults to 100.
+    /// Compares each loss with those of the last `batches` batches. `batches` must be at least 2.
+    /// Defaults to 100.
     #[must_use]
     pub fn window(mut self, batches: u64) -> Self {
         self.window = batches;
         self
     }
 
-    /// The number of standard deviations, above 0, by which a loss must exceed the mean to be a
-    /// spike. Defaults to 7.
+    /// A loss is a spike if it exceeds the mean by more than this number of standard deviations.
+    /// The number must be above 0. Defaults to 7.
     #[must_use]
     pub fn threshold(mut self, deviations: f64) -> Self {
         self.threshold = deviations;
         self
     }
 
-    /// Keeps a state after every `n` optimizer steps, at least 1. Defaults to 100.
+    /// Keeps a state after every `n` optimizer steps. `n` must be at least 1. Defaults to 100.
     #[must_use]
     pub fn keep_every(mut self, n: u64) -> Self {
         self.keep_every = n;
         self
     }
 
-    /// The maximum number of roll-backs in a fit, at least 1. Defaults to 3.
+    /// The maximum number of roll-backs in a fit, which must be at least 1. Defaults to 3.
     #[must_use]
     pub fn limit(mut self, roll_backs: u64) -> Self {
         self.limit = roll_backs;
@@ -139,7 +140,7 @@ impl SpikeGuard {
         Err(Error::msg(format!("`SpikeGuard` has `.{method}({value})`: expected {expected}")))
     }
 
-    /// Returns why a loss is a spike, if it is one.
+    /// Returns the reason why a loss is a spike, or `None` if it is not a spike.
     fn why_spike(&self, loss: f64) -> Option<String> {
         if !loss.is_finite() {
             return Some(format!("the loss is {loss}"));
@@ -174,7 +175,7 @@ impl Default for SpikeGuard {
     }
 }
 
-/// Returns the mean loss of the current batch over all ranks; `None` if no rank has one.
+/// Returns the mean loss of the current batch over all ranks; `None` if no rank has a loss.
 fn loss_of(cx: &Cx<AfterStep>) -> Result<Option<f64>> {
     let own = cx.step_loss().map(|loss| loss.double_value(&[]));
     let world = cx.world();
@@ -206,7 +207,8 @@ impl SpikeGuard {
         self.note_kept(cx.counters());
     }
 
-    /// Checks the loss, and keeps the state when that is due.
+    /// Checks the loss, and keeps the state after every [`keep_every`](SpikeGuard::keep_every)
+    /// optimizer steps.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         if std::mem::take(&mut self.is_unlogged) {
@@ -224,7 +226,7 @@ impl SpikeGuard {
             if self.spikes.len() as u64 > self.limit {
                 let listed: String = self.spikes.iter().map(|spike| format!("\n- {spike}")).collect();
                 return Err(Error::msg(format!(
-                    "the loss spiked again after {} roll-backs, the limit: lower the learning rate, clip the gradients, or raise \
+                    "the loss spiked again after {} roll-backs, which is the limit: lower the learning rate, clip the gradients, or raise \
                      `.limit(…)`; the spikes:{listed}",
                     self.limit
                 )));
@@ -246,7 +248,8 @@ impl SpikeGuard {
     }
 }
 
-/// Saves the losses and the spikes, which a roll-back keeps. The settings come from the program.
+/// Saves the losses and the spikes. A roll-back does not restore this state. The settings come from
+/// the program.
 #[diagnostic::do_not_recommend]
 impl State for SpikeGuard {
     fn save(&self) -> Result<Saved> {

@@ -72,7 +72,8 @@ struct Shapes {
 }
 
 impl StochasticDepth {
-    /// Drops each of the modules with these names with probability `p`, at least 0 and below 1.
+    /// Drops each module that has one of these names, with probability `p`. `p` must be at least 0
+    /// and below 1.
     #[must_use]
     pub fn new(modules: impl Into<Patterns>, p: f64) -> Self {
         let modules = modules.into();
@@ -93,8 +94,9 @@ impl StochasticDepth {
 
     /// Whether a branch is dropped for all samples of a batch or for none, instead of for each
     /// sample independently. This saves time, because a dropped branch is not computed once its
-    /// output shape is known. Defaults to `false`. Several processes drop different branches, which
-    /// requires [`DataParallel::find_unused`](crate::hooks::DataParallel::find_unused).
+    /// output shape is known. Defaults to `false`. With several processes, each process drops
+    /// different branches, so
+    /// [`DataParallel::find_unused`](crate::hooks::DataParallel::find_unused) is required.
     #[must_use]
     pub fn per_batch(mut self, per_batch: bool) -> Self {
         self.per_batch = per_batch;

@@ -12,9 +12,10 @@ use crate::prelude::*;
 ///
 /// Use this when the network has ReLUs. For bounded activations, use [`SaturatedUnits`].
 ///
-/// At the end of each epoch, it logs the fraction of dead units in each module as
-/// `train/dead_units/<module>`, and [`units`](DeadUnits::units) returns them. By default, a unit is
-/// an index along dimension 1 of an output: a channel of `[batch, channels, …]`.
+/// At the end of each epoch, the hook logs the fraction of dead units in each module as
+/// `train/dead_units/<module>`. [`units`](DeadUnits::units) returns the indices of the dead units.
+/// By default, a unit is an index along dimension 1 of an output: a channel of
+/// `[batch, channels, …]`.
 ///
 /// ```
 /// use trainer::hooks::DeadUnits;
@@ -48,15 +49,15 @@ pub struct DeadUnits {
 }
 
 /// Finds saturated units: those whose output is close to a bound of a bounded activation, such as
-/// tanh or the sigmoid, for every sample of a training epoch. The gradient of the activation is
-/// close to 0 there (Glorot and Bengio, *Understanding the difficulty of training deep feedforward
-/// neural networks*, 2010).
+/// tanh or the sigmoid, for every sample of a training epoch. At such an output, the gradient of
+/// the activation is close to 0 (Glorot and Bengio, *Understanding the difficulty of training deep
+/// feedforward neural networks*, 2010).
 ///
 /// Use this when the network has bounded activations. For ReLUs, use [`DeadUnits`].
 ///
-/// At the end of each epoch, it logs the fraction of saturated units in each module as
-/// `train/saturated_units/<module>`, and [`units`](SaturatedUnits::units) returns them. Units are
-/// defined as for [`DeadUnits`].
+/// At the end of each epoch, the hook logs the fraction of saturated units in each module as
+/// `train/saturated_units/<module>`. [`units`](SaturatedUnits::units) returns the indices of the
+/// saturated units. Units are defined as for [`DeadUnits`].
 ///
 /// ```
 /// use trainer::hooks::SaturatedUnits;
@@ -79,7 +80,7 @@ impl DeadUnits {
         DeadUnits { tracker: Tracker::new(modules.into()), threshold: 0.0 }
     }
 
-    /// The largest magnitude of an output that counts as zero. Defaults to 0.
+    /// An output counts as zero if its magnitude is at most this threshold. Defaults to 0.
     #[must_use]
     pub fn threshold(mut self, threshold: f64) -> Self {
         self.threshold = threshold;
@@ -94,7 +95,7 @@ impl SaturatedUnits {
         SaturatedUnits { tracker: Tracker::new(modules.into()), lower, upper, margin: 0.05 }
     }
 
-    /// The distance from a bound within which an output counts as saturated, as a fraction of the
+    /// An output counts as saturated if its distance from a bound is at most this fraction of the
     /// range between the bounds. Defaults to 0.05.
     #[must_use]
     pub fn margin(mut self, margin: f64) -> Self {
@@ -174,7 +175,7 @@ impl SaturatedUnits {
 macro_rules! common {
     ($($hook:ident: $units:literal),*) => {$(
         impl $hook {
-            /// The dimension of an output that indexes the units; a negative one counts from the
+            /// The dimension of an output that indexes the units. A negative number counts from the
             /// end. Defaults to 1.
             #[must_use]
             pub fn unit_dim(mut self, dim: i64) -> Self {
@@ -250,7 +251,7 @@ impl Tracker {
         Ok(())
     }
 
-    /// Logs the fraction of inactive units of each module, and keeps their indices.
+    /// Logs the fraction of inactive units of each module, and keeps the indices of these units.
     fn report(&mut self, metric: &str, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         self.found.clear();
         for (module, active) in &self.active {

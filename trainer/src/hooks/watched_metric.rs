@@ -38,7 +38,7 @@ pub(super) fn of_epoch(metrics: &Metrics, name: &str) -> Result<Option<f64>> {
     }
 }
 
-/// The error for a metric that does not exist, with the names of those that do.
+/// The error for a metric that does not exist. It lists the names of the metrics that exist.
 fn unknown(metrics: &Metrics, name: &str) -> Error {
     if metrics.iter().next().is_none() {
         return Error::msg(format!(

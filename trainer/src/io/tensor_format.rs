@@ -50,7 +50,7 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// Tensors in the order of their data.
+/// Tensors in the order in which their data follows the header.
 type InOrder<'a> = Vec<&'a (String, Tensor)>;
 
 /// Returns the header of a `safetensors` file, preceded by its length, and the tensors in the order

@@ -53,15 +53,16 @@ pub(crate) fn set_sink(sink: Option<Sink>) {
     *SINK.lock().unwrap_or_else(PoisonError::into_inner) = sink;
 }
 
-/// Passes a line to the sink, if there is one. Returns whether the line must not be printed.
+/// Passes a line to the sink, if there is one. Returns `true` if the line must not be printed,
+/// because the sink has taken it and the stream is a terminal.
 fn is_taken(stream: Stream, line: &str) -> bool {
     let sink = SINK.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(sink) = sink else { return false };
     sink(stream, line) && stream.is_terminal()
 }
 
-/// Prints a line on standard output, above the progress bar if one is drawn, or in the log of a
-/// dashboard.
+/// Prints a line on standard output. If a progress bar is drawn, the line appears above the bar.
+/// While a dashboard is shown, the line appears in its log.
 ///
 /// If [`Progress`](crate::hooks::Progress) draws a bar on the same terminal, a plain `println!`
 /// leaves part of the bar in front of its text.
@@ -76,11 +77,11 @@ pub fn print_line(line: impl Display) {
 /// The terminal to which standard output is connected.
 pub(crate) struct Terminal {
     pub(crate) columns: usize,
-    /// Whether it shows colors and the environment (`NO_COLOR`, `CLICOLOR`) does not forbid them.
+    /// Whether the terminal shows colors, and neither `NO_COLOR` nor `CLICOLOR` forbids them.
     pub(crate) colors: bool,
 }
 
-/// The number of columns assumed for a terminal that does not report it.
+/// The number of columns assumed for a terminal that does not report its width.
 pub(crate) const COLUMNS: usize = 80;
 
 /// Returns the terminal to which standard output is connected, if any.
@@ -93,8 +94,8 @@ pub(crate) fn of_stdout() -> Option<Terminal> {
     })
 }
 
-/// Prints a line on standard error, above the progress bar if one is drawn, or in the log of a
-/// dashboard.
+/// Prints a line on standard error. If a progress bar is drawn, the line appears above the bar.
+/// While a dashboard is shown, the line appears in its log.
 pub(crate) fn eprint_line(line: &str) {
     if is_taken(Stream::Stderr, line) {
         return;
@@ -103,7 +104,7 @@ pub(crate) fn eprint_line(line: &str) {
 }
 
 /// Prints a line that was only shown in a dashboard. Does nothing if the stream is not a terminal,
-/// because it then has the line already.
+/// because the stream then has the line already.
 #[cfg(feature = "dashboard")]
 pub(crate) fn print_shown(stream: Stream, line: &str) {
     if stream.is_terminal() {

@@ -12,7 +12,7 @@ pub(crate) enum Precision {
 }
 
 /// Sets the autocast mode of this thread, and restores the previous mode when dropped, even after a
-/// panic. Guards must be dropped in reverse order.
+/// panic. Guards must be dropped in the reverse order of their creation.
 pub(crate) struct AutocastGuard {
     before: AutocastMode,
     /// Makes the guard neither `Send` nor `Sync`, because the mode belongs to the thread.

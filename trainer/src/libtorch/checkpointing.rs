@@ -69,13 +69,14 @@ pub(crate) struct RegionPause {
 }
 
 impl RegionPause {
-    /// Begins computations of hooks, which do not belong to the region and are not repeated.
+    /// Pauses the region while hooks compute. Their operators do not belong to the region and are
+    /// not repeated.
     #[inline]
     pub(crate) fn begin() -> Self {
         RegionPause::set(true)
     }
 
-    /// Begins computations of a module's forward pass, which belong to the region.
+    /// Interrupts the pause while a module computes its forward pass, which belongs to the region.
     #[inline]
     pub(crate) fn interrupt() -> Self {
         RegionPause::set(false)

@@ -39,7 +39,7 @@ pub enum CudaSupport {
         /// The CUDA version that this libtorch was built for.
         needs: (u32, u32),
     },
-    /// There is a driver, but it shows no GPU to this process.
+    /// There is a driver, but no GPU is visible to this process.
     NoDevice,
     /// Loading libtorch's library for GPUs or starting CUDA failed.
     Failed(String),
@@ -67,7 +67,7 @@ impl fmt::Display for CudaSupport {
                 supports.0, supports.1, needs.0, needs.1
             ),
             CudaSupport::NoDevice => {
-                write!(f, "the NVIDIA driver shows no GPU")?;
+                write!(f, "the NVIDIA driver reports no GPU")?;
                 match std::env::var("CUDA_VISIBLE_DEVICES") {
                     Ok(visible) => write!(
                         f,
@@ -239,7 +239,7 @@ mod tests {
             (found(1), "was built without CUDA: run `make libtorch CUDA=1`"),
             (found(2), "there is no NVIDIA driver (no `libcuda.so.1`): install it"),
             (found(3), "it supports CUDA 12.2, but this libtorch needs 13.0; install a newer driver"),
-            (found(4), "the NVIDIA driver shows no GPU: "),
+            (found(4), "the NVIDIA driver reports no GPU: "),
             (
                 CudaSupport::Failed("system not yet initialized (CUDA error 802)".into()),
                 "not yet initialized",

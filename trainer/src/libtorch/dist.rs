@@ -45,7 +45,7 @@ pub(crate) enum ProcessGroup {
     Layers = 1,
 }
 
-/// A batch normalization with the statistics of all ranks.
+/// The arguments of a batch normalization that uses the statistics of all ranks.
 #[derive(Debug)]
 pub(crate) struct BatchNorm<'a> {
     /// The input, of shape `[rows, features, …]`.
@@ -82,7 +82,8 @@ struct Opened {
     rank: u32,
     size: u32,
     is_server: bool,
-    /// Whether a collective has failed. If so, the cause of an error is on another rank.
+    /// Whether a collective has failed. If so, an error on this rank is only a consequence, and its
+    /// cause is on another rank.
     has_failed: AtomicBool,
     handle: Mutex<Handle>,
 }
@@ -134,7 +135,8 @@ impl Group {
         Ok(Group(Arc::new(Opened { rank: at.rank, size: at.size, is_server, has_failed, handle })))
     }
 
-    /// Opens the process groups. They connect to each other rank only when they first need it.
+    /// Opens the process groups. A group connects to another rank only when the connection is first
+    /// needed.
     pub(crate) fn connect(&self) -> Result<()> {
         // SAFETY: the handle is alive.
         self.with(|world| unsafe { trainer_world_connect(world) })
@@ -155,7 +157,7 @@ impl Group {
         Ok(unsafe { taken(value) })
     }
 
-    /// Adds 1 to the number in a key of the store, and returns the sum.
+    /// Adds 1 to the number under a key of the store, and returns the sum.
     pub(crate) fn count(&self, key: &str) -> Result<u64> {
         let key = c_text(key);
         let mut sum = 0;
@@ -227,7 +229,7 @@ impl Group {
         self.with(|world| unsafe { trainer_world_reduce_scatter(world, input, output) })
     }
 
-    /// Normalizes an input, as part of the autograd graph.
+    /// Normalizes the input. Autograd records the operation.
     pub(crate) fn batch_norm(&self, with: &BatchNorm<'_>) -> Result<Tensor> {
         let optional = |tensor: Option<&Tensor>| tensor.map_or(std::ptr::null(), Tensor::as_ptr);
         let with = RawBatchNorm {

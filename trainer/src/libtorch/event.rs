@@ -36,8 +36,8 @@ impl Event {
         outcome(unsafe { trainer_event_wait(self.0) })
     }
 
-    /// Makes the work queued after this call on this thread's current stream of a CUDA device wait
-    /// for the event. Returns immediately.
+    /// Makes this thread's current stream of a CUDA device wait for the event before it begins any
+    /// work that is queued after this call. Returns immediately.
     pub(crate) fn block(&self, device: Device) -> Result<()> {
         // SAFETY: the handle is alive until it is dropped.
         outcome(unsafe { trainer_event_block(self.0, cuda(device)) })
@@ -51,8 +51,8 @@ impl Drop for Event {
     }
 }
 
-/// Makes one of libtorch's pooled streams, instead of the default stream, the current stream of
-/// this thread for a CUDA device, until the thread ends.
+/// Replaces the default stream of a CUDA device with one of libtorch's pooled streams as the
+/// current stream of this thread, until the thread ends.
 pub(crate) fn enter_stream(device: Device) -> Result<()> {
     // SAFETY: the call only sets the current stream of this thread, or returns a message.
     outcome(unsafe { trainer_stream_enter(cuda(device)) })
@@ -68,9 +68,9 @@ pub(crate) fn upload(tensor: &Tensor, device: Device) -> Result<Tensor> {
     Ok(unsafe { Tensor::from_ptr(copy) })
 }
 
-/// Keeps the memory of a CUDA tensor from being reused after the tensor is freed, until the work
-/// queued by then on this thread's current stream has ended. This is needed for a tensor that was
-/// allocated while another stream was current.
+/// Declares that this thread's current stream uses a CUDA tensor. When the tensor is freed, its
+/// memory is not reused until the stream has finished the work that is queued at that time. This is
+/// needed for a tensor that was allocated while another stream was current.
 pub(crate) fn record_stream(tensor: &Tensor) -> Result<()> {
     // SAFETY: the handle is alive.
     outcome(unsafe { trainer_record_stream(tensor.as_ptr()) })

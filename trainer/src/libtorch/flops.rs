@@ -27,7 +27,7 @@ impl FlopCounter {
         Ok(FlopCounter { handle, thread: thread::current().id(), before })
     }
 
-    /// The number of operations since the start, or 0 on another thread.
+    /// The number of operations since the counter was created, or 0 on another thread.
     pub(crate) fn count(&self) -> u64 {
         if self.thread != thread::current().id() {
             return 0;

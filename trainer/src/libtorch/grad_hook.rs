@@ -64,7 +64,7 @@ unsafe extern "C" fn call(
 
 /// # Safety
 ///
-/// `with` is a `Callback` that nothing uses after this call.
+/// `with` must point to a `Callback` that nothing uses after this call.
 unsafe extern "C" fn forget(with: *mut c_void) {
     // SAFETY: the caller guarantees it.
     let callback = unsafe { Box::from_raw(with.cast::<Callback>()) };

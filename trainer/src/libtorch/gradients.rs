@@ -25,14 +25,14 @@ pub(crate) fn backward(loss: &Tensor, params: &Parameters) -> Result<()> {
     outcome(unsafe { trainer_backward(loss.as_ptr(), handles.as_ptr(), handles.len()) })
 }
 
-/// Multiplies the gradients of the parameters that have one by `factor`.
+/// Multiplies each gradient by `factor`. Parameters without a gradient are skipped.
 pub(crate) fn scale_grads(params: &Parameters, factor: f64) -> Result<()> {
     // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_scale_grads(list, factor) })
 }
 
-/// Multiplies the gradients of the parameters that have one by `factor`, and returns whether all of
-/// them were finite. Synchronizes with the device.
+/// Multiplies each gradient by `factor`, and returns whether all gradients were finite. Parameters
+/// without a gradient are skipped. Synchronizes with the device.
 pub(crate) fn unscale_grads(params: &Parameters, factor: f64) -> Result<bool> {
     let mut finite = true;
     // SAFETY: the handles are alive, and `count` is their number; the shim writes one `bool`.

@@ -44,7 +44,7 @@ impl KernelTrace {
         if message.is_null() { Ok(trace) } else { Err(failure(message)) }
     }
 
-    /// Ends the recording and writes it to a file, replacing an existing one.
+    /// Ends the recording and writes it to a file, replacing any existing file.
     ///
     /// # Errors
     ///

@@ -68,15 +68,16 @@ pub(crate) fn flush_c_streams() {
     unsafe { fflush(std::ptr::null_mut()) };
 }
 
-/// Returns why the kernels cannot update a parameter, as a phrase that follows its name; `None` if
-/// they can.
+/// Returns the reason why the kernels cannot update a parameter, or `None` if they can. In a
+/// message, the returned phrase follows the name of the parameter.
 pub(crate) fn unfit(param: &Tensor) -> Option<String> {
     // SAFETY: the handle is alive, and the shim only reads.
     let message = unsafe { trainer_unfit(param.as_ptr()) };
     (!message.is_null()).then(|| text_of(message))
 }
 
-/// Checks that the kernels can still update every parameter, as each optimizer step does.
+/// Returns an error if the kernels can no longer update one of the parameters. Each optimizer step
+/// performs the same check.
 pub(crate) fn check_params(params: &Parameters) -> Result<()> {
     // SAFETY: the handles are alive, and `count` is their number.
     params.call(|list| unsafe { trainer_check_params(list) })

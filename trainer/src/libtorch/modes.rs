@@ -55,8 +55,8 @@ impl ModeRequest {
     }
 }
 
-/// The requests of all threads, in the order in which they began, each with its number, and the
-/// flags to restore after the last one.
+/// The active requests of all threads, each with its number, in the order in which they began. Also
+/// contains the flags to restore when the last request ends.
 struct Active {
     requests: Vec<(u64, ModeRequest)>,
     next: u64,
@@ -112,8 +112,8 @@ impl GradModeGuard {
         GradModeGuard(GradModeGuard::record())
     }
 
-    /// Enables gradient recording without restoring it later. Returns whether it was enabled
-    /// before.
+    /// Enables gradient recording, and does not restore the previous mode later. Returns whether
+    /// recording was already enabled.
     pub(crate) fn record() -> bool {
         // SAFETY: the call only sets a flag of this thread.
         unsafe { trainer_record_gradients(true) }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_later_of_two_requests_decides_until_it_ends() {
+    fn the_later_of_two_requests_applies_until_it_ends() {
         let none = ModeFlags::default();
         let high = ModeRequest { matmul_precision: Some(MatmulPrecision::High), ..ModeRequest::default() };
         let medium =

@@ -1,5 +1,5 @@
 //! The replacement for `dist.rs` without the feature `distributed`. No value of these types exists,
-//! so the compiler removes the code that would use one.
+//! so the compiler removes the code that would use such a value.
 
 use tch::Tensor;
 
@@ -28,7 +28,7 @@ pub(crate) enum ProcessGroup {
     Layers,
 }
 
-/// A batch normalization with the statistics of all ranks.
+/// The arguments of a batch normalization that uses the statistics of all ranks.
 #[derive(Debug)]
 #[allow(dead_code)]
 pub(crate) struct BatchNorm<'a> {

@@ -71,8 +71,8 @@ pub(crate) fn adagrad(with: &Adagrad, params: &Parameters, [sum, steps]: [&Tenso
     unsafe { step(trainer_adagrad, params, [Some(sum), None, None], Some(steps), with) }
 }
 
-/// Takes a step of RMSprop. With `grad_avg`, the average of the gradients, it is centered; with
-/// `momentum_buffer`, it uses momentum.
+/// Takes a step of RMSprop. With `grad_avg`, the average of the gradients, the step is that of
+/// centered RMSprop. With `momentum_buffer`, it includes momentum.
 pub(crate) fn rms_prop(
     with: &RmsProp,
     params: &Parameters,

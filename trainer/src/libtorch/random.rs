@@ -86,7 +86,7 @@ fn checked_copy(state: &Tensor, check: fn(&[u8]) -> Result<(), String>) -> Resul
     from_bytes(state, &[state.len() as i64], Kind::Uint8).map_err(|error| error.to_string())
 }
 
-/// Returns the index of a CUDA device, or -1 for any other device, which stands for the CPU.
+/// Returns the index of a CUDA device. Returns -1, which stands for the CPU, for any other device.
 pub(super) fn cuda(device: Device) -> i64 {
     match device {
         Device::Cuda(nth) => i64::try_from(nth).unwrap_or(i64::MAX),

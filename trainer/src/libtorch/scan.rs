@@ -11,7 +11,7 @@ use trainer_sys::{
 use super::{TensorList, outcome};
 use crate::error::Result;
 
-/// The aspect that a scan hashes for each tensor in a list.
+/// What a scan hashes for each tensor in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aspect {
     /// The values of the tensor.
@@ -46,10 +46,10 @@ impl Scan {
         Scan { scan: unsafe { trainer_scan_new() }, changed: Vec::new(), hashes: Vec::new() }
     }
 
-    /// Returns the indices and hashes of the tensors in a list for which the hash of this aspect
-    /// has changed since the last scan. The hash of a tensor that does not exist is 0. If `trusts`
-    /// is set, a tensor is read only if its identity, version counter or data pointer has changed,
-    /// so a change through `tensor.data()` goes unnoticed.
+    /// Compares the hash of this aspect of each tensor in a list with the hash in the last scan.
+    /// Returns the indices and hashes of the tensors whose hash has changed. The hash of a tensor
+    /// that does not exist is 0. If `trusts` is set, a tensor is read only if its identity, version
+    /// counter or data pointer has changed, so a change through `tensor.data()` goes unnoticed.
     pub(crate) fn changed(
         &mut self,
         list: &TensorList,

@@ -2,7 +2,7 @@
 
 use trainer_sys::{trainer_waits, trainer_waits_start};
 
-/// Starts counting waits, for the rest of the process. Returns whether this is possible: libtorch
+/// Counts waits from now on, until the process ends. Returns whether this is possible: libtorch
 /// reports waits to a single receiver, which belongs to Python if Python runs in this process.
 pub(crate) fn count_waits() -> bool {
     // SAFETY: the call only registers a receiver that is never removed.

@@ -11,7 +11,7 @@ use crate::error::suggestion;
 use crate::moments::counters::Counters;
 use crate::values::float::readable;
 
-/// Reduced metrics, keyed `phase/name`, such as `train/loss` and `valid/accuracy`.
+/// Reduced metrics by name, in the form `phase/name`, such as `train/loss` and `valid/accuracy`.
 ///
 /// ```
 /// use trainer::Metrics;
@@ -153,7 +153,7 @@ impl History {
         values.filter(|(_, value)| !is_absent(*value))
     }
 
-    /// Drops the rows after the first `rows`.
+    /// Keeps only the first `rows` rows.
     pub(crate) fn truncate(&mut self, rows: usize) {
         self.steps.truncate(rows);
         self.columns.iter_mut().for_each(|(_, values)| values.truncate(rows));
@@ -244,7 +244,7 @@ impl Index<&str> for History {
 pub struct Summary {
     /// The counters at the end.
     pub counters: Counters,
-    /// The last value of each metric of this entry point, keyed `phase/name`:
+    /// The last value of each metric of this entry point, keyed by `phase/name`:
     /// `summary.metrics["valid/loss"]`.
     pub metrics: Metrics,
     /// All metrics of this entry point, over time.
@@ -252,8 +252,8 @@ pub struct Summary {
     /// The reason why the run stopped early, if a hook requested a stop or `max_time` was reached.
     pub stopped: Option<String>,
     /// The warnings from hooks ([`Cx::warn`](crate::Cx::warn)) and from the trainer, without
-    /// duplicates. They include those since the previous entry point, for example from
-    /// [`find_lr`](crate::Trainer::find_lr).
+    /// duplicates. They include warnings that were issued since the end of the previous entry
+    /// point, for example by [`find_lr`](crate::Trainer::find_lr).
     pub warnings: Vec<String>,
     /// The log files and server addresses that lack rows of this run because the rows could not be
     /// written. There is a warning for each.

@@ -23,8 +23,8 @@ pub(super) struct Pending {
     /// The name without the phase.
     name: String,
     pub(super) content: Content,
-    /// Whether it was logged in a training batch. If so, it belongs to the record due at the end of
-    /// that batch, and is dropped if none is due.
+    /// Whether this value was logged in a training batch. If so, the value belongs to the record at
+    /// the end of that batch, and is dropped if no record is due then.
     is_of_batch: bool,
 }
 
@@ -55,8 +55,9 @@ impl Content {
         Ok(Content::Image(pixels.f_to_device_(pixels.device(), pixels.kind(), false, true)?))
     }
 
-    /// Returns the tensor, or `None` for a text or a tensor on the CPU, which can be read
-    /// immediately. If `leaves_unread` is set, the CPU is treated like any other device, for tests.
+    /// Returns the tensor if it is on a device other than the CPU, and must therefore be read
+    /// later. Returns `None` for a text or a tensor on the CPU. If `leaves_unread` is set, the CPU
+    /// is treated like any other device, for tests.
     pub(super) fn late_tensor(&mut self, leaves_unread: bool) -> Option<&mut Tensor> {
         match self {
             Content::Histogram(tensor) | Content::Image(tensor) => {
@@ -79,9 +80,9 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 struct MediaName {
     name: String,
-    /// Whether a record was due at the end of one of these batches.
+    /// Whether a record was due at the end of at least one batch that logged this name.
     is_recorded: bool,
-    /// The number of records of training steps so far when the name was first logged.
+    /// The number of records of training steps that existed when the name was first logged.
     since: u64,
 }
 
@@ -106,8 +107,8 @@ impl Waiting {
         self.pending.retain(|pending| !pending.is_of_batch);
     }
 
-    /// Notes that a value was logged in a training batch. `is_recorded` is whether a record is due
-    /// at the end of the batch, and `since` is the number of records of training steps so far.
+    /// Notes that a value was logged in a training batch. `is_recorded` states whether a record is
+    /// due at the end of the batch, and `since` is the number of records of training steps so far.
     pub(super) fn note_name(&mut self, name: &str, is_recorded: bool, since: u64) {
         match self.names.iter_mut().find(|known| known.name == name) {
             Some(known) => known.is_recorded |= is_recorded,
@@ -115,8 +116,9 @@ impl Waiting {
         }
     }
 
-    /// Returns the names that are in no record. If `records`, the number of records of training
-    /// steps so far, is given, omits the names first logged after the last of these records.
+    /// Returns the names that are in no record. `records` is the number of records of training
+    /// steps so far. If it is given, omits names that were first logged after the last of these
+    /// records.
     pub(super) fn unrecorded(&self, records: Option<u64>) -> Vec<String> {
         let lost = self
             .names
@@ -183,10 +185,10 @@ enum MediaKind {
     Text(String),
 }
 
-/// The prefix of the tensor names in a checkpoint.
+/// The prefix of the names of media tensors in a checkpoint.
 pub(super) const PREFIX: &str = "media/";
 
-/// Returns the name in a checkpoint for the tensor of the value with this index.
+/// Returns the name under which a checkpoint stores the tensor of the `nth` value.
 fn key(nth: usize) -> String {
     format!("{PREFIX}{nth}")
 }

@@ -28,7 +28,8 @@ pub(super) struct Term {
     pub(super) is_main_only: bool,
 }
 
-/// Returns the running reductions of a phase on this rank. Reads the unread tensors.
+/// Returns the running reductions of a phase on this rank. Values that are still on a device are
+/// copied to the CPU first.
 pub(super) fn terms(meters: &mut [Meter], reader: &Reader, phase: Phase, what: Joined) -> Result<Vec<Term>> {
     let mut terms = Vec::new();
     for meter in meters.iter_mut().filter(|meter| meter.phase == phase) {
@@ -51,7 +52,7 @@ pub(super) fn terms(meters: &mut [Meter], reader: &Reader, phase: Phase, what: J
 }
 
 /// Exchanges the running reductions of all ranks, and joins them in rank order. For a pass, also
-/// checks that their names and reductions match.
+/// checks that the ranks with data have logged the same names with the same reductions.
 pub(super) fn join(world: &World, own: &Vec<Term>, phase: Phase, what: Joined) -> Result<Vec<(Term, Sum)>> {
     let all = world.gather_named(own, "the metrics of a pass")?;
     if what == Joined::Pass {
@@ -73,7 +74,7 @@ pub(super) fn join(world: &World, own: &Vec<Term>, phase: Phase, what: Joined) -
 }
 
 impl Meter {
-    /// Replaces the running reduction with the one over all ranks.
+    /// Replaces the running reduction of this rank with the joined reduction of all ranks.
     pub(super) fn set_joined(&mut self, is_main_only: bool, sum: Sum, what: Joined) {
         self.is_main_only = is_main_only;
         if what == Joined::Pass {
@@ -121,7 +122,7 @@ fn check_names(all: &[Vec<Term>], phase: Phase) -> Result<()> {
     Ok(())
 }
 
-/// The reductions by name, without the metrics of hooks that run on rank 0 only.
+/// The reductions by name, excluding those of metrics that are logged on rank 0 only.
 type Reductions<'a> = BTreeMap<&'a str, Reduce>;
 
 fn by_name(terms: &[Term]) -> Reductions<'_> {

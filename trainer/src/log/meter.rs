@@ -68,8 +68,8 @@ numbers!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, isize, usize);
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reduce {
-    /// The mean, with the [weights](crate::Task::weight) of the batches or those passed to
-    /// [`Cx::log_weighted`](crate::Cx::log_weighted).
+    /// The mean, weighted by the [weights](crate::Task::weight) of the batches or by those passed
+    /// to [`Cx::log_weighted`](crate::Cx::log_weighted).
     #[default]
     Mean,
     /// The last value.
@@ -122,7 +122,7 @@ impl fmt::Display for Reduce {
 pub(crate) struct Sum {
     /// The reduction of the numbers so far; for a mean, their weighted sum.
     pub(super) known: Option<f64>,
-    /// The reduction of the unread tensors so far, on their device.
+    /// The reduction of the tensors that have not been read yet, on their device.
     pub(super) unread: Option<Tensor>,
     /// For a mean, the sum of the weights so far.
     pub(super) weight: f64,
@@ -163,7 +163,7 @@ impl Sum {
         }
     }
 
-    /// Adds the value that was read from the unread tensor, and drops the tensor.
+    /// Adds `value`, which was read from the tensor in `unread`, and drops that tensor.
     pub(super) fn read(&mut self, reduce: Reduce, value: f64) {
         self.unread = None;
         self.known = Some(reduce.join(self.known, value));
@@ -189,10 +189,10 @@ pub(super) struct Meter {
     pub(super) window: Sum,
     /// The last logged value; `None` if nothing was logged in this pass.
     pub(super) last: Option<Value>,
-    /// Whether it was last logged by a hook that runs on rank 0 only.
+    /// Whether the metric was last logged by a hook that runs on rank 0 only.
     pub(super) is_main_only: bool,
-    /// The index of the hook that logged it last. Unknown after a resume until the hook logs it
-    /// again.
+    /// The index of the hook that logged the metric last. After a resume, the index is unknown
+    /// until the hook logs the metric again.
     pub(super) hook: Option<usize>,
 }
 
@@ -245,7 +245,7 @@ impl Meter {
         Ok(result)
     }
 
-    /// Ends the window, and returns its result; `None` if nothing was logged in it.
+    /// Ends the window, and returns its result, or `None` if nothing was logged in the window.
     pub(super) fn close_window(&mut self) -> Option<Scalar> {
         let sum = std::mem::take(&mut self.window);
         if sum.unread.is_some() {
@@ -264,7 +264,7 @@ impl Meter {
 #[derive(Debug)]
 pub(super) enum Scalar {
     Number(f64),
-    /// A reduction with an unread tensor.
+    /// A reduction that includes a tensor whose value has not been read yet.
     Late(Reduce, Sum),
 }
 
@@ -296,7 +296,8 @@ impl Reader {
         Ok(Value::Tensor(tensor.detach().to_dtype(kind, false, true).reshape([] as [i64; 0])))
     }
 
-    /// Reads a tensor.
+    /// Returns the value of a tensor with one element, and counts the read. Waits for the tensor's
+    /// device.
     fn read(&self, tensor: &Tensor) -> Result<f64> {
         self.reads.set(self.reads.get() + 1);
         tensor.f_double_value(&[]).map_err(|error| match tensor.numel() {
@@ -317,7 +318,7 @@ impl Reader {
         }
     }
 
-    /// Reads the unread tensor of a reduction, if there is one.
+    /// If part of a reduction is still on a device, copies its value to the CPU.
     pub(super) fn read_sum(&self, sum: &mut Sum, reduce: Reduce) -> Result<()> {
         if let Some(tensor) = sum.unread.take() {
             sum.read(reduce, self.read(&tensor)?);
@@ -354,7 +355,8 @@ impl SumState {
         Sum { known: self.known.map(|known| known.0), unread, weight: self.weight.0 }
     }
 
-    /// Adds the value of the unread tensor from the same checkpoint.
+    /// Adds the value of `unread`, the unread tensor that the same checkpoint saved for this
+    /// reduction.
     fn read(&mut self, reduce: Reduce, unread: Option<&Tensor>) -> Result<()> {
         if let Some(tensor) = unread {
             let value = tensor.f_double_value(&[])?;
@@ -430,7 +432,7 @@ impl MeterState {
     ///
     /// # Errors
     ///
-    /// Returns an error if one of them is not a scalar.
+    /// Returns an error if one of the tensors is not a scalar.
     pub(super) fn read(&mut self, unread: &BTreeMap<String, Tensor>) -> Result<()> {
         let reduce = self.reduce;
         self.pass.read(reduce, unread.get(&self.key(PASS)))?;
@@ -448,7 +450,7 @@ impl MeterState {
         self.phase == other.phase && self.name == other.name
     }
 
-    /// Returns the name of an unread tensor in a checkpoint.
+    /// Returns the name under which a checkpoint stores one of this meter's unread tensors.
     fn key(&self, of: &str) -> String {
         format!("{of}/{}/{}", self.phase, self.name)
     }

@@ -38,7 +38,7 @@ pub(crate) use merge::Joined;
 pub use meter::{IntoValue, Reduce, Value};
 use meter::{Meter, MeterState, Reader, Scalar};
 
-/// The name under which the trainer logs the loss itself.
+/// The name under which the trainer itself logs the loss.
 pub(crate) const LOSS: &str = "loss";
 
 /// A value logged in a batch.
@@ -49,9 +49,9 @@ pub(crate) struct Logged<'a> {
     pub(crate) reduce: Reduce,
     pub(crate) value: Value,
     pub(crate) weight: f64,
-    /// Whether the hook that logs it runs on rank 0 only.
+    /// Whether the hook that logs the value runs on rank 0 only.
     pub(crate) is_main_only: bool,
-    /// The index of the hook that logs it; `None` for the trainer itself.
+    /// The index of the hook that logs the value; `None` for the trainer itself.
     pub(crate) hook: Option<usize>,
 }
 
@@ -62,12 +62,12 @@ pub(crate) struct Closed {
     /// The name with its phase.
     name: String,
     value: Float,
-    /// Whether it was set in the current epoch or, if the entry point has no epochs, in the current
-    /// entry point.
+    /// Whether the value was set in the current epoch or, if the entry point has no epochs, in the
+    /// current entry point.
     is_current: bool,
-    /// Whether no row of the history contains it yet.
+    /// Whether no row of the history contains this value yet.
     is_new_to_history: bool,
-    /// Whether no record contains it yet.
+    /// Whether no record contains this value yet.
     is_new_to_record: bool,
 }
 
@@ -75,29 +75,29 @@ pub(crate) struct Closed {
 #[derive(Default)]
 pub(crate) struct Log {
     meters: Vec<Meter>,
-    /// The index after that of the last meter used. Most hooks log the same names in the same
-    /// order, so this is usually the index of the meter used next.
+    /// The likely index of the meter used next: the index that follows the last meter used. It is
+    /// usually right, because most hooks log the same names in the same order.
     next: usize,
     reader: Reader,
     /// The metrics of the current entry point, in the order in which they were first set.
     closed: Vec<Closed>,
     pub(crate) records: Records,
-    /// The error for the first value that could not be logged. It is stored because `log` returns
-    /// nothing, which spares its callers a `?`.
+    /// The error for the first value that could not be logged. `log` stores the error instead of
+    /// returning it, so that callers need no `?`.
     pub(crate) failed: Option<Error>,
     /// The names of the metrics that hooks will log in validation.
     pub(crate) expected: Vec<String>,
     /// Whether smaller or larger values of each metric are better, as recorded by the hooks that
     /// compare them.
     pub(crate) goals: BTreeMap<String, Goal>,
-    /// For each metric set without a reduction, by its name with the phase, the index of the hook
-    /// that set it.
+    /// For each metric that was set without a reduction, the index of the hook that set it. The
+    /// keys are the names with their phases.
     set_by: BTreeMap<String, Option<usize>>,
 }
 
 impl Log {
-    /// Creates a log whose values are recorded in these phases. With `has_windows`, records are
-    /// also created within training passes.
+    /// Creates a log that creates records of these phases. With `has_windows`, the log also creates
+    /// records within training passes.
     pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {
         Log { records: Records::new(watched, has_windows), ..Log::default() }
     }
@@ -204,7 +204,7 @@ impl Log {
         current.map(|metric| (metric.name.clone(), metric.value.0)).collect()
     }
 
-    /// Returns one of the [`metrics`](Log::metrics) by its name with the phase.
+    /// Returns the value of one of the [`metrics`](Log::metrics), given its name with the phase.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let mut current = self.closed.iter().filter(|metric| metric.is_current);
         current.find(|metric| metric.name == name).map(|metric| metric.value.0)
@@ -253,8 +253,8 @@ impl Log {
         self.meters.iter_mut().filter(|meter| meter.phase == phase).for_each(Meter::restart);
     }
 
-    /// Takes the values logged since the last record, in training batches and between them, and the
-    /// metrics of passes that no record contains yet.
+    /// Takes the values logged since the last record, whether in training batches or between them.
+    /// Also takes the metrics of passes that no record contains yet.
     fn take_window(&mut self, phase: Phase) -> Vec<(String, Scalar)> {
         let mut taken = Vec::new();
         for meter in self.meters.iter_mut().filter(|meter| meter.phase == phase) {
@@ -266,7 +266,8 @@ impl Log {
         taken
     }
 
-    /// Takes the metrics of the last pass, and the values logged between batches.
+    /// Takes the metrics of passes and the values logged between batches that no record contains
+    /// yet.
     fn take_closed(&mut self, phase: Phase) -> impl Iterator<Item = (String, Scalar)> {
         let new =
             self.closed.iter_mut().filter(move |metric| metric.phase == phase && metric.is_new_to_record);
@@ -325,7 +326,7 @@ impl Log {
     }
 
     /// Replaces the running reductions of a phase with those over all ranks. The results are
-    /// bit-identical on all ranks, because they merge them in the same order.
+    /// bit-identical on all ranks, because all ranks merge the reductions in the same order.
     ///
     /// # Errors
     ///
@@ -336,8 +337,8 @@ impl Log {
     /// - for a pass, a rank has not logged a name that another rank has logged, or has logged it
     ///   with a different reduction.
     ///
-    /// Names logged by hooks that run on rank 0 only are not compared. Neither is a rank that
-    /// logged nothing else, because it had no data.
+    /// Names logged by hooks that run on rank 0 only are not compared. A rank that has logged no
+    /// other names had no data, and is not compared either.
     pub(crate) fn join_ranks(&mut self, world: &World, phase: Phase, what: Joined) -> Result<()> {
         if world.is_solo() {
             return Ok(());
@@ -406,7 +407,7 @@ impl LogState {
     ///
     /// # Errors
     ///
-    /// Returns an error if one of them is not a scalar.
+    /// Returns an error if one of the tensors is not a scalar.
     pub(crate) fn read(&mut self, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
         self.meters.iter_mut().try_for_each(|meter| meter.read(tensors))
     }

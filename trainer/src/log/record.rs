@@ -161,7 +161,7 @@ impl Records {
     }
 
     /// Whether a histogram, image or text that is logged now becomes part of a record.
-    /// `in_training_batch` is whether it is logged in a training batch.
+    /// `in_training_batch` states whether this happens in a training batch.
     pub(crate) fn keeps_media(&self, phase: Phase, in_training_batch: bool) -> bool {
         self.watches(phase) && (self.is_due || !in_training_batch)
     }
@@ -206,7 +206,7 @@ impl RecordsState {
         RecordsState { counts: records.counts, media: records.media.state(tensors) }
     }
 
-    /// All counts.
+    /// Returns, for each phase, the number of records of steps and the number of records of passes.
     pub(super) fn counts(&self) -> impl Iterator<Item = u64> {
         self.counts.into_iter().flatten()
     }

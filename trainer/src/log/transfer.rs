@@ -47,7 +47,7 @@ impl Transfer {
 /// A scalar of a record that is still on a device.
 #[derive(Debug)]
 struct Late {
-    /// Its index among the scalars of the record.
+    /// The index of this scalar among the scalars of the record.
     index: usize,
     reduce: Reduce,
     /// The reduction without the tensor that is being copied.
@@ -107,8 +107,8 @@ impl InFlight {
         Ok(in_flight)
     }
 
-    /// Returns whether no value is being copied, in which case [`arrive`](InFlight::arrive) does
-    /// not wait.
+    /// Returns `true` if there are no values to copy. [`arrive`](InFlight::arrive) then does not
+    /// wait.
     pub(crate) fn has_arrived(&self) -> bool {
         self.scalars.is_empty() && self.media.iter().all(|(.., transfer)| transfer.is_none())
     }

@@ -20,7 +20,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// Returns the position on this axis of a record with these counters and this time.
+    /// Returns the position of a record on this axis, given the record's counters and time.
     #[must_use]
     pub fn position(self, counters: Counters, time: SystemTime) -> u64 {
         match self {

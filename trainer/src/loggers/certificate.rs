@@ -12,15 +12,16 @@ use crate::training::digest;
 /// ([BLAKE3](https://github.com/BLAKE3-team/BLAKE3)) over all training batches, with a link at each
 /// checkpoint and at the end of the fit. A verifier who has the program, the data and the
 /// checkpoints can check any stretch between links with `trainer verify`, which
-/// [trains it again](Trainer::verify).
+/// [trains that stretch again](Trainer::verify).
 ///
 /// Use this when others should be able to check what a run has computed. To compare two runs of
 /// your own, a [tape](crate::Tape) is enough.
 ///
-/// The file is `run.certificate` in the [run folder](crate::TrainerBuilder::run_folder). A link has
-/// a hash of the whole state (weights, optimizers, random numbers, hooks with a state), and a hash
-/// of the losses and the data of all batches up to it, which are read after each batch. See the
-/// [guide](crate::guide::tape#the-certificate) for what it proves, and what it does not.
+/// The file is `run.certificate` in the [run folder](crate::TrainerBuilder::run_folder). A link
+/// contains two hashes: one of the whole state (weights, optimizers, random numbers, stateful
+/// hooks), and one of the losses and the data of all batches so far. The losses and the data are
+/// read after each batch. See the [guide](crate::guide::tape#the-certificate) for what a
+/// certificate proves, and what it does not.
 ///
 /// ```
 /// use trainer::hooks::Checkpoint;
@@ -181,7 +182,7 @@ impl State for Certificate {
         Ok(saved)
     }
 
-    /// A certificate also covers batches that were rolled back.
+    /// Returns `false`, because a certificate also covers batches that were rolled back.
     fn rolls_back(&self) -> bool {
         false
     }

@@ -12,8 +12,8 @@ use crate::values::float::readable;
 /// output is a file, a pipe or a CI log rather than a terminal. In a terminal,
 /// [`Progress`](crate::hooks::Progress) shows them.
 ///
-/// Use this when the output goes to a log file or CI, and you want the numbers within an epoch
-/// there.
+/// Use this when the output goes to a log file or CI, and should include numbers from within an
+/// epoch.
 ///
 /// ```text
 /// step 150  epoch 2/10  train/loss 0.3783  train/lr 0.0010

@@ -89,7 +89,8 @@ const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase
 
 #[hook(in = stages::Loggers, state = self.file, writes)]
 impl Csv {
-    /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
+    /// Creates the file of a new run. Returns an error if the file already contains data of an
+    /// earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

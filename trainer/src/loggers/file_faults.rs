@@ -63,7 +63,7 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 }
 
 #[test]
-fn a_run_killed_at_any_operation_on_a_file_leaves_nothing_behind_after_it_is_resumed() {
+fn a_run_killed_at_any_file_operation_and_resumed_leaves_no_stray_files() {
     // One checkpoint is replaced in each epoch, and contains a file of the user.
     let run = |folder: &Path| {
         let best = folder.join("best");

@@ -71,14 +71,14 @@ pub struct GrowingFile {
     file: Option<Output>,
     /// The number of bytes that belong to the run; `None` until it is known.
     position: Option<u64>,
-    /// The CRC-32C of these bytes.
+    /// The CRC-32C of the first `position` bytes.
     crc: u32,
     /// The bytes that could not be written yet.
     pending: Vec<u8>,
     /// The number of bytes that were dropped because there were too many to keep.
     lost: u64,
     has_failed: bool,
-    /// The error of a sync that failed since the last row.
+    /// The error of a failed sync, until the next write reports it.
     failed_sync: RefCell<Option<Error>>,
     /// Whether writing is disabled, because the run is a smoke test.
     is_off: bool,
@@ -130,16 +130,16 @@ impl GrowingFile {
 
     /// Whether a failed write ends the run. Defaults to `false`: a failed write is a
     /// [warning](crate::Cx::warn), and up to 16 MiB of rows stay in memory and in checkpoints until
-    /// the file can be written again. If there are more, all of them are dropped, with another
-    /// warning. Rows that are missing from the file when an entry point ends are reported in
-    /// [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
+    /// the file can be written again. If more rows are waiting, all of them are dropped, with
+    /// another warning. Rows that are missing from the file when an entry point ends are reported
+    /// in [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
     #[must_use]
     pub fn strict(mut self, strict: bool) -> Self {
         self.is_strict = strict;
         self
     }
 
-    /// The path of the file, which is only its name until the run folder is known.
+    /// The path of the file, or only the name of the file while the run folder is not known yet.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

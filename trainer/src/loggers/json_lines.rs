@@ -103,7 +103,8 @@ fn number(value: f64) -> Json {
 
 #[hook(in = stages::Loggers, state = self.file, writes)]
 impl JsonLines {
-    /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
+    /// Creates the file of a new run. Returns an error if the file already contains data of an
+    /// earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

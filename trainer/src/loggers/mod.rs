@@ -1,7 +1,7 @@
 //! Loggers: hooks that write the [records](crate::Record) of a run.
 //!
-//! Each logger is a hook that uses only the public API. [`ToFile`] builds one from a closure. See
-//! also [the guide](crate::guide::records).
+//! Each logger is a hook that uses only the public API. [`ToFile`] builds a logger from a closure.
+//! See also [the guide](crate::guide::records).
 //!
 //! ```no_run
 //! use trainer::loggers::{Csv, TensorBoard};

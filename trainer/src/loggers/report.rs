@@ -73,7 +73,7 @@ impl Report {
         Ok(line + "}\n")
     }
 
-    /// Writes the report of the run as it would be if it ended now.
+    /// Writes the report that the run would have if it ended now.
     fn write<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         let Some(folder) = cx.run_folder() else { return Ok(()) };
         let Some(file) = describe_end(cx.as_run(), self.ended.take()) else { return Ok(()) };
@@ -95,8 +95,8 @@ fn check_is_report(path: &Path) -> Result<()> {
 
 #[hook(in = stages::Last, state = self.records, writes)]
 impl Report {
-    /// Creates the file of a new run. Returns an error if it contains data of an earlier run, or if
-    /// something else has the name of the report.
+    /// Creates the file of a new run. Returns an error if the file already contains data of an
+    /// earlier run, or if something that is not a report already has the report's name.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.ended = None;
         self.records.begin(cx)?;

@@ -118,7 +118,8 @@ impl State for TapeFile {
         Ok(saved)
     }
 
-    /// The tape records that a run was rolled back, and what it did before that.
+    /// Returns `false`, because the tape records both the roll-back and what the run did before the
+    /// roll-back.
     fn rolls_back(&self) -> bool {
         false
     }
@@ -138,8 +139,8 @@ impl State for TapeFile {
 
 /// # Tapes
 impl<T: Task> TrainerBuilder<T> {
-    /// Records the changes made by each hook, operation and named module, and by the loader. From
-    /// the tapes of two runs, `trainer diff` finds where the runs differ: see the
+    /// Records the changes made by each hook, operation and named module, and by the loader.
+    /// `trainer diff` compares the tapes of two runs, and finds where the runs differ: see the
     /// [guide](crate::guide::tape).
     ///
     /// The tape is `run.tape` in the [run folder](Self::run_folder). The environment variable

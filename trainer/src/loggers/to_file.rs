@@ -33,7 +33,7 @@ pub struct ToFile {
     out: Vec<u8>,
 }
 
-/// Formats a record: appends its rows to a buffer.
+/// A closure that formats a record, and appends its rows to a buffer.
 type Format = dyn FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send;
 
 impl ToFile {
@@ -71,7 +71,8 @@ impl fmt::Debug for ToFile {
 
 #[hook(in = stages::Loggers, state = self.file, writes)]
 impl ToFile {
-    /// Creates the file of a new run. Returns an error if it contains data of an earlier run.
+    /// Creates the file of a new run. Returns an error if the file already contains data of an
+    /// earlier run.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         self.file.begin(cx)
     }

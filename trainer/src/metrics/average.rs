@@ -22,7 +22,7 @@ pub(super) fn safe_divide(num: f64, denom: f64) -> f64 {
     if denom == 0.0 { 0.0 } else { num / denom }
 }
 
-/// Returns the mean of the values with these weights, or 0 if all weights are 0.
+/// Returns the weighted mean of pairs of a value and its weight, or 0 if all weights are 0.
 pub(super) fn weighted_mean(values: impl IntoIterator<Item = (f64, f64)>) -> f64 {
     let (sum, weights) = values
         .into_iter()

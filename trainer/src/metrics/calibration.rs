@@ -15,8 +15,8 @@ pub enum CalibrationNorm {
     /// The mean of the errors, weighted by the number of samples in each bin: the expected
     /// calibration error.
     L1,
-    /// The square root of the mean of the squared errors, weighted by the number of samples in each
-    /// bin.
+    /// The square root of the weighted mean of the squared errors. The weights are the numbers of
+    /// samples in the bins.
     L2,
     /// The largest error: the maximum calibration error.
     Max,
@@ -48,8 +48,9 @@ pub struct CalibrationError {
     states: States,
 }
 
-/// The state: for each bin, and for an extra bin for confidences of 1, the number of samples, the
-/// number of correct samples (in a binary metric: of positives), and the sum of the confidences.
+/// The name of the state. For each bin, the state contains the number of samples, the number of
+/// correct samples (in a binary metric: of positives), and the sum of the confidences. There is an
+/// extra bin for confidences of 1.
 const BINS: &str = "bins";
 
 impl CalibrationError {

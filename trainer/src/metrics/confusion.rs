@@ -58,8 +58,8 @@ impl Confusion {
         Ok(())
     }
 
-    /// Reads the matrices: a single matrix, or a 2 × 2 matrix for each label. Returns `None` if
-    /// there is no data.
+    /// Reads the matrices from the state: a single matrix, or a 2 × 2 matrix for each label.
+    /// Returns `None` if there is no data.
     pub(super) fn read(&self, name: &str) -> Result<Option<Vec<Matrix>>> {
         if !self.classes.is_multiclass() {
             let counts = counts::read(&self.classes, name, &self.states)?;
@@ -190,7 +190,7 @@ impl ConfusionMatrix {
         ConfusionMatrix { confusion: Confusion::new(Kinds::Multilabel(labels)), normalize: Normalize::No }
     }
 
-    /// Sets the normalization, in which 0 divided by 0 is 0. Defaults to [`Normalize::No`].
+    /// Sets the normalization. Defaults to [`Normalize::No`]. Division by 0 results in 0.
     #[must_use]
     pub fn normalize(mut self, by: Normalize) -> Self {
         self.normalize = by;

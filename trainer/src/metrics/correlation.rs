@@ -32,10 +32,10 @@ fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) ->
 /// Use this when predictions and targets should be related linearly, on any scale. If only their
 /// order matters, use [`Spearman`].
 ///
-/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. The
-/// value is NaN if predictions or targets are constant. The state has ten numbers for each batch
-/// and output, from which means and variances are combined without loss of precision (Chan, Golub
-/// and LeVeque, 1979).
+/// Predictions and targets have shape `[n]` or `[n, outputs]`. With shape `[n, outputs]`, the
+/// metric has a value for each output. The value is NaN if predictions or targets are constant. The
+/// state has ten numbers for each batch and output. Means and variances are combined from these
+/// numbers without loss of precision (Chan, Golub and LeVeque, 1979).
 ///
 /// ```
 /// use trainer::metrics::{Metric, Pearson};
@@ -52,9 +52,9 @@ pub struct Pearson {
     states: States,
 }
 
-/// The state: for each batch, a row of shape `[10, outputs]` with the number of samples, the means,
-/// the sums of the squared deviations, the sum of the products of the deviations, and the smallest
-/// and largest values.
+/// The name of the state: for each batch, a row of shape `[10, outputs]` with the number of
+/// samples, the means, the sums of the squared deviations, the sum of the products of the
+/// deviations, and the smallest and largest values.
 const MOMENTS: &str = "moments";
 
 /// The moments of two variables.
@@ -172,8 +172,9 @@ impl Metric for Pearson {
 ///
 /// Use this when only the order of the predictions matters.
 ///
-/// Predictions and targets have shape `[n]`, or `[n, outputs]` with a value for each output. All
-/// predictions and targets are kept, unless [`thresholds`](Spearman::thresholds) is set.
+/// Predictions and targets have shape `[n]` or `[n, outputs]`. With shape `[n, outputs]`, the
+/// metric has a value for each output. All predictions and targets are kept, unless
+/// [`thresholds`](Spearman::thresholds) is set.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Spearman};
@@ -235,8 +236,8 @@ fn mid_ranks(counts: impl Iterator<Item = f64>) -> Vec<f64> {
         .collect()
 }
 
-/// Returns the correlation of pairs of ranks, with torchmetrics' epsilon. The third value of a pair
-/// is its number of occurrences.
+/// Returns the correlation of two lists of ranks, with torchmetrics' epsilon. Each item consists of
+/// a rank from each list, and the number of times that these two ranks occur together.
 fn rank_correlation(pairs: impl Iterator<Item = (f64, f64, f64)> + Clone) -> f64 {
     let all: f64 = pairs.clone().map(|(_, _, count)| count).sum();
     let mean = (all + 1.0) / 2.0;

@@ -1,4 +1,4 @@
-//! [`Counts`]: true and false positives and negatives of each class.
+//! [`Counts`]: the numbers of true and false positives and negatives of each class.
 
 use tch::{Kind, Tensor};
 

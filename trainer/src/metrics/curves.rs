@@ -10,11 +10,12 @@ use super::state::{StateReduction, States};
 use super::{Metric, scalar};
 use crate::error::Result;
 
-/// The states without thresholds: all scores and targets.
+/// The name of the state that holds all scores, for a metric without thresholds.
 const SCORES: &str = "scores";
+/// The name of the state that holds all targets, for a metric without thresholds.
 const TARGETS: &str = "targets";
-/// The state with thresholds: for each class, a histogram of its negatives and one of its
-/// positives. The bin of a sample is the number of thresholds that its score reaches.
+/// The name of the state of a metric with thresholds: histograms of the negatives and positives of
+/// each class. The bin of a sample is the number of thresholds that its score reaches.
 const BINS: &str = "bins";
 
 /// The settings and the state of a curve.
@@ -223,8 +224,7 @@ impl Curve {
     }
 }
 
-/// Returns the number of samples whose score is at or above each threshold, from the largest
-/// threshold down.
+/// Returns, for each threshold from the largest down, how many samples have a score at or above it.
 #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
 fn above(counts: &[i64]) -> Vec<f64> {
     let mut sum = 0;
@@ -275,9 +275,9 @@ macro_rules! curve {
                 self
             }
 
-            /// Computes the curve at `n` thresholds, at least 2, evenly spaced from 0 to 1. The
-            /// state then has `2 (n + 1)` integers for each class. By default, all scores are kept
-            /// and the value is exact.
+            /// Makes the metric compute the curve at `n` thresholds, evenly spaced from 0 to 1. `n`
+            /// must be at least 2. The state then has `2 (n + 1)` integers for each class. By
+            /// default, all scores are kept and the value is exact.
             #[must_use]
             pub fn thresholds(mut self, n: usize) -> Self {
                 self.curve.thresholds = Some(n);
@@ -351,11 +351,11 @@ curve! {
     /// The average precision, which summarizes the precision-recall curve. Corresponds to
     /// torchmetrics' `AveragePrecision`. In a binary or multilabel metric, and with
     /// [`thresholds`](AveragePrecision::thresholds), a class without positives has the value 0. In
-    /// a multiclass metric without thresholds, it has no value and is left out of the mean, unless
-    /// all targets are 0, in which case its value is 0.
+    /// a multiclass metric without thresholds, such a class has no value and is left out of the
+    /// mean. If all targets are 0, however, its value is 0.
     ///
-    /// Use this when positives are rare, and the scores rank samples or the threshold is chosen
-    /// later.
+    /// Use this when positives are rare, and either the scores rank samples or the threshold is
+    /// chosen later.
     ///
     /// ```
     /// use trainer::metrics::{Metric, AveragePrecision};

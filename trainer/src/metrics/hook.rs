@@ -54,14 +54,14 @@ pub struct MetricHook<M> {
     phases: Vec<Phase>,
     inputs: Option<Inputs>,
     groups: Option<Groups>,
-    /// The state and the last value for each phase and loader that has been measured.
+    /// The metric's state and last value, for each phase and loader in which it has been measured.
     passes: Vec<Pass>,
 }
 
-/// The phases that can be measured.
+/// The phases in which a metric can be measured.
 const MEASURED: [Phase; 4] = [Phase::Train, Phase::Sanity, Phase::Valid, Phase::Test];
 
-/// The state and the last value in one phase, for one loader.
+/// The metric's state and last value in one phase, for one loader.
 #[derive(Debug)]
 struct Pass {
     phase: Phase,
@@ -95,8 +95,8 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Whether to also log a value for each class, such as `valid/accuracy/3`. Entry points return
-    /// an error if the metric [has no such values](Metric::compute_per_class).
+    /// Sets whether to also log a value for each class, such as `valid/accuracy/3`. Entry points
+    /// return an error if the metric [has no such values](Metric::compute_per_class).
     #[must_use]
     pub fn per_class(mut self, per_class: bool) -> Self {
         self.is_per_class = per_class;
@@ -111,7 +111,7 @@ impl<M: Metric> MetricHook<M> {
         self
     }
 
-    /// Sets the function that returns this metric's predictions and targets, in place of
+    /// Sets the function that returns this metric's predictions and targets, instead of
     /// [`Task::metric_inputs`]. `B` and `P` are the task's batch and prediction types. If `inputs`
     /// returns `None`, the batch is skipped.
     ///
@@ -147,26 +147,27 @@ impl<M: Metric> MetricHook<M> {
         &self.metric
     }
 
-    /// The value of the last completed pass in this phase that had data, on the CPU. `None` before
-    /// the first such pass. For a named loader, see [`value_of`](MetricHook::value_of).
+    /// The value of the last completed pass with data in this phase, on the CPU. `None` before the
+    /// first such pass. For a named loader, see [`value_of`](MetricHook::value_of).
     #[must_use]
     pub fn value(&self, phase: Phase) -> Option<&Tensor> {
         self.value_of(phase, "")
     }
 
-    /// The value of the last completed pass over this [named loader](crate::data::NamedLoaders) in
-    /// this phase that had data, on the CPU. `None` before the first such pass.
+    /// The value of the last completed pass with data over this
+    /// [named loader](crate::data::NamedLoaders) in this phase, on the CPU. `None` before the first
+    /// such pass.
     #[must_use]
     pub fn value_of(&self, phase: Phase, loader: &str) -> Option<&Tensor> {
         self.find(phase, loader).and_then(|pass| self.passes[pass].value.as_ref())
     }
 
-    /// Returns the index in `passes` of this phase and loader, if they have been measured.
+    /// Returns the index in `passes` of this phase and loader, or `None` if there is no entry yet.
     fn find(&self, phase: Phase, loader: &str) -> Option<usize> {
         self.passes.iter().position(|pass| pass.phase == phase && pass.loader == loader)
     }
 
-    /// Returns the index in `passes` of this phase and loader, adding them if necessary.
+    /// Returns the index in `passes` of this phase and loader. Adds an entry if there is none.
     fn find_or_add(&mut self, phase: Phase, loader: &str) -> usize {
         self.find(phase, loader).unwrap_or_else(|| {
             let states = self.metric.states().blank();
@@ -175,7 +176,8 @@ impl<M: Metric> MetricHook<M> {
         })
     }
 
-    /// Returns the index of the current pass in `passes`, if the metric is measured in it.
+    /// Returns the index in `passes` of the current phase and loader, or `None` if the metric is
+    /// not measured in this phase.
     fn measured<P>(&mut self, cx: &Cx<P>) -> Option<usize> {
         let phase = cx.phase();
         let as_set = if phase == Phase::Sanity { Phase::Valid } else { phase };
@@ -183,7 +185,8 @@ impl<M: Metric> MetricHook<M> {
         is_measured.then(|| self.find_or_add(phase, cx.loader().unwrap_or_default()))
     }
 
-    /// Calls `body` with the metric while it holds the state of this pass.
+    /// Swaps the state of this pass into the metric, calls `body` with the metric, and swaps the
+    /// state back.
     fn with<R>(&mut self, pass: usize, body: impl FnOnce(&mut M) -> Result<R>) -> Result<R> {
         std::mem::swap(self.metric.states_mut(), &mut self.passes[pass].states);
         let result = body(&mut self.metric);
@@ -196,8 +199,9 @@ impl<M: Metric> MetricHook<M> {
         self.with_name(self.metric.error(text))
     }
 
-    /// Replaces the name in an error of the metric, or of a metric that it wraps, with the name
-    /// under which the metric is logged, if that is not its own name.
+    /// Replaces the metric's name in an error with the name under which the metric is logged. If
+    /// the two names are the same, returns the error unchanged. The error may come from the metric
+    /// or from a metric that it wraps.
     fn with_name(&self, error: Error) -> Error {
         let Error::Usage(text) = &error else { return error };
         match text.strip_prefix("metric `").and_then(|text| text.split_once("`: ")) {
@@ -332,8 +336,8 @@ impl<M: Metric> MetricHook<M> {
 }
 
 impl<M: Metric> MetricHook<M> {
-    /// Merges the states of all ranks. Returns the index of the current pass, if the metric is
-    /// measured in it and has data.
+    /// Merges the states of all ranks. Returns the index in `passes` of the current phase and
+    /// loader, or `None` if the metric is not measured in this phase or has no data.
     fn measured_on_all_ranks<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<Option<usize>> {
         let Some(pass) = self.measured(cx) else { return Ok(None) };
         let states = &mut self.passes[pass].states;
@@ -396,7 +400,7 @@ impl<M: Metric> State for MetricHook<M> {
     }
 }
 
-/// Marks the conversion of a [`Metric`] to a hook.
+/// A marker type for the `IntoHook` implementation that converts a [`Metric`] to a hook.
 #[derive(Debug)]
 pub enum AsMetric {}
 

@@ -17,8 +17,8 @@ use crate::error::Result;
 /// equally, use [`Jaccard`](super::Jaccard).
 ///
 /// Predictions are scores of shape `[n, classes, …]` or labels of shape `[n, …]`, and targets are
-/// labels of shape `[n, …]`. The value is the mean of the scores of the images. An image without
-/// any of the classes has no score and is left out.
+/// labels of shape `[n, …]`. The value is the mean score over the images. An image without any of
+/// the classes has no score and is left out.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Dice};
@@ -41,7 +41,7 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// Creates the metric for targets from 0 to `classes - 1`, which is logged as `dice`.
+    /// Creates the metric for targets from 0 to `classes - 1`. It is logged as `dice`.
     #[must_use]
     pub fn new(classes: usize) -> Self {
         let states = [("sums", StateReduction::Sum), ("images", StateReduction::Sum), LIMITS_STATE];
@@ -68,8 +68,9 @@ impl Dice {
         self
     }
 
-    /// Whether to compute one score over the pixels of all images, instead of a mean over the
-    /// images. Corresponds to torchmetrics' `aggregation_level="global"`. Defaults to `false`.
+    /// Sets whether to compute one score over the pixels of all images instead of the mean of one
+    /// score per image. Corresponds to torchmetrics' `aggregation_level="global"`. Defaults to
+    /// `false`.
     #[must_use]
     pub fn global(mut self, global: bool) -> Self {
         self.is_global = global;
@@ -219,7 +220,8 @@ impl Psnr {
     }
 }
 
-/// Checks that the range of a metric of type `class` is positive and finite.
+/// Returns an error unless the data range `range` is positive and finite. The error names the type
+/// of the metric, `class`.
 fn check_range(metric: &impl Metric, class: &str, range: f64) -> Result<()> {
     if range > 0.0 && range.is_finite() {
         return Ok(());
@@ -293,8 +295,9 @@ impl Ssim {
         Ssim { data_range, sigma: 1.5, constants: [0.01, 0.03], states }
     }
 
-    /// Sets the standard deviation of the kernel in pixels, above 0 and below 1000. The kernel is
-    /// about 7 times as wide. Defaults to 1.5, with which the kernel is 11 pixels wide.
+    /// Sets the standard deviation of the kernel in pixels. It must be above 0 and below 1000. The
+    /// width of the kernel is about 7 standard deviations. Defaults to 1.5, which makes the kernel
+    /// 11 pixels wide.
     #[must_use]
     pub fn sigma(mut self, sigma: f64) -> Self {
         self.sigma = sigma;

@@ -8,9 +8,11 @@ use super::{StateReduction, is_float, is_int, precise};
 use crate::error::{Error, Result};
 use crate::libtorch;
 
-/// The name of the state that is checked when the metric is computed. Its five elements are the
-/// maxima of the negated targets, the targets, the negated predicted labels and the predicted
-/// labels, and whether any score is NaN.
+/// The name of the state that is used to check the data when the metric is computed.
+///
+/// The state is a tensor of five elements. The first four are maxima: of the negated targets, of
+/// the targets, of the negated predicted labels, and of the predicted labels. The last is 1 if any
+/// score is NaN, and 0 otherwise.
 pub(super) const LIMITS: &str = "limits";
 
 /// The kind of the targets.
@@ -18,9 +20,9 @@ pub(super) const LIMITS: &str = "limits";
 pub(super) enum Kinds {
     /// 0 or 1.
     Binary,
-    /// A class; the value is the number of classes.
+    /// The index of a class. The variant holds the number of classes.
     Multiclass(usize),
-    /// 0 or 1 for each label; the value is the number of labels.
+    /// 0 or 1 for each label. The variant holds the number of labels.
     Multilabel(usize),
 }
 
@@ -169,8 +171,9 @@ impl Classes {
     }
 
     /// Calls `each` with the predicted and the true class of each sample that is not ignored.
-    /// Returns `None` unless this is a multiclass metric with a `top_k` of 1, and both tensors are
-    /// contiguous in main memory and have suitable shapes and dtypes.
+    ///
+    /// Returns `None`, without calling `each`, unless this is a multiclass metric with a `top_k` of
+    /// 1, and both tensors are contiguous in main memory and have suitable shapes and dtypes.
     pub(super) fn on_cpu(
         &self,
         name: &str,
@@ -291,8 +294,8 @@ impl Classes {
         }
     }
 
-    /// Applies softmax to each row of logits, which are detected as in
-    /// [`probabilities`](Classes::probabilities).
+    /// Converts each row of scores to probabilities: applies softmax if the scores are logits.
+    /// [`probabilities`](Classes::probabilities) describes when scores are treated as logits.
     pub(super) fn class_probabilities(&self, scores: &Tensor) -> Tensor {
         let scores = precise(scores);
         match self.logits {
@@ -392,8 +395,8 @@ fn is_any_outside(scores: &Tensor) -> Tensor {
     scores.lt(0.0).logical_or(&scores.gt(1.0)).any()
 }
 
-/// Counts how often each of `len` indices occurs, without reading them from the device. An index
-/// outside of `0..len` must have been replaced with `len`.
+/// Counts how often each index in `0..len` occurs, without reading `indices` from the device. The
+/// caller must replace all other indices with `len`.
 pub(super) fn histogram(indices: &Tensor, len: usize) -> Tensor {
     let indices = indices.flatten(0, -1);
     let bins = Tensor::zeros([int(len) + 1], (Kind::Int64, indices.device()));

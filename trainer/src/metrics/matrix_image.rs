@@ -5,13 +5,15 @@ use tch::Tensor;
 use super::confusion::{Matrix, row_sums};
 use super::labels::int;
 
-/// The largest number of classes for which cells contain numbers. With more, a cell is one pixel.
+/// The largest number of classes for which cells contain numbers. If there are more classes, each
+/// cell is a single pixel.
 const MAX_NUMBERED: usize = 32;
 
-/// The largest number of digits of a count. If a count has more, all cells contain percentages.
+/// The largest number of digits in a count that is drawn. If any count has more digits, all cells
+/// contain percentages instead.
 const MAX_DIGITS: usize = 4;
 
-/// The width and height, in pixels of the image, of each pixel of a digit.
+/// The scale of the digits: each bitmap pixel is drawn as a square with sides of `SCALE` pixels.
 const SCALE: usize = 2;
 
 /// The bitmaps of the digits: five rows of three pixels each.

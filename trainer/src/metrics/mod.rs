@@ -32,9 +32,9 @@
 //! | images | [`Dice`], [`Jaccard`], [`Psnr`], [`Ssim`] |
 //! | wrappers | [`Running`], [`BestSoFar`], [`PerGroup`] |
 //!
-//! Definitions and edge cases are those of torchmetrics 1.9; each metric names its counterpart. The
-//! default average over classes is that of the counterpart for a single task, such as
-//! `MulticlassPrecision`, except for [`Accuracy`]. Nothing is read from the device before
+//! Definitions and edge cases are those of torchmetrics 1.9; each metric names its counterpart. By
+//! default, every metric except [`Accuracy`] averages over classes like its counterpart for a single
+//! task, such as `MulticlassPrecision`. Nothing is read from the device before
 //! [`compute`](Metric::compute).
 //!
 //! Predictions and targets may be integers, `Bool`, or floating-point numbers of half, single or
@@ -47,7 +47,7 @@
 //! log values per class. The [guide](crate::guide::metrics) shows how to use these settings and how
 //! to write a metric.
 
-/// Defines the setters of a metric whose settings are a `Classes` at `self.$classes`.
+/// Defines the setters of a metric that stores its settings as a `Classes` in `self.$classes`.
 macro_rules! classes_settings {
     ($($classes:ident).+) => {
         /// Sets the probability above which a binary or multilabel metric predicts a label.
@@ -253,14 +253,14 @@ pub trait Metric: Send + 'static {
         Ok(None)
     }
 
-    /// The state.
+    /// Returns the metric's state.
     fn states(&self) -> &States;
 
     /// Mutable access to the state.
     fn states_mut(&mut self) -> &mut States;
 
-    /// Merges in the data of `other`, a metric with the same settings that was updated with a
-    /// different part of the data.
+    /// Merges in the data of `other`. The two metrics must have the same settings, and must have
+    /// been updated with different parts of the data.
     ///
     /// # Errors
     ///

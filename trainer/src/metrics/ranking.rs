@@ -2,7 +2,8 @@
 
 use super::average::safe_divide;
 
-/// The cumulative counts of one class at each distinct score or threshold, from the largest down.
+/// The numbers of true and false positives of one class at each distinct score or threshold, in
+/// descending order of the scores or thresholds.
 pub(super) struct Ranking {
     /// For each distinct score or threshold, the number of true positives if the samples with at
     /// least that score are predicted positive.
@@ -33,8 +34,8 @@ impl Ranking {
         ranking
     }
 
-    /// Creates a ranking from the numbers of positives and negatives at or above each threshold,
-    /// from the largest threshold down.
+    /// Creates a ranking from the numbers of positives and negatives at or above each threshold.
+    /// The thresholds are in descending order.
     pub(super) fn at_thresholds(tps: Vec<f64>, fps: Vec<f64>) -> Self {
         Ranking { tps, fps }
     }

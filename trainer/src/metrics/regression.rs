@@ -9,7 +9,7 @@ use crate::error::Result;
 /// The name of the state with the number of elements or samples.
 const COUNT: &str = "count";
 
-/// Adds to the number of elements or samples, without reading a tensor from its device.
+/// Adds `count` to the number of elements or samples, without reading a tensor from its device.
 pub(super) fn add_count(states: &mut States, count: i64) {
     if let Some([total]) = states.counts_mut(COUNT, 1) {
         *total += count;
@@ -80,7 +80,7 @@ impl MeanSquaredError {
         }
     }
 
-    /// Whether to compute the square root of the mean, like torchmetrics' `squared=False`. The
+    /// Sets whether to compute the square root of the mean, like torchmetrics' `squared=False`. The
     /// metric is then logged as `rmse`. Defaults to `false`.
     #[must_use]
     pub fn root(mut self, root: bool) -> Self {
@@ -164,12 +164,12 @@ impl Metric for MeanAbsoluteError {
     state_of!();
 }
 
-/// The state of R² and the explained variance: for each output, the sums of the targets, the
-/// squared targets, the errors and the squared errors.
+/// The name of the state of R² and the explained variance. For each output, this state holds the
+/// sums of the targets, the squared targets, the errors and the squared errors.
 const SUMS: &str = "sums";
 
-/// Checks that a batch has as many outputs as the previous batches. Their number of outputs is the
-/// last dimension of `state`.
+/// Returns an error if `outputs`, the number of outputs of a batch, differs from that of the
+/// previous batches, which is the size of the last dimension of the state named `state`.
 pub(super) fn check_outputs(metric: &impl Metric, state: &str, outputs: i64) -> Result<()> {
     let before = metric.states().last_size(state).and_then(|size| size.last().copied());
     match before.filter(|before| *before != outputs) {
@@ -297,7 +297,7 @@ of_sums!(R2Score, "r2");
 /// The explained variance, averaged over the outputs. Corresponds to torchmetrics'
 /// `ExplainedVariance`.
 ///
-/// Use this in place of [`R2Score`] when a constant offset of the predictions should not matter.
+/// Use this instead of [`R2Score`] when a constant offset of the predictions should not matter.
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`.
 ///

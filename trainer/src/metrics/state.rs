@@ -182,7 +182,8 @@ impl States {
         }
     }
 
-    /// Returns the value of a state on its device, or `None` if it has none yet.
+    /// Returns the value of a state, or `None` if the state has no value yet. The tensor stays on
+    /// its device.
     ///
     /// # Panics
     ///
@@ -321,8 +322,8 @@ impl States {
         self.children.iter_mut().for_each(States::drop_kept);
     }
 
-    /// Returns the values by name, so that they can be saved. The name of the state `correct` is
-    /// `correct`, or `0/correct` if it belongs to the first metric in a wrapper.
+    /// Returns the values by name, for saving. The value of the state `correct` is named `correct`,
+    /// or `0/correct` if the state belongs to the first metric in a wrapper.
     #[must_use]
     pub fn tensors(&self) -> BTreeMap<String, Tensor> {
         let own = self.entries.iter().filter_map(|entry| Some((entry.name.to_owned(), entry.tensor()?)));
@@ -382,8 +383,8 @@ impl Entry {
 }
 
 impl Clone for Value {
-    /// Copies the value. The copy can share the storage of the tensors, because no state changes
-    /// them in place.
+    /// Copies the value. The copy can share the storage of the tensors, because the values of
+    /// states are never changed in place.
     fn clone(&self) -> Self {
         match self {
             Value::Counts(counts) => Value::Counts(counts.clone()),

@@ -205,7 +205,7 @@ error_rate! {
     /// The word error rate: the edit distance in words, divided by the number of words in the
     /// targets. Corresponds to torchmetrics' `WordErrorRate`.
     ///
-    /// Use this when you recognize speech.
+    /// Use this when you train a speech recognition model.
     ///
     /// ```
     /// use trainer::metrics::{Metric, WordErrorRate};
@@ -223,8 +223,8 @@ error_rate! {
     /// The character error rate: the edit distance in characters, divided by the number of
     /// characters in the targets. Corresponds to torchmetrics' `CharErrorRate`.
     ///
-    /// Use this when you recognize handwritten or printed text, or when words are not separated by
-    /// spaces.
+    /// Use this when you train a model that recognizes handwritten or printed text, or when words
+    /// are not separated by spaces.
     ///
     /// ```
     /// use trainer::metrics::{CharErrorRate, Metric};
@@ -262,7 +262,7 @@ pub struct Bleu {
 }
 
 impl Bleu {
-    /// Creates the metric for n-grams of up to 4 tokens, which is logged as `bleu`.
+    /// Creates the metric for n-grams of up to 4 tokens. It is logged as `bleu`.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "no metric has a default")]
     pub fn new() -> Self {

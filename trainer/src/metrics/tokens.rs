@@ -62,7 +62,7 @@ fn rows(states: &States, name: &str, lens: &str, padding: Option<i64>) -> Result
     Ok(rows.collect())
 }
 
-/// Returns the Levenshtein distance.
+/// Returns the Levenshtein distance between two sequences.
 pub(super) fn edit_distance<T: PartialEq>(pred: &[T], target: &[T]) -> i64 {
     let mut row: Vec<i64> = (0..=int(target.len())).collect();
     for (nth, token) in pred.iter().enumerate() {

@@ -10,7 +10,7 @@ use super::{Metric, is_int, scalar};
 use crate::error::Result;
 use crate::log::Goal;
 
-/// Runs `body` on a metric while `states` replace the metric's states.
+/// Swaps `states` into the metric, calls `body` with the metric, and swaps the states back.
 fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mut M) -> R) -> R {
     std::mem::swap(metric.states_mut(), states);
     let result = body(metric);
@@ -37,7 +37,8 @@ fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mu
 pub struct Running<M> {
     metric: M,
     window: usize,
-    /// The number of batches, [`SEEN`], and a child for each batch in the window.
+    /// The state [`SEEN`], which counts batches, and one child for each batch in the window, with
+    /// the states of `metric` for that batch.
     states: States,
 }
 
@@ -54,8 +55,8 @@ impl<M: Metric> Running<M> {
         Running { metric, window, states }
     }
 
-    /// Calls `update` with the metric while it holds the state of the next batch, which replaces
-    /// the oldest batch.
+    /// Clears the states of the oldest batch, and calls `update` with the metric to fill them with
+    /// the next batch.
     fn update_next(&mut self, update: impl FnOnce(&mut M) -> Result<()>) -> Result<()> {
         self.check()?;
         let seen = match self.states.counts_mut(SEEN, 1) {

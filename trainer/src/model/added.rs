@@ -100,7 +100,8 @@ impl<'a> NewVariables<'a> {
         NewVariables { store, seed, added: RefCell::default() }
     }
 
-    /// Returns the variables that hooks have added to those that were in the store `before`.
+    /// Returns the variables that hooks have added or set. `before` contains the names of all
+    /// variables that existed before the hooks were called.
     pub(crate) fn into_added(self, before: &BTreeSet<String>) -> Added {
         let vars = self.vars();
         let names = vars.iter().map(|var| &var.name);
@@ -211,7 +212,7 @@ pub struct VariablesOf {
 }
 
 impl VariablesOf {
-    /// Creates the access for values of type `H`.
+    /// Provides access to the implementation of the type `H`.
     #[must_use]
     pub const fn of<H: AddVariables + 'static>() -> Self {
         VariablesOf {

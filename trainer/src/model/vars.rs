@@ -298,7 +298,7 @@ impl fmt::Debug for VarName {
     }
 }
 
-/// Implements the comparison of a type of names with itself and, in both directions, with strings.
+/// Implements `==` for a name type: with itself, and with strings on either side.
 macro_rules! compare_as_str {
     ($name:ty) => {
         impl PartialEq for $name {

@@ -1,8 +1,9 @@
 //! The lifecycle: the operations of the training loop, and the points at which hooks run.
 //!
-//! The source of this module contains the only declaration of the lifecycle. A macro generates from
-//! it the types of the moments, their names in [`at`], the list [`MOMENTS`], the order of
-//! `describe_hooks`, the dispatch tables, the rules for which values exist when, and this page.
+//! The source of this module contains the only declaration of the lifecycle. From it, a macro
+//! generates the types of the moments, their names in [`at`], the list [`MOMENTS`], the order of
+//! `describe_hooks`, the dispatch tables, the rules for which values exist at which moments, and
+//! this page.
 //!
 //! An **operation** is an action of the loop, and a **point** is a position at which the loop calls
 //! hooks. Both are **moments**. Every operation `x` has the points `before_x` and `after_x`. A
@@ -76,14 +77,14 @@ trainer_macros::root_lifecycle! {
                         /// A backward pass has computed the gradient of the output of a named
                         /// [module](crate::modules). Fires once for each call of each module, in
                         /// the order in which the gradients were computed. If a module and its last
-                        /// layer have the same output, it fires for the module first.
+                        /// layer have the same output, the point fires for the module first.
                         point after_module_backward;
                     }
 
                     /// The optimizer updates the parameters, at the end of an accumulation window.
                     operation opt_step in train counts steps;
 
-                    /// The gradients are dropped, after an `opt_step` that took place.
+                    /// The gradients are dropped if the `opt_step` took place.
                     operation zero_grad in train counts steps;
                 }
 
@@ -141,7 +142,7 @@ trainer_macros::root_lifecycle! {
     /// The task: [`Cx::task`]. It is borrowed while its modules compute.
     exists task: HasTask from setup to teardown except module;
 
-    /// The named module that computes its output or has computed it: [`Cx::module`].
+    /// The named module that is computing, or has computed, its output: [`Cx::module`].
     exists module: HasModule from before_module to after_module, at after_module_backward;
 
     /// The input of a module: [`Cx::input`].
@@ -161,7 +162,7 @@ trainer_macros::root_lifecycle! {
     /// [`Cx::checkpoint_activations`].
     allows checkpoint_activations: CanCheckpointActivations from before_module to module;
 
-    /// The output of a module can be set in place of the computed one: [`Cx::set_output`].
+    /// A hook can set the output of a module, before or after it is computed: [`Cx::set_output`].
     allows set_output: CanSetOutput from module to after_module;
 
     /// The output of the forward pass: [`Cx::pred`].
@@ -191,10 +192,10 @@ trainer_macros::root_lifecycle! {
     /// The batch can be replaced by one that is already on the device: [`Cx::set_batch`].
     allows set_batch: CanSetBatch at transfer;
 
-    /// A hook can set the prediction in place of the task: [`Cx::set_pred`].
+    /// The prediction can be set by a hook instead of by the task: [`Cx::set_pred`].
     allows set_pred: CanSetPred at pred, at predict_step;
 
-    /// A hook can set the loss in place of the task: [`Cx::set_loss`].
+    /// The loss can be set by a hook instead of by the task: [`Cx::set_loss`].
     allows set_loss: CanSetLoss at loss;
 
     /// The loss can be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].

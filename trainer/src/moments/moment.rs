@@ -197,11 +197,11 @@ pub struct MomentInfo {
     pub phases: PhaseSet,
     /// The unit of `every`, or `None` if hooks at this moment cannot have `every`.
     pub counts: Option<Unit>,
-    /// The doc comment of its declaration.
+    /// The doc comment on the moment's declaration.
     pub docs: &'static str,
     /// The containing operation. An operation contains the points before and after it.
     pub(crate) within: Option<Index>,
-    /// The operations and points that are declared elsewhere and also run here.
+    /// The operations and points that are declared elsewhere and also run within this operation.
     pub(crate) again: &'static [Index],
     /// The types and names of the tasks and hooks that may reach the moment; empty if all may.
     pub(crate) by: &'static [(TypeId, &'static str)],
@@ -210,11 +210,12 @@ pub struct MomentInfo {
     pub(crate) loss: &'static str,
 }
 
-/// A function that returns the row of a moment, which depends on all lifecycles in the program.
+/// A function that returns the row of a moment in the dispatch table. The row depends on all
+/// lifecycles in the program.
 pub(crate) type Index = fn() -> usize;
 
 impl MomentInfo {
-    /// Used by the expansion of `lifecycle!` only.
+    /// Creates a description. Used by the expansion of `lifecycle!` only.
     #[doc(hidden)]
     #[must_use]
     pub const fn new(
@@ -283,7 +284,7 @@ pub enum Unit {
     Steps,
     /// Epochs.
     Epochs,
-    /// Records of the current phase. Those at the end of a pass are counted separately.
+    /// Records of the current phase. Records at the end of a pass are counted separately.
     Records,
 }
 

@@ -1,6 +1,7 @@
 //! The type `!`, which has no stable name.
 
-/// Names the type `!`, which has no stable name: the return type of a closure that always panics.
+/// Gives access to the type `!`, the return type of a closure that always panics, as
+/// `<fn() -> ! as Returned>::Type`. The type itself has no stable name.
 #[doc(hidden)]
 pub trait Returned {
     #[doc(hidden)]

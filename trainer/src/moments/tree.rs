@@ -10,7 +10,7 @@ use crate::phase::{Phase, PhaseSet};
 #[derive(Debug)]
 pub struct Lifecycle {
     moments: &'static [MomentInfo],
-    /// The row of the first moment in the dispatch table, computed on first use.
+    /// The lifecycle's first row in the dispatch table, computed on first use.
     base: OnceLock<usize>,
 }
 
@@ -21,13 +21,13 @@ pub struct LifecycleRegistration(pub &'static Lifecycle);
 inventory::collect!(LifecycleRegistration);
 
 impl Lifecycle {
-    /// Declares a lifecycle with these moments, in the order of its tree.
+    /// Declares a lifecycle with these moments, which must be in the order of the lifecycle's tree.
     #[must_use]
     pub const fn new(moments: &'static [MomentInfo]) -> Self {
         Lifecycle { moments, base: OnceLock::new() }
     }
 
-    /// Returns the row of the first moment in the dispatch table.
+    /// Returns the lifecycle's first row in the dispatch table, which belongs to its first moment.
     #[inline]
     pub fn base(&'static self) -> usize {
         *self.base.get_or_init(|| {
@@ -37,8 +37,8 @@ impl Lifecycle {
     }
 }
 
-/// Returns the custom lifecycles, sorted by their first moment because `inventory` has no defined
-/// order.
+/// Returns the custom lifecycles, sorted by their first moment. Sorting is necessary because
+/// `inventory` has no defined order.
 fn custom() -> Vec<&'static Lifecycle> {
     let mut custom: Vec<_> =
         inventory::iter::<LifecycleRegistration>().map(|collected| collected.0).collect();
@@ -81,12 +81,12 @@ pub(crate) fn children(operation: usize) -> Vec<Child> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Child {
     pub(crate) moment: usize,
-    /// Whether the moment is declared elsewhere and also runs here.
+    /// Whether the moment is declared elsewhere and also runs within this operation.
     pub(crate) again: bool,
 }
 
-/// Visits a moment in the given phases, and recursively its children. `path` holds the operations
-/// around it, which are not visited again.
+/// Visits a moment in the given phases and then, recursively, its children. `path` holds the
+/// operations that contain the moment, so that they are not visited again.
 fn visit(moment: usize, phases: PhaseSet, path: &mut Vec<usize>, each: &mut impl FnMut(usize, PhaseSet)) {
     each(moment, phases);
     path.push(moment);

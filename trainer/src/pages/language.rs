@@ -16,7 +16,7 @@
 //! | `#[hook] impl Monitor { … }` | stateful hooks: every method whose first argument after `self` is a [`Cx`](crate::Cx) is a hook; a value is added with [`.hook(…)`](crate::TrainerBuilder::hook) |
 //! | `#[hook(auto)] impl Monitor { … }` | discovered stateful hooks: each trainer creates a value with `Default`, unless one is added |
 //! | `#[hook] impl MyTask { … }` | hooks of the task itself, which run after all other hooks of equal `ord`; those of a generic task are added with [`.task_hooks()`](crate::TrainerBuilder::task_hooks) |
-//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). [`HookOptions`](crate::HookOptions) in place of the name set the keys |
+//! | [`.on::<AfterStep>("name", \|cx\| …)`](crate::TrainerBuilder::on) | a closure, which can use values known only at run time; it returns `()` or a [`Result<()>`](crate::Result). To set keys, pass [`HookOptions`](crate::HookOptions) instead of the name |
 //!
 //! A hook returns `()` or a `Result<(), E>` for any error `E` that is `Send + Sync`; an error ends
 //! the run and is returned with the name of the hook. A hook around an operation returns
@@ -51,11 +51,11 @@
 //! # Order
 //!
 //! At every point, and around every operation, `before` and `after` decide first, then the earlier
-//! [stage](crate::stages), then the lower `ord`. Ties: the builder's hooks in the order they were
-//! added, then discovered hooks by crate, module path and name, then the task's hooks. Around an
-//! operation, the first hook is the outermost. [`describe_hooks`](crate::Trainer::describe_hooks)
-//! shows the order, and uses `=` to mark neighbors that none of these rules orders. A full
-//! [tape](crate::guide::tape) warns if such hooks change the same value.
+//! [stage](crate::stages), then the lower `ord`. Ties are broken in this order: first the builder's
+//! hooks in the order in which they were added, then discovered hooks by crate, module path and
+//! name, then the task's hooks. Around an operation, the first hook is the outermost.
+//! [`describe_hooks`](crate::Trainer::describe_hooks) shows the order, and marks tied neighbors
+//! with `=`. A full [tape](crate::guide::tape) warns if tied hooks change the same value.
 //!
 //! # Points and operations
 //!
@@ -80,8 +80,8 @@ pub const only: () = ();
 /// `every = 100`: runs the hook on every 100th batch, optimizer step, epoch or record, whichever
 /// its [moment](crate::language#points-and-operations) counts. If the hook is around an operation,
 /// the operation runs without it at other times. Accepts any constant expression. On a method,
-/// `every = self.every` reads a field of the value when the trainer is built: an unsigned integer
-/// or an `Option` of one. Defaults to 1.
+/// `every = self.every` reads a field of the value when the trainer is built: an unsigned
+/// integer, or an `Option` that contains an unsigned integer. Defaults to 1.
 pub const every: () = ();
 
 /// `when = is_late`: runs the hook only if this function returns `true`. The function takes the
@@ -119,18 +119,18 @@ pub const before: () = ();
 pub const after: () = ();
 
 /// `auto`, on a block: the hooks are discovered. Each trainer creates a value with `Default`,
-/// unless one is added with [`.hook(…)`](crate::TrainerBuilder::hook). `auto = ranks`: the hooks
-/// are discovered only if several processes train together, but then even with
-/// [`Discover::None`](crate::Discover::None), like [`DataParallel`](crate::hooks::DataParallel).
+/// unless one is added with [`.hook(…)`](crate::TrainerBuilder::hook). `auto = ranks`, which
+/// [`DataParallel`](crate::hooks::DataParallel) has: the hooks are discovered if and only if
+/// several processes train together, even with [`Discover::None`](crate::Discover::None).
 /// `auto = my_crate::is_requested`: the hooks are discovered only if this function, which takes no
 /// arguments and returns a `bool`, returns `true` when the trainer is built. Use this for a hook
 /// that an environment variable enables.
 pub const auto: () = ();
 
 /// `writes`: the hook writes files, or anything else that outlives the process, as loggers do.
-/// [`describe_hooks`](crate::Trainer::describe_hooks) shows this, the [tape](crate::guide::tape)
-/// omits the state of the hook's value, because it may contain times and positions in files, and
-/// [`check_golden`](crate::Trainer::check_golden) does not run the hook.
+/// [`describe_hooks`](crate::Trainer::describe_hooks) shows this key. The
+/// [tape](crate::guide::tape) omits the state of the hook's value, because it may contain times and
+/// positions in files. [`check_golden`](crate::Trainer::check_golden) does not run the hook.
 pub const writes: () = ();
 
 /// `more`, on a block: marks a further block of a type that already has a block with `#[hook]`, for
@@ -152,7 +152,7 @@ pub const single: () = ();
 pub const state: () = ();
 
 /// `settings`, on a block: on resume, the [settings](crate::checkpoint::Settings) of each value are
-/// compared with those of the interrupted run. They must also be equal on all ranks.
+/// compared with those of the interrupted run. The settings must also be equal on all ranks.
 pub const settings: () = ();
 
 /// `variables`, on a block: each value [adds variables](crate::AddVariables) to the model when the

@@ -5,9 +5,10 @@
 //! something that does not exist.
 //!
 //! The tables of points are also used elsewhere. Compiler messages quote them:
-//! *`on_train_batch_end` is a name from PyTorch Lightning and Keras; here it is …*. Tests translate
-//! recorded runs of trainer-tools, Lightning, MMEngine and fastai with them, and check that runs of
-//! this crate have the same order of calls, apart from the differences in the last column.
+//! *`on_train_batch_end` is a name from PyTorch Lightning and Keras; here it is …*. Tests use them
+//! to translate recorded runs of trainer-tools, Lightning, MMEngine and fastai. The tests check
+//! that runs of this crate have the same order of calls, apart from the differences in the last
+//! column.
 
 #[cfg(doc)]
 use crate::{data::InMemory, *};
@@ -45,9 +46,10 @@ pub struct Row {
     pub theirs: &'static str,
     /// The corresponding point or operation; empty if there is none.
     pub moment: &'static str,
-    /// The phases that it corresponds to, such as `only = train`; empty for all phases.
+    /// The phases in which the moment corresponds to the name, such as `only = train`; empty for
+    /// all phases.
     pub filter: &'static str,
-    /// The differences, as the page words them.
+    /// The differences, as shown on the page.
     pub differs: &'static str,
 }
 

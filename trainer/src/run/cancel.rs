@@ -1,5 +1,5 @@
-//! Requests to a run from outside: cancellation by a signal or a [`CancelToken`], and SIGUSR1,
-//! which requests a checkpoint.
+//! Requests that reach a run from outside: a signal or a [`CancelToken`] cancels the run, and
+//! SIGUSR1 requests a checkpoint.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -60,7 +60,7 @@ impl CancelToken {
     }
 }
 
-/// The reaction of an entry point of the trainer to SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed
+/// How an entry point of the trainer reacts to SIGINT (Ctrl-C), SIGTERM and SIGHUP (a closed
 /// terminal).
 ///
 /// SIGUSR1 is also handled: it requests a checkpoint, which
@@ -68,12 +68,12 @@ impl CancelToken {
 /// continues. After the first entry point of a program, SIGUSR1 has no effect between entry points,
 /// because its default effect would end the program. Windows has neither SIGUSR1 nor SIGHUP.
 ///
-/// Unless this is [`Ignore`](OnSignal::Ignore), the first of the other signals cancels the run: the
-/// current batch is finished, and `after_cancel` and `teardown` run. A second signal ends the
-/// program immediately. Outside of entry points, these signals have the same effect as without the
-/// trainer. A program that installs its own handlers after its first entry point must use
-/// [`Ignore`](OnSignal::Ignore). On Linux, a program that was started with SIGHUP ignored, as
-/// `nohup` does, continues to ignore it.
+/// Unless this is [`Ignore`](OnSignal::Ignore), the first SIGINT, SIGTERM or SIGHUP cancels the
+/// run: the current batch is finished, and `after_cancel` and `teardown` fire. A second such signal
+/// ends the program immediately. Outside of entry points, these signals have the same effect as
+/// without the trainer. A program that installs its own handlers after its first entry point must
+/// use [`Ignore`](OnSignal::Ignore). On Linux, if SIGHUP was ignored when the program started, as
+/// with `nohup`, the program continues to ignore it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -121,7 +121,8 @@ static HANDLERS: Mutex<Handlers> = Mutex::new(Handlers {
 
 /// The signal handlers of the process, which all running entry points share.
 struct Handlers {
-    /// Whether the default effect of the signals between entry points is registered.
+    /// Whether the handlers that give signals their default effect between entry points are
+    /// registered.
     defaults_registered: bool,
     /// The actions that are registered while entry points are running.
     actions: Vec<SigId>,
@@ -180,11 +181,11 @@ impl SignalGuard {
         Ok(SignalGuard(()))
     }
 
-    /// Ends the entry point and returns the signal received, if any.
+    /// Ends the entry point, and returns the signal that was received, if any.
     ///
-    /// If a signal was received and `exits` is set, calls `report`. If this is also the last active
-    /// entry point of the process, ends the program. Otherwise, the last active entry point ends
-    /// it, after its own cleanup.
+    /// If a signal was received and `exits` is set, calls `report`, after which the program must
+    /// end. This entry point ends the program if no other entry point is active in the process.
+    /// Otherwise, the last active entry point ends the program after its own cleanup.
     pub(crate) fn end(self, exits: bool, report: impl FnOnce()) -> Option<CancelledBy> {
         std::mem::forget(self);
         if exits && received_signal().is_some() {
@@ -200,8 +201,10 @@ impl Drop for SignalGuard {
     }
 }
 
-/// Ends an entry point that handles signals, and returns the signal received, if any. If it is the
-/// last active one, ends the program if that was requested, and uninstalls the handlers otherwise.
+/// Ends an entry point that handles signals, and returns the signal that was received, if any.
+///
+/// The last active entry point also uninstalls the handlers or, if an exit was requested, ends the
+/// program.
 fn end_entry(exits: bool) -> Option<CancelledBy> {
     let mut handlers = HANDLERS.lock().unwrap_or_else(PoisonError::into_inner);
     handlers.active_entries -= 1;
@@ -246,9 +249,10 @@ impl Handlers {
     /// Installs the handlers: until the last active entry point ends, a signal cancels the run, and
     /// a second one ends the program.
     ///
-    /// This includes SIGINT if the process ignores it: shell scripts start background processes
-    /// with SIGINT ignored, and a SIGINT sent to a training run is still meant to cancel it. An
-    /// ignored SIGHUP stays ignored, because that is the purpose of `nohup`.
+    /// SIGINT cancels the run even if the process was started with SIGINT ignored. Shell scripts
+    /// start background processes this way, but a SIGINT that is sent to a training run is still
+    /// meant to cancel the run. An ignored SIGHUP stays ignored, because that is the purpose of
+    /// `nohup`.
     fn install(&mut self) -> io::Result<()> {
         for &(signal, by) in CANCELLING {
             if by == CancelledBy::Sighup && is_in_mask("SigIgn", signal) {
@@ -273,8 +277,9 @@ impl Handlers {
     }
 }
 
-/// Whether a signal is in one of the signal masks of this process: `SigIgn` (ignored) or `SigCgt`
-/// (caught). Only Linux exposes these, in `/proc/self/status`; elsewhere the result is `false`.
+/// Whether a signal is in the signal mask `name` of this process: `SigIgn` (ignored) or `SigCgt`
+/// (caught). Only Linux exposes these masks, in `/proc/self/status`; elsewhere the result is
+/// `false`.
 fn is_in_mask(name: &str, signal: i32) -> bool {
     let status = read_text(Path::new("/proc/self/status")).unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,4 +1,4 @@
-//! The state of a run that concerns its checkpoints.
+//! The part of a run's state that concerns its checkpoints.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::phase::Phase;
 use crate::values::facts::Facts;
 
-/// The state of a run that concerns its checkpoints.
+/// The part of a run's state that concerns its checkpoints.
 #[derive(Default)]
 pub(crate) struct CheckpointState {
-    /// The checkpoint or folder that the next fit resumes from, if one is requested.
+    /// The checkpoint or folder that the next fit resumes from, if a resume is requested.
     pub(crate) resume: Option<Resume>,
     /// The checkpoint that is being written or read.
     pub(crate) active: Option<ActiveCheckpoint>,
@@ -32,7 +32,7 @@ pub(crate) struct CheckpointState {
     /// The settings and hooks that decide the result, as they were when the first entry point
     /// began.
     pub(crate) facts: Option<Facts>,
-    /// The number of entry points of each phase that were skipped after a resume because they had
+    /// For each phase, the number of entry points that were skipped after a resume because they had
     /// already finished.
     pub(crate) skipped: [usize; Phase::ALL.len()],
     /// The number of calls of `predict` that have ended, with or without an error.
@@ -65,15 +65,15 @@ pub(crate) struct BackgroundSave {
 }
 
 impl BackgroundSave {
-    /// Whether the thread of this rank is writing.
+    /// Whether the thread of this rank is still writing.
     pub(crate) fn is_busy(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 }
 
 impl Run {
-    /// Returns the reason why a checkpoint requested from outside would not be written, or `None`
-    /// if it would be.
+    /// Returns the reason why a checkpoint that is requested from outside, such as by SIGUSR1,
+    /// would not be written, or `None` if it would be written.
     pub(crate) fn why_no_checkpoint(&self) -> Option<&'static str> {
         let has_hook =
             || self.hooks.instances.iter().any(|instance| instance.checkpoints(self.folder()).is_some());

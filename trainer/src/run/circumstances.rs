@@ -23,9 +23,9 @@ impl Run {
     }
 }
 
-/// Returns the name of the processor, by which libraries below libtorch choose their kernels. It
-/// can only be read on Linux, on some architectures; otherwise, the result is the architecture and
-/// the operating system.
+/// Returns the name of the processor. Libraries that libtorch uses choose their kernels based on
+/// the processor. The name can be read only on Linux, and only on some architectures; elsewhere,
+/// returns the architecture and the operating system.
 fn processor() -> String {
     let described = read_text(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let name = described.lines().find_map(|line| {

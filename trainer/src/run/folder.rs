@@ -1,4 +1,4 @@
-//! The state of a run that concerns its folder, and the list of its hyperparameters.
+//! The part of a run's state that concerns its folder, and the list of the run's hyperparameters.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -24,7 +24,7 @@ pub(crate) struct LiveState {
     pub(crate) began: Instant,
     /// When the file is due to be written again.
     pub(crate) due: Instant,
-    /// Whether training has begun, so that the first step is known.
+    /// Whether training has begun. From then on, `first_step` no longer changes.
     pub(crate) has_trained: bool,
     /// The content that was written last.
     pub(crate) content: Live,
@@ -33,13 +33,13 @@ pub(crate) struct LiveState {
     pub(crate) writer: Option<JoinHandle<Result<()>>>,
 }
 
-/// The state of a run that concerns its folder.
+/// The part of a run's state that concerns its folder.
 #[derive(Debug, Default)]
 pub(crate) struct FolderState {
     /// The folder that was passed to the builder.
     pub(crate) setting: Option<RunFolder>,
-    /// Whether the environment cannot replace the folder, because the settings of the program take
-    /// precedence.
+    /// Whether the settings of the program determine the folder. They take precedence over the
+    /// environment, which then cannot replace the folder.
     pub(crate) is_decided: bool,
     /// Whether the command line is left out of `run.json`.
     pub(crate) omits_command_line: bool,
@@ -70,8 +70,8 @@ impl Run {
         self.folder.path.as_deref()
     }
 
-    /// The hyperparameters of the program, then those of the optimizers, the settings of the
-    /// trainer, and those of its hooks.
+    /// The hyperparameters of the program, then those of the optimizers, then the settings of the
+    /// trainer, then those of its hooks.
     pub(crate) fn all_hyperparameters(&self) -> Vec<(String, Hyperparameter)> {
         let own = self.hyperparameters.iter().map(|given| (given.name.clone(), given.value.clone()));
         own.chain(recorded(&self.model.optimizers, &self.settings, &self.hooks.instances[TASK + 1..]))

@@ -10,7 +10,7 @@ use crate::moment::MomentInfo;
 pub(crate) enum Ending {
     /// No hook has decided yet how the operation ends.
     Open,
-    /// The body did not start: a hook skipped it, or failed before it.
+    /// The body did not start: a hook skipped it, or failed before running it.
     Skipped,
     /// The body or its replacement failed.
     Failed,
@@ -41,6 +41,6 @@ pub struct Frame<B: ?Sized> {
     pub(crate) body: B,
 }
 
-/// The part of a running operation that is inside the `around` hook being called: the inner hooks
-/// and the body. [`Next`](crate::Next) borrows it.
+/// The part of a running operation that is inside the `around` hook that is being called: the inner
+/// hooks and the body. [`Next`](crate::Next) borrows it.
 pub type Rest<'a> = &'a mut Frame<dyn FnMut(&mut Run) -> Result<()> + 'a>;

@@ -1,7 +1,7 @@
 //! Logging: how the values that hooks log get into the [`Log`](crate::log::Log).
 //!
-//! A hook that only observes has `&Run`, so the log is in a `RefCell`. Each borrow lasts for a
-//! single call that runs no user code, so it cannot fail.
+//! A hook that only observes has only `&Run`, so the log is in a `RefCell`. Borrowing it cannot
+//! fail, because each borrow lasts for a single call that runs no user code.
 
 use super::Run;
 use crate::error::{Error, Result};

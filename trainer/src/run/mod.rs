@@ -56,7 +56,7 @@ pub(crate) use ranks::{Amount, Ranks};
 pub(crate) use rehearsal::{Rehearsal, Rehearsed};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 
-/// The requests of hooks to the loop.
+/// What hooks have requested from the training loop.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     pub(crate) skip_batch: bool,
@@ -74,7 +74,7 @@ pub(crate) struct Requests {
     pub(crate) is_cut_short: bool,
 }
 
-/// A copy of the state of a run, to which it can return in the same pass over the training data.
+/// A copy of the state of a run. The run can return to it in the same pass over the training data.
 pub(crate) struct KeptState {
     pub(crate) states: States,
     /// The number of rows of the history.
@@ -103,8 +103,8 @@ pub struct Run {
     pub(crate) requests: Requests,
     /// The state that a roll-back returns to.
     pub(crate) kept: Option<KeptState>,
-    /// The values that hooks have logged. In a `RefCell`, because hooks that only observe log too:
-    /// see [`log`].
+    /// The values that hooks have logged. In a `RefCell`, because observers can log as well: see
+    /// [`log`].
     pub(crate) log: RefCell<Log>,
     pub(crate) history: History,
     /// The record for which `after_record` is firing.
@@ -112,7 +112,8 @@ pub struct Run {
     /// The warnings for the summary of the current entry point or, between entry points, of the
     /// next one.
     pub(crate) warnings: RefCell<Vec<String>>,
-    /// The logs from which rows of the current entry point are missing, for its summary.
+    /// For the summary of the current entry point, the names of the logs that lack some of its
+    /// rows.
     pub(crate) incomplete_logs: RefCell<Vec<String>>,
     pub(crate) folder: FolderState,
     /// The hyperparameters that the program has set.
@@ -148,12 +149,13 @@ pub(crate) struct Model {
 
 /// The state of hook dispatch.
 pub(crate) struct Dispatch {
-    /// The hook that skipped or replaced the most recent operation with `around` hooks, or handled
-    /// its error.
+    /// The hook that skipped or replaced the most recent operation that has `around` hooks, or
+    /// handled the error of that operation.
     pub(crate) responsible: Option<HookId>,
     /// Whether a hook set the output of the current operation.
     pub(crate) output_overridden: bool,
-    /// Whether an error with a location was returned to a hook, which may return it as its own.
+    /// Whether an error with a location was returned to a hook. The hook may return the error as
+    /// its own.
     pub(crate) error_is_located: bool,
     /// The payloads of the custom points that are being fired, by the index of the point.
     pub(crate) payloads: BTreeMap<usize, Box<dyn Any + Send>>,
@@ -212,7 +214,7 @@ impl Run {
     }
 
     /// Adds a warning about something that only this rank has seen. Unlike [`warn`](Run::warn),
-    /// this prints it on any rank.
+    /// this prints the warning on any rank.
     pub(crate) fn warn_on_any_rank(&self, text: String) {
         if self.rank > 0 {
             terminal::eprint_line(&format!("warning: rank {}: {text}", self.rank));
@@ -245,7 +247,8 @@ impl Run {
         if failed.is_none() { Ok(()) } else { failed.take().map_or(Ok(()), Err) }
     }
 
-    /// Returns the source of a request to cancel the run in this process, if there is one.
+    /// Returns what has requested in this process that the run be cancelled: the token or a signal.
+    /// `None` if nothing has.
     #[inline]
     pub(crate) fn cancel_request(&self) -> Option<CancelledBy> {
         if self.settings.cancel_token.is_cancelled() {

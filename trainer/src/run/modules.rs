@@ -17,7 +17,7 @@ use crate::phase::Phase;
 // The input with which the innermost observed module was called.
 scoped_thread_local!(static INPUT: for<'a> &'a Tensor);
 
-/// The state of a run that concerns modules.
+/// The part of a run's state that concerns modules.
 #[derive(Default)]
 pub(crate) struct Modules {
     /// The modules that were called, once for each name.
@@ -76,7 +76,8 @@ pub(crate) struct Call {
     /// The input, if a hook has read or replaced it. Cloning every input would cost more than
     /// calling a hook.
     pub(crate) input: OnceCell<Tensor>,
-    /// The output of the module or of a hook; at `after_module_backward` its gradient.
+    /// The output that the module computed or a hook set; at `after_module_backward`, the gradient
+    /// of the output.
     pub(crate) output: Option<Tensor>,
     /// At `after_module_backward`, the gradient of the input.
     pub(crate) input_grad: Option<Tensor>,
@@ -85,7 +86,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Creates the state of a call that begins.
+    /// Creates the state of a call that is just beginning.
     pub(crate) fn new(known: u32) -> Self {
         Call {
             known,

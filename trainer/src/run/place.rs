@@ -1,4 +1,4 @@
-//! [`Place`]: the current position of a run, from which errors get their location.
+//! [`Place`]: the current position of a run, which provides the location for errors.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Place {
     /// The running hook; `None` while the task, a loader or the trainer itself runs.
     pub(crate) hook: Option<HookId>,
     pub(crate) phase: Phase,
-    /// The loader of the current pass, if it has a name.
+    /// The loader of the current pass, if the loader has a name.
     pub(crate) loader: Option<LoaderId>,
     /// The number of custom moments that are being fired or run.
     scopes: u16,
@@ -57,7 +57,8 @@ impl Names {
 }
 
 impl Run {
-    /// Runs `body`, which may move the run to a different place, and returns to the current place.
+    /// Runs `body`, which may move the run to a different place, and then restores the current
+    /// place.
     #[inline]
     pub(crate) fn returning<R>(&mut self, body: impl FnOnce(&mut Run) -> R) -> R {
         let place = self.place;
@@ -66,7 +67,7 @@ impl Run {
         result
     }
 
-    /// The name of the loader of the current pass, if it has one.
+    /// The name of the loader of the current pass, if the loader has a name.
     pub(crate) fn loader(&self) -> Option<&Arc<str>> {
         self.place.loader.map(|LoaderId(index)| &self.names.loaders[usize::from(index)])
     }

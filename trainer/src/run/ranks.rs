@@ -1,4 +1,4 @@
-//! The state of a run that concerns the other ranks.
+//! The part of a run's state that concerns the other ranks.
 
 use std::collections::BTreeSet;
 
@@ -8,18 +8,20 @@ use super::Run;
 use crate::distributed::World;
 use crate::error::CancelledBy;
 
-/// The state of a run that concerns the other ranks.
+/// The part of a run's state that concerns the other ranks.
 pub(crate) struct Ranks {
     /// The world of the current entry point.
     pub(crate) world: World,
-    /// The world that the program passed to the builder; `None` to use that of the environment.
+    /// The world that the program passed to the builder; `None` to use the world that the
+    /// environment describes.
     pub(crate) given: Option<World>,
     /// Whether an error has disconnected this process from the others in the current entry point.
     pub(crate) has_left: bool,
     /// Whether a hook at `before_step` may skip a batch of training.
     pub(crate) may_skip: bool,
     pub(crate) agreed: Agreed,
-    /// The next batch over all ranks, if they have agreed on it.
+    /// The weight and the number of samples of the next batch over all ranks, if the ranks have
+    /// agreed on that batch.
     pub(crate) next: Option<Amount>,
     /// Whether the current batch has no row for this rank. The rank then borrows a row from another
     /// rank or, if its own data has ended, uses a copy of its first batch.

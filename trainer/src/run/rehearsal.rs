@@ -52,7 +52,7 @@ impl Run {
         self.replay.as_mut()?.rehearsal.as_mut()
     }
 
-    /// In a rehearsal, records the weights with which training begins.
+    /// In a rehearsal, records the hash of the weights before the first step.
     pub(crate) fn rehearse_start(&mut self) -> Result<()> {
         if self.rehearsal().is_some_and(|rehearsal| rehearsal.start.is_empty()) {
             let start = hash_of_weights(&self.model.vars)?;
@@ -97,8 +97,8 @@ impl Run {
     }
 }
 
-/// Returns the mean of the losses of each name, weighted by the weights of the batches. A single
-/// loss is returned unchanged.
+/// Returns, for each name, the mean of its losses, weighted by the weights of their batches. A
+/// single loss is returned unchanged.
 fn means(losses: &[(String, f64, f64)]) -> Vec<(String, f64)> {
     let mut means: Vec<(String, f64)> = Vec::new();
     for (name, loss, _) in losses {

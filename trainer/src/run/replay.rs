@@ -10,10 +10,10 @@ use super::rehearsal::Rehearsal;
 /// and writes nothing.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// The number of training batches, counted from the start of the recorded run, after which the
-    /// replay ends.
+    /// The replay ends after this many training batches, counted from the start of the recorded
+    /// run.
     pub(crate) until: u64,
-    /// The position at which the replay ends: right after that batch, or only after the epoch.
+    /// The position at which the replay ends: right after the last batch, or only after its epoch.
     pub(crate) place: Place,
     /// The checkpoint folder in which the final state is saved, if a fork will start from it.
     pub(crate) fork: Option<PathBuf>,
@@ -23,7 +23,7 @@ pub(crate) struct Replay {
     pub(crate) begin: Option<Mark>,
     /// The state with which the replay ended, once all of its batches are trained.
     pub(crate) end: Option<Mark>,
-    /// If the run is a rehearsal, records its first steps, after which it ends.
+    /// In a rehearsal, records the first steps of the fit. The run ends after these steps.
     pub(crate) rehearsal: Option<Rehearsal>,
     /// Whether all batches of the replay are trained.
     pub(crate) has_ended: bool,

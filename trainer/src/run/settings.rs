@@ -80,7 +80,7 @@ impl Settings {
     }
 
     /// The settings that a resumed run may change: those that limit its length, and those that do
-    /// not change its results from the checkpoint on.
+    /// not affect its results after the checkpoint.
     pub(crate) fn length(&self) -> [(&'static str, String); 9] {
         let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
         let count = |value: u64| text((value > 0).then(|| value.to_string()));

@@ -68,9 +68,10 @@ pub(crate) struct StepData {
     pub(crate) loss: Option<Tensor>,
     /// The product of the factors passed to `scale_loss`.
     pub(crate) loss_scale: f64,
-    /// The number of predictions computed. `ForwardDone` holds the number of its prediction.
+    /// The number of predictions computed so far. A `ForwardDone` holds the value that identifies
+    /// its prediction.
     pub(crate) preds: u64,
-    /// The number of losses computed. `LossDone` holds the number of its loss.
+    /// The number of losses computed so far. A `LossDone` holds the value that identifies its loss.
     pub(crate) losses: u64,
     /// The number of losses computed before the current batch.
     pub(crate) losses_before: u64,

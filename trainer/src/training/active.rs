@@ -23,7 +23,7 @@ const MAX_NESTED: usize = 16;
 /// An entry point that is running on this thread.
 struct Level {
     operation: &'static str,
-    /// The number of `around` hooks of its trainer.
+    /// The number of `around` hooks of the entry point's trainer.
     around: usize,
     device: Device,
 }
@@ -46,15 +46,15 @@ static RUNNING: Mutex<Registry> = Mutex::new(Registry { entries: Vec::new(), has
 
 struct Registry {
     entries: Vec<Running>,
-    /// Whether the warning about shared random numbers was printed; once per process is enough.
+    /// Whether the warning about shared random numbers has been printed. It is printed only once.
     has_warned: bool,
 }
 
 /// The registration of a running entry point. Dropping it ends the registration and restores the
 /// state of the outer run.
 pub(super) struct ActiveEntry {
-    /// The random states of the devices of the outer runs, to restore them on drop. Empty unless
-    /// this entry point is seeded.
+    /// The random state of each device that the outer runs use, restored on drop. Empty unless this
+    /// entry point is seeded.
     outer: Vec<(Device, Tensor)>,
     /// The processes that train together in the outer run.
     outer_world: Current,
@@ -110,7 +110,7 @@ pub(super) fn is_outermost() -> bool {
     LEVELS.with_borrow(Vec::is_empty)
 }
 
-/// Returns the random states of the devices of the entry points that are running on this thread.
+/// Returns the random state of each device that the entry points running on this thread use.
 fn random_states(levels: &[Level]) -> Result<Vec<(Device, Tensor)>> {
     let mut devices = Vec::new();
     if !levels.is_empty() {
@@ -161,8 +161,8 @@ fn chain(levels: &[Level]) -> String {
 }
 
 impl Registry {
-    /// Adds an entry point. Returns the warning about shared random numbers the first time it
-    /// applies.
+    /// Adds an entry point. Returns the warning about shared random numbers if it applies for the
+    /// first time.
     fn begin(&mut self, own: Running) -> Option<String> {
         let is_disturbed =
             |other: &&Running| other.thread != own.thread && (own.seed.or(other.seed).is_some());

@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::phase::Phase;
 use crate::run::Run;
 
-/// Stores the weight of the current batch, as computed by the task, or 0 if the batch is borrowed
-/// from another rank.
+/// Stores the weight of the current batch, which the task computes. The weight is 0 if the batch is
+/// borrowed: its row then belongs to another rank.
 pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
     run.step.is_batch_changed = false;
     if run.ranks.is_borrowed {
@@ -64,8 +64,8 @@ pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
     Ok(run.step.weight == 0.0)
 }
 
-/// Sets the loss of a batch of weight 0 to 0, so that hooks at an optimizer step after the batch
-/// find a loss. Returns the sequence number of the loss.
+/// Sets the loss of a batch of weight 0 to 0, so that a loss exists for hooks that run at an
+/// optimizer step after this batch. Returns the sequence number of the loss.
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
     let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));

@@ -81,7 +81,8 @@ pub struct TrainerBuilder<T> {
     pub(crate) resume: Option<Resume>,
     pub(super) profile: ProfileSettings,
     pub(super) hooks: HookSelection,
-    /// Whether hooks that only observe are checked; `None` unless the program sets it.
+    /// Whether to check that hooks that only observe change nothing. `None` if the program does not
+    /// set this.
     pub(crate) checks_observers: Option<bool>,
     pub(crate) tape: Option<Tape>,
     pub(crate) folder: FolderState,
@@ -142,8 +143,8 @@ impl<T: Task> TrainerBuilder<T> {
     ///
     /// The first argument is the hook's name, or [`HookOptions`] with the keys of `#[hook]`. The
     /// closure returns `()` or [`Result<()>`](Result). `describe_hooks` shows the hook with the
-    /// source location of this call. With [`Main<P>`](crate::Main) in place of `P`, the hook runs
-    /// on rank 0 only.
+    /// source location of this call. With [`Main<P>`](crate::Main) instead of `P`, the hook runs on
+    /// rank 0 only.
     ///
     /// ```
     /// use trainer::TrainerBuilder;
@@ -209,11 +210,11 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Whether to check at run time that hooks that only [observe](crate::Cx#observers) change
-    /// nothing. The check compares everything that such a hook could change before and after each
-    /// call, and ends the run with an error that names the hook and the change. Defaults to
-    /// `false`, except in a smoke test ([`fast_dev_run`](Self::fast_dev_run)), in a
-    /// [`Harness`](crate::testing::Harness), and if the environment variable `TRAINER_CHECK` is
-    /// `observers`.
+    /// nothing. The check reads everything that such a hook could change, before and after each
+    /// call of the hook. If the hook has changed anything, the run ends with an error that names
+    /// the hook and the change. Defaults to `true` in a smoke test
+    /// ([`fast_dev_run`](Self::fast_dev_run)), in a [`Harness`](crate::testing::Harness), or if the
+    /// environment variable `TRAINER_CHECK` is `observers`, and otherwise to `false`.
     ///
     /// The check reads all variables, their gradients and the state of the optimizers twice per
     /// call, which takes about 0.1 s per gigabyte on a CPU. Use it for a few batches only.

@@ -6,7 +6,7 @@ use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::phase::Phase;
 use crate::run::{Amount, BackgroundSave, Run, cancel};
 
-/// The name of the agreement in error messages.
+/// What error messages call the exchange of reports between the ranks.
 const AGREEMENT: &str = "the agreement on the next batch";
 
 /// The next action of the loop.
@@ -25,16 +25,16 @@ pub(super) enum Decision {
 pub(super) struct NextBatch {
     /// Whether there is a next batch.
     pub(super) exists: bool,
-    /// Whether no batch follows it, so that it ends an accumulation window that is not full. Also
-    /// `true` if there is no next batch. Determined only in training, and only for a batch that
-    /// does not fill its window.
+    /// Whether the next batch is the last one. If so, it ends its accumulation window even if the
+    /// window is not full. Also `true` if there is no next batch. Determined only in training, and
+    /// only for a batch that does not fill its window.
     pub(super) is_last: bool,
     pub(super) weight: f64,
     pub(super) samples: f64,
 }
 
-/// The state of one rank before a batch. The ranks combine their reports into one, in which a flag
-/// is set if it is set on any rank.
+/// The state of one rank before a batch. The ranks combine their reports into one. A flag in the
+/// combined report is set if it is set on any rank.
 #[derive(Clone, Copy)]
 struct Report {
     sigint: bool,
@@ -182,19 +182,19 @@ pub(super) fn agree(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     if run.ranks.world.is_solo() { Ok(()) } else { exchange(run, next) }
 }
 
-/// Whether a stop was requested, and all ranks know of it.
+/// Whether a stop was requested and all ranks know of the request.
 #[inline]
 fn stop_is_known(run: &Run) -> bool {
     run.requests.stop.is_some() && (run.ranks.world.is_solo() || run.ranks.agreed.stop)
 }
 
-/// Whether the end of the pass was requested, and all ranks know of it.
+/// Whether the end of the pass was requested and all ranks know of the request.
 #[inline]
 fn end_epoch_is_known(run: &Run) -> bool {
     run.requests.end_epoch && (run.ranks.world.is_solo() || run.ranks.agreed.end_epoch)
 }
 
-/// Returns an error if the run was cancelled, and all ranks know of it.
+/// Returns an error if the run was cancelled and all ranks know that it was.
 #[inline]
 pub(super) fn check_cancelled(run: &Run) -> Result<()> {
     let by = if run.ranks.world.is_solo() { run.cancel_request() } else { run.ranks.agreed.cancelled };
@@ -215,8 +215,8 @@ pub(super) fn is_stopped_by_now(run: &mut Run) -> Result<bool> {
     Ok(is_stopped(run))
 }
 
-/// Whether the run returns to a kept state before the next batch. All ranks know it once they have
-/// [agreed](agree).
+/// Whether the run returns to a kept state before the next batch. The answer is the same on all
+/// ranks once they have [agreed](agree).
 pub(super) fn rolls_back(run: &Run) -> bool {
     run.requests.roll_back.is_some()
 }
@@ -232,8 +232,8 @@ pub(super) fn ends_pass(run: &Run) -> bool {
     end_epoch_is_known(run) || plan::has_all_steps(run) || is_stopped(run)
 }
 
-/// If SIGUSR1 has requested a checkpoint, notes this for the hook that writes it, or warns if no
-/// hook will.
+/// If SIGUSR1 has requested a checkpoint, passes the request on to the hook that writes
+/// checkpoints. Warns if no hook would write the checkpoint.
 #[inline]
 fn note_checkpoint_request(run: &mut Run) {
     let is_due = run.place.phase == Phase::Train || !run.fit.is_running;
@@ -323,7 +323,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     Ok(())
 }
 
-/// Returns a hash of the set of trained parameters. A floating-point number represents the hash
+/// Returns a hash of the set of trained parameters. The hash has 52 bits, so an `f64` represents it
 /// exactly.
 fn trained_hash(run: &Run) -> f64 {
     let mix = |hash: u64, is_trained: bool| {
@@ -333,7 +333,7 @@ fn trained_hash(run: &Run) -> f64 {
     (trained.fold(0, mix) >> 12) as f64
 }
 
-/// Returns the error for ranks that train different parameters. This is a collective.
+/// Returns the error for ranks that train different parameters. Every rank must call this.
 #[cold]
 fn differently_frozen(run: &Run, world: &World) -> Result<Error> {
     let frozen = run.model.vars.parameters().filter(|var| !var.tensor.requires_grad());
@@ -366,8 +366,8 @@ pub(super) fn agree_on_skip(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-/// Sums the weight of a training batch over all ranks again, after a hook may have changed the
-/// batch.
+/// In training, sums the weight and the number of samples of the batch over all ranks again. Called
+/// if a hook may have changed the batch.
 pub(super) fn agree_on_weight(run: &mut Run) -> Result<()> {
     if run.place.phase != Phase::Train {
         return Ok(());
@@ -381,7 +381,7 @@ pub(super) fn agree_on_weight(run: &mut Run) -> Result<()> {
 }
 
 /// Returns the error for ranks that have not trained the same number of batches and steps, or have
-/// not accumulated the gradients of the same batches. This is a collective.
+/// not accumulated the gradients of the same batches. Every rank must call this.
 #[cold]
 fn out_of_step(own: Counters, world: &World) -> Result<Error> {
     let what = match world.difference(&own, "the comparison of the counters")? {

@@ -48,7 +48,7 @@ pub(super) fn kind_of(device: &str) -> &str {
 }
 
 /// Prints, once per process, why a run is on the CPU although libtorch was built for CUDA. Without
-/// this line, the mistake might go unnoticed for hours.
+/// this line, the unused GPU might go unnoticed for hours.
 pub(super) fn say_why_on_cpu(run: &Run) {
     static ONCE: Once = Once::new();
     if run.model.device != Device::Cpu || ONCE.is_completed() {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_different_numbers_are_of_one_kind() {
+    fn gpus_with_different_indices_are_the_same_kind_of_device() {
         let kinds = [Device::Cpu, Device::Cuda(0), Device::Cuda(11), Device::Mps];
         let kinds = kinds.map(|device| kind_of(&format!("{device:?}")).to_owned());
         assert_eq!(kinds, ["Cpu", "Cuda", "Cuda", "Mps"]);

@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::libtorch;
 use crate::run::Run;
 
-/// Returns a hash of all parts of the run that decide what it computes next and that are equal each
-/// time the run reaches the same position. Every rank must call this.
+/// Returns a hash of the parts of the run that decide what it computes next. Includes only parts
+/// that are equal each time the run reaches the same position. Every rank must call this.
 pub(crate) fn of(run: &Run) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     let mut shares = blake3::Hasher::new();

@@ -20,7 +20,8 @@ use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::dispatch::Panic;
 use crate::run::{Dispatch, Place, Requests, Run};
 
-/// Runs an entry point, or returns its recorded result if it ended before the run was resumed.
+/// Runs an entry point. If the run is resumed and the entry point had already ended before the
+/// interruption, returns the recorded result instead.
 ///
 /// An error before the entry point begins, such as a locked run folder, is returned directly. After
 /// that, a cancelled run fires `after_cancel`, and an error or a panic fires `after_error`; then
@@ -216,7 +217,7 @@ fn run_guarded(
     })
 }
 
-/// Keeps the first of two panics, which is resumed at the end.
+/// Keeps the first of two panics: the one that is resumed at the end.
 fn keep_first(panic: &mut Option<Panic>, late: Option<Panic>) {
     match panic {
         None => *panic = late,
@@ -249,7 +250,7 @@ pub(super) fn seed(run: &Run) {
     }
 }
 
-/// Converts a panic to an error of the hook that was running, or else of the operation.
+/// Converts a panic to an error about the hook that was running, or else about the operation.
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
     match run.place.hook.take() {

@@ -24,7 +24,7 @@ pub(super) struct Erased<T: Task> {
 }
 
 impl<T: Task> Erased<T> {
-    /// Creates the data of a task, without a batch or a prediction.
+    /// Creates empty storage for the batch and the prediction of a task.
     pub(super) fn boxed() -> Box<dyn AnyTask> {
         Box::new(Erased::<T> { batch: None, pred: None })
     }
@@ -120,7 +120,7 @@ pub(super) fn data<T: Task>(step: &StepData) -> &Erased<T> {
     typed(step.data.as_deref().expect(HERE))
 }
 
-/// Returns the batch and the prediction of the current step, mutably.
+/// Returns mutable access to the batch and the prediction of the current step.
 pub(super) fn data_mut<T: Task>(step: &mut StepData) -> &mut Erased<T> {
     typed_mut(&mut **step.data.as_mut().expect(HERE))
 }
@@ -138,8 +138,8 @@ fn typed_mut<T: Task>(data: &mut dyn AnyTask) -> &mut Erased<T> {
     data.downcast_mut().expect(OF_TASK)
 }
 
-/// Calls `compute` with the task, and with the batch and the prediction of the step. Hooks at
-/// modules of the task observe the computation.
+/// Calls `compute` with the task and the data of the step: its batch and its prediction. Hooks at
+/// the modules of the task observe the computation.
 #[inline]
 pub(super) fn borrowed<T: Task, R>(
     run: &mut Run,
@@ -167,7 +167,7 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Does the same as [`borrowed`] while hooks observe the modules of the task.
+/// Does the work of [`borrowed`] if hooks observe the modules of the task.
 #[inline(never)]
 fn lent<T: Task, R>(run: &mut Run, compute: impl FnOnce(&mut T, &Erased<T>) -> Result<R>) -> Result<R> {
     let task = run.hooks.instances[TASK].value.take();
@@ -208,8 +208,8 @@ pub(super) fn compute_loss<T: Task>(
     current::check_layers()
 }
 
-/// Computes the prediction and the loss of the current batch again, with the hooks around `pred`
-/// and `loss`, and returns the loss. The prediction and the loss of the step stay as they are.
+/// Computes the prediction and the loss of the current batch a second time, and returns this loss.
+/// The hooks around `pred` and `loss` run again. The step keeps its first prediction and loss.
 pub(super) fn recompute_loss<T: Task>(run: &mut Run) -> Result<Tensor> {
     let pred = data_mut::<T>(&mut run.step).pred.take();
     let loss = run.step.loss.take();

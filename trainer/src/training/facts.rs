@@ -15,7 +15,7 @@ use crate::run::Run;
 use crate::values::facts::{Facts, HookFacts, SettingList};
 use crate::values::hyperparameter::GivenBy;
 
-/// The other side of a comparison with the facts of this run.
+/// What the facts of this run are compared with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Audience {
     /// The facts of the interrupted run. Hooks that only observe may differ unless they list
@@ -108,8 +108,8 @@ fn condition(hook: &Hook) -> String {
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
 }
 
-/// Returns the name of the function, closure or value that each row belongs to. A name is the path
-/// with the arguments of a generic type, the label, and a number if the name has already occurred.
+/// Returns, for each row, the name of its function, closure or value. A name consists of the path,
+/// the arguments of a generic type, the label, and a number if the name has already occurred.
 fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
     let base = |hook: &Hook| {
         let origin = &hook.definition.origin;
@@ -141,7 +141,7 @@ fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
     names
 }
 
-/// Returns the settings of the optimizers of all parts, and of their parameter groups.
+/// Returns the settings of the optimizer of each part and of its parameter groups.
 fn of_optimizers(optimizers: &Optimizers, audience: Audience) -> BTreeMap<String, String> {
     let mut list = SettingList::new();
     for (part, optimizer, ..) in optimizers.parts() {

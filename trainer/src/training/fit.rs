@@ -176,7 +176,7 @@ fn epoch<T: Task>(
     Ok(())
 }
 
-/// Runs one pass over the training data, with the validations that come due within it.
+/// Runs one pass over the training data, including the validations that are due within it.
 fn train_pass<T: Task>(
     run: &mut Run,
     train: &mut dyn Loader<T::Batch>,

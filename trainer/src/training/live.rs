@@ -17,10 +17,10 @@ use crate::run::{LiveState, Run};
 
 /// The time between two updates.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The number of bytes that are enough to recognize a file of this crate.
+/// The number of bytes that suffice to recognize a file that this crate wrote.
 const HEAD_BYTES: u64 = 64;
 
-/// Begins to describe an entry point. The file is written before its first batch.
+/// Starts describing an entry point. The file is written before the first batch.
 pub(super) fn begin(run: &mut Run, entry: &str) {
     run.folder.live = Some(Box::new(begun(run, entry)));
 }
@@ -35,8 +35,8 @@ pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
     LiveState { began: now, due: now, has_trained: false, content: live, writer: None }
 }
 
-/// Writes the file if an update is due. The check costs one branch without a run folder, and
-/// otherwise one reading of the clock.
+/// Writes the file if an update is due. Without a run folder, the check costs one branch;
+/// otherwise, it reads the clock once.
 #[inline]
 pub(super) fn write_if_due(run: &mut Run) {
     if let Some(live) = &run.folder.live

@@ -1,4 +1,4 @@
-//! The builder's settings of the loop.
+//! The settings of the loop, as methods of the builder.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// runs.
     ///
     /// With [`accumulate`](TrainerBuilder::accumulate), an optimizer step covers more than one
-    /// batch. With several optimizers, a batch in which any of them steps counts as one.
+    /// batch. With several optimizers, a batch in which any of them steps counts as one step.
     pub fn max_steps(mut self, steps: u64) -> Self {
         self.settings.max_steps = Some(steps);
         self
@@ -62,8 +62,9 @@ impl<T: Task> TrainerBuilder<T> {
 /// # Batches
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the number of batches whose gradients are accumulated for each optimizer step. The step
-    /// uses their mean over all elements: each batch counts with its [weight](crate::Task::weight),
-    /// so the batches are equivalent to one large batch, whatever their sizes. Defaults to 1.
+    /// uses the mean of these gradients over all elements: each batch counts with its
+    /// [weight](crate::Task::weight), so the batches are equivalent to one large batch, whatever
+    /// their sizes. Defaults to 1.
     ///
     /// The last batch of an epoch ends its window, and so does the next batch after a hook has
     /// requested the end of the epoch or of the run. The mean is then over the batches so far. A
@@ -119,8 +120,8 @@ impl<T: Task> TrainerBuilder<T> {
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the interval at which `fit` validates. Defaults to `Every::Epochs(1)`.
     ///
-    /// `Every::Steps` and `Every::Fraction` validate within the epoch, after the batch that
-    /// completes an interval, and not after the epoch.
+    /// `Every::Steps` and `Every::Fraction` validate within the epoch, after each batch that
+    /// completes an interval, instead of after the epoch.
     #[doc(alias = "val_check_interval")]
     #[doc(alias("check_val_every_n_epoch", "eval_steps"))]
     pub fn validate_every(mut self, every: Every) -> Self {
@@ -128,10 +129,10 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Sets the number of batches of each validation loader that `fit` validates before training,
-    /// in the phase `sanity`, so that a mistake in the validation shows immediately instead of
-    /// after an epoch. Defaults to 0, which skips the check. The metrics of the check are dropped
-    /// when the first epoch begins.
+    /// Sets the number of batches of the sanity check: before training, `fit` validates this many
+    /// batches of each validation loader, in the phase `sanity`. A mistake in the validation then
+    /// shows immediately instead of after an epoch. Defaults to 0, which skips the check. The
+    /// metrics of the check are dropped when the first epoch begins.
     #[doc(alias = "num_sanity_val_steps")]
     pub fn sanity_batches(mut self, batches: u64) -> Self {
         self.settings.sanity_batches = batches;
@@ -157,8 +158,8 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Whether libtorch checks every gradient for NaN while an entry point runs, for the whole
-    /// process. A NaN then ends the run with an error that names the function that computed it.
+    /// Whether libtorch checks every gradient for NaN. Applies to the whole process while an entry
+    /// point runs. A NaN then ends the run with an error that names the function that computed it.
     /// This is slow. Defaults to `false`.
     pub fn detect_anomaly(mut self, detect: bool) -> Self {
         self.settings.detect_anomaly = detect;
@@ -204,19 +205,19 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Whether libtorch uses deterministic algorithms while an entry point runs, for the whole
-    /// process. An operation without a deterministic algorithm then returns an error that names the
-    /// operation. Defaults to `false`.
+    /// Whether libtorch uses deterministic algorithms. Applies to the whole process while an entry
+    /// point runs. An operation without a deterministic algorithm then returns an error that names
+    /// the operation. Defaults to `false`.
     #[doc(alias = "use_deterministic_algorithms")]
     pub fn deterministic(mut self, deterministic: bool) -> Self {
         self.settings.deterministic = deterministic;
         self
     }
 
-    /// Sets the precision of `Float` matrix products while an entry point runs, for the whole
-    /// process. With [`MatmulPrecision::High`], GPUs from the Ampere generation on use TF32, which
-    /// is several times as fast. Defaults to the current precision of libtorch, which is `Highest`
-    /// unless the program has changed it.
+    /// Sets the precision of `Float` matrix products. Applies to the whole process while an entry
+    /// point runs. With [`MatmulPrecision::High`], GPUs from the Ampere generation on use TF32,
+    /// which is several times as fast. Defaults to the current precision of libtorch, which is
+    /// `Highest` unless the program has changed it.
     ///
     /// Convolutions on a GPU use TF32 regardless of this setting, as in PyTorch. Results depend on
     /// the precision, so a resumed run must use the same one.
@@ -226,8 +227,8 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
-    /// Whether cuDNN measures its algorithms for each new convolution shape and uses the fastest
-    /// one, while an entry point runs, for the whole process. Defaults to `false`.
+    /// Whether cuDNN measures its algorithms for each new convolution shape and then uses the
+    /// fastest one. Applies to the whole process while an entry point runs. Defaults to `false`.
     ///
     /// This helps if the shapes of the batches repeat. A different algorithm may be the fastest in
     /// the next process, so the results of two runs may differ in the last bits. `build` therefore
@@ -296,12 +297,13 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Adds a hyperparameter: a value that the results depend on, such as the width of the network.
-    /// Loggers and the [run folder](TrainerBuilder::run_folder) record it, and a resume compares
-    /// it. The hyperparameters of the optimizer and the settings of the trainer and of its hooks
-    /// are added automatically, and so are the settings that the program
+    /// Loggers and the [run folder](TrainerBuilder::run_folder) record it, and a resume compares it
+    /// with the value in the checkpoint. The hyperparameters of the optimizer and the settings of
+    /// the trainer and of its hooks are added automatically, and so are the settings that the
+    /// program
     #[cfg_attr(feature = "cli", doc = "[parses](crate::cli);")]
     #[cfg_attr(not(feature = "cli"), doc = "parses (feature `cli`);")]
-    /// `build` refuses these names here.
+    /// `build` returns an error if one of these names is added here.
     pub fn hyperparameter(mut self, name: impl Into<String>, value: impl Into<Hyperparameter>) -> Self {
         let (name, value) = (name.into(), value.into());
         self.hyperparameters.push(Given { name, value, by: GivenBy::Call });
@@ -311,10 +313,10 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Resuming
 impl<T: Task> TrainerBuilder<T> {
-    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint, or a
-    /// folder of checkpoints, of which the newest undamaged one is used. [`Resume::Auto`] is the
-    /// folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; if it has no checkpoint yet,
-    /// the fit starts from the beginning.
+    /// Resumes the next `fit` exactly where a checkpoint was written. `from` is a checkpoint or a
+    /// folder of checkpoints. In a folder, the newest undamaged checkpoint is used.
+    /// [`Resume::Auto`] is the folder of the [`Checkpoint`](crate::hooks::Checkpoint) hook; if that
+    /// folder has no checkpoint yet, the fit starts from the beginning.
     ///
     /// If the fit cannot resume exactly, it returns an error with the reasons, unless
     /// [`allow_inexact_resume`](TrainerBuilder::allow_inexact_resume) is set.
@@ -352,11 +354,10 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Several processes
 impl<T: Task> TrainerBuilder<T> {
-    /// Sets the processes that train together: those that the program has
-    /// [joined](crate::distributed::World::join) itself, or, with
-    /// [`World::solo`](crate::distributed::World::solo), only this process, even if a launcher
-    /// started several. Defaults to the processes that the
-    /// [launcher](crate::distributed::Launch::from_env) started.
+    /// Sets the processes that train together: either those that the program itself has
+    /// [joined](crate::distributed::World::join), or only this process, even if a launcher started
+    /// several ([`World::solo`](crate::distributed::World::solo)). Defaults to the processes that
+    /// the [launcher](crate::distributed::Launch::from_env) started.
     pub fn world(mut self, world: World) -> Self {
         self.world = Some(world);
         self
@@ -364,9 +365,9 @@ impl<T: Task> TrainerBuilder<T> {
 
     /// Sets the rank of this process among the processes that train together, from 0. Defaults to
     /// the rank that [`world`](TrainerBuilder::world) or the
-    /// [launcher](crate::distributed::Launch::from_env) assigned, which it must not contradict,
-    /// then to the environment variable `RANK`, then to 0. Hooks with [`Main`](crate::Main) in
-    /// their context run on rank 0 only.
+    /// [launcher](crate::distributed::Launch::from_env) assigned, then to the environment variable
+    /// `RANK`, then to 0. A rank that contradicts an assigned one is an error. Hooks with
+    /// [`Main`](crate::Main) in their context run on rank 0 only.
     pub fn rank(mut self, rank: u32) -> Self {
         self.rank = Some(rank);
         self

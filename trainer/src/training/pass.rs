@@ -22,7 +22,7 @@ pub(super) struct Pass<'a, B> {
     is_new: bool,
     /// The next batch, if it was already drawn.
     ahead: Option<Option<Result<B>>>,
-    /// The batch after that, if it was already drawn.
+    /// The batch after the next one, if it was already drawn.
     second: Option<Option<Result<B>>>,
     /// The information from the loader about the batches.
     notes: Option<PassNotes>,
@@ -78,8 +78,8 @@ impl<'a, B: Batch> Pass<'a, B> {
         Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, notes, stand_in })
     }
 
-    /// [Decides](decide) whether the pass continues, and returns its next batch; `None` at its
-    /// end. `weigh` returns the weight of a batch.
+    /// [Decides](decide) whether the pass continues. Returns its next batch, or `None` at its end.
+    /// `weigh` returns the weight of a batch.
     ///
     /// # Errors
     ///
@@ -130,13 +130,13 @@ impl<'a, B: Batch> Pass<'a, B> {
             StandIn::None => "it has had no batch in this pass: give each rank at least one",
         };
         Err(run.locate(Error::usage(format!(
-            "rank {} has no data left, but other ranks have another batch, so this rank would process a copy of its first \
-             batch with a weight of 0; but {why}, or use loaders that yield the same number of batches on all ranks",
+            "rank {} has no data left, but other ranks have another batch, so this rank would have to process a copy of its first \
+             batch with a weight of 0, which is not possible, because {why}, or use loaders that yield the same number of batches on all ranks",
             run.ranks.world.rank()
         ))))
     }
 
-    /// Draws the next batch ahead, and describes it for the other ranks.
+    /// Draws the next batch in advance, and describes it for the other ranks.
     #[cold]
     fn look(
         &mut self,
@@ -186,8 +186,8 @@ impl<'a, B: Batch> Pass<'a, B> {
         }
     }
 
-    /// Whether no batch is left on any rank. Draws the next one to find out; [`next`](Pass::next)
-    /// returns it, or its error.
+    /// Whether no batch is left on any rank. Draws the next batch to find out; [`next`](Pass::next)
+    /// then returns this batch, or the error of the loader.
     pub(super) fn is_last(&mut self, run: &mut Run) -> bool {
         if !run.ranks.world.is_solo() {
             return run.ranks.is_last; // the ranks have agreed on it
@@ -233,10 +233,10 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 }
 
-/// Returns a copy of the first batch of an epoch, for a pass that continues after it. Leaves
-/// libtorch's random state unchanged, because the pass has already drawn this batch. A loader that
-/// yields different batches each time is not read again: the next batch of the pass takes the place
-/// of the first.
+/// Returns a copy of the first batch of an epoch, for a pass that resumes after this batch. Leaves
+/// libtorch's random state unchanged, because the pass has already drawn the batch. A loader that
+/// yields different batches each time is not read again: the next batch of the pass is then copied
+/// instead.
 fn first_of<B: Batch>(loader: &mut dyn Loader<B>, epoch: u64) -> Result<StandIn<B>> {
     if !loader.is_deterministic() {
         return Ok(StandIn::None);
@@ -252,8 +252,8 @@ fn draw<R>(run: &mut Run, draw: impl FnOnce() -> R) -> Result<R> {
     tape::data(run, |run| profile::data(run, draw))
 }
 
-/// The limit on the number of batches of a pass in this phase, given the number that the loader
-/// reports.
+/// Returns the maximum number of batches of a pass in this phase, if there is one. `known` is the
+/// number of batches that the loader reports.
 fn limit_in(run: &Run, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
     let limit =
         run.settings.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));

@@ -23,8 +23,9 @@ use crate::values::facts::{Difference, Facts};
 ///
 /// # Errors
 ///
-/// Returns a message if the environment variables of the launcher or `RANK` are invalid, if several
-/// processes cannot train together here, or if `set` contradicts the launcher or `.world(…)`.
+/// Returns a message if the environment variables of the launcher or `RANK` are invalid, if there
+/// are several processes but the feature `distributed` is disabled, or if `set` contradicts the
+/// launcher or `.world(…)`.
 pub(super) fn rank(world: Option<&World>, set: Option<u32>) -> Result<(u32, Share), String> {
     let share = match world {
         Some(world) => world.share(),
@@ -165,8 +166,7 @@ pub(super) fn agree_on_length(run: &Run, own: Option<u64>) -> Result<PassLength>
     })
 }
 
-/// Disconnects from the other ranks after an error, sends them the error, and drops the
-/// requested checkpoints.
+/// Sends an error to the other ranks, disconnects from them, and drops the requested checkpoints.
 pub(super) fn leave(run: &mut Run, error: &Error) {
     let world = std::mem::replace(&mut run.ranks.world, World::solo());
     if !world.is_solo() {
@@ -197,7 +197,7 @@ fn report(run: &Run, error: &Error, recent: &[String]) {
     }
 }
 
-/// The folder in a run folder that contains a log of each failed rank.
+/// The name of the folder, in the run folder, that contains a log of each failed rank.
 const LOGS: &str = "ranks";
 
 fn append(path: &Path, text: &str) -> Result<()> {
@@ -206,14 +206,15 @@ fn append(path: &Path, text: &str) -> Result<()> {
     log.write_at(length, text.as_bytes())
 }
 
-/// Returns `result`, which comes from the preparation of an entry point. If it is an error,
-/// disconnects from the other ranks, which would otherwise wait for this rank.
+/// Returns the result of preparing an entry point, unchanged. On an error, first disconnects from
+/// the other ranks, which would otherwise wait for this rank.
 pub(super) fn or_leave<R>(run: &mut Run, result: Result<R>) -> Result<R> {
     result.inspect_err(|error| leave(run, error))
 }
 
-/// Waits for the other ranks at the end of an entry point, so that its files are complete when any
-/// rank continues. If the cleanup failed, disconnects from the other ranks instead.
+/// Waits for the other ranks at the end of an entry point, so that the files of the entry point are
+/// complete when any rank continues. If the cleanup failed, disconnects from the other ranks
+/// instead.
 pub(super) fn part(run: &mut Run, errors: &mut Vec<Error>) {
     let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
     match failed {
@@ -226,7 +227,7 @@ pub(super) fn part(run: &mut Run, errors: &mut Vec<Error>) {
     }
 }
 
-/// Lists by name.
+/// Maps names to lists.
 type Lists = BTreeMap<String, Vec<String>>;
 
 /// Returns an error that names the first list that differs between rank 0 and rank `rank`.

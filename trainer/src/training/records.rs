@@ -18,8 +18,8 @@ pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
     run.log.get_mut().finish(phase)
 }
 
-/// Notes whether a record will be due at the end of the next batch of training, if the batch takes
-/// an optimizer step.
+/// Notes whether a record will be due at the end of the next training batch, assuming that the
+/// batch takes an optimizer step.
 #[inline]
 pub(super) fn expect(run: &mut Run, ends_window: bool) {
     let Some(n) = run.settings.record_every().filter(|_| ends_window) else {
@@ -88,7 +88,8 @@ pub(super) fn flush(run: &mut Run) -> Result<()> {
     }
 }
 
-/// Fires `after_record` for a record, and returns to the loop's phase and counters.
+/// Fires `after_record` for a record, with the phase and the counters of the record. Then restores
+/// those of the loop.
 fn fire(run: &mut Run, record: Record) -> Result<()> {
     // The phase and the counters are restored even after a panic.
     let fired =
@@ -96,7 +97,8 @@ fn fire(run: &mut Run, record: Record) -> Result<()> {
     fired.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Calls `fire` with a record as the current one, at its phase and counters.
+/// Calls `fire` with the run's current record, phase and counters temporarily set to those of
+/// `record`.
 fn at_record<R>(run: &mut Run, record: Record, fire: impl FnOnce(&mut Run) -> R) -> R {
     let counters = std::mem::replace(&mut run.progress.counters, record.counters);
     let result = run.returning(|run| {
@@ -140,7 +142,7 @@ pub(super) fn emit_rest(run: &mut Run) -> Failures {
     (errors, panic)
 }
 
-/// Fires `after_record` for a record, even after a hook fails or panics.
+/// Fires `after_record` for a record. If a hook fails or panics, the remaining hooks still run.
 fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
     match record {
         Ok(record) => at_record(run, record, Run::fire_all::<at::after_record>),
@@ -149,8 +151,11 @@ fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
 }
 
 /// Warns about each histogram, image and text that was logged only in training batches without a
-/// record. Leaves out a value if no record has been due since it was first logged, unless `all` is
-/// set, as at the end of a fit that was not resumed, or no record is ever due within a pass.
+/// record. If no record has been due since a value was first logged, there is no warning about it
+/// yet.
+///
+/// Warns about every such value if no record is ever due within a pass, or if `all` is set, as at
+/// the end of a fit that was not resumed.
 pub(super) fn warn_of_unrecorded(run: &mut Run, all: bool) {
     for name in run.log.get_mut().records.unrecorded_media(all || run.settings.record_every().is_none()) {
         run.warn(format!(

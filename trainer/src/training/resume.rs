@@ -24,7 +24,7 @@ use crate::phase::Phase;
 use crate::run::Run;
 use crate::values::facts::{Difference, Facts, NOT_SET};
 
-/// The identity of the data of a fit, which is compared on a resume.
+/// Identifies the data of a fit, so that a resume can compare it.
 pub(crate) struct DataFingerprint {
     /// Whether all loaders are deterministic.
     pub(crate) is_deterministic: bool,
@@ -33,11 +33,11 @@ pub(crate) struct DataFingerprint {
 }
 
 /// Returns the recorded result of an entry point that had ended when the checkpoint to resume from
-/// was written. Returns `None` if there is no such checkpoint, and for a `fit` that had not ended
-/// or whose checkpoint cannot be read.
+/// was written. Returns `None` if there is no checkpoint to resume from. For `fit`, also returns
+/// `None` if it had not ended, or if the checkpoint cannot be read.
 ///
-/// A program that calls several entry points thus reaches the interrupted fit without repeating
-/// those before it.
+/// A program that calls several entry points thus reaches the interrupted fit without repeating the
+/// entry points before it.
 ///
 /// # Errors
 ///
@@ -73,7 +73,7 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
             let nth = nth + 1;
             let folder = folder.display();
             run.notice(&format!(
-                "skipped `{name}` number {nth}: it had ended when {folder} was written; a later `fit` resumes"
+                "skipped `{name}` number {nth}: it had already ended when {folder} was written; the run resumes in a later `fit`"
             ));
             Ok(Some(outcome))
         }
@@ -118,8 +118,8 @@ fn auto_folder(run: &Run) -> Option<PathBuf> {
     run.hooks.instances.iter().find_map(|instance| instance.checkpoints(run.folder()))
 }
 
-/// Returns an error if another rank does not see the folder of the `Checkpoint` hook, in which each
-/// rank writes its own files.
+/// Returns an error if another rank does not see the folder of the `Checkpoint` hook. Each rank
+/// writes its own files into that folder.
 fn check_shared(run: &Run) -> Result<()> {
     let world = &run.ranks.world;
     if world.is_solo() {
@@ -136,7 +136,7 @@ fn check_shared(run: &Run) -> Result<()> {
     let paths = world.gather_named(&path, what)?;
     let [of_main, other] = [0, rank as usize].map(|rank| &paths[rank]);
     Err(Error::usage(format!(
-        "rank {rank} could neither write its files of a checkpoint nor resume, because it does not see the checkpoint folder of \
+        "rank {rank} could neither write its checkpoint files nor resume, because it does not see the checkpoint folder of \
          rank 0 ({of_main} on rank 0, {other} on rank {rank}): use one folder that all ranks can write"
     )))
 }
@@ -290,7 +290,7 @@ fn with_reasons(error: Error, differences: &[String]) -> Error {
     }
 }
 
-/// Adds the file of the checkpoint to an error about a part.
+/// Extends an error about a part with the path of the checkpoint file that contains the part.
 fn in_file_of(part: &dyn Part, folder: &Path, error: Error) -> Error {
     match part.file() {
         Some(file) => in_file(&folder.join(file), error),
@@ -378,8 +378,7 @@ fn different_facts(run: &Run, manifest: &Manifest, known: &[String]) -> Vec<Stri
     differences.filter(is_new).map(line).collect()
 }
 
-/// Warns about crates with hooks whose versions differ from those that the checkpoint was written
-/// with.
+/// Warns if crates with hooks had different versions when the checkpoint was written.
 fn warn_of_versions(run: &mut Run, there: &Facts) {
     let own = run.checkpoints.facts.clone().unwrap_or_default();
     for [krate, there, here] in there.versions(&own) {
@@ -391,8 +390,8 @@ fn warn_of_versions(run: &mut Run, there: &Facts) {
     }
 }
 
-/// Prints a line about the resumed checkpoint, one for each difference, and one if a stop was
-/// requested.
+/// Prints a line about the resumed checkpoint, a line for each difference, and a line about the
+/// stop if one was requested.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     let folder = folder.display();
     let step = run.progress.counters;

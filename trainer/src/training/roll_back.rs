@@ -1,4 +1,4 @@
-//! Copies of the state of a run, to which the run can return without a checkpoint.
+//! Keeps a copy of the state of a run, so that the run can return to it without a checkpoint.
 
 use super::{parts, records, save};
 use crate::checkpoint::Saved;

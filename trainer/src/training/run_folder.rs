@@ -19,7 +19,7 @@ use crate::run::{FolderState, Run};
 use crate::values::float::Float;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
-/// Reports names of hyperparameters that are empty, set twice, or already used for a value that the
+/// Reports hyperparameter names that are empty, set twice, or already used for a value that the
 /// trainer records itself. Removes the program's settings that the trainer already records under
 /// the same name, such as the `lr` of the optimizer.
 pub(super) fn check_hyperparameters(
@@ -93,8 +93,8 @@ pub(super) fn resolve(run: &mut Run) -> Result<()> {
 
 /// Locks the run folder for an entry point, and describes the run in it.
 ///
-/// Does nothing on ranks other than 0. Returns an error if another trainer has locked the
-/// folder, if it holds another run that is not resumed, or if it cannot be written.
+/// Does nothing on ranks other than 0. Returns an error if another trainer has locked the folder,
+/// if the folder holds a different run that is not resumed, or if it cannot be written.
 pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     let Some(path) = run.folder.path.clone().filter(|_| run.rank == 0) else { return Ok(()) };
     let lock = Lock::acquire(&path)?;
@@ -174,7 +174,8 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// At `after_error` and `after_cancel`, returns how the entry point ends.
+    /// Returns how the entry point ends early, at `after_error` and `after_cancel`. Returns `None`
+    /// at all other points.
     pub(crate) fn of(run: &Run) -> Option<Self> {
         run.error.as_ref().map(Ended::with_error)
     }
@@ -237,8 +238,8 @@ fn measured(run: &Run) -> Vec<(String, Extreme)> {
     measured
 }
 
-/// Describes a fork: the run in this folder, which begins with the part of another run that `run`
-/// replays.
+/// Writes the `run.json` of a fork: the run in `folder`, which begins with a part of another run.
+/// `run` replays that part.
 pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<()> {
     let mut file = describe(run, "fit");
     file.status = Status::Forked;
@@ -246,7 +247,8 @@ pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<
     write_run_file(&file, folder)
 }
 
-/// Describes what started the processes that train together, if there are several.
+/// Describes what started the processes that train together. Returns `None` if there is only one
+/// process.
 fn launcher(run: &Run) -> Option<String> {
     let size = run.ranks.world.size();
     if size == 1 {

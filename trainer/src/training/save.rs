@@ -28,8 +28,8 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
     if is_idle { Ok(()) } else { save_all(run) }
 }
 
-/// Writes the checkpoints that hooks have requested on any rank, once all ranks know of the
-/// requests: each folder once, in the order of the ranks. Otherwise continues a background save.
+/// If all ranks know of the checkpoints that hooks on any rank have requested, writes them in the
+/// order of the ranks, each folder only once. Otherwise, continues a background save.
 #[cold]
 fn save_with_ranks(run: &mut Run) -> Result<()> {
     if !std::mem::take(&mut run.ranks.agreed.saves) {
@@ -47,8 +47,9 @@ fn save_with_ranks(run: &mut Run) -> Result<()> {
     save_all(run)
 }
 
-/// Continues a background save that no rank is still writing: rank 0 publishes the checkpoint, and
-/// then `after_save_checkpoint` fires on all ranks before the same batch.
+/// Continues a background save after all ranks have written their files. First, rank 0 publishes
+/// the checkpoint on a thread; later, `after_save_checkpoint` fires on all ranks before the same
+/// batch.
 fn continue_background(run: &mut Run) -> Result<()> {
     let Some(save) = &mut run.checkpoints.background else { return Ok(()) };
     if save.is_written {
@@ -79,7 +80,7 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
 }
 
 /// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
-/// warns about each.
+/// warns about each request.
 fn warn_of_unwritten(run: &mut Run) {
     if !run.ranks.has_left || run.rank == 0 {
         return;
@@ -227,7 +228,7 @@ fn publish_alone(folder: &Path, unpublished: Option<Unpublished>) -> bool {
         Err(error) => {
             // The summary of the run is lost with the error.
             terminal::eprint_line(&format!(
-                "warning: {}: this checkpoint is not kept, because an error has disconnected the ranks before all of them had \
+                "warning: {}: this checkpoint is not kept, because an error disconnected the ranks before all of them had \
                  written their files: {error}",
                 folder.display()
             ));

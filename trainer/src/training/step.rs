@@ -156,7 +156,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
 
 const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
 
-/// Runs the operation `pred`. Returns the sequence number of the prediction, which its token holds.
+/// Runs the operation `pred`. Returns the sequence number of the prediction, for the token to hold.
 pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
     run.fire::<at::before_pred>()?;
     run.produce::<at::pred>(PREDICTION, |run| {
@@ -183,7 +183,7 @@ fn after_pred(run: &mut Run) -> Result<u64> {
 }
 
 /// Runs the operation `loss`, or sets the loss to 0 for a batch of weight 0. Returns the sequence
-/// number of the loss, which its token holds.
+/// number of the loss, for the token to hold.
 pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
     check_not_stale(pred, run.step.preds, "prediction")?;
     if is_weightless::<T>(run)? {
@@ -228,7 +228,7 @@ pub(crate) fn loss_with<T: Task>(
     after_loss::<T>(run)
 }
 
-/// Checks and logs the loss, and fires the point after it. The metric is `loss`, or
+/// Checks and logs the loss, and fires `after_loss`. The name of the metric is `loss`, or
 /// `<operation>/loss` within an operation of a custom lifecycle.
 fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     weigh_again::<T>(run)?;
@@ -257,8 +257,8 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     Ok(run.step.losses)
 }
 
-/// Returns an error unless a token is for the newest prediction or loss, because only that one is
-/// stored.
+/// Returns an error unless a token belongs to the newest prediction or loss, because older ones are
+/// not stored.
 fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
     if nth == newest {
         Ok(())
@@ -315,7 +315,7 @@ pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<u
     Ok(part)
 }
 
-/// Computes the gradients: the built-in operation `backward`.
+/// Computes the gradients, as the operation `backward` does unless a hook replaces it.
 fn compute_gradients(run: &mut Run) -> Result<()> {
     run.note_own_gradients();
     let loss = run.step.loss.as_ref().expect("the token of `loss` is from this step");
@@ -342,9 +342,9 @@ fn compute_gradients(run: &mut Run) -> Result<()> {
     run.fire_module_gradients()
 }
 
-/// Runs the operation `opt_step` of the optimizer that the gradients were computed for, and
-/// `zero_grad` if it took place. Does nothing before the end of an accumulation window, or if the
-/// window has no gradient.
+/// Runs the operation `opt_step` of the optimizer that the gradients were computed for, and then
+/// `zero_grad` if the optimizer step took place. Does nothing before the end of an accumulation
+/// window, or if the window has no gradient.
 pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     if !run.fit.window.is_last_micro_batch {
         return Ok(());

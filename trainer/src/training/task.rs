@@ -110,9 +110,9 @@ pub trait Task: Send + Sized + 'static {
     /// it by this number.
     ///
     /// The method is called on the batch as loaded, before `transfer`. If a hook changes the batch
-    /// ([`set_batch`](crate::Cx::set_batch), [`batch_mut`](crate::Cx::batch_mut)), it is called
-    /// again after `transfer` and after `loss`, where reading a tensor may synchronize with the
-    /// device. It is not called in `predict`.
+    /// ([`set_batch`](crate::Cx::set_batch), [`batch_mut`](crate::Cx::batch_mut)), the method is
+    /// called again after `transfer` and after `loss`, where reading a tensor may synchronize with
+    /// the device. It is not called in `predict`.
     ///
     /// A batch of weight 0 contributes nothing: its loss is not computed, its metrics do not enter
     /// the means, and its backward pass does not run, unless several processes train together and
@@ -122,9 +122,10 @@ pub trait Task: Send + Sized + 'static {
         batch.samples().map_or(1.0, |samples| samples as f64)
     }
 
-    /// Returns the function that extracts the prediction and the target for
-    /// [metrics](crate::metrics) from a batch and its prediction. Defaults to `None`. For
-    /// [`Supervised`], the function returns its prediction and its targets.
+    /// Returns the function that extracts the inputs of [metrics](crate::metrics), a prediction and
+    /// a target, from a batch and the output of [`pred`](Task::pred). Defaults to `None`. For
+    /// [`Supervised`], the function returns the prediction of the network and the targets of the
+    /// batch.
     ///
     /// The function returns `None` for a batch without targets, which metrics then leave out.
     ///
@@ -194,15 +195,14 @@ pub trait Task: Send + Sized + 'static {
     }
 }
 
-/// A function that extracts the prediction and the target for metrics from a batch and its
-/// prediction; see [`Task::metric_inputs`].
+/// A function that extracts the inputs of metrics, a prediction and a target, from a batch and the
+/// output of [`Task::pred`]; see [`Task::metric_inputs`].
 pub type MetricInputs<T> = fn(&<T as Task>::Batch, &<T as Task>::Pred) -> Option<(Tensor, Tensor)>;
 
 /// Ties a token to the step that returned it, so that it cannot be used in a later step.
 pub(super) type Brand<'s> = PhantomData<fn(&'s ()) -> &'s ()>;
 
-/// Runs the operations of one training batch, with their hooks. `P` is the operation within which
-/// they run.
+/// Runs the operations of one training batch, with their hooks. `P` is the enclosing operation.
 #[derive(RefCastCustom)]
 #[repr(transparent)]
 pub struct TrainStep<'s, T, P = lifecycle::Step> {
@@ -222,8 +222,8 @@ pub struct ForwardDone<'s>(pub(super) u64, pub(super) Brand<'s>);
 #[must_use = "pass it to `backward`"]
 pub struct LossDone<'s>(pub(super) u64, pub(super) Brand<'s>);
 
-/// Proof that the gradients were computed: the token that [`TrainStep::opt_step`] consumes. It
-/// holds the index of the optimizer that they are for.
+/// Proof that the gradients were computed: the token that [`TrainStep::opt_step`] consumes. The
+/// token holds the index of the optimizer that uses these gradients.
 #[derive(Debug)]
 #[must_use = "pass it to `opt_step`; otherwise the parameters are not updated"]
 pub struct BackwardDone<'s>(pub(super) usize, pub(super) Brand<'s>);

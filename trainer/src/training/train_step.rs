@@ -29,7 +29,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// # Panics
     ///
-    /// Panics if called outside of [`Task::train_step`], which cannot happen.
+    /// Panics if called outside of [`Task::train_step`], for which the API offers no way.
     #[must_use]
     pub fn batch(&self) -> &T::Batch {
         erased::data::<T>(&self.run.step).batch.as_ref().expect("`train_step` has a batch")
@@ -100,7 +100,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     }
 
     /// Runs the operation `opt_step` with its hooks, and `zero_grad` if the optimizer step took
-    /// place. It does nothing before the end of an accumulation window, or without gradients.
+    /// place. It does nothing before the end of an accumulation window, or if there are no
+    /// gradients.
     ///
     /// # Errors
     ///
@@ -142,7 +143,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the value cannot be logged, such as a tensor with more than one element.
+    /// Returns an error if the value cannot be logged, for example because it is a tensor with more
+    /// than one element.
     pub fn log(&mut self, name: impl AsRef<str>, value: impl IntoValue) -> Result<()> {
         self.log_as(name, value, Reduce::Mean)
     }
@@ -158,7 +160,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         self.run.check_logged()
     }
 
-    /// Logs a value and reduces the values of a pass with `reduce`, like
+    /// Logs a value. The values that a pass logs under this name are reduced with `reduce`, as in
     /// [`Cx::log_as`](crate::Cx::log_as).
     ///
     /// # Errors
@@ -204,7 +206,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     }
 
     /// Fires a point of a custom lifecycle with a [payload](HasPayload), and returns the payload
-    /// when its hooks have run.
+    /// after the hooks of the point have run.
     ///
     /// # Errors
     ///

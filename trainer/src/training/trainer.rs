@@ -59,8 +59,9 @@ impl<T: Task> Trainer<T> {
     ///
     /// [`NamedLoaders`]: crate::data::NamedLoaders
     ///
-    /// A further call trains for the same length again: the counters continue, and it begins with
-    /// the next epoch. The remainder of an epoch that ended early or with an error is not trained.
+    /// A further call trains for the same length again: the counters continue, and training begins
+    /// with the next epoch. The remainder of an epoch that ended early or with an error is not
+    /// trained.
     ///
     /// # Errors
     ///
@@ -95,8 +96,8 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// Runs one pass over validation data, or one over each of several
-    /// [named loaders](crate::data::NamedLoaders), outside of training.
+    /// Runs one pass over validation data, outside of training. If there are several [named
+    /// loaders](crate::data::NamedLoaders), runs one pass over each.
     ///
     /// # Errors
     ///
@@ -107,8 +108,8 @@ impl<T: Task> Trainer<T> {
         })
     }
 
-    /// Runs one pass over test data, or one over each of several
-    /// [named loaders](crate::data::NamedLoaders).
+    /// Runs one pass over test data. If there are several [named
+    /// loaders](crate::data::NamedLoaders), runs one pass over each.
     ///
     /// # Errors
     ///
@@ -158,9 +159,9 @@ impl<T: Task> Trainer<T> {
 
 /// # What runs
 impl<T: Task> Trainer<T> {
-    /// Returns the table of hooks and when they run, built from the dispatch tables themselves.
-    /// After a run with a full [tape](crate::guide::tape), the table also lists the changes that
-    /// each hook was seen to make.
+    /// Returns a table of the hooks, which shows when each of them runs. The table is built from
+    /// the dispatch tables themselves. After a run with a full [tape](crate::guide::tape), the
+    /// table also lists the changes that each hook was seen to make.
     #[must_use]
     pub fn describe_hooks(&self) -> HookTable {
         let tape = self.run.tape.borrow();
@@ -212,7 +213,8 @@ impl<T: Task> Trainer<T> {
         self.run.progress.counters
     }
 
-    /// The [folder of the run](TrainerBuilder::run_folder), from its first entry point on.
+    /// The [folder of the run](TrainerBuilder::run_folder); `None` before the first entry point, or
+    /// if the run has no folder.
     #[must_use]
     pub fn run_folder(&self) -> Option<&std::path::Path> {
         self.run.folder()

@@ -35,8 +35,9 @@ use crate::run::{Dispatch, Modules, Place, Requests, Run};
 /// and everything that the run records, even after an error or a panic.
 ///
 /// Only hooks with a state or with `trial` are called, because the changes of other hooks could not
-/// be undone. They begin as at the start of the next `fit`. A warning names the hooks that are left
-/// out although they may change training, except those whose types are in `replaced`.
+/// be undone. For these hooks, a trial begins like the next `fit`, with `before_fit` and
+/// `before_epoch`. A warning names the hooks that are left out although they may change training,
+/// except those whose types are in `replaced`.
 pub(crate) fn trial<R>(
     run: &mut Run,
     name: &str,
@@ -127,8 +128,8 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
     )))
 }
 
-/// Whether a trial runs a hook: as its `trial` setting says, or by default if it runs on all ranks
-/// and its value may change training and has a state that can be restored.
+/// Whether a trial runs a hook. The hook's `trial` setting decides. By default, the hook must run
+/// on all ranks, and must have a value that has a state and may change training.
 fn is_kept(run: &Run, hook: &Hook) -> bool {
     let is_restored = || value_of(run, hook).is_some_and(|value| value.state.is_some() && !value.observes);
     hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
@@ -219,8 +220,8 @@ impl Surroundings {
 struct Copies {
     parts: Vec<Box<dyn Part>>,
     states: States,
-    /// The devices of the tensors of the task and the hooks, by part. Every other part copies the
-    /// saved tensors into its own tensors.
+    /// The original device of each tensor that the task or a hook has saved, by part. Every other
+    /// part copies the saved tensors into its own tensors.
     devices: BTreeMap<String, Vec<Device>>,
 }
 

@@ -79,7 +79,8 @@ pub(super) fn set_intervals<B: Batch>(loaders: &mut Loaders<'_, B>, settings: &S
     Ok(())
 }
 
-/// Returns an error if a fit was resumed in the middle of a validation whose loader does not exist.
+/// Returns an error if a fit was resumed in the middle of a validation whose loader no longer
+/// exists.
 pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<'_, B>) -> Result<()> {
     let is_validating = matches!(position.stage, Stage::Validating | Stage::ValidatingWithin);
     if !is_validating || position.loader < loaders.len() as u64 {
@@ -136,8 +137,8 @@ pub(super) fn is_any_due<B: Batch>(
 }
 
 /// Validates each loader that is due at the current stage of the loop, or resumes these validations
-/// at the position of the loop. A stop that is requested in one of them takes effect after the
-/// last.
+/// at the position of the loop. A stop that is requested during one of these validations takes
+/// effect after the last of them.
 pub(super) fn validate<T: Task>(
     run: &mut Run,
     loaders: &mut Loaders<'_, T::Batch>,
@@ -186,7 +187,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     result
 }
 
-/// Runs an operation with its hooks. If it is resumed, the point before it has already fired.
+/// Runs an operation with its hooks. If it is resumed, its `before` point does not fire again.
 pub(super) fn operate<O: AtOperation>(
     run: &mut Run,
     resumed: bool,
@@ -200,8 +201,8 @@ pub(super) fn operate<O: AtOperation>(
     Ok(())
 }
 
-/// Runs passes in a different phase, and then restores the phase and the position of the outer
-/// pass, and the request to end it.
+/// Calls `body`, which runs passes in the given phase. Then restores the state of the outer pass:
+/// its phase, its position, and the request to end it.
 pub(super) fn in_phase<R>(
     run: &mut Run,
     phase: Phase,

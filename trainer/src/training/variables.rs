@@ -4,8 +4,8 @@ use crate::error::{Error, Result};
 use crate::model::vars::{Changes, Vars};
 use crate::run::Run;
 
-/// Adopts the changes that `setup` made to the task's variables: the optimizers train those
-/// that were added or replaced.
+/// Adopts the changes that `setup` made to the task's variables: the optimizers then train the
+/// variables that were added or replaced.
 pub(super) fn adopt(run: &mut Run) -> Result<()> {
     let Some(store) = run.store() else { return Ok(()) };
     let changes = run.model.vars.changes(store);

@@ -42,8 +42,8 @@ impl<T: Task> Trainer<T> {
     /// Nothing in a `.pt` file is executed: a file that needs more than the tensors of a state dict
     /// is refused. PyTorch has written this format since version 1.6.
     ///
-    /// Variables that hooks have [added](crate::AddVariables) keep their values if the file has
-    /// none of them, as is usual for a pretrained model.
+    /// Variables that hooks have [added](crate::AddVariables) keep their values if the file
+    /// contains none of these variables, as is usual for a pretrained model.
     ///
     /// If a checkpoint has averaged weights, such as those of [`hooks::Ema`](crate::hooks::Ema),
     /// these are loaded, and a line on standard error says so. The file `model.safetensors` of the

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A number, `500`, or a fraction of the whole, `0.1`.
+/// A number, such as `500`, or a fraction of a whole, such as `0.1`.
 ///
-/// The whole is the number of batches in a pass for limits such as
-/// [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), and the number of steps in
-/// the run for a [schedule](crate::schedule). A number must be at least 1; a fraction must be above
-/// 0.0 and at most 1.0. Otherwise, `build` or the start of training returns an error.
+/// For limits such as [`limit_train_batches`](crate::TrainerBuilder::limit_train_batches), the
+/// whole is the number of batches in a pass. For a [schedule](crate::schedule), it is the number of
+/// steps in the run. A number must be at least 1; a fraction must be above 0.0 and at most 1.0.
+/// Otherwise, `build` or the start of training returns an error.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -95,8 +95,8 @@ impl fmt::Debug for Amount {
 /// Methods for an amount that counts batches.
 impl Amount {
     /// Converts the amount to a number of batches. `batches` is the number of batches in the pass,
-    /// if it is known. Returns an error message if a fraction is less than one batch, or if it is a
-    /// fraction of an unknown number.
+    /// if it is known. Returns an error message if the amount is a fraction, and either `batches`
+    /// is `None` or the result is less than one batch.
     pub(crate) fn batches(self, batches: Option<u64>, setting: &str) -> Result<u64, String> {
         match (self.0, batches) {
             (AmountKind::Number(limit), _) => Ok(u64::try_from(limit).unwrap_or(u64::MAX)),
@@ -138,7 +138,7 @@ pub(crate) fn floor_with_tolerance(number: f64) -> u64 {
     (number + 1e-9 * number.max(1.0)) as u64
 }
 
-/// Returns the reason why a fraction is invalid, if it is.
+/// Returns the reason why a fraction is invalid, or `None` if it is valid.
 pub(crate) fn fraction_mistake(fraction: f64) -> Option<String> {
     let hint = if fraction > 1.0 && fraction.fract() == 0.0 && fraction < 1e9 {
         format!("; for a number, write `{fraction}` without the decimal point")

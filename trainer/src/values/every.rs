@@ -18,7 +18,7 @@ pub enum Every {
     Fraction(f64),
 }
 
-/// Whether an interval ends after `done` of the `batches` batches of a pass, if the length of an
+/// Whether an interval ends after `done` of the `batches` batches in a pass. The length of an
 /// interval is `fraction` of the pass.
 pub(crate) fn ends_interval(fraction: f64, batches: u64, done: u64) -> bool {
     let [before, now] = [done.saturating_sub(1), done]

@@ -1,6 +1,6 @@
-//! The settings of the loop, the optimizers and the hooks that determine the result of a run, as
-//! text. A resume compares them with the settings in the checkpoint, and every entry point compares
-//! them with the settings of the other ranks.
+//! The settings that determine the result of a run, as text: those of the loop, the optimizers and
+//! the hooks. A resume compares them with the settings in the checkpoint, and every entry point
+//! compares them with the settings of the other ranks.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +14,8 @@ use crate::error::shortened;
 /// The text of a setting that has no value.
 pub(crate) const NOT_SET: &str = "not set";
 
-/// The settings of a hook, which a resume compares with those of the interrupted run, and which
-/// must be equal on all ranks. Enabled by `#[hook(settings)] impl MyHook { … }`.
+/// The settings of a hook. A resume compares them with those of the interrupted run, and they must
+/// be equal on all ranks. Enabled by `#[hook(settings)] impl MyHook { … }`.
 ///
 /// List what the program sets, not what changes while the hook runs. If you destructure the hook
 /// with a pattern that names every field, the compiler reports a new field until you decide whether
@@ -49,9 +49,9 @@ pub(crate) const NOT_SET: &str = "not set";
 /// ```
 ///
 /// For a hook without `settings`, the name, the moments and the order are compared. If serde saves
-/// its whole [`State`](crate::checkpoint::State), so are the values of its fields when training
-/// begins. A closure in a field cannot be compared. A resume does not compare a hook without
-/// `settings` that only [observes](crate::Cx#observers).
+/// the whole [`State`](crate::checkpoint::State) of such a hook, the values that its fields have
+/// when training begins are compared, too. A closure in a field cannot be compared. A resume does
+/// not compare a hook without `settings` that only [observes](crate::Cx#observers).
 #[diagnostic::on_unimplemented(
     message = "`#[hook(settings)]` compares the settings of `{Self}`, but `{Self}` does not implement `Settings`",
     label = "needs `trainer::checkpoint::Settings`",
@@ -72,9 +72,10 @@ pub trait Settings {
         Ok(())
     }
 
-    /// Returns the folder into which the hook writes checkpoints, which
-    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) searches for a checkpoint. Returns `None`
-    /// if the hook writes no checkpoints, or if it needs a run folder and there is none.
+    /// Returns the folder into which the hook writes checkpoints.
+    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) searches this folder for a checkpoint.
+    /// Returns `None` if the hook writes no checkpoints, or if it needs a run folder and there is
+    /// none.
     fn checkpoints(&self, _run_folder: Option<&Path>) -> Option<PathBuf> {
         None
     }
@@ -121,7 +122,8 @@ impl SettingList {
         self
     }
 
-    /// Adds a setting that has settings itself, such as `schedule` with `schedule.end`.
+    /// Adds a setting that has settings itself. If `schedule` has the setting `end`, the name of
+    /// that setting is `schedule.end`.
     #[must_use]
     pub fn with_all(mut self, name: &str, list: SettingList) -> Self {
         if !list.kind.is_empty() {
@@ -171,14 +173,14 @@ pub(crate) struct Facts {
 /// with its methods.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct HookFacts {
-    /// The name and the version of its crate; empty for a closure.
+    /// The name and the version of the crate of the hook; empty for a closure.
     pub(crate) package: [String; 2],
-    /// Its moments, with the phases, the interval and the modules of each.
+    /// The moments of the hook, each with its phases, its interval and its modules.
     pub(crate) runs: Vec<String>,
     pub(crate) settings: BTreeMap<String, String>,
 }
 
-/// A difference between two [`Facts`], with the texts of both.
+/// A difference between two [`Facts`]: what differs, and its text in each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) what: String,

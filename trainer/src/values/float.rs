@@ -1,3 +1,4 @@
-//! [`Float`]: numbers in JSON that keep NaN and infinities; numbers as text.
+//! [`Float`]: a number that stays NaN or infinite in JSON. Also functions that format numbers as
+//! text.
 
 pub(crate) use trainer_formats::{Float, exact, readable};

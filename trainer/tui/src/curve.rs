@@ -1,6 +1,6 @@
 //! [`Curve`]: the values of a metric over the optimizer steps, thinned out as their number grows.
 
-/// The number of values at which a series drops every other value. A terminal shows far fewer.
+/// A series drops every other value when it has this many. A terminal shows far fewer.
 const MAX_VALUES: usize = 4096;
 
 /// The values of a metric.

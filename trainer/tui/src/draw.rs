@@ -15,11 +15,11 @@ use unicode_width::UnicodeWidthStr;
 use crate::text::{bytes, fit, fit_end, nanos, rough, wrap};
 use crate::{Curve, Panel, State, Theme, View};
 
-/// The smallest terminal size at which more than a hint is shown.
+/// The minimum size of the terminal. A smaller one shows only a hint.
 const MIN_SIZE: (u16, u16) = (40, 10);
-/// The smallest size of a chart, if there are several.
+/// The minimum size of each chart if several charts are shown.
 const MIN_CHART: (u16, u16) = (40, 7);
-/// The time in seconds without an update after which a run may be stuck.
+/// A run may be stuck if there was no update for this many seconds.
 const STALE: f64 = 5.0;
 
 /// Draws a run. `now` is the time in seconds since the Unix epoch.
@@ -105,7 +105,7 @@ fn draw_title(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, no
 
 fn draw_position(frame: &mut Frame<'_>, area: Rect, state: &State) {
     let Some(live) = state.live() else {
-        let text = "this run has no `live.json`: a newer trainer writes it";
+        let text = "this run has no `live.json`, which only newer trainers write";
         frame.render_widget(Paragraph::new(fit(text, area.width.into())), area);
         return;
     };
@@ -307,8 +307,8 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, state: &State, view: &View, the
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Splits a text into lines, of which all but the first are indented. A line that fits is
-/// unchanged, so that the columns of a table stay aligned.
+/// Splits a text into lines, and wraps each line that does not fit, with its continuation indented.
+/// A line that fits is unchanged, so that the columns of a table stay aligned.
 fn hanging(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -330,7 +330,8 @@ const MOMENT: usize = 16;
 const CALLS: usize = 8;
 const TIME: usize = 8;
 
-/// Returns the hook table: the hooks that took the most time first, or else those that log.
+/// Returns the lines of the hook table. The hooks that took the most time come first or, if times
+/// are not measured, the hooks that have logged a value.
 fn hooks(state: &State, width: usize, height: usize, scroll: usize, theme: Theme) -> Vec<Line<'static>> {
     let Some(live) = state.live() else {
         let rows = state.hooks().iter().skip(scroll);

@@ -1,9 +1,9 @@
-//! The terminal view of a `trainer` run. The command `trainer watch` shows it for a run folder, and
-//! the hook `hooks::Dashboard` for the run that it belongs to.
+//! The terminal view of a `trainer` run. The command `trainer watch` shows the run in a folder, and
+//! the hook `hooks::Dashboard` shows its own run.
 //!
-//! [`State`] is the content of the view, independent of a terminal. The program that has access to
-//! the run updates it. [`View`] holds what the user has chosen with keys, [`draw()`] draws both, and
-//! [`Screen`] borrows the terminal for them.
+//! [`State`] is the content of the view, independent of a terminal; the program that has access to
+//! the run keeps it up to date. [`View`] holds what the user has chosen with keys, [`draw()`] draws
+//! the state and the view, and [`Screen`] borrows the terminal for them.
 
 mod curve;
 mod draw;

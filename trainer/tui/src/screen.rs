@@ -55,7 +55,7 @@ impl Write for Stream {
 pub enum NoScreen {
     /// The output or input is not a terminal, or it is a terminal that cannot move its cursor.
     NoTerminal,
-    /// The process runs in the background of its terminal, which would stop it.
+    /// The process runs in the background of its terminal, so using the terminal would stop it.
     Background,
 }
 
@@ -63,7 +63,7 @@ pub enum NoScreen {
 ///
 /// # Errors
 ///
-/// Returns an error if the view cannot be shown, with the reason.
+/// Returns an error with the reason if the view cannot be shown.
 pub fn check_screen(stream: Stream) -> Result<(), NoScreen> {
     let is_dumb = std::env::var_os("TERM").is_some_and(|name| name == "dumb");
     if is_dumb || !stream.is_terminal() || !io::stdin().is_terminal() {
@@ -76,7 +76,7 @@ pub fn check_screen(stream: Stream) -> Result<(), NoScreen> {
     Ok(())
 }
 
-/// Whether a screen is open. The code that sets it to false restores the terminal.
+/// Whether a screen is open. The code that changes this to false must also restore the terminal.
 static IS_OPEN: AtomicBool = AtomicBool::new(false);
 /// Whether the screen is on standard output.
 static IS_ON_STDOUT: AtomicBool = AtomicBool::new(false);
@@ -170,8 +170,8 @@ fn restore(mut stream: Stream) {
     let _ = execute!(&mut stream, style::ResetColor, LeaveAlternateScreen, Show);
 }
 
-/// Waits at most `timeout` for a key. Returns `None` if no key was pressed, or if the terminal has
-/// changed its size and must be redrawn.
+/// Waits at most `timeout` for a key. Returns `None` if no key was pressed, or if the terminal was
+/// resized and must be redrawn.
 ///
 /// # Errors
 ///
@@ -190,8 +190,8 @@ pub fn next_key(timeout: Duration) -> io::Result<Option<KeyEvent>> {
     }
 }
 
-/// Waits at most `timeout` for input from the terminal. Returns whether there is any. A signal,
-/// such as the one for a changed size, ends the wait.
+/// Waits at most `timeout` for input from the terminal. Returns whether there is input. A signal,
+/// such as the one sent when the terminal is resized, ends the wait.
 ///
 /// # Errors
 ///
@@ -216,7 +216,7 @@ fn wait_for_input(timeout: Duration) -> io::Result<bool> {
     Ok(found.contains(PollFlags::IN))
 }
 
-/// Waits until the terminal has input, for at most this time. Returns whether it has.
+/// Waits at most `timeout` for input from the terminal. Returns whether there is input.
 ///
 /// # Errors
 ///

@@ -90,7 +90,7 @@ impl State {
         curve.add(span == Span::Pass, optimizer_steps, value);
     }
 
-    /// Forgets all values, because they are added again.
+    /// Forgets all values, because they will be added again.
     pub fn restart(&mut self) {
         self.curves.clear();
     }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_leaves_one_curve() {
+    fn a_restart_discards_the_values_read_before_it() {
         let mut state = State::new("run");
         for step in 1..=5 {
             state.add("train/loss", Span::Steps, step, 1.0);

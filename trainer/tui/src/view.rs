@@ -30,8 +30,8 @@ pub enum Action {
     Redraw,
 }
 
-/// The requests that the run accepts. Each is the question that the user must confirm, or the
-/// reason why the run does not accept the request.
+/// The requests that the user can make. For each, this is the question that asks the user for
+/// confirmation, or the reason why the run does not accept the request.
 #[derive(Clone, Debug)]
 pub struct Requests {
     /// Stopping the run.
@@ -45,10 +45,11 @@ pub struct Requests {
 pub struct View {
     panels: Vec<Panel>,
     panel: usize,
-    /// The number of rows by which the panel is scrolled: from the top, or from the log's end.
+    /// The number of rows by which the panel is scrolled: from the top or, in the log, from the
+    /// end.
     scroll: usize,
-    /// The metric under the cursor. `None` stands for the loss, or else the first metric, until the
-    /// user moves the cursor.
+    /// The metric to which the user has moved the cursor. If this is `None`, the cursor is on the
+    /// loss, or on the first metric if there is no loss.
     cursor: Option<String>,
     /// The metrics whose curves are shown in addition to the one under the cursor.
     chosen: Vec<String>,
@@ -84,7 +85,7 @@ impl View {
         self.message = Some(message.into());
     }
 
-    /// Handles a key. Returns the action that it requests, if any.
+    /// Handles a key. Returns the action that the key requests, if any.
     pub fn press(&mut self, key: KeyEvent, state: &State, requests: &Requests) -> Option<Action> {
         let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         self.message = None;
@@ -149,7 +150,7 @@ impl View {
         self.cursor = names.get(at).map(|name| (*name).to_owned());
     }
 
-    /// Switches whether the curve under the cursor is kept when the cursor moves on.
+    /// Toggles whether the curve under the cursor is kept when the cursor moves on.
     fn choose(&mut self, state: &State) {
         let Some(name) = self.cursor(state).map(str::to_owned) else { return };
         match self.chosen.iter().position(|known| *known == name) {
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cursor_begins_at_the_loss_and_chosen_curves_stay() {
+    fn the_cursor_begins_at_the_loss_and_kept_curves_remain_visible() {
         let (mut view, state) = (View::new(false), state());
         assert_eq!(view.shown(&state), ["train/loss"]);
         press(&mut view, KeyCode::Char(' '));

@@ -92,7 +92,7 @@ fn drawn(state: &State, view: &View, size: (u16, u16)) -> String {
 }
 
 #[test]
-fn a_running_run_at_80_by_24() {
+fn a_running_run_is_drawn_at_80_by_24() {
     let state = running(false);
     insta::assert_snapshot!(drawn(&state, &View::new(false), (80, 24)));
 }
@@ -172,7 +172,7 @@ fn extreme_values_are_drawn() {
 }
 
 #[test]
-fn no_color_leaves_only_modifiers() {
+fn without_colors_only_modifiers_are_drawn() {
     let state = running(true);
     let view = pressed(&state, false, &[KeyCode::Tab]);
     let colors = |theme| {

@@ -53,7 +53,8 @@ fn monitor(device: Device) -> Result<Found> {
     Ok(format!("{peak:.2} MiB at most").into())
 }
 
-/// The error names the operation and the batch, and no panic is printed.
+/// Checks the error for a batch that is too large. The error names the operation and the batch, and
+/// no panic is printed.
 fn too_large(device: Device) -> Result<Found> {
     if device == Device::Cpu {
         return Ok(NO_GPU);

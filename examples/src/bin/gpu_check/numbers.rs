@@ -94,7 +94,8 @@ fn host(tensors: &[Tensor]) -> Vec<Tensor> {
     tensors.iter().map(|tensor| tensor.to_device(Device::Cpu)).collect()
 }
 
-/// Counts gradients whose strides differ from their weight's, and which each step therefore copies.
+/// Counts the gradients that each step copies because their strides differ from those of the
+/// weight.
 fn strides(device: Device) -> Result<Found> {
     let count = |channels_last| {
         let copied = Arc::new(Mutex::new(0));
@@ -152,7 +153,8 @@ fn recomputation(device: Device) -> Result<Found> {
     Ok("the same bits".to_owned().into())
 }
 
-/// Checks a hook at a module's gradient. It runs on the libtorch thread that computes the gradient.
+/// Checks a hook that reads the gradient of a module's output. The hook runs on the libtorch thread
+/// that computes this gradient.
 fn module_gradients(device: Device) -> Result<Found> {
     let norms = |device| {
         tch::manual_seed(5);
@@ -187,7 +189,8 @@ fn panic_in_on_grad(device: Device) -> Result<Found> {
     Ok("an error of the backward pass".to_owned().into())
 }
 
-/// Checks that variables that share memory are one parameter for the optimizer, or are rejected.
+/// Checks that variables that share memory are rejected, or treated as one parameter by the
+/// optimizer.
 fn tied_weights(device: Device) -> Result<Found> {
     let vs = nn::VarStore::new(device);
     let root = vs.root();
@@ -234,8 +237,8 @@ fn metrics(device: Device) -> Result<Found> {
     close(&[Tensor::from_slice(&cpu)], &[Tensor::from_slice(&own)], 1e-6)
 }
 
-/// Logs a counter at the end of a slow computation in each step. A copy that is read too early has
-/// a different value.
+/// Logs, in each step, a counter that a slow computation produces. If the record reads its copy too
+/// early, the value is wrong.
 fn records(device: Device) -> Result<Found> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let note = Arc::clone(&seen);

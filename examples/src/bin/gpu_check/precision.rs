@@ -35,8 +35,8 @@ fn trains_in(device: Device, amp: Amp, kind: Kind) -> Result<Found> {
     Ok(format!("loss {loss:.3}").into())
 }
 
-/// Autocast caches converted weights until the forward pass ends. If the cache were kept, the
-/// second fit would compute with the weights of the first.
+/// Checks that a fit leaves nothing behind. Autocast caches converted weights until the forward
+/// pass ends. If the cache were kept, the second fit would compute with the weights of the first.
 fn leaves_nothing(device: Device) -> Result<Found> {
     let fitted = || {
         let builder = mlp(0.0).optimizer(Sgd::new(0.1)).deterministic(true).hook(Amp::bf16());
@@ -64,7 +64,7 @@ fn infinite_gradient(device: Device) -> Result<Found> {
     Ok("both steps are skipped, and the scale is halved twice".to_owned().into())
 }
 
-/// libtorch rejects this loss under autocast on a GPU, but computes it on the CPU.
+/// Checks a loss that libtorch rejects under autocast on a GPU, but computes on the CPU.
 fn refused_loss(device: Device) -> Result<Found> {
     if device == Device::Cpu {
         return Ok(Found::Skip("only GPUs refuse it"));

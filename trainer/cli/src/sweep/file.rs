@@ -11,7 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::output::{Failure, suggestion};
 
-/// The definition of a sweep: the values that it tries, and how.
+/// The definition of a sweep: which values to try, and how to run the trials.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Plan {
     /// The folder of the sweep.

@@ -1,5 +1,5 @@
-//! `trainer sweep`: runs a program once for each trial, several of them at once. If it is started
-//! again, it continues where it stopped.
+//! `trainer sweep`: runs a program once for each trial, with several trials at once. If the sweep
+//! is started again, it continues where it stopped.
 
 mod file;
 mod search;
@@ -30,7 +30,7 @@ enum Event {
     Signal(i32),
 }
 
-/// Runs the trials of a file that have not finished yet.
+/// Runs those trials of a sweep file that have not finished yet.
 pub(crate) fn run(arguments: &SweepArguments, out: &mut Output) -> Result<ExitCode, Failure> {
     let plan = Plan::read(&arguments.file)?;
     if arguments.dry_run {
@@ -75,7 +75,7 @@ fn dry_run(plan: &Plan, program: &[String], out: &mut Output) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns an error if a trial of a sweep that was killed is still running.
+/// Returns an error if a trial is still running, which can happen if `trainer sweep` was killed.
 fn refuse_running(state: &State) -> Result<(), Failure> {
     for number in 1..=state.trials().len() {
         let folder = state.folder_of(number);
@@ -101,7 +101,7 @@ struct Sweep<'p> {
     events: Receiver<Event>,
     sender: Sender<Event>,
     running: BTreeMap<usize, Running>,
-    /// The handle that ends the thread that waits for signals.
+    /// A handle for ending the thread that waits for signals.
     signals: trial::Signals,
     /// The first signal that was received.
     signal: Option<i32>,
@@ -268,7 +268,7 @@ fn message(out: &mut Output, event: &str, text: &str) -> Result<(), Failure> {
     if out.is_json() { out.object(&json!({ "event": event, "message": text })) } else { out.line(text) }
 }
 
-/// Prints how far the sweep is, and what to do next.
+/// Prints how far the sweep has progressed, and what to do next.
 fn report(plan: &Plan, state: &State, sweep: &Sweep<'_>, out: &mut Output) -> Result<(), Failure> {
     let count = |wanted: TrialState| state.count(wanted);
     let states = [TrialState::Finished, TrialState::Failed, TrialState::Stopped, TrialState::Waiting];

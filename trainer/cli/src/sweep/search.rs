@@ -7,7 +7,8 @@ use serde_json::{Number, Value as Json};
 
 use super::file::{Domain, Plan};
 
-/// The number of significant digits of a random number, few enough to be read and typed.
+/// The number of significant digits of a random number, small enough that it is easy to read and
+/// type.
 const DIGITS: usize = 4;
 
 /// Returns the values of each trial, in the order of the parameters.
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_has_each_combination() {
+    fn a_grid_contains_every_combination_of_values() {
         let parameters =
             vec![("b", Domain::Choices(vec![json!(1), json!(2)])), ("a", Domain::Integers(3, 5))];
         let trials = trials(&plan(None, parameters));

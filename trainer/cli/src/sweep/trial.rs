@@ -91,7 +91,7 @@ impl Trial {
     }
 
     /// Returns the run of the trial if its program exited without an error and the run has
-    /// finished. Returns what went wrong otherwise.
+    /// finished. Otherwise, returns what went wrong.
     pub(crate) fn outcome(&self, ended: &Ended) -> Result<Run, String> {
         let status = ended.as_ref().map_err(|error| format!("cannot wait for its process: {error}"))?;
         if !status.success() {
@@ -119,7 +119,7 @@ pub(crate) fn has_finished(folder: &Path) -> bool {
     Run::open(folder).is_ok_and(|run| run.status() == Status::Finished)
 }
 
-/// Returns the last nonempty line.
+/// Returns the last nonempty line of a log file.
 fn last_line(log: &Path) -> Option<String> {
     let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
@@ -140,7 +140,7 @@ impl ProcessGroup {
         ProcessGroup(child.id())
     }
 
-    /// Sends a signal to those of the processes that are still running.
+    /// Sends a signal to the processes that are still running.
     #[cfg(unix)]
     pub(crate) fn signal(self, signal: i32) {
         use rustix::process::{Pid, Signal, kill_process_group};
@@ -181,7 +181,7 @@ impl Signals {
         Ok(Signals {})
     }
 
-    /// Ends the thread.
+    /// Ends the thread that listens for signals.
     pub(crate) fn close(&self) {
         #[cfg(unix)]
         self.handle.close();

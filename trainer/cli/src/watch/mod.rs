@@ -21,7 +21,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// The default folder to search for runs.
 const RUNS: &str = "runs";
 
-/// Follows a run, or the newest one below a folder, until the user closes the view.
+/// Follows a run, or the newest run below a folder, until the user closes the view.
 pub(crate) fn watch(run: Option<&Path>) -> Result<(), String> {
     let folder = find(run)?;
     let shown = folder.display();

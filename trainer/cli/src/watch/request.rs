@@ -1,4 +1,5 @@
-//! Requests to a run: signals to its process, after checking that it is still the same process.
+//! Requests to a run, sent as signals to its process. Before each signal, a check makes sure that
+//! the process ID still belongs to that process.
 
 use rustix::process::Signal;
 use trainer_formats::run::{Process, Status};
@@ -56,7 +57,7 @@ impl Sender {
     }
 }
 
-/// Returns the process of a run that is running on this host, or why it cannot be signaled.
+/// Returns the process of a run on this host, or the reason why it cannot be sent a signal.
 fn process(source: &Source) -> Result<&Process, String> {
     let run = source.run().ok_or("`run.json` cannot be read")?;
     if run.status() != Status::Running {

@@ -26,7 +26,7 @@ impl Source {
         Source { folder, state, run: None, live: None, points: None }
     }
 
-    /// Returns what is known of the run.
+    /// Returns what is known about the run.
     pub(crate) fn state(&self) -> &State {
         &self.state
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_resumed_shows_one_curve() {
+    fn a_resumed_run_is_shown_as_one_curve() {
         let folder = std::env::temp_dir().join(format!("trainer-watch-source-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let file = RunFile::new("fit", "2026-11-21T10:00:00Z".to_owned());

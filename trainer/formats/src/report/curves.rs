@@ -38,7 +38,7 @@ pub(super) struct Line {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The numbers of optimizer steps at which the horizontal axis is marked.
+/// The positions of the marks on the horizontal axis, in optimizer steps.
 #[derive(Default)]
 pub(super) struct Marks {
     /// The resumes, with their times.
@@ -48,8 +48,8 @@ pub(super) struct Marks {
 }
 
 impl Curves {
-    /// Arranges the values of all runs. `matrices` has the matrices of each run, whose elements
-    /// have no curves.
+    /// Arranges the values of all runs. `matrices` contains the confusion matrices of each run;
+    /// their elements get no curves.
     pub(super) fn of(runs: &[Content], matrices: &[Vec<Matrix>]) -> Self {
         // Keyed by the name without the phase, then by run and phase.
         let mut plots: BTreeMap<(Vec<Word>, String), Vec<Line>> = BTreeMap::new();
@@ -80,8 +80,9 @@ impl Curves {
     }
 }
 
-/// Returns the curves of a run, by metric name without the phase. The training curve consists of
-/// the records of steps, if there are any, because the table already shows the means of epochs.
+/// Returns the curves of a run, each with the name of its metric without the phase. A training
+/// curve shows the records within epochs if there are several, because the table already shows the
+/// mean of each epoch.
 fn lines_of(run: usize, points: &[Point], matrices: &[Matrix]) -> Vec<(String, Line)> {
     type Values = Vec<(f64, f64)>;
     let mut all: BTreeMap<(&str, &str), (Values, Values)> = BTreeMap::new();
@@ -99,7 +100,7 @@ fn lines_of(run: usize, points: &[Point], matrices: &[Matrix]) -> Vec<(String, L
     lines.collect()
 }
 
-/// Returns the marks on the axis of a run.
+/// Returns the marks of a run on the horizontal axis.
 fn marks_of(content: &Content) -> Marks {
     let mut marks = Marks::default();
     for resumed in &content.file.resumed {
@@ -148,7 +149,7 @@ mod tests {
     use super::words;
 
     #[test]
-    fn names_are_sorted_by_their_numbers() {
+    fn numbers_within_names_are_sorted_numerically() {
         let mut names = ["class/10", "class/2", "class", "fc1.weight", "fc10.weight", "fc2.weight", "7"];
         names.sort_by_key(|name| words(name));
         assert_eq!(names, ["7", "class", "class/2", "class/10", "fc1.weight", "fc2.weight", "fc10.weight"]);

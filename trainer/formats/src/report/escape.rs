@@ -1,9 +1,9 @@
-//! [`Text`]: text within HTML.
+//! [`Text`]: escapes text for HTML.
 
 use std::fmt::{self, Write};
 
-/// A text as the content or quoted attribute of an HTML element. All data recorded by a run is
-/// escaped this way.
+/// A text whose `Display` escapes it for use as the content or a quoted attribute of an HTML
+/// element. All data recorded by a run is escaped this way.
 pub(super) struct Text<'t>(pub(super) &'t str);
 
 impl fmt::Display for Text<'_> {

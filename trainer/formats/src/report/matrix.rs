@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::run::{Point, Span};
 
-/// A matrix built from the last values of `<name>/<target>/<prediction>`.
+/// A confusion matrix, built from the last values of the metrics `<name>/<target>/<prediction>`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Matrix {
     /// The name with its phase: `valid/confusion_matrix`.
@@ -14,7 +14,8 @@ pub(super) struct Matrix {
     pub(super) epoch: u64,
 }
 
-/// Returns the matrix name, row and column in a metric's name, if the name has this form.
+/// Splits a metric's name into matrix name, row and column. Returns `None` for a name of another
+/// form.
 fn element(metric: &str) -> Option<(&str, usize, usize)> {
     let (rest, column) = metric.rsplit_once('/')?;
     let (name, row) = rest.rsplit_once('/')?;
@@ -26,7 +27,8 @@ pub(super) fn is_element(metric: &str, matrices: &[Matrix]) -> bool {
     element(metric).is_some_and(|(name, ..)| matrices.iter().any(|matrix| matrix.name == name))
 }
 
-/// Returns the matrices among the metrics of passes: the names whose elements form a square.
+/// Builds a matrix for each name whose elements form a square. Only metrics of whole passes count
+/// as elements.
 pub(super) fn matrices_of(points: &[Point]) -> Vec<Matrix> {
     type Elements = BTreeMap<(usize, usize), f64>;
     let mut found: BTreeMap<&str, (Elements, u64)> = BTreeMap::new();

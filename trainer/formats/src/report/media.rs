@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 use crate::float::not_finite;
 use crate::run::{Error, JSON_LINES_FILE, REPORT_RECORDS_FILE};
 
-/// The maximum length of a line, which is a record with its images.
+/// The maximum length of a line in bytes. A line is a record with its images.
 const MAX_LINE: u64 = 1 << 28;
 
 /// The texts and images of a run, by name, each in the order of the file.
@@ -49,7 +49,8 @@ impl Png {
 }
 
 impl Media {
-    /// Reads the records of the logger `Report`, or else of `JsonLines`, which have no images.
+    /// Reads the records of the logger `Report`. If there are none, reads those of `JsonLines`,
+    /// which contain no images.
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
         for name in [REPORT_RECORDS_FILE, JSON_LINES_FILE] {
             let path = folder.join(name);

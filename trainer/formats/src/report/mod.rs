@@ -1,5 +1,5 @@
-//! The report about one or more runs: one HTML file that needs no network, and JavaScript only for
-//! smoothing and for showing the values at the pointer.
+//! The report about one or more runs: a single HTML file. It needs no network, and uses JavaScript
+//! only for smoothing and for showing the values at the pointer.
 //!
 //! ```no_run
 //! use std::time::SystemTime;
@@ -13,7 +13,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same runs always yield the same report. One line lists what the runs did not record.
+//! The same runs always yield the same report. A line of the report lists what the runs did not
+//! record.
 
 mod curves;
 mod escape;
@@ -37,7 +38,7 @@ pub const REPORT_FILE: &str = "report.html";
 /// The maximum number of runs in a report.
 pub const MAX_RUNS: usize = 16;
 
-/// The start of every report, by which programs recognize a report.
+/// The start of every report. Programs recognize reports by this text.
 const START: &str = "<!doctype html>\n<meta name=\"generator\" content=\"trainer report\">\n";
 
 /// Returns whether a file that starts with these bytes is a report.
@@ -53,7 +54,7 @@ pub struct Report {
     notes: Vec<String>,
 }
 
-/// The data of a run that a report shows.
+/// What a report shows about a run.
 #[derive(Clone, Debug)]
 struct Content {
     /// The last parts of the path of the run folder, which distinguish the run from the others.
@@ -188,7 +189,8 @@ impl Report {
         self.notes.iter().cloned().chain(of_runs).collect()
     }
 
-    /// Returns the file's content. `now` is taken as the end of a run that is in progress.
+    /// Returns the content of the HTML file. `now` is taken as the end of a run that is in
+    /// progress.
     #[must_use]
     pub fn html(&self, now: SystemTime) -> String {
         page::page(self, now)

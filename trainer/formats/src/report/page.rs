@@ -13,7 +13,7 @@ const SCRIPT: &str = include_str!("script.js");
 /// test prints the hash.
 const SCRIPT_HASH: &str = "ELVMAlKTGch5WeEkxdqQ09bSweJQ/6+J7l5Fjq21ZFo=";
 
-/// Returns the page.
+/// Returns the HTML of the page.
 pub(super) fn page(report: &Report, now: SystemTime) -> String {
     let matrices: Vec<_> = report.runs.iter().map(|run| matrices_of(&run.points)).collect();
     let mut out = String::from(START);

@@ -7,7 +7,7 @@ use super::curves::{Line, Marks, Plot};
 use super::escape::Text;
 use crate::float::exact;
 
-/// The size of a plot, in the units of its coordinates, each of which is about a pixel.
+/// The size of a plot. One unit is about a pixel.
 pub(super) const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 200.0;
 /// The area in which curves are drawn.
@@ -18,9 +18,9 @@ const BOTTOM: f64 = 176.0;
 
 /// The number of columns into which a long curve is divided.
 const COLUMNS: usize = 308;
-/// Pages with more curves than this use fewer columns, so that a browser can show them.
+/// If a page has more curves than this, it uses fewer columns, so that a browser can show it.
 const MANY_LINES: usize = 300;
-/// The values of validation are drawn as dots if a curve has at most this many.
+/// Curves with at most this many values are drawn with dots, except training curves.
 const MAX_DOTS: usize = 40;
 /// Values are clamped to ± this limit when drawn, so that their differences are finite.
 const LIMIT: f64 = 1e300;
@@ -86,8 +86,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// Returns the scale for these values. Returns `None` if none of them is finite, or none is
-    /// positive on a logarithmic axis.
+    /// Returns the scale for these values. Returns `None` if no value is finite or, on a
+    /// logarithmic axis, if no value is positive.
     fn of(values: impl Iterator<Item = f64>, is_log: bool) -> Option<Self> {
         let values = values.filter(|value| value.is_finite() && (!is_log || *value > 0.0));
         let (low, high) = values
@@ -147,8 +147,8 @@ fn power_label(value: f64) -> String {
     if (0.001..=20_000.0).contains(&value) { short(value) } else { format!("{value:.0e}") }
 }
 
-/// Returns about five round numbers between `low` and `high`, with their labels. The distance
-/// between them is at least `least`.
+/// Returns about five round numbers between `low` and `high`, with their labels. Adjacent numbers
+/// are at least `least` apart.
 fn even_ticks(low: f64, high: f64, least: f64) -> Vec<(f64, String)> {
     let rough = ((high - low) / 5.0).max(least);
     let power = rough.log10().floor();
@@ -208,13 +208,14 @@ fn at(coordinate: f64) -> String {
     text.strip_suffix(".0").unwrap_or(&text).to_owned()
 }
 
-/// The horizontal axis, which all plots share, and what is marked on it.
+/// The horizontal axis, which all plots share, and the marks on it.
 pub(super) struct Axis<'a> {
     pub(super) steps: (f64, f64),
     /// The number of curves in all plots.
     pub(super) lines: usize,
     pub(super) marks: &'a [Marks],
-    /// Whether several runs are compared. Colors then distinguish runs, and otherwise phases.
+    /// Whether several runs are compared. If so, colors distinguish runs; otherwise, they
+    /// distinguish phases.
     pub(super) compares: bool,
 }
 
@@ -223,7 +224,8 @@ impl Axis<'_> {
         LEFT + (step - self.steps.0) / (self.steps.1 - self.steps.0) * (RIGHT - LEFT)
     }
 
-    /// Returns the classes of a curve: the one that colors it, and the one by which it is hidden.
+    /// Returns the CSS classes of a curve, for its color, its run and its style. The page uses the
+    /// class of a run to hide its curves.
     fn class(&self, line: &Line) -> String {
         let color = if self.compares { line.run % COLORS } else { color_of_phase(&line.phase) };
         let dashes = if line.run >= COLORS { " dashed" } else { "" };
@@ -232,7 +234,7 @@ impl Axis<'_> {
     }
 }
 
-/// The number of colors. If there are more runs, the colors repeat with dashed curves.
+/// The number of colors. With more runs, the colors are used again, for dashed curves.
 pub(super) const COLORS: usize = 8;
 
 /// Returns the color of a phase, for a report about a single run.
@@ -240,7 +242,8 @@ pub(super) fn color_of_phase(phase: &str) -> usize {
     ["train", "valid", "test", "predict"].iter().position(|own| *own == phase).unwrap_or(4)
 }
 
-/// Draws a plot twice, with a linear and with a logarithmic axis. The page shows one of them.
+/// Draws a plot with a linear and with a logarithmic vertical axis. The page shows one of the two
+/// drawings.
 pub(super) fn draw(out: &mut String, plot: &Plot, axis: &Axis) {
     let thinned: Vec<_> = plot.lines.iter().map(|line| thin(&line.points, axis)).collect();
     for is_log in [false, true] {
@@ -382,8 +385,8 @@ fn draw_line(out: &mut String, line: &Line, thinned: &Thinned, scale: &Scale, ax
     }
 }
 
-/// Marks values that are NaN or infinite. NaN is a cross at the bottom; an infinite value is a
-/// triangle at the top or bottom.
+/// Marks values that are NaN or infinite: NaN with a cross at the bottom, and an infinite value
+/// with a triangle at the top or bottom.
 fn draw_odd(out: &mut String, line: &Line, odd: &[(f64, f64)], axis: &Axis) {
     for (step, value) in odd {
         let (shape, y) = match value {
@@ -474,8 +477,8 @@ mod tests {
         }
     }
 
-    /// Every pair of extreme values is drawn within the plot, and its labels are in order and
-    /// differ.
+    /// Every pair of extreme values is drawn within the plot, and the labels of the axis are in
+    /// order and differ from each other.
     #[test]
     fn extreme_values_are_drawn_within_the_plot() {
         assert!(Scale::of([f64::NAN, f64::INFINITY].into_iter(), false).is_none());

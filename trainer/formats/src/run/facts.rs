@@ -12,7 +12,8 @@ use crate::float::exact;
 /// The settings of a run, by name.
 pub type Settings<'r> = BTreeMap<&'r str, Cow<'r, Json>>;
 
-/// Returns the settings of a run: its hyperparameters and its seed, which is `null` if it has none.
+/// Returns the settings of a run: its hyperparameters and its seed, which is `null` for a run
+/// without a seed.
 #[must_use]
 pub fn settings_of(file: &RunFile) -> Settings<'_> {
     let own = file.hyperparameters.iter().map(|(name, value)| (name.as_str(), Cow::Borrowed(value)));
@@ -32,9 +33,9 @@ pub fn text_of_setting(value: &Json) -> String {
     }
 }
 
-/// Returns the names of the metrics of the runs, most important first. Metrics of a class or of a
-/// part of the model come after all others. The order is otherwise validation, test, training, and
-/// the loss comes first in each phase.
+/// Returns the names of the runs' metrics, most important first. Metrics of a single class or part
+/// of the model come after all others. Otherwise, validation metrics come first, then test metrics,
+/// then training metrics. Within a phase, the loss comes first.
 #[must_use]
 pub fn ranked<'m>(runs: impl Iterator<Item = &'m Metrics>) -> Vec<&'m str> {
     let names: BTreeSet<&str> = runs.flat_map(|metrics| metrics.keys().map(String::as_str)).collect();

@@ -17,15 +17,16 @@ pub const MAX_BYTES: u64 = 1 << 24;
 pub const MAX_WARNINGS: usize = 100;
 
 const FORMAT: &str = "trainer run";
-/// Increased if an earlier reader would misunderstand the file. Adding a field is no reason to
-/// increase it, because the field has a default for files without it.
+/// The version of the format. It is increased if older readers would misunderstand the file. A new
+/// field does not require a new version, because it has a default for files without it.
 const VERSION: u64 = 1;
 
 /// The status of a run.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// The run is in progress. If read directly from `run.json`, its process may have been killed.
+    /// The run is in progress. In `run.json`, this status may also mean that the process was
+    /// killed.
     Running,
     /// The last entry point returned its result.
     Finished,
@@ -41,7 +42,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the name, as in JSON: `finished`.
+    /// Returns the name that the status has in JSON, such as `finished`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -80,7 +81,8 @@ pub struct RunFile {
     /// and why.
     #[serde(default)]
     pub roll_backs: Vec<String>,
-    /// The process of rank 0, which writes the run, as of the last resume.
+    /// The process of rank 0, which writes the files of the run. After a resume, this is the new
+    /// process.
     #[serde(default)]
     pub process: Option<Process>,
     /// The metrics of all entry points that have ended.
@@ -114,7 +116,7 @@ pub struct RunFile {
     /// The folder in which the program was started, if the command line is recorded.
     #[serde(default)]
     pub working_folder: Option<String>,
-    /// The part of another run with which this run begins, if any.
+    /// The part of another run that this run begins with, if any.
     #[serde(default)]
     pub origin: Option<Origin>,
     /// The settings of the trainer, as text.
@@ -126,7 +128,7 @@ pub struct RunFile {
     pub hooks: Vec<String>,
 }
 
-/// The part of another run with which a run begins.
+/// The part of another run that a run begins with.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// The folder of that run, as named by the program.
@@ -188,8 +190,8 @@ impl RunFile {
         }
     }
 
-    /// Returns whether these bytes are a `run.json` of the trainer, of any version, even if it is
-    /// damaged otherwise.
+    /// Returns whether these bytes are a `run.json` that the trainer wrote, in any version. They
+    /// must be valid JSON, but the other fields may be invalid.
     #[must_use]
     pub fn is_of_trainer(bytes: &[u8]) -> bool {
         #[derive(Deserialize)]

@@ -110,8 +110,8 @@ impl Run {
         entries.filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok()).max()
     }
 
-    /// Returns the values written by a logger, as described at [`Points::in_folder`]. Returns
-    /// `None` if the run has no such file.
+    /// Opens the file of a logger of the run, as described at [`Points::in_folder`]. Returns `None`
+    /// if the run has no such file.
     ///
     /// # Errors
     ///
@@ -162,13 +162,14 @@ impl Run {
 pub struct Found {
     /// The path of the folder.
     pub path: PathBuf,
-    /// The run, or why it cannot be read.
+    /// The run, or the reason why it cannot be read.
     pub run: Result<Run, Error>,
 }
 
-/// Finds the runs in a folder: the folder itself if it is a run, or else the runs in it and one
-/// level below, such as the trials of a sweep. Runs with an unreadable `run.json`, and folders that
-/// cannot be read, are included with the reason. Numbered folders are in numeric order.
+/// Finds the runs in a folder. If the folder itself is a run, returns only that run. Otherwise,
+/// returns the runs in the folder and one level below, such as the trials of a sweep. Runs with an
+/// unreadable `run.json`, and folders that cannot be read, are included with the reason. Numbered
+/// folders are in numeric order.
 ///
 /// # Errors
 ///

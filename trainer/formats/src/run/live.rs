@@ -15,7 +15,7 @@ use crate::float::Float;
 pub const LIVE_FILE: &str = "live.json";
 
 /// The beginning of the file in all versions. The trainer does not wait until the file is on disk,
-/// so a power loss may leave only a beginning of it, or zeros instead of its bytes.
+/// so a power loss may leave only the first bytes of the file, or zeros instead of its bytes.
 const BEGIN: &str = "{\"format\":\"trainer live\"";
 const FORMAT: &str = "trainer live";
 const VERSION: u64 = 1;
@@ -41,7 +41,7 @@ pub struct Live {
     /// The name of the loader, if it has one.
     #[serde(default)]
     pub loader: Option<String>,
-    /// The epoch, from 0.
+    /// The epoch, counted from 0.
     pub epoch: u64,
     /// The number of epochs after which the fit ends, if known in advance.
     #[serde(default)]
@@ -93,7 +93,7 @@ pub struct LiveHook {
     pub name: String,
     /// The point at which the hook runs, or the operation that it wraps.
     pub moment: String,
-    /// The calls of the hook in this entry point and their time, if the run has a profile.
+    /// The number and time of the hook's calls in this entry point, if the run has a profile.
     #[serde(default)]
     pub time: Option<HookTime>,
 }
@@ -111,7 +111,7 @@ impl LiveHook {
 pub struct HookTime {
     /// The number of calls.
     pub calls: u64,
-    /// The time of all calls in nanoseconds, excluding what the hook runs around.
+    /// The time of all calls in nanoseconds, excluding the operation that the hook wraps.
     pub nanos: u64,
 }
 
@@ -124,8 +124,8 @@ pub struct LiveValue {
     /// The index in [`Live::hooks`] of the hook that logs it; `None` for the trainer itself.
     #[serde(default)]
     pub hook: Option<usize>,
-    /// The value in the last pass over data, if a pass has ended. Until then, it may still be on a
-    /// device.
+    /// The value in the last pass over data. `None` until a pass has ended, because the value may
+    /// still be on a device.
     #[serde(default)]
     pub value: Option<Float>,
 }
@@ -168,8 +168,8 @@ impl Live {
         }
     }
 
-    /// Returns whether these bytes are a `live.json` of the trainer, or what remains of one after a
-    /// power loss: a beginning of it, or zeros.
+    /// Returns whether these bytes are a `live.json` that the trainer wrote, or the remains of such
+    /// a file after a power loss: its first bytes, or zeros.
     #[must_use]
     pub fn is_of_trainer(bytes: &[u8]) -> bool {
         bytes.iter().zip(BEGIN.as_bytes()).all(|(byte, expected)| byte == expected || *byte == 0)
@@ -184,8 +184,8 @@ impl Live {
         serde_json::to_string(self)
     }
 
-    /// Reads the `live.json` in the folder of a run. Returns `None` if there is none, if a power
-    /// loss damaged it, or if it has an unknown later version.
+    /// Reads the `live.json` in the folder of a run. Returns `None` if the file does not exist, was
+    /// damaged by a power loss, or has an unknown later version.
     ///
     /// # Errors
     ///
@@ -210,7 +210,7 @@ impl Live {
         Ok(serde_json::from_slice::<Live>(&bytes).ok().filter(|live| live.version <= VERSION))
     }
 
-    /// Sets when this was written.
+    /// Sets the time at which the file was written.
     pub fn set_time(&mut self, time: SystemTime) {
         self.written = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     }

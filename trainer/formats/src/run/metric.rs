@@ -37,8 +37,8 @@ impl Goal {
     }
 }
 
-/// The last, smallest and largest value of a metric in a run, among its values for whole passes
-/// over data.
+/// The last, smallest and largest value of a metric in a run. Only values for whole passes over
+/// data count.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Metric {
@@ -59,7 +59,7 @@ pub struct Metric {
 pub struct Extreme {
     /// The value.
     pub value: Float,
-    /// The epoch, from 0.
+    /// The epoch, counted from 0.
     pub epoch: u64,
     /// The number of optimizer steps before the measurement.
     pub optimizer_steps: u64,
@@ -74,7 +74,7 @@ impl Extreme {
 }
 
 impl Metric {
-    /// Returns the metric after its first value.
+    /// Returns a metric with only a first value.
     #[must_use]
     pub fn new(first: Extreme, goal: Option<Goal>) -> Self {
         let mut metric = Metric { last: first.value, min: None, max: None, goal };

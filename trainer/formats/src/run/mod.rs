@@ -14,9 +14,9 @@
 //! # Ok::<(), trainer_formats::run::Error>(())
 //! ```
 //!
-//! All files can be read while the trainer writes them. `run.json` is replaced atomically, and
-//! loggers only append to their files, except for a resume, which [`Points`] detects. Reading never
-//! changes the folder.
+//! All files can be read while the trainer writes them. `run.json` is replaced atomically. Loggers
+//! only append to their files, except when a run is resumed, which [`Points`] detects. Reading
+//! never changes the folder.
 //!
 //! `run.json` is JSON that includes the [version](RunFile::parse) of its format.
 

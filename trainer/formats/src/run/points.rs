@@ -1,4 +1,5 @@
-//! [`Points`]: the numbers that a run's loggers write, which can be read while they are written.
+//! [`Points`]: the numbers that a run's loggers write. They can be read while the run is in
+//! progress.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -27,7 +28,7 @@ pub const REPORT_RECORDS_FILE: &str = "report.jsonl";
 pub struct Point {
     /// The number of optimizer steps before the record.
     pub optimizer_steps: u64,
-    /// The epoch, from 0.
+    /// The epoch, counted from 0.
     pub epoch: u64,
     /// The number of training batches before the record.
     pub batches_seen: u64,
@@ -52,7 +53,7 @@ pub enum Span {
     Steps,
     /// A pass over data, with its metrics.
     Pass,
-    /// The remaining values, at the end of an entry point.
+    /// The time from the last record to the end of an entry point.
     Rest,
 }
 
@@ -67,8 +68,8 @@ impl Span {
     }
 }
 
-/// The numbers in a logger's file. Each [`read`](Points::read) returns the numbers added since the
-/// previous one, so a program can follow a run.
+/// The numbers in a logger's file. Each call of [`read`](Points::read) returns the numbers added
+/// since the previous call, so a program can follow a run.
 ///
 /// ```no_run
 /// use trainer_formats::run::Points;
@@ -107,7 +108,7 @@ pub struct Update {
 
 impl Points {
     /// Opens the file of a logger in the folder of a run: `values.csv`, or else `records.jsonl`, or
-    /// else `report.jsonl`. Returns `None` if none of them exists.
+    /// else `report.jsonl`. Returns `None` if none of these files exists.
     ///
     /// # Errors
     ///
@@ -177,8 +178,8 @@ impl Points {
         Ok(update)
     }
 
-    /// Returns the bytes after those already read. If the file no longer contains the last line
-    /// read, returns all bytes and `true`.
+    /// Returns the bytes that have not been read yet, and `false`. If the file no longer contains
+    /// the last line read, returns all bytes and `true`.
     fn read_new(&self) -> std::io::Result<(Vec<u8>, bool)> {
         let mut file = File::open(&self.path)?;
         let mut bytes = Vec::new();
@@ -283,7 +284,7 @@ impl Columns {
     }
 }
 
-/// Returns the length of the first line with its line break; `None` if it is not complete.
+/// Returns the length of the first line with its line break; `None` if the line is incomplete.
 fn length_of_line(bytes: &[u8]) -> Option<usize> {
     bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1)
 }

@@ -19,7 +19,7 @@ pub struct Process {
     /// The ID of the host's last boot.
     #[serde(default)]
     pub boot: Option<String>,
-    /// The namespace of process IDs. A container has its own.
+    /// The namespace of the process ID. Each container has a namespace of its own.
     #[serde(default)]
     pub namespace: Option<String>,
     /// When the process started, in clock ticks since the boot, because process IDs are reused.
@@ -42,15 +42,15 @@ impl Process {
         }
     }
 
-    /// Returns whether the process still exists. Returns `None` if that cannot be determined,
-    /// because the process belongs to a different host or container, or because this system is not
-    /// Linux.
+    /// Returns whether the process still exists. Returns `None` if that cannot be determined, for
+    /// example because the process belongs to a different host or container, or because this system
+    /// is not Linux.
     #[must_use]
     pub fn exists(&self) -> Option<bool> {
         self.exists_beside(&Process::current())
     }
 
-    /// Returns whether the process exists, from the point of view of the process `here`.
+    /// Returns whether the process exists, as seen by the process `here`.
     fn exists_beside(&self, here: &Process) -> Option<bool> {
         let (started, boot) = (self.started?, self.boot.as_ref()?);
         if self.host.is_none() || self.host != here.host {
@@ -73,8 +73,8 @@ impl Process {
     }
 }
 
-/// Returns when a process started, according to its `/proc/<id>/stat`. Returns `None` if it has
-/// ended and only waits for its parent.
+/// Returns when a process started, given the text of its `/proc/<id>/stat`. Returns `None` for a
+/// process that has ended but is still listed there because its parent has not waited for it.
 fn start_of(stat: &str) -> Option<u64> {
     // The second field is the name of the program, which may contain any characters.
     let (_, fields) = stat.rsplit_once(')')?;

@@ -20,7 +20,7 @@ pub struct ProfileRow {
     pub kind: String,
     /// The name of the operation, the module or the hook.
     pub name: String,
-    /// The moment, for a hook.
+    /// The moment of the hook; `None` for other kinds of spans.
     #[serde(default)]
     pub moment: Option<String>,
     /// The phase.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::events::{Error, Event, Tape};
 use super::record::EntryKind;
 
-/// A place where the replay of a run differs from its tape.
+/// A place where the replay of a run differs from the tape of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disagreement {
     /// The training batch, counted from 0, after which values differ.
@@ -16,9 +16,9 @@ pub struct Disagreement {
     pub values: Vec<Arc<str>>,
 }
 
-/// Returns the first batch after which a full tape of some batches disagrees with the
-/// [`Level::Steps`](super::Level::Steps) tape of the same run. Returns `None` if they agree on
-/// everything that both cover.
+/// Returns the first batch after which the tapes of a run and of its replay disagree. `coarse` is
+/// the [`Level::Steps`](super::Level::Steps) tape of the run, and `full` is the full tape of a
+/// replay of some batches. Returns `None` if the tapes agree on everything that both cover.
 ///
 /// # Errors
 ///

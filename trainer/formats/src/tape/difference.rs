@@ -21,16 +21,16 @@ pub struct Difference {
     /// The first entry that had equal inputs in both runs but made different changes; `None` if
     /// there is no such entry.
     pub first: Option<First>,
-    /// The hooks that only one of the runs has, except the hook in `first`. None of them changed
-    /// anything before the first difference.
+    /// The hooks that only one of the runs has, except the hook in `first`. None of these hooks
+    /// changed anything before the first difference.
     pub only: Vec<Only>,
-    /// The end of one run, if the other run continues.
+    /// The end of the shorter run, if the other run continues.
     pub end: Option<End>,
     /// The circumstances that differ, by name.
     pub circumstances: BTreeMap<String, [String; 2]>,
     /// The settings that differ, by name.
     pub settings: BTreeMap<String, [String; 2]>,
-    /// The versions of the hooks' crates that differ, by crate name.
+    /// The differing versions of the crates that define hooks, by crate name.
     pub crates: BTreeMap<String, [String; 2]>,
     /// The number of changes that were compared and equal.
     pub compared: u64,
@@ -41,7 +41,8 @@ pub struct Difference {
 pub struct First {
     /// The kind of the difference.
     pub kind: Kind,
-    /// The entry whose changes differ. If both runs have it, this is the entry of the first run.
+    /// The entry whose changes differ. If both runs have this entry, it is taken from the first
+    /// run.
     pub entry: Arc<Entry>,
     /// The position in the run.
     pub position: Arc<Position>,
@@ -59,9 +60,9 @@ pub enum Kind {
     Only(usize),
     /// The entry changed something in this run only; 0 stands for the first run.
     Changed(usize),
-    /// The hook runs at a different moment in the second run, where it is this entry.
+    /// The hook runs at a different moment in the second run, as described by this entry.
     Moved(Arc<Entry>),
-    /// The hook runs before this one in the first run, and after it in the second run.
+    /// The hook runs before this other hook in the first run, and after it in the second run.
     Order(Arc<Entry>),
     /// The runs differ somewhere after their last equal record of the state, which was made after
     /// this many training batches.
@@ -101,8 +102,7 @@ impl Change {
     }
 }
 
-/// Whether two entries are the same, even if a hook has moved to a different line or belongs to a
-/// different version of its crate.
+/// Whether two entries are the same, regardless of the line of a hook and the version of its crate.
 fn is_same(one: &Entry, other: &Entry) -> bool {
     (one.kind, &one.name, &one.moment) == (other.kind, &other.name, &other.moment)
 }
@@ -119,7 +119,8 @@ struct Side {
     hooks: Vec<Arc<Entry>>,
     /// The hash of each value, as of the last event read.
     values: HashMap<Arc<str>, u64>,
-    /// The states of hooks that only this run has. Changes in them are not compared.
+    /// The name suffixes of the values in hook states that only this run has. These values are not
+    /// compared.
     own_states: Vec<String>,
     /// The number of training batches at the last record of the state.
     recorded: u64,
@@ -171,8 +172,8 @@ impl Side {
         Ok(None)
     }
 
-    /// Skips the events before the run wrote the checkpoint after this many training batches. If it
-    /// wrote none, skips the events of these batches.
+    /// Skips the events up to the checkpoint that the run wrote after this many training batches.
+    /// If there is no such checkpoint, skips the events of these batches.
     fn skip_to(&mut self, batches: u64) -> Result<(), Error> {
         let mut saved = 0;
         for event in self.tape.reopened()? {
@@ -243,14 +244,14 @@ impl Side {
         Ok(None)
     }
 
-    /// Returns a change without the values in states that the other run does not have; `None` if no
-    /// values remain.
+    /// Returns a change without the values in states that the other run does not have. Returns
+    /// `None` if no values remain.
     fn shared(&self, mut change: Change) -> Option<Change> {
         change.values.retain(|(name, _)| !self.own_states.iter().any(|state| name.ends_with(&**state)));
         (!change.values.is_empty()).then_some(change)
     }
 
-    /// Returns an upcoming change without consuming it.
+    /// Returns the `nth` upcoming change, counted from 0, without consuming it.
     fn peek(&mut self, nth: usize) -> Result<Option<&Change>, Error> {
         while self.ahead.len() <= nth {
             match self.read()? {
@@ -293,7 +294,7 @@ impl Side {
 
 /// Returns the difference between the runs whose tapes are at these paths.
 ///
-/// If one run begins with a checkpoint of the other, they are compared from that checkpoint on.
+/// If one run begins with a checkpoint of the other, the runs are compared from that checkpoint on.
 ///
 /// # Errors
 ///
@@ -399,8 +400,8 @@ fn differing(a: &Change, b: &Change) -> Vec<Arc<str>> {
         .collect()
 }
 
-/// Returns the difference between runs whose next changes are not made by the same entry at the
-/// same position.
+/// Returns the first difference between two runs, given their next changes `a` and `b`, which were
+/// not made by the same entry at the same position.
 fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error> {
     let first = |kind, change: &Change| First {
         kind,
@@ -453,7 +454,7 @@ fn unequal(sides: &mut [Side; 2], a: &Change, b: &Change) -> Result<First, Error
     Ok(if goes_there { first(Kind::Changed(1), b) } else { first(Kind::Changed(0), a) })
 }
 
-/// Adds the differences other than those in values.
+/// Adds the differences in circumstances, settings, crates and hooks to `found`.
 fn describe(sides: &[Side; 2], found: &mut Difference) {
     let [one, other] = sides.each_ref().map(|side| side.first_process.clone().unwrap_or_default());
     found.circumstances = unequal_values(&one.circumstances, &other.circumstances);
@@ -562,14 +563,14 @@ fn at_start(entry: &Entry) -> String {
 }
 
 impl Difference {
-    /// Returns whether the runs computed the same values, as far as both go.
+    /// Returns whether all changes are equal, up to the end of the shorter run.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Returns whether the differences other than those in values can be the reason for the first
-    /// difference, because it is in code that both runs share.
+    /// Returns whether the first difference is in code that both runs share. Only then can other
+    /// differences, such as those in settings, explain it.
     fn is_in_common_code(&self) -> bool {
         let of_hook = |first: &First| first.entry.kind == EntryKind::Hook;
         self.first.as_ref().is_some_and(|first| matches!(first.kind, Kind::Values) && !of_hook(first))

@@ -53,7 +53,8 @@ pub enum Event {
         batches: u64,
         /// The position in the run.
         position: Arc<Position>,
-        /// The names of all values, with their hashes.
+        /// The names of all values, with their hashes. Empty in a tape of
+        /// [`Level::Steps`](super::Level::Steps).
         values: Vec<(Arc<str>, u64)>,
     },
     /// A checkpoint of the current state was written, after this many training batches.
@@ -164,7 +165,7 @@ impl Tape {
         Error::Content { path: self.path.clone(), why: format!("the tape is damaged: {why}") }
     }
 
-    /// Replaces the numbers of values with their names.
+    /// Replaces the number of each value's name with the name itself.
     fn named(&self, values: Vec<(u32, u64)>) -> Result<Vec<(Arc<str>, u64)>, Error> {
         let named = values.into_iter().map(|(name, hash)| {
             let name = self.names.get(name as usize).ok_or_else(|| self.damaged("a value has no name"))?;
@@ -211,7 +212,7 @@ impl Tape {
     }
 }
 
-/// Returns an error if a tape does not begin like a version that this crate supports.
+/// Returns an error if `start` is not the start of a tape in a version that this crate supports.
 fn check_start(path: &Path, start: &[u8]) -> Result<(), Error> {
     if start == MAGIC {
         return Ok(());

@@ -14,7 +14,8 @@ pub use difference::{Difference, End, First, Kind, Only, difference, difference_
 pub use events::{Error, Event, Tape};
 pub use record::{Entry, EntryKind, Level, MAGIC, Position, Process, Record};
 
-/// Returns the name of the tape of a rank in the folder of a run: `run.tape`, `run.rank-1.tape`.
+/// Returns the file name of the tape of a rank: `run.tape` for rank 0, `run.rank-1.tape` for rank
+/// 1.
 #[must_use]
 pub fn file_name(rank: u32) -> String {
     if rank == 0 { "run.tape".to_owned() } else { format!("run.rank-{rank}.tape") }

@@ -13,7 +13,8 @@ pub const MAGIC: &[u8] = b"trainer tape 1\n";
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Record {
-    /// A process begins to write. Later records refer to the names and entries after this record.
+    /// A process begins to write. Later records refer by number to the names and entries that
+    /// follow this record.
     Process(Process),
     /// Assigns the next number, counted from 0, to a name of a value, such as
     /// ``the gradient of `fc1.weight` ``.
@@ -22,8 +23,8 @@ pub enum Record {
     Entry(Entry),
     /// Sets the position of the records that follow.
     At(Position),
-    /// The entry with this number changed these values. Each is given by the number of its name and
-    /// the hash of its new value, which is 0 if the value no longer exists.
+    /// The entry with this number changed these values. Each value is given by the number of its
+    /// name and the hash of its new content, which is 0 if the value no longer exists.
     Changed(u32, Vec<(u32, u64)>),
     /// The run was resumed from a checkpoint that was written after this many training batches, and
     /// now has these values. A tape of [`Level::Steps`] lists no values.
@@ -48,7 +49,8 @@ pub struct Process {
     pub circumstances: BTreeMap<String, String>,
     /// The settings of the trainer, the optimizers and the hooks.
     pub settings: BTreeMap<String, String>,
-    /// For each hook value with a state, the suffix of the names of the values in that state.
+    /// The suffixes that mark the values in the states of hooks: one for each hook value that has a
+    /// state.
     pub states: Vec<String>,
 }
 
@@ -119,11 +121,11 @@ impl fmt::Display for Entry {
 /// A position in a run.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Position {
-    /// The number of fits that had begun.
+    /// The number of fits that have begun so far.
     pub fit: u64,
-    /// The number of training batches before this one.
+    /// The number of training batches before this position.
     pub batches_seen: u64,
-    /// The epoch, from 0.
+    /// The epoch, counted from 0.
     pub epoch: u64,
     /// The phase: `train`, `sanity`, `valid`, `test` or `predict`.
     pub phase: String,

@@ -19,16 +19,16 @@ use crate::libtorch;
 
 /// The first bytes of a zip archive.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// The first bytes of the format before PyTorch 1.6: a pickled number.
+/// The first bytes of a file from before PyTorch 1.6: a pickled number.
 const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
-/// Whether a file with this content has the format of `torch.save`, judged by its first bytes.
+/// Whether a file begins like a file that `torch.save` wrote.
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     bytes.starts_with(ZIP) || bytes.starts_with(LEGACY)
 }
 
-/// A state dict in a file of `torch.save`. Its tensors are read when they are needed, so an entry
-/// that cannot be read does not make the others unreadable.
+/// A state dict in a file that `torch.save` wrote. Its tensors are read when they are needed, so an
+/// entry that cannot be read does not make the others unreadable.
 pub(super) struct StateDict<'a> {
     objects: Objects<'a>,
     entries: BTreeMap<&'a str, Id>,
@@ -38,7 +38,8 @@ pub(super) struct StateDict<'a> {
 }
 
 impl<'a> StateDict<'a> {
-    /// Reads the file's state dict, or with `section`, the one under this key.
+    /// Reads the outermost state dict of a file or, if `section` is set, the state dict under this
+    /// key.
     pub(super) fn open(bytes: &'a [u8], section: Option<&str>) -> Result<Self> {
         if bytes.starts_with(LEGACY) {
             return Err(Error::msg(
@@ -81,7 +82,7 @@ impl<'a> StateDict<'a> {
     }
 
     /// Returns an error if an entry is not a tensor. Unless a section was selected, the error
-    /// suggests selecting the state dict by its key: the key of the first nested `dict`, if any.
+    /// suggests selecting one: if there are nested `dict`s, it suggests the key of the first.
     pub(super) fn check(&self, name: &str) -> Result<()> {
         let is_tensor =
             |value: Id| matches!(self.objects[value], Object::Tensor(_) | Object::UnreadableTensor(..));
@@ -93,7 +94,7 @@ impl<'a> StateDict<'a> {
         Err(not_a_tensor(&self.objects, key, *value, self.is_outermost))
     }
 
-    /// Reads the tensor with this name. It shares the memory of its storage.
+    /// Reads the tensor with this name. Tensors with the same storage share its memory.
     pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor> {
         self.check(name)?;
         let found = match self.entries.get(name).map(|value| &self.objects[*value]) {
@@ -177,7 +178,8 @@ fn state_dict<'a>(objects: &Objects<'a>, top: Id, section: Option<&str>) -> Resu
     Ok(entries)
 }
 
-/// Returns the entries of a `dict` whose keys are strings.
+/// Returns the entries of a `dict`; `None` if the object is not a `dict`, or if a key is not a
+/// string.
 fn dict<'a>(objects: &Objects<'a>, id: Id) -> Option<Entries<'a>> {
     let Object::Dict(entries) = &objects[id] else { return None };
     entries.iter().map(|(key, value)| Some((objects.text(*key).ok()?, *value))).collect()
@@ -215,7 +217,7 @@ struct Storages<'a> {
 }
 
 impl<'a> Storages<'a> {
-    /// Returns a tensor that shares the memory of its storage.
+    /// Returns the tensor that `view` describes, which shares the memory of its storage.
     fn view(&mut self, objects: &Objects<'a>, view: View) -> Result<Tensor> {
         let (class, key, elements) = objects.storage(view.storage)?;
         let Global::Storage(kind) = class else {

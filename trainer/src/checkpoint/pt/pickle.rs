@@ -27,8 +27,8 @@ pub(super) struct Objects<'a>(Vec<Object<'a>>);
 /// An object that a pickle creates.
 #[derive(Debug)]
 pub(super) enum Object<'a> {
-    /// `None`, a `bool` or a `float`, which no tensor needs: only its description is kept, for
-    /// error messages.
+    /// `None`, a `bool` or a `float`. No tensor needs these values, so only a description for error
+    /// messages is kept.
     Other(&'static str),
     Int(i64),
     Text(&'a str),
@@ -36,7 +36,8 @@ pub(super) enum Object<'a> {
     List,
     Dict(Vec<(Id, Id)>),
     Global(Global<'a>),
-    /// A storage: the memory of one or several tensors. The object is the tuple that describes it.
+    /// A storage: the memory of one or several tensors. The `Id` is that of the tuple that
+    /// describes the storage.
     Storage(Id),
     /// A tensor: a strided view of a storage.
     Tensor(View),
@@ -52,7 +53,7 @@ pub(super) struct View {
     pub(super) offset: Id,
     pub(super) size: Id,
     pub(super) stride: Id,
-    /// A `dict`, which is not empty if the elements are conjugated or negated when they are used.
+    /// A `dict`. It is not empty if the tensor is a conjugated or negated view of its storage.
     pub(super) metadata: Option<Id>,
 }
 
@@ -71,8 +72,8 @@ pub(super) enum Global<'a> {
     Layout,
     /// The class of the storages of this dtype.
     Storage(Kind),
-    /// Any other name of the module `torch`, which may be a dtype, a class of storages or a scheme
-    /// of quantization. It cannot be called.
+    /// Any other name in the module `torch`, such as a dtype, a storage class or a quantization
+    /// scheme. It cannot be called.
     Torch(&'a str),
 }
 

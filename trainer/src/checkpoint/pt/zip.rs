@@ -6,19 +6,20 @@ use crate::error::{Error, Result, shortened};
 
 /// The signature of the record at the end of an archive, and the length of the record.
 const END: (&[u8], usize) = (b"PK\x05\x06", 22);
-/// The signature of the locator of the 64-bit record, which precedes the record at the end.
+/// The signature and the length of the ZIP64 locator, which precedes the record at the end.
 const LOCATOR: (&[u8], usize) = (b"PK\x06\x07", 20);
 const END_64: (&[u8], usize) = (b"PK\x06\x06", 56);
 const CENTRAL: (&[u8], usize) = (b"PK\x01\x02", 46);
 const LOCAL: (&[u8], usize) = (b"PK\x03\x04", 30);
-/// The identifier of the field with 64-bit sizes.
+/// The identifier of the extra field that contains 64-bit sizes.
 const ZIP_64: u16 = 1;
 
 /// The entries of an archive by name.
 pub(super) struct Archive<'a> {
     entries: HashMap<&'a str, Entry<'a>>,
-    /// Whether the archive was written with checksums. PyTorch writes 0 for each entry if
-    /// `torch.serialization.set_crc32_options(False)` is set.
+    /// Whether the archive was written with checksums. After
+    /// `torch.serialization.set_crc32_options(False)`, PyTorch writes 0 as the checksum of every
+    /// entry.
     has_checksums: bool,
 }
 

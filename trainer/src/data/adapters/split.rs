@@ -18,7 +18,7 @@ fn shuffled(rows: usize, seed: u64) -> Vec<usize> {
     indices
 }
 
-/// Returns the subset of these rows, in the order of the data set.
+/// Returns the subset that consists of the rows with these indices, in the order of the data set.
 fn part<D: Dataset>(dataset: &Arc<D>, mut indices: Vec<usize>) -> Subset<D> {
     indices.sort_unstable();
     Subset::new(Arc::clone(dataset), indices)

@@ -31,7 +31,7 @@ pub struct Weighted<D> {
     rows: usize,
 }
 
-/// Returns weights that make each class equally likely.
+/// Returns a weight for each row such that all classes are equally likely to be drawn.
 #[track_caller]
 pub(in crate::data) fn equal_classes<C: Ord>(classes: &[C]) -> Vec<f64> {
     assert!(

@@ -1,21 +1,22 @@
-//! [`Cache`]: pieces of files that the workers have read and share.
+//! [`Cache`]: a cache of pieces of files, which all workers share.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// A cache of values that are read when they are first needed. When it is full, drops the values
-/// that were used least recently. While a thread reads a value, other threads that need it wait.
+/// A cache of values that are read when they are first needed. When the cache is full, it drops the
+/// values that were used least recently. While a thread reads a value, other threads that need it
+/// wait.
 pub(super) struct Cache<K, V> {
-    /// The maximum sum of the sizes of the values that are held. A single value may exceed it.
+    /// The maximum total size of the cached values. A single value may exceed it.
     capacity: usize,
     entries: Mutex<Entries<K, V>>,
 }
 
 struct Entries<K, V> {
     by_key: HashMap<K, Entry<V>>,
-    /// The sum of the sizes of the values.
+    /// The total size of the cached values.
     held: usize,
     /// The number of uses so far.
     clock: u64,
@@ -32,7 +33,8 @@ impl<K: Copy + Eq + Hash, V> Cache<K, V> {
         Cache { capacity, entries: Mutex::new(Entries { by_key: HashMap::new(), held: 0, clock: 0 }) }
     }
 
-    /// Calls `use_value` with the value of a key. Calls `read` for a value that is not held.
+    /// Calls `use_value` with the value of a key. If the cache does not hold the value, calls
+    /// `read` first.
     pub(super) fn with<R>(
         &self,
         key: K,

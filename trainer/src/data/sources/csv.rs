@@ -46,7 +46,7 @@ use crate::io::files::{Links, in_file, open};
 /// - a line has more or fewer fields than the first;
 /// - a field cannot be deserialized.
 ///
-/// The error for a line names it, and the column if a single field is the cause.
+/// The error for a line names the line, and also the column if a single field is the cause.
 pub fn read_csv<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<Vec<T>> {
     let path = path.as_ref();
     let (file, _) = open(path, Links::Follow)?;

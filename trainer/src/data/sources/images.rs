@@ -36,12 +36,12 @@ const EXTENSIONS: [&str; 8] = ["bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff"
 /// # Ok::<(), trainer::Error>(())
 /// ```
 ///
-/// A row is an image, `Float [channels, height, width]` from 0 to 1, and the number of its class.
-/// The classes are numbered from 0, in the order of the names of their folders. Images are read
-/// when they are needed. The channels are red, green and blue, or the luminance with
-/// [`grayscale`](ImageFolder::grayscale); transparency is dropped. The images of a batch must have
-/// the same [`size`](ImageFolder::size). Images in subfolders of the folder of a class belong to
-/// that class, too. Links are followed.
+/// A row is a pair of an image, `Float [channels, height, width]` with values from 0 to 1, and the
+/// number of the image's class. The classes are numbered from 0, in the order of their folder
+/// names. Images are read when they are needed. The channels are red, green and blue, or the
+/// luminance with [`grayscale`](ImageFolder::grayscale); transparency is dropped. The images of a
+/// batch must have the same [`size`](ImageFolder::size). Images in subfolders of a class folder
+/// belong to that class, too. Links are followed.
 #[derive(Clone, Debug)]
 pub struct ImageFolder {
     classes: Vec<String>,
@@ -103,13 +103,13 @@ impl ImageFolder {
         self
     }
 
-    /// Returns the names of the classes, by number.
+    /// Returns the names of the classes, in the order of their numbers.
     #[must_use]
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// Returns the number of the class of each image, for [`balanced`](Dataset::balanced).
+    /// Returns the class number of each image, for [`balanced`](Dataset::balanced).
     #[must_use]
     pub fn labels(&self) -> Vec<i64> {
         self.images.iter().map(|(_, class)| *class as i64).collect()

@@ -36,10 +36,10 @@ const SOURCES: u64 = u64::MAX;
 /// assert_eq!(train.len(), Some(625));
 /// ```
 ///
-/// Of every 1,024 rows, each data set contributes a fraction equal to its weight divided by the sum
-/// of all weights, to within one row. Rounding errors are compensated in the next 1,024 rows. Each
-/// data set is used in its own order, which continues across epochs. When all its rows have been
-/// used, it is shuffled again and starts over.
+/// Each data set contributes a fraction of every 1,024 rows: its weight divided by the sum of all
+/// weights, to within two rows. Rounding errors are compensated in the next 1,024 rows. Each data
+/// set is used in its own order, which continues across epochs. When all rows of a data set have
+/// been used, the data set is shuffled again and starts over.
 ///
 /// Resuming is exact, because the order of an epoch is computed from the number of the epoch.
 #[doc(alias("interleave_datasets", "ConcatDataset"))]
@@ -105,8 +105,8 @@ impl<R: Send + 'static> Mixture<R> {
 
     /// Adds a data set whose weight changes during training.
     ///
-    /// `weight` receives the number of rows used since the start of training, of all data sets
-    /// together. It is called every 1,024 rows, and must depend only on its argument.
+    /// `weight` receives the number of rows that were used since the start of training, summed over
+    /// all data sets. The closure is called every 1,024 rows, and must depend only on its argument.
     ///
     /// # Panics
     ///
@@ -141,13 +141,15 @@ impl<R: Send + 'static> Mixture<R> {
         self.sources.iter().map(|source| source.rows).sum()
     }
 
-    /// Returns the data set of a row, and the index of the row in it. The order of a data set may
-    /// contain indices above its number of rows, so the indices of the data sets are interleaved.
+    /// Returns the number of the data set that contains a row, and the index of the row in that
+    /// data set. The indices of the data sets are interleaved, because the order of a data set may
+    /// contain indices above its number of rows.
     fn find(&self, index: usize) -> (usize, usize) {
         (index % self.sources.len(), index / self.sources.len())
     }
 
-    /// Returns the fraction of each data set after this number of rows since the start of training.
+    /// Returns the fraction of rows to draw from each data set. `rows` is the number of rows that
+    /// were used since the start of training.
     fn fractions(&self, rows: u64) -> Result<Vec<f64>> {
         let weights: Vec<f64> = self.sources.iter().map(|source| source.weight.at(rows)).collect();
         let sum: f64 = weights.iter().sum();
@@ -161,7 +163,7 @@ impl<R: Send + 'static> Mixture<R> {
     }
 }
 
-/// The number of rows of each data set that have been used so far.
+/// How many rows of each data set have been used so far.
 struct Used {
     counts: Vec<u64>,
     /// The number of rows by which each data set is behind its share: above −2 and below 2.
@@ -199,8 +201,8 @@ impl Used {
     }
 }
 
-/// Returns the numbers of the data sets in the order in which they take turns, which is as even as
-/// their counts allow.
+/// Returns, for each of the next rows, the number of the data set that contributes it. The data
+/// sets take turns as evenly as their `counts` of rows allow.
 fn turns(counts: &[usize]) -> Vec<usize> {
     let turn = |nth: usize| (0..counts[nth]).map(move |row| ((row as f64 + 0.5) / counts[nth] as f64, nth));
     let mut turns: Vec<(f64, usize)> = (0..counts.len()).flat_map(turn).collect();
@@ -208,7 +210,7 @@ fn turns(counts: &[usize]) -> Vec<usize> {
     turns.into_iter().map(|(_, nth)| nth).collect()
 }
 
-/// Yields the rows of a data set in its order, starting after those that earlier epochs have used.
+/// Yields row indices in the order of a data set, continuing where the previous epoch stopped.
 struct Cursor<'a, R> {
     source: &'a Source<R>,
     seed: Option<u64>,

@@ -68,7 +68,7 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
     }
 }
 
-/// The index of the first row of each row group, followed by the number of all rows.
+/// The index of the first row of each row group, followed by the total number of rows.
 #[derive(Debug)]
 pub struct RowGroups(Vec<usize>);
 
@@ -133,8 +133,8 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
         rows
     }
 
-    /// Returns room for two buffers: while some workers are at the end of a buffer, others are in
-    /// the next one. A buffer may begin and end within a row group.
+    /// Returns the cache capacity for two buffers: while some workers still read the end of one
+    /// buffer, others already read the next. A buffer may begin and end within a row group.
     fn capacity(buffer: usize, largest: usize) -> usize {
         buffer.saturating_add(largest).saturating_mul(2)
     }
@@ -158,7 +158,7 @@ fn starts_of(reader: &SerializedFileReader<File>) -> Result<Vec<usize>, ParquetE
     Ok(starts)
 }
 
-/// Appends the rows of a row group, up to the first that cannot be decoded.
+/// Appends the rows of a row group, up to the first row that cannot be decoded.
 fn decode_group<T: DeserializeOwned>(
     file: File,
     starts: &[usize],
@@ -183,7 +183,7 @@ fn decode_group<T: DeserializeOwned>(
     Ok(())
 }
 
-/// Returns the schema with only these columns; `None` if it has none of them.
+/// Returns the schema with only these columns, or `None` if the schema has none of them.
 fn project(schema: &Type, fields: &[&str]) -> Result<Option<Type>, ParquetError> {
     let columns = schema.get_fields().iter().filter(|column| fields.contains(&column.name()));
     let columns: Vec<Arc<Type>> = columns.cloned().collect();

@@ -1,4 +1,4 @@
-//! Rows of parquet files as values that serde deserializes.
+//! Deserializing the rows of parquet files with serde.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ impl Value {
         }
     }
 
-    /// Calls `with` with the value, and adds the name of the column to an error.
+    /// Calls `with` with the value. If `with` returns an error, adds the name of the column to it.
     fn named<R>(self, with: impl FnOnce(Value) -> Result<R, Error>) -> Result<R, Error> {
         let column = self.column.clone();
         with(self).map_err(|error| match column {

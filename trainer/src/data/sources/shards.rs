@@ -15,7 +15,7 @@ use crate::data::rng::{ORDER, RowRng, keyed};
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::files::{Links, entries, in_file, name_of, open};
 
-/// The number of threads that open shards, which mostly wait for the disk.
+/// The number of threads that open shards. The threads mostly wait for the disk.
 const OPENERS: usize = 16;
 
 /// The default number of rows that are shuffled together.
@@ -48,7 +48,7 @@ pub trait Format: Send + Sync + Sized + 'static {
     /// Returns a row of a piece.
     fn row(path: &Path, index: &Self::Index, piece: &Self::Piece, row: usize) -> Result<Self::Row>;
 
-    /// Returns the size in the cache of a piece with this number of rows.
+    /// Returns the size that the cache counts for a piece with this number of rows.
     fn size(rows: usize) -> usize;
 
     /// Returns the capacity of the cache, given the number of rows in the buffer and in the largest
@@ -64,7 +64,7 @@ pub struct Indexed<I> {
     pub(super) rows: usize,
     /// The number of rows in the largest piece.
     pub(super) largest: usize,
-    /// The problem with the other rows, if the shard is damaged.
+    /// The reason why the remaining rows cannot be read, if the shard is damaged.
     pub(super) damage: Option<String>,
 }
 
@@ -83,10 +83,10 @@ pub struct Indexed<I> {
 ///
 /// A row that cannot be produced stands for the damaged part of a shard. If the footer of a parquet
 /// file or the first header of a tar file cannot be read, this is the only row of the shard. In a
-/// tar file that is truncated or damaged further on, it takes the place of all rows from there on.
-/// A pass over damaged shards returns an error that names them, before any row is read. With
-/// [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name the shards instead, and
-/// the other rows are used.
+/// tar file that is truncated or damaged further on, this row takes the place of all rows from the
+/// damage on. A pass over damaged shards returns an error that names the shards, before any row is
+/// read. With [`skip_damaged`](crate::data::DataLoader::skip_damaged), warnings name the shards
+/// instead, and the other rows are used.
 ///
 /// ```
 /// use trainer::data::Shards;
@@ -102,10 +102,11 @@ pub struct Indexed<I> {
 #[doc(alias = "IterableDataset")]
 pub struct Shards<F: Format> {
     shards: Vec<Shard<F::Index>>,
-    /// The index of the first row of each shard, followed by the number of all rows.
+    /// The index of the first row of each shard, followed by the total number of rows.
     starts: Vec<usize>,
     buffer: usize,
-    /// The pieces, by the number of the shard and of the piece in it. An error is held as text.
+    /// The cached pieces, by the number of the shard and the number of the piece in the shard. If a
+    /// piece cannot be read, the text of the error is cached.
     cache: Cache<(usize, usize), Result<F::Piece, String>>,
 }
 
@@ -175,7 +176,7 @@ impl<F: Format> Shards<F> {
         self
     }
 
-    /// Returns the shard of a row, and the number of the row in it.
+    /// Returns the number of the shard that contains a row, and the number of the row in the shard.
     fn find(&self, index: usize) -> (usize, usize) {
         let shard = self.starts.partition_point(|start| *start <= index) - 1;
         (shard, index - self.starts[shard])
@@ -255,7 +256,8 @@ impl<F: Format> Dataset for Shards<F> {
     }
 }
 
-/// Adds a file, or the files of a folder with this extension, in the order of their names.
+/// Adds `path` if it is a file. If it is a folder, adds the files in it that have this extension,
+/// in the order of their names.
 fn files_of(path: &Path, extension: &str, files: &mut Vec<PathBuf>) -> Result<()> {
     if !path.is_dir() {
         files.push(path.to_owned());
@@ -296,7 +298,8 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], call: impl Fn(&T) -> Result<R> + S
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Calls a library that may panic on damaged data. Returns a panic as an error message.
+/// Calls `call`, which uses a library that may panic on damaged data. Returns a panic as an error
+/// message.
 pub(super) fn without_panic<R>(call: impl FnOnce() -> R) -> Result<R, String> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
         let text = panic_text(&*payload);

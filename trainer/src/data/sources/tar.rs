@@ -47,7 +47,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Returns the key: the path of the files up to the first dot of their name.
+    /// Returns the key: the path of each file, up to the first dot in the file name.
     #[must_use]
     pub fn key(&self) -> &str {
         &self.key
@@ -80,7 +80,7 @@ impl Sample {
         })
     }
 
-    /// Returns the extensions and the contents of the files.
+    /// Returns the contents of the files, by extension.
     #[must_use]
     pub fn parts(&self) -> &BTreeMap<String, Vec<u8>> {
         &self.parts
@@ -112,7 +112,7 @@ impl Shards<Tar> {
     /// extension are left out. This function reads the headers of all files, so that each sample
     /// can be read by its index. A compressed tar file counts as damaged, because a sample cannot
     /// be read without decompressing all data before it. The contents of the files have no
-    /// checksum: damage there is noticed only when they are decoded.
+    /// checksum, so damage to them is noticed only when they are decoded.
     ///
     /// # Errors
     ///

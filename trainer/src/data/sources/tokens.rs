@@ -70,8 +70,8 @@ impl TokenType {
 /// ```
 ///
 /// A row is read from the file when it is needed, and the operating system caches what is read
-/// often. The file is not mapped into memory: shortening a mapped file can kill the process, but
-/// here it causes an error.
+/// often. The file is not mapped into memory. If it is shortened during the run, reading it returns
+/// an error, whereas a mapped file could kill the process.
 #[derive(Clone, Debug)]
 pub struct TokenFile(Arc<Tokens>);
 

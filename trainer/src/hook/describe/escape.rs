@@ -1,8 +1,9 @@
-//! Escapes user text for the description's formats: each text is one line and shows as written.
+//! Escapes user text for the output formats, so that it stays on one line and is shown as written.
 
 use crate::io::terminal::one_line;
 
-/// Returns the text as a cell of a Markdown table. Code in backticks stays code; HTML does not.
+/// Escapes the text for a cell of a Markdown table. Code in backticks stays code, but HTML is
+/// escaped.
 pub(super) fn markdown(text: &str) -> String {
     let text = one_line(text);
     let mut cell = String::new();
@@ -33,8 +34,8 @@ pub(super) fn markdown(text: &str) -> String {
     cell
 }
 
-/// Returns the text as a part of a quoted label of a Mermaid diagram. Such a label is HTML with
-/// Mermaid's own entities.
+/// Escapes the text for a quoted label of a Mermaid diagram. Mermaid displays such a label as HTML,
+/// but has its own syntax for entities.
 pub(super) fn mermaid(text: &str) -> String {
     let mut label = String::new();
     for letter in one_line(text).chars() {

@@ -7,8 +7,8 @@ use crate::moment::Unit;
 use crate::phase::Phase;
 
 impl HookTable {
-    /// Returns the table as JSON, for other programs. While `version` is 1, fields may be added,
-    /// but are not changed or removed:
+    /// Returns the table as JSON, for other programs. As long as `version` is 1, new fields may be
+    /// added, but existing fields are not changed or removed:
     ///
     /// - `version`: 1
     /// - `rank`: the rank of the process that the table describes; on ranks other than 0, hooks
@@ -22,7 +22,7 @@ impl HookTable {
     ///     (`{ "n", "unit" }` or null), `when` (a path or null), `of` (the patterns of its modules,
     ///     as written), `main_only`, `observes`, `writes`, `trial` (null if the hook does not
     ///     specify it), `crate` (null for a closure), `version`, `file`, `line`, `about`, `seen`
-    ///     (what a full tape has seen it change; null without a tape)
+    ///     (what the hook changed according to a full tape; null without a tape)
     /// - `crates`: the crates that define hooks, each with `crate`, `version`, `hooks` (their
     ///   number)
     #[must_use]

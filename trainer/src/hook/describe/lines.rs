@@ -13,10 +13,10 @@ use crate::phase::Phase;
 /// The mark of a hook whose position depends only on when it was added.
 pub(super) const TIE: char = '=';
 
-/// The maximum width of a name with the labels of several values: `MetricHook(accuracy, f1)`.
+/// The maximum width of a name that lists the labels of its values: `MetricHook(accuracy, f1)`.
 const MAX_LABELS: usize = 48;
 
-/// A line of a moment.
+/// A line in the list of hooks at one moment.
 pub(super) enum Line {
     Hook(HookLine),
     /// Consecutive built-in hooks.
@@ -41,7 +41,7 @@ impl Line {
     }
 }
 
-/// A hook, or the same hook of several values of a type.
+/// One hook, or the same hook for several values of a type.
 pub(super) struct HookLine {
     pub(super) access: &'static str,
     pub(super) name: String,
@@ -114,7 +114,8 @@ fn without_links(docs: &str) -> String {
     text + rest
 }
 
-/// Formats what determines the position of a hook among the others of its moment, if anything does.
+/// Formats what determines when a hook runs relative to the other hooks at its moment: its stage,
+/// `ord`, sets and constraints, and whether it is tied. Returns `None` if there is nothing to show.
 fn order(row: &HookRow) -> Option<String> {
     let position = match (row.stage, row.ord) {
         (None, 0) => None,
@@ -131,7 +132,7 @@ fn order(row: &HookRow) -> Option<String> {
     Some(both.join(" ")).filter(|order| !order.is_empty())
 }
 
-/// Returns the lines of the hooks of a moment.
+/// Returns the lines for the hooks at one moment.
 pub(super) fn lines(rows: &[HookRow], names: &Names, full: bool) -> Vec<Line> {
     let is_alone = rows.len() == 1;
     if full {
@@ -149,8 +150,9 @@ pub(super) fn lines(rows: &[HookRow], names: &Names, full: bool) -> Vec<Line> {
     lines
 }
 
-/// Returns the properties that consecutive hooks must share to be shown as one: for built-in hooks,
-/// the type and what they may do; for the program's hooks, everything but the value.
+/// Returns the properties that consecutive hooks must share to be shown on one line. Built-in hooks
+/// must have the same type and the same access to the run. Hooks of the program must be equal
+/// except for their values.
 fn kind(row: &HookRow) -> (bool, bool, &str, String) {
     let (path, _) = split(row);
     let details = if row.is_built_in() {
@@ -192,8 +194,8 @@ fn joined(name: &str, rows: &[HookRow]) -> String {
     format!("{name}({})", all.join(", "))
 }
 
-/// Splits the name of a hook into the path of its function or type, and the label and number of its
-/// value. The name of a closure has no path.
+/// Splits the name of a hook into two parts: the path of its function or type, and the label and
+/// number of its value. The name of a closure has no path.
 fn split(row: &HookRow) -> (&str, &str) {
     let end = row.hook.find(['(', ' ']).filter(|_| !row.krate.is_empty());
     row.hook.split_at(end.unwrap_or(row.hook.len()))
@@ -208,9 +210,10 @@ fn is_type(name: &str) -> bool {
     name.starts_with(char::is_uppercase)
 }
 
-/// The short names of hooks and moments, which are used where they are unique.
+/// The short names of hooks and moments. A short name is used only if it is unique.
 pub(super) struct Names {
-    /// The paths that have this short name; more than one if it is not unique.
+    /// Maps each short name to the paths that it stands for: more than one if the name is not
+    /// unique.
     hooks: HashMap<String, Vec<String>>,
     moments: HashMap<String, usize>,
 }
@@ -241,7 +244,7 @@ impl Names {
         }
     }
 
-    /// Returns the name of a moment, shortened if that is unique.
+    /// Returns the short name of a moment if it is unique, and otherwise its path.
     pub(super) fn moment(&self, path: &str) -> String {
         let short = last(path);
         if self.moments.get(short) == Some(&1) { short.to_owned() } else { path.to_owned() }

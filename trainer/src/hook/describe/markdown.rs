@@ -1,4 +1,5 @@
-//! The description as a Markdown table. It has the columns of trainer-tools' table, and more.
+//! The description as a Markdown table. It has all columns of the table that trainer-tools writes,
+//! and some of its own.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use unicode_width::UnicodeWidthStr;
 use super::{Contributor, HookTable, escape};
 
 const COLUMNS: [&str; 7] = ["Lifecycle Point", "Hook", "Cx", "Order", "Phases", "Source", "About"];
-/// The additional column if there is a tape.
+/// The heading of the column that is added if there is a tape.
 const SEEN: &str = "Changed";
 
 impl fmt::Display for HookTable {

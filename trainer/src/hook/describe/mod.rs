@@ -21,28 +21,30 @@ use crate::moment::{MomentInfo, MomentKind, Unit};
 use crate::moments::tree::{children, moments, roots};
 use crate::phase::Phase;
 
-/// The kinds of values that each hook was seen to change, by its index in the table.
+/// Maps the index of a hook in the table to the kinds of values that the hook was seen to change.
 type SeenByHook = BTreeMap<usize, Vec<&'static str>>;
 
 /// One hook at one moment, as it is dispatched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HookRow {
-    /// The point at which it runs, or the operation around which it runs: `after_step`,
-    /// `my_crate::at::after_round`.
+    /// The point at which the hook runs, or the operation around which it runs, such as
+    /// `after_step` or `my_crate::at::after_round`.
     pub moment: String,
     /// Whether it runs around an operation.
     pub around: bool,
-    /// The path of the function or type. It includes the method, if that is not named after the
-    /// point, the [label](crate::checkpoint::State::label) of the value, as in
-    /// `MetricHook(accuracy)`, and ` #2` for the second value with the same type and label.
+    /// The path of the function or type, with the name of the method unless this is the name of the
+    /// point or operation. If the value has a [label](crate::checkpoint::State::label), the label
+    /// follows, as in `MetricHook(accuracy)`. If several values have the same type and label, the
+    /// number of the value follows, as in ` #2`.
     pub hook: String,
     /// The name of its [stage](crate::stages), if it is in one.
     pub stage: Option<&'static str>,
-    /// The value of `ord`. Among the hooks of a stage, or among those without one, a hook with a
-    /// lower value runs earlier at a point, and further outside around an operation.
+    /// The value of `ord`. Within a stage, and among hooks without a stage, a hook with a lower
+    /// value runs earlier at a point, and further outside around an operation.
     pub ord: i32,
-    /// Its other [sets](crate::HookSet), as written: `my_crate::Clipping`.
+    /// The [sets](crate::HookSet) that it belongs to, except its stage, as written:
+    /// `my_crate::Clipping`.
     pub sets: Vec<&'static str>,
     /// Its constraints, as written: `after = my_crate::Clip`.
     pub constraints: Vec<String>,
@@ -50,9 +52,9 @@ pub struct HookRow {
     pub phases: Vec<Phase>,
     /// The number and unit of `every`.
     pub every: Option<(u64, Unit)>,
-    /// The path of `when`, as written.
+    /// The path of the function given as `when`, as written.
     pub when: Option<&'static str>,
-    /// The patterns of the modules that it runs at, as written; empty for all.
+    /// The patterns that select its modules by name, as written; empty for all modules.
     pub of: Vec<String>,
     /// Whether it runs in the process of rank 0 only.
     pub main_only: bool,
@@ -76,10 +78,10 @@ pub struct HookRow {
     /// Whether a neighbor has the same stage and `ord`, and no constraint orders the two. Their
     /// order then depends on when they were added, or on their names.
     pub tied: bool,
-    /// Whether it is defined in a binary rather than in a library, which others can link.
+    /// Whether it is defined in a binary. Other programs can link a library, but not a binary.
     pub(crate) in_binary: bool,
     /// The kinds of values that it changed while a full [tape](crate::guide::tape) recorded it,
-    /// such as `["gradients", "its state"]`; `None` if no call of it was recorded.
+    /// such as `["gradients", "its state"]`; `None` if none of its calls was recorded.
     pub seen: Option<Vec<&'static str>>,
 }
 
@@ -169,8 +171,8 @@ impl HookRow {
 /// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
 /// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`;
 /// all others run on every rank. On ranks other than 0, the table omits the hooks marked `rank 0`,
-/// and its last line has their number. After a run with a full [tape](crate::guide::tape), the
-/// column `Changed` lists what each hook was seen to change.
+/// and its last line states how many were omitted. After a run with a full
+/// [tape](crate::guide::tape), the column `Changed` lists what each hook was seen to change.
 ///
 /// ```
 /// use trainer::prelude::*;
@@ -195,7 +197,7 @@ pub struct HookTable {
     left_out: usize,
     /// The paths of the functions and types with a hook in this trainer.
     paths: BTreeSet<String>,
-    /// Whether a terminal shows each built-in hook on a line of its own.
+    /// Whether the terminal format shows each built-in hook on a separate line.
     full: bool,
 }
 
@@ -213,7 +215,8 @@ impl Eq for HookTable {}
 struct Node {
     info: &'static MomentInfo,
     rows: Vec<HookRow>,
-    /// Whether this node repeats, with `again`, a moment whose hooks are listed at its declaration.
+    /// Whether this node repeats a moment, as `again` declares. The hooks of the moment are listed
+    /// only where the moment itself is declared.
     again: bool,
     /// The children of an operation, including the points before and after it.
     inside: Vec<Node>,
@@ -233,8 +236,8 @@ impl Node {
         self.info.kind == MomentKind::Operation
     }
 
-    /// Returns the node and its descendants in the order of a run: the point before an operation
-    /// precedes it.
+    /// Returns the node and its descendants in the order of a run: the `before` point of an
+    /// operation comes before the operation.
     fn flat(&self) -> Vec<&Node> {
         let first = self.inside.iter().take_while(|node| node.info.kind == MomentKind::Before && !node.again);
         let first: Vec<_> = first.collect();
@@ -281,7 +284,7 @@ impl HookTable {
         paths.into_iter().collect()
     }
 
-    /// Describes the hooks of a table, with what each was seen to change.
+    /// Describes the hooks of a table, including what each hook was seen to change.
     pub(crate) fn of(table: &Table, seen: &SeenByHook) -> Self {
         let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, seen, moment)).collect();
         name_versions(&mut nodes);
@@ -296,13 +299,13 @@ impl HookTable {
         }
     }
 
-    /// Returns every point and operation once, at its declaration, in the order of the lifecycle.
+    /// Returns every point and operation once, where it is declared, in the order of the lifecycle.
     fn moments(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().flat_map(Node::flat).filter(|node| !node.again)
     }
 
-    /// Returns every hook at every point and around every operation, in the order of the lifecycle,
-    /// and in dispatch order at each of them.
+    /// Returns every hook at every point and around every operation. The points and operations are
+    /// in the order of the lifecycle, and the hooks of each are in dispatch order.
     pub fn rows(&self) -> impl Iterator<Item = &HookRow> {
         self.moments().flat_map(|node| &node.rows)
     }
@@ -343,8 +346,8 @@ fn short(file: &'static str) -> &'static str {
     }
 }
 
-/// Returns a suffix for each hook of a moment. If several values of its type have the hook, this is
-/// the number of its value, as in ` #2`; otherwise it is empty.
+/// Returns a suffix for each hook of a moment. If several values of the same type and label have
+/// the hook, the suffix is the number of the hook's value, as in ` #2`; otherwise it is empty.
 fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     let keys = hooks.iter().map(|(hook, _)| {
         let origin = &hook.definition.origin;
@@ -437,11 +440,12 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
 /// The valid values of `TRAINER_DESCRIBE`.
 const FORMATS: [&str; 6] = ["terminal", "full", "markdown", "tree", "json", "mermaid"];
 
-/// Returns the text that the environment variable `TRAINER_DESCRIBE` requests, if it is set.
+/// Returns the description in the format that the environment variable `TRAINER_DESCRIBE` names, or
+/// `None` if the variable is not set.
 ///
 /// # Errors
 ///
-/// Returns an error if its value is not a known format.
+/// Returns an error if the value of the variable is not a known format.
 pub(crate) fn requested(table: &Table) -> Result<Option<String>> {
     let Some(format) = std::env::var_os("TRAINER_DESCRIBE") else { return Ok(None) };
     let table = HookTable::of(table, &SeenByHook::new());

@@ -1,4 +1,4 @@
-//! Lines of a terminal: columns, wrapped texts and colors.
+//! Formats lines for a terminal, with columns, wrapping and colors.
 
 use console::Style;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -29,7 +29,7 @@ pub(super) struct Page {
     colors: bool,
     /// The column at which the hooks begin.
     left: usize,
-    /// The column at which the sentences begin, if they are beside the hooks.
+    /// The column at which the hooks' sentences begin, if these are beside the hooks.
     beside: Option<usize>,
 }
 
@@ -38,9 +38,9 @@ impl Page {
         Page { text: String::new(), columns, colors, left: 0, beside: None }
     }
 
-    /// Sets the columns. Hooks begin at `left`. Their sentences are beside them if that leaves
-    /// `min_sentence` columns, except for a hook that takes up more than a third of a line: its
-    /// sentence is below it.
+    /// Sets the columns. Hooks begin at `left`. Sentences are beside the hooks if at least
+    /// `min_sentence` columns are left for them, and below the hooks otherwise. If a hook takes up
+    /// more than a third of a line, its sentence is always below it.
     pub(super) fn lay_out(&mut self, left: usize, hooks: impl Iterator<Item = usize>, min_sentence: usize) {
         let widest = hooks.filter(|width| *width <= self.columns / 3).max();
         let beside = widest.map(|widest| left + ACCESS + widest + 2);
@@ -66,7 +66,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Adds a text over the full width, or an empty line if the text is empty.
+    /// Adds a text that is wrapped to the full width, or an empty line if the text is empty.
     pub(super) fn paragraph(&mut self, text: &str) {
         wrap(text, self.columns).iter().for_each(|line| self.line(&[(Part::Faint, line)]));
     }

@@ -11,7 +11,7 @@ use crate::io::terminal::{COLUMNS, of_stdout, print_line};
 use crate::moment::MomentKind;
 use crate::phase::Phase;
 
-/// The minimum number of columns that lines are formatted for.
+/// The minimum number of columns; a narrower terminal is treated as if it had this many.
 const MIN_COLUMNS: usize = 40;
 
 /// The minimum number of columns for sentences beside the hooks. If there are fewer, the sentences
@@ -37,9 +37,9 @@ impl HookTable {
         print_line(text);
     }
 
-    /// Returns the table for a terminal with this number of columns, at least 40. It is the tree of
-    /// operations in the order of a run, with the points and operations that have hooks, and their
-    /// hooks in dispatch order.
+    /// Returns the table for a terminal that has this number of columns; fewer than 40 count as 40.
+    /// The result is the tree of operations in the order of a run. It shows the points and
+    /// operations that have hooks, each with its hooks in dispatch order.
     ///
     /// Each of the program's hooks has a line with its name, when it runs, and the first sentence
     /// of its documentation, or its source location if it has no documentation. Consecutive
@@ -58,8 +58,8 @@ impl HookTable {
         self
     }
 
-    /// Returns the form of [`terminal`](HookTable::terminal) for standard output, with 80 columns
-    /// if standard output is not a terminal.
+    /// Returns the [`terminal`](HookTable::terminal) form of the table, as wide as the terminal, or
+    /// with 80 columns if standard output is not a terminal.
     pub(super) fn for_stdout(&self) -> String {
         of_stdout()
             .map_or_else(|| self.terminal(COLUMNS), |terminal| self.styled(terminal.columns, terminal.colors))
@@ -143,7 +143,8 @@ struct Group<'a> {
     /// Its name, indented.
     label: String,
     rows: &'a [HookRow],
-    /// Whether it repeats an operation whose hooks are listed at its declaration.
+    /// Whether the group repeats an operation. The hooks of the operation are listed only where the
+    /// operation is declared.
     is_again: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The description as a tree: the lifecycle, with the hooks where they run.
+//! The description as a tree that shows the lifecycle and where each hook runs in it.
 
 use unicode_width::UnicodeWidthStr;
 

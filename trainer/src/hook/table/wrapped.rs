@@ -1,23 +1,26 @@
-//! Entries around those of hooks and operations, for profiles and tapes.
+//! Entries that profiles and tapes add around operations, or that replace the entries of hooks.
 
 use super::super::definition::{AroundShim, PointShim};
 use super::{Entry, HookId, Range, Table, as_u32, is_operation};
 use crate::phase::Phase;
 
-/// The functions of the entries.
+/// The functions of the entries that a profile or a tape adds or replaces.
 pub(crate) struct Shims {
-    /// In place of each hook at a point.
+    /// The function to call instead of each hook at a point; `None` to call the hook itself.
     pub(crate) point: Option<PointShim>,
-    /// In place of each hook around an operation.
+    /// The function to call instead of each hook around an operation; `None` to call the hook
+    /// itself.
     pub(crate) around: Option<AroundShim>,
-    /// Outermost around each operation.
+    /// The function to call around each operation, outside of all hooks around the operation.
     pub(crate) operation: AroundShim,
-    /// Innermost around each operation with hooks.
+    /// The function to call around the body of each operation that has `around` hooks, inside all
+    /// of these hooks.
     pub(crate) body: AroundShim,
 }
 
 impl Table {
-    /// Returns the same table with these entries. Those that an earlier call has added stay.
+    /// Returns the table with entries that call these functions. Keeps the entries that earlier
+    /// calls of this method added.
     pub(crate) fn wrapped(mut self, shims: &Shims) -> Self {
         if let Some(point) = shims.point {
             for entry in &mut self.points {

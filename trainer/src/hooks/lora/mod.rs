@@ -18,9 +18,10 @@ use crate::prelude::*;
 use crate::{AddVariables, NewVariables, Vars};
 
 /// Trains low-rank adapters instead of a model's own weights (Hu et al., *LoRA: Low-Rank Adaptation
-/// of Large Language Models*, 2022), without changing the model: to the output of each selected
-/// module, it adds `alpha / rank · B A dropout(x)`, where `x` is the module's input. `A` has the
-/// shape `[rank, in]`. `B`, which is initially zero, has the shape `[out, rank]`.
+/// of Large Language Models*, 2022), without changing the model. The hook adds
+/// `alpha / rank · B A dropout(x)` to the output of each selected module, where `x` is the module's
+/// input. `A` has the shape `[rank, in]`. `B`, which is initially zero, has the shape
+/// `[out, rank]`.
 ///
 /// Use this when the gradients and the optimizer state of all parameters do not fit into memory, or
 /// when each of several tasks should have its own small file.
@@ -52,21 +53,23 @@ use crate::{AddVariables, NewVariables, Vars};
 /// When the trainer is built, the hook adds the parameters `<module>.lora_A.weight` and
 /// `<module>.lora_B.weight` to the model, in their own group, and freezes the model's existing
 /// parameters, except those that are [trainable](Lora::trainable). Frozen parameters get no
-/// gradient, and the optimizer has no state for them. Pretrained weights are loaded as without the
-/// hook: [`load_weights`](Trainer::load_weights) accepts a file without adapters. Checkpoints
+/// gradient, and the optimizer has no state for them. Pretrained weights are loaded in the usual
+/// way: [`load_weights`](Trainer::load_weights) accepts a file without adapters. Checkpoints
 /// contain the whole model, and [`save_weights`](Trainer::save_weights) writes all of it;
-/// [`save_peft`](Lora::save_peft) writes only the adapters, for this crate and for Python's `peft`,
-/// and [`save_merged`](Lora::save_merged) writes a model without adapters.
+/// [`save_peft`](Lora::save_peft) writes only the adapters and the trainable parameters, for this
+/// crate and for Python's `peft`, and [`save_merged`](Lora::save_merged) writes a model without
+/// adapters.
 ///
-/// The modules must be linear: each has a [name](crate::modules), which is also the path of its
-/// variables, a weight `[out, in]`, or `[in, out]` if it is [transposed](Lora::transposed), an
-/// input `[…, in]` and an output `[…, out]`. The adapters have the dtype of the weight, or `f32` if
-/// that is bf16 or fp16. With several processes, all ranks begin with the adapters of rank 0.
+/// The modules must be linear. Each must have a [name](crate::modules), which is also the path of
+/// its variables. The weight of a module has the shape `[out, in]`, or `[in, out]` if the module is
+/// [transposed](Lora::transposed). The input has the shape `[…, in]`, and the output the shape
+/// `[…, out]`. The adapters have the dtype of the weight, or `f32` if the weight is bf16 or fp16.
+/// With several processes, all ranks begin with the adapters of rank 0.
 ///
 /// `build` returns an error if a pattern matches no linear module, if it matches a module that is
 /// not linear or the weight of an unnamed module, if a module already has the adapters of another
-/// `Lora`, or if the rank is larger than `in` or `out`. If a matched module turns out not to be
-/// linear only when it is called, the run ends with an error.
+/// `Lora`, or if the rank is larger than `in` or `out`. If a call of a matched module shows that
+/// the module is not linear, the run ends with an error.
 #[doc(alias("peft", "LoraConfig", "adapter"))]
 #[derive(Debug)]
 pub struct Lora {
@@ -88,14 +91,15 @@ pub struct Lora {
 struct Adapter {
     a: Tensor,
     b: Tensor,
-    /// Whether the weight is `[in, out]`.
+    /// Whether the module's weight has the shape `[in, out]`.
     is_transposed: bool,
 }
 
 const A: &str = ".lora_A.weight";
 const B: &str = ".lora_B.weight";
 
-/// Returns the module of an adapter's variable; `None` for any other variable.
+/// Returns the name of the module whose adapter contains the variable `name`, or `None` if the
+/// variable does not belong to an adapter.
 fn adapted(name: &str) -> Option<&str> {
     name.strip_suffix(A).or_else(|| name.strip_suffix(B))
 }
@@ -128,8 +132,8 @@ impl Lora {
         self
     }
 
-    /// Sets the probability with which an element of the input of `A` is dropped in training, at
-    /// least 0 and below 1. Defaults to 0.
+    /// Sets the dropout probability for each element of the input of `A` in training, at least 0
+    /// and below 1. Defaults to 0.
     #[doc(alias = "lora_dropout")]
     #[must_use]
     pub fn dropout(mut self, dropout: f64) -> Self {
@@ -240,7 +244,7 @@ impl Lora {
     ///
     /// # Errors
     ///
-    /// Returns an error if the adapters are not among these variables.
+    /// Returns an error if `vars` do not contain the adapters.
     fn of(&self, vars: &Vars) -> Result<impl Iterator<Item = (&String, &Adapter)>> {
         let is_own = |name: String, tensor: &Tensor| {
             vars.get(&name).is_ok_and(|own| std::ptr::eq(own.data_ptr(), tensor.data_ptr()))
@@ -294,12 +298,12 @@ impl Lora {
             } else if size.len() != 2 || !var.tensor.is_floating_point() {
                 mistakes.push(format!(
                     "`{module}` has a weight of dtype {:?} and shape {size:?}: expected a linear module, whose weight is \
-                     `[out, in]`; write patterns that match only these",
+                     `[out, in]`; write patterns that match only linear modules",
                     var.tensor.kind()
                 ));
             } else if self.rank > size[0].min(size[1]) {
                 mistakes.push(format!(
-                    "the rank {} is larger than a side of the weight of `{module}`, which is {size:?}: expected at most {}",
+                    "the rank {} is larger than a dimension of the weight of `{module}`, which is {size:?}: expected at most {}",
                     self.rank,
                     size[0].min(size[1])
                 ));
@@ -320,7 +324,7 @@ impl Lora {
         targets
     }
 
-    /// Adds each pattern that matches none of the names to `mistakes`.
+    /// Adds to `mistakes` a description of each pattern that matches none of `names`.
     fn check_names(
         patterns: Option<&Patterns>,
         call: &str,
@@ -427,7 +431,7 @@ impl Lora {
         let Some(Adapter { a, b, .. }) = self.adapters.get(cx.module()) else {
             return Err(Error::msg(format!(
                 "`{}` matches a pattern of `Lora`, but the task has no weight `{0}.weight`: expected a linear module; write \
-                 patterns that match only these",
+                 patterns that match only linear modules",
                 cx.module()
             )));
         };

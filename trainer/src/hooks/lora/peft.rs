@@ -19,11 +19,11 @@ use crate::{NewVariables, Vars};
 
 const CONFIG: &str = "adapter_config.json";
 const MODEL: &str = "adapter_model.safetensors";
-/// The prefix that `peft` writes before the name of each variable.
+/// The prefix that `peft` adds to the name of each variable.
 const PREFIX: &str = "base_model.model.";
 
-/// The fields of `adapter_config.json` that this crate writes, and those that change what the
-/// adapters compute.
+/// The fields of `adapter_config.json` that this crate writes or that affect what the adapters
+/// compute.
 #[derive(Debug, Deserialize, Serialize)]
 struct Config {
     peft_type: String,
@@ -42,7 +42,7 @@ struct Config {
     #[serde(default)]
     use_rslora: bool,
     bias: String,
-    /// The other fields.
+    /// All other fields of the file.
     #[serde(flatten)]
     others: BTreeMap<String, Value>,
 }
@@ -92,7 +92,7 @@ impl Config {
 pub(super) struct Pretrained {
     /// The folder, for error messages.
     folder: String,
-    /// Whether square weights are `[in, out]`; their shapes do not show it.
+    /// Whether square weights are stored as `[in, out]`, which their shapes do not show.
     is_transposed: bool,
     adapters: BTreeMap<String, [Tensor; 2]>,
     /// The variables that do not belong to adapters, such as those of a new head.
@@ -106,15 +106,16 @@ impl fmt::Debug for Pretrained {
 }
 
 impl Pretrained {
-    /// Returns whether a module's weight, which has this shape, is `[in, out]`.
+    /// Returns whether a module's weight is stored as `[in, out]`. `[first, second]` is the shape
+    /// of the weight. Returns an error if the module has no adapter in the folder.
     pub(super) fn is_transposed(&self, module: &str, [first, second]: [i64; 2]) -> Result<bool> {
         let [a, b] = self.pair(module)?;
         let (inputs, outputs) = (a.size()[1], b.size()[0]);
         Ok(if first == second { self.is_transposed } else { [inputs, outputs] == [first, second] })
     }
 
-    /// Returns a module's adapter. Returns an error if its shapes do not match `rank`, `inputs` and
-    /// `outputs`.
+    /// Returns a module's adapter. Returns an error if the module has no adapter, or if the shapes
+    /// of the adapter do not match `rank`, `inputs` and `outputs`.
     pub(super) fn adapter(
         &self,
         module: &str,
@@ -141,7 +142,7 @@ impl Pretrained {
             .ok_or_else(|| Error::msg(format!("{} has no adapter of `{module}`", self.folder)))
     }
 
-    /// Sets the other variables to their saved values.
+    /// Sets the variables that do not belong to adapters to their saved values.
     pub(super) fn load_others(&self, model: &NewVariables<'_>) -> Result<()> {
         let of_folder = |error: Error| Error::msg(format!("the adapter in {}: {error}", self.folder));
         self.others.iter().try_for_each(|(name, value)| model.set(name, value).map_err(of_folder))
@@ -154,10 +155,11 @@ impl Lora {
     /// `predict`. `prefix` is the path of this model within the model that `peft` wraps, such as
     /// `"transformer"`, or empty if both models use the same names.
     ///
-    /// The parameters of `modules_to_save` are [trainable](Lora::trainable). They have the values
-    /// in the folder, and keep them when [`load_weights`](Trainer::load_weights) reads the
-    /// pretrained model. Whether a weight is [transposed](Lora::transposed) follows from the shapes
-    /// or, if it is square, from `fan_in_fan_out`.
+    /// The parameters of the modules that `peft` lists in `modules_to_save` are
+    /// [trainable](Lora::trainable). They get their values from the folder, and keep these values
+    /// when [`load_weights`](Trainer::load_weights) reads the pretrained model. Whether a weight is
+    /// [transposed](Lora::transposed) follows from the shapes or, if it is square, from
+    /// `fan_in_fan_out`.
     ///
     /// # Errors
     ///
@@ -270,7 +272,7 @@ impl Pretrained {
         for (name, tensor) in saved {
             let Some(own) = name.strip_prefix(&start) else {
                 return Err(Error::msg(format!(
-                    "its tensor `{}` does not begin with `{start}`: pass as `prefix` the path of the model within the one \
+                    "its tensor `{}` does not begin with `{start}`: pass as `prefix` the path of this model within the model \
                      that `peft` wrapped",
                     shortened(&name)
                 )));

@@ -15,7 +15,7 @@ use crate::prelude::*;
 /// The rectangle is the same for all images of a batch. Its center is uniformly distributed, and
 /// its sides are those of the image times `√(1 - λ)`, where `λ` is drawn from the Beta distribution
 /// `Beta(alpha, alpha)`. The rectangle is clipped to the image, and `λ` in the targets is the
-/// fraction of the image that it leaves unchanged.
+/// fraction of the image that the rectangle leaves unchanged.
 ///
 /// The inputs must be images `[n, …, height, width]`. Targets and losses must meet the same
 /// requirements as for [`MixUp`](super::MixUp).

@@ -47,8 +47,9 @@ use crate::prelude::*;
 ///
 /// The teacher receives the batches of the student after [`transfer`](crate::Transfer). It runs in
 /// evaluation mode, without gradients and, with [`Amp`](crate::hooks::Amp), in mixed precision. It
-/// must be on the task's device. Checkpoints do not contain the teacher: resumed runs and other
-/// ranks compare a hash of its weights, which is computed when the hook is created.
+/// must be on the task's device. Checkpoints do not contain the teacher. Instead, a hash of the
+/// teacher's weights is computed when the hook is created, and is compared when a run resumes and
+/// between ranks.
 #[doc(alias = "KnowledgeDistillation")]
 pub struct Distillation {
     teacher: Teach,
@@ -86,8 +87,8 @@ impl Distillation {
     }
 
     /// Distills the logits that a function computes from a batch of type `B`, the task's batch
-    /// type. `vars` contains the variables that the function uses. The function must compute as in
-    /// evaluation, for example with `net.forward_t(inputs, false)`.
+    /// type. `vars` contains the variables that the function uses. The function must run its model
+    /// in evaluation mode, for example with `net.forward_t(inputs, false)`.
     #[must_use]
     pub fn from_fn<B: 'static>(
         vars: nn::VarStore,
@@ -118,7 +119,8 @@ impl Distillation {
         }
     }
 
-    /// Sets the temperature `T`, above 0, by which both logits are divided. Defaults to 2.
+    /// Sets the temperature `T`, above 0, that divides the logits of the student and of the
+    /// teacher. Defaults to 2.
     #[must_use]
     pub fn temperature(mut self, temperature: f64) -> Self {
         self.temperature = temperature;
@@ -143,7 +145,7 @@ impl Distillation {
 
     /// Limits the mean to the positions where a mask is not 0, such as those that are not padding.
     /// `find` returns the mask for a batch of type `B`, the task's batch type. The mask has the
-    /// shape of the logits without the last dimension. Use it if the loss of the task is a mean
+    /// shape of the logits without the last dimension. Use this when the loss of the task is a mean
     /// over the same positions.
     #[must_use]
     pub fn mask<B: 'static>(mut self, find: impl Fn(&B) -> Tensor + Send + 'static) -> Self {
@@ -151,10 +153,10 @@ impl Distillation {
         self
     }
 
-    /// Adds to the loss the mean squared difference between the output of the module `student` and
-    /// the output of the teacher's module `teacher`, times `weight`, which must be above 0 (based
-    /// on Romero et al., *FitNets: Hints for Thin Deep Nets*, 2015). Both modules must have
-    /// [names](crate::modules), and outputs of the same shape.
+    /// Adds a term to the loss: `weight`, which must be above 0, times the mean squared difference
+    /// between the outputs of the module `student` and of the teacher's module `teacher` (based on
+    /// Romero et al., *FitNets: Hints for Thin Deep Nets*, 2015). Both modules must have
+    /// [names](crate::modules), and their outputs the same shape.
     #[must_use]
     pub fn hint(mut self, student: impl Into<String>, teacher: impl Into<String>, weight: f64) -> Self {
         self.hints.push(Hint { student: student.into(), teacher: teacher.into(), weight });
@@ -177,7 +179,7 @@ impl Distillation {
         let (own, its) = (student.size(), teacher.size());
         if own != its || own.is_empty() || student.device() != teacher.device() {
             return Err(Error::msg(format!(
-                "the student's logits have the shape {own:?}, on {:?}, and the teacher's {its:?}, on {:?}: expected the same \
+                "the student's logits have the shape {own:?} and are on {:?}, but the teacher's have the shape {its:?} and are on {:?}: expected the same \
                  shape `[…, classes]` on one device",
                 student.device(),
                 teacher.device()

@@ -13,7 +13,7 @@ use crate::prelude::*;
 /// [`CalibrationError`](crate::metrics::CalibrationError).
 ///
 /// The targets become probabilities `[n, classes]`, which the loss must accept, as for
-/// [`MixUp`](super::MixUp); the two can be combined. Validation targets are not smoothed.
+/// [`MixUp`](super::MixUp). The two hooks can be combined. Validation targets are not smoothed.
 ///
 /// ```
 /// use trainer::hooks::LabelSmoothing;

@@ -6,8 +6,8 @@ use crate::prelude::*;
 
 /// Keeps slow weights in addition to those that the optimizer updates (Zhang et al., *Lookahead
 /// Optimizer: k steps forward, 1 step back*, 2019). After every `k` optimizer steps, the slow
-/// weights move toward the optimizer's weights, `slow + alpha * (weight - slow)`, and then replace
-/// them.
+/// weights move toward the optimizer's weights, to `slow + alpha * (weight - slow)`, and then
+/// replace the optimizer's weights.
 ///
 /// Use this when training itself should continue from averaged weights. To evaluate averaged
 /// weights without affecting training, use [`Ema`](crate::hooks::Ema).

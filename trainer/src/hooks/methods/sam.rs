@@ -9,8 +9,8 @@ use crate::prelude::*;
 /// Generalization*, 2021): at `w + rho * g / ‖g‖`, where `g` is the gradient at `w`. Each step runs
 /// the forward and backward pass twice.
 ///
-/// Use this when a model fits the training data but not the validation data, and steps may take
-/// twice as long.
+/// Use this when a model fits the training data but not the validation data, and you can accept
+/// that steps take twice as long.
 ///
 /// The logged loss is the loss at `w`. The second forward pass draws new dropout masks, and batch
 /// norm updates its running statistics in both passes. With [`Amp`](crate::hooks::Amp), both passes

@@ -32,10 +32,10 @@ pub(super) use samples_settings;
 /// A function that finds the inputs and the targets of a batch.
 type Find = Box<dyn for<'a> Fn(&'a mut Cx<AfterTransfer>) -> Result<(&'a mut Tensor, &'a mut Tensor)> + Send>;
 
-/// How to find the inputs and the targets of a batch, and to convert class indices.
+/// How to find the inputs and the targets of a batch, and how to convert class indices.
 pub(super) struct Samples {
     pub(super) find: Find,
-    /// The number of classes, to convert class indices to probabilities.
+    /// The number of classes, which is needed to convert class indices to probabilities.
     pub(super) classes: Option<i64>,
 }
 

@@ -84,7 +84,7 @@ impl CudaMemoryMonitor {
         self.steps = cx.counters().optimizer_steps;
     }
 
-    /// Logs the memory if it is due.
+    /// Logs the values if they are due.
     fn after_step(&mut self, cx: &Cx<AfterStep>) -> Result<()> {
         if self.interval.is_due_after_step(self.steps, cx) {
             let CudaMemory { allocated, peak_allocated, reserved, peak_reserved } =

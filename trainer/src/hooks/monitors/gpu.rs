@@ -59,8 +59,8 @@ impl GpuMonitor {
         GpuMonitor::default()
     }
 
-    /// Monitors the GPU with this index in `nvidia-smi` instead, and logs it as
-    /// `train/gpu/<index>/…`. For several GPUs, add several monitors.
+    /// Monitors the GPU with this index in `nvidia-smi` instead of the task's GPU, and logs its
+    /// values as `train/gpu/<index>/…`. For several GPUs, add several monitors.
     #[must_use]
     pub fn device(mut self, index: u32) -> Self {
         self.chosen = Some(index);

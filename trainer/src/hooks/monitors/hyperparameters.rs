@@ -16,10 +16,10 @@ use crate::prelude::*;
 ///
 /// The names are `train/hyperparameter/lr`, `…/weight_decay`, `…/beta1` and so on. With several
 /// parameter groups, they contain the pattern of the group, or `default` for parameters that no
-/// pattern matches: `train/hyperparameter/*.bias/lr`. A group of the `VarStore` other than 0 adds
-/// its number (`default#1`), and the optimizer of a part of the model adds the name of the part:
-/// `train/hyperparameter/generator/lr`. Switches such as `frozen` are logged as 0 or 1. The value
-/// of an epoch is the last one.
+/// pattern matches: `train/hyperparameter/*.bias/lr`. For a group of the `VarStore` other than 0,
+/// its number is appended (`default#1`). For the optimizer of a part of the model, the name of the
+/// part is included: `train/hyperparameter/generator/lr`. Switches such as `frozen` are logged as 0
+/// or 1. The value of an epoch is the last one.
 ///
 /// ```
 /// use trainer::hooks::{HyperparameterMonitor, LrSchedule};

@@ -18,9 +18,10 @@ use crate::{Var, norms};
 /// | [`weights`](ParameterMonitor::weights) | `train/weight_norm/<parameter>`, `train/weight_norm` | `train/weights/<parameter>` |
 /// | [`updates`](ParameterMonitor::updates) | `train/update_norm/<parameter>`, `train/update_norm`, `train/update_ratio/<parameter>`, `train/update_ratio` | `train/updates/<parameter>` |
 ///
-/// The ratio is the norm of the update divided by the norm of the weights before it; about 1e-3 is
-/// usual for a network that learns well. If several parts of the model have their own optimizers,
-/// the norm over all parameters is logged separately for each part: `train/grad_norm/generator`.
+/// The ratio is the norm of the update divided by the norm of the weights before the update; about
+/// 1e-3 is usual for a network that learns well. If several parts of the model have their own
+/// optimizers, the norm over all parameters is logged separately for each part:
+/// `train/grad_norm/generator`.
 ///
 /// ```
 /// use trainer::hooks::ParameterMonitor;
@@ -193,7 +194,7 @@ impl ParameterMonitor {
         }
     }
 
-    /// Logs the values of a step, and runs it.
+    /// Runs a step, and logs its values.
     #[cold]
     fn run_observed(&self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let vars = cx.vars();

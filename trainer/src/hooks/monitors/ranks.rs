@@ -35,13 +35,14 @@ use crate::prelude::*;
 ///
 /// - Each value covers the batches since the previous value. The ranks exchange their times only
 ///   when a value is due.
-/// - The backward pass is not part of `compute`, because gradients are averaged during it. The wait
-///   for other ranks at its end is not part of `waiting`.
+/// - The backward pass is not part of `compute`, because it also averages gradients. The wait for
+///   other ranks at the end of the backward pass is not part of `waiting`.
 /// - In one process, nothing is logged. Nothing is kept in checkpoints.
 #[derive(Debug, Default)]
 pub struct RankMonitor {
     interval: Interval,
-    /// When the wait for the next batch began, and the time in collectives until then.
+    /// When the wait for the next batch began, and this rank's total time in collectives until
+    /// then.
     idle_since: Option<(Instant, Duration)>,
     step_began: Option<(Instant, Duration)>,
     /// The number of optimizer steps before the current batch.
@@ -56,7 +57,7 @@ struct Window {
     compute: Duration,
     waits: u32,
     data: Duration,
-    /// The time in collectives when the window began.
+    /// This rank's total time in collectives until the window began.
     waited_before: Option<Duration>,
 }
 
@@ -79,7 +80,8 @@ impl RankMonitor {
     }
 }
 
-/// The time since an instant, without the time that this rank has spent in collectives.
+/// The time since an instant, excluding the time that this rank has spent in collectives since
+/// then.
 fn own_time((since, waited): (Instant, Duration), world: &World) -> Duration {
     since.elapsed().saturating_sub(world.waited().saturating_sub(waited))
 }

@@ -48,7 +48,8 @@ pub struct SystemMonitor {
     /// The number of optimizer steps before the current batch.
     steps: u64,
     system: Option<System>,
-    /// The time of the last reading, and the CPU time of the process until then in milliseconds.
+    /// The time of the last reading, and the CPU time, in milliseconds, that the process had used
+    /// until then.
     last: Option<(Instant, u64)>,
 }
 
@@ -74,7 +75,7 @@ impl SystemMonitor {
     }
 
     /// Reads the first values. Returns an error if a setting is invalid, or if the operating system
-    /// does not report them.
+    /// does not report the values.
     fn begin(&mut self) -> Result<()> {
         self.interval.check()?;
         self.last = None;
@@ -82,8 +83,8 @@ impl SystemMonitor {
     }
 
     /// Returns the memory in use by the process and on the machine, in bytes, and the mean number
-    /// of cores that the process kept busy since the last call, which is 0 in the first call of a
-    /// fit.
+    /// of cores that the process kept busy since the last call. In the first call of a fit, the
+    /// number of cores is 0.
     fn read(&mut self) -> Result<(u64, u64, f64)> {
         let system = match &mut self.system {
             Some(system) => system,

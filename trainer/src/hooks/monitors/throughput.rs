@@ -46,11 +46,12 @@ use crate::prelude::*;
 /// - The remaining time is extrapolated to the [planned steps](Cx::planned_steps) from the mean
 ///   pace of this fit, including its validations. It is omitted if the number of planned steps is
 ///   not known.
-/// - On a GPU, `time/step` is the time until the work of a batch is queued. The monitor does not
-///   synchronize with the device, so the throughput is exact only if something else does.
+/// - On a GPU, `time/step` is only the time that it takes to queue the work of a batch. The monitor
+///   does not synchronize with the device, so the throughput is exact only if something else
+///   synchronizes with it.
 /// - The clock is read up to three times per batch, which takes less than 0.1 µs. Nothing is kept
 ///   in checkpoints: after a resume, the first values cover only the batches since the resume, but
-///   are in the same records as in an uninterrupted run.
+///   they are logged in the same records as in an uninterrupted run.
 #[doc(alias("IterTimerHook", "samples_per_second"))]
 #[derive(Debug, Default)]
 pub struct ThroughputMonitor {

@@ -1,4 +1,4 @@
-//! [`Dashboard`]: a full-screen view of the run, in place of [`Progress`].
+//! [`Dashboard`]: a full-screen view of the run, instead of [`Progress`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,8 +24,8 @@ const FRAME: Duration = Duration::from_millis(250);
 /// The maximum number of lines that are printed when the terminal is restored.
 const MAX_LINES: usize = 1000;
 
-/// Shows the run in a full-screen view, in place of [`Progress`]: the curves of its metrics,
-/// progress and remaining time, the hooks with their times and last logged values, warnings,
+/// Shows the run in a full-screen view, instead of [`Progress`]: the curves of the metrics, the
+/// progress and the remaining time, the hooks with their times and last logged values, warnings,
 /// memory, and printed lines. The command `trainer watch` shows the same for a run folder.
 ///
 /// Use this when you watch the run in its own terminal. To watch it from another terminal, or only
@@ -39,9 +39,9 @@ const MAX_LINES: usize = 1000;
 ///   `TRAINER_PROFILE`.
 /// - If standard error or standard input is not a terminal, as in a log file, in CI or in the
 ///   background, this hook does what [`Progress`] does.
-/// - Lines of [`print_line`](crate::print_line) and warnings are shown in the log, and printed when
-///   the terminal is restored: at the end of the entry point, after a panic, or when a signal
-///   cancels the run. A plain `println!` corrupts the view until Ctrl-L redraws it.
+/// - Warnings, and lines that [`print_line`](crate::print_line) prints, are shown in the log. They
+///   are printed when the terminal is restored: at the end of the entry point, after a panic, or
+///   when a signal cancels the run. A plain `println!` corrupts the view until Ctrl-L redraws it.
 ///
 /// ```
 /// use trainer::hooks::{Dashboard, Progress};
@@ -71,12 +71,12 @@ struct Shared {
     state: State,
     /// The lines to print when the terminal is restored.
     lines: VecDeque<(Stream, String)>,
-    /// The number of earlier lines that were dropped.
+    /// The number of earlier lines that were dropped, because there were more than `MAX_LINES`.
     dropped: u64,
     handles_signals: bool,
-    /// Whether the terminal is restored, so that lines are printed directly.
+    /// Whether the terminal has been restored. If so, lines are printed directly.
     is_given_back: bool,
-    /// Whether the entry point is ending, so that the view must close.
+    /// Whether the entry point is ending. If so, the view must close.
     ends: bool,
 }
 
@@ -91,8 +91,8 @@ impl Dashboard {
         Dashboard::default()
     }
 
-    /// Creates the hook with the settings of a [`Progress`], which apply to the lines that it
-    /// prints.
+    /// Creates the hook with the settings of a [`Progress`], which apply to the lines that the
+    /// dashboard prints.
     #[must_use]
     pub fn with(progress: Progress) -> Self {
         Dashboard { progress, shown: None }
@@ -108,7 +108,9 @@ impl Dashboard {
         let screen = match screen {
             Ok(screen) => screen,
             Err(error) => {
-                cx.warn(format!("the dashboard cannot be shown, but lines of progress are: {error}"));
+                cx.warn(format!(
+                    "the dashboard cannot be shown, so lines of progress are shown instead: {error}"
+                ));
                 return;
             }
         };
@@ -132,7 +134,9 @@ impl Dashboard {
             }
             Err(error) => {
                 give_back(&shared);
-                cx.warn(format!("the dashboard cannot be shown, but lines of progress are: {error}"));
+                cx.warn(format!(
+                    "the dashboard cannot be shown, so lines of progress are shown instead: {error}"
+                ));
             }
         }
     }
@@ -147,7 +151,7 @@ impl Dashboard {
         self.progress.is_hidden = false;
     }
 
-    /// Updates the view if `is_due` is set, or if the last update is at least `FRAME` ago.
+    /// Updates the view if `is_due` is set, or if the last update was at least `FRAME` ago.
     fn update<P>(&mut self, cx: &Cx<P>, is_due: bool) {
         if self.shown.as_ref().is_some_and(|shown| shown.thread.is_finished()) {
             // The user has closed the view.
@@ -164,7 +168,7 @@ impl Dashboard {
 }
 
 impl Shared {
-    /// Shows a line and returns `true`, unless lines are printed directly.
+    /// Shows a line in the view, and returns `true`. Returns `false` if lines are printed directly.
     fn add_line(&mut self, stream: Stream, line: &str) -> bool {
         if self.is_given_back {
             return false;
@@ -181,7 +185,7 @@ impl Shared {
 
 /// Shows the view until the entry point ends, the user closes it, or a signal cancels the run.
 fn show(screen: Screen, shared: &Mutex<Shared>) {
-    /// Restores the terminal when it is dropped, even after a panic.
+    /// Restores the terminal when dropped, even after a panic.
     struct Showing<'a>(Option<Screen>, &'a Mutex<Shared>);
 
     impl Drop for Showing<'_> {
@@ -204,8 +208,8 @@ fn show(screen: Screen, shared: &Mutex<Shared>) {
     }
 }
 
-/// Draws the view and handles keys until it is closed. Returns the signal to raise if a key cancels
-/// or stops the run.
+/// Draws the view and handles keys until the view is closed. If a key cancels or stops the run,
+/// returns the signal to raise.
 fn react(screen: &mut Screen, shared: &Mutex<Shared>) -> Option<i32> {
     let theme = Theme::of_environment();
     let mut view = View::new(true);
@@ -257,8 +261,7 @@ fn requests(shared: &Shared) -> Requests {
     }
 }
 
-/// Prints the lines that were only shown in the view, and then lets later lines be printed
-/// directly.
+/// Prints the lines that were only shown in the view. Later lines are printed directly.
 fn give_back(shared: &Mutex<Shared>) {
     loop {
         let lines = {

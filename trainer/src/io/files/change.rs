@@ -34,7 +34,7 @@ impl Output {
         &self.file
     }
 
-    /// Returns the open file, for example for the output of another process.
+    /// Returns the open file, for example to pass it to another process as its output.
     pub(crate) fn into_file(self) -> File {
         self.file
     }
@@ -97,8 +97,8 @@ pub(crate) fn open_or_create(path: &Path) -> Result<(Output, u64)> {
     }
 }
 
-/// Creates a new file: `path`, or if that exists, `path` with the first free number, such as
-/// `run-2.json` or `run-2.trace.json`.
+/// Creates a new file at `path`. If `path` exists, adds the first free number to the name of the
+/// file, as in `run-2.json` or `run-2.trace.json`.
 pub(crate) fn create_numbered(path: &Path) -> Result<Output> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (stem, suffix) = name.split_at(name.find('.').filter(|at| *at > 0).unwrap_or(name.len()));
@@ -155,8 +155,8 @@ pub(super) fn try_create_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)
 }
 
-/// Creates a folder that the program names, and its parents, unless they exist. Each may be a link
-/// to a folder. Waits until the new folders are on disk.
+/// Creates a folder and its parents, unless they exist, at a path that the program has chosen.
+/// Existing folders on this path may be links. Waits until the new folders are on disk.
 pub(crate) fn create_folders(path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
@@ -165,8 +165,8 @@ pub(crate) fn create_folders(path: &Path) -> Result<()> {
     create_unless_present(path, Path::is_dir)
 }
 
-/// Creates a folder below `root`, and the folders between the two, unless they exist. None of them
-/// may be a link. `root` must exist.
+/// Creates the folder `path` and the folders between `root` and `path`, unless they exist. None of
+/// these folders may be a link. `root` must exist.
 pub(crate) fn create_folders_below(root: &Path, path: &Path) -> Result<()> {
     for folder in folders_below(root, path)? {
         match metadata(&folder)? {
@@ -181,7 +181,7 @@ pub(crate) fn create_folders_below(root: &Path, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folders below `root` on the way to `path`, and `path` itself, the outermost first.
+/// Returns the folders between `root` and `path`, outermost first, followed by `path` itself.
 fn folders_below(root: &Path, path: &Path) -> Result<Vec<PathBuf>> {
     let mut folder = root.to_owned();
     let relative = path.strip_prefix(root).ok();
@@ -235,13 +235,14 @@ pub(crate) fn sync(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unit tests do not wait for the disk.
+/// Waits until the content of a file is on disk, except in unit tests.
 fn sync_file(file: &File) -> io::Result<()> {
     if cfg!(test) { Ok(()) } else { file.sync_all() }
 }
 
-/// Returns the first free path next to `path`, and the existing path with the previous number, if
-/// any. `make` returns the name for a number; the numbers start at 1.
+/// Tries the names that `make` returns for the numbers 1, 2, …, and returns the first path next to
+/// `path` that is free. Also returns the path with the previous number, which exists, if there is
+/// one.
 pub(crate) fn free_name(
     path: &Path,
     make: impl Fn(&str, u64) -> String,

@@ -32,7 +32,7 @@ impl Lock {
         }
     }
 
-    /// Whether the locked file is still the one in the folder; `false` if the folder was removed or
+    /// Whether the folder still contains the locked file; `false` if the folder was removed or
     /// replaced in the meantime. On platforms other than Unix, a replacement is not detected.
     pub(crate) fn is_held(&self) -> bool {
         is_at(&self.file, &self.path)
@@ -47,8 +47,9 @@ impl Drop for Lock {
     }
 }
 
-/// Returns a text that identifies the lock file of a folder: it differs between folders, and is the
-/// same on all hosts that share the folder. `None` if the metadata of the file cannot be read.
+/// Returns a string that identifies the lock file of a folder. The string differs between folders,
+/// and is the same on all hosts that share the folder. Returns `None` if the metadata of the file
+/// cannot be read.
 pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
     let metadata = fs::symlink_metadata(folder.join(LOCK)).ok()?;
     let modified = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -65,8 +66,8 @@ pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
 pub(crate) struct Claim(File);
 
 impl Claim {
-    /// Claims a temporary file or folder; `None` if another process is writing it, or if it was
-    /// removed in the meantime. On a file system without locks, nothing counts as claimed.
+    /// Claims a temporary file or folder. Returns `None` if another process is writing it, or if it
+    /// was removed in the meantime. On a file system without locks, nothing counts as claimed.
     pub(super) fn of(path: &Path, file: File) -> Option<Self> {
         let is_free = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
         let claim = Claim(file);
@@ -80,7 +81,7 @@ impl Drop for Claim {
     }
 }
 
-/// Whether an open file is the one at a path.
+/// Whether the file at a path is this open file.
 fn is_at(file: &File, path: &Path) -> bool {
     #[cfg(unix)]
     {

@@ -1,11 +1,12 @@
 //! All operations of this crate that open, create, change or remove files.
 //!
-//! `clippy.toml` forbids the functions of the standard library that do this in all other modules,
+//! In all other modules, `clippy.toml` forbids the functions of the standard library that do this,
 //! so the same rules hold everywhere:
 //!
 //! - **Links are not followed.** A symbolic link to a file is not opened, and neither is a file in
-//!   a linked folder inside the [run folder](crate::RunFolder). The folder that the program names
-//!   may be a link, and so may a file that the program names and that is only read.
+//!   a linked folder inside the [run folder](crate::RunFolder). Only two paths may be links: that
+//!   of a folder that the program names, and that of a file that the program names and this crate
+//!   only reads.
 //! - **Only regular files are opened**, and without waiting: a FIFO would block, and a device may
 //!   never end.
 //! - **Only what this crate wrote is replaced or removed.** The caller of [`replace_file`] defines
@@ -15,7 +16,7 @@
 //!   is removed when the file is replaced again. Only `live.json`, which is replaced every second,
 //!   is not synced.
 //!
-//! libtorch itself writes the profile of its kernels, into a file that was created here.
+//! libtorch itself writes the profile of its kernels, but into a file that this module created.
 #![allow(clippy::disallowed_methods)]
 
 mod change;
@@ -52,7 +53,8 @@ pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
 pub(crate) enum Links {
     /// Follows the link. For a file that the program names and that is only read.
     Follow,
-    /// Returns an error. For a file that this crate writes, because it writes no symbolic links.
+    /// Returns an error. For a file that this crate has written, because this crate never creates
+    /// symbolic links.
     Refuse,
 }
 
@@ -199,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_longer_than_the_maximum_is_refused_instead_of_cut() {
+    fn a_text_longer_than_the_maximum_is_refused_instead_of_truncated() {
         let folder = TemporaryFolder::create("read-text").unwrap();
         let path = folder.path().join("text");
         let file = File::create(&path).unwrap();

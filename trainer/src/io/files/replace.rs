@@ -46,7 +46,8 @@ pub(crate) fn replace_file(
 }
 
 /// Replaces `path` as [`replace_file`] does, but does not wait until the content is on the disk.
-/// For a file that is replaced often and is not needed after a power loss, which may truncate it.
+/// Use this for a file that is replaced often and is not needed after a power loss, because a power
+/// loss may truncate it.
 pub(crate) fn replace_volatile_file(
     path: &Path,
     is_ours: impl FnOnce(&Path) -> Result<()>,
@@ -78,8 +79,8 @@ fn replace(
     replaced
 }
 
-/// Removes the temporary files in a folder whose final names `is_of` accepts, except those that a
-/// process is writing.
+/// Removes from a folder the temporary files whose final names `is_of` accepts. Files that a
+/// process is writing stay.
 pub(crate) fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -> bool) -> Result<()> {
     let mut left = entries(folder)?;
     left.retain(|path| is_unfinished(name_of(path)).is_some_and(&is_of) && is_file(path));
@@ -100,8 +101,8 @@ fn check_name(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates the temporary folder in which the folder `path` is written. While the claim exists, the
-/// folder is not a leftover.
+/// Creates the temporary folder in which the folder `path` is written. While the returned claim
+/// exists, no process treats the folder as a leftover.
 pub(crate) fn create_unfinished_folder(path: &Path) -> Result<(PathBuf, Claim)> {
     create_unfinished(path, |path| {
         try_create_folder(path)?;
@@ -133,8 +134,8 @@ pub(crate) fn folders_left_unfinished(path: &Path) -> Result<Vec<(PathBuf, Claim
     Ok(folders.filter_map(|left| Some((left.clone(), Claim::of(&left, File::open(&left).ok()?)?))).collect())
 }
 
-/// Renames `path` to the first free name, and returns the new path. `make` returns the name for a
-/// number; the numbers start at 1.
+/// Renames `path` to the first free name that `make` returns for the numbers 1, 2, …, and returns
+/// the new path.
 pub(crate) fn move_aside(path: &Path, make: impl Fn(&str, u64) -> String) -> Result<PathBuf> {
     let (free, _) = free_name(path, make)?;
     rename(path, &free)?;

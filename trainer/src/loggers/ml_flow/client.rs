@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-/// A request that failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The server is unreachable, overloaded or failing: the request can be retried.

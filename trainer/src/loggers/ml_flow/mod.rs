@@ -35,13 +35,14 @@ use crate::{Record, Span};
 /// is unreachable, the thread retries; when an entry point ends, it retries for at most [one
 /// minute](MlFlow::wait_at_end). A resumed run sends the remaining values. It continues the run on
 /// the server, and sends only steps that the server does not have yet. If values are missing on the
-/// server when an entry point ends, its address is in
+/// server when an entry point ends, the address of the server is in
 /// [`Summary::incomplete_logs`](crate::Summary::incomplete_logs).
 ///
-/// The run ends as `FINISHED`, as `FAILED`, or as `KILLED` if it was cancelled; if the process is
-/// killed, the run stays `RUNNING` until it is resumed. In metric names, a character that MLflow
-/// does not accept becomes `_`, and a name of more than 250 characters is shortened and ends with a
-/// hash. The metrics of a training epoch are named `epoch/train/…`.
+/// On the server, the run ends with the status `FINISHED`, `FAILED` or, if it was cancelled,
+/// `KILLED`. If the process is killed, the run stays `RUNNING` until it is resumed. In metric
+/// names, a character that MLflow does not accept becomes `_`, and a name of more than 250
+/// characters is shortened and ends with a hash. The metrics of a training epoch are named
+/// `epoch/train/…`.
 ///
 /// If the run cannot be created on the server, for example because the server is unreachable, the
 /// entry point returns an error. Later failures of requests are [warnings](crate::Cx::warn).
@@ -172,8 +173,8 @@ impl MlFlow {
         self
     }
 
-    /// Sets the maximum time that an entry point waits at its end for everything to be sent,
-    /// whatever the cause of the delay. Defaults to one minute.
+    /// Sets how long an entry point waits, at most, for all values to be sent when it ends. The
+    /// limit applies whatever causes the delay. Defaults to one minute.
     #[must_use]
     pub fn wait_at_end(mut self, time: Duration) -> Self {
         self.wait_at_end = time;
@@ -273,7 +274,7 @@ impl State for MlFlow {
         self.spool.load(saved)
     }
 
-    /// Values that the server has received stay there.
+    /// Returns `false`, because values that the server has received stay there.
     fn rolls_back(&self) -> bool {
         false
     }
@@ -351,8 +352,8 @@ impl MlFlow {
         warn(cx, problems);
         if bytes < self.spool.length() {
             let text = format!(
-                "MLflow: not all values were sent within {:?}: the rest is in `mlflow.jsonl` in the run folder, and is sent by \
-                 the next entry point of this trainer, or when the run is resumed if it was interrupted",
+                "MLflow: not all values were sent within {:?}: the rest is in `mlflow.jsonl` in the run folder and will be sent by \
+                 the next entry point of this trainer, or by a resume if the run was interrupted",
                 self.wait_at_end
             );
             cx.warn_incomplete(&self.server, text);

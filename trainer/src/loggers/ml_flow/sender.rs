@@ -20,20 +20,20 @@ const RETRY: Duration = Duration::from_millis(500);
 /// The maximum time between two retries.
 const MAX_RETRY: Duration = Duration::from_secs(10);
 
-/// The time for which rows are collected before a request.
+/// How long rows are collected before a request is sent.
 const GATHER: Duration = Duration::from_millis(500);
 
-/// The end of an entry point.
+/// Tells the thread that the entry point is ending.
 pub(super) struct End {
     /// The status of the run.
     pub(super) status: &'static str,
-    /// The time at which it ended, in milliseconds since the Unix epoch.
+    /// The time at which the run ended, in milliseconds since the Unix epoch.
     pub(super) time: u64,
     /// The time after which a failed request is not retried.
     pub(super) deadline: Instant,
 }
 
-/// The work of the thread.
+/// What the thread sends, and where: the spool file, and the run on the server.
 pub(super) struct Job {
     pub(super) client: Client,
     pub(super) run: String,
@@ -47,17 +47,17 @@ pub(super) struct Job {
 /// A handle to the running thread.
 pub(super) struct Sending {
     end: Sender<End>,
-    /// Receives whether everything was sent, when the thread ends.
+    /// Receives `true` or `false` when the thread ends: whether everything was sent.
     done: Receiver<bool>,
     sent: Arc<AtomicU64>,
     problems: Arc<Mutex<Vec<String>>>,
 }
 
-/// The outcome of sending when an entry point ends.
+/// What the thread has sent by the end of an entry point.
 pub(super) struct Sent {
     /// The number of bytes of the spool file that were sent so far.
     pub(super) bytes: u64,
-    /// Whether everything was sent and the end of the run was recorded.
+    /// Whether everything was sent, including the final status of the run.
     pub(super) has_ended: bool,
     pub(super) problems: Vec<String>,
 }
@@ -88,8 +88,8 @@ impl Sending {
         std::mem::take(&mut *self.problems.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until everything is sent or the deadline has passed. A request that has no answer by
-    /// then is abandoned, and its thread ends when the request does.
+    /// Waits until everything is sent or the deadline has passed. If a request has no answer by
+    /// then, this function stops waiting for it. The thread ends as soon as that request ends.
     pub(super) fn finish(self, end: End) -> Sent {
         let deadline = end.deadline;
         let _ = self.end.send(end);
@@ -103,7 +103,7 @@ struct Worker {
     job: Job,
     ends: Receiver<End>,
     end: Option<End>,
-    /// The last step of each metric that the server had when the run was resumed.
+    /// For each metric, the last step that the server had when the run was resumed.
     last_steps: HashMap<String, u64>,
     /// A copy of `job.sent` that the trainer's thread can read.
     sent: Arc<AtomicU64>,
@@ -138,7 +138,7 @@ impl Worker {
         self.attempt(|| client.set_status(&run, status, Some(time))).is_some()
     }
 
-    /// Waits for this time, but not beyond the end of the entry point.
+    /// Waits for this time, or until the entry point ends.
     fn wait(&mut self, time: Duration) {
         if self.end.is_some() {
             return;
@@ -153,8 +153,8 @@ impl Worker {
         }
     }
 
-    /// Sends the next rows of the spool file. Returns whether there were none, or `None` if time is
-    /// up or the file cannot be read.
+    /// Sends the next rows of the spool file. Returns `Some(true)` if there were no rows to send,
+    /// `Some(false)` otherwise, and `None` if time is up or the file cannot be read.
     fn send_batch(&mut self) -> Option<bool> {
         let (rows, bytes) = match self.read() {
             Ok(read) => read,
@@ -176,7 +176,7 @@ impl Worker {
         Some(false)
     }
 
-    /// Reads the next complete rows of the spool file, at most [`MAX_METRICS`], without those that
+    /// Reads the next complete rows of the spool file, at most [`MAX_METRICS`], and skips rows that
     /// the server already has. Also returns the number of bytes read.
     fn read(&self) -> error::Result<(Vec<Json>, u64)> {
         let mut rows = Vec::new();
@@ -209,8 +209,7 @@ impl Worker {
     }
 
     /// Sends a request, and retries it while the server is unreachable. Returns `None` if time is
-    /// up. A request that the server rejects is reported and skipped, with the default as the
-    /// result.
+    /// up. If the server rejects the request, reports this and returns the default of `T`.
     fn attempt<T: Default>(&mut self, request: impl Fn() -> Result<T, Failure>) -> Option<T> {
         let mut pause = RETRY;
         loop {

@@ -28,9 +28,9 @@ impl Events {
         frame(&mut self.bytes, &Message::default().double(1, self.time).field(3, "brain.Event:2"));
     }
 
-    /// Appends the start of a session. A running TensorBoard that reads this event discards the
-    /// events from `step` on that it has already read, unless this is the first session start that
-    /// it reads.
+    /// Appends the start of a session. When a running TensorBoard reads this event, it discards the
+    /// events from `step` on that it has read before. It discards nothing at the first session
+    /// start that it reads.
     pub(super) fn session_start(&mut self, step: u64) {
         let event = Message::default().double(1, self.time).integer(2, step);
         frame(&mut self.bytes, &event.message(7, &Message::default().integer(1, 1)));
@@ -112,8 +112,8 @@ fn histogram_message(histogram: &Histogram) -> Message {
         .doubles(7, histogram.counts.iter().map(|count| *count as f64))
 }
 
-/// The number of pixels to which the longer side of smaller images is enlarged, because TensorBoard
-/// would smooth an image that it enlarges itself.
+/// The minimum number of pixels on the longer side of an image. Smaller images are enlarged,
+/// because TensorBoard would smooth an image that it enlarges itself.
 const MIN_SIDE: u32 = 128;
 
 /// Encodes an image; returns `None` if that fails.

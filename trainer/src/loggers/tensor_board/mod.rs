@@ -82,8 +82,8 @@ impl Default for TensorBoard {
 /// character sorts after the letters of all alphabets.
 const ADDED: &str = "▸ ";
 
-/// Returns the hyperparameters of the program, followed by the others with a prefix that also sorts
-/// them last by name.
+/// Returns the hyperparameters of the program, followed by all others. The others get a prefix, so
+/// that they also come last when sorted by name.
 fn in_order(
     own: Vec<(String, Hyperparameter)>,
     all: Vec<(String, Hyperparameter)>,
@@ -132,8 +132,9 @@ impl TensorBoard {
         self.file.beside(&file_name(part))
     }
 
-    /// Begins a new file after the existing ones, and moves their content beyond the checkpoint to
-    /// separate files. If the current file is the last one and empty, continues with it.
+    /// Moves the content that existing files have beyond the checkpoint to separate files, and
+    /// begins a new file after the existing files. If the current file is the last file and is
+    /// empty, keeps it instead.
     fn begin_part<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.file.continue_after_resume(cx)?;
         if !self.file.is_complete() {
@@ -234,7 +235,8 @@ impl TensorBoard {
     }
 }
 
-/// Saves the current file, its position, and whether the hyperparameters have been written.
+/// Saves the index and the state of the current file, and whether the hyperparameters have been
+/// written.
 #[diagnostic::do_not_recommend]
 impl State for TensorBoard {
     fn save(&self) -> Result<Saved> {

@@ -31,8 +31,8 @@
 //!   [`Name::run`] turns any part of a forward pass into a module.
 //! - [`BeforeModule`](crate::BeforeModule), [`Module`](crate::Module) and
 //!   [`AfterModule`](crate::AfterModule) are the moments of a call. At `after_module_backward`, the
-//!   gradients of its output and its input exist. [`of`](constant@crate::language::of) selects
-//!   modules by name.
+//!   gradients of the call's output and input are available. [`of`](constant@crate::language::of)
+//!   selects modules by name.
 //! - [`outputs`](outputs()) returns the outputs of modules outside of a run.
 //! - [`summary`](summary()) lists the shapes, parameters and floating-point operations of a model.
 //!   [`OnGrad`](crate::OnGrad) observes the gradient of a single tensor.
@@ -56,8 +56,8 @@
 //!
 //! A forward pass returns a tensor rather than a `Result`, so the error of a hook cannot end it.
 //! The remaining layers compute without hooks, and then the `pred` or `loss` operation returns the
-//! error. A hook around an outer module receives it from `next.run`, and can handle it by setting
-//! an output. A panic propagates immediately.
+//! error. A hook around an outer module receives the error from `next.run`, and can handle it by
+//! setting an output. A panic propagates immediately.
 //!
 //! # Cost
 //!

@@ -10,8 +10,8 @@ use tch::nn::{Module, ModuleT, Path};
 
 use super::name::Name;
 
-/// A module with a name, at which hooks run. It implements [`Module`], and dereferences to the
-/// module that it contains.
+/// A module with a name. Hooks can observe its calls. It implements [`Module`], and dereferences to
+/// the module that it contains.
 ///
 /// ```standalone_crate
 /// use trainer::prelude::*;
@@ -55,7 +55,8 @@ pub struct NamedT<M> {
     is_repeated: bool,
 }
 
-/// Returns the name of a module, if it is of the type for which the function was registered.
+/// A function that returns the name of a module, or `None` if the module is not of the type that
+/// the function was registered for.
 type NameOf = fn(&dyn Any) -> Option<&Name>;
 
 /// The types of named modules that the program has created. A `dyn Any` cannot be downcast to

@@ -21,12 +21,14 @@ thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
 }
 
-/// Runs `forward`, and returns its result and the outputs of the modules with these names that it
-/// calls on this thread. The outputs are part of the autograd graph.
+/// Runs `forward`, and returns its result and the outputs of modules whose names match `modules`.
 ///
-/// `forward` is usually a forward pass outside of a run, which no hook observes. In a hook around
-/// `pred` or `loss`, it can be the rest of the operation, `|| next.run(cx)`; the outputs then
-/// include the effects of the run's hooks.
+/// Only modules that `forward` calls on this thread are included. Their outputs are part of the
+/// autograd graph.
+///
+/// `forward` is usually a forward pass outside of a run. No hook observes such a pass. In a hook
+/// around `pred` or `loss`, `forward` can be the rest of the operation, `|| next.run(cx)`; the
+/// outputs then include the effects of the run's hooks.
 ///
 /// [`hooks::FeatureRecorder`](crate::hooks::FeatureRecorder) records outputs during a run.
 ///

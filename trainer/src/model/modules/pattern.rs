@@ -9,7 +9,7 @@ use wildmatch::WildMatch;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ModulePattern {
     pub(crate) text: Cow<'static, str>,
-    /// Whether the pattern may match no module.
+    /// Whether the pattern is allowed to match no module.
     pub(crate) optional: bool,
 }
 
@@ -27,7 +27,7 @@ impl ModulePattern {
         self
     }
 
-    /// Returns whether the pattern may match no module.
+    /// Returns whether the pattern is allowed to match no module.
     #[must_use]
     pub const fn is_optional(&self) -> bool {
         self.optional
@@ -40,7 +40,8 @@ impl ModulePattern {
     }
 }
 
-/// Formats the pattern as in an attribute, without quotes: `encoder.*`, `optional(head)`.
+/// Formats the pattern as it is written in an attribute, but without quotes: `encoder.*`,
+/// `optional(head)`.
 impl fmt::Display for ModulePattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.optional { write!(f, "optional({})", self.text) } else { f.write_str(&self.text) }
@@ -53,7 +54,8 @@ impl fmt::Debug for ModulePattern {
     }
 }
 
-/// Patterns of module or parameter names, chosen at run time, that select what a hook observes.
+/// Patterns of module or parameter names, which select what a hook observes. Unlike the patterns in
+/// an attribute, they are chosen at run time.
 ///
 /// In a pattern, `*` matches any text and `?` any single character. A string converts to one
 /// pattern, and an array or a vector of strings to several. An empty string, array or vector

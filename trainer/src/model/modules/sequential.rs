@@ -126,7 +126,7 @@ macro_rules! sequence {
                 self
             }
 
-            /// Appends a closure, named after its index.
+            /// Appends a closure, and names it after the sequence and its index.
             #[must_use]
             pub fn add_fn(self, f: impl Fn(&Tensor) -> Tensor + Send + 'static) -> Self {
                 self.add(nn::func(f))
@@ -151,7 +151,8 @@ sequence!(Sequential, Module, named);
 sequence!(SequentialT, ModuleT, named_t);
 
 impl SequentialT {
-    /// Appends a closure, named after its index. Its second argument is `true` in training.
+    /// Appends a closure, and names it after the sequence and its index. The second argument of the
+    /// closure is `true` in training.
     #[must_use]
     pub fn add_fn_t(self, f: impl Fn(&Tensor, bool) -> Tensor + Send + 'static) -> Self {
         self.add(nn::func_t(f))

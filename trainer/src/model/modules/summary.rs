@@ -30,11 +30,11 @@ pub struct ModuleRow {
     pub input: Vec<i64>,
     /// The shape of the output in the first call.
     pub output: Vec<i64>,
-    /// The number of elements of the parameters below the module's name in the `VarStore`, or, if
-    /// there are none, of the parameters of its layer.
+    /// The number of elements of the parameters whose names in the `VarStore` begin with the
+    /// module's name and a dot. If there are none, counts the parameters of the module's layer.
     pub parameters: u64,
-    /// The [floating-point operations](SummaryTable::flops) of all calls, including those of the
-    /// modules inside it.
+    /// The [floating-point operations](SummaryTable::flops) of all calls of the module, including
+    /// those of the modules inside it.
     pub flops: u64,
 }
 
@@ -72,7 +72,8 @@ impl SummaryTable {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// The number of elements of all parameters of the model, named or not, frozen or not.
+    /// The number of elements of all parameters of the model, including frozen parameters and those
+    /// outside of named modules.
     #[must_use]
     pub fn parameters(&self) -> u64 {
         self.parameters
@@ -184,7 +185,8 @@ impl SummaryRecorder {
         self.open.push((row, self.flops.count()));
     }
 
-    /// Records the end of a call. Its operations also count for every module that contains it.
+    /// Records the end of the innermost call. The operations of this call also count toward every
+    /// enclosing module.
     pub fn end(&mut self, output: &Tensor) {
         let Some((index, before)) = self.open.pop() else { return };
         let row = &mut self.rows[index];
@@ -198,7 +200,7 @@ impl SummaryRecorder {
         }
     }
 
-    /// Returns the summary, with parameters counted from these variables.
+    /// Returns the summary. `vars` are the model's variables, whose parameters are counted.
     ///
     /// # Errors
     ///

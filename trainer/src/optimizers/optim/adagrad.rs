@@ -54,7 +54,7 @@ impl Adagrad {
     }
 
     /// Sets the initial value of the sums of squared gradients. Defaults to 0. A change during
-    /// training only affects state created later, when a frozen group is thawed.
+    /// training affects only state that is created later, when a frozen group is thawed.
     #[must_use]
     pub fn initial_accumulator_value(self, value: f64) -> Self {
         Adagrad(self.0.with("initial_accumulator_value", value))

@@ -10,7 +10,7 @@ use crate::libtorch;
 /// computes the same updates as `torch.optim.Adam`.
 ///
 /// Use this when you reproduce a result obtained with Adam. Otherwise, use [`AdamW`] if you want
-/// weight decay, which Adam adds to the gradient.
+/// weight decay, because Adam adds the weight decay to the gradient.
 ///
 /// ```
 /// use trainer::optim::{Adam, Group};
@@ -23,7 +23,7 @@ use crate::libtorch;
 pub struct Adam(OptimizerCore);
 
 /// The AdamW optimizer: Adam with decoupled weight decay (Loshchilov and Hutter, *Decoupled Weight
-/// Decay Regularization*, 2019), which computes the same updates as `torch.optim.AdamW`.
+/// Decay Regularization*, 2019). It computes the same updates as `torch.optim.AdamW`.
 ///
 /// Use this when you start with a new model, or train a transformer.
 ///

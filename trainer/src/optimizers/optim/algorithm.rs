@@ -12,11 +12,11 @@ use crate::error::{Error, Result, suggestion};
 pub struct Algorithm {
     /// The name of the optimizer.
     pub(super) name: &'static str,
-    /// Its hyperparameters, except the [`SHARED`] ones.
+    /// The hyperparameters of the algorithm, except the [`SHARED`] ones.
     pub(super) settings: &'static [Setting],
-    /// The state that it keeps for each parameter.
+    /// The state that the algorithm keeps for each parameter.
     pub(super) state: &'static [StateSlot],
-    /// Returns the reason why it cannot update a group, if there is one.
+    /// Returns the reason why the algorithm cannot update a group, or `None` if it can.
     pub(super) refuses: fn(&ParamGroup) -> Option<String>,
     /// Updates the parameters of a group, skipping those without a gradient.
     pub(super) step: fn(&ParamGroup) -> Result<()>,
@@ -112,8 +112,8 @@ impl Algorithm {
         Algorithm { name, settings: &[], state: &[], refuses: |_| None, step }
     }
 
-    /// Sets the hyperparameters in addition to `lr`, `weight_decay` and `frozen`, which every
-    /// algorithm has.
+    /// Sets the algorithm's own hyperparameters. Every algorithm also has `lr`, `weight_decay` and
+    /// `frozen`.
     #[must_use]
     pub const fn settings(self, settings: &'static [Setting]) -> Self {
         Algorithm { settings, ..self }
@@ -127,7 +127,7 @@ impl Algorithm {
 
     /// Sets a function that checks whether the algorithm can update a group. If it cannot, for
     /// example because of the shape of a parameter, the function returns the reason, and building
-    /// the trainer fails with it.
+    /// the trainer fails with an error that contains the reason.
     #[must_use]
     pub const fn refuses(self, refuses: fn(&ParamGroup) -> Option<String>) -> Self {
         Algorithm { refuses, ..self }
@@ -227,8 +227,8 @@ impl StateSlot {
     }
 }
 
-/// Returns the dtype in which a step is computed and its state is kept: `f32` for half-precision
-/// parameters.
+/// Returns the dtype of the state and the computations for a parameter of dtype `kind`: `f32` for
+/// half-precision parameters, and `kind` for all others.
 fn computed_in(kind: Kind) -> Kind {
     match kind {
         Kind::BFloat16 | Kind::Half => Kind::Float,

@@ -7,10 +7,10 @@ use super::optimizer_core::{OptimizerCore, optimizer};
 ///
 /// Use this when you have an update rule of your own.
 ///
-/// It has all features of the built-in optimizers: hyperparameters by name, which schedules and
-/// hooks can change and which a resume compares; groups by pattern; layer-wise learning rates;
-/// state in checkpoints; and [sharding](super::Sharded). For an optimizer that updates several
-/// parameters together, implement [`Optimizer`](super::Optimizer) instead.
+/// It has all features of the built-in optimizers: named hyperparameters, which schedules and hooks
+/// can change, and which are compared when a run resumes; groups by pattern; layer-wise learning
+/// rates; state in checkpoints; and [sharding](super::Sharded). For an optimizer that updates
+/// several parameters together, implement [`Optimizer`](super::Optimizer) instead.
 ///
 /// ```
 /// use trainer::optim::{Algorithm, Custom, Group, ParamGroup, Setting, StateSlot};

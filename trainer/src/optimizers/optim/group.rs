@@ -43,7 +43,7 @@ pub struct ParamGroup {
     pub group: usize,
     pattern: Option<String>,
     algorithm: &'static Algorithm,
-    /// The values of the algorithm's settings, in the same order.
+    /// The values of the algorithm's settings, in the order of [`Algorithm::settings`].
     values: Vec<f64>,
     frozen: bool,
     parameters: Parameters,
@@ -55,8 +55,8 @@ pub struct ParamGroup {
     state: Vec<Option<TensorList>>,
 }
 
-/// The algorithm of an optimizer implemented elsewhere, which keeps its own state and
-/// hyperparameters.
+/// A placeholder for the algorithm of an optimizer that is implemented elsewhere and keeps its own
+/// state and hyperparameters.
 static UNKNOWN: Algorithm = Algorithm::new("this optimizer", |_| Ok(()));
 
 impl ParamGroup {
@@ -175,9 +175,8 @@ impl ParamGroup {
         self.set("frozen", f64::from(u8::from(frozen)))
     }
 
-    /// Freezes the parameters for whose names `accepts` returns `true`, or thaws them if `frozen`
-    /// is `false`. Other parameters are unchanged. Returns the number of parameters that were
-    /// frozen or thawed.
+    /// Freezes the parameters whose names satisfy `accepts`, or thaws them if `frozen` is `false`.
+    /// Other parameters are unchanged. Returns the number of parameters that were frozen or thawed.
     ///
     /// A frozen parameter gets no gradient, and steps skip it. A group whose parameters are all
     /// frozen [is frozen](ParamGroup::is_frozen) itself.
@@ -339,7 +338,7 @@ impl ParamGroup {
         &self.own
     }
 
-    /// Returns the tensors of a state slot. Panics unless the current settings require it.
+    /// Returns the tensors of a state slot. Panics unless the current settings require this slot.
     pub(super) fn slot(&self, nth: usize) -> &TensorList {
         self.state[nth]
             .as_ref()
@@ -359,8 +358,8 @@ pub struct Update<'g> {
     pub parameter: Tensor,
     /// Its gradient, in the dtype of the parameter.
     pub grad: Tensor,
-    /// Its state, in the order of [`Algorithm::state`]. State that no setting has required so far
-    /// is left out.
+    /// The state of the algorithm, in the order of [`Algorithm::state`]. Tensors that no settings have
+    /// required so far are omitted.
     pub state: Vec<Tensor>,
 }
 
@@ -376,7 +375,7 @@ pub struct Update<'g> {
 /// ```
 #[derive(Debug, Default)]
 pub struct Group {
-    /// The optimizer that updates the group instead of the enclosing one.
+    /// The optimizer that updates the group; `None` if the enclosing optimizer does.
     optimizer: Option<Box<OptimizerCore>>,
     settings: Vec<(String, f64)>,
 }
@@ -400,8 +399,8 @@ impl Group {
         self.set("weight_decay", weight_decay)
     }
 
-    /// Whether the parameters are frozen: they get no gradients and are not updated until
-    /// [`ParamGroup::set_frozen`] thaws them. Defaults to `false`.
+    /// Sets whether the parameters are frozen. Frozen parameters get no gradients and are not
+    /// updated until [`ParamGroup::set_frozen`] thaws them. Defaults to `false`.
     #[must_use]
     pub fn frozen(self, frozen: bool) -> Self {
         self.set("frozen", f64::from(u8::from(frozen)))
@@ -437,8 +436,8 @@ fn members<'a>(vars: &'a Vars, patterns: &[WildMatch]) -> Members<'a> {
     groups
 }
 
-/// Creates the groups of an optimizer, with the state of the parameters that `is_own` accepts. An
-/// error lists all mistakes.
+/// Creates the groups of an optimizer, with the state of the parameters that `is_own` accepts.
+/// Returns an error that lists all mistakes if there are any.
 pub(super) fn bind(
     core: &OptimizerCore,
     vars: &Vars,

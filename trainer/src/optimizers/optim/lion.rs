@@ -43,8 +43,8 @@ impl Lion {
         Lion(OptimizerCore::new(&ALGORITHM, lr, 0.0))
     }
 
-    /// Sets the weight of the running mean of the gradient in the update, and the decay rate of
-    /// that mean. Defaults to 0.9 and 0.99.
+    /// Sets `beta1`, the weight that the running mean of the gradient has in the update, and
+    /// `beta2`, the decay rate of this mean. Defaults to 0.9 and 0.99.
     #[must_use]
     pub fn betas(self, beta1: f64, beta2: f64) -> Self {
         Lion(self.0.with("beta1", beta1).with("beta2", beta2))

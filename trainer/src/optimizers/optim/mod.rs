@@ -142,8 +142,8 @@ pub trait Optimizer: Send {
 
     /// Returns the settings that are not part of the [groups](Optimizer::groups), such as those of
     /// an optimizer that wraps another optimizer. A resume compares them with those of the
-    /// interrupted run. Like the settings of the groups, they must be equal on all ranks. Defaults
-    /// to none.
+    /// interrupted run. Like the settings of the groups, they must be equal on all ranks. By
+    /// default, the list is empty.
     fn settings(&self) -> SettingList {
         SettingList::new()
     }

@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::libtorch;
 
 /// The Muon optimizer (Jordan et al., *Muon: An optimizer for hidden layers in neural networks*,
-/// 2024), which computes the same updates as `torch.optim.Muon`: momentum, orthogonalized by a few
-/// Newton–Schulz iterations.
+/// 2024), which computes the same updates as `torch.optim.Muon`. The update is the momentum,
+/// orthogonalized by a few Newton–Schulz iterations.
 ///
 /// Use this when most parameters of a model are weight matrices of hidden layers.
 ///
@@ -67,7 +67,7 @@ impl Muon {
         Muon(self.0.with("ns_steps", f64::from(steps)))
     }
 
-    /// Sets the smallest norm by which a matrix is divided. Defaults to 1e-7.
+    /// Sets the lower bound of the norm that each matrix is divided by. Defaults to 1e-7.
     #[must_use]
     pub fn eps(self, eps: f64) -> Self {
         Muon(self.0.with("eps", eps))

@@ -12,7 +12,7 @@ pub(super) struct OptimizerCore {
     pub(super) algorithm: &'static Algorithm,
     pub(super) lr: f64,
     pub(super) weight_decay: f64,
-    /// The values of the algorithm's settings, in the same order.
+    /// The values of the algorithm's settings, in the order of [`Algorithm::settings`].
     pub(super) values: Vec<f64>,
     /// The groups defined by patterns. A parameter belongs to the group of the first matching
     /// pattern.

@@ -16,7 +16,7 @@ pub(crate) struct Optimizers {
     parts: Vec<NamedOptimizer>,
     /// The index of the optimizer that was selected most recently.
     current: usize,
-    /// Mistakes that layers added in `setup` may still correct.
+    /// Mistakes that are not reported yet, because layers added in `setup` may resolve them.
     deferred: Vec<String>,
 }
 

@@ -8,7 +8,7 @@ use crate::libtorch;
 
 /// The RMSprop optimizer (Tieleman and Hinton, *Neural Networks for Machine Learning*, lecture 6.5,
 /// 2012), with optional momentum and Graves's centered variant (*Generating Sequences With
-/// Recurrent Neural Networks*, 2013), which computes the same updates as `torch.optim.RMSprop`.
+/// Recurrent Neural Networks*, 2013). It computes the same updates as `torch.optim.RMSprop`.
 ///
 /// Use this when you reproduce a result obtained with RMSprop, as for many recurrent networks.
 ///

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::libtorch;
 
 /// Stochastic gradient descent with optional momentum (Polyak 1964), Nesterov momentum (Sutskever
-/// et al. 2013) and weight decay, which computes the same updates as `torch.optim.SGD`.
+/// et al. 2013) and weight decay. It computes the same updates as `torch.optim.SGD`.
 ///
 /// Use this, with momentum, when you train a convolutional network with a tuned schedule, or when
 /// the state of other optimizers needs too much memory.

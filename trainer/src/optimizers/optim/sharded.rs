@@ -29,8 +29,8 @@ use crate::values::facts::SettingList;
 /// let optimizer = Sharded::new(AdamW::new(1e-3).group("*.bias", Group::new().weight_decay(0.0)));
 /// ```
 ///
-/// [`groups`](Optimizer::groups) contains all parameters on every rank. A setting must be changed
-/// on every rank. [`state`](Optimizer::state) contains the share of this rank.
+/// [`groups`](Optimizer::groups) contains all parameters on every rank. To change a setting,
+/// change it on every rank. [`state`](Optimizer::state) contains the share of this rank.
 ///
 /// Works with every optimizer of this crate except [`Tch`](super::Tch), and with custom optimizers
 /// that implement [`bind_share`](Optimizer::bind_share). Any other optimizer is an error when the
@@ -53,8 +53,8 @@ impl<O: Optimizer> Sharded<O> {
         Sharded { inner, share: Share { rank: 0, of: 1 }, owners: BTreeMap::new(), shares: Vec::new() }
     }
 
-    /// Returns the processes that train together. Returns an error if they cannot be reached,
-    /// because this is outside of `fit` or another rank failed.
+    /// Returns the processes that train together. Returns an error if they cannot be reached, which
+    /// is the case outside of `fit` and after another rank has failed.
     fn world(&self) -> Result<World> {
         let world = World::current();
         if world.share() != self.share {
@@ -141,7 +141,8 @@ impl<O: Optimizer> Optimizer for Sharded<O> {
         self.world().map(|world| !world.is_solo())
     }
 
-    /// Returns `true` for a name that belongs to no rank, so that the inner optimizer reports it.
+    /// Also returns `true` for a name that belongs to no rank, so that the inner optimizer reports
+    /// this name.
     fn is_in_share(&self, name: &str) -> bool {
         let owner = name.split_once('/').and_then(|(_, parameter)| self.owners.get(parameter));
         owner.is_none_or(|owner| *owner == self.share.rank)

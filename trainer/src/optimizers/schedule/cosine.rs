@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
 
-/// Half a cosine wave, falling from 1 over N steps:
+/// Half a cosine wave that falls from 1 to the final factor, `end`, over N steps:
 /// `end + (1 - end) · (1 + cos(π · min(n, N) / N)) / 2`.
 ///
 /// Use this when you have no reason to choose another schedule. For a transformer, add a

@@ -5,9 +5,9 @@ use crate::error::{Error, Result};
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
 
-/// Half a cosine wave, falling from 1, repeated in cycles:
-/// `end + (1 - end) · (1 + cos(π · t / T)) / 2` at step t of a cycle of T steps. Each cycle can be
-/// longer than the previous one by a constant factor.
+/// Half a cosine wave that falls from 1 to `end` and is repeated in cycles. The factor at step t of
+/// a cycle of T steps is `end + (1 - end) · (1 + cos(π · t / T)) / 2`. Each cycle can be longer
+/// than the previous one by a constant factor.
 ///
 /// Use this when you want several cycles in a run, for example to save the model at the end of each
 /// cycle.

@@ -182,8 +182,8 @@ impl<F: Fn(u64) -> f64 + Send + 'static> Schedule for F {
     }
 }
 
-/// Adds the factors at the first two steps. Nothing else about an unknown schedule can be compared,
-/// because it may have no factor at later steps.
+/// Adds the factors at the first two steps to `list`. Nothing else about an unknown schedule can be
+/// compared, because it may have no factor at later steps.
 fn with_first_factors(list: SettingList, factor: impl Fn(u64) -> Result<f64>) -> SettingList {
     [0, 1].into_iter().fold(list, |list, step| {
         let found = catch_unwind(AssertUnwindSafe(|| factor(step))).ok().and_then(Result::ok);

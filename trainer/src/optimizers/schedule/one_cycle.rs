@@ -12,9 +12,9 @@ use crate::values::facts::SettingList;
 /// Use this when the run is short and you want a large learning rate in the middle of it.
 ///
 /// Introduced in Smith and Topin, *Super-Convergence: Very Fast Training of Neural Networks Using
-/// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses its
-/// names, except that the optimizer's learning rate takes the place of PyTorch's `max_lr`. Beyond
-/// the end, PyTorch raises an error, whereas this schedule keeps its last value.
+/// Large Learning Rates*, 2018. Corresponds to `torch.optim.lr_scheduler.OneCycleLR` and uses the
+/// names of its settings, except that the optimizer's learning rate takes the place of PyTorch's
+/// `max_lr`. Beyond the end, PyTorch raises an error, whereas this schedule keeps its last value.
 ///
 /// By default, PyTorch also cycles the momentum between 0.95 and 0.85. Here, a second hook does
 /// this:
@@ -93,7 +93,7 @@ impl OneCycle {
         self
     }
 
-    /// Whether the factor changes along straight lines instead of cosine waves, like PyTorch's
+    /// Sets whether the factor follows straight lines instead of cosine waves, like PyTorch's
     /// `anneal_strategy="linear"`. Defaults to `false`.
     #[must_use]
     pub fn linear(mut self, linear: bool) -> Self {
@@ -101,7 +101,7 @@ impl OneCycle {
         self
     }
 
-    /// Whether there are three phases: up to the peak, down to the initial factor in the same
+    /// Sets whether there are three phases: up to the peak, down to the initial factor in the same
     /// number of steps, and down to the final factor in the remaining steps. Defaults to `false`.
     #[must_use]
     pub fn three_phase(mut self, three_phase: bool) -> Self {

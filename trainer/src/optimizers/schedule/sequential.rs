@@ -11,7 +11,7 @@ use crate::values::facts::SettingList;
 ///
 /// Corresponds to `torch.optim.lr_scheduler.SequentialLR`. The run of each schedule ends where the
 /// next one starts. The steps or fractions at which the schedules start are relative to the start
-/// of the first one, and must increase.
+/// of the first schedule, and must increase.
 ///
 /// ```
 /// use trainer::prelude::*;

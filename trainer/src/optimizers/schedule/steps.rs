@@ -1,4 +1,4 @@
-//! Amounts of steps.
+//! Conversion of an [`Amount`] to a number of steps.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ impl Amount {
     pub(super) const WHOLE: Amount = Amount(AmountKind::Fraction(1.0));
 
     /// Returns the number of steps. `run` is the number of steps in the run, if it is known. A
-    /// fraction of a short run may be 0 steps. `setting` is the code that errors show, in which
-    /// `{}` stands for the amount.
+    /// fraction of a short run may be 0 steps. Errors quote the code `setting`, with `{}` replaced
+    /// by the amount.
     pub(super) fn steps(self, run: Option<u64>, setting: &str) -> Result<u64> {
         match (self.0, run) {
             (AmountKind::Number(steps), _) if steps > 0 => Ok(u64::try_from(steps).unwrap_or(u64::MAX)),
@@ -39,7 +39,7 @@ impl Amount {
         self.steps(run, setting).map(|steps| steps.max(1))
     }
 
-    /// Returns an error unless this amount is before `next`. A number and a fraction may be the
+    /// Returns an error unless this amount is before `next`. A number and a fraction may denote the
     /// same step, and so may two different fractions of a short run.
     pub(super) fn check_before(self, next: Amount, run: Option<u64>, setting: &str) -> Result<()> {
         let is_before = match (self.0, next.0) {
@@ -69,7 +69,7 @@ impl Amount {
     }
 }
 
-/// Returns the code of a setting, with this amount in place of `{}`.
+/// Returns the code of a setting, with `{}` replaced by this amount.
 fn call(setting: &str, amount: impl fmt::Display) -> String {
     setting.replace("{}", &amount.to_string())
 }

@@ -41,7 +41,8 @@ impl<S> WarmUp<S> {
         WarmUp { over, start: None, then }
     }
 
-    /// Sets the start, as a fraction of the schedule's first factor. Defaults to `1 / (N + 1)`.
+    /// Sets the factor at step 0, as a fraction of the schedule's first factor. Defaults to
+    /// `1 / (N + 1)`.
     #[must_use]
     pub fn starting_at(mut self, start: f64) -> Self {
         self.start = Some(start);

@@ -21,20 +21,20 @@ use crate::run::Run;
 /// Which values are read, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// All values, but a tensor only if its identity, its version counter or its data pointer has
-    /// changed.
+    /// All values. A tensor is read only if its identity, its version counter or its data pointer
+    /// has changed.
     Counted,
-    /// All values, and every tensor each time. This also finds changes made through
+    /// All values. Every tensor is read each time, which also finds changes made through
     /// `tensor.data()`.
     Everything,
-    /// The values that an observer must not change, and every tensor each time. Excludes the random
-    /// state, which other threads may change too, and the value in slot `by`, which is the
-    /// observer's own. Of the states of other hook values, includes only the tensors, because hooks
-    /// could share them.
+    /// The values that an observer must not change. Every tensor is read each time. Excludes the
+    /// random state, which other threads may change too, and the value in slot `by`, which belongs
+    /// to the observer. For the states of other hook values, only tensors are included, because
+    /// hooks could share them.
     Observed { by: Option<u32> },
 }
 
-/// A list of tensors, of which only those that may have changed are read.
+/// A list of tensors. Only tensors that may have changed are read.
 struct Watched {
     scan: Scan,
     list: TensorList,
@@ -47,7 +47,7 @@ impl Watched {
         Watched { scan: Scan::new(), list: TensorList::default(), names: Vec::new() }
     }
 
-    /// Adds the tensors for which this aspect has changed.
+    /// Adds every tensor whose `aspect` has changed to `changed`.
     fn find(&mut self, aspect: Aspect, trusts: bool, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         let Watched { scan, list, names } = self;
         let found = scan.changed(list, aspect, trusts)?;
@@ -57,7 +57,7 @@ impl Watched {
     }
 }
 
-/// The names of values that belong to one batch.
+/// The name of the loss scale, a value that belongs to one batch.
 const LOSS_SCALE: &str = "the scale of the loss";
 const WEIGHT: &str = "the weight of the batch";
 
@@ -72,15 +72,15 @@ pub(crate) struct Changes {
     batch: Watched,
     pred: Watched,
     loss: Watched,
-    /// The output of each module that was called, by its index.
+    /// The output of each module that was called, by the index of the module.
     outputs: HashMap<u32, Watched>,
-    /// The tensors in the state of each hook value, by its slot.
+    /// The tensors in the state of each hook value, by the slot of the value.
     states: HashMap<u32, Watched>,
     /// The hashes of values that are not tensors, by the number of the name.
     plain: HashMap<u32, u64>,
     /// The hash of all hyperparameters together.
     hyperparameters: u64,
-    /// The hash of which variables are trained.
+    /// The hash of the flags that say which variables are trained.
     trained: u64,
     /// Whether the optimizers may have different tensors than before.
     is_stale: bool,
@@ -178,8 +178,8 @@ impl Changes {
     }
 
     /// Returns the values that have changed since the last call: the number of each name, with the
-    /// hash of the value, or 0 if the value no longer exists. While there is no batch, prediction
-    /// or loss, its last hash is kept.
+    /// hash of the value, or 0 if the value no longer exists. While there is no batch, the last
+    /// hash of the batch is kept. The same applies to the prediction and the loss.
     pub(crate) fn changed(&mut self, run: &Run) -> Result<Vec<(u32, u64)>> {
         let mut changed = Vec::new();
         self.add_variables(run, &mut changed)?;
@@ -191,7 +191,8 @@ impl Changes {
         Ok(changed)
     }
 
-    /// Adds the parameters, the buffers, the gradients of both, and whether each is trained.
+    /// Adds what has changed among the parameters, the buffers, the gradients of both, and the
+    /// flags that say which of them are trained.
     fn add_variables(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         if run.model.vars.iter().count() != self.gradients.names.len() {
             let (parameters, buffers): (Vec<&Var>, Vec<&Var>) =
@@ -226,7 +227,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Adds the state of the optimizers.
+    /// Adds what has changed in the state of the optimizers.
     fn add_optimizers(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         if std::mem::take(&mut self.is_stale) || self.is_check() {
             let mut tensors = Vec::new();
@@ -245,7 +246,8 @@ impl Changes {
         self.optimizers.find(Aspect::Values, trusts, changed)
     }
 
-    /// Adds the batch, the prediction, the loss and the output of the innermost module.
+    /// Adds the batch, the prediction, the loss and the output of the innermost module, if they
+    /// changed.
     fn add_step(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         let trusts = self.trusts();
         let names = &mut self.names;
@@ -288,7 +290,7 @@ impl Changes {
         Ok(())
     }
 
-    /// Adds the state of libtorch's random number generators.
+    /// Adds the state of libtorch's random number generators, if it has changed.
     fn add_random(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         if self.is_check() {
             return Ok(());
@@ -301,7 +303,8 @@ impl Changes {
         Ok(())
     }
 
-    /// Adds the requests of hooks and the settings of the step and of the optimizers.
+    /// Adds what has changed among the requests of hooks, the settings of the step and those of the
+    /// optimizers.
     fn add_plain(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) {
         let Run { step, requests, .. } = run;
         for (kind, name, is_requested) in [
@@ -332,7 +335,7 @@ impl Changes {
         }
     }
 
-    /// Adds the states of the hook values that may have changed.
+    /// Adds what has changed in the states of hook values. Reads only states that may have changed.
     fn add_states(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) -> Result<()> {
         let reads_all = std::mem::take(&mut self.looks_at_all) || self.is_check();
         let slots = match reads_all {
@@ -384,7 +387,7 @@ impl Changes {
         watched.find(Aspect::Values, trusts, changed)
     }
 
-    /// Adds a value that is not a tensor, if its hash is new.
+    /// Adds a value that is not a tensor, if its hash differs from the last one.
     fn plain(&mut self, kind: Kind, name: &str, hash: u64, changed: &mut Vec<(u32, u64)>) {
         let number = self.names.number(kind, name);
         if self.plain.insert(number, hash) != Some(hash) {
@@ -393,14 +396,15 @@ impl Changes {
     }
 }
 
-/// Replaces the hash of some values, and returns whether it changed.
+/// Replaces `last` with the hash of these values, and returns whether the two hashes differ.
 fn is_new(last: &mut u64, values: impl Iterator<Item = u64>) -> bool {
     let mix = |hash: u64, value: u64| (hash ^ value).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29);
     let hash = values.fold(1, mix);
     std::mem::replace(last, hash) != hash
 }
 
-/// Whether the state of a hook value is read.
+/// Whether the state of this hook value is read. The value must have a state, and none of its hooks
+/// may have the key `writes`.
 fn is_read(instance: &Instance) -> bool {
     instance.state.is_some() && !instance.writes
 }
@@ -411,8 +415,8 @@ pub(crate) fn names_of_states(run: &Run) -> Vec<String> {
     read.map(|(slot, _)| name_of_state(run, slot)).collect()
 }
 
-/// Returns the suffix of the names of the values in a hook's state: ``in the state of
-/// `my_crate::Hook` ``, with a number for the second and later values of the type.
+/// Returns the suffix that identifies values in the state of a hook: ``in the state of
+/// `my_crate::Hook` ``, with a number for the second and later hook values of the type.
 fn name_of_state(run: &Run, slot: usize) -> String {
     let instances = &run.hooks.instances;
     let nth = instances[..slot].iter().filter(|other| other.type_id == instances[slot].type_id).count();
@@ -420,7 +424,7 @@ fn name_of_state(run: &Run, slot: usize) -> String {
     format!("in the state of `{}`{number}", public_path(instances[slot].type_name))
 }
 
-/// Returns a suffix such as ` of generator`; empty for the optimizer of the entire model.
+/// Returns a suffix for a part of the model, such as ` of generator`; empty for the entire model.
 fn of_part(part: &str) -> String {
     if part.is_empty() { String::new() } else { format!(" of {part}") }
 }

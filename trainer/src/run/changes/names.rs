@@ -31,8 +31,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the name of this kind in a list of what a hook changes. `own` is the slot of the
-    /// hook's own value, if it has one.
+    /// Returns what a list of a hook's changes calls this kind. `own` is the slot of the hook's own
+    /// value, if the hook has one.
     pub(crate) fn name(self, own: Option<u32>) -> &'static str {
         match self {
             Kind::Parameter => "weights",
@@ -69,7 +69,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Returns the number of a name. Adds the name, for a value of this kind, if it is new.
+    /// Returns the number assigned to a name. A new name is added, as the name of a value of this
+    /// kind.
     pub(super) fn number(&mut self, kind: Kind, name: &str) -> u32 {
         if let Some(known) = self.numbers.get(name) {
             return *known;

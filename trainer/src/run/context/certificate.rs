@@ -12,8 +12,8 @@ use crate::run::Run;
 use crate::run::context::Cx;
 
 impl<P> Cx<P> {
-    /// The number of training batches, and the position in the loop. The position is `None` during
-    /// the sanity check and validation, and after a step that failed midway.
+    /// The number of training batches so far, and the current position in the loop. The position is
+    /// `None` during the sanity check and validation, and after a step that failed midway.
     pub(crate) fn link_place(&self) -> (u64, Option<Place>) {
         let place = match self.run.fit.position.stage {
             Stage::Training => Some(Place::Batch),

@@ -50,8 +50,8 @@ impl<P> Cx<P> {
 
     /// Returns whether SIGUSR1 has requested a checkpoint on any rank, and takes the request, so
     /// that other hooks no longer see it. [`Checkpoint`](crate::hooks::Checkpoint) takes it after
-    /// the current batch. The request exists only on rank 0, and only if a hook of the run names
-    /// its checkpoint folder: see
+    /// the current batch. The request exists only on rank 0, and only if some hook of the run
+    /// declares the folder that it writes checkpoints to: see
     /// [`Settings::checkpoints`](crate::checkpoint::Settings::checkpoints).
     ///
     #[doc = available!(CanSaveCheckpoint)]

@@ -1,5 +1,5 @@
-//! [`Cx`], and its methods with a bound on the moment. They are in the module of the type so that
-//! compile errors about them show `Cx::method`.
+//! [`Cx`], and those of its methods that have a bound on the moment. These methods are in the same
+//! module as the type, so that compile errors about them show `Cx::method`.
 
 use std::any::{Any, TypeId, type_name};
 use std::marker::PhantomData;
@@ -53,10 +53,11 @@ use crate::run::{Run, task_is_lent};
 /// their memory: `clamp_` on a gradient from `cx.grads()` changes the gradient of the parameter.
 /// Nor can it detect that a hook draws random numbers from libtorch, which changes the numbers that
 /// dropout draws next. A run-time check finds both. Before and after each hook that observes, it
-/// compares everything that a [tape](crate::guide::tape) records, except for the states of hooks
-/// that only observe, and for values in other states that are not tensors. If anything has changed,
-/// the run ends with an error that names the hook and the changed values. The check is on in
-/// [`Harness`](crate::testing::Harness) and in [smoke tests](crate::TrainerBuilder::fast_dev_run);
+/// compares everything that a [tape](crate::guide::tape) records, except the states of hooks that
+/// only observe, and values other than tensors in the states of other hooks. If anything has
+/// changed, the run ends with an error that names the hook and the changed values. The check is on
+/// in [`Harness`](crate::testing::Harness) and in [smoke
+/// tests](crate::TrainerBuilder::fast_dev_run);
 /// [`check_observers`](crate::TrainerBuilder::check_observers) and the environment variable
 /// `TRAINER_CHECK=observers` turn it on for a run.
 ///
@@ -128,9 +129,9 @@ impl<P> Cx<P> {
     ///
     #[doc = available!(HasBatch)]
     ///
-    /// `build` reports a hook that calls `cx.batch::<B>()?` with a different type before the first
-    /// branch of its body, unless the hook has `when`. The same applies to the task and the
-    /// prediction.
+    /// `build` reports a hook that calls `cx.batch::<B>()?` with a different type, if the call
+    /// comes before the first branch in the hook's body and the hook has no `when`. The same
+    /// applies to the task and the prediction.
     ///
     /// # Errors
     ///
@@ -261,8 +262,8 @@ impl<P> Cx<P> {
     }
 
     /// The loss of the batch that was just processed, as [`loss`](Cx::loss) returns it. `None` if
-    /// no loss was computed: the task returned none ([`eval_loss`](crate::Task::eval_loss)), the
-    /// batch has a [weight](crate::Task::weight) of 0, or a hook replaced the `step` operation.
+    /// no loss was computed: [`Task::eval_loss`](crate::Task::eval_loss) returned `None`, the batch
+    /// has a [weight](crate::Task::weight) of 0, or a hook replaced the `step` operation.
     ///
     #[doc = available!(HasStepLoss)]
     #[must_use]
@@ -275,8 +276,8 @@ impl<P> Cx<P> {
 
     /// The loss that the operation `loss` has computed or that an inner hook has set. Call this in
     /// a hook around `loss` after [`next.run`](crate::Next::run) has returned, for example to add a
-    /// term to the loss with [`set_loss`](Cx::set_loss). `None` if the task returned no loss
-    /// outside of training.
+    /// term to the loss with [`set_loss`](Cx::set_loss). Outside of training, `None` if the task
+    /// returned no loss.
     ///
     #[doc = available!(CanSetLoss)]
     pub fn computed_loss(&self) -> Option<Tensor>
@@ -313,9 +314,10 @@ impl<P> Cx<P> {
 
     /// The tensor that the backward pass starts from: the [loss](Cx::loss), times the factors
     /// passed to [`scale_loss`](Cx::scale_loss), times the [weight](crate::Task::weight) of the
-    /// batch divided by the reference weight of the gradients accumulated so far. In several
-    /// processes, it is also scaled so that the mean of the gradients over all ranks is the
-    /// gradient of the mean loss.
+    /// batch divided by a reference weight. The reference weight is the first non-zero weight among
+    /// the accumulated batches or, once their gradients have been scaled to their mean, the sum of
+    /// the weights at that time. In several processes, the tensor is also scaled so that the mean
+    /// of the gradients over all ranks is the gradient of the mean loss.
     ///
     #[doc = available!(CanStartBackward)]
     pub fn scaled_loss(&self) -> Tensor
@@ -422,7 +424,7 @@ impl<P> Cx<P> {
     #[doc = available!(HasGrads)]
     #[doc = available!(OnAllRanks)]
     ///
-    /// A gradient scaler calls it with the inverse of its loss scale, and
+    /// A gradient scaler calls this method with the inverse of its loss scale, and
     /// [drops](Cx::drop_grads) gradients that are not finite.
     ///
     /// # Errors
@@ -514,10 +516,10 @@ impl<P> Cx<P> {
         self.run.log(Reduce::Mean, name.as_ref(), value.into_value(), None);
     }
 
-    /// Logs a mean over `weight` elements like [`log`](Cx::log), for values whose weight differs
-    /// from the [weight](crate::Task::weight) of the batch, such as an accuracy over samples in a
-    /// task whose loss is a mean over tokens. A weight that is negative, infinite or NaN ends the
-    /// run with an error that names the hook.
+    /// Logs a mean over `weight` elements like [`log`](Cx::log). Use this for values whose weight
+    /// differs from the [weight](crate::Task::weight) of the batch, such as an accuracy over
+    /// samples in a task whose loss is a mean over tokens. A weight that is negative, infinite or
+    /// NaN ends the run with an error that names the hook.
     ///
     #[doc = available!(CanLog)]
     pub fn log_weighted(&self, name: impl AsRef<str>, value: impl IntoValue, weight: f64)
@@ -582,7 +584,7 @@ impl<P> Cx<P> {
         self.run.requests.stop.get_or_insert(reason.into());
     }
 
-    /// Keeps a copy of the state of the run, to which [`roll_back`](Cx::roll_back) can return:
+    /// Keeps a copy of the state of the run, so that [`roll_back`](Cx::roll_back) can return to it:
     /// weights, optimizers, gradients, random numbers, counters, logged values, and the
     /// [state](crate::checkpoint::State) of the task and of hooks. The copy is made before the next
     /// batch of training, and replaces the previous one. It is kept in CPU memory, included in
@@ -604,8 +606,8 @@ impl<P> Cx<P> {
     ///
     /// Only [`batch_idx`](crate::Counters::batch_idx) keeps its value, as for batches that
     /// [`skip_batch`](Cx::skip_batch) skips; the other counters, and with them learning-rate
-    /// schedules, return to the kept state. Rows that were added to the history and to log files
-    /// since then are removed, as on a resume: those of a file are moved to
+    /// schedules, return to the kept state. As on a resume, rows that were added to the history and
+    /// to log files after the state was kept are removed; rows of a file are moved to
     /// `<file>.before-resume-<n>`. The tape of the run keeps all its records. A warning, which
     /// `run.json` lists in `roll_backs`, reports the skipped batches and the `reason`. Checkpoints
     /// that were requested after this batch, and validations that are due after it, are omitted.
@@ -667,7 +669,8 @@ fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
     })
 }
 
-/// Returns a batch or prediction of the step. Returns an error if `V` is not the task's type.
+/// Returns the batch or the prediction of the current step. Returns an error if the task uses a
+/// type other than `V` for it.
 fn stored<'d, V: 'static>(data: Option<(&'d dyn Any, &str)>, what: &str) -> Result<&'d V> {
     let (stored, task_type) = data.ok_or_else(task_is_lent)?;
     match stored.downcast_ref::<Option<V>>() {
@@ -676,8 +679,8 @@ fn stored<'d, V: 'static>(data: Option<(&'d dyn Any, &str)>, what: &str) -> Resu
     }
 }
 
-/// Returns the slot of a batch or prediction in the step. Returns an error if `V` is not the task's
-/// type.
+/// Returns the slot that holds the batch or the prediction of the current step. Returns an error if
+/// the task uses a type other than `V` for it.
 fn slot<'d, V: 'static>(data: Option<(&'d mut dyn Any, &str)>, what: &str) -> Result<&'d mut Option<V>> {
     let (slot, task_type) = data.ok_or_else(task_is_lent)?;
     slot.downcast_mut().ok_or_else(|| other_type::<V>(what, task_type))
@@ -690,7 +693,8 @@ fn other_type<T>(what: &str, task_type: &str) -> Error {
     ))
 }
 
-/// Returns the error for a batch or a prediction that was not computed.
+/// Builds the error for a batch or a prediction that is missing because a hook replaced the
+/// operation that produces it.
 #[cold]
 pub(crate) fn missing(what: &str) -> Error {
     Error::usage(format!(

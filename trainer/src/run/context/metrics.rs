@@ -8,10 +8,11 @@ use crate::phase::Phase;
 
 /// # Names and values of metrics
 impl<P> Cx<P> {
-    /// The name of the loader of the current validation or test pass, or `None` if it is not one of
-    /// several [named loaders](crate::data::NamedLoaders). It is known from `before_valid` or
-    /// `before_test` to the point after the pass, and at `after_error` and `after_cancel` if the
-    /// run ended in the pass. Values logged in the pass are named `phase/loader/name`.
+    /// The name of the loader of the current validation or test pass, or `None` if the loader is
+    /// not one of several [named loaders](crate::data::NamedLoaders). The name is known from
+    /// `before_valid` or `before_test` to the point after the pass, and at `after_error` and
+    /// `after_cancel` if the run ended in the pass. Values logged in the pass are named
+    /// `phase/loader/name`.
     #[must_use]
     pub fn loader(&self) -> Option<&str> {
         self.as_run().loader().map(|name| &**name)
@@ -28,11 +29,11 @@ impl<P> Cx<P> {
         self.run.log.borrow().latest(self.run.place.phase)
     }
 
-    /// Checks, from `before_fit` on, that the current `fit` can measure a metric that a hook
-    /// watches, such as `valid/loss` or `valid/clean/accuracy`.
+    /// Checks that the current `fit` can measure a metric that a hook watches, such as `valid/loss`
+    /// or `valid/clean/accuracy`. Call it at `before_fit` or later.
     ///
-    /// In a trial run of [`find_lr`](crate::Trainer::find_lr), which measures no such metric, every
-    /// name of a metric of training or validation is accepted.
+    /// In a trial run of [`find_lr`](crate::Trainer::find_lr), which measures no such metric, the
+    /// name of any training or validation metric is accepted.
     ///
     /// Names of metrics are only known for certain once they are logged. A name is therefore
     /// considered misspelled only if it is similar to the name of the loss or of a metric that is
@@ -89,14 +90,15 @@ impl<P> Cx<P> {
 
 impl<P> Cx<P> {
     /// The names of the validation loaders of the current `fit`, if they are
-    /// [named](crate::data::NamedLoaders), and whether the validation of each is due before the
-    /// planned end. Known from `before_fit` on.
+    /// [named](crate::data::NamedLoaders), each with a flag: whether a validation over that loader
+    /// is due before the planned end. Known from `before_fit` on.
     fn valid_loaders(&self) -> impl Iterator<Item = (&str, bool)> {
         self.as_run().fit.plan.loaders.iter().map(|(name, comes_due)| (&**name, *comes_due))
     }
 
-    /// Returns the name of a metric within its validation loader. Returns an error if the full name
-    /// contains no existing loader, or if the validation of the loader is not due in this fit.
+    /// Returns the part of a metric's name that follows the name of its validation loader. Returns
+    /// an error if `name` contains no existing loader, or if no validation over that loader is due
+    /// in this fit.
     fn within_loader<'n>(&self, name: &str, rest: &'n str) -> Result<&'n str> {
         let names = || self.valid_loaders().map(|(own, _)| own);
         let listed = || names().map(|own| format!("`{own}`")).collect::<Vec<_>>().join(", ");
@@ -110,7 +112,7 @@ impl<P> Cx<P> {
         match self.valid_loaders().find(|(known, _)| *known == loader) {
             Some((_, true)) => Ok(own),
             Some((_, false)) => Err(Error::msg(format!(
-                "`{name}` will never be measured, because the validation of `{loader}` does not come due within this fit: \
+                "`{name}` will never be measured, because the validation of `{loader}` is never due within this fit: \
                  choose a shorter interval for it"
             ))),
             None => {
@@ -123,8 +125,8 @@ impl<P> Cx<P> {
         }
     }
 
-    /// Returns an error if the name of a validation metric is probably misspelled: it is similar to
-    /// one that will be logged, and no other hook could log it.
+    /// Returns an error if the name of a validation metric is probably misspelled: the name is
+    /// similar to one that will be logged, and no other hook could log a metric with this name.
     fn check_spelling(&self, prefix: &str, own: &str) -> Result<()> {
         let run = self.as_run();
         let is_other = |hook: &crate::hook::definition::Hook| {

@@ -71,14 +71,15 @@ impl<P> Cx<P> {
         self.as_run().modules.call().output.as_ref().expect("`after_module_backward` fires with a gradient")
     }
 
-    /// The gradient of the loss with respect to the input of the module, as far as it passes
-    /// through this call: if the input is used elsewhere too, for example by a residual connection,
-    /// that part is not included. Scaled like [`output_grad`](Cx::output_grad).
+    /// The gradient of the loss with respect to the input of the module, counting only what passes
+    /// through this call. If the input is also used elsewhere, for example by a residual
+    /// connection, the gradient from there is not included. Scaled like
+    /// [`output_grad`](Cx::output_grad).
     ///
     #[doc = available!(HasOutputGrad)]
     ///
-    /// `None` if the input does not require a gradient, such as the input of the first layer, if
-    /// the output does not depend on it, or if a hook replaced the module.
+    /// `None` if the input does not require a gradient, as for the first layer; if the output does
+    /// not depend on the input; or if a hook replaced the module.
     pub fn input_grad(&self) -> Option<&Tensor>
     where
         P: HasOutputGrad,

@@ -8,7 +8,7 @@ use crate::moment::OnAllRanks;
 
 /// # Several processes
 impl<P> Cx<P> {
-    /// Whether this is the main process, the one with rank 0, which logs and saves.
+    /// Whether this is the main process: the process of rank 0, which logs and saves.
     #[must_use]
     pub fn is_main(&self) -> bool {
         self.run.rank == 0

@@ -29,10 +29,10 @@ impl<P> Cx<P> {
     ///
     #[doc = available!(CanLog)]
     ///
-    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the tensor is summarized
-    /// on its own device, without synchronizing with it, as a [`Histogram`](crate::Histogram). NaN
-    /// and infinite elements are ignored; if no element is finite, the record has no histogram. The
-    /// last call for a name wins.
+    /// If [no record is due](Cx::is_record_due), nothing is recorded. Otherwise the tensor is
+    /// summarized on its own device, without synchronizing with it, as a
+    /// [`Histogram`](crate::Histogram). NaN and infinite elements are ignored; if no element is
+    /// finite, the record has no histogram. The last call for a name wins.
     ///
     /// An empty tensor ends the run with an error that names the hook.
     #[doc(alias = "add_histogram")]
@@ -52,9 +52,9 @@ impl<P> Cx<P> {
     /// are expected to be from 0 to 1, as in PyTorch's `SummaryWriter.add_image`; values outside
     /// that range are clamped, and NaN is black. `Uint8` values are used unchanged.
     ///
-    /// If [none is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied on
-    /// its own device, without synchronizing with it. The last call for a name wins. A tensor with
-    /// a different shape or dtype ends the run with an error that names the hook.
+    /// If [no record is due](Cx::is_record_due), nothing is recorded. Otherwise the image is copied
+    /// on its own device, without synchronizing with it. The last call for a name wins. A tensor
+    /// with a different shape or dtype ends the run with an error that names the hook.
     #[doc(alias = "add_image")]
     pub fn log_image(&self, name: impl AsRef<str>, image: impl Borrow<Tensor>)
     where
@@ -67,7 +67,8 @@ impl<P> Cx<P> {
     ///
     #[doc = available!(CanLog)]
     ///
-    /// If [none is due](Cx::is_record_due), nothing is recorded. The last call for a name wins.
+    /// If [no record is due](Cx::is_record_due), nothing is recorded. The last call for a name
+    /// wins.
     #[doc(alias = "add_text")]
     pub fn log_text(&self, name: impl AsRef<str>, text: impl Into<String>)
     where

@@ -76,8 +76,9 @@ impl<P> Cx<P> {
         self.run.fit.plan.validates
     }
 
-    /// Whether the next `fit`, or the one that is starting, resumes from a checkpoint if there is
-    /// one (see [`resume`](crate::TrainerBuilder::resume)).
+    /// Whether a `fit` will resume from a checkpoint if there is one (see
+    /// [`resume`](crate::TrainerBuilder::resume)). While a `fit` is starting, this refers to that
+    /// `fit`; at any other time, to the next one.
     #[must_use]
     pub fn is_resuming(&self) -> bool {
         self.run.checkpoints.resume.is_some()

@@ -43,7 +43,7 @@ impl<P> Cx<P> {
         self.run.resume_tape()
     }
 
-    /// Records the state, if it is due or the fit ends.
+    /// Records the state, if a record of it is due or the fit ends.
     pub(crate) fn record_state(&self, is_end: bool) -> Result<()> {
         self.outcome(|recorder| recorder.interval(&self.run, is_end))
     }
@@ -53,7 +53,8 @@ impl<P> Cx<P> {
         self.outcome(|recorder| recorder.saved(&self.run))
     }
 
-    /// Stops recording the entry point, and warns of hooks whose order is accidental.
+    /// Stops recording the entry point, and warns about hooks that changed the same value although
+    /// nothing orders them explicitly.
     pub(crate) fn end_tape(&self) {
         let warnings = self.recorder(|recorder| {
             recorder.end();

@@ -186,7 +186,7 @@ pub(crate) fn observe<P: AtPoint, F: ObserverClosure<P>>(run: &mut Run, slot: u3
 /// [`Result<()>`](Result).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a hook at `{P}`",
-    label = "not a closure of `&mut Cx<{P}>`",
+    label = "not a closure that takes `&mut Cx<{P}>`",
     note = "a closure hook is `|cx| …`, or a function that takes `&mut Cx<{P}>`; what it captures must be `Send + 'static`",
     note = "a closure or function that takes `&Cx<{P}>` is added with `.observe`"
 )]
@@ -206,7 +206,7 @@ impl<P: Moment, R: ClosureOutcome, F: FnMut(&mut Cx<P>) -> R + Send + 'static> C
 /// [`Result<()>`](Result).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot observe at `{P}`",
-    label = "not a closure of `&Cx<{P}>`",
+    label = "not a closure that takes `&Cx<{P}>`",
     note = "a closure that observes is `|cx| …`, or a function that takes `&Cx<{P}>`; what it captures must be `Send + 'static`"
 )]
 pub trait ObserverClosure<P: Moment>:

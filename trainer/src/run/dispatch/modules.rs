@@ -28,13 +28,13 @@ scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);
 
 const OUTPUT: OperationOutput = OperationOutput { name: "output", setter: "set_output" };
 
-/// Returns the ID that `WATCHER` has while this run observes modules in its current phase.
+/// Returns the `WATCHER` value that identifies this run in its current phase.
 fn watcher_of(run: &Run) -> u64 {
     let id = run.hooks.table.id() * Phase::ALL.len() as u64 + run.place.phase as u64;
     if outputs::is_recording() { id | RECORDING } else { id }
 }
 
-/// Runs `compute`, during which the run's hooks observe the named modules on this thread.
+/// Runs `compute`, and lets the run's hooks observe the named modules that it calls on this thread.
 ///
 /// The error of a hook cannot end the forward pass, because the forward pass returns a tensor. The
 /// error is returned afterwards, instead of the result.
@@ -50,8 +50,8 @@ pub(crate) fn observed<R>(run: &mut Run, compute: impl FnOnce() -> Result<R>) ->
     }
 }
 
-/// Takes the run out of the thread-local variable, and passes it to `then`, during which modules
-/// are not observed.
+/// Takes the run out of the thread-local variable, and passes it to `then`. Modules are not
+/// observed while `then` runs.
 fn with_run<R>(then: impl FnOnce(&mut Run) -> R) -> R {
     let _guard = WatchGuard::set(NOTHING);
     let _pause = RegionPause::begin();
@@ -63,7 +63,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Run {
-    /// Returns the index of a module. Selects its hooks on the first call under its name.
+    /// Returns the index of the module with this name. On the module's first call, selects its
+    /// hooks.
     #[cold]
     fn known_module(&mut self, name: &Name) -> u32 {
         if let Some(&known) = self.modules.by_name.get(&name.text) {

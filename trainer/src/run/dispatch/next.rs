@@ -22,8 +22,8 @@ use crate::run::{Ending, Rest};
 /// - [`replace`](Next::replace) runs a closure instead. The operation counts as done: the point
 ///   after it fires, and the counters and schedules that depend on it advance.
 /// - [`skip`](Next::skip) skips the operation: the point after it does not fire, and the counters
-///   and schedules that depend on it do not advance, except that a skipped `epoch` counts as an
-///   epoch, and a skipped `step` or `predict_step` advances
+///   and schedules that depend on it do not advance. There are two exceptions: a skipped `epoch`
+///   counts as an epoch, and a skipped `step` or `predict_step` advances
 ///   [`batch_idx`](crate::Counters::batch_idx). `transfer`, `pred`, `module` and `loss` cannot be
 ///   skipped, because the step needs their output.
 ///

@@ -15,8 +15,9 @@ const LISTED: usize = 3;
 /// The name of the state that a hook changes by drawing random numbers from libtorch.
 const RANDOM: &str = "the random state";
 
-/// Returns whether hooks that only observe are checked. If the program has not `set` this, they are
-/// checked if the environment variable `TRAINER_CHECK` requests it, and in a smoke test.
+/// Returns whether hooks that only observe are checked. `set` is the choice of the program. If
+/// `set` is `None`, these hooks are checked in a smoke test, or if the environment variable
+/// `TRAINER_CHECK` requests it.
 ///
 /// # Errors
 ///
@@ -32,7 +33,7 @@ pub(crate) fn is_on(set: Option<bool>, is_smoke_test: bool) -> Result<bool, Stri
     Ok(set.unwrap_or(requested || is_smoke_test))
 }
 
-/// If the hook only observes, checks it from now on.
+/// If the hook only observes, turns on the check for all of its further calls.
 pub(crate) fn check(hook: &mut Hook) {
     if hook.definition.observes && hook.unchecked.is_none() {
         let checked = match hook.definition.call {
@@ -57,12 +58,13 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
     watch.stop(run, "takes `&Cx`", "take `&mut Cx`")
 }
 
-/// How a hook around an operation promises that it only observes.
+/// The part of a message that says why a hook around an operation must only observe.
 const PROMISE: &str = "has the key `observes`";
-/// What to do if the hook does more than observe.
+/// The advice for a hook around an operation that does more than observe.
 const FIX: &str = "remove the key";
 
-/// Checks that the hook changes nothing, both before and after it runs the operation.
+/// Calls a hook around an operation, and checks that the hook itself changes nothing before or
+/// after it runs the operation.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     let Shim::Around(call) = unchecked(run) else { unreachable!("a check is of the kind of its hook") };
     let mut watch = Watch::new(run);
@@ -87,14 +89,15 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     watch.stop(run, PROMISE, FIX)
 }
 
-/// Returns the error for a hook that should only observe, but ended the operation this way.
+/// Builds the error for a hook that should only observe, but either did not run the operation or
+/// handled an error of the operation.
 #[cold]
 pub(super) fn not_run(ending: Ending) -> BoxError {
     let what = if ending == Ending::Failed { "handled an error of" } else { "did not run" };
     format!("the hook {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into()
 }
 
-/// Finds the changes of the hook that is being called.
+/// Finds what the hook that is being called changes.
 struct Watch {
     changes: Changes,
     draws: Option<DrawWatch>,

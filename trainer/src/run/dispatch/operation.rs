@@ -20,7 +20,7 @@ pub(crate) struct OperationOutput {
 impl Run {
     /// Runs an operation with the hooks before, around and after it.
     ///
-    /// Returns whether the operation took place. If not, the hooks after it were not called.
+    /// Returns whether the operation took place. If it did not, the hooks after it were not called.
     pub(crate) fn operate<O: AtOperation>(
         &mut self,
         body: impl FnOnce(&mut Run) -> Result<()>,
@@ -102,7 +102,8 @@ impl Run {
         if rest.ending != Ending::Ran && result.is_ok() { self.not_run(hook, rest) } else { result }
     }
 
-    /// Notes the innermost hook that skipped or replaced an operation, or handled its error.
+    /// Notes that this hook skipped or replaced an operation, or handled its error, unless an inner
+    /// hook already did.
     #[cold]
     fn not_run(&mut self, hook: HookId, rest: Rest<'_>) -> Result<()> {
         if rest.ending == Ending::Open {
@@ -125,7 +126,8 @@ impl Run {
         Ok(())
     }
 
-    /// Calls the next hook around an operation, or its body if no hook is left.
+    /// Calls the next hook around an operation, or runs the body of the operation if no hook is
+    /// left.
     #[inline]
     pub(crate) fn run_rest(&mut self, rest: Rest<'_>) -> Result<()> {
         match rest.remaining_hooks.take_first() {
@@ -156,8 +158,8 @@ impl Run {
 
     /// Runs an operation that produces an output, with the hooks around it.
     ///
-    /// Returns an error if a hook skips the operation, or replaces it or handles its error without
-    /// setting the output.
+    /// Returns an error if a hook skips the operation. Also returns an error if a hook replaces the
+    /// operation, or handles its error, without setting the output.
     #[inline]
     pub(crate) fn produce<O: AtOperation>(
         &mut self,
@@ -212,8 +214,8 @@ impl Run {
         self.blame_responsible(operation, text.into())
     }
 
-    /// Builds an error that names the hook that skipped or replaced the most recent operation with
-    /// `around` hooks, or handled its error.
+    /// Builds an error that names the hook responsible for how the most recent operation with
+    /// `around` hooks ended: the hook that skipped or replaced the operation, or handled its error.
     #[cold]
     pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
         let responsible =

@@ -36,7 +36,7 @@ pub(crate) struct HookSelection {
 }
 
 impl HookSelection {
-    /// Selects every discovered hook, and the hooks of the task.
+    /// Creates a selection of every discovered hook and of the hooks of the task.
     pub(crate) fn for_task<T: 'static>() -> Self {
         let block = of_task::<T>();
         let adds = block.is_some_and(|block| block.variables.is_some());
@@ -111,9 +111,9 @@ impl HookSelection {
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
-    /// Returns the hooks of a trainer with this number of ranks (the added ones, the discovered
-    /// ones and the task's, except those that are excluded), and the values of all hooks but the
-    /// task's. Adds the mistakes in the selection to `mistakes`.
+    /// Returns the hooks of a trainer with this number of ranks: the added ones, the discovered
+    /// ones and the task's, except those that are excluded. Also returns the values of all hooks
+    /// other than the task's. Adds the mistakes in the selection to `mistakes`.
     pub(crate) fn resolve<T: Send + 'static>(
         self,
         task_value: &T,
@@ -191,7 +191,7 @@ impl HookSelection {
     }
 }
 
-/// Applies the selections that values make for their hooks: `of = self.…`, `every = self.…` and
+/// Applies the options that hooks read from their value: `of = self.…`, `every = self.…` and
 /// `only = self.…`.
 fn select(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance], mistakes: &mut Vec<String>) {
     for hook in hooks {
@@ -228,7 +228,7 @@ struct Automatic {
     make: fn() -> Instance,
 }
 
-/// Describes the mistake of a task whose own block has `variables`.
+/// Builds the error message for a task that wrongly has `variables` in its own `#[hook]` block.
 pub(crate) fn of_task_variables(task: &str) -> String {
     format!(
         "the block of the task `{}` has `variables`, which is only for hooks other than the task: create the variables together with the task",
@@ -239,7 +239,8 @@ pub(crate) fn of_task_variables(task: &str) -> String {
 /// The index of the task among the run's instances.
 const TASK_SLOT: u32 = TASK as u32;
 
-/// Returns the slot after the given number of instances; the first slot is the task's.
+/// Returns the slot of the value that is added after `instances` other values. Slot 0 is the
+/// task's.
 fn slot_after(instances: usize) -> u32 {
     u32::try_from(instances + 1).expect("fewer than 2³² hooks")
 }
@@ -271,7 +272,7 @@ fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<Strin
     }
 }
 
-/// Returns the suggestion for a path that matches no hook, or an empty string.
+/// Returns the suggestion for a path that matches no hook; empty if there is no suggestion.
 fn meant(path: &str, hooks: &[Hook]) -> String {
     let origins = || hooks.iter().map(|hook| &hook.definition.origin);
     if origins().any(|origin| !path.is_empty() && origin.krate() == path) {
@@ -308,7 +309,7 @@ fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
         let path = moment.path();
         let place = format!("{}:{}", origin.file, origin.line);
         if origin.path.is_empty() {
-            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: choose one, which `describe_hooks` and error messages show"));
+            mistakes.push(format!("the closure at `{path}` ({place}) has an empty name: choose a name, which `describe_hooks` and error messages will show"));
         } else if let Some(other) = first.insert((*row, &origin.path), origin) {
             mistakes.push(format!(
                 "two closures at `{path}` have the name `{}` ({}:{} and {place}): rename one",

@@ -79,7 +79,7 @@ impl<P> Probe<Cx<P>> {
     pub const IS_CONTEXT: bool = true;
 }
 
-/// The constant for a [`Probe`] of any other type.
+/// The constant of a [`Probe`] whose type is not a context.
 pub trait NoContext {
     /// The type is not a context.
     const IS_CONTEXT: bool = false;
@@ -126,7 +126,7 @@ pub fn pass_on(run: &mut Run, rest: Rest<'_>) -> HookResult {
     run.run_next(rest).map_err(Into::into)
 }
 
-/// Implemented by the type of `next` for a hook around `At`.
+/// The type of the argument `next` of a hook around `At`.
 #[diagnostic::on_unimplemented(
     message = "a hook around `{At}` takes `Next<{At}>`, not `{Self}`",
     label = "expected `{At}`"
@@ -192,7 +192,7 @@ impl<E: HookFailure> Outcome for Result<(), E> {
 
 /// A type that a hook around an operation can return.
 #[diagnostic::on_unimplemented(
-    message = "a hook around an operation returns how it ended, `Result<Done>`, not `{Self}`",
+    message = "a hook around an operation returns how the operation ended, `Result<Done>`, not `{Self}`",
     label = "expected `Result<Done>`",
     note = "a `Done` comes from `next.run(cx)`, `next.run_then(cx, …)`, `next.run_or(cx, …)`, `next.replace(cx, …)` or `next.skip()`"
 )]
@@ -240,8 +240,8 @@ pub fn around_outcome<R: AroundOutcome>(returned: R) -> HookResult {
     returned.outcome()
 }
 
-/// A hook's value, moved out of the run, so that both can be borrowed mutably. Dropping the loan
-/// returns the value to the run.
+/// The value of a hook, moved out of the run so that the value and the run can both be borrowed
+/// mutably. Dropping the loan returns the value to the run.
 struct Loan<'a> {
     run: &'a mut Run,
     slot: usize,
@@ -264,12 +264,12 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Calls the method with the index `NTH` of a block.
+/// Calls the hook method at index `NTH` in the `#[hook]` block.
 pub fn call_nth<H: Hooks<B>, B, const NTH: usize>(run: &mut Run, slot: u32) -> HookResult {
     lend(run, slot, H::__call::<NTH>)
 }
 
-/// Calls the method with the index `NTH` of a block, around an operation.
+/// Calls the hook method at index `NTH` in the `#[hook]` block, which runs around an operation.
 pub fn call_around_nth<H: Hooks<B>, B, const NTH: usize>(
     run: &mut Run,
     slot: u32,
@@ -278,13 +278,13 @@ pub fn call_around_nth<H: Hooks<B>, B, const NTH: usize>(
     lend(run, slot, |hook: &mut H, run| hook.__call_around::<NTH>(run, rest))
 }
 
-/// Returns what the value selects for the method with the index `NTH` of its block.
+/// Returns the options that the hook method at index `NTH` in the `#[hook]` block reads from the
+/// value.
 pub fn selected_by_nth<H: Hooks<B>, B, const NTH: usize>(value: &(dyn Any + Send)) -> Selected {
     value.downcast_ref::<H>().map_or_else(Selected::all, H::__selected::<NTH>)
 }
 
-/// Calls a method on a hook's value, and returns the value to the run afterwards, even after a
-/// panic.
+/// Takes a hook's value out of the run, calls a method on it, and puts it back, even after a panic.
 #[inline]
 pub(crate) fn lend<H: 'static>(
     run: &mut Run,
@@ -315,13 +315,13 @@ fn already_borrowed<H>(run: &Run) -> BoxError {
         ""
     };
     format!(
-        "a method of `{}` is already running and borrows its value, so no other method of it can run inside{help}",
+        "a method of `{}` is already running and borrows its value, so no other method of that value can run at the same time{help}",
         std::any::type_name::<H>()
     )
     .into()
 }
 
-/// Returns the target of a constraint that names a hook function.
+/// Returns the target of an ordering constraint, such as `before`, that names a hook function.
 #[must_use]
 pub const fn target_fn<F: HookFn<M>, M>(_: &F) -> OrderTarget {
     OrderTarget { id: TypeId::of::<F>(), is_set: false }

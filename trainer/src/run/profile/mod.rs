@@ -156,8 +156,8 @@ impl Profile {
         Some(Profile::build(run, recorder))
     }
 
-    /// Returns the profile of the running entry point so far, without the spans of a trace, or
-    /// `None` if the entry point is not measured.
+    /// Returns the profile of the running entry point so far, or `None` if the entry point is not
+    /// measured. The profile contains no spans for a trace.
     pub(crate) fn so_far(run: &Run) -> Option<Self> {
         run.recorder.as_ref().map(|recorder| Profile::build(run, &recorder.so_far()))
     }
@@ -243,8 +243,8 @@ fn row(
 }
 
 /// Returns the name of each hook as in `describe_hooks`: with the name of the method if it differs
-/// from that of the moment, and with a number if several values of the type have a hook at the same
-/// moment.
+/// from the name of the moment, and with a number if several values of the type have a hook at the
+/// same moment.
 pub(crate) fn hook_names(table: &Table) -> Vec<String> {
     let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
         Some(method) if method != moment.name => origin.name(),

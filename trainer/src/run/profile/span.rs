@@ -45,7 +45,7 @@ impl Drop for Span<'_> {
     }
 }
 
-/// The functions of the timed entries of the dispatch table.
+/// The functions that timed entries of the dispatch table call.
 pub(super) const SHIMS: Shims = Shims {
     point: Some(timed_point),
     around: Some(timed_around),
@@ -53,7 +53,7 @@ pub(super) const SHIMS: Shims = Shims {
     body: timed_body,
 };
 
-/// Calls and measures a hook at a point.
+/// Calls a hook at a point, and records how long it takes.
 fn timed_point(run: &mut Run, slot: u32) -> HookResult {
     let hook = current_hook(run);
     let Shim::Point(call) = run.hooks.table.hook(hook).definition.call else {
@@ -63,7 +63,7 @@ fn timed_point(run: &mut Run, slot: u32) -> HookResult {
     call(Span::begin(run, hook_key(hook), phase, false).run, slot)
 }
 
-/// Calls and measures a hook around an operation.
+/// Calls a hook around an operation, and records how long it takes.
 fn timed_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     let hook = current_hook(run);
     let Shim::Around(call) = run.hooks.table.hook(hook).definition.call else {
@@ -81,14 +81,15 @@ fn hook_key(hook: HookId) -> Key {
     KEYS_BEFORE_MOMENTS + tree::moments().len() + hook.index()
 }
 
-/// Runs and measures an operation with the hooks around it. `row`, in place of a slot, is the row
-/// of the operation.
+/// Runs an operation with the hooks around it, and records how long this takes. `row` is the row of
+/// the operation, passed instead of the slot that a hook's function receives.
 fn timed_operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     timed(run, row, rest, false)
 }
 
-/// Runs and measures only the body of an operation with hooks around it. `row`, in place of a slot,
-/// is the row of the operation.
+/// Runs only the body of an operation that has hooks around it, and records how long the body
+/// takes. `row` is the row of the operation, passed instead of the slot that a hook's function
+/// receives.
 fn timed_body(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     timed(run, row, rest, true)
 }

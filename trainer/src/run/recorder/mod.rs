@@ -14,9 +14,9 @@ pub(crate) use settings::{ProfileSettings, Report};
 /// The maximum number of spans kept for a trace.
 const MAX_EVENTS: usize = 1_000_000;
 
-/// Identifies what a span measures. The keys are, in order: the entry point, waiting for data, the
-/// operations by their row in the dispatch table, the hooks by their index in it, and the named
-/// modules in the order of their first calls.
+/// Identifies what a span measures. The keys are, in order: the entry point, the wait for data, the
+/// operations by row in the dispatch table, the hooks by index in that table, and the named modules
+/// in the order of their first calls.
 pub(crate) type Key = usize;
 
 pub(crate) const ENTRY: Key = 0;
@@ -30,7 +30,7 @@ fn slot(key: Key, phase: Phase) -> usize {
     key * PHASES + phase as usize
 }
 
-/// Returns a duration in nanoseconds.
+/// Converts a duration to nanoseconds.
 #[inline]
 pub(crate) fn nanos(duration: Duration) -> u64 {
     duration.as_secs() * 1_000_000_000 + u64::from(duration.subsec_nanos())
@@ -59,16 +59,16 @@ pub(crate) struct Stats {
 struct Open {
     slot: usize,
     start: Instant,
-    /// The total duration of the spans directly inside it, in nanoseconds.
+    /// The total duration of the spans directly inside this one, in nanoseconds.
     inside: u64,
-    /// The number of waits for the GPU before it began.
+    /// The number of waits for the GPU before this span began.
     waits: u64,
-    /// The number of waits in the spans directly inside it.
+    /// The number of waits in the spans directly inside this one.
     waits_inside: u64,
-    /// Whether it is the body of an operation, inside the operation's own span. Its time then
-    /// counts as self time of the operation.
+    /// Whether this span is the body of an operation, inside the operation's own span. Its time
+    /// then counts as self time of the operation.
     is_body: bool,
-    /// The index of its event, if the event is kept.
+    /// The index of this span's event, if the event is kept.
     event: Option<usize>,
 }
 
@@ -122,7 +122,8 @@ impl Recorder {
         self.stats.get(key * PHASES..(key + 1) * PHASES).unwrap_or_default()
     }
 
-    /// Returns what was recorded so far as if the open spans ended now, without events.
+    /// Returns what has been recorded so far, except for the events, as if the open spans ended
+    /// now.
     pub(crate) fn so_far(&self) -> Recorder {
         let open = self.open.iter().map(|span| Open { event: None, ..span.clone() });
         let mut so_far = Recorder {
@@ -189,7 +190,7 @@ impl Recorder {
     }
 
     /// Keeps a span for a trace and returns the index of its event, or `None` if the trace is full.
-    /// Called when the span begins, so that every kept span's parents are kept too.
+    /// Called when the span begins, so that the spans around a kept span are kept too.
     fn keep(&mut self, slot: usize, start: Instant) -> Option<usize> {
         if self.events.len() == MAX_EVENTS {
             self.dropped += 1;

@@ -21,8 +21,8 @@ use crate::io::files::{
 ///
 /// The path may be a link to a folder. Inside the folder, no link is followed, only regular files
 /// are opened, and only files that this crate wrote are replaced or removed. If something else
-/// already has the name of a file of the run, the run is refused or the name of the new file is
-/// numbered. Files are replaced atomically.
+/// already has the name of a file that the run writes, either the run is refused or a number is
+/// added to the name of the new file. Files are replaced atomically.
 ///
 /// ```
 /// use trainer::RunFolder;
@@ -33,7 +33,7 @@ use crate::io::files::{
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct RunFolder {
     path: PathBuf,
-    /// Whether `path` is the folder that contains the numbered ones.
+    /// Whether `path` is the folder that contains the numbered folders.
     #[serde(default, rename = "numbered")]
     is_numbered: bool,
 }
@@ -128,8 +128,8 @@ fn holds_run(folder: &Path) -> bool {
     bytes.is_some_and(|bytes| RunFile::is_of_trainer(&bytes))
 }
 
-/// Reads the `run.json` in this folder. Returns `None` if there is none, or an error if it is not
-/// the `run.json` of a run.
+/// Reads the `run.json` in this folder. Returns `None` if there is no such file, or an error if the
+/// file is not the `run.json` of a run.
 pub(crate) fn load_run_file(folder: &Path) -> Result<Option<RunFile>> {
     let path = folder.join(RUN_FILE);
     let Some(bytes) = read_run_file(&path)? else { return Ok(None) };

@@ -11,8 +11,8 @@ use crate::lifecycle::Module;
 use crate::moment::Moment;
 use crate::run::{Rest, Run};
 
-/// From now on, records what a hook changes. Does nothing for a hook that only observes and has the
-/// key `writes`.
+/// Makes the tape record what the hook changes, from now on. Does nothing if the hook only observes
+/// and has the key `writes`.
 pub(crate) fn record(hook: &mut Hook) {
     if hook.definition.observes && hook.definition.writes {
         return;
@@ -24,7 +24,7 @@ pub(crate) fn record(hook: &mut Hook) {
     hook.unrecorded = Some(std::mem::replace(&mut hook.definition.call, recorded));
 }
 
-/// The functions of the entries around operations.
+/// The functions that entries around operations call.
 pub(crate) const SHIMS: Shims = Shims { point: None, around: None, operation, body: operation };
 
 /// Calls `body` with the recorder, if there is one.
@@ -36,7 +36,7 @@ fn with(run: &mut Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> 
     }
 }
 
-/// Runs `body`, and records its changes as changes of this entry.
+/// Runs `body`, and records its changes under this entry.
 fn within(run: &mut Run, key: Key, body: impl FnOnce(&mut Run) -> HookResult) -> HookResult {
     with(run, |recorder, run| recorder.enter(run, key))?;
     let result = body(run);
@@ -62,8 +62,8 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     within(run, Key::Hook(hook.index()), |run| call(run, slot, rest))
 }
 
-/// Runs an operation with the hooks around it, or only its body. `row`, in place of a slot, is the
-/// row of the operation.
+/// Runs an operation with the hooks around it, or only its body. `row` is the row of the operation,
+/// passed instead of the slot that a hook's function receives.
 fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
     let row = row as usize;
     let key = match run.modules.calls.last() {

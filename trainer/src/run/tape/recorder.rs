@@ -1,4 +1,4 @@
-//! [`Recorder`]: finds what has changed since the last time, and encodes it as records.
+//! [`Recorder`]: finds what has changed since it last looked, and encodes the changes as records.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -42,7 +42,7 @@ pub(crate) struct Recorder {
     is_on: bool,
     /// Whether the last batch was one of the batches to record.
     is_in_range: bool,
-    /// Whether the process has been described.
+    /// Whether the description of the process has been recorded.
     has_begun: bool,
     entries: HashMap<Key, u32>,
     /// The entries that are running, innermost last.
@@ -119,8 +119,8 @@ impl Recorder {
         self.open.clear();
     }
 
-    /// Returns a warning for each pair of hooks that changed the same value in this entry point and
-    /// whose order is accidental.
+    /// Returns a warning for each pair of hooks that changed the same value in this entry point
+    /// although nothing orders the two explicitly.
     pub(crate) fn conflicts(&mut self, run: &Run) -> Vec<String> {
         self.seen.conflicts(&run.hooks.table, self.values.names())
     }
@@ -162,7 +162,7 @@ impl Recorder {
         self.record(run, Key::Start(entry))
     }
 
-    /// Describes the process and its hooks.
+    /// Records descriptions of the process and of its hooks.
     fn describe(&mut self, run: &Run) -> Result<()> {
         let world = &run.ranks.world;
         let facts = run.checkpoints.facts.as_ref();
@@ -193,7 +193,7 @@ impl Recorder {
             .map_err(|error| Error::usage(format!("the tape cannot be written: {error}")))
     }
 
-    /// Returns the number of an entry. Describes it if it is new.
+    /// Returns the number of an entry. If the entry is new, records its description.
     fn entry(&mut self, run: &Run, key: Key) -> Result<u32> {
         if let Some(known) = self.entries.get(&key) {
             return Ok(*known);
@@ -209,7 +209,7 @@ impl Recorder {
         self.tape.batches.contains(&batches_seen(run))
     }
 
-    /// Begins an entry. Changes that were made until now are attributed to what ran before it.
+    /// Begins an entry. Earlier changes are attributed to whatever ran before this entry.
     pub(super) fn enter(&mut self, run: &Run, key: Key) -> Result<()> {
         if !self.is_on {
             return Ok(());
@@ -255,7 +255,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// If this batch is recorded, records what has changed as changes of the innermost entry.
+    /// If the current batch is one of the batches to record, records what has changed under the
+    /// innermost entry.
     fn turn(&mut self, run: &Run) -> Result<()> {
         if self.tape.level != Level::Full {
             return Ok(());
@@ -303,7 +304,7 @@ impl Recorder {
         self.record(run, Key::Interval)
     }
 
-    /// Writes what has changed since the last time as changes of this entry.
+    /// Writes what has changed since the last comparison, under this entry.
     fn record(&mut self, run: &Run, key: Key) -> Result<()> {
         let changed = self.values.changed(run)?;
         if changed.is_empty() {

@@ -1,4 +1,4 @@
-//! [`Seen`]: what each hook was seen to change, and which hooks changed the same value at one
+//! [`Seen`]: what each hook was seen to change, and which hooks changed the same value at the same
 //! moment.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,18 +14,20 @@ use crate::run::changes::{Kind, Names};
 pub(super) struct Seen {
     /// The kinds of values that each recorded hook changed.
     kinds: BTreeMap<usize, BTreeSet<Kind>>,
-    /// For each moment, by its row, the changes of its hooks since it was last reached.
+    /// For each row of the dispatch table, what its hooks have changed since the run last reached
+    /// its moment.
     reached: HashMap<usize, Reached>,
-    /// The values that two hooks of a moment have both changed, by the indexes of the hooks.
+    /// For each pair of hooks at the same moment, by their indexes, the values that both have
+    /// changed.
     shared: BTreeMap<(usize, usize), BTreeSet<u32>>,
 }
 
-/// One time that a moment was reached.
+/// What the hooks at a moment have changed since the run last reached that moment.
 #[derive(Default)]
 struct Reached {
     /// The hook that was called last.
     last: Option<usize>,
-    /// The module that was computing, by its index.
+    /// The index of the module that was computing.
     module: Option<u32>,
     /// The hooks that changed each value.
     changed_by: HashMap<u32, Vec<usize>>,
@@ -74,8 +76,8 @@ impl Seen {
         self.kinds.iter().map(named).collect()
     }
 
-    /// Returns a warning for each pair of hooks that changed the same value and whose order is
-    /// accidental, and forgets these pairs.
+    /// Returns a warning for each pair of hooks that changed the same value although nothing orders
+    /// the two explicitly, and forgets all pairs.
     pub(super) fn conflicts(&mut self, table: &Table, names: &Names) -> Vec<String> {
         self.reached.clear();
         let found = std::mem::take(&mut self.shared).into_iter();
@@ -89,7 +91,7 @@ impl Seen {
     }
 }
 
-/// Whether the order of two hooks of a moment was written explicitly.
+/// Whether the program explicitly determines the order of two hooks at the same moment.
 fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
     let [one, other] = [first, second].map(|hook| &table.hooks()[hook]);
     // Methods of one block run in the order of the source.
@@ -138,14 +140,15 @@ fn warning(first: &Hook, second: &Hook, values: &[&str]) -> String {
     let [one, other] = [first, second].map(|hook| hook.definition.origin.placed());
     let name = first.definition.origin.name();
     format!(
-        "nothing orders two hooks {at} that change the same values: {one} and {other} both changed {listed}{more}. \
+        "the order of two hooks {at} that change the same values is not defined: {one} and {other} both changed {listed}{more}. \
          `{name}` {earlier} only because {}: {}",
         reason(first, second),
         advice(first, second)
     )
 }
 
-/// Returns the reason why the first of two hooks that nothing orders runs first.
+/// Returns the reason why the first of two hooks runs first although no explicit rule orders the
+/// two.
 fn reason(first: &Hook, second: &Hook) -> &'static str {
     let [one, other] = [first, second].map(|hook| &hook.definition.origin);
     match (first.source, second.source) {
@@ -162,7 +165,7 @@ fn reason(first: &Hook, second: &Hook) -> &'static str {
         {
             "its path comes first alphabetically"
         }
-        _ => "the other one has to wait for a third hook that nothing orders either",
+        _ => "the other one has to wait for a third hook, whose order is not defined either",
     }
 }
 

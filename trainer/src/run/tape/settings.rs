@@ -19,7 +19,7 @@ pub struct Tape {
     pub(crate) level: Level,
     /// The training batches that are recorded, from 0.
     pub(crate) batches: Range<u64>,
-    /// Whether a tensor is read only if its identity, version or data pointer has changed.
+    /// Whether to skip reading a tensor if its identity, version and data pointer have not changed.
     pub(crate) trusts: bool,
     pub(crate) path: Option<PathBuf>,
 }

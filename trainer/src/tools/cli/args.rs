@@ -122,7 +122,7 @@ pub struct TrainerArgs {
     /// [default: none]
     #[arg(long, value_name = "HOOK")]
     pub without: Vec<String>,
-    /// The settings of the program.
+    /// The program's own settings, which [`apply`](TrainerArgs::apply) adds to the hyperparameters.
     #[arg(skip)]
     pub(super) recorded: Vec<Given>,
 }
@@ -143,8 +143,9 @@ impl TrainerArgs {
     /// Applies the settings to a builder, and adds the settings of the program to its
     /// [hyperparameters](TrainerBuilder::hyperparameter).
     ///
-    /// A setting replaces the previous value in the builder. A setting that no file, command line
-    /// or [default](super::SettingsParser::default_value) sets changes nothing.
+    /// A setting that a file, the command line or a
+    /// [default](super::SettingsParser::default_value) sets replaces the previous value in the
+    /// builder. Any other setting leaves the builder unchanged.
     pub fn apply<T: Task>(&self, builder: TrainerBuilder<T>) -> TrainerBuilder<T> {
         // Names every field, so that a new field cannot be forgotten.
         let TrainerArgs {
@@ -219,7 +220,7 @@ impl TrainerArgs {
     }
 }
 
-/// Calls a method of the builder if there is a value for it.
+/// Calls `method` with the value if there is one; otherwise returns the builder unchanged.
 fn set<B, V>(builder: B, value: Option<V>, method: impl FnOnce(B, V) -> B) -> B {
     match value {
         Some(value) => method(builder, value),

@@ -13,7 +13,7 @@ use crate::io::terminal::one_line;
 pub(super) struct Entry {
     /// The full name: the names of the enclosing tables and of the setting, joined by dots.
     pub(super) name: String,
-    /// The file and the line.
+    /// The path of the file and the line number, for messages.
     pub(super) place: String,
     /// The value as written in the file.
     pub(super) shown: String,
@@ -34,7 +34,8 @@ pub(super) struct Scalar {
     pub(super) is_string: bool,
 }
 
-/// Reads a file of settings.
+/// Reads the settings in a file, in the order in which they are written. `is_setting` returns
+/// whether a name belongs to a setting rather than to a table of settings.
 ///
 /// # Errors
 ///
@@ -79,7 +80,8 @@ impl File<'_> {
         format!("{}:{}", self.path.display(), 1 + self.text[..start].matches('\n').count())
     }
 
-    /// Adds the settings of a table, each with the position of its name.
+    /// Adds the settings in a table and in its inner tables to `entries`, each with the position of
+    /// its name in the file.
     fn add(
         &self,
         prefix: &str,
@@ -118,7 +120,7 @@ impl Value {
 }
 
 impl Scalar {
-    /// Converts a value; `None` for a list or a table.
+    /// Converts a value. Returns `None` for a list or a table.
     fn of(value: &DeValue<'_>) -> Option<Self> {
         let text = match value {
             DeValue::String(text) => text.to_string(),

@@ -6,7 +6,7 @@ use clap::{Arg, Command, Error};
 use super::names::{Kind, kind, name};
 use crate::error::{nearest, suggestion};
 
-/// Returns the settings of a command by name.
+/// Returns the names of the settings of a command.
 pub(super) fn names(command: &Command) -> impl Iterator<Item = &str> {
     command.get_arguments().map(name)
 }
@@ -28,7 +28,8 @@ pub(super) fn unknown(command: &Command, given: &str, dashes: &str) -> String {
     format!("there is no setting `{given}`{help}")
 }
 
-/// Returns what is wrong with the value that clap rejected, if the error is about a value.
+/// Describes what is wrong with the value that clap rejected. Returns `None` if the error is not
+/// about a value.
 pub(super) fn value_mistake(arg: &Arg, error: &Error) -> Option<String> {
     match error.kind() {
         ErrorKind::ValueValidation | ErrorKind::InvalidValue => Some(expected(arg, error)),

@@ -1,8 +1,9 @@
-//! Settings of a program from defaults, a file and the command line. Requires the cargo feature
-//! `cli`.
+//! Settings of a program, read from their defaults, a file and the command line. Requires the cargo
+//! feature `cli`.
 //!
-//! [`parse`] reads the settings of the program, a struct with clap's derive, together with those of
-//! the trainer, [`TrainerArgs`]. See the [guide](crate::guide::settings) for more.
+//! [`parse`] reads two sets of settings: those of the program, which are the fields of a struct
+//! with clap's derive, and those of the trainer, [`TrainerArgs`]. See the
+//! [guide](crate::guide::settings) for more.
 
 mod args;
 mod file;
@@ -32,14 +33,14 @@ use crate::values::hyperparameter::{Given, GivenBy};
 use file::{Entry, Value};
 use names::Kind;
 
-/// The argument with the path of the settings file.
+/// The name of the argument that takes the path of the settings file.
 const CONFIG: &str = "config";
 
 /// The environment variable with the run folder, for programs that start runs.
 const RUN_FOLDER: &str = "TRAINER_RUN_FOLDER";
 
-/// Reads the settings of the program and of the trainer from their defaults, the file that
-/// `--config` names and the command line, in increasing order of precedence.
+/// Reads the settings of the program and of the trainer from their defaults, from the file that
+/// `--config` names, and from the command line, in increasing order of precedence.
 ///
 /// ```no_run
 /// use trainer::cli::clap;
@@ -88,7 +89,7 @@ pub fn parse<S: Args>() -> Result<(S, TrainerArgs)> {
     SettingsParser::new().parse()
 }
 
-/// Reads settings like [`parse`], with adjustments by the program.
+/// Reads settings like [`parse`], but lets the program set defaults and allow changes on resume.
 ///
 /// ```
 /// use trainer::cli::{SettingsParser, clap};
@@ -111,7 +112,7 @@ pub struct SettingsParser {
     changeable: Vec<String>,
 }
 
-/// The reason why no settings were returned.
+/// The reason why reading the settings ended without a result.
 enum Stopped {
     /// Help was requested, with this text.
     Help(String),
@@ -125,13 +126,13 @@ impl From<Error> for Stopped {
 }
 
 impl SettingsParser {
-    /// Creates a parser without adjustments.
+    /// Creates a parser that reads settings exactly like [`parse`](parse()).
     #[must_use]
     pub fn new() -> Self {
         SettingsParser::default()
     }
 
-    /// Sets the default of a setting for this program, such as the `epochs` of the trainer.
+    /// Sets the default of a setting of the program or of the trainer, such as `epochs`.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "a call takes a number as it is")]
     pub fn default_value(mut self, name: impl Into<String>, value: impl ToString) -> Self {
@@ -139,9 +140,11 @@ impl SettingsParser {
         self
     }
 
-    /// Declares that this setting of the program may change when a run resumes, because results do
-    /// not depend on it, as with the number of threads that load data. A resume then only reports
-    /// the change, and the processes that train together may have different values.
+    /// Declares that this setting of the program may change when a run resumes.
+    ///
+    /// Use this when results do not depend on the setting, such as the number of threads that load
+    /// data. A resume then only reports the change, and the processes that train together may have
+    /// different values.
     #[must_use]
     pub fn may_change(mut self, name: impl Into<String>) -> Self {
         self.changeable.push(name.into());
@@ -255,7 +258,7 @@ impl SettingsParser {
         Ok((settings, TrainerArgs { recorded: self.recorded::<S>(&matches)?, ..args }))
     }
 
-    /// Returns the command with the settings of the program and of the trainer.
+    /// Returns clap's command with the settings of the program and of the trainer.
     ///
     /// # Errors
     ///
@@ -293,7 +296,7 @@ impl SettingsParser {
         self.defaults.iter().try_fold(command, |command, (name, value)| with_default(command, name, value))
     }
 
-    /// Returns the settings of the program, in the form in which they are recorded.
+    /// Returns the settings of the program as hyperparameters to record.
     fn recorded<S: Args>(&self, matches: &ArgMatches) -> Result<Vec<Given>> {
         let own = own::<S>()?;
         let values = own.get_arguments().filter_map(|arg| {
@@ -308,12 +311,13 @@ impl SettingsParser {
     }
 }
 
-/// Returns the settings of the struct `S`.
+/// Returns the settings of the struct `S` as the arguments of a command.
 fn own<S: Args>() -> Result<Command> {
     names::named(type_name::<S>(), S::augment_args(Command::new(""))).map_err(Error::usage)
 }
 
-/// Sets the default of a setting, replacing the default in its help.
+/// Sets the default of a setting. In the help of the setting, this default replaces the original
+/// one.
 fn with_default(command: Command, name: &str, value: &str) -> Result<Command> {
     let call = format!("`.default_value(\"{name}\", …)`");
     let Some(arg) = command.get_arguments().find(|arg| names::name(arg) == name) else {
@@ -334,7 +338,7 @@ fn with_default(command: Command, name: &str, value: &str) -> Result<Command> {
     }))
 }
 
-/// Returns the command with no argument and no group required.
+/// Returns a copy of the command in which no argument and no group is required.
 fn relaxed(command: &Command) -> Command {
     let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
     let command = command.clone().mut_args(|arg| arg.required(false));

@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, Command};
 
 use crate::values::hyperparameter::Hyperparameter;
 
-/// The type of a setting, as far as it matters for values in files and in records.
+/// The type of a setting. Distinguishes only types whose values differ in files or in records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Integer,
@@ -102,8 +102,9 @@ fn with_name(mut arg: Arg) -> Arg {
     }
 }
 
-/// Returns a message about the first name in the program's settings that is already taken: by
-/// another of its settings or structs of settings, by the trainer, or by `--help` or `--config`.
+/// Returns a message about the first name in the program's settings that is already taken, if there
+/// is such a name. A name can be taken by another setting or struct of settings of the program, by
+/// the trainer, or by `--help` or `--config`.
 pub(super) fn clash(owner: &str, own: &Command, of_trainer: &Command) -> Option<String> {
     let mut known: Vec<&str> = Vec::new();
     for arg in own.get_arguments() {

@@ -77,7 +77,7 @@ fn methods(folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// A new method that is neither a setting nor in `LEFT_OUT` fails here.
+/// Fails if a method of the builder is neither a setting nor in `LEFT_OUT`.
 #[test]
 fn every_method_of_the_builder_is_a_setting_or_left_out_for_a_reason() {
     let mut methods = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Parsing the values of settings from text, which is the same in a file and on the command line.
+//! Parsing the values of settings from text, in the same way for a file and for the command line.
 
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;

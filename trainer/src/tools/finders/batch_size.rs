@@ -169,8 +169,9 @@ enum Attempt {
     TooFewSamples,
 }
 
-/// Doubles the size until the memory, the data or the maximum limits it. If the memory does,
-/// bisects the interval between the last two sizes for the largest size that fits.
+/// Searches for the largest size that fits. First doubles the size until a batch does not fit into
+/// memory, the data has too few samples, or the maximum is reached. If a batch did not fit, then
+/// bisects the interval between the last two sizes.
 fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>) -> Result<BatchSizeFound> {
     let FindBatchSize { from, max, .. } = *with;
     let mut fits = 0;
@@ -208,7 +209,7 @@ fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>)
     Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Memory })
 }
 
-/// Trains on at most `steps` batches of one size, and returns whether they fit into memory.
+/// Trains on at most `steps` batches of one size, and returns the outcome.
 fn attempt<T: Task, L: Loader<T::Batch>>(
     run: &mut Run,
     loader: &mut impl FnMut(usize) -> Result<L>,

@@ -46,11 +46,11 @@ pub struct LrCurve {
 
 /// The number of points at the end that suggestions ignore, as in fastai.
 const SKIPPED_AT_END: usize = 5;
-/// The minimum number of remaining points for a suggestion.
+/// The minimum number of points that a suggestion is computed from.
 const NEEDED: usize = 5;
 
 impl LrCurve {
-    /// Creates the curve of a range test with a planned number of steps.
+    /// Creates the curve of a range test. `steps` is the planned number of steps.
     ///
     /// # Errors
     ///
@@ -80,18 +80,18 @@ impl LrCurve {
         self.diverged
     }
 
-    /// Returns the suggested learning rate, [`valley`](LrCurve::valley). `None` if the smoothed
-    /// loss never falls.
+    /// Returns the suggested learning rate, which is that of [`valley`](LrCurve::valley), or `None`
+    /// if the smoothed loss never falls.
     #[must_use]
     pub fn suggestion(&self) -> Option<f64> {
         self.valley()
     }
 
     /// Returns the rate in the middle of the longest decreasing subsequence of the smoothed losses,
-    /// like fastai's `valley`. `None` if the smoothed loss never falls.
+    /// like fastai's `valley`. Returns `None` if the smoothed loss never falls.
     ///
-    /// As in fastai, this and [`steepest`](LrCurve::steepest) leave out the first tenth of the
-    /// planned steps and the last 5 points.
+    /// As in fastai, this method and [`steepest`](LrCurve::steepest) leave out the first tenth of
+    /// the planned steps and the last 5 points.
     #[must_use]
     pub fn valley(&self) -> Option<f64> {
         let points = self.considered();
@@ -118,7 +118,7 @@ impl LrCurve {
     }
 
     /// Returns the rate at which the smoothed loss falls most steeply over the logarithm of the
-    /// rate, like fastai's `steep`. `None` if the smoothed loss never falls.
+    /// rate, like fastai's `steep`. Returns `None` if the smoothed loss never falls.
     #[must_use]
     pub fn steepest(&self) -> Option<f64> {
         let slope =
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_never_falls_has_no_suggestion() {
+    fn no_learning_rate_is_suggested_if_the_loss_never_falls() {
         for curve in [curve((0..30).map(|_| 1.0)), curve((0..30).map(f64::from))] {
             assert_eq!((curve.valley(), curve.steepest()), (None, None));
             assert!(!curve.to_svg().contains("NaN"));

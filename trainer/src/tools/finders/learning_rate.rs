@@ -149,10 +149,10 @@ impl<T: Task> Trainer<T> {
     ///
     /// The only hooks that run are those whose value has a [state](crate::language::state), which
     /// is restored, and those with [`trial`](crate::language::trial), such as gradient clipping,
-    /// [`MixUp`](crate::hooks::MixUp) and [`Sam`](crate::hooks::Sam). Hooks on rank 0 only and
-    /// learning-rate schedules do not run. A warning names any other hooks that do not run and may
-    /// change training. For the hooks that run, the test begins like the next fit: `before_fit` and
-    /// `before_epoch` fire, followed by the moments within a step.
+    /// [`MixUp`](crate::hooks::MixUp) and [`Sam`](crate::hooks::Sam). Neither learning-rate
+    /// schedules nor hooks that are called only on rank 0 run. A warning names any other hooks that
+    /// do not run and may change training. For the hooks that run, the test begins like the next
+    /// fit: `before_fit` and `before_epoch` fire, followed by the moments within a step.
     ///
     /// A task that changes its own fields in training must save them with `#[hook(state)]`, so that
     /// they can be restored.

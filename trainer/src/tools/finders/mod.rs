@@ -13,8 +13,8 @@ pub use learning_rate::FindLr;
 
 use crate::hooks::{LrSchedule, NanGuard, SpikeGuard};
 
-/// Returns the hooks that a finder omits without a warning, because it sets the learning rates and
-/// checks the loss itself.
+/// Returns the types of the hooks that a finder omits without a warning. The finder itself sets the
+/// learning rates and checks the loss, instead of these hooks.
 fn replaced() -> [TypeId; 3] {
     [TypeId::of::<LrSchedule>(), TypeId::of::<NanGuard>(), TypeId::of::<SpikeGuard>()]
 }

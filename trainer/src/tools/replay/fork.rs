@@ -1,4 +1,5 @@
-//! [`Trainer::fork`]: begins a new run with the state of a recorded run at one of its batches.
+//! [`Trainer::fork`]: begins a new run with the state that a recorded run had before one of its
+//! batches.
 
 use std::path::Path;
 
@@ -75,7 +76,7 @@ impl<T: Task> Trainer<T> {
         let (path, into) = (run.as_ref(), into.as_ref());
         if batch == 0 {
             return Err(Error::usage(
-                "`fork` before the training batch 0 is a new run: expected the number of a later batch",
+                "a `fork` before training batch 0 would be a new run: expected the number of a later batch",
             ));
         }
         // A checkpoint that was written right before `batch` can serve as the source too.
@@ -97,7 +98,7 @@ impl<T: Task> Trainer<T> {
         let trained = self.run.progress.train_batches;
         if trained < batch {
             return Err(Error::usage(format!(
-                "the run has only {trained} training batches: it cannot be forked before the batch {batch}"
+                "the run has only {trained} training batches: it cannot be forked before batch {batch}"
             )));
         }
         let compared = match &source.tape {

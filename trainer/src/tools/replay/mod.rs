@@ -49,17 +49,18 @@ impl<T: Task> Trainer<T> {
     /// `run` is the folder of the run, or a folder with its checkpoints. Batches are counted from 0
     /// over all epochs, as in the output of `trainer diff`. The replay begins at the newest
     /// checkpoint that was written before the first of these batches, or else at the start of the
-    /// run. It ends right after the last batch, before any validation that follows; of the points
-    /// at the end of a run, only `teardown` fires. If the run has a [tape](crate::Tape), everything
-    /// that it recorded about the repeated batches is compared with the replay.
+    /// run. The replay ends right after the last batch, before any validation that follows, and
+    /// fires only `teardown` among the points at the end of a run. If the run has a
+    /// [tape](crate::Tape), the replay is compared with everything that the tape records about the
+    /// repeated batches.
     ///
     /// A replay writes nothing: hooks with the key [`writes`](crate::language::writes), such as the
     /// built-in loggers and [`Checkpoint`](crate::hooks::Checkpoint), are not called, requests for
     /// checkpoints are ignored, and there is no run folder. A hook that writes without this key can
     /// check [`Cx::is_replay`](crate::Cx::is_replay).
     ///
-    /// All of this still holds for the trainer after the replay. Its weights are then those of the
-    /// run at the end of the batches, and [`validate`](Trainer::validate) and
+    /// The same rules apply to this trainer after the replay. Its weights are then those that the
+    /// run had after the last batch, and [`validate`](Trainer::validate) and
     /// [`predict`](Trainer::predict) use them.
     ///
     /// ```no_run
@@ -82,7 +83,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if
     ///
-    /// - `batches` is empty, or the run ends before its first batch;
+    /// - `batches` is empty, or the recorded run ended before the first of these batches;
     /// - the run has no checkpoint before the first batch, and this trainer has trained before;
     /// - the program differs from that of the run in such a way that [`fit`](Trainer::fit) would
     ///   not [resume](crate::TrainerBuilder::resume) from the checkpoint;
@@ -153,14 +154,14 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// Prepares the trainer to repeat batches of this run.
+/// Prepares the trainer to repeat batches of the run that `source` describes.
 fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> Result<()> {
     let checkpoint = source.checkpoint.as_ref();
     match checkpoint {
         Some((_, progress)) => run.progress.fits_begun = progress.fits.saturating_sub(1),
         None if run.progress.fits_begun > 0 => {
             return Err(Error::usage(
-                "this replay begins with the start of the run, because there is no checkpoint before its first batch, but \
+                "this replay begins at the start of the run, because there is no checkpoint before its first batch, but \
                  this trainer has already trained: build a new one",
             ));
         }

@@ -60,9 +60,9 @@ impl<T: Task> Trainer<T> {
     /// `runs/0007@4170..4175`, and prints a line about the result. Returns whether the variable is
     /// set.
     ///
-    /// `trainer diff --replay` and `trainer verify` start a program in this way. While the variable
-    /// is set, an entry point returns an error if the program has not called this method first, so
-    /// that the program does not train by mistake.
+    /// `trainer diff --replay` and `trainer verify` start a program with this variable. While the
+    /// variable is set, an entry point returns an error if the program has not called this method
+    /// first, so that the program does not train by mistake.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -105,7 +105,7 @@ impl<T: Task> Trainer<T> {
                 let replayed = self.replay(train, valid, &run, batches.clone())?;
                 let outcome = match replayed.compared {
                     None => "there is no tape to compare it with".to_owned(),
-                    Some(0) => "the tape of the run contains nothing about these batches to compare it with"
+                    Some(0) => "the tape of the run contains nothing about these batches that it could be compared with"
                         .to_owned(),
                     Some(changes) => format!("it is equal to the run in all {changes} changes on its tape"),
                 };

@@ -17,14 +17,15 @@ use crate::run::Run;
 
 /// The parts of a recorded run that a replay needs.
 pub(super) struct Source {
-    /// The newest checkpoint before the first batch.
+    /// The newest checkpoint from before the first batch, and the progress of the run at that
+    /// checkpoint.
     pub(super) checkpoint: Option<(PathBuf, Progress)>,
     /// The tape of the run, and the settings with which it was recorded.
     pub(super) tape: Option<(PathBuf, Tape)>,
 }
 
 impl Source {
-    /// Finds the checkpoint and the tape of the run in this folder.
+    /// Finds the checkpoint and the tape of the recorded run in the folder `path`.
     pub(super) fn find(run: &Run, path: &Path, batches: &Range<u64>) -> Result<Self> {
         if batches.is_empty() {
             return Err(Error::usage(format!(
@@ -39,7 +40,7 @@ impl Source {
         let checkpoint = checkpoint(run, path, batches.start)?;
         if checkpoint.is_none() && tape.is_none() {
             let why = "this folder has neither a checkpoint from before the first batch of the replay nor a tape: a replay \
-                       begins with a checkpoint, or with the start of the run if a tape can confirm that both starts are the same";
+                       begins at a checkpoint, or at the start of the run if a tape can confirm that both starts are the same";
             return Err(in_file(path, why));
         }
         Ok(Source { checkpoint, tape })
@@ -47,13 +48,13 @@ impl Source {
 }
 
 impl Source {
-    /// Finds the checkpoint from before the training batch `start` of a certified run.
+    /// Finds the newest checkpoint that a certified run wrote before its training batch `start`.
     pub(super) fn of_certificate(run: &Run, path: &Path, start: u64) -> Result<Self> {
         Ok(Source { checkpoint: checkpoint(run, path, start)?, tape: None })
     }
 }
 
-/// Returns the newest undamaged checkpoint of the run from before the training batch `start`.
+/// Returns the newest undamaged checkpoint of the run from before training batch `start`.
 fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Progress)>> {
     if is_file(&path.join(MANIFEST)) {
         let progress = Progress::load(path).filter(|progress| progress.train_batches <= start);

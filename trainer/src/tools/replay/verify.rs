@@ -103,8 +103,8 @@ impl<T: Task> Trainer<T> {
     }
 }
 
-/// Lists the differences in the program and its circumstances since the certificate was written,
-/// which may explain why a stretch differs.
+/// Lists what has changed in the program and its circumstances since the certificate was written.
+/// These changes may explain why a stretch differs.
 fn differences(there: &Header, here: &Header) -> String {
     let mut text = String::new();
     for (what, there, here) in [

@@ -19,8 +19,9 @@ use crate::run::{Rest, Run};
 use crate::training::TrainerBuilder;
 use crate::training::task::Task;
 
-/// Calls a closure of the running harness. If the hook belongs to another harness, or if the
-/// closure is already running, only runs the rest of the operation, if there is one.
+/// A function that calls a closure of the running harness. If the hook belongs to another harness,
+/// or if the closure is already running, the function only runs the rest of the operation, if there
+/// is one.
 type Call<'a> = dyn Fn(CheckId, &mut Run, Option<Rest<'_>>) -> HookResult + 'a;
 
 // Set while a harness runs its trainer.
@@ -75,8 +76,8 @@ struct Running<'a> {
 }
 
 impl<'a> Checks<'a> {
-    /// Adds a hook for each closure to the builder, after all other hooks at its moment, in the
-    /// given phase or, by default, in all phases.
+    /// Adds a hook for each closure to the builder. The hook runs after all other hooks at its
+    /// moment, in the given phase only or, if `phase` is `None`, in all phases.
     pub(super) fn add<T: Task>(
         checks: Vec<Check<'a>>,
         mut builder: TrainerBuilder<T>,
@@ -122,7 +123,7 @@ impl<'a> Checks<'a> {
         (Checks { harness, checks: running }, builder)
     }
 
-    /// Runs `entry`, during which the hooks call the closures.
+    /// Runs `entry` with the closures stored in `CALL`, so that the hooks can call them.
     pub(super) fn during<R>(&self, entry: impl FnOnce() -> R) -> R {
         let call = |id: CheckId, run: &mut Run, rest: Option<Rest<'_>>| {
             let Some(check) = self.checks.get(id.index).filter(|_| id.harness == self.harness) else {
@@ -144,17 +145,18 @@ impl<'a> Checks<'a> {
     }
 }
 
-/// Runs the rest of the operation, if there is one, in place of a closure that is not called.
+/// Runs the rest of the operation, if there is one, instead of calling a closure.
 pub(super) fn otherwise(run: &mut Run, rest: Option<Rest<'_>>) -> HookResult {
     rest.map_or(Ok(()), |rest| pass_on(run, rest))
 }
 
-/// The function that the dispatch table calls for the hook of a closure at a point.
+/// Calls a closure at a point. The dispatch table contains this function for the closure's hook.
 fn call_at(run: &mut Run, slot: u32) -> HookResult {
     call(run, slot, None)
 }
 
-/// The function that the dispatch table calls for the hook of a closure around an operation.
+/// Calls a closure around an operation. The dispatch table contains this function for the closure's
+/// hook.
 fn call_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     call(run, slot, Some(rest))
 }

@@ -43,7 +43,8 @@ pub type SmallTask = Supervised<nn::Sequential, fn(&Tensor, &Tensor) -> Tensor>;
 ///   value; [`around`](Harness::around) calls a closure once around an operation.
 /// - [`hook`](Harness::hook) adds the hook under test, and [`run`](Harness::run) returns the
 ///   trainer and the result of the run, to inspect both.
-/// - [`on`](Harness::on) calls a closure whenever a point is reached. It may borrow from the test.
+/// - [`on`](Harness::on) calls a closure whenever a point is reached. The closure may borrow from
+///   the test.
 /// - [`fail_at`](Harness::fail_at) and [`cancel_after`](Harness::cancel_after) end the run early.
 ///
 /// ```
@@ -256,7 +257,7 @@ impl<'a, T: Task> Harness<'a, T> {
     /// The closure is called the first time, or the [`nth`](Harness::nth) time, that `P` is
     /// reached, after all other hooks at `P`. The run then continues to its end.
     ///
-    /// A hook function can be passed in place of the closure: `Harness::small().at(my_hook)`.
+    /// A hook function can be passed instead of a closure: `Harness::small().at(my_hook)`.
     ///
     /// # Errors
     ///
@@ -300,7 +301,8 @@ impl<'a, T: Task> Harness<'a, T> {
         })
     }
 
-    /// Runs the trainer. Calls `closure` the `nth` time that the moment `M` is reached.
+    /// Runs the trainer, calls `closure` the `nth` time that the moment `M` is reached, and returns
+    /// the closure's value.
     fn once<M: Moment, R>(
         self,
         place: &'static Location<'static>,
@@ -335,7 +337,7 @@ impl<'a, T: Task> Harness<'a, T> {
     ///
     /// - if no entry point reaches the moments of all closures;
     /// - if the trainer cannot be built;
-    /// - for `cancel_after(0)`;
+    /// - if `cancel_after(0)` was called;
     /// - if the run succeeds without reaching a moment of [`on`](Harness::on) or
     ///   [`fail_at`](Harness::fail_at), or the batch of [`cancel_after`](Harness::cancel_after);
     /// - if the run failed before it reached the moments of all closures; the error is then that of
@@ -380,8 +382,9 @@ impl<'a, T: Task> Harness<'a, T> {
         }
     }
 
-    /// Returns the phase of the entry point, or an error if none reaches the moments of all
-    /// closures.
+    /// Returns the phase that [`phase`](Harness::phase) has set, if it was called. Otherwise,
+    /// returns the phase of the first entry point that reaches the moments of all closures, or an
+    /// error if there is no such entry point.
     fn entry(&self) -> Result<Phase> {
         if let Some(phase) = self.phase {
             return Ok(phase);
@@ -428,8 +431,8 @@ fn cancelling<'a>(
     }
 }
 
-/// Returns whether the harness was configured to cause the error, and nothing failed during
-/// cleanup.
+/// Returns whether the test requested this error with `fail_at` or `cancel_after`. Returns `false`
+/// if something also failed during cleanup.
 fn is_requested(error: &Error, cancels: bool) -> bool {
     let is_requested = cancels && error.is_cancelled() || error.downcast_ref::<RequestedFailure>().is_some();
     is_requested && error.cleanup().is_empty()
@@ -459,7 +462,7 @@ impl<T: Task> fmt::Debug for Harness<'_, T> {
 /// [`Result<()>`](Result).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be called at `{P}`",
-    label = "not a closure of `&mut Cx<{P}>`"
+    label = "not a closure that takes `&mut Cx<{P}>`"
 )]
 pub trait CheckClosure<P: Moment>: FnMut(&mut Cx<P>) -> <Self as CheckClosure<P>>::Output {
     /// The return type of the closure.

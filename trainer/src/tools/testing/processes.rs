@@ -1,4 +1,4 @@
-//! The processes of the ranks of a test.
+//! The processes that a test starts, one for each rank.
 
 use std::env;
 use std::io::{self, Result};
@@ -32,8 +32,8 @@ impl Processes {
         self.folder.path()
     }
 
-    /// Starts the test again on each rank, waits until every rank has ended or is stopped, or until
-    /// the timeout has passed, and returns the results.
+    /// Starts the test again on each rank, and returns the results. Waits until every rank has
+    /// ended or is stopped by a signal, but no longer than the timeout.
     pub(super) fn run(
         mut self,
         test: &str,
@@ -106,7 +106,7 @@ impl Processes {
         Ok(result)
     }
 
-    /// Prints the last lines of a rank's output on standard error, which the test harness shows if
+    /// Prints the last lines of a rank's output on standard error. The test harness shows them if
     /// the test fails.
     fn print(&self, rank: u32) {
         let path = self.output(rank);

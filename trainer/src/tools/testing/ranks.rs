@@ -25,7 +25,8 @@ use crate::libtorch::dist::Group;
 /// process is a rank of a test.
 pub(super) const FOLDER: &str = "TRAINER_TEST_RANKS";
 
-/// The environment variable with the rank. A test may set `RANK` to another value.
+/// The environment variable with the rank. `RANK` is not used, because a test may set it to another
+/// value.
 pub(super) const OWN_RANK: &str = "TRAINER_TEST_RANK";
 
 /// The file with the values that the test recorded before it started the ranks.
@@ -60,9 +61,10 @@ const RECORD: &str = "record";
 /// their recorded results. Everything else in the test before the call runs in each rank too; put
 /// code that must run once, such as creating a folder, into [`once`].
 ///
-/// Requires the cargo feature `distributed`, and a test that has a name: it works in functions with
-/// `#[test]`, on the thread of the test, but not in documentation examples or programs. The ranks
-/// end when the test ends, even if it is killed, and after the timeout at the latest.
+/// Requires the cargo feature `distributed`. Because the test is started again by its name, `Ranks`
+/// works only in functions with `#[test]`, on the thread of the test, and not in documentation
+/// examples or programs. The ranks end when the test ends, even if it is killed, and after the
+/// timeout at the latest.
 #[must_use = "call `run` or `results`"]
 #[derive(Clone, Debug)]
 pub struct Ranks {
@@ -148,7 +150,7 @@ impl Ranks {
         Ok(values.collect())
     }
 
-    /// Returns the name of the running test, or an error if it cannot start ranks.
+    /// Returns the name of the running test, or an error if the ranks cannot be started.
     fn checked(&self) -> Result<String> {
         if !Group::IS_AVAILABLE {
             return Err(Error::usage(
@@ -166,7 +168,7 @@ impl Ranks {
         })
     }
 
-    /// Starts the ranks, and returns the value of each as text, or the reason why it failed.
+    /// Starts the ranks. Returns, for each rank, its value as text or the reason why it failed.
     fn start(&self, test: &str) -> Result<Vec<Result<String, String>>> {
         let cannot = |what: &str, error: &dyn std::fmt::Display| {
             Error::msg(format!("`Ranks` cannot {what} for the test `{test}`: {error}"))
@@ -224,8 +226,8 @@ pub fn once<R: Serialize + DeserializeOwned>(body: impl FnOnce() -> R) -> R {
 }
 
 thread_local! {
-    /// The values of the calls of `once` and `Ranks` in this test, in order. In a rank, the
-    /// recorded values that have not been returned yet, from the last to the first.
+    /// In the test, the values of all calls of `once` and `Ranks` so far, in order. In a rank, the
+    /// recorded values that are still to be returned, from the last to the first.
     static VALUES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -233,7 +235,7 @@ thread_local! {
 enum Recorded {
     /// The test that started this rank recorded this value.
     Value(String),
-    /// There is no value yet. Contains the rank if this process is one.
+    /// There is no value yet. Contains the rank if this process is a rank.
     Nothing(Option<&'static Rank>),
 }
 

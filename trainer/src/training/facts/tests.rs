@@ -43,7 +43,7 @@ fn trainer(method: &str, set: Set) -> Trainer<Net> {
 
 /// Two programs that differ in one setting.
 struct Case {
-    /// The method that sets it, after its type or macro.
+    /// The method that changes the setting, preceded by its type or macro.
     method: &'static str,
     programs: [Set; 2],
     /// The end of the setting's name; empty if more than one setting differs.
@@ -84,7 +84,7 @@ fn lora(rank: i64) -> Lora {
     Lora::new("a", rank)
 }
 
-/// Distills a network whose weights have this value.
+/// Returns a hook that distills a network whose weights all have this value.
 fn distillation(value: f64) -> Distillation {
     let vs = nn::VarStore::new(Device::Cpu);
     let net = nn::linear(vs.root(), 2, 2, Default::default());
@@ -115,7 +115,7 @@ fn clips(
     Case { method, programs: [program(1.0), program(2.0)], setting }
 }
 
-/// Adds an update of the batch-norm statistics with a loader of `rows` rows.
+/// Returns a program that updates the batch-norm statistics with a loader of `rows` rows.
 fn updates(rows: i64) -> Set {
     let row = || Tensor::zeros([rows, 2], (Kind::Float, Device::Cpu));
     let loader = InMemory::new((row(), row())).expect("as many targets as inputs").batch_size(2);
@@ -553,7 +553,7 @@ fn observers() -> Vec<Case> {
     ]
 }
 
-/// The methods whose setting is a closure, which cannot be compared, or that set nothing.
+/// The methods that set a closure, which cannot be compared, or that set nothing.
 const NOT_COMPARED: [&str; 10] = [
     "Averages::load",            // loads what a hook has saved
     "DataParallel::new",         // has no argument
@@ -573,7 +573,7 @@ fn differences(method: &str, [one, other]: [Set; 2], audience: Audience) -> Vec<
 }
 
 #[test]
-fn each_setting_changed_alone_is_a_difference() {
+fn a_change_of_any_single_setting_is_reported_as_a_difference() {
     for audience in [Audience::Resume, Audience::Ranks] {
         for Case { method, programs, setting } in cases() {
             let found = differences(method, programs, audience);

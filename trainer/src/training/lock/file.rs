@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::error::{Error, Result};
 use crate::io::files::{self, Links, in_file, is_file};
 
-/// The environment variable that requests writing the files.
+/// The environment variable that requests that locks and goldens be written.
 const VARIABLE: &str = "TRAINER_LOCK";
 
-/// Whether the environment variable requests writing the files.
+/// Whether the environment variable requests that locks and goldens be written.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub(super) fn is_update_requested() -> Result<bool> {
 
 /// The format of a kind of file.
 pub(super) struct Format {
-    /// The name of such a file in messages.
+    /// What messages call a file of this kind.
     pub(super) name: &'static str,
     /// The beginning of the first line.
     pub(super) title: &'static str,
@@ -39,7 +39,7 @@ pub(super) struct Section<'t> {
 }
 
 impl Format {
-    /// The first line. The number is the version of the format.
+    /// The first line of a file: the title, the version of the format, and how to change the file.
     fn first_line(&self) -> String {
         format!("{}, version 1. To change it: {VARIABLE}=update", self.title)
     }
@@ -61,7 +61,7 @@ impl Format {
         Err(in_file(path, text))
     }
 
-    /// Writes a file. Replaces only a file of this format.
+    /// Writes a file. An existing file is replaced only if it has this format.
     pub(super) fn write(&self, path: &Path, text: &str) -> Result<()> {
         let is_of_format = |path: &Path| {
             files::open(path, Links::Refuse)?;

@@ -50,9 +50,12 @@ impl Golden {
         self
     }
 
-    /// Sets the relative tolerance of the losses, such as `1e-4`. If bits differ from a golden that
-    /// was recorded in different circumstances, such as on a different processor, only the losses
-    /// are compared, with this tolerance. By default, different bits are then an error.
+    /// Sets the relative tolerance of the losses, such as `1e-4`. By default, the losses have no
+    /// tolerance, so any difference is an error.
+    ///
+    /// The tolerance applies only if the golden was recorded in different circumstances, such as on
+    /// a different processor, and the bits differ. Then only the losses are compared, with this
+    /// tolerance.
     ///
     /// In equal circumstances, the bits must be equal regardless of the tolerance.
     pub fn tolerance(mut self, fraction: f64) -> Self {
@@ -89,7 +92,7 @@ pub enum Compared {
     /// The circumstances and the bits differ, but the losses are equal within the
     /// [tolerance](Golden::tolerance).
     Losses,
-    /// Nothing was compared: `TRAINER_LOCK=update` has written the file.
+    /// Nothing was compared, because `TRAINER_LOCK=update` requested that the file be written.
     Written,
 }
 
@@ -99,11 +102,11 @@ pub enum Compared {
 pub struct GoldenCheck {
     /// How the golden was compared.
     pub compared: Compared,
-    /// The number of optimizer steps.
+    /// The number of optimizer steps that were compared or recorded.
     pub steps: usize,
-    /// The circumstances that differ.
+    /// The circumstances that differ from those in the golden.
     pub circumstances: Vec<Change>,
-    /// The crates with hooks whose versions differ.
+    /// The version changes of crates with hooks since the golden was recorded.
     pub versions: Vec<Change>,
 }
 
@@ -128,8 +131,8 @@ impl fmt::Display for GoldenCheck {
 /// # Locking the first steps
 impl<T: Task> Trainer<T> {
     /// Trains the first steps, and compares the losses and the weights of each step with a golden,
-    /// a text file in the repository of the program. This finds changes that a
-    /// [lock](Self::check_lock) cannot see, such as a changed constant inside a hook.
+    /// a text file in the repository of the program. The comparison finds changes that a
+    /// [lock](Self::check_lock) cannot show, such as a changed constant inside a hook.
     ///
     /// `golden` is a path, or a [`Golden`] that sets the number of steps or a tolerance. `train`
     /// and `valid` are the loaders for [`fit`](Self::fit). With the environment variable
@@ -139,7 +142,7 @@ impl<T: Task> Trainer<T> {
     /// number of threads, the processor and its kernels, the device, and the versions of libtorch
     /// and of the compiler. If both the bits and the circumstances differ, that is an error unless
     /// the golden has a [tolerance](Golden::tolerance). With a tolerance, only the losses are
-    /// compared; the result and a line on standard error report this. Both also list the crates for
+    /// compared; the result and a line on standard error report this. They also list the crates for
     /// which only the version differs.
     ///
     /// The hooks run as in [`fit`](Self::fit), from `setup` on, and schedules see the planned
@@ -258,7 +261,7 @@ struct Content {
     steps: Vec<Rehearsed>,
 }
 
-/// The beginning of the last column of a step.
+/// The beginning of the last column in the line of a step.
 const WEIGHTS: &str = "weights ";
 
 impl Content {
@@ -311,8 +314,8 @@ impl Content {
         GoldenCheck { compared, steps: self.steps.len(), circumstances, versions }
     }
 
-    /// Compares this content with newer content. Returns how it was compared, or a message that
-    /// describes the difference.
+    /// Compares this content with newer content. Returns the result, or a message that describes
+    /// the first difference.
     fn compare(&self, new: &Content, tolerance: Option<f64>) -> Result<GoldenCheck, String> {
         let circumstances = changes(&self.circumstances, &new.circumstances);
         let versions = version_changes(&self.crates, &new.crates);
@@ -348,7 +351,7 @@ impl Content {
         self.steps.get(nth).map_or(1, |step| step.batches)
     }
 
-    /// Returns the first difference from newer content, compared bit by bit.
+    /// Compares this content with newer content bit by bit, and returns the first difference.
     fn first_difference(&self, new: &Content) -> Option<Difference> {
         if self.start != new.start {
             return Some(Difference { step: 0, found: vec![
@@ -382,7 +385,8 @@ impl Content {
         differing.into_iter().next().or_else(|| self.other_count(new))
     }
 
-    /// Returns the first step of newer content in which a loss differs by more than a tolerance.
+    /// Compares the losses with those of newer content, and returns the difference at the first
+    /// step in which a loss differs by more than a tolerance.
     fn first_beyond(&self, new: &Content, tolerance: f64) -> Option<Difference> {
         let is_equal = |was: f64, is: f64| {
             was.to_bits() == is.to_bits() || (was - is).abs() <= tolerance * was.abs().max(is.abs())
@@ -452,8 +456,8 @@ fn list(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// Lists the crates whose versions differ, and says how to find the responsible hook within this
-/// number of training batches.
+/// Lists the crates whose versions differ, and says how to find the responsible hook by recording
+/// the first `batches` training batches.
 fn advice(versions: &[Change], batches: u64) -> String {
     let versions = match versions {
         [] => "\nno crate with hooks has a different version: the change is in the program, its data, or a crate without hooks"
@@ -466,7 +470,7 @@ fn advice(versions: &[Change], batches: u64) -> String {
     )
 }
 
-/// Parses the line of a step, which must have this number.
+/// Parses the line of a step. Returns `None` if the line is invalid or is not that of step `nth`.
 fn parse_step(line: &str, nth: usize) -> Option<Rehearsed> {
     let cells: Vec<&str> = line.split(" | ").collect();
     let [number, losses @ .., weights] = &cells[..] else { return None };

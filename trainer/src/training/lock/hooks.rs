@@ -20,8 +20,8 @@ const FORMAT: Format = Format { name: "lock", title: "# What this program runs" 
 const SETTINGS: &str = "settings";
 const CRATES: &str = "crates";
 
-/// The hook that writes a tape. It is left out, because it changes nothing and the environment can
-/// add it.
+/// The hook that writes a tape. Locks leave it out, because it changes nothing and an environment
+/// variable can add it.
 const TAPE: &str = "trainer::loggers::TapeFile";
 
 /// The maximum number of differences that an error lists.
@@ -29,9 +29,9 @@ const MAX_LISTED: usize = 50;
 
 /// # Locking what runs
 impl<T: Task> Trainer<T> {
-    /// Compares the hooks and the settings of this trainer with a lock, a text file in the
-    /// repository of the program, so that a review shows what an update of a crate with hooks
-    /// changes.
+    /// Compares the hooks and the settings of this trainer with a lock, which is a text file in the
+    /// repository of the program. After an update of a crate with hooks, a review of that file
+    /// shows what has changed.
     ///
     /// The file lists the hooks of each moment in the order in which they run, with their phases
     /// and whether they may change training (`&mut`) or only observe (`&`); the settings of the
@@ -42,8 +42,8 @@ impl<T: Task> Trainer<T> {
     /// Returns the crates for which only the version differs, and prints them on standard error. A
     /// different version alone is not an error.
     ///
-    /// Call this method in a test, so that the test fails if an update changes what runs, or use
-    /// [`assert_locked!`](crate::assert_locked). If several processes train together, only the
+    /// Call this method, or [`assert_locked!`](crate::assert_locked), in a test: the test then
+    /// fails if an update changes what runs. If several processes train together, only the
     /// [main](Trainer::is_main) process compares.
     ///
     /// ```no_run

@@ -7,7 +7,7 @@
 //!   weights of the first steps, and the circumstances in which they were computed.
 //!
 //! [`assert_locked!`](crate::assert_locked) compares both in one line of a test. The
-//! [guide](crate::guide::tape#before-it-happens-the-lock) shows them.
+//! [guide](crate::guide::tape#before-it-happens-the-lock) shows both files.
 
 mod file;
 mod golden;
@@ -53,7 +53,7 @@ fn changes(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>) -> Vec
         .collect()
 }
 
-/// Returns the crates with hooks that are in both maps, but with different versions.
+/// Returns the crates that are in both maps, but with different versions.
 fn version_changes(was: &BTreeMap<String, String>, is: &BTreeMap<String, String>) -> Vec<Change> {
     let mut changes = changes(was, is);
     changes.retain(|change| change.was != NOT_SET && change.is != NOT_SET);
@@ -136,7 +136,7 @@ macro_rules! assert_locked {
     };
 }
 
-/// The names of the files of [`assert_locked!`](crate::assert_locked).
+/// The file names of the lock and the golden for [`assert_locked!`](crate::assert_locked).
 const LOCK: &str = "hooks.lock";
 const GOLDEN: &str = "hooks.golden";
 

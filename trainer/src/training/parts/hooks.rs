@@ -13,22 +13,22 @@ use crate::run::Run;
 pub(super) struct HookState {
     /// The index of the instance.
     pub(super) index: usize,
-    /// The name of its type.
+    /// The name of the type of the task or the hook value.
     hook: &'static str,
-    /// Its index among the values of its type.
+    /// The index of the value among the values of this type.
     nth: usize,
     state: StateOf,
 }
 
 const PREFIX: &str = "hook/";
 
-/// Returns the type of a hook value from the name of its part.
+/// Extracts the type of a hook value from the name of its part. Returns `None` for any other name.
 pub(in crate::training) fn type_of(name: &str) -> Option<&str> {
     Some(name.strip_prefix(PREFIX)?.rsplit_once('/')?.0)
 }
 
 impl HookState {
-    /// Returns the states of all instances that have one.
+    /// Returns the state of each instance that has a state.
     pub(super) fn all(instances: &[Instance]) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for (index, instance) in instances.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The kept state to which a run can roll back. A resumed run needs it too.
+//! The kept state that a run can roll back to. A resumed run needs this state too.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::checkpoint::{Saved, States};
 use crate::error::Result;
 use crate::run::{KeptState, Run};
 
-/// The kept states of the parts of one scope. Those that are equal on all ranks are saved once.
+/// The kept states of the parts with this scope. States that are equal on all ranks are saved once.
 pub(super) struct Kept(pub(super) Scope);
 
 /// The content of a kept state besides the states of parts.
@@ -55,7 +55,7 @@ impl Part for Kept {
         Some(STATE)
     }
 
-    /// The kept state follows from the batches before it.
+    /// `false`, because the kept state follows from the batches before it.
     fn decides(&self, _run: &Run) -> bool {
         false
     }
@@ -111,7 +111,7 @@ impl Part for Kept {
         require(self.key(), &[("state", numbers && state.parts.len() == state.values.len())])
     }
 
-    /// A checkpoint of an earlier version has no kept state.
+    /// A checkpoint that an earlier version wrote has no kept state.
     fn is_left_out(&self, _run: &Run) -> bool {
         true
     }

@@ -64,20 +64,21 @@ impl Part for Logged {
     }
 }
 
-/// Returns the state after reading the values that are still stored as tensors.
+/// Returns the saved state of the log, in which numbers replace the values that were saved as
+/// tensors.
 fn read(saved: &Saved) -> Result<LogState> {
     let mut log = state(saved)?;
     log.read(&saved.tensors)?;
     Ok(log)
 }
 
-/// Saves a state whose values have been read, with the tensors of its histograms and images.
+/// Saves a state that `read` has returned, and keeps only the tensors of histograms and images.
 fn with_media(state: &LogState, mut tensors: BTreeMap<String, Tensor>) -> Result<Saved> {
     tensors.retain(|name, _| LogState::is_of_media(name));
     Ok(Saved { tensors, ..saved(state)? })
 }
 
-/// Saves a state as several values, because one text would be long.
+/// Saves a state as several values, because a single value would be a long text.
 fn saved(state: &LogState) -> Result<Saved> {
     let LogState { meters, closed, records } = state;
     let mut saved = Saved::new();

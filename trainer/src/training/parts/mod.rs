@@ -1,5 +1,5 @@
-//! The parts of a run's state. Only [`with_values`] lists them: a checkpoint saves each part, a
-//! resume loads it, even with several ranks, and a trial restores it.
+//! The parts of a run's state. The only list of them is in [`with_values`]. A checkpoint saves each
+//! part, a resume loads it, even with several ranks, and a trial restores it.
 
 mod hooks;
 mod kept;
@@ -33,8 +33,8 @@ pub(crate) fn all(run: &Run) -> Vec<Box<dyn Part>> {
     with_values(run, |_| true)
 }
 
-/// Returns the parts of a run. Of the task and the hook values, includes only the states of those
-/// whose index `is_used` accepts.
+/// Returns the parts of a run. The state of the task or of a hook value is included only if
+/// `is_used` accepts its index.
 pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box<dyn Part>> {
     let mut parts: Vec<Box<dyn Part>> = Vec::new();
     for state in HookState::all(&run.hooks.instances) {
@@ -183,12 +183,13 @@ fn select_own(
     Ok(())
 }
 
-/// Whether a part is the variables or an optimizer, whose scope depends on the run.
+/// Whether the part with this name holds the variables or the state of an optimizer. The scope of
+/// such a part depends on the run.
 fn is_of_model(name: &str) -> bool {
     name == model::VARIABLES || optimizers::part_of(name).is_some()
 }
 
-/// Moves the tensors that this rank needs from the shares of `of_rank` to the states that it loads.
+/// Moves the tensors that this rank needs from the shares in `of_rank` into `states`.
 fn take_shares(run: &Run, parts: &[Box<dyn Part>], states: &mut States, of_rank: &mut States) {
     for part in parts.iter().filter(|part| part.scope() == Scope::Run) {
         let name = &*part.name();

@@ -56,8 +56,8 @@ impl Part for Variables {
         weights::copy(weights::fitting(&run.model.vars, &saved.tensors)?)
     }
 
-    /// Ranks that train separately begin with the mean of the saved weights, if their number has
-    /// changed.
+    /// If the number of ranks has changed, ranks that train separately begin with the mean of the
+    /// saved weights.
     fn merge(&self, _rank: u32, merged: &mut Saved, other: Saved) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
         if self.added.replace(self.added.get() + 1) == 0 {

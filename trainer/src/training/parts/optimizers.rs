@@ -20,8 +20,8 @@ pub(super) struct OptimizerState {
 
 const WHOLE: &str = "optimizer";
 
-/// Returns the part of the model from the name of a saved state; `None` if the state is not that of
-/// an optimizer.
+/// Extracts the part of the model from the name of a saved optimizer state. Returns `None` if the
+/// name is not that of an optimizer state.
 pub(super) fn part_of(name: &str) -> Option<&str> {
     let part = name.strip_prefix(WHOLE)?;
     if part.is_empty() { Some(part) } else { part.strip_prefix('/') }
@@ -46,7 +46,7 @@ impl OptimizerState {
         optimizer.ok_or_else(|| Error::usage(format!("the trainer no longer has {}", described(&self.part))))
     }
 
-    /// The name of the part for messages about the optimizer, with a space before it.
+    /// The part's name with a leading space, for messages about the optimizer.
     fn named(&self) -> String {
         if self.part.is_empty() { String::new() } else { format!(" `{}`", self.part) }
     }
@@ -103,7 +103,7 @@ impl Part for OptimizerState {
         let of = if self.part.is_empty() { String::new() } else { format!(" of `{}`", self.part) };
         (!is_complete).then(|| {
             format!(
-                "the state of the optimizer{of} cannot be read, as with tch's own optimizers: use an optimizer of this crate"
+                "the state of the optimizer{of} cannot be read, as is the case for tch's own optimizers: use an optimizer of this crate"
             )
         })
     }

@@ -18,8 +18,8 @@ pub(crate) trait Part {
         Scope::Run
     }
 
-    /// Returns the file of the checkpoint to name in errors about the part; `None` to name the
-    /// folder.
+    /// Returns the checkpoint file to name in errors about the part, or `None` to name the
+    /// checkpoint folder.
     fn file(&self) -> Option<&'static str> {
         None
     }
@@ -44,7 +44,7 @@ pub(crate) trait Part {
         true
     }
 
-    /// Whether a resume ignores that the part is missing from the trainer or from the checkpoint.
+    /// Whether a resume accepts that the trainer or the checkpoint lacks the part.
     fn is_left_out(&self, _run: &Run) -> bool {
         false
     }
@@ -113,9 +113,9 @@ pub(crate) trait Part {
         true
     }
 
-    /// Merges the state of another rank that wrote the checkpoint into that of the ranks before it,
-    /// if a different number of ranks resumes. Called in the order of the ranks. Defaults to
-    /// keeping the state of rank 0.
+    /// Merges the state of a further rank into the merged state of the ranks before it. If a
+    /// different number of ranks resumes, this is called for the ranks that wrote the checkpoint,
+    /// in their order. Defaults to keeping the state of rank 0.
     ///
     /// # Errors
     ///
@@ -124,8 +124,9 @@ pub(crate) trait Part {
         Ok(())
     }
 
-    /// Returns the state that this rank loads, given the merged states of `written_by` ranks, if a
-    /// different number of ranks resumes. Defaults to the merged state as it is.
+    /// Returns the state that this rank loads, given the merged state of the `written_by` ranks
+    /// that wrote the checkpoint. Called if a different number of ranks resumes. Defaults to the
+    /// unchanged merged state.
     ///
     /// # Errors
     ///

@@ -10,7 +10,7 @@ use super::{Clipped, MAX_CHARACTERS, MAX_SIDE, MAX_TEXT_BYTES, MAX_TEXTS, run_he
 
 /// The maximum number of images shown per name.
 const MAX_IMAGES: usize = 8;
-/// The maximum size of all images in a report, as bytes of base64.
+/// The maximum size of all images in a report together, in bytes of base64.
 const MAX_IMAGE_BYTES: usize = 24 << 20;
 
 /// Returns at most `count` items, evenly spaced, including the first and the last.
@@ -78,7 +78,7 @@ pub(in crate::report) fn images(out: &mut String, report: &Report, matrices: &[V
     out.push_str("</section>\n");
 }
 
-/// Returns a note about how many items are shown, if not all of them are.
+/// Returns a note about how many items are shown, or an empty string if all of them are.
 fn part_of(shown: usize, all: usize) -> String {
     if shown == all { String::new() } else { format!(" <span class=\"quiet\">{shown} of {all}</span>") }
 }

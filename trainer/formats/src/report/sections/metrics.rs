@@ -12,9 +12,9 @@ use super::{MAX_SIDE, column_class, count, run_heading, swatch};
 use crate::float::readable;
 use crate::run::{Goal, Metric, ranked};
 
-/// The maximum number of plots at which groups of curves are initially open.
+/// Groups of curves are initially open if there are at most this many plots.
 const MAX_OPEN_PLOTS: usize = 16;
-/// The side of the largest confusion matrix whose elements are shown as numbers.
+/// Confusion matrices with more rows than this show no numbers in their cells.
 const MAX_NUMBERED: usize = 16;
 
 pub(in crate::report) fn metrics(out: &mut String, report: &Report, matrices: &[Vec<Matrix>]) {
@@ -91,7 +91,7 @@ fn metric_table(out: &mut String, report: &Report, names: &[&str]) {
     out.push_str("</tbody>\n</table></div>\n");
 }
 
-/// Writes the cells of one metric, with a cell for each run.
+/// Writes a cell for each run, with the last and the best value of a metric.
 fn comparison(out: &mut String, metrics: &[Option<&Metric>]) {
     let goal = metrics.iter().flatten().find_map(|metric| metric.goal);
     let best_of = |metric: &Metric| goal.and_then(|goal: Goal| metric.best_by(goal)).map(|best| best.value.0);

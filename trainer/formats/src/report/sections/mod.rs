@@ -1,4 +1,5 @@
-//! The sections of the page. A section without content writes nothing: [`absent`] names it.
+//! The sections of the page. A section without content writes nothing; [`absent`] then says what is
+//! missing.
 
 mod media;
 mod metrics;
@@ -17,18 +18,17 @@ use super::matrix::Matrix;
 use super::plot::COLORS;
 use super::{Content, Report};
 
-/// The maximum number of texts per name, of characters per text, and of bytes of all texts in a
-/// report.
+/// The limits on the texts in a report: texts per name, characters per text, and total bytes.
 const MAX_TEXTS: usize = 8;
 const MAX_CHARACTERS: usize = 20_000;
 const MAX_TEXT_BYTES: usize = 8 << 20;
-/// The side of the largest confusion matrix that is shown.
+/// Confusion matrices with more rows than this are not shown.
 const MAX_SIDE: usize = 64;
-/// The maximum number of characters shown of a warning and of a setting.
+/// The maximum number of characters shown for each warning and each setting.
 const MAX_LINE: usize = 2000;
 const MAX_VALUE: usize = 400;
 
-/// A text that is cut off after a number of characters.
+/// A text, and the number of characters after which it is cut off.
 struct Clipped<'t>(&'t str, usize);
 
 impl fmt::Display for Clipped<'_> {
@@ -85,7 +85,7 @@ fn count(number: u64, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
-/// Names what the runs have not recorded, and how to record it.
+/// Writes a line that names what no run has recorded, and how to record it.
 pub(super) fn absent(out: &mut String, report: &Report, matrices: &[Vec<Matrix>]) {
     if report.runs.is_empty() {
         return;

@@ -8,7 +8,7 @@ use super::super::{Content, Report};
 use super::{Clipped, MAX_VALUE, column_class, count, run_heading, swatch};
 use crate::run::{Profile, ProfileRow, settings_of, text_of_setting};
 
-/// The maximum number of hooks at which the table of hooks is initially open.
+/// The table of hooks is initially open if there are at most this many hooks.
 const MAX_OPEN_HOOKS: usize = 100;
 /// The number of rows of a profile that are initially shown.
 const MAX_ROWS: usize = 12;

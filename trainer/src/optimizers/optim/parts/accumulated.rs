@@ -14,8 +14,9 @@ pub(crate) struct Accumulated {
     /// The first non-zero weight or, once the gradients have been scaled to their mean, the sum of
     /// the weights at that time.
     pub(crate) reference: f64,
-    /// Whether all of the batches had a weight of 0, as on a rank that trains independently and has
-    /// no rows in them. The gradients are then 0, and the optimizer step does nothing.
+    /// Whether all accumulated batches had a weight of 0, for example because this rank trains
+    /// independently and has no rows of these batches. The gradients are then 0, and the optimizer
+    /// step does nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_weightless: bool,
 }
@@ -41,7 +42,7 @@ impl Accumulated {
         self.sum > 0.0 || self.is_weightless
     }
 
-    /// Returns whether the values, which were read from a checkpoint, are possible.
+    /// Returns whether the values are consistent. Used to validate values from a checkpoint.
     pub(crate) fn is_sound(self) -> bool {
         let Accumulated { sum, reference, is_weightless: _ } = self;
         sum.is_finite() && (sum == 0.0 || 0.0 < sum && 0.0 < reference && reference <= sum)

@@ -146,7 +146,7 @@ fn rebind(optimizer: &mut dyn Optimizer, own: &Vars, changes: &Changes) -> Resul
     optimizer.load_state(&merged)
 }
 
-/// Returns the mistakes that an error lists, or the error itself as the only one.
+/// Returns the mistakes that an error lists, or the error itself as the only mistake.
 fn mistakes_in(error: Error) -> Vec<String> {
     match error {
         Error::Build(several) => several.mistakes,
@@ -154,13 +154,13 @@ fn mistakes_in(error: Error) -> Vec<String> {
     }
 }
 
-/// Describes the mistake that a task has no parameters.
+/// Builds the error message for a task without parameters.
 fn no_parameter() -> String {
     let hint = "build the network on its root, `net(&vs.root())`";
     format!("the task's `VarStore` contains no parameters: {hint}")
 }
 
-/// Describes the mistake that a part has no parameters.
+/// Builds the error message for a part without parameters.
 fn nothing_for(part: &str, vars: &Vars) -> String {
     let similar = suggestion_among(part, vars.parameters().filter_map(|var| var.name.split('.').next()));
     format!("`.optimizer_of(\"{part}\", …)`: no parameter name starts with this{similar}")
