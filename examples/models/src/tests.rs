@@ -175,7 +175,8 @@ fn initial_weights_match_the_papers() {
     let _gpt2 = Gpt2::new(&vs.root(), &Gpt2Config { n_embd: 64, n_layer: 8, ..tiny_gpt2() });
     near(stdev(&vs, "transformer.wte.weight"), 0.02);
     near(stdev(&vs, "transformer.h.3.mlp.c_fc.weight"), 0.02);
-    near(stdev(&vs, "transformer.h.3.mlp.c_proj.weight"), 0.02 / 4.0); // √(2 branches × 8 blocks) = 4
+    // √(2 branches × 8 blocks) = 4.
+    near(stdev(&vs, "transformer.h.3.mlp.c_proj.weight"), 0.02 / 4.0);
     near(stdev(&vs, "transformer.h.3.attn.c_proj.weight"), 0.02 / 4.0);
 
     let vs = nn::VarStore::new(Device::Cpu);
@@ -187,7 +188,8 @@ fn initial_weights_match_the_papers() {
     let vs = nn::VarStore::new(Device::Cpu);
     let _resnet = ResNet::resnet18(&vs.root(), 3);
     near(stdev(&vs, "layer1.0.conv1.weight"), (2.0 / (9.0 * 64.0f64)).sqrt());
-    near(stdev(&vs, "layer2.0.conv1.weight"), (2.0 / (9.0 * 128.0f64)).sqrt()); // the output channels
+    // The output channels.
+    near(stdev(&vs, "layer2.0.conv1.weight"), (2.0 / (9.0 * 128.0f64)).sqrt());
     near(stdev(&vs, "fc.weight"), (1.0 / (3.0 * 512.0f64)).sqrt());
     assert_eq!(vs.variables()["bn1.weight"].min().double_value(&[]), 1.0);
 }

@@ -117,10 +117,11 @@ impl Graph {
 
     /// Returns whether `early` runs before `late` for some order of the hooks that tie.
     ///
-    /// Searches the orders in which hooks can be placed. Hooks that neither of the two waits for do
-    /// not change which one is ready first, so they are left out. In a tie, a hook that only `early`
-    /// waits for is placed first, and one that only `late` waits for is placed last. The orders of
-    /// the hooks that both wait for are tried, up to exchanging those with the same followers.
+    /// Searches the orders in which hooks can be placed. Leaves out hooks for which neither of the
+    /// two waits, because they do not change which of the two is ready first. In a tie, a hook for
+    /// which only `early` waits is placed first, and one for which only `late` waits is placed last.
+    /// Of the hooks for which both wait, all orders are tried, except that hooks with the same
+    /// followers are interchangeable.
     fn can_precede(&self, early: usize, late: usize, positions: &[Position]) -> bool {
         let [before_early, before_late] = [early, late].map(|index| self.ancestors(index));
         let rank = |index: usize| match (before_early[index], before_late[index]) {

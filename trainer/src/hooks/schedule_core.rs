@@ -92,8 +92,8 @@ struct Track {
 }
 
 impl Track {
-    /// Returns the total number of steps (of epochs, if `by_epoch` is set) that this optimizer takes
-    /// until the planned end of the fit, including earlier fits; `None` if it is not known.
+    /// Returns the total number of steps (of epochs, if `by_epoch` is set) that this optimizer
+    /// takes until the planned end of the fit, including earlier fits; `None` if it is not known.
     fn planned<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
         let (own, of_run) = self.began;
         match by_epoch {

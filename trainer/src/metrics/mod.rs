@@ -33,8 +33,8 @@
 //! | wrappers | [`Running`], [`BestSoFar`], [`PerGroup`] |
 //!
 //! Definitions and edge cases are those of torchmetrics 1.9; each metric names its counterpart. By
-//! default, every metric except [`Accuracy`] averages over classes like its counterpart for a single
-//! task, such as `MulticlassPrecision`. Nothing is read from the device before
+//! default, every metric except [`Accuracy`] averages over classes like its counterpart for a
+//! single task, such as `MulticlassPrecision`. Nothing is read from the device before
 //! [`compute`](Metric::compute).
 //!
 //! Predictions and targets may be integers, `Bool`, or floating-point numbers of half, single or

@@ -1,6 +1,6 @@
 //! The type `!`, which has no stable name.
 
-/// Gives access to the type `!`, the return type of a closure that always panics, as
+/// Names the type `!`, the return type of a closure that always panics, as
 /// `<fn() -> ! as Returned>::Type`. The type itself has no stable name.
 #[doc(hidden)]
 pub trait Returned {

@@ -358,8 +358,8 @@ pub struct Update<'g> {
     pub parameter: Tensor,
     /// Its gradient, in the dtype of the parameter.
     pub grad: Tensor,
-    /// The state of the algorithm, in the order of [`Algorithm::state`]. Tensors that no settings have
-    /// required so far are omitted.
+    /// The state of the algorithm, in the order of [`Algorithm::state`]. Tensors that no settings
+    /// have required so far are omitted.
     pub state: Vec<Tensor>,
 }
 

@@ -50,7 +50,7 @@ pub(super) fn takes_several(arg: &Arg) -> bool {
     arg.get_num_args().is_some_and(|values| values.max_values() > 1)
 }
 
-/// Gives each setting of a struct the single name that is used everywhere: the name of its field,
+/// Assigns each setting of a struct the single name that is used everywhere: the name of its field,
 /// or the name in `long`, with `_` between words.
 ///
 /// # Errors

@@ -146,7 +146,8 @@ impl Lock {
         let facts = facts::of(run, Audience::Lock);
         let mut settings = facts.settings;
         for (hook, of) in facts.hooks {
-            let hook = public_path(&hook); // also replaces the paths of private modules in type arguments
+            // Also replaces the paths of private modules in type arguments.
+            let hook = public_path(&hook);
             let own = of.settings.into_iter().map(|(name, value)| (format!("{hook}.{name}"), value));
             settings.extend(own);
         }
