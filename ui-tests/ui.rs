@@ -1,6 +1,6 @@
 //! Compares the compiler's messages for each file in `fail/` with the snapshot next to it. The
-//! files in `pass/` are examples of this package and must compile; `advice.rs` has the code of the
-//! messages that the crates print.
+//! files in `pass/` are examples of this package and must compile. All code that messages of the
+//! trainer suggest is in `pass/advice.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;

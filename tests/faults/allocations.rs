@@ -129,7 +129,7 @@ fn each_allocation(what: &str, mut run: impl FnMut(u64) -> (bool, Result<()>)) {
 /// The program whose allocations fail.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_process() {
+fn trains_while_allocations_fail() {
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
     let [begun, run] = ["begun", "run"].map(|name| folder.join(name));
     tch::set_num_threads(1);
@@ -193,7 +193,8 @@ fn child_process() {
 #[test]
 fn a_failed_allocation_is_an_error() {
     let folder = scratch("allocations");
-    let output = faulty_process("allocations::child_process").env(FOLDER, &folder).output().unwrap();
+    let output =
+        faulty_process("allocations::trains_while_allocations_fail").env(FOLDER, &folder).output().unwrap();
     let [text, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     assert!(output.status.success(), "{}\n{text}\n{errors}", output.status);
     println!("{text}");

@@ -175,7 +175,7 @@ pub(crate) fn text() -> ToFile {
 /// The program that is killed. It writes its final state to `end.json`.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_process() {
+fn trains_with_everything_on_until_killed() {
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
     let mut trainer = program(&folder).build().unwrap();
     let mut train = DataLoader::new(Waves).batch_size(8).shuffle(3).workers(2);
@@ -282,7 +282,7 @@ fn difference(one: &End, other: &End) -> String {
 
 #[test]
 fn a_run_killed_at_random_moments_ends_like_an_uninterrupted_one() {
-    let state = ends_like_an_uninterrupted_one("kills::child_process");
+    let state = ends_like_an_uninterrupted_one("kills::trains_with_everything_on_until_killed");
     assert!(state.contains("of epoch "), "the run has not rolled back: {state}");
 }
 

@@ -207,7 +207,7 @@ fn run(folder: &Path) -> Result<(End, u64)> {
 /// The program that is recorded.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_process() {
+fn trains_while_its_writes_are_recorded() {
     run(Path::new(&std::env::var(FOLDER).unwrap())).unwrap();
 }
 
@@ -218,7 +218,7 @@ fn a_run_resumes_after_a_power_loss_at_any_moment() {
     let [recorded, folder] = ["recorded", "folder"].map(|name| parent.join(name));
     fs::create_dir(&recorded).unwrap();
     let log = parent.join("log");
-    let mut command = watched_process("power_loss::child_process", &recorded);
+    let mut command = watched_process("power_loss::trains_while_its_writes_are_recorded", &recorded);
     let output = command.env(FOLDER, &recorded).env("FAULTS_LOG", &log).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let changes = recorded_changes(&fs::read(&log).unwrap(), &recorded);

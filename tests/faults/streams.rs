@@ -86,7 +86,7 @@ impl Task for Lm {
 /// The program that is killed. It writes its final state to `end.json`.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_process() {
+fn trains_on_streams_until_killed() {
     let folder = PathBuf::from(std::env::var(FOLDER).unwrap());
     // Beside the folder of the run, where all of its runs find it.
     let data_folder = folder.parent().unwrap().join("data");
@@ -138,5 +138,5 @@ fn child_process() {
 
 #[test]
 fn a_killed_run_on_streams_ends_like_an_uninterrupted_one() {
-    ends_like_an_uninterrupted_one("streams::child_process");
+    ends_like_an_uninterrupted_one("streams::trains_on_streams_until_killed");
 }

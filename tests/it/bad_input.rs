@@ -259,7 +259,7 @@ const SEEDS: &str = "TRAINER_TESTS_SEEDS";
 /// same time, twice.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_process() {
+fn trains_in_one_thread_per_seed() {
     let seeds = std::env::var(SEEDS).unwrap();
     let seeds: Vec<Option<u64>> = seeds.split(' ').map(|seed| seed.parse().ok()).collect();
     let barrier = std::sync::Barrier::new(seeds.len());
@@ -286,7 +286,10 @@ fn child_process() {
 #[test]
 fn overlapping_seeded_runs_are_reported_once() {
     let warnings = |seeds: &str| {
-        let child = support::child_process("bad_input::child_process").env(SEEDS, seeds).output().unwrap();
+        let child = support::child_process("bad_input::trains_in_one_thread_per_seed")
+            .env(SEEDS, seeds)
+            .output()
+            .unwrap();
         let stderr = String::from_utf8(child.stderr).unwrap();
         assert!(child.status.success(), "{stderr}");
         stderr.lines().filter(|line| line.starts_with("warning: ")).map(str::to_owned).collect::<Vec<_>>()

@@ -126,7 +126,7 @@ impl Slow {
 /// The program that the signals are sent to.
 #[test]
 #[ignore = "run by the other tests in a child process"]
-fn child_process() {
+fn trains_until_a_signal() {
     let scene = std::env::var(SCENE).unwrap();
     let (phase, on_signal) = match scene.split_once(' ') {
         Some((phase, "return")) => (phase, OnSignal::Return),
@@ -214,7 +214,7 @@ fn builder_with_busy_threads() -> TrainerBuilder<impl Task<Batch = (Tensor, Tens
 /// `signals`. Returns the lines that it printed after the first signal, without the lines in
 /// `signals`, and its exit status.
 fn run_and_signal(scene: &str, signals: &[(&str, &str)]) -> (Vec<String>, ExitStatus) {
-    let mut child: Child = support::child_process("cancel::child_process")
+    let mut child: Child = support::child_process("cancel::trains_until_a_signal")
         .env(SCENE, scene)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

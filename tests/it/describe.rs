@@ -144,7 +144,7 @@ fn user_supplied_text_does_not_break_any_format() {
 
 /// The program that the next test runs in a separate process.
 #[test]
-fn child_process() {
+fn prints_the_requested_table() {
     let built = Trainer::builder(model::task())
         .optimizer(Sgd::new(0.1))
         .discover(Discover::crates(["plugin"]))
@@ -159,7 +159,7 @@ fn child_process() {
 fn describe_requested_prints_the_format_that_the_environment_names() {
     let run = |form: &str| {
         let mut program = std::process::Command::new(std::env::current_exe().unwrap());
-        program.args(["--exact", "describe::child_process", "--nocapture", "--test-threads=1"]);
+        program.args(["--exact", "describe::prints_the_requested_table", "--nocapture", "--test-threads=1"]);
         let output = program.env("TRAINER_DESCRIBE", form).output().unwrap();
         assert!(output.status.success());
         String::from_utf8(output.stdout).unwrap()
@@ -173,7 +173,9 @@ fn describe_requested_prints_the_format_that_the_environment_names() {
         ("mermaid", "flowchart TB\n"),
     ] {
         let text = run(form);
-        let printed = text.split_once("describe::child_process ... ").map_or(&*text, |(_, printed)| printed);
+        let printed = text
+            .split_once("describe::prints_the_requested_table ... ")
+            .map_or(&*text, |(_, printed)| printed);
         let printed = printed.split_once("running 1 test\n").map_or(printed, |(_, printed)| printed);
         assert!(printed.starts_with(start), "{form}: {text}");
     }

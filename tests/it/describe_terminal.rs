@@ -160,13 +160,13 @@ fn a_trainer_without_hooks_has_an_empty_table() {
 /// The program of the next test.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_that_prints() {
+fn prints_the_table() {
     table().print();
 }
 
 #[test]
 fn the_table_is_markdown_in_a_pipe() {
-    let child = crate::support::child_process("describe_terminal::child_that_prints").output().unwrap();
+    let child = crate::support::child_process("describe_terminal::prints_the_table").output().unwrap();
     let text = String::from_utf8(child.stdout).unwrap();
     assert!(text.contains(&format!("{}\n\n", table())), "{text}");
 }

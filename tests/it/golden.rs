@@ -85,8 +85,8 @@ fn loss(line: &str) -> (f64, u64) {
 #[test]
 fn check_golden_runs_the_first_steps_of_a_fit_and_writes_only_the_golden() {
     let folder = scratch("golden");
-    run_child("golden::child_process_that_writes", &folder, true);
-    let text = run_child("golden::child_process_that_compares", &folder, false);
+    run_child("golden::child_process_that_writes_a_golden", &folder, true);
+    let text = run_child("golden::child_process_that_compares_with_a_golden", &folder, false);
     // Said on standard error, too.
     assert!(text.contains("only the losses of the first 20 steps were compared"), "{text}");
     fs::remove_dir_all(folder).unwrap();
@@ -94,7 +94,7 @@ fn check_golden_runs_the_first_steps_of_a_fit_and_writes_only_the_golden() {
 
 #[test]
 #[ignore = "run by another test in a child process, which needs an environment variable"]
-fn child_process_that_writes() {
+fn child_process_that_writes_a_golden() {
     let folder = folder();
     let path = folder.join("hooks.golden");
     let losses = Losses::default();
@@ -166,7 +166,7 @@ fn child_process_that_writes() {
 
 #[test]
 #[ignore = "run by another test in a child process, which needs an environment without a variable"]
-fn child_process_that_compares() {
+fn child_process_that_compares_with_a_golden() {
     let folder = folder();
     let path = folder.join("hooks.golden");
     let text = fs::read_to_string(&path).unwrap();

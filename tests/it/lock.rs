@@ -83,7 +83,7 @@ fn child_process_that_writes_a_lock() {
 #[test]
 fn differences_from_a_lock_are_described_in_words() {
     let folder = scratch("lock");
-    let mut child = child_process("lock::child_process_that_compares");
+    let mut child = child_process("lock::child_process_that_compares_with_a_lock");
     let output = child.env_remove("TRAINER_LOCK").env(FOLDER, &folder).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     fs::remove_dir_all(folder).unwrap();
@@ -91,7 +91,7 @@ fn differences_from_a_lock_are_described_in_words() {
 
 #[test]
 #[ignore = "run by another test in a child process, which needs an environment without a variable"]
-fn child_process_that_compares() {
+fn child_process_that_compares_with_a_lock() {
     let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
     let path = folder.join("hooks.lock");
     let missing = error(ordered(), &path);

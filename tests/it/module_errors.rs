@@ -303,7 +303,7 @@ fn patterns_are_checked_after_setup_if_a_hook_may_add_layers_there() {
 /// The program that the next test runs in a separate process.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_process() {
+fn trains_without_calling_a_module() {
     let vs = nn::VarStore::new(device());
     let unused = nn::linear(vs.root() / "unused", 4, 3, Default::default()).named("unused.layer");
     let net = nn::linear(vs.root() / "used", 4, 3, Default::default()).named("used");
@@ -322,7 +322,8 @@ fn child_process() {
 
 #[test]
 fn patterns_whose_modules_are_never_called_cause_one_warning() {
-    let output = crate::support::child_process("module_errors::child_process").output().unwrap();
+    let output =
+        crate::support::child_process("module_errors::trains_without_calling_a_module").output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stderr).unwrap();
     let warnings: Vec<_> = text.lines().filter(|line| line.contains("warning: ")).collect();

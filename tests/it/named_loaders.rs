@@ -382,7 +382,7 @@ fn a_run_cancelled_in_any_loader_resumes_bit_for_bit() {
 /// Kills the process in the middle of the validation of the second loader.
 #[test]
 #[ignore = "run by a_run_killed_in_the_second_loader_resumes_bit_for_bit"]
-fn child_process() {
+fn is_killed_while_validating_the_second_loader() {
     let folder = std::env::var_os("TRAINER_TEST_FOLDER").unwrap();
     let kill = |seen| {
         if seen == 16 {
@@ -396,7 +396,7 @@ fn child_process() {
 #[test]
 fn a_run_killed_in_the_second_loader_resumes_bit_for_bit() {
     let folder = scratch("named-killed");
-    let mut child = support::child_process("named_loaders::child_process");
+    let mut child = support::child_process("named_loaders::is_killed_while_validating_the_second_loader");
     let output = child.env("TRAINER_TEST_FOLDER", &folder).output().unwrap();
     assert!(!output.status.success() && !String::from_utf8_lossy(&output.stderr).contains("unreachable"));
     let resumed = trained(&folder, Every::Epochs(1), CancelToken::new(), |_| {}).unwrap();

@@ -176,7 +176,7 @@ fn the_last_record_of_a_cancelled_run_contains_the_findings_of_the_guard() {
 /// The program under test: trains three epochs with a NaN loss.
 #[test]
 #[ignore = "run by another test in a child process"]
-fn child_process() {
+fn trains_with_nan_losses() {
     let mut trainer = nan_in(model::builder().epochs(3), &[0, 2]).build().unwrap();
     let summary = trainer.fit(&mut rows(8), None).unwrap();
     assert!(summary.warnings[0].starts_with("the mean training loss of epoch 0 is NaN"));
@@ -210,7 +210,7 @@ fn a_diverged_loss_is_reported_once_in_readable_form() {
 
 #[test]
 fn an_epoch_whose_mean_loss_is_nan_is_reported_once() {
-    let output = support::child_process("nan_guard::child_process").output().unwrap();
+    let output = support::child_process("nan_guard::trains_with_nan_losses").output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{stderr}");
     let warnings: Vec<_> = stderr.lines().filter(|line| line.contains("warning")).collect();

@@ -342,7 +342,7 @@ const FOLDER: &str = "TRAINER_TESTS_RESUME_FOLDER";
 /// The program under test: resumes a run with other settings.
 #[test]
 #[ignore = "run by the next test in a child process"]
-fn child_process() {
+fn resumes_with_other_settings() {
     let folder = std::path::PathBuf::from(std::env::var(FOLDER).unwrap());
     let fit = |epochs, lr, inexact| -> trainer::Result<()> {
         let hook = Checkpoint::new(&folder);
@@ -369,7 +369,10 @@ fn child_process() {
 #[test]
 fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
     let folder = scratch("reported");
-    let output = support::child_process("recovery::child_process").env(FOLDER, &folder).output().unwrap();
+    let output = support::child_process("recovery::resumes_with_other_settings")
+        .env(FOLDER, &folder)
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stderr).unwrap().replace(&folder.display().to_string(), "…");
     assert!(output.status.success(), "{text}");
     // With a build of libtorch for GPUs, a run on the CPU says so.

@@ -46,7 +46,7 @@ fn builder(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), 
 /// Trains on both ranks, and writes the losses of the steps.
 #[test]
 #[ignore = "run by another test under torchrun"]
-fn child() {
+fn trains_for_comparison_with_ddp() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let folder = PathBuf::from(folder);
     tch::set_num_threads(1);
@@ -99,7 +99,7 @@ fn losses_on_two_ranks_match_distributed_data_parallel() {
         fs::write(folder.join("config.json"), config.to_string()).unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/ddp.py");
         let mut theirs = torchrun(&[], &script);
-        let mut ours = torchrun_test(&[], "interop::ddp::child");
+        let mut ours = torchrun_test(&[], "interop::ddp::trains_for_comparison_with_ddp");
         for command in [theirs.arg(&folder), ours.env(FOLDER, &folder).env(OPTIMIZER, optimizer)] {
             let output = command.output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

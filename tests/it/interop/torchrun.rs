@@ -66,7 +66,7 @@ fn note(path: PathBuf, what: impl Into<String>) {
 /// background if the seed is odd, and the mishap that the environment describes.
 #[test]
 #[ignore = "run by the other tests under torchrun"]
-fn child() {
+fn trains_until_a_mishap() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let folder = PathBuf::from(folder);
     let number = |name: &str| std::env::var(name).unwrap().parse::<u64>().unwrap();
@@ -156,7 +156,7 @@ fn child() {
 /// Runs [`child`] under torchrun until it has completed.
 fn completed(count: usize, folder: &Path, mishap: &str, seed: u64) -> Output {
     let options = ["--max-restarts", "12", "--nproc-per-node", &count.to_string()];
-    let mut command = torchrun_test(&options, "interop::torchrun::child");
+    let mut command = torchrun_test(&options, "interop::torchrun::trains_until_a_mishap");
     command.env(FOLDER, folder).env(MISHAP, mishap).env(SEED, seed.to_string());
     let output = command.env("TRAINER_RANK_TIMEOUT", "5").output().unwrap();
     assert!(output.status.success(), "{mishap}, seed {seed}: {}", String::from_utf8_lossy(&output.stderr));

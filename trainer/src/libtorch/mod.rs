@@ -139,7 +139,7 @@ pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
 /// Returns an error if the number of bytes does not match the shape and dtype, or if the byte of a
 /// `Bool` is neither 0 nor 1: libtorch uses these bytes as counts, and would write past the end of
 /// a result.
-#[expect(clippy::disallowed_methods, reason = "after the checks that it lacks")]
+#[expect(clippy::disallowed_methods, reason = "checks what tch does not")]
 pub(crate) fn from_bytes(data: &[u8], shape: &[i64], kind: Kind) -> Result<Tensor> {
     let expected = shape
         .iter()
