@@ -4,7 +4,8 @@
 Each contestant trains the same model (an MLP 64→32→10, batches of 32, plain SGD, the CPU, one thread) on the same batch, without hooks
 and with ten hooks that count steps. What a framework adds by itself, such as progress bars, loggers and checkpoints, is off.
 Contestants run in turn, each in a process of its own. The time is taken where the loader hands out batches, after a warm-up.
-Reported are medians over the rounds, and the median of the ratios to PyTorch's hand-written loop in the same round.
+Reported are medians over the rounds, the median of the ratios to PyTorch's hand-written loop in the same round, and what ten
+hooks add, with the median absolute deviation of the differences.
 
 The frameworks are installed into a virtual environment in target/race, once. Options: --rounds (5), --steps (3000) in each round;
 further arguments are passed on to cargo.
@@ -255,7 +256,10 @@ def table(results):
     def added(name):
         pairs = zip(results.get((name, HOOKS), []), results[name, 0])
         more = [1e6 * (own["step"] - base["step"]) for own, base in pairs]
-        return f"{statistics.median(more):+.0f} µs" if more else ""
+        if not more:
+            return ""
+        middle = statistics.median(more)
+        return f"{round(middle)} ± {statistics.median(abs(one - middle) for one in more):.0f} µs"
 
     print(f"| | a step | of PyTorch's loop | {HOOKS} hooks add | start to first step |\n|---|---|---|---|---|")
     names = sorted({name for name, _ in results}, key=lambda name: median((name, 0), "step"))
