@@ -146,19 +146,20 @@ fn fill_at(file: &File, mut position: u64, mut bytes: &mut [u8]) -> io::Result<(
 }
 
 /// The maximum number of bytes that [`read_text`] reads.
-const MAX_TEXT_BYTES: u64 = 1 << 24;
+pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 24;
 
 /// Reads a text file, following links. Ignores the reported length, which is 0 for files in
 /// `/proc`.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
     let (file, _) = open(path, Links::Follow)?;
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     // One byte more than the maximum is read, so that a longer file is detected.
-    let read = file.take(MAX_TEXT_BYTES + 1).read_to_string(&mut text);
-    if read.map_err(|error| in_file(path, error))? as u64 > MAX_TEXT_BYTES {
+    file.take(MAX_TEXT_BYTES + 1).read_to_end(&mut bytes).map_err(|error| in_file(path, error))?;
+    if bytes.len() as u64 > MAX_TEXT_BYTES {
         return Err(in_file(path, "the file is longer than 16 MiB: it is not the text file expected here"));
     }
-    Ok(text)
+    String::from_utf8(bytes)
+        .map_err(|_| in_file(path, "the file is not UTF-8: it is not the text file expected here"))
 }
 
 /// The folder that contains `path`.
@@ -204,11 +205,17 @@ mod tests {
     fn a_text_longer_than_the_maximum_is_refused_instead_of_truncated() {
         let folder = TemporaryFolder::create("read-text").unwrap();
         let path = folder.path().join("text");
-        let file = File::create(&path).unwrap();
-        file.set_len(MAX_TEXT_BYTES).unwrap();
+        // Of two bytes each, so that the limit is within a character after one of a single byte.
+        let text = "ü".repeat(1 << 23);
+        fs::write(&path, &text).unwrap();
         assert_eq!(read_text(&path).unwrap().len() as u64, MAX_TEXT_BYTES);
-        file.set_len(MAX_TEXT_BYTES + 1).unwrap();
+        for longer in [text.clone() + "u", "u".to_owned() + &text] {
+            fs::write(&path, longer).unwrap();
+            let error = read_text(&path).unwrap_err().to_string();
+            assert!(error.contains("longer than 16 MiB"), "{error}");
+        }
+        fs::write(&path, [0xff]).unwrap();
         let error = read_text(&path).unwrap_err().to_string();
-        assert!(error.contains("longer than 16 MiB"), "{error}");
+        assert!(error.contains("not UTF-8"), "{error}");
     }
 }

@@ -1,8 +1,9 @@
 //! The commit of a git repository, read from its files.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use crate::io::files::read_text;
+use crate::io::files::{Links, open, read_text};
 
 /// Returns the hash of the commit that is checked out in the repository of the working directory,
 /// if there is one.
@@ -32,9 +33,12 @@ fn commit_of(folder: &Path) -> Option<String> {
     if let Some(text) = loose {
         return hash(&text);
     }
-    let packed = read_text(&common.join("packed-refs")).ok()?;
-    let line = packed.lines().find(|line| line.split_once(' ').is_some_and(|(_, name)| name == reference))?;
-    hash(line.split_once(' ')?.0)
+    // Has a line for each branch and tag, so its length is not limited.
+    let (packed, _) = open(&common.join("packed-refs"), Links::Follow).ok()?;
+    let mut lines = BufReader::new(packed).lines().map_while(Result::ok);
+    lines.find_map(|line| {
+        line.split_once(' ').filter(|(_, name)| *name == reference).and_then(|(id, _)| hash(id))
+    })
 }
 
 fn hash(text: &str) -> Option<String> {
@@ -59,7 +63,8 @@ mod tests {
         let other = "a".repeat(40);
         fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
         assert_eq!(commit_of(&git), None);
-        fs::write(git.join("packed-refs"), format!("# pack-refs\n{other} refs/heads/main\n")).unwrap();
+        let tags: String = (0..400_000).map(|nth| format!("{one} refs/tags/{nth}\n")).collect();
+        fs::write(git.join("packed-refs"), format!("# pack-refs\n{tags}{other} refs/heads/main\n")).unwrap();
         assert_eq!(commit_of(&git_folder(&root).unwrap()), Some(other.clone()));
         fs::write(git.join("refs/heads/main"), format!("{one}\n")).unwrap();
         assert_eq!(commit_of(&git), Some(one));

@@ -62,10 +62,25 @@ impl Format {
     }
 
     /// Writes a file. An existing file is replaced only if it has this format.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be written, if the existing file has another format, or
+    /// if [`read`](Self::read) could not read the new one, because it is too long.
     pub(super) fn write(&self, path: &Path, text: &str) -> Result<()> {
+        if text.len() as u64 > files::MAX_TEXT_BYTES {
+            let name = self.name;
+            return Err(in_file(
+                path,
+                format!(
+                    "the {name} would be longer than 16 MiB, which cannot be read: if it has steps, record fewer"
+                ),
+            ));
+        }
         let is_of_format = |path: &Path| {
-            files::open(path, Links::Refuse)?;
-            if files::read_text(path)?.starts_with(&format!("{}, version ", self.title)) {
+            let title = format!("{}, version ", self.title);
+            let (file, length) = files::open(path, Links::Refuse)?;
+            if files::read_start(path, &file, length.min(title.len() as u64))? == title.as_bytes() {
                 return Ok(());
             }
             let text =

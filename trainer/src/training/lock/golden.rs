@@ -118,7 +118,7 @@ impl fmt::Display for GoldenCheck {
             Compared::Losses => {
                 write!(
                     f,
-                    "only the losses of the first {steps} steps were compared and are equal within the tolerance; the bits differ, because the circumstances differ"
+                    "only the losses of the first {steps} steps were compared and are equal within the tolerance; the bits differ, and so do the circumstances"
                 )?;
             }
             Compared::Written => write!(f, "the golden of the first {steps} steps was written")?,
@@ -573,7 +573,7 @@ mod tests {
             "{losses}"
         );
         assert!(
-            losses.to_string().ends_with("because the circumstances differ; `threads` was 1 and is now 2"),
+            losses.to_string().ends_with("and so do the circumstances; `threads` was 1 and is now 2"),
             "{losses}"
         );
         let error = check(content("2", "0.1.0", &near()), Some(1e-6)).unwrap_err();
