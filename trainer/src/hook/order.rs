@@ -33,13 +33,17 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
 }
 
 /// Returns whether the first of these two hooks of a moment runs before the second one, regardless
-/// of the order in which `hooks` lists them.
+/// of the order in which `hooks` lists them. If too many orders are possible to try all, returns
+/// whether constraints put the first one before the second one.
 pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
     let graph = Graph::of(hooks);
     let positions = graph.positions(hooks);
     // If there is a cycle, no hook runs.
     graph.placed(|index| positions[index]).is_ok() && !graph.can_precede(second, first, &positions)
 }
+
+/// The maximum number of sets of placed hooks that [`Graph::can_precede`] tries.
+const MAX_STATES: usize = 10_000;
 
 /// The graph of order constraints.
 struct Graph {
@@ -121,9 +125,14 @@ impl Graph {
     /// two waits, because they do not change which of the two is ready first. In a tie, a hook for
     /// which only `early` waits is placed first, and one for which only `late` waits is placed last.
     /// Of the hooks for which both wait, all orders are tried, except that hooks with the same
-    /// followers are interchangeable.
+    /// followers are interchangeable. The number of states may grow exponentially: after
+    /// [`MAX_STATES`], returns `true`. If constraints put `late` first, returns `false` without a
+    /// search.
     fn can_precede(&self, early: usize, late: usize, positions: &[Position]) -> bool {
         let [before_early, before_late] = [early, late].map(|index| self.ancestors(index));
+        if before_early[late] {
+            return false;
+        }
         let rank = |index: usize| match (before_early[index], before_late[index]) {
             (true, false) => 0,
             (true, true) => 1,
@@ -147,6 +156,9 @@ impl Graph {
         while let Some(placed) = open.pop() {
             if !seen.insert(placed.clone()) {
                 continue;
+            }
+            if seen.len() > MAX_STATES {
+                return true;
             }
             let waits = |index: usize| {
                 relevant.iter().any(|&other| !placed[other] && followers[other].contains(&index))
@@ -400,8 +412,6 @@ mod tests {
         longer.collect()
     }
 
-    /// Cases in which the order of hooks that both of a pair wait for matters: the pair, and
-    /// whether its order is decided.
     #[test]
     fn ties_between_hooks_that_both_wait_for_are_tried() {
         let display = 10; // the set, after the types
@@ -415,6 +425,24 @@ mod tests {
         // If the third hook runs before the first one, the second and the fourth are ready at once.
         assert!(!is_decided(&hooks, 3, 1) && !is_decided(&hooks, 1, 3));
         assert!(is_decided(&hooks, 0, 3) && is_decided(&hooks, 2, 1));
+    }
+
+    #[test]
+    fn a_search_with_too_many_states_ends_and_constraints_still_decide() {
+        const PAIRS: usize = 20;
+        let [early, late] = [2 * PAIRS, 2 * PAIRS + 1];
+        let constraint = |hook| (hook, ConstraintRef { hook, index: 0 });
+        // The first hook of each pair runs before the second one, which runs before both hooks.
+        let mut followers: Vec<_> = (0..PAIRS)
+            .flat_map(|pair| [vec![constraint(2 * pair + 1)], vec![constraint(early), constraint(late)]])
+            .collect();
+        followers.extend([vec![], vec![]]);
+        let mut graph = Graph { followers, preceded_by: HashMap::new() };
+        let mut positions = vec![(stages::DEFAULT, 0); 2 * PAIRS + 2];
+        positions[early].1 = 1;
+        assert!(graph.can_precede(early, late, &positions), "after too many states, the answer is yes");
+        graph.followers[late].push(constraint(early));
+        assert!(!graph.can_precede(early, late, &positions));
     }
 
     proptest! {
