@@ -50,12 +50,14 @@ mnist: libtorch
 	cargo build -p examples --bin mnist $(FEATURES)
 	@cargo run -q -p examples --bin mnist $(FEATURES) -- $(if $(MNIST),"$(MNIST)")
 
+LIFECYCLE_DOCS = $(or $(CARGO_TARGET_DIR),target)/doc/trainer/lifecycle
 lint: libtorch
 	$(PYTHON) -m compileall -q scripts tests
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets $(FEATURES) -- -D warnings
 	cargo clippy -p trainer --all-targets $(FEATURES) -- -D warnings # without features, which the tests enable
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
+	test -d $(LIFECYCLE_DOCS) && ! grep -rlE 'href="(crate|super)::' $(LIFECYCLE_DOCS) # links in generated code, which rustdoc does not check
 	CARGO_NET_OFFLINE=true $(PYTHON) scripts/packages.py
 
 test: lint

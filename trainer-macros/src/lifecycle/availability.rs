@@ -182,7 +182,7 @@ impl<'a> Resolved<'a> {
     /// ([`absent`](Resolved::absent)).
     pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
         let Availability { what, has, .. } = self.availability;
-        let about = format!(" [`{has}`](super::super::{has}): {}.", self.when());
+        let about = format!(" [`{has}`](super::{has}): {}.", self.when());
         let stages = self.stages().into_iter().zip(["Within", "Begun", "Kept"]).map(|(own, stage)| {
             let name = format_ident!("{stage}");
             if self.comes_and_goes() && (stage == "Within" || origin == Origin::Custom) {
