@@ -12,4 +12,5 @@ fn the_readme_shows_an_excerpt_of_the_demo_output() {
     let blocks = readme.split("```text\n").skip(1).map(|rest| rest.split("\n```").next().unwrap());
     let shown = blocks.into_iter().find(|block| block.contains("GradientMonitor")).unwrap();
     assert!(table.contains(shown), "README.md needs a part of:\n{table}");
+    assert!(shown.lines().count() >= 8, "README.md shows only:\n{shown}");
 }

@@ -76,10 +76,15 @@ fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
     let needed = ["cuda_runtime_api.h", "crt/host_defines.h", "nv/target", "cublas_v2.h", "nccl.h"];
     let folder_of = |header: &str| {
         folders.iter().find(|folder| folder.join(header).exists()).cloned().ok_or_else(|| {
+            // Python's torch comes with all headers but these.
+            let python = match header {
+                "crt/host_defines.h" => "; for Python's torch, run `pip install \"nvidia-cuda-crt==13.0.*\"`",
+                "nv/target" => "; for Python's torch, run `pip install \"nvidia-cuda-cccl==13.0.*\"`",
+                _ => "",
+            };
             format!(
                 "the feature `nccl` needs the header {header} of CUDA or NCCL, which is in none of {}: `make libtorch CUDA=1` \
-                 fetches it; for Python's torch, run `pip install nvidia-cuda-crt==13.0.* nvidia-cuda-cccl==13.0.*`; \
-                 for a custom libtorch, add the folder of the header to the variable CPATH",
+                 fetches it{python}; for a custom libtorch, add the folder of the header to the variable CPATH",
                 folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
             )
         })

@@ -175,7 +175,7 @@ fn no_hooks(block: &Block, errors: &mut Errors) {
         if let Some(first) = first.filter(|first| may_be_an_alias(first)) {
             return errors.push(
                 innermost_path(first),
-                "no method of this block is a hook: if its first argument is an alias of a context type, add `#[hook]` to the method",
+                "no method of this block is a hook: if this type is an alias of a context type, add `#[hook]` to the method",
             );
         }
     }
@@ -467,13 +467,15 @@ fn moment(function: &Function, arguments: &Arguments, errors: &mut Errors) {
     let name = &function.signature.ident;
     let word = name.unraw().to_string();
     if is_point(&word) && is_marker(&marker) && pascal(&word) != marker {
-        let observes = matches!(context, Type::Reference(reference) if reference.mutability.is_none());
+        let observes =
+            matches!(peeled(context), Type::Reference(reference) if reference.mutability.is_none());
         let reference = if observes { "&" } else { "&mut " };
+        let named = pascal(&word);
+        let named = if main_of(context).is_some() { format!("Main<{named}>") } else { named };
         errors.push(
             name.span(),
             format!(
-                "`{word}` is the name of a point, but this hook is at `{marker}`: rename the hook, or take `{reference}Cx<{}>`",
-                pascal(&word)
+                "`{word}` is the name of a point, but this hook is at `{marker}`: rename the hook, or take `{reference}Cx<{named}>`"
             ),
         );
     }

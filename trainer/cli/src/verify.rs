@@ -91,7 +91,8 @@ fn statement(failed: usize, drawn: usize, all: usize) -> String {
     }
     let rest = match all - drawn {
         0 => String::new(),
-        rest => format!(" The other {rest} were not checked."),
+        1 => " The other stretch was not checked.".to_owned(),
+        rest => format!(" The other {rest} stretches were not checked."),
     };
     format!(
         "Confirmed: in {} this program, on this machine and with this data, computes what the certificate says, bit for bit. \

@@ -415,7 +415,7 @@ const HELP: &str = "\
 space      keep the curve, or stop keeping it
 tab        next panel: hooks, warnings, log
 page ↑ ↓   scroll the panel
-c          request a checkpoint from the run (SIGUSR1)
+c          request a checkpoint from the run
 s          stop the run (SIGTERM)
 ctrl-l     draw everything again
 q esc      close the view; the run continues

@@ -30,7 +30,9 @@ impl Sender {
             if is_taken {
                 Ok(format!("request a checkpoint from {}, process {}?", source.state().title(), process.id))
             } else {
-                Err("the run accepts no checkpoint requests now: this requires the hook `Checkpoint` and a running `fit`".into())
+                Err("the run accepts no checkpoint requests now: this requires the hook `Checkpoint`, a running `fit` (not a replay or a smoke \
+                     test), and signal handling"
+                    .into())
             }
         });
         Requests { stop, checkpoint }

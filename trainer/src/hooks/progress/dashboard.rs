@@ -256,7 +256,8 @@ fn requests(shared: &Shared) -> Requests {
         checkpoint: ask(
             takes,
             "write a checkpoint?",
-            "cannot write a checkpoint now: this requires the hook `Checkpoint` and a running `fit`",
+            "cannot write a checkpoint now: this requires the hook `Checkpoint`, a running `fit` (not a replay or a smoke \
+                     test), and signal handling",
         ),
     }
 }

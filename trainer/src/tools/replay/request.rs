@@ -105,8 +105,10 @@ impl<T: Task> Trainer<T> {
                 let replayed = self.replay(train, valid, &run, batches.clone())?;
                 let outcome = match replayed.compared {
                     None => "there is no tape to compare it with".to_owned(),
-                    Some(0) => "the tape of the run contains nothing about these batches that it could be compared with"
-                        .to_owned(),
+                    Some(0) => {
+                        "the tape of the run has no entries for these batches, so nothing was compared"
+                            .to_owned()
+                    }
                     Some(changes) => format!("it is equal to the run in all {changes} changes on its tape"),
                 };
                 (replayed, outcome)
