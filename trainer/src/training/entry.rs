@@ -206,6 +206,9 @@ fn run_guarded(
     result?;
     let history = run.history.clone();
     let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
+    if let Some(reason) = &stopped {
+        run.notice(&format!("stopped early: {reason}"));
+    }
     let incomplete_logs = run.incomplete_logs.take();
     Ok(Summary {
         counters: run.progress.counters,
