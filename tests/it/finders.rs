@@ -16,7 +16,7 @@ use trainer::schedule::Cosine;
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, rows};
-use crate::support::{child_process, device, exact_state, in_shell, scratch};
+use crate::support::{child_process, device, exact_state, in_shell, own_warnings, scratch};
 
 /// Returns `count` rows of data for the model, in batches of `samples`.
 fn sized(count: i64, samples: usize) -> InMemory<(Tensor, Tensor)> {
@@ -433,7 +433,7 @@ fn a_finder_runs_hooks_with_a_state_or_with_trial_and_restores_them() {
     assert_eq!(trainer.hook::<Growing>().unwrap().steps, 0);
     assert_eq!(weights(&trainer), before);
     let mut loader = rows(16);
-    let warnings = trainer.fit(&mut loader, Some(&mut rows(16))).unwrap().warnings;
+    let warnings = own_warnings(&trainer.fit(&mut loader, Some(&mut rows(16))).unwrap());
     let listed = "`find_lr` does not run `it::finders::LeftOut`: if one of these hooks changes training";
     assert!(warnings.len() == 1 && warnings[0].starts_with(listed), "{warnings:?}");
 }
@@ -453,11 +453,11 @@ fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
     for _ in 0..2 {
         trainer.find_lr(&mut rows(16), &FindLr::new()).unwrap();
     }
-    let warnings = trainer.fit(&mut rows(16), None).unwrap().warnings;
+    let warnings = own_warnings(&trainer.fit(&mut rows(16), None).unwrap());
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     let listed = "`find_lr` does not run `mine`, `trainer::hooks::HyperparameterSchedule`: if one of these hooks changes training";
     assert!(warnings[0].starts_with(listed), "{warnings:?}");
-    assert_eq!(trainer.fit(&mut rows(16), None).unwrap().warnings, [""; 0]);
+    assert_eq!(own_warnings(&trainer.fit(&mut rows(16), None).unwrap()), [""; 0]);
 }
 
 /// Sets the learning rate in every step.
@@ -495,7 +495,7 @@ fn lookahead_and_stochastic_depth_run_in_a_finder() {
         let with = FindLr::new().from(1e-2).to(1.0).steps(20);
         let curve = trainer.find_lr(&mut rows(16), &with).unwrap();
         assert_eq!(exact_state(&trainer), before);
-        assert_eq!(trainer.fit(&mut rows(16), None).unwrap().warnings, [""; 0]);
+        assert_eq!(own_warnings(&trainer.fit(&mut rows(16), None).unwrap()), [""; 0]);
         curve.points().iter().map(|point| point.loss).collect::<Vec<_>>()
     };
     let bare = losses(|builder| builder);

@@ -199,8 +199,9 @@ fn a_diverged_loss_is_reported_once_in_readable_form() {
         .build()
         .unwrap();
     let summary = trainer.fit(&mut rows(8), None).unwrap();
-    assert_eq!(summary.warnings.len(), 1, "{:?}", summary.warnings);
-    let warning = &summary.warnings[0];
+    let warnings = support::own_warnings(&summary);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    let warning = &warnings[0];
     assert!(
         warning.starts_with("the mean training loss of epoch 1 is ") && warning.contains("e27, after "),
         "{warning}"

@@ -8,7 +8,7 @@ use trainer::prelude::*;
 use trainer::{__private, CancelToken, Histogram, TrainerBuilder};
 
 use crate::model::{self, builder, message};
-use crate::support::{device, scratch};
+use crate::support::{device, own_warnings, scratch};
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
@@ -542,9 +542,9 @@ fn record_every_accepts_steps_or_one_epoch() {
 fn a_warning_is_in_the_summary_once() {
     let mut trainer = builder().on::<AfterStep>("warns", |cx| cx.warn("careful")).build().unwrap();
     for _ in 0..2 {
-        assert_eq!(trainer.fit(&mut model::rows(12), None).unwrap().warnings, ["careful"]);
+        assert_eq!(own_warnings(&trainer.fit(&mut model::rows(12), None).unwrap()), ["careful"]);
     }
-    assert_eq!(builder().build().unwrap().fit(&mut model::rows(4), None).unwrap().warnings, [""; 0]);
+    assert_eq!(own_warnings(&builder().build().unwrap().fit(&mut model::rows(4), None).unwrap()), [""; 0]);
 }
 
 #[test]
@@ -564,7 +564,7 @@ fn media_that_no_record_contains_are_reported() {
             .on::<AfterTrainEpoch>("kept", |cx| cx.log_text("kept", "a text"))
             .build()
             .unwrap();
-        trainer.fit(&mut model::rows(24), None).unwrap().warnings
+        own_warnings(&trainer.fit(&mut model::rows(24), None).unwrap())
     };
     // Logged in the first of six batches, while records are due in the fourth, the eighth and so
     // on.
@@ -575,4 +575,37 @@ fn media_that_no_record_contains_are_reported() {
     assert_eq!(run(Some(100), 1).len(), 1, "no record was due in the entire fit");
     assert_eq!(run(Some(1), 6), [""; 0]);
     assert_eq!(run(Some(7), 1), [""; 0], "not in the first epoch, but in the second");
+}
+
+/// A hook that logs one name at two points.
+struct Twice;
+
+#[hook]
+impl Twice {
+    fn after_loss(&self, cx: &Cx<AfterLoss>) {
+        cx.log("twice", 1.0);
+    }
+    fn after_step(&self, cx: &Cx<AfterStep>) {
+        cx.log("twice", 2.0);
+    }
+}
+
+#[test]
+fn a_name_logged_by_two_hooks_is_warned_about() {
+    let log = |hook: &'static str, name: &'static str| {
+        move |builder: trainer::TrainerBuilder<_>| builder.on::<AfterStep>(hook, move |cx| cx.log(name, 1.0))
+    };
+    let warnings = |builder: trainer::TrainerBuilder<_>| {
+        own_warnings(&builder.build().unwrap().fit(&mut model::rows(12), None).unwrap())
+    };
+    let one = log("first", "shared")(log("second", "shared")(log("third", "own")(builder().epochs(3))));
+    let text = |one, other, name| {
+        format!(
+            "`train/{name}` is logged by both `{one}` and `{other}`, and their values are combined: use different names"
+        )
+    };
+    assert_eq!(warnings(one.hook(Twice)), [text("second", "first", "shared")]);
+    // Two methods of one value may log one name, and another hook may not.
+    let other = log("other", "twice")(builder().epochs(3));
+    assert_eq!(warnings(other.hook(Twice)), [text("it::records::Twice::after_loss", "other", "twice")]);
 }

@@ -81,6 +81,12 @@ pub(crate) fn sealed(mut manifest: serde_json::Value) -> String {
     manifest.to_string()
 }
 
+/// Returns the warnings of an entry point, without the one about another test that trains at the
+/// same time in this process.
+pub(crate) fn own_warnings(summary: &trainer::Summary) -> Vec<String> {
+    summary.warnings.iter().filter(|text| !text.contains("run at the same time")).cloned().collect()
+}
+
 /// Returns a command that runs one ignored test of this program in a separate process. The variables of
 /// a launcher that are set for it make it a rank.
 pub(crate) fn child_process(test: &str) -> Command {

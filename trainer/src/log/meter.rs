@@ -194,6 +194,8 @@ pub(super) struct Meter {
     /// The index of the hook that logged the metric last. After a resume, the index is unknown
     /// until the hook logs the metric again.
     pub(super) hook: Option<usize>,
+    /// Whether it is known that different hooks log the metric.
+    pub(super) is_shared: bool,
 }
 
 impl Meter {
@@ -207,6 +209,7 @@ impl Meter {
             last: None,
             is_main_only: false,
             hook: None,
+            is_shared: false,
         }
     }
 
@@ -425,6 +428,7 @@ impl MeterState {
             last: self.last.map(|last| Value::Number(last.0)),
             is_main_only: self.is_main_only,
             hook: None,
+            is_shared: false,
         }
     }
 

@@ -123,13 +123,17 @@ impl Log {
 
     /// Adds a value to its reduction over the current pass and, in a training pass with records, to
     /// its reduction since the last record.
-    pub(crate) fn add(&mut self, logged: Logged<'_>) -> Result<()> {
+    ///
+    /// Returns the index of the hook that logged the metric before, if it was another one, until
+    /// [`mark_shared`](Log::mark_shared) is called.
+    pub(crate) fn add(&mut self, logged: Logged<'_>) -> Result<Option<usize>> {
         let Logged { phase, name, reduce, value, weight, is_main_only, hook } = logged;
         let value = self.reader.settle(value)?;
         let index = self.index_of(phase, name, reduce);
         let has_window = phase == Phase::Train && self.records.has_windows();
         let meter = &mut self.meters[index];
         meter.is_main_only = is_main_only;
+        let other = meter.hook.filter(|_| !meter.is_shared && hook.is_some() && meter.hook != hook);
         meter.hook = hook;
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
@@ -138,7 +142,15 @@ impl Log {
             )));
         }
         meter.add(value, weight, has_window);
-        Ok(())
+        Ok(other)
+    }
+
+    /// Records that it is known that different hooks log this metric.
+    pub(crate) fn mark_shared(&mut self, phase: Phase, name: &str) {
+        let meters = self.meters.iter_mut();
+        meters
+            .filter(|meter| meter.phase == phase && meter.name == name)
+            .for_each(|meter| meter.is_shared = true);
     }
 
     /// Returns the index of a meter, creating the meter if it does not exist.

@@ -5,6 +5,7 @@
 
 use super::Run;
 use crate::error::{Error, Result};
+use crate::hook::definition::{Hook, public_path};
 use crate::hook::table::HookId;
 use crate::log::{Content, LOSS, Logged, Reduce, Value};
 use crate::moments::tree;
@@ -42,7 +43,7 @@ impl Run {
         }
         let hook = id.map(|id| self.hooks.table.hook(id));
         let is_main_only = hook.is_some_and(|hook| hook.definition.main_only);
-        self.log.borrow_mut().add(Logged {
+        let other = self.log.borrow_mut().add(Logged {
             phase,
             name: &name,
             reduce,
@@ -50,7 +51,25 @@ impl Run {
             weight,
             is_main_only,
             hook: nth,
-        })
+        })?;
+        if let (Some(other), Some(hook)) = (other, hook) {
+            self.warn_of_shared_name(&name, &self.hooks.table.hooks()[other], hook);
+        }
+        Ok(())
+    }
+
+    /// Warns that two hooks log values under one name, unless they are methods of one value.
+    #[cold]
+    fn warn_of_shared_name(&self, name: &str, one: &Hook, other: &Hook) {
+        if one.slot.is_some() && one.slot == other.slot {
+            return;
+        }
+        let [one, other] = [one, other].map(|hook| public_path(&hook.definition.origin.name()).into_owned());
+        let phase = self.place.phase;
+        self.log.borrow_mut().mark_shared(phase, name);
+        self.warn(format!(
+            "`{phase}/{name}` is logged by both `{one}` and `{other}`, and their values are combined: use different names"
+        ));
     }
 
     /// Logs the loss of the current step under this name.
@@ -64,7 +83,8 @@ impl Run {
             weight: self.step.weight,
             is_main_only: false,
             hook: None,
-        })
+        })?;
+        Ok(())
     }
 
     /// Logs a histogram, an image or a text.
