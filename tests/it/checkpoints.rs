@@ -247,8 +247,9 @@ fn inexact_resume_is_refused_unless_allowed() {
         fs::remove_dir_all(&folder).unwrap();
         result.map_err(|error| message(&error, &folder))
     };
-    let reasons =
-        |result: Result<u64, String>| result.unwrap_err().split_once("overrides):\n").unwrap().1.to_owned();
+    let reasons = |result: Result<u64, String>| {
+        result.unwrap_err().split_once("without `.resume(…)`:\n").unwrap().1.to_owned()
+    };
     let plain = model::builder;
     assert_eq!(refused(plain(), plain(), false), Ok(4));
     assert!(reasons(refused(plain(), plain(), true)).contains("as `from_fn(…).deterministic(true)` does"));
@@ -432,7 +433,7 @@ fn changed_settings_data_and_optimizer_are_refused_on_resume() {
     let folder = three_checkpoints("settings");
     let other = || builder().epochs(4).accumulate(2).clip_grad_norm(0.5).resume(&*folder);
     let error = message(&other().build().unwrap().fit(&mut model::rows(8), None).unwrap_err(), &folder);
-    let (_, reasons) = error.split_once("overrides):\n").unwrap();
+    let (_, reasons) = error.split_once("without `.resume(…)`:\n").unwrap();
     assert_eq!(
         reasons,
         "- `.accumulate(…)` was not set when the checkpoint was written and is now [(0, 2)]\n\

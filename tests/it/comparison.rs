@@ -11,7 +11,7 @@ use trainer::schedule::Cosine;
 
 use crate::files::forge;
 use crate::model;
-use crate::support::{exact_state, scratch};
+use crate::support::{exact_state, own_warnings, scratch};
 
 /// Adds to the gradients.
 struct Push {
@@ -130,7 +130,7 @@ fn a_refused_resume_lists_each_changed_hook_optimizer_and_setting() {
     ];
     for (error, lines) in cases {
         let error = error.expect("refused");
-        let (_, found) = error.split_once("overrides):\n- ").expect(&error);
+        let (_, found) = error.split_once("without `.resume(…)`:\n- ").expect(&error);
         assert_eq!(found.split("\n- ").collect::<Vec<_>>(), lines);
     }
 }
@@ -176,7 +176,7 @@ fn a_different_version_of_a_hook_crate_causes_a_warning_with_both_versions() {
     let summary = builder(2).resume(Resume::Auto).build().unwrap().fit(&mut model::rows(8), None).unwrap();
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
-        summary.warnings,
+        own_warnings(&summary),
         [format!(
             "the hooks of `trainer` have version {version}, but the resumed run used version 0.0.1: results \
              may differ"

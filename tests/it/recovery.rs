@@ -339,7 +339,42 @@ fn a_dropped_lock_is_released_even_while_processes_are_spawned() {
 /// The environment variable with the checkpoint folder of the child process.
 const FOLDER: &str = "TRAINER_TESTS_RESUME_FOLDER";
 
-/// The program under test: resumes a run with other settings.
+/// A hook whose field is in no checkpoint.
+struct Unsaved(u64);
+
+#[hook]
+impl Unsaved {
+    fn after_step(&mut self, _: &Cx<AfterStep>) {
+        self.0 += 1;
+    }
+}
+
+/// A hook whose field is changed by its additional block only.
+struct UnsavedInMore(u64);
+
+#[hook]
+impl UnsavedInMore {
+    fn before_step(&self, _: &Cx<BeforeStep>) {}
+}
+
+#[hook(more)]
+impl UnsavedInMore {
+    fn after_step(&mut self, _: &Cx<AfterStep>) {
+        self.0 += 1;
+    }
+}
+
+/// A hook without a field that changes.
+struct Unchanged(u64);
+
+#[hook]
+impl Unchanged {
+    fn after_step(&self, _: &Cx<AfterStep>) {
+        assert_eq!(self.0, 1);
+    }
+}
+
+/// The program under test: resumes a run with other settings, and stops another one.
 #[test]
 #[ignore = "run by the next test in a child process"]
 fn resumes_with_other_settings() {
@@ -350,6 +385,9 @@ fn resumes_with_other_settings() {
             .epochs(epochs)
             .optimizer(AdamW::new(lr))
             .hook(hook)
+            .hook(Unsaved(0))
+            .hook(UnsavedInMore(0))
+            .hook(Unchanged(1))
             .resume(Resume::Auto)
             .allow_inexact_resume(inexact)
             .build()
@@ -364,6 +402,9 @@ fn resumes_with_other_settings() {
     fit(3, 0.05, true).unwrap();
     eprintln!("--- the same again");
     fit(3, 0.05, false).unwrap();
+    eprintln!("--- a hook stops the run");
+    let mut trainer = builder().on::<AfterStep>("stop", |cx| cx.stop("enough")).build().unwrap();
+    trainer.fit(&mut model::rows(8), None).unwrap();
 }
 
 #[test]
@@ -380,17 +421,28 @@ fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
     assert_eq!(
         lines.collect::<String>(),
         "--- more epochs and another rate\n\
-         failed at load_checkpoint, epoch 0, batch 0: …/step-00000004: cannot resume exactly from this checkpoint \
-         (`.allow_inexact_resume(true)` overrides):\n\
+         failed at load_checkpoint, epoch 0, batch 0: …/step-00000004: cannot resume exactly from this checkpoint: \
+         remove these causes, or resume inexactly with `.allow_inexact_resume(true)`, or start a new run in another folder, \
+         without `.resume(…)`:\n\
          - `optimizer.lr` was 0.01 when the checkpoint was written and is now 0.05; the value in the checkpoint applies: to change it \
          on purpose, set it at `after_load_checkpoint`\n\
          warning: resuming inexactly from …/step-00000004: `optimizer.lr` was 0.01 when the checkpoint was written and is now 0.05; the \
          value in the checkpoint applies: to change it on purpose, set it at `after_load_checkpoint`\n\
-         resumed from …/step-00000004: epoch 1, batch 2 of 2, 4 optimizer steps\n\
+         resumed from …/step-00000004: after 2 epochs, 4 optimizer steps\n\
          resumed from …/step-00000004: `.epochs(…)` was 2 when the checkpoint was written; the current value, 3, applies\n\
+         resumed from …/step-00000004: the fields of `it::recovery::Unsaved` start with the values of the program: if they matter, write \
+         `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
+         resumed from …/step-00000004: the fields of `it::recovery::UnsavedInMore` start with the values of the program: if they matter, write \
+         `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
          --- the same again\n\
-         resumed from …/step-00000006: epoch 2, batch 2 of 2, 6 optimizer steps\n\
-         nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or `.max_steps(…)`\n"
+         resumed from …/step-00000006: after 3 epochs, 6 optimizer steps\n\
+         resumed from …/step-00000006: the fields of `it::recovery::Unsaved` start with the values of the program: if they matter, write \
+         `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
+         resumed from …/step-00000006: the fields of `it::recovery::UnsavedInMore` start with the values of the program: if they matter, write \
+         `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
+         nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or `.max_steps(…)`\n\
+         --- a hook stops the run\n\
+         stopped early: enough\n"
     );
     fs::remove_dir_all(&folder).unwrap();
 }

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value as Json;
-use trainer::hooks::Checkpoint;
+use trainer::hooks::{Checkpoint, LrSchedule};
 use trainer::loggers::Csv;
 use trainer::prelude::*;
+use trainer::schedule::Constant;
 use trainer::{CancelToken, RunFolder};
 
 use crate::model::{self, builder, message};
@@ -278,5 +279,40 @@ fn a_resume_with_different_hyperparameters_is_refused() {
     let expected = "- `.hyperparameter(\"width\", …)` was 64 when the checkpoint was written and is now 32";
     assert!(error.to_string().contains(expected), "{error}");
     cancelled_at(None, make(64)).build().unwrap().fit(&mut model::rows(12), None).unwrap();
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn run_json_has_the_settings_of_the_last_resumed_fit() {
+    let folder = scratch("run-folder-resumed");
+    let make = |epochs, width: i64, inexact| {
+        let builder = builder().epochs(epochs).hyperparameter("width", width).run_folder(&folder);
+        let builder = builder.hook(LrSchedule::new(Constant::new(0.5)));
+        builder.hook(Checkpoint::in_run_folder()).resume(Resume::Auto).allow_inexact_resume(inexact)
+    };
+    let recorded = || {
+        let file = run_file(&folder);
+        let values = &file["hyperparameters"];
+        let whole = |value: &Json| value.as_f64().unwrap() as i64;
+        assert_eq!(values["lr"], 0.1, "the rate that the program sets");
+        (file["settings"]["epochs"].clone(), whole(&values["epochs"]), whole(&values["width"]))
+    };
+    let mut trainer = cancelled_at(Some(4), make(30, 64, false)).build().unwrap();
+    assert!(trainer.fit(&mut model::rows(12), None).unwrap_err().is_cancelled());
+    drop(trainer);
+    let started = run_file(&folder)["started"].clone();
+    assert_eq!(recorded(), ("30".into(), 30, 64));
+
+    // A refused resume changes nothing.
+    let mut trainer = cancelled_at(None, make(5, 32, false)).build().unwrap();
+    assert!(message(&trainer.fit(&mut model::rows(12), None).unwrap_err()).contains("cannot resume exactly"));
+    drop(trainer);
+    assert_eq!(recorded(), ("30".into(), 30, 64));
+
+    cancelled_at(None, make(5, 32, true)).build().unwrap().fit(&mut model::rows(12), None).unwrap();
+    assert_eq!(recorded(), ("5".into(), 5, 32));
+    let file = run_file(&folder);
+    assert_eq!((&file["started"], file["resumed"].as_array().unwrap().len()), (&started, 2));
+    assert_eq!(file["status"], "finished");
     fs::remove_dir_all(&folder).unwrap();
 }

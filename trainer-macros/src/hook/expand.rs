@@ -10,7 +10,7 @@ use super::arguments::Arguments;
 use super::check::{Checked, Hook, is_hook};
 use super::parse::{Block, Member, peeled};
 use super::reads::{Read, reads};
-use super::signature::{context_of, last_word, main_of, marker_of};
+use super::signature::{context_of, last_word, main_of, marker_of, takes_mut_self};
 use super::values::{AutoIf, Of, Only, SavedState, Target, first_word, is_of_value, text_of};
 use crate::krate::Krate;
 use crate::moments::is_marker;
@@ -94,6 +94,11 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#of_self);
         }
     });
+    let changes = hooks.iter().any(|hook| takes_mut_self(&hook.function.signature)).then(|| {
+        quote!(
+            const CHANGES: ::core::primitive::bool = true;
+        )
+    });
     let state_of_field = arguments.state.as_ref().and_then(|state| state_of_field(state, krate));
     let settings = arguments.settings.map(|word| {
         let here = krate.at(ours(word));
@@ -157,6 +162,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             }
             #single
             #state
+            #changes
             #settings
             #variables
             #selected

@@ -102,6 +102,17 @@ fn qualifiers(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     );
 }
 
+/// Whether the method takes `&mut self`.
+pub(super) fn takes_mut_self(sig: &syn::Signature) -> bool {
+    match sig.receiver().map(|receiver| &receiver.kind) {
+        Some(ReceiverKind::Reference(_, _, mutability)) => mutability.is_some(),
+        Some(ReceiverKind::Typed(_, written)) => {
+            matches!(peeled(written), Type::Reference(reference) if reference.mutability.is_some())
+        }
+        _ => false,
+    }
+}
+
 /// Reports a method outside of a block, and a receiver that is not a reference.
 fn receiver(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
     match sig.receiver() {

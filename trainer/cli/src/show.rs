@@ -147,7 +147,7 @@ fn metrics_table(metrics: &Metrics, out: &mut Output) -> Result<(), Failure> {
     let names = ranked([metrics].into_iter());
     let column =
         |read: &dyn Fn(&str) -> String| names.iter().map(|name| Cell::new(read(name))).collect::<Vec<_>>();
-    let at = |name: &str| metrics[name].best().map(|best| best.epoch.to_string()).unwrap_or_default();
+    let at = |name: &str| metrics[name].best().map(|best| (best.epoch + 1).to_string()).unwrap_or_default();
     let columns = vec![
         Column::text("  ", 0, column(&|name| format!("  {name}"))),
         Column::number("last", 1, column(&|name| value(metrics[name].last))),

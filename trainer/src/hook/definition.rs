@@ -458,6 +458,9 @@ pub trait Hooks<Block = ()>: Send + 'static {
     /// The functions that save and load the state of a value: `#[hook(state)]`.
     #[doc(hidden)]
     const STATE: Option<StateOf> = None;
+    /// Whether a hook takes `&mut self`, so that the fields of a value may change.
+    #[doc(hidden)]
+    const CHANGES: bool = false;
     /// The function that returns the settings of a value: `#[hook(settings)]`.
     #[doc(hidden)]
     const SETTINGS: Option<SettingsOf> = None;

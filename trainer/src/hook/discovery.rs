@@ -96,6 +96,7 @@ pub enum AutoWhen {
 pub struct MoreHooks {
     id: TypeId,
     hooks: fn() -> Definitions,
+    changes: bool,
 }
 
 inventory::collect!(MoreHooks);
@@ -104,7 +105,11 @@ impl MoreHooks {
     /// Creates the registration.
     #[must_use]
     pub const fn new<H: HasHooks + Hooks<Block>, Block>() -> Self {
-        MoreHooks { id: TypeId::of::<H>(), hooks: <H as Hooks<Block>>::__hooks }
+        MoreHooks {
+            id: TypeId::of::<H>(),
+            hooks: <H as Hooks<Block>>::__hooks,
+            changes: <H as Hooks<Block>>::CHANGES,
+        }
     }
 }
 
@@ -147,6 +152,25 @@ pub(crate) fn hooks_of<H: Hooks>() -> Definitions {
     }
     hooks.extend(more);
     hooks
+}
+
+impl Instance {
+    /// Wraps a value whose type has hook methods.
+    pub(crate) fn with_hooks<H: Hooks>(value: H) -> Self {
+        Instance {
+            state: H::STATE,
+            settings: H::SETTINGS,
+            variables: H::VARIABLES,
+            changes_unsaved: changes::<H>() && H::STATE.is_none() && size_of::<H>() > 0,
+            ..Instance::new(value)
+        }
+    }
+}
+
+/// Whether a hook in any block of the type takes `&mut self`.
+fn changes<H: Hooks>() -> bool {
+    let mut more = inventory::iter::<MoreHooks>();
+    H::CHANGES || more.any(|more| more.id == TypeId::of::<H>() && more.changes)
 }
 
 /// A hook type whose values a trainer can create.

@@ -3,7 +3,7 @@
 use std::any::{TypeId, type_name};
 use std::path::{Path, PathBuf};
 
-use super::definition::{Hooks, public_path};
+use super::definition::public_path;
 use crate::checkpoint::{Slot, StateOf};
 use crate::model::added::{NewVariables, VariablesOf};
 use crate::values::facts::{SettingList, SettingsOf};
@@ -20,6 +20,8 @@ pub(crate) struct Instance {
     pub(crate) settings: Option<SettingsOf>,
     /// The function that adds its variables to the model, if it adds any.
     pub(crate) variables: Option<VariablesOf>,
+    /// Whether its hooks may change fields that no state saves.
+    pub(crate) changes_unsaved: bool,
     /// Whether all of its hooks only observe.
     pub(crate) observes: bool,
     /// Whether one of its hooks writes something that outlives the process.
@@ -35,14 +37,10 @@ impl Instance {
             state: None,
             settings: None,
             variables: None,
+            changes_unsaved: false,
             observes: false,
             writes: false,
         }
-    }
-
-    /// Wraps a value whose type has hook methods.
-    pub(crate) fn with_hooks<H: Hooks>(value: H) -> Self {
-        Instance { state: H::STATE, settings: H::SETTINGS, variables: H::VARIABLES, ..Instance::new(value) }
     }
 
     /// The label that distinguishes the value from others of its type.
@@ -94,6 +92,7 @@ impl Instance {
             state: None,
             settings: None,
             variables: None,
+            changes_unsaved: false,
             observes: false,
             writes: false,
         }

@@ -47,6 +47,8 @@ pub(crate) struct FolderState {
     pub(crate) path: Option<PathBuf>,
     /// The file that describes the run; `None` before the first entry point that is not skipped.
     pub(crate) file: Option<RunFile>,
+    /// The same description of this program, until the fit that it resumes has been restored.
+    pub(crate) resumed_by: Option<RunFile>,
     /// The state for `live.json`, while an entry point runs.
     pub(crate) live: Option<Box<LiveState>>,
     /// The lock of the folder, held while an entry point runs.

@@ -13,7 +13,7 @@ use super::validation::{
     Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
     validate,
 };
-use super::{modules, plan, ranks, records, variables, window};
+use super::{modules, plan, ranks, records, run_folder, variables, window};
 use crate::checkpoint::progress::{FitStart, LoopPosition, Stage};
 use crate::data::{Batch, Loader, not_one_loader};
 use crate::error::{Error, Result};
@@ -50,6 +50,7 @@ pub(super) fn fit<T: Task>(
     let mut valid = valid.map_or_else(|| Ok(Vec::new()), |valid| loaders_of(valid))?;
     set_intervals(&mut valid, &run.settings)?;
     let resumed = resume::resume(run, &data)?;
+    run_folder::describe_resumed(run);
     if resumed {
         check_resumed(run.fit.position, &valid)?;
     } else {

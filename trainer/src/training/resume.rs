@@ -16,10 +16,12 @@ use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify_share};
 use crate::distributed::Unequal;
 use crate::error::{Error, FileError, Result, shortened};
+use crate::hook::definition::public_path;
 use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::log::history::Summary;
+use crate::moments::moment::Moment;
 use crate::phase::Phase;
 use crate::run::Run;
 use crate::values::facts::{Difference, Facts, NOT_SET};
@@ -259,7 +261,8 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
     let mut why = why_not_exact(run, &manifest, data);
     if let Err(error) = check(run, &parts, &states, &manifest, &folder, &mut why) {
         // A different width of the network, for example, explains a different shape.
-        return Err(with_reasons(error, &different_facts(run, &manifest, &[])));
+        why.extend(different_facts(run, &manifest, &why));
+        return Err(with_reasons(error, &why));
     }
     why.extend(different_facts(run, &manifest, &why));
     refuse_or_report(run, &folder, &why)?;
@@ -340,7 +343,8 @@ fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> 
     }
     let listed: String = why.iter().map(|reason| format!("\n- {reason}")).collect();
     let text = format!(
-        "cannot resume exactly from this checkpoint (`.allow_inexact_resume(true)` overrides):{listed}"
+        "cannot resume exactly from this checkpoint: remove these causes, or resume inexactly with \
+         `.allow_inexact_resume(true)`, or start a new run in another folder, without `.resume(…)`:{listed}"
     );
     Err(in_file(folder, text))
 }
@@ -390,22 +394,48 @@ fn warn_of_versions(run: &mut Run, there: &Facts) {
     }
 }
 
-/// Prints a line about the resumed checkpoint, a line for each difference, and a line about the
-/// stop if one was requested.
+/// Prints a line about the resumed checkpoint, a line for each difference, a line about the stop if
+/// one was requested, and a line for each hook whose fields are not restored.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     let folder = folder.display();
     let step = run.progress.counters;
-    let batches = run.progress.batches.map_or_else(String::new, |batches| format!(" of {batches}"));
-    run.notice(&format!(
-        "resumed from {folder}: epoch {}, batch {}{batches}, {} optimizer steps",
-        step.epoch, step.batch_idx, step.optimizer_steps
-    ));
+    let count = |n: u64, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
+    let epochs = |n| count(n, "epoch", "epochs");
+    let batches = |n| count(n, "batch", "batches");
+    let position = match run.progress.batches {
+        Some(all) if all == step.batch_idx => epochs(step.epoch + 1),
+        Some(all) => format!("{} and {} of {}", epochs(step.epoch), step.batch_idx, batches(all)),
+        None => format!("{} and {}", epochs(step.epoch), batches(step.batch_idx)),
+    };
+    let steps = count(step.optimizer_steps, "optimizer step", "optimizer steps");
+    run.notice(&format!("resumed from {folder}: after {position}, {steps}"));
     for difference in differences {
         run.notice(&format!("resumed from {folder}: {difference}"));
     }
     if let Some(reason) = &run.requests.stop {
         run.notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));
     }
+    for hook in unsaved(run) {
+        run.notice(&format!(
+            "resumed from {folder}: the fields of `{hook}` start with the values of the program: if they matter, write \
+             `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks"
+        ));
+    }
+}
+
+/// Returns the types of the hook values whose fields may have changed and are in no checkpoint.
+/// Hooks of this crate are left out, and those that write to checkpoints themselves.
+fn unsaved(run: &Run) -> BTreeSet<Cow<'static, str>> {
+    let saves = |id| {
+        let mut hooks = run.hooks.table.hooks().iter().map(|hook| &hook.definition);
+        hooks.any(|hook| hook.id == id && hook.moment.name == at::before_save_checkpoint::INFO.name)
+    };
+    let instances = run.hooks.instances.iter().filter(|instance| instance.changes_unsaved);
+    let instances = instances.filter(|instance| !instance.type_name.starts_with("trainer::"));
+    instances
+        .filter(|instance| !saves(instance.type_id))
+        .map(|instance| public_path(instance.type_name))
+        .collect()
 }
 
 /// Returns the reasons why the resume would not be exact, except those that concern the states of

@@ -109,7 +109,8 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
             }
             Some(mut earlier) if run.checkpoints.resume.is_some() => {
                 earlier.resumed.push(now());
-                earlier.launcher = launcher(run);
+                // Before the checkpoint restores what schedules have changed, such as the rates.
+                run.folder.resumed_by = Some(describe(run, entry));
                 if run.checkpoints.skipped.iter().all(|entries| *entries == 0) {
                     // This entry point measures all metrics again, or has them in its checkpoint.
                     earlier.metrics.clear();
@@ -150,6 +151,18 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     run.folder.lock = Some(lock);
     live::begin(run, entry);
     Ok(())
+}
+
+/// Records the settings, hooks and machine of the program that has resumed a fit, which may differ
+/// from those of the program that began the run. A failure is only a warning.
+pub(super) fn describe_resumed(run: &mut Run) {
+    let FolderState { path: Some(path), file: Some(file), resumed_by, .. } = &mut run.folder else { return };
+    let Some(resumed_by) = resumed_by.take() else { return };
+    file.describe_as(resumed_by);
+    let written = write_run_file(file, path);
+    if let Err(error) = written {
+        run.warn(format!("cannot record the settings of the run: {error}"));
+    }
 }
 
 /// Records how an entry point ended, and unlocks the run folder. A failure is only a warning, so

@@ -190,6 +190,48 @@ impl RunFile {
         }
     }
 
+    /// Replaces the description of the program, its settings, its machine and its hooks with that
+    /// in `now`. The history of the run stays.
+    pub fn describe_as(&mut self, now: RunFile) {
+        // Without `..`, so that each new field is in one of the two groups.
+        let RunFile {
+            // The history of the run:
+            format: _,
+            version: _,
+            status: _,
+            entry: _,
+            started: _,
+            resumed: _,
+            ended: _,
+            error: _,
+            stopped: _,
+            roll_backs: _,
+            process: _,
+            metrics: _,
+            warnings: _,
+            profiles: _,
+            origin: _,
+            // The description:
+            trainer,
+            libtorch,
+            rustc,
+            git_commit,
+            device,
+            threads,
+            launcher,
+            seed,
+            command_line,
+            working_folder,
+            settings,
+            hyperparameters,
+            hooks,
+        } = now;
+        (self.trainer, self.libtorch, self.rustc, self.git_commit) = (trainer, libtorch, rustc, git_commit);
+        (self.device, self.threads, self.launcher, self.seed) = (device, threads, launcher, seed);
+        (self.command_line, self.working_folder) = (command_line, working_folder);
+        (self.settings, self.hyperparameters, self.hooks) = (settings, hyperparameters, hooks);
+    }
+
     /// Returns whether these bytes are a `run.json` that the trainer wrote, in any version. They
     /// must be valid JSON, but the other fields may be invalid.
     #[must_use]
