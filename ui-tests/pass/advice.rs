@@ -105,6 +105,7 @@ fn entries<T: Task<Batch = Pair>>(
     mut valid: impl Loader<Pair>,
 ) -> Result<()> {
     let mut trainer = builder.build()?;
+    trainer.describe_hooks().only_used().print();
     trainer.fit(&mut train, Some(&mut valid))?;
     trainer.load_weights("runs/first/step-00000010", &LoadWeights::new())?;
     let _ = trainer.is_resuming();

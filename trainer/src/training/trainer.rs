@@ -162,7 +162,7 @@ impl<T: Task> Trainer<T> {
     /// Returns a table of the hooks, which shows when each of them runs. The table is built from
     /// the dispatch tables themselves. After a run with a full [tape](crate::guide::tape), the
     /// table also lists the changes that each hook was seen to make.
-    #[must_use]
+    #[must_use = "print it with `.print()`"]
     pub fn describe_hooks(&self) -> HookTable {
         let tape = self.run.tape.borrow();
         let seen = tape.as_ref().map(|tape| tape.seen(&self.run)).unwrap_or_default();

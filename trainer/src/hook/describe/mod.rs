@@ -317,7 +317,7 @@ impl HookTable {
     }
 
     /// Removes the points without hooks, and the operations without hooks around or within them.
-    #[must_use]
+    #[must_use = "print it with `.print()`"]
     pub fn only_used(mut self) -> Self {
         let used: Vec<String> =
             self.moments().filter(|moment| moment.is_used()).map(|moment| moment.info.path()).collect();

@@ -18,10 +18,14 @@ const MIN_COLUMNS: usize = 40;
 /// are below the hooks.
 const MIN_SENTENCE: usize = 40;
 
+/// The maximum number of types that [`HookTable::absent`] names.
+const MAX_ABSENT: usize = 5;
+
 impl HookTable {
     /// Prints the table to standard output, followed by an empty line. On a terminal, it has the
     /// form of [`terminal`](HookTable::terminal), with the terminal's width and colors; in a file
-    /// or a pipe, it is in Markdown.
+    /// or a pipe, it is in Markdown. Below it is a line with the types that
+    /// [`not_added`](HookTable::not_added) returns, if there are any.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;
@@ -34,7 +38,22 @@ impl HookTable {
             Some(terminal) => self.styled(terminal.columns, terminal.colors),
             None => self.to_string() + "\n",
         };
-        print_line(text);
+        print_line(text + &self.absent());
+    }
+
+    /// Returns a line with the types that have hooks but no value in the trainer, or an empty text.
+    fn absent(&self) -> String {
+        let all = self.not_added();
+        if all.is_empty() {
+            return String::new();
+        }
+        let named =
+            all.iter().take(MAX_ABSENT).map(|path| format!("`{path}`")).collect::<Vec<_>>().join(", ");
+        let more = match all.len().saturating_sub(MAX_ABSENT) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("Types with hooks, but without a value in this trainer: {named}{more}\n")
     }
 
     /// Returns the table for a terminal that has this number of columns; fewer than 40 count as 40.
