@@ -246,10 +246,12 @@ pub use hook::definition::{AsHook, Hooks, IntoHook};
 ///
 /// #[hook(after = trainer::stages::Display, only = train, every = 100)]
 /// fn print_loss(cx: &Cx<AfterLoss>) {
-///     println!("{} {:.4}", cx.counters().batches_seen, cx.loss().double_value(&[]));
+///     let text = format!("{} {:.4}", cx.counters().batches_seen, cx.loss().double_value(&[]));
+///     trainer::print_line(text); // unlike `println!`, leaves the progress bar intact
 /// }
 /// # fn main() {}
 /// ```
+#[doc(alias = "Callback")]
 pub use trainer_macros::hook;
 
 /// Declares a custom lifecycle: operations and points to which any crate can attach hooks.

@@ -63,7 +63,7 @@ use crate::run::{Run, task_is_lent};
 ///
 /// A hook around an operation takes `&mut Cx<O>`, which `next` needs. If it only measures, give it
 /// the key [`observes`](crate::language::observes), and the same check applies.
-#[doc(alias("Callback", "TrainerControl"))]
+#[doc(alias = "TrainerControl")]
 #[derive(RefCastCustom)]
 #[repr(transparent)]
 pub struct Cx<P> {
@@ -574,6 +574,10 @@ impl<P> Cx<P> {
     /// closed by one more batch, and training continues until
     /// [`min_epochs`](crate::TrainerBuilder::min_epochs) and
     /// [`min_steps`](crate::TrainerBuilder::min_steps) are reached.
+    ///
+    /// If the run ends earlier than planned, the reason is printed on standard error, and is in
+    /// [`Summary::stopped`](crate::Summary::stopped). If several hooks stop training, the first
+    /// reason counts.
     ///
     #[doc(alias("should_stop", "should_training_stop", "CancelFitException"))]
     #[doc = available!(CanStop)]
