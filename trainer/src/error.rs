@@ -4,10 +4,10 @@ use std::any::Any;
 use std::collections::TryReserveError;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tch::TchError;
+pub use trainer_files::Error as FileError;
 
 use crate::moment::Moment;
 use crate::moments::counters::Counters;
@@ -45,6 +45,16 @@ pub enum Error {
     #[error("{0}")]
     Usage(Box<String>),
     /// A file could not be read or written, or its content was invalid.
+    ///
+    /// ```
+    /// use std::io;
+    /// use trainer::Error;
+    ///
+    /// let Err(error) = trainer::checkpoint::verify("no/such/folder") else { unreachable!() };
+    /// assert!(matches!(&error, Error::File(file) if file.path.ends_with("manifest.json")));
+    /// let io = error.downcast_ref::<io::Error>().unwrap();
+    /// assert_eq!(io.kind(), io::ErrorKind::NotFound);
+    /// ```
     #[error(transparent)]
     File(Box<FileError>),
     /// libtorch returned an error.
@@ -152,6 +162,12 @@ impl fmt::Debug for Error {
 impl From<TchError> for Error {
     fn from(error: TchError) -> Self {
         Error::Torch(Box::new(error))
+    }
+}
+
+impl From<FileError> for Error {
+    fn from(error: FileError) -> Self {
+        Error::File(Box::new(error))
     }
 }
 
@@ -308,44 +324,6 @@ impl fmt::Display for OperationError {
 impl std::error::Error for OperationError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.source()
-    }
-}
-
-/// An error that concerns a file or folder.
-///
-/// ```
-/// use std::io;
-/// use trainer::Error;
-///
-/// let Err(error) = trainer::checkpoint::verify("no/such/folder") else { unreachable!() };
-/// assert!(matches!(&error, Error::File(file) if file.path.ends_with("manifest.json")));
-/// let io = error.downcast_ref::<io::Error>().unwrap();
-/// assert_eq!(io.kind(), io::ErrorKind::NotFound);
-/// ```
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct FileError {
-    /// The file or folder.
-    pub path: PathBuf,
-    /// The problem: a [`std::io::Error`] if the operating system reported it.
-    pub source: BoxError,
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const MAX_BYTES: usize = 2000;
-        let mut text = format!("{}: {}", self.path.display(), self.source);
-        if text.len() > MAX_BYTES {
-            text.truncate(text.floor_char_boundary(MAX_BYTES));
-            text.push('…');
-        }
-        f.write_str(&text)
-    }
-}
-
-impl std::error::Error for FileError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.source() // `Display` already includes the message of `source`
     }
 }
 

@@ -153,7 +153,7 @@ fn settle(target: &Path) -> Result<()> {
     }
     if metadata(target)?.is_none() {
         rename(&before, target)?;
-        return sync(folder_of(target));
+        return Ok(sync(folder_of(target))?);
     }
     if !is_folder(target) {
         return Ok(());
@@ -170,7 +170,7 @@ fn remove_files(folder: &Path) -> Result<()> {
     for path in files.iter().filter(|path| is_file(path)) {
         remove_file(path)?;
     }
-    remove_empty_folder(folder)
+    Ok(remove_empty_folder(folder)?)
 }
 
 /// Returns an error unless `folder` is empty or a checkpoint of this crate. A folder whose manifest
@@ -260,7 +260,7 @@ impl UnfinishedFolder {
             if is_replaced {
                 let _ = rename(&before, target);
             }
-            return Err(error);
+            return Err(error.into());
         }
         self.is_published = true;
         sync(folder_of(target))?;

@@ -212,7 +212,7 @@ impl Snapshot {
         }
         let mut file = create(&path)?;
         file.write(&self.bytes)?;
-        file.sync()
+        Ok(file.sync()?)
     }
 }
 

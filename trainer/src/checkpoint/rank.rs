@@ -75,7 +75,7 @@ impl RankState {
         let state =
             RankState { format: FORMAT.to_owned(), version: VERSION, rank, save, parts, shares, tensors };
         write_sealed(&text, &state)?;
-        sync(folder)
+        Ok(sync(folder)?)
     }
 
     /// Reads the JSON file of a rank.
@@ -130,7 +130,7 @@ impl RankState {
 fn of_rank(rank: u32, error: Error) -> Error {
     match error {
         Error::File(error) => {
-            let FileError { path, source } = *error;
+            let FileError { path, source, .. } = *error;
             in_file(&path, format!("the state of rank {rank} cannot be read: {source}"))
         }
         other => other,

@@ -39,7 +39,7 @@ pub(super) fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<()> {
         );
         return Err(in_file(path, text));
     }
-    write(path, &text)
+    Ok(write(path, &text)?)
 }
 
 /// Reads a file that [`write_sealed`] has written.
@@ -109,7 +109,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
             ),
         ));
     }
-    read_start(path, &file, length)
+    Ok(read_start(path, &file, length)?)
 }
 
 /// Returns the hash of the compact JSON text, without storing the text.

@@ -101,7 +101,7 @@ pub(crate) fn load_own(path: &Path, digest: &FileDigest) -> Result<BTreeMap<Stri
 /// Reads the bytes of a file of weights whose format is not known yet.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
     let (file, length) = open(path, Links::Follow)?;
-    read_start(path, &file, length)
+    Ok(read_start(path, &file, length)?)
 }
 
 /// Returns an error unless a file begins like a `safetensors` file.

@@ -1,5 +1,18 @@
 //! File operations and terminal output.
 
-pub(crate) mod files;
 pub(crate) mod tensor_format;
 pub(crate) mod terminal;
+
+/// The package `trainer-files`, with the error of this crate.
+pub(crate) mod files {
+    use std::path::Path;
+
+    pub(crate) use trainer_files::*;
+
+    use crate::error::{BoxError, Error};
+
+    /// Adds the path of a file to an error.
+    pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
+        trainer_files::in_file(path, error).into()
+    }
+}

@@ -253,7 +253,8 @@ impl GrowingFile {
         if self.is_off {
             return Ok(());
         }
-        let written = self.write_pending(cx).and_then(|()| self.file.as_ref().map_or(Ok(()), Output::sync));
+        let written =
+            self.write_pending(cx).and_then(|()| self.file.as_ref().map_or(Ok(()), |file| Ok(file.sync()?)));
         let why = match written {
             Ok(()) if self.lost == 0 => return Ok(()),
             Ok(()) => in_file(&self.path, "some rows were dropped while the file could not be written"),
@@ -359,7 +360,7 @@ impl GrowingFile {
             Place::In(root) => create_folders_below(root, folder)?,
             _ => create_folders(folder)?,
         }
-        open_or_create(&self.path)
+        Ok(open_or_create(&self.path)?)
     }
 }
 
@@ -399,7 +400,7 @@ fn remove_left_unfinished(path: &Path) -> Result<()> {
     let before_number = first.trim_end_matches('0');
     let is_aside =
         |name: &str| name.strip_prefix(before_number).is_some_and(|number| number.parse::<u64>().is_ok());
-    remove_files_left_unfinished(folder, is_aside)
+    Ok(remove_files_left_unfinished(folder, is_aside)?)
 }
 
 /// Moves the content beyond a position to a new file.
@@ -413,7 +414,7 @@ fn move_tail(file: &Output, position: u64) -> Result<()> {
     if newest.is_none_or(|newest| !has_content(&newest, &tail)) {
         replace_file(&free, |_| Ok(()), |aside| aside.write(&tail))?;
     } // otherwise, the process was killed before it cut the file
-    file.cut(position)
+    Ok(file.cut(position)?)
 }
 
 /// Whether a file has this content.
@@ -432,9 +433,9 @@ impl State for GrowingFile {
     fn save(&self) -> Result<Saved> {
         if let Some(Err(error)) = self.file.as_ref().map(Output::sync) {
             if self.is_strict {
-                return Err(error);
+                return Err(error.into());
             }
-            self.failed_sync.replace(Some(error));
+            self.failed_sync.replace(Some(error.into()));
         }
         let mut saved = Saved::new();
         saved.set("position", &self.position)?;

@@ -80,7 +80,7 @@ impl Report {
         let mut report = trainer_formats::report::Report::new();
         report.add(&Run::with_file(folder, file));
         let html = report.html(std::time::SystemTime::now());
-        replace_file(&folder.join(REPORT_FILE), check_is_report, |file| file.write(html.as_bytes()))
+        replace_file(&folder.join(REPORT_FILE), check_is_report, |file| Ok(file.write(html.as_bytes())?))
     }
 }
 

@@ -94,7 +94,7 @@ fn replace(folder: &Path, live: &Live) -> Result<()> {
         }
         Err(in_file(path, "expected a `live.json` that this trainer wrote: move the file elsewhere"))
     };
-    replace_volatile_file(&path, is_ours, |file| file.write(text.as_bytes()))
+    replace_volatile_file(&path, is_ours, |file| Ok(file.write(text.as_bytes())?))
 }
 
 /// Updates the description of the run. Reads nothing from the device.

@@ -203,7 +203,7 @@ const LOGS: &str = "ranks";
 fn append(path: &Path, text: &str) -> Result<()> {
     files::create_folders(files::folder_of(path))?;
     let (mut log, length) = files::open_or_create(path)?;
-    log.write_at(length, text.as_bytes())
+    Ok(log.write_at(length, text.as_bytes())?)
 }
 
 /// Returns the result of preparing an entry point, unchanged. On an error, first disconnects from

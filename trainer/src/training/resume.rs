@@ -286,7 +286,7 @@ fn with_reasons(error: Error, differences: &[String]) -> Error {
     let listed: String = differences.iter().map(|difference| format!("\n- {difference}")).collect();
     match error {
         Error::File(error) if !listed.is_empty() => {
-            let FileError { path, source } = *error;
+            let FileError { path, source, .. } = *error;
             in_file(&path, format!("{source}{listed}"))
         }
         other => other,

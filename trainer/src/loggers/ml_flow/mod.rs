@@ -306,7 +306,7 @@ impl MlFlow {
             ))
         })?;
         let bytes = serde_json::to_vec_pretty(&run).map_err(Error::new)?;
-        replace_file(&path, refuse_existing, |file| file.write(&bytes))?;
+        replace_file(&path, refuse_existing, |file| Ok(file.write(&bytes)?))?;
         self.run = Some(run);
         Ok(())
     }

@@ -148,7 +148,7 @@ pub(crate) fn write_run_file(file: &RunFile, folder: &Path) -> Result<()> {
     let path = folder.join(RUN_FILE);
     let text = file.to_text().map_err(|error| in_file(&path, error))?;
     let is_ours = |_: &Path| load_run_file(folder).map(drop);
-    replace_file(&path, is_ours, |file| file.write(text.as_bytes()))
+    replace_file(&path, is_ours, |file| Ok(file.write(text.as_bytes())?))
 }
 
 /// Returns the content of a `run.json`; `None` if there is none.
@@ -165,5 +165,5 @@ fn read_run_file(path: &Path) -> Result<Option<Vec<u8>>> {
             ),
         ));
     }
-    read_start(path, &file, length).map(Some)
+    Ok(read_start(path, &file, length).map(Some)?)
 }

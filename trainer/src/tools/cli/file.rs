@@ -43,6 +43,7 @@ pub(super) struct Scalar {
 pub(super) fn read(path: &Path, is_setting: impl Fn(&str) -> bool) -> Result<Vec<Entry>> {
     let text = read_text(path).map_err(|error| {
         let is_missing = error
+            .source
             .downcast_ref::<std::io::Error>()
             .is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound);
         let path = path.display();

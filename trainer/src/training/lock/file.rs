@@ -52,7 +52,7 @@ impl Format {
     /// write it.
     pub(super) fn read(&self, path: &Path) -> Result<String> {
         if is_file(path) {
-            return files::read_text(path);
+            return Ok(files::read_text(path)?);
         }
         let text = format!(
             "there is no {}: write it with `{VARIABLE}=update`, and add it to the repository",
@@ -87,7 +87,7 @@ impl Format {
                 format!("this file is not a {}, so it is not replaced: choose another path", self.name);
             Err(in_file(path, text))
         };
-        files::replace_file(path, is_of_format, |file| file.write(text.as_bytes()))
+        files::replace_file(path, is_of_format, |file| Ok(file.write(text.as_bytes())?))
     }
 
     /// Returns the text of a file with these sections.

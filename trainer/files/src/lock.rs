@@ -4,22 +4,21 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::{create_folders, in_file, open_or_create};
-use crate::error::Result;
+use crate::{Result, create_folders, in_file, open_or_create};
 
 /// The file that is locked while a trainer uses a folder.
 const LOCK: &str = ".trainer-lock";
 
 /// The lock of a folder, released when dropped.
 #[derive(Debug)]
-pub(crate) struct Lock {
+pub struct Lock {
     path: PathBuf,
     file: File,
 }
 
 impl Lock {
     /// Locks a folder. Creates the folder if it does not exist.
-    pub(crate) fn acquire(folder: &Path) -> Result<Self> {
+    pub fn acquire(folder: &Path) -> Result<Self> {
         create_folders(folder)?;
         let path = folder.join(LOCK);
         let (file, _) = open_or_create(&path)?;
@@ -34,7 +33,8 @@ impl Lock {
 
     /// Whether the folder still contains the locked file; `false` if the folder was removed or
     /// replaced in the meantime. On platforms other than Unix, a replacement is not detected.
-    pub(crate) fn is_held(&self) -> bool {
+    #[must_use]
+    pub fn is_held(&self) -> bool {
         is_at(&self.file, &self.path)
     }
 }
@@ -50,7 +50,8 @@ impl Drop for Lock {
 /// Returns a string that identifies the lock file of a folder. The string differs between folders,
 /// and is the same on all hosts that share the folder. Returns `None` if the metadata of the file
 /// cannot be read.
-pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
+#[must_use]
+pub fn lock_identity(folder: &Path) -> Option<String> {
     let metadata = fs::symlink_metadata(folder.join(LOCK)).ok()?;
     let modified = metadata.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
     #[cfg(unix)]
@@ -63,7 +64,7 @@ pub(crate) fn lock_identity(folder: &Path) -> Option<String> {
 /// The lock of a temporary file or folder, held by the process that writes it. A file or folder
 /// whose lock is held is not a leftover of a killed process.
 #[derive(Debug)]
-pub(crate) struct Claim(File);
+pub struct Claim(File);
 
 impl Claim {
     /// Claims a temporary file or folder. Returns `None` if another process is writing it, or if it

@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::change::{free_name, try_create, try_create_folder};
-use super::lock::Claim;
-use super::{
-    Links, Output, entries, folder_of, in_file, is_file, is_folder, metadata, name_of, open_with,
-    remove_file, rename, sync,
+use crate::change::{free_name, try_create, try_create_folder};
+use crate::lock::Claim;
+use crate::{
+    Error, Links, Output, Result, entries, folder_of, in_file, is_file, is_folder, metadata, name_of,
+    open_with, remove_file, rename, sync,
 };
-use crate::error::Result;
 
 const UNFINISHED: &str = ".writing-";
 
@@ -21,7 +20,8 @@ fn unfinished(name: &str, number: u64) -> String {
 
 /// Returns the final name of the file or folder with this temporary name; `None` if it is not a
 /// temporary name.
-pub(crate) fn is_unfinished(temporary: &str) -> Option<&str> {
+#[must_use]
+pub fn is_unfinished(temporary: &str) -> Option<&str> {
     let (name, number) = temporary.strip_prefix(UNFINISHED)?.rsplit_once('-')?;
     number.parse().is_ok_and(|number| unfinished(name, number) == temporary).then_some(name)
 }
@@ -36,31 +36,34 @@ fn temporaries(path: &Path) -> Result<Vec<PathBuf>> {
 
 /// Atomically replaces `path` with a file whose content `fill` writes. An existing file is replaced
 /// only if `is_ours` accepts it.
-pub(crate) fn replace_file(
+pub fn replace_file<E: From<Error>>(
     path: &Path,
-    is_ours: impl FnOnce(&Path) -> Result<()>,
-    fill: impl FnOnce(&mut Output) -> Result<()>,
-) -> Result<()> {
-    replace(path, is_ours, |aside| fill(aside).and_then(|()| aside.sync()))?;
-    sync(folder_of(path))
+    is_ours: impl FnOnce(&Path) -> Result<(), E>,
+    fill: impl FnOnce(&mut Output) -> Result<(), E>,
+) -> Result<(), E> {
+    replace(path, is_ours, |aside| {
+        fill(aside)?;
+        Ok(aside.sync()?)
+    })?;
+    Ok(sync(folder_of(path))?)
 }
 
 /// Replaces `path` as [`replace_file`] does, but does not wait until the content is on the disk.
 /// Use this for a file that is replaced often and is not needed after a power loss, because a power
 /// loss may truncate it.
-pub(crate) fn replace_volatile_file(
+pub fn replace_volatile_file<E: From<Error>>(
     path: &Path,
-    is_ours: impl FnOnce(&Path) -> Result<()>,
-    fill: impl FnOnce(&mut Output) -> Result<()>,
-) -> Result<()> {
+    is_ours: impl FnOnce(&Path) -> Result<(), E>,
+    fill: impl FnOnce(&mut Output) -> Result<(), E>,
+) -> Result<(), E> {
     replace(path, is_ours, fill)
 }
 
-fn replace(
+fn replace<E: From<Error>>(
     path: &Path,
-    is_ours: impl FnOnce(&Path) -> Result<()>,
-    fill: impl FnOnce(&mut Output) -> Result<()>,
-) -> Result<()> {
+    is_ours: impl FnOnce(&Path) -> Result<(), E>,
+    fill: impl FnOnce(&mut Output) -> Result<(), E>,
+) -> Result<(), E> {
     check_name(path)?;
     if metadata(path)?.is_some() {
         is_ours(path)?;
@@ -71,7 +74,7 @@ fn replace(
         let file = created.file().try_clone()?;
         Ok((created, file))
     })?;
-    let replaced = fill(&mut aside).and_then(|()| rename(aside.path(), path));
+    let replaced = fill(&mut aside).and_then(|()| Ok(rename(aside.path(), path)?));
     if replaced.is_err() {
         let _ = remove_file(aside.path());
     }
@@ -81,7 +84,7 @@ fn replace(
 
 /// Removes from a folder the temporary files whose final names `is_of` accepts. Files that a
 /// process is writing stay.
-pub(crate) fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -> bool) -> Result<()> {
+pub fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -> bool) -> Result<()> {
     let mut left = entries(folder)?;
     left.retain(|path| is_unfinished(name_of(path)).is_some_and(&is_of) && is_file(path));
     for left in left {
@@ -103,7 +106,7 @@ fn check_name(path: &Path) -> Result<()> {
 
 /// Creates the temporary folder in which the folder `path` is written. While the returned claim
 /// exists, no process treats the folder as a leftover.
-pub(crate) fn create_unfinished_folder(path: &Path) -> Result<(PathBuf, Claim)> {
+pub fn create_unfinished_folder(path: &Path) -> Result<(PathBuf, Claim)> {
     create_unfinished(path, |path| {
         try_create_folder(path)?;
         Ok((path.to_owned(), File::open(path)?))
@@ -129,14 +132,14 @@ fn create_unfinished<T>(path: &Path, create: impl Fn(&Path) -> io::Result<(T, Fi
 }
 
 /// Returns the temporary folders of `path` that no process is writing, and claims them.
-pub(crate) fn folders_left_unfinished(path: &Path) -> Result<Vec<(PathBuf, Claim)>> {
+pub fn folders_left_unfinished(path: &Path) -> Result<Vec<(PathBuf, Claim)>> {
     let folders = temporaries(path)?.into_iter().filter(|left| is_folder(left));
     Ok(folders.filter_map(|left| Some((left.clone(), Claim::of(&left, File::open(&left).ok()?)?))).collect())
 }
 
 /// Renames `path` to the first free name that `make` returns for the numbers 1, 2, …, and returns
 /// the new path.
-pub(crate) fn move_aside(path: &Path, make: impl Fn(&str, u64) -> String) -> Result<PathBuf> {
+pub fn move_aside(path: &Path, make: impl Fn(&str, u64) -> String) -> Result<PathBuf> {
     let (free, _) = free_name(path, make)?;
     rename(path, &free)?;
     sync(folder_of(path))?;

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A fault that is injected into the operations of a thread. A write that fails still writes half
 /// of its bytes.
@@ -19,7 +20,7 @@ thread_local! {
 }
 
 /// Returns an error if the fault of this thread affects operations on this path.
-pub(super) fn permit(path: &Path) -> io::Result<()> {
+pub(crate) fn permit(path: &Path) -> io::Result<()> {
     FAULT.with_borrow_mut(|fault| match fault {
         Fault::Kill(0) => Err(io::Error::other("the process was killed")),
         Fault::Kill(left) => {
@@ -31,15 +32,29 @@ pub(super) fn permit(path: &Path) -> io::Result<()> {
     })
 }
 
+/// Whether a thread of this process has ever set a fault.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process tests faults. Its files are then not synced, because thousands of runs would
+/// wait for the disk.
+pub(crate) fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
+}
+
+fn set(fault: Fault) {
+    IS_USED.store(true, Ordering::Relaxed);
+    FAULT.set(fault);
+}
+
 /// Runs `body` as if the process were killed after this number of operations. Returns whether this
 /// number was reached.
-pub(crate) fn killed_after(operations: u64, body: impl FnOnce()) -> bool {
-    FAULT.set(Fault::Kill(operations));
+pub fn killed_after(operations: u64, body: impl FnOnce()) -> bool {
+    set(Fault::Kill(operations));
     body();
     matches!(FAULT.replace(Fault::None), Fault::Kill(0))
 }
 
 /// Makes operations on this file fail on this thread, as on a full disk. `None` removes the fault.
-pub(crate) fn set_full(path: Option<&Path>) {
-    FAULT.set(path.map_or(Fault::None, |path| Fault::Full(path.to_owned())));
+pub fn set_full(path: Option<&Path>) {
+    set(path.map_or(Fault::None, |path| Fault::Full(path.to_owned())));
 }

@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io, process};
 
-use super::change::try_create_folder;
+use crate::change::try_create_folder;
 
 /// A new folder for temporary files, removed with everything in it when dropped.
 #[derive(Debug)]
-pub(crate) struct TemporaryFolder(PathBuf);
+pub struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
     /// Creates a folder `<name>-<process>-<number>` in the folder for temporary files.
-    pub(crate) fn create(name: &str) -> io::Result<Self> {
+    pub fn create(name: &str) -> io::Result<Self> {
         let mut number = 0_u64;
         loop {
             let path = env::temp_dir().join(format!("{name}-{}-{number}", process::id()));
@@ -23,7 +23,9 @@ impl TemporaryFolder {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Returns the path of the folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.0
     }
 }

@@ -1,27 +1,32 @@
-//! All operations of this crate that open, create, change or remove files.
+//! How the training library [`trainer`](https://docs.rs/trainer) and its command open, create,
+//! change, lock and remove files.
 //!
-//! In all other modules, `clippy.toml` forbids the functions of the standard library that do this,
-//! so the same rules hold everywhere:
+//! In all other crates of the workspace, `clippy.toml` forbids the functions of the standard library
+//! that do this, so the same rules hold everywhere:
 //!
 //! - **Links are not followed.** A symbolic link to a file is not opened, and neither is a file in
-//!   a linked folder inside the [run folder](crate::RunFolder). Only two paths may be links: that
-//!   of a folder that the program names, and that of a file that the program names and this crate
-//!   only reads.
+//!   a linked folder inside the folder of a run. Only two paths may be links: that of a folder that
+//!   the caller names, and that of a file that the caller names and only reads.
 //! - **Only regular files are opened**, and without waiting: a FIFO would block, and a device may
 //!   never end.
-//! - **Only what this crate wrote is replaced or removed.** The caller of [`replace_file`] defines
-//!   how to recognize it. A new file gets a name that is free.
+//! - **Only what the caller recognizes is replaced or removed.** The caller of [`replace_file`]
+//!   defines how. A new file gets a name that is free.
 //! - **A file that is replaced is complete at all times**: the new content is written to a
 //!   temporary file, which is synced and renamed. A temporary file that a killed process has left
-//!   is removed when the file is replaced again. Only `live.json`, which is replaced every second,
-//!   is not synced.
+//!   is removed when the file is replaced again. [`replace_volatile_file`] does not sync.
+//! - **What is read has a limit**: [`read_text`] and [`read_small`] refuse a file that is longer than
+//!   their limit, and [`read_start`] reads no more than its caller requests.
 //!
-//! libtorch itself writes the profile of its kernels, but into a file that this module created.
-#![allow(clippy::disallowed_methods)]
+//! libtorch itself writes the profile of its kernels and the store of a rendezvous, but into files
+//! or folders that this crate created.
+
+#![allow(clippy::disallowed_methods, reason = "this crate is where files are opened and changed")]
 
 mod change;
-#[cfg(test)]
-pub(crate) mod fault;
+mod error;
+#[cfg(feature = "faults")]
+#[doc(hidden)]
+pub mod fault;
 mod lock;
 mod replace;
 mod temporary;
@@ -30,27 +35,27 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-pub(crate) use change::{
+pub use change::{
     Output, create, create_folders, create_folders_below, create_new_folder, create_numbered, free_name,
     link_and_append, open_or_create, remove_empty_folder, remove_file, rename, sync, write,
 };
-pub(crate) use lock::{Claim, Lock, lock_identity};
-pub(crate) use replace::{
+pub use lock::{Claim, Lock, lock_identity};
+pub use replace::{
     create_unfinished_folder, folders_left_unfinished, is_unfinished, move_aside,
     remove_files_left_unfinished, replace_file, replace_volatile_file,
 };
-pub(crate) use temporary::TemporaryFolder;
+pub use temporary::TemporaryFolder;
 
-use crate::error::{BoxError, Error, FileError, Result};
+pub use error::{Error, Result, in_file};
 
-/// Adds the path of a file to an error.
-pub(crate) fn in_file(path: &Path, error: impl Into<BoxError>) -> Error {
-    Error::File(Box::new(FileError { path: path.to_owned(), source: error.into() }))
-}
+/// The code in the README, which must compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
 
 /// Whether to follow a symbolic link when a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Links {
+pub enum Links {
     /// Follows the link. For a file that the program names and that is only read.
     Follow,
     /// Returns an error. For a file that this crate has written, because this crate never creates
@@ -60,7 +65,7 @@ pub(crate) enum Links {
 
 /// Opens a file for reading and returns it with its length. Returns an error for anything but a
 /// regular file.
-pub(crate) fn open(path: &Path, links: Links) -> Result<(File, u64)> {
+pub fn open(path: &Path, links: Links) -> Result<(File, u64)> {
     let mut options = File::options();
     options.read(true);
     open_with(&mut options, path, links).map_err(|error| in_file(path, error))
@@ -98,7 +103,7 @@ fn length_of_file(metadata: &Metadata) -> io::Result<u64> {
 }
 
 /// Reads the first `length` bytes of a file.
-pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8>> {
+pub fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let room = usize::try_from(length).ok().and_then(|length| bytes.try_reserve_exact(length).ok());
     room.ok_or_else(|| in_file(path, format!("not enough memory to read its {length} bytes")))?;
@@ -114,7 +119,7 @@ pub(crate) fn read_start(path: &Path, file: &File, length: u64) -> Result<Vec<u8
 }
 
 /// Fills `bytes` from a position in a file. Other threads may read the file at the same time.
-pub(crate) fn read_at(path: &Path, file: &File, position: u64, bytes: &mut [u8]) -> Result<()> {
+pub fn read_at(path: &Path, file: &File, position: u64, bytes: &mut [u8]) -> Result<()> {
     let length = bytes.len();
     fill_at(file, position, bytes).map_err(|error| {
         if error.kind() != io::ErrorKind::UnexpectedEof {
@@ -146,11 +151,11 @@ fn fill_at(file: &File, mut position: u64, mut bytes: &mut [u8]) -> io::Result<(
 }
 
 /// The maximum number of bytes that [`read_text`] reads.
-pub(crate) const MAX_TEXT_BYTES: u64 = 1 << 24;
+pub const MAX_TEXT_BYTES: u64 = 1 << 24;
 
 /// Reads a text file, following links. Ignores the reported length, which is 0 for files in
 /// `/proc`.
-pub(crate) fn read_text(path: &Path) -> Result<String> {
+pub fn read_text(path: &Path) -> Result<String> {
     let (file, _) = open(path, Links::Follow)?;
     let mut bytes = Vec::new();
     // One byte more than the maximum is read, so that a longer file is detected.
@@ -163,12 +168,13 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
 }
 
 /// The folder that contains `path`.
-pub(crate) fn folder_of(path: &Path) -> &Path {
+#[must_use]
+pub fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// The metadata of a path, without following links; `None` if the path does not exist.
-pub(crate) fn metadata(path: &Path) -> Result<Option<Metadata>> {
+pub fn metadata(path: &Path) -> Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -177,23 +183,36 @@ pub(crate) fn metadata(path: &Path) -> Result<Option<Metadata>> {
 }
 
 /// Whether `path` is a regular file, not a link to one.
-pub(crate) fn is_file(path: &Path) -> bool {
+#[must_use]
+pub fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
 /// Whether `path` is a folder, not a link to one.
-pub(crate) fn is_folder(path: &Path) -> bool {
+#[must_use]
+pub fn is_folder(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
+/// Reads a file that this crate's caller has written, without following a link. Returns an error if
+/// the file is longer than `limit` bytes.
+pub fn read_small(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let (file, length) = open(path, Links::Refuse)?;
+    if length > limit {
+        return Err(in_file(path, format!("the file has {length} bytes: expected at most {limit}")));
+    }
+    read_start(path, &file, length)
+}
+
 /// Returns the paths of the files and folders in a folder.
-pub(crate) fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).map_err(|error| in_file(folder, error))?;
     entries.map(|entry| Ok(entry.map_err(|error| in_file(folder, error))?.path())).collect()
 }
 
 /// The last component of a path as text; empty if it is not UTF-8.
-pub(crate) fn name_of(path: &Path) -> &str {
+#[must_use]
+pub fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 

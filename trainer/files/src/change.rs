@@ -4,43 +4,46 @@ use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Component, Path, PathBuf};
 
-use super::{Links, folder_of, in_file, is_folder, metadata, open_with};
-use crate::error::Result;
+use crate::{Links, Result, folder_of, in_file, is_folder, metadata, open_with};
 
-/// Permits every operation. In tests, `fault::permit` takes its place, and can make operations
-/// fail.
-#[cfg(not(test))]
+/// Permits every operation. With the feature `faults`, `fault::permit` takes its place, and can make
+/// operations fail.
+#[cfg(not(feature = "faults"))]
 fn permit(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
-#[cfg(test)]
-use super::fault::permit;
+#[cfg(feature = "faults")]
+use crate::fault::permit;
 
-/// An open file that this crate writes.
+/// An open file that is written.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub struct Output {
     file: File,
     path: PathBuf,
 }
 
 impl Output {
-    pub(crate) fn path(&self) -> &Path {
+    /// Returns the path under which the file was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the open file, for reading and locking it.
-    pub(crate) fn file(&self) -> &File {
+    #[must_use]
+    pub fn file(&self) -> &File {
         &self.file
     }
 
     /// Returns the open file, for example to pass it to another process as its output.
-    pub(crate) fn into_file(self) -> File {
+    #[must_use]
+    pub fn into_file(self) -> File {
         self.file
     }
 
     /// Writes at the current position.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if let Err(error) = permit(&self.path) {
             let _ = self.file.write_all(&bytes[..bytes.len() / 2]); // as a kill or a full disk may
             return Err(in_file(&self.path, error));
@@ -49,25 +52,25 @@ impl Output {
     }
 
     /// Writes at a position, counted from the start of the file.
-    pub(crate) fn write_at(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
+    pub fn write_at(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
         self.file.seek(SeekFrom::Start(position)).map_err(|error| in_file(&self.path, error))?;
         self.write(bytes)
     }
 
     /// Shortens the file to this length.
-    pub(crate) fn cut(&self, length: u64) -> Result<()> {
+    pub fn cut(&self, length: u64) -> Result<()> {
         let cut = permit(&self.path).and_then(|()| self.file.set_len(length));
         cut.map_err(|error| in_file(&self.path, error))
     }
 
     /// Waits until the content is on disk.
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub fn sync(&self) -> Result<()> {
         permit(&self.path).and_then(|()| sync_file(&self.file)).map_err(|error| in_file(&self.path, error))
     }
 }
 
 /// Creates a file, which must not exist yet.
-pub(crate) fn create(path: &Path) -> Result<Output> {
+pub fn create(path: &Path) -> Result<Output> {
     try_create(path).map_err(|error| in_file(path, error))
 }
 
@@ -79,7 +82,7 @@ pub(super) fn try_create(path: &Path) -> io::Result<Output> {
 
 /// Opens a file for reading and writing, creating it if it does not exist, and returns it with its
 /// length.
-pub(crate) fn open_or_create(path: &Path) -> Result<(Output, u64)> {
+pub fn open_or_create(path: &Path) -> Result<(Output, u64)> {
     loop {
         match open_with(File::options().read(true).write(true), path, Links::Refuse) {
             Ok((file, length)) => return Ok((Output { file, path: path.to_owned() }, length)),
@@ -99,7 +102,7 @@ pub(crate) fn open_or_create(path: &Path) -> Result<(Output, u64)> {
 
 /// Creates a new file at `path`. If `path` exists, adds the first free number to the name of the
 /// file, as in `run-2.json` or `run-2.trace.json`.
-pub(crate) fn create_numbered(path: &Path) -> Result<Output> {
+pub fn create_numbered(path: &Path) -> Result<Output> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (stem, suffix) = name.split_at(name.find('.').filter(|at| *at > 0).unwrap_or(name.len()));
     for number in 1_u32.. {
@@ -116,7 +119,7 @@ pub(crate) fn create_numbered(path: &Path) -> Result<Output> {
 }
 
 /// Writes a small new file, and waits until it is on disk.
-pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let mut file = create(path)?;
     file.write(bytes)?;
     file.sync()
@@ -126,7 +129,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// without creating `path`, if `from` is not `length` bytes long or cannot be linked.
 ///
 /// Existing bytes do not change, so `from` remains valid up to its recorded length.
-pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
+pub fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8]) -> Result<bool> {
     let is_as_written =
         fs::symlink_metadata(from).is_ok_and(|metadata| metadata.is_file() && metadata.len() == length);
     if !is_as_written || permit(path).and_then(|()| fs::hard_link(from, path)).is_err() {
@@ -141,7 +144,7 @@ pub(crate) fn link_and_append(from: &Path, length: u64, path: &Path, bytes: &[u8
 }
 
 /// Creates a folder. Returns `false` if the path already exists.
-pub(crate) fn create_new_folder(path: &Path) -> Result<bool> {
+pub fn create_new_folder(path: &Path) -> Result<bool> {
     match try_create_folder(path) {
         Ok(()) => sync(folder_of(path)).map(|()| true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -157,7 +160,7 @@ pub(super) fn try_create_folder(path: &Path) -> io::Result<()> {
 
 /// Creates a folder and its parents, unless they exist, at a path that the program has chosen.
 /// Existing folders on this path may be links. Waits until the new folders are on disk.
-pub(crate) fn create_folders(path: &Path) -> Result<()> {
+pub fn create_folders(path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() || path.is_dir() {
         return Ok(());
     }
@@ -167,7 +170,7 @@ pub(crate) fn create_folders(path: &Path) -> Result<()> {
 
 /// Creates the folder `path` and the folders between `root` and `path`, unless they exist. None of
 /// these folders may be a link. `root` must exist.
-pub(crate) fn create_folders_below(root: &Path, path: &Path) -> Result<()> {
+pub fn create_folders_below(root: &Path, path: &Path) -> Result<()> {
     for folder in folders_below(root, path)? {
         match metadata(&folder)? {
             Some(found) if found.is_dir() => {}
@@ -204,12 +207,12 @@ fn create_unless_present(path: &Path, is_present: fn(&Path) -> bool) -> Result<(
 }
 
 /// Renames a file or a folder. The caller makes sure that `to` may be replaced.
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
+pub fn rename(from: &Path, to: &Path) -> Result<()> {
     permit(to).and_then(|()| fs::rename(from, to)).map_err(|error| in_file(to, error))
 }
 
 /// Removes a file that this crate wrote. A file that does not exist is not an error.
-pub(crate) fn remove_file(path: &Path) -> Result<()> {
+pub fn remove_file(path: &Path) -> Result<()> {
     match permit(path).and_then(|()| fs::remove_file(path)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(in_file(path, error)),
         _ => Ok(()),
@@ -217,7 +220,7 @@ pub(crate) fn remove_file(path: &Path) -> Result<()> {
 }
 
 /// Removes a folder if it is empty.
-pub(crate) fn remove_empty_folder(path: &Path) -> Result<()> {
+pub fn remove_empty_folder(path: &Path) -> Result<()> {
     match permit(path).and_then(|()| fs::remove_dir(path)) {
         Err(error) if !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => {
             Err(in_file(path, error))
@@ -227,7 +230,7 @@ pub(crate) fn remove_empty_folder(path: &Path) -> Result<()> {
 }
 
 /// Waits until the entries of a folder are on disk. Does nothing on platforms other than Unix.
-pub(crate) fn sync(folder: &Path) -> Result<()> {
+pub fn sync(folder: &Path) -> Result<()> {
     if cfg!(unix) {
         let synced = permit(folder).and_then(|()| File::open(folder)).and_then(|folder| sync_file(&folder));
         synced.map_err(|error| in_file(folder, error))?;
@@ -235,18 +238,19 @@ pub(crate) fn sync(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the content of a file is on disk, except in unit tests.
+/// Waits until the content of a file is on disk, except in a process that tests faults.
 fn sync_file(file: &File) -> io::Result<()> {
-    if cfg!(test) { Ok(()) } else { file.sync_all() }
+    #[cfg(feature = "faults")]
+    if crate::fault::is_used() {
+        return Ok(());
+    }
+    file.sync_all()
 }
 
 /// Tries the names that `make` returns for the numbers 1, 2, …, and returns the first path next to
 /// `path` that is free. Also returns the path with the previous number, which exists, if there is
 /// one.
-pub(crate) fn free_name(
-    path: &Path,
-    make: impl Fn(&str, u64) -> String,
-) -> Result<(PathBuf, Option<PathBuf>)> {
+pub fn free_name(path: &Path, make: impl Fn(&str, u64) -> String) -> Result<(PathBuf, Option<PathBuf>)> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let mut newest = None;
     for number in 1.. {
