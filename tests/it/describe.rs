@@ -330,7 +330,6 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::hooks::StochasticDepth,
         trainer::hooks::Swa,
         trainer::hooks::ThroughputMonitor,
-        trainer::loggers::Certificate,
         trainer::loggers::Console,
         trainer::loggers::Csv,
         trainer::loggers::JsonLines,

@@ -12,7 +12,6 @@ mod bad_input;
 #[cfg(unix)]
 mod by_length;
 mod cancel;
-mod certificate;
 mod checkpoints;
 mod children;
 mod cli;

@@ -8,7 +8,7 @@ use trainer::hooks::{
     ActivationCheckpointing, ActivationStats, Checkpoint, Ema, FeatureRecorder, HyperparameterMonitor,
     ModelSummary, ParameterMonitor, Progress, RankMonitor, SystemMonitor, ThroughputMonitor,
 };
-use trainer::loggers::{Certificate, Csv, JsonLines, Report, TensorBoard, ToFile};
+use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::metrics::Accuracy;
 use trainer::modules::Patterns;
 use trainer::prelude::*;
@@ -274,7 +274,6 @@ fn built_in_observers_change_nothing_in_1000_steps() {
             .hook(SystemMonitor::new())
             .hook(ThroughputMonitor::new())
             .hook(Accuracy::multiclass(3))
-            .hook(Certificate::new())
             .hook(Csv::new())
             .hook(Report::new())
             .hook(JsonLines::new())

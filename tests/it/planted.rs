@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use trainer::Summary;
 use trainer::hooks::Checkpoint;
-use trainer::loggers::{Certificate, Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile};
+use trainer::loggers::{Csv, JsonLines, MlFlow, Report, TensorBoard, ToFile};
 use trainer::prelude::*;
 
 use crate::model::{self, builder};
@@ -75,7 +75,6 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
         .hook(JsonLines::new())
         .hook(Report::new())
         .hook(TensorBoard::new())
-        .hook(Certificate::new())
         .tape(trainer::Tape::steps(2))
         .hook(ToFile::in_run_folder("rows/steps.txt", rows))
         .hook(MlFlow::new(server).wait_at_end(Duration::from_secs(10)));
@@ -86,7 +85,7 @@ fn run(folder: &Path, server: &str, at: Option<u64>) -> Result<Summary> {
 }
 
 /// The files of an uninterrupted run.
-const FILES: [&str; 21] = [
+const FILES: [&str; 20] = [
     ".trainer-lock",
     "checkpoints/.trainer-lock",
     "checkpoints/step-00000006/averages.safetensors",
@@ -103,7 +102,6 @@ const FILES: [&str; 21] = [
     "report.html",
     "report.jsonl",
     "rows/steps.txt",
-    "run.certificate",
     "run.json",
     "run.tape",
     "values.csv",

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
+use trainer_files::{TemporaryFolder, create_new_folder};
+use trainer_formats::run::Run;
 use trainer_formats::tape::{self, Kind};
 
 use crate::DiffArguments;
-use crate::output::{Failure, Output};
+use crate::output::{Failure, Output, quoted};
 use crate::program::{Program, errors};
 
 /// Prints the first difference between two runs. The exit code says whether the runs differ.
@@ -67,7 +69,7 @@ fn replay(
     other: &[PathBuf],
     out: &mut Output,
 ) -> Result<ExitCode, Failure> {
-    let DiffArguments { first, second, first_program, second_program, .. } = arguments;
+    let DiffArguments { first, second, program, second_program, .. } = arguments;
     let mut batches = None;
     for (one, other) in one.iter().zip(other) {
         let difference = tape::difference(one, other).map_err(Failure::new)?;
@@ -83,25 +85,31 @@ fn replay(
         // The runs are equal, or their tapes already name the hook.
         return compare(first, one, second, other, out);
     };
+    if program.is_empty() {
+        return Err(Failure::new(format!(
+            "`--replay` trains the batches {}..{} of both runs again, but no program was given: add `-- PROGRAM ARGUMENTS`{}",
+            batches.start,
+            batches.end,
+            recorded([first, second])
+        )));
+    }
+    let second_program = second_program
+        .as_ref()
+        .map(|command| ["sh", "-c", &format!("exec {command}")].map(str::to_owned).to_vec());
     let part = format!("{}..{}", batches.start, batches.end);
-    let folder = tempfile::tempdir()
+    let folder = TemporaryFolder::create("trainer-diff")
         .map_err(|error| Failure::new(format!("cannot create a temporary folder: {error}")))?;
     let mut full = Vec::new();
-    for (name, run, given, coarse) in
-        [("first", first, first_program, one), ("second", second, second_program, other)]
-    {
-        let words: Vec<String> = match given {
-            Some(command) => ["sh", "-c", &format!("exec {command}")].map(str::to_owned).into(),
-            None => Vec::new(),
-        };
-        let program = Program::of(run, &words)?;
+    let programs = [program.clone(), second_program.unwrap_or_else(|| program.clone())];
+    let runs = [("first", first, one), ("second", second, other)];
+    for ((name, run, coarse), words) in runs.into_iter().zip(programs) {
+        let program = Program::of(run, words)?;
         if !out.is_json() {
             out.line(format!("Training the batches {part} of {} again: {}", run.display(), program.shown()))?;
         }
         let folder = folder.path().join(name);
-        std::fs::create_dir(&folder)
-            .map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
-        let output = program.repeat(&part, Some(&folder))?;
+        create_new_folder(&folder).map_err(Failure::new)?;
+        let output = program.repeat(&part, &folder)?;
         let tapes: Vec<PathBuf> = (0..coarse.len()).map(|rank| folder.join(rank_file(rank))).collect();
         if !output.status.success() || !tapes.iter().all(|path| path.is_file()) {
             let text = errors(&output);
@@ -117,17 +125,27 @@ fn replay(
             if let Some(found) = tape::disagreement(coarse, full).map_err(Failure::new)? {
                 return Err(Failure::new(format!(
                     "{} no longer computes what {} recorded: after training batch {}, {} differ; pass the program of \
-                     that time with `--{name}-program`",
+                     that time{}",
                     program.shown(),
                     run.display(),
                     found.batch,
-                    found.values.iter().take(4).map(|name| &**name).collect::<Vec<_>>().join(", ")
+                    found.values.iter().take(4).map(|name| &**name).collect::<Vec<_>>().join(", "),
+                    if name == "second" { " with `--second-program`" } else { " after `--`" }
                 )));
             }
         }
         full.push(tapes);
     }
     compare(first, &full[0], second, &full[1], out)
+}
+
+/// Returns the command lines that the runs have recorded, as a hint for the person who types one.
+fn recorded(runs: [&Path; 2]) -> String {
+    let lines = runs.iter().filter_map(|folder| {
+        let words = Run::open(*folder).ok()?.file().command_line.clone()?;
+        Some(format!("\n- {} says that it was started as: {}", folder.display(), quoted(&words)))
+    });
+    lines.collect()
 }
 
 /// Returns the file name of the tape of a rank.

@@ -13,7 +13,6 @@ mod runs;
 mod show;
 mod sweep;
 mod table;
-mod verify;
 #[cfg(unix)]
 mod watch;
 
@@ -58,9 +57,6 @@ enum Action {
         /// The run folder, or a folder of runs, of which the newest is shown. Defaults to `runs`
         run: Option<PathBuf>,
     },
-    /// Trains random stretches of a certified run again. Exits with 1 if any of them is not
-    /// confirmed
-    Verify(VerifyArguments),
 }
 
 #[derive(Args)]
@@ -125,33 +121,16 @@ struct DiffArguments {
     /// The run folder of the second run, or its tape
     second: PathBuf,
     /// If the tapes only have the state after every few batches, trains the batches in question of
-    /// both runs again, and names the hook or the operation. The programs must call
+    /// both runs again, and names the hook or the operation. The program must call
     /// `replay_requested`
     #[arg(long)]
     replay: bool,
-    /// The program of the first run, if it is not the command line in its run.json
-    #[arg(long, value_name = "COMMAND", requires = "replay")]
-    first_program: Option<String>,
-    /// The program of the second run, if it is not the command line in its run.json
+    /// The program of the second run with its arguments, as one text, if it is another one
     #[arg(long, value_name = "COMMAND", requires = "replay")]
     second_program: Option<String>,
-}
-
-#[derive(Args)]
-struct VerifyArguments {
-    /// The run folder
-    run: PathBuf,
-    /// The number of stretches to train again
-    #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "all")]
-    stretches: usize,
-    /// Trains all stretches again
-    #[arg(long)]
-    all: bool,
-    /// Seed for drawing the same stretches each time. The certificate's author must not know it
-    #[arg(long, value_name = "NUMBER")]
-    seed: Option<u64>,
-    /// The program and its arguments, after `--`, if it is not the command line in run.json
-    #[arg(last = true, value_name = "PROGRAM")]
+    /// The program of the runs and its arguments, after `--`. Command lines that stand in the folders
+    /// of the runs are never started
+    #[arg(last = true, requires = "replay", value_name = "PROGRAM")]
     program: Vec<String>,
 }
 
@@ -169,10 +148,6 @@ fn main() -> ExitCode {
         Action::Watch { run } => {
             watch::watch(run.as_deref()).map(|()| ExitCode::SUCCESS).map_err(Failure::new)
         }
-        Action::Verify(VerifyArguments { run, stretches, all, seed, program }) => verify::run(
-            &verify::Request { run: &run, stretches: (!all).then_some(stretches), seed, program: &program },
-            &mut out,
-        ),
     };
     done.unwrap_or_else(|failure| match failure {
         // For example, `trainer runs | head` closes the output early.

@@ -134,6 +134,20 @@ pub(crate) fn age(age: Duration) -> String {
     text.split(' ').next().unwrap_or_default().to_owned()
 }
 
+/// Returns words as a command line that a POSIX shell splits into the same words.
+pub(crate) fn quoted<W: AsRef<str>>(words: &[W]) -> String {
+    let is_plain = |word: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-+=./:,@%".contains(&byte);
+        !word.is_empty() && word.bytes().all(plain)
+    };
+    // `=` in the first word would make it an assignment.
+    let quote = |(nth, word): (usize, &W)| match word.as_ref() {
+        word if is_plain(word) && (nth > 0 || !word.contains('=')) => word.to_owned(),
+        word => format!("'{}'", word.replace('\'', r"'\''")),
+    };
+    words.iter().enumerate().map(quote).collect::<Vec<_>>().join(" ")
+}
+
 /// Returns a count with its noun: `1 run`, `2 runs`, `2 batches`.
 pub(crate) fn counted(count: usize, noun: &str) -> String {
     let ending = match count {

@@ -1,7 +1,6 @@
 //! The files that [`trainer`](https://docs.rs/trainer) writes to the folder of a run, for programs
 //! that read them. This crate does not need libtorch.
 //!
-//! - [`certificate`]: a chain of hashes; replaying a stretch of the run verifies that stretch.
 //! - [`report`]: the report about one or more runs, as a single HTML file.
 //! - [`run`]: the folder of a run: its settings, status, metrics and curves.
 //! - [`sweep`]: the trials of a sweep.
@@ -10,7 +9,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "the files of another program are only read")]
 
-pub mod certificate;
 mod float;
 pub mod report;
 pub mod run;

@@ -21,7 +21,6 @@
 //! ```
 
 mod axis;
-mod certificate;
 mod console;
 mod csv;
 #[cfg(test)]
@@ -36,7 +35,6 @@ mod tensor_board;
 mod to_file;
 
 pub use axis::Axis;
-pub use certificate::Certificate;
 pub use console::Console;
 pub use csv::Csv;
 pub use growing_file::GrowingFile;

@@ -14,7 +14,6 @@ mod active;
 mod batch_weight;
 mod decide;
 pub(crate) mod device;
-pub(crate) mod digest;
 pub(crate) mod entry;
 mod erased;
 mod facts;

@@ -1,17 +1,14 @@
 //! Replays: turns a trainer into one that repeats a part of a recorded run, and ends the run after
 //! that part.
 
-use trainer_formats::certificate::Place;
-
-use super::{digest, facts, save};
-use crate::checkpoint::progress::Stage;
+use super::{facts, save};
 use crate::checkpoint::{CheckpointFolder, Resume};
 use crate::error::{CancelledBy, Error, Result};
 use crate::hook::definition::{Hook, HookDef};
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
 use crate::phase::Phase;
-use crate::run::replay::{Mark, Replay};
+use crate::run::replay::Replay;
 use crate::run::tape::{self, Tape};
 use crate::run::{FolderState, Modules, Run};
 
@@ -79,25 +76,10 @@ pub(super) fn check_end(run: &mut Run) -> Result<()> {
 
 #[cold]
 fn check(run: &mut Run) -> Result<()> {
-    let batches = run.progress.train_batches;
-    let is_between = run.fit.position.stage == Stage::BetweenEpochs;
-    let place = if is_between { Place::Epoch } else { Place::Batch };
-    let Some(replay) = &run.replay else { return Ok(()) };
-    let is_there = is_between || replay.place == Place::Batch;
-    let is_end = batches > replay.until || batches == replay.until && is_there;
-    let is_begin = replay.begin.is_none();
-    let mark = match replay.certifies && (is_begin || is_end) {
-        true => Some(Mark { batches, place, state: digest::of(run)? }),
-        false => None,
-    };
     let Some(replay) = &mut run.replay else { return Ok(()) };
-    if is_begin {
-        replay.begin.clone_from(&mark);
-    }
-    if !is_end {
+    if run.progress.train_batches < replay.until {
         return Ok(());
     }
-    replay.end = mark;
     replay.has_ended = true;
     let fork = replay.fork.take();
     if let Some(tape) = run.tape.get_mut() {

@@ -18,7 +18,6 @@ mod checkpoint;
 
 mod ranks;
 
-mod certificate;
 mod tape;
 
 pub use cx::Cx;

@@ -3,7 +3,6 @@
 mod fork;
 mod request;
 mod source;
-mod verify;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::hook::definition::Hooks;
 use crate::hook::instance::Instance;
 use crate::log::history::Summary;
-use crate::loggers::{Certificate, TapeFile};
+use crate::loggers::TapeFile;
 use crate::run::Run;
 use crate::run::replay::Replay;
 use crate::training::Trainer;
@@ -118,7 +117,12 @@ impl<T: Task> Trainer<T> {
         replay: Replay,
         tape: Option<Tape>,
     ) -> Result<(Replayed, Vec<u8>)> {
-        let (summary, _) = self.run_replay(train, valid, source, replay, tape)?;
+        self.run.model.optimizers.require()?;
+        begin(&mut self.run, source, replay, tape)?;
+        let result = self.fit(train, valid);
+        // The trainer still writes nothing.
+        self.run.replay = Some(Replay::until(u64::MAX));
+        let summary = result?;
         let records = self.run.tape.get_mut().as_mut().map(|tape| tape.take()).unwrap_or_default();
         let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
         Ok((Replayed { from, compared: None, summary }, records))
@@ -134,23 +138,6 @@ impl<T: Task> Trainer<T> {
             )));
         }
         Ok(())
-    }
-
-    /// Runs a replay, and returns its summary and the states at its beginning and end. Afterwards,
-    /// the trainer still writes nothing.
-    fn run_replay(
-        &mut self,
-        train: &mut dyn Loader<T::Batch>,
-        valid: Option<&mut dyn Loader<T::Batch>>,
-        source: &Source,
-        replay: Replay,
-        tape: Option<Tape>,
-    ) -> Result<(Summary, Replay)> {
-        self.run.model.optimizers.require()?;
-        begin(&mut self.run, source, replay, tape)?;
-        let result = self.fit(train, valid);
-        let ended = self.run.replay.replace(Replay::until(u64::MAX));
-        Ok((result?, ended.unwrap_or_else(|| Replay::until(u64::MAX))))
     }
 }
 
@@ -171,9 +158,6 @@ fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> 
     let mut kept = Vec::new();
     if tape.is_some() {
         kept.push((Instance::with_hooks(TapeFile::default()), TapeFile::__hooks()));
-    }
-    if replay.certifies {
-        kept.push((Instance::with_hooks(Certificate::new()), Certificate::__hooks()));
     }
     replay::begin(run, checkpoint, replay, tape, kept)
 }

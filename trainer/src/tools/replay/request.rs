@@ -23,32 +23,19 @@ const TAPE_FOLDER: &str = "TRAINER_REPLAY_TAPE";
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     run: PathBuf,
-    part: Part,
-}
-
-/// The part of a run that is replayed.
-#[derive(Debug, PartialEq, Eq)]
-enum Part {
-    Batches(Range<u64>),
-    /// The stretch with this number in the certificate of the run.
-    Stretch(usize),
+    batches: Range<u64>,
 }
 
 impl Request {
-    /// Parses `runs/0007@4170..4175` or `runs/0007@stretch:3`.
+    /// Parses `runs/0007@4170..4175`.
     fn parse(text: &str) -> Result<Self, String> {
-        let parsed = text.rsplit_once('@').and_then(|(run, part)| {
-            let part = match (part.strip_prefix("stretch:"), part.split_once("..")) {
-                (Some(stretch), _) => Part::Stretch(stretch.parse().ok()?),
-                (None, Some((start, end))) => Part::Batches(start.parse().ok()?..end.parse().ok()?),
-                (None, None) => return None,
-            };
-            Some(Request { run: run.into(), part })
+        let parsed = text.rsplit_once('@').and_then(|(run, batches)| {
+            let (start, end) = batches.split_once("..")?;
+            Some(Request { run: run.into(), batches: start.parse().ok()?..end.parse().ok()? })
         });
         parsed.filter(|request| !request.run.as_os_str().is_empty()).ok_or_else(|| {
             format!(
-                "`{REQUEST}={text}`: expected the folder of a run and training batches, `runs/0007@4170..4175`, or a stretch of \
-                 its certificate, `runs/0007@stretch:3`"
+                "`{REQUEST}={text}`: expected the folder of a run and training batches, as in `runs/0007@4170..4175`"
             )
         })
     }
@@ -60,8 +47,7 @@ impl<T: Task> Trainer<T> {
     /// `runs/0007@4170..4175`, and prints a line about the result. Returns whether the variable is
     /// set.
     ///
-    /// `trainer diff --replay` and `trainer verify` start a program with this variable. While the
-    /// variable is set, an entry point returns an error if the program has not called this method
+    /// `trainer diff --replay` starts a program with this variable. While the variable is set, an entry point returns an error if the program has not called this method
     /// first, so that the program does not train by mistake.
     ///
     /// ```no_run
@@ -82,24 +68,14 @@ impl<T: Task> Trainer<T> {
     /// # Errors
     ///
     /// Returns an error if the value of the variable is invalid, or if [`replay`](Trainer::replay)
-    /// or [`verify`](Trainer::verify) returns an error.
+    /// returns an error.
     pub fn replay_requested(
         &mut self,
         train: &mut dyn Loader<T::Batch>,
         valid: Option<&mut dyn Loader<T::Batch>>,
     ) -> Result<bool> {
         let Ok(text) = std::env::var(REQUEST) else { return Ok(false) };
-        let Request { run, part } = Request::parse(&text).map_err(Error::usage)?;
-        let batches = match part {
-            Part::Batches(batches) => batches,
-            Part::Stretch(stretch) => {
-                let Range { start, end } = self.verify(train, valid, &run, stretch)?;
-                if self.is_main() {
-                    print_line(format!("confirmed the training batches {start}..{end} of {}", run.display()));
-                }
-                return Ok(true);
-            }
-        };
+        let Request { run, batches } = Request::parse(&text).map_err(Error::usage)?;
         let (replayed, outcome) = match std::env::var_os(TAPE_FOLDER) {
             None => {
                 let replayed = self.replay(train, valid, &run, batches.clone())?;
@@ -146,11 +122,8 @@ mod tests {
         for (text, run, batches) in
             [("runs/7@3..9", "runs/7", 3..9), ("a@b@0..1", "a@b", 0..1), ("/x y/@10..20", "/x y/", 10..20)]
         {
-            let part = Part::Batches(batches);
-            assert_eq!(Request::parse(text), Ok(Request { run: run.into(), part }), "{text}");
+            assert_eq!(Request::parse(text), Ok(Request { run: run.into(), batches }), "{text}");
         }
-        let stretch = Request { run: "runs/7".into(), part: Part::Stretch(3) };
-        assert_eq!(Request::parse("runs/7@stretch:3"), Ok(stretch));
         for text in [
             "",
             "runs/7",
@@ -160,10 +133,9 @@ mod tests {
             "runs/7@a..b",
             "@1..2",
             "runs/7@-1..2",
-            "runs/7@stretch",
-            "runs/7@stretch:x",
+            "runs/7@stretch:3",
         ] {
-            assert!(Request::parse(text).unwrap_err().ends_with("`runs/0007@stretch:3`"), "{text}");
+            assert!(Request::parse(text).unwrap_err().ends_with("`runs/0007@4170..4175`"), "{text}");
         }
     }
 }

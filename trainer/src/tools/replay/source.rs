@@ -47,13 +47,6 @@ impl Source {
     }
 }
 
-impl Source {
-    /// Finds the newest checkpoint that a certified run wrote before its training batch `start`.
-    pub(super) fn of_certificate(run: &Run, path: &Path, start: u64) -> Result<Self> {
-        Ok(Source { checkpoint: checkpoint(run, path, start)?, tape: None })
-    }
-}
-
 /// Returns the newest undamaged checkpoint of the run from before training batch `start`.
 fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Progress)>> {
     if is_file(&path.join(MANIFEST)) {

@@ -51,11 +51,6 @@ impl Part for HookState {
         Scope::Rank
     }
 
-    /// Hooks that only observe may differ when the run is repeated.
-    fn decides(&self, run: &Run) -> bool {
-        !run.hooks.instances[self.index].observes
-    }
-
     fn rolls_back(&self, run: &Run) -> bool {
         run.hooks.instances[self.index].value.as_ref().is_some_and(self.state.rolls_back)
     }

@@ -55,11 +55,6 @@ impl Part for Kept {
         Some(STATE)
     }
 
-    /// `false`, because the kept state follows from the batches before it.
-    fn decides(&self, _run: &Run) -> bool {
-        false
-    }
-
     /// A kept state does not contain another one.
     fn rolls_back(&self, _run: &Run) -> bool {
         false

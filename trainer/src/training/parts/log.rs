@@ -25,10 +25,6 @@ impl Part for Logged {
         Scope::Rank
     }
 
-    fn decides(&self, _run: &Run) -> bool {
-        false
-    }
-
     fn save(&self, run: &Run) -> Result<Saved> {
         let (state, tensors) = LogState::of(&run.log.borrow())?;
         let mut saved = saved(&state)?;

@@ -60,11 +60,6 @@ pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box
     parts
 }
 
-/// Returns the parts that decide what training computes next.
-pub(crate) fn deciding(run: &Run) -> impl Iterator<Item = Box<dyn Part>> {
-    all(run).into_iter().filter(|part| part.decides(run))
-}
-
 /// Returns the states of parts.
 pub(crate) fn save(run: &Run, parts: &[Box<dyn Part>]) -> Result<States> {
     parts.iter().map(|part| Ok((part.name().into_owned(), part.save(run)?))).collect()

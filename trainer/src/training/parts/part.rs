@@ -38,12 +38,6 @@ pub(crate) trait Part {
         None
     }
 
-    /// Whether the state decides what training computes next, and is equal each time the run
-    /// reaches the same position. Defaults to `true`.
-    fn decides(&self, _run: &Run) -> bool {
-        true
-    }
-
     /// Whether a resume accepts that the trainer or the checkpoint lacks the part.
     fn is_left_out(&self, _run: &Run) -> bool {
         false

@@ -22,10 +22,6 @@ impl Part for Position {
         LOOP.into()
     }
 
-    fn decides(&self, _run: &Run) -> bool {
-        false
-    }
-
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.set("progress", &run.progress)?;
@@ -156,10 +152,6 @@ const ENTRIES: &str = "entries";
 impl Part for Entries {
     fn name(&self) -> Cow<'static, str> {
         ENTRIES.into()
-    }
-
-    fn decides(&self, _run: &Run) -> bool {
-        false
     }
 
     fn rolls_back(&self, _run: &Run) -> bool {
