@@ -67,10 +67,10 @@ fn a_grid_runs_each_combination_and_does_not_repeat_finished_trials() {
     let output = scratch.command(80, &arguments).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let expected = [
-        "0001 --fixed --lr 0.1 --kind a",
-        "0002 --fixed --lr 0.1 --kind b c",
-        "0003 --fixed --lr 0.001 --kind a",
-        "0004 --fixed --lr 0.001 --kind b c",
+        "0001 --fixed --lr=0.1 --kind=a",
+        "0002 --fixed --lr=0.1 --kind=b c",
+        "0003 --fixed --lr=0.001 --kind=a",
+        "0004 --fixed --lr=0.001 --kind=b c",
     ];
     assert_eq!(scratch.calls(), expected);
     let printed = text(&output.stdout);
@@ -86,9 +86,55 @@ fn a_grid_runs_each_combination_and_does_not_repeat_finished_trials() {
 }
 
 #[test]
+fn any_value_reaches_the_program_and_printed_commands_can_be_pasted_into_a_shell() {
+    // Prints each argument in brackets, and refuses one that is not an option with its value.
+    let script = format!(
+        "for word in \"$@\"; do case \"$word\" in --*=*) printf '[%s]' \"$word\" >> words;; *) exit 9;; esac; done\n\
+         echo >> words\n{FINISHES}"
+    );
+    let scratch = program("values", &script);
+    let texts = [
+        r#""-x""#,
+        r#""--help""#,
+        r#""it's""#,
+        r#""a b""#,
+        r#""""#,
+        r#""$HOME `id` \\ * # ; !""#,
+        r#""=""#,
+        r#""ü\ttab""#,
+    ];
+    scratch.write(
+        "my.toml",
+        &format!("[parameters]\nshift = [-1, -0.5, -1e-9]\ntext = [{}]\n", texts.join(", ")),
+    );
+    let output = scratch.command(80, &SWEEP).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stdout));
+    let passed = fs::read_to_string(scratch.0.join("words")).unwrap();
+    assert!(
+        passed.contains("[--shift=-1e-9][--text=it's]\n")
+            && passed.contains("[--text=$HOME `id` \\ * # ; !]"),
+        "{passed}"
+    );
+    assert_eq!(passed.lines().count(), 3 * texts.len());
+
+    fs::remove_file(scratch.0.join("words")).unwrap();
+    let dry = scratch.print(80, &["sweep", "my.toml", "--dry-run", "--", "./program"]);
+    for line in dry.lines() {
+        let mut shell = std::process::Command::new("sh");
+        let status = shell
+            .args(["-c", line])
+            .current_dir(&scratch.0)
+            .env("TRAINER_RUN_FOLDER", scratch.0.join("pasted"))
+            .status();
+        assert!(status.unwrap().success(), "{line}");
+    }
+    assert_eq!(fs::read_to_string(scratch.0.join("words")).unwrap(), passed);
+}
+
+#[test]
 fn failed_trials_are_reported_and_started_again_without_stopping_the_others() {
     let script = format!(
-        "case \"$*\" in *'lr 0.1'*'kind a'*) echo 'Error: bad rate' >&2; exit 3;; *'lr 0.1'*) exit 0;; esac\n{FINISHES}"
+        "case \"$*\" in *'lr=0.1'*'kind=a'*) echo 'Error: bad rate' >&2; exit 3;; *'lr=0.1'*) exit 0;; esac\n{FINISHES}"
     );
     let scratch = program("failed", &script);
     scratch.write("my.toml", GRID);

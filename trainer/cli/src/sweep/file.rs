@@ -94,7 +94,8 @@ impl Plan {
             seed: 0,
             jobs: 1,
             budget: None,
-            arguments: vec!["--{name}".to_owned(), "{value}".to_owned()],
+            // One word, so that a program does not take a value such as `-1` for an option.
+            arguments: vec!["--{name}={value}".to_owned()],
             parameters: Vec::new(),
         };
         let mut has_parameters = false;
@@ -235,8 +236,8 @@ fn time(value: &Value<'_>) -> Result<Duration, Mistake> {
 
 /// Parses the arguments that pass a value, and checks their placeholders.
 fn template(value: &Value<'_>) -> Result<Vec<String>, Mistake> {
-    let expected = "expected a list of strings with the argument for a value, such as [\"--{name}\", \"{value}\"] or \
-                    [\"--{name}={value}\"]";
+    let expected = "expected a list of strings with the argument for a value, such as [\"--{name}={value}\"] or \
+                    [\"--{name}\", \"{value}\"]";
     let words = value.get_ref().as_array().ok_or_else(|| at(value, expected))?;
     let mut arguments = Vec::new();
     for word in words {

@@ -20,7 +20,7 @@ use self::state::State;
 use self::trial::{Ended, Trial, text_of_values};
 use crate::SweepArguments;
 use crate::facts::value;
-use crate::output::{BAD, FAINT, Failure, GOOD, HEADING, Output, counted, duration, open};
+use crate::output::{BAD, FAINT, Failure, GOOD, HEADING, Output, counted, duration, open, quoted};
 
 /// An event that the sweep waits for.
 enum Event {
@@ -69,7 +69,7 @@ fn dry_run(plan: &Plan, program: &[String], out: &mut Output) -> Result<ExitCode
                 "trial": nth + 1, "values": values, "run": trial.folder(), "command": trial.command_line(),
             }))?;
         } else {
-            out.line(trial.command_line().join(" "))?;
+            out.line(quoted(&trial.command_line()))?;
         }
     }
     Ok(ExitCode::SUCCESS)
