@@ -7,7 +7,15 @@
 #
 # For a program of your own, copy this file, and build your package in place of `examples`.
 
-FROM rust:1.95-bookworm AS build
+# A tag can be moved to another image. For builds that can be repeated, name the images by their digests:
+#
+#   docker buildx imagetools inspect rust:1.95-bookworm        # prints "Digest: sha256:…"
+#   docker build --build-arg BUILD_IMAGE=rust@sha256:… --build-arg BASE_IMAGE=debian@sha256:… -t digits .
+ARG BUILD_IMAGE=rust:1.95-bookworm
+ARG BASE_IMAGE=debian:bookworm-slim
+
+# hadolint ignore=DL3006
+FROM $BUILD_IMAGE AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -24,7 +32,8 @@ RUN cargo build --release --locked -p examples --bin "$PROGRAM" \
     && python3 scripts/bundle.py "target/release/$PROGRAM" /bundle \
     && mv "/bundle/$PROGRAM" /bundle/program
 
-FROM debian:bookworm-slim
+# hadolint ignore=DL3006
+FROM $BASE_IMAGE
 COPY --from=build /bundle /opt/program
 # Read by the NVIDIA Container Toolkit, which brings the driver: no image of CUDA is needed.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

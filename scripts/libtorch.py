@@ -4,11 +4,13 @@
     python3 scripts/libtorch.py         # for the CPU, unless ./libtorch has a build of this version
     python3 scripts/libtorch.py cuda    # for the CPU and NVIDIA GPUs
     python3 scripts/libtorch.py cpu     # back to the smaller one
+    python3 scripts/libtorch.py verify  # compares the files of ./libtorch, if it exists, with a hash
 
 If LIBTORCH or LIBTORCH_USE_PYTORCH selects another libtorch, it is checked, and nothing is downloaded.
 The folder is created by a rename, so it is never incomplete.
 """
 
+import hashlib
 import os
 import pathlib
 import platform
@@ -64,6 +66,9 @@ CUDA_LIBRARIES = LINKED_CUDA_LIBRARIES + LOADED_CUDA_LIBRARIES
 # The folder of CUDA's C++ library, whose headers CUDA's other headers include without it.
 CCCL = "nvidia/cu13/include/cccl/"
 
+# The hash of the files that the wheels for the CPU contain: see `digest`. After an update, `verify` prints the new one.
+CPU_DIGEST = "7e94d1067d30d616e5c7ee4bf5e6f7e811c115d53de4783556cf591a581e3faa"
+
 BUILDS = {"cpu": "the CPU", "cuda": "the CPU and NVIDIA GPUs"}
 DOWNLOADED = {"cpu": "540 MB", "cuda": "2.5 GB"}
 # The bytes that a build takes while it is unpacked, with the largest wheel beside it.
@@ -85,6 +90,48 @@ def fail(message):
 def has_cuda(folder):
     """Returns whether a libtorch has the library for NVIDIA GPUs."""
     return any((pathlib.Path(folder) / "lib" / name).exists() for name in ("libtorch_cuda.so", "torch_cuda.lib"))
+
+
+def digest(folder):
+    """Returns a hash of the names and contents of all files but those that `add_generated` writes."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()):
+        relative = path.relative_to(folder).as_posix()
+        if relative not in generated("cpu"):
+            content = b"a link" if path.is_symlink() else path.read_bytes()
+            total.update(f"{hashlib.sha256(content).hexdigest()}  {relative}\n".encode())
+    return total.hexdigest()
+
+
+def generated(build):
+    """Returns the content of each file that is not in a wheel."""
+    return {
+        # torch-sys always passes -ltorch; nothing needs a library of that name at run time.
+        "lib/libtorch.so": "INPUT(libtorch_cpu.so)\n",
+        "cargo.toml": CUDA_CARGO_CONFIG if build == "cuda" else CARGO_CONFIG,
+        "build-version": VERSION + "\n",
+    }
+
+
+def add_generated(build, folder):
+    for name, text in generated(build).items():
+        path = folder / name
+        path.unlink(missing_ok=True)  # it may be a link
+        path.write_text(text)
+
+
+def verify():
+    """Compares ./libtorch, which may come from a cache, with the hash of what the wheels contain."""
+    if not TARGET.exists():
+        return print("libtorch: there is none yet; what is downloaded is compared with the hashes of the wheels")
+    if TARGET.is_symlink() or has_cuda(TARGET):
+        fail(f"only a build for the CPU in the folder {TARGET} can be verified: remove it, and run `make libtorch`")
+    found = digest(TARGET)
+    if found != CPU_DIGEST:
+        fail(f"the files in {TARGET} have the hash {found}, expected {CPU_DIGEST}: remove it, and run `make libtorch`")
+    # They decide how cargo builds, so those of the cache are not kept.
+    add_generated("cpu", TARGET)
+    return print(f"libtorch: all files in {TARGET} are those of the wheels")
 
 
 def check_given(folder, wanted):
@@ -178,15 +225,14 @@ def create(build, scratch):
     missing = [name for name in libraries if not (folder / "lib" / name).exists()]
     if missing or not (folder / "include" / "ATen" / "ATen.h").exists():
         fail(f"the wheels do not contain {', '.join(missing) or 'the headers'}; please report this")
-    # torch-sys always passes -ltorch; nothing needs a library of that name at run time.
-    (folder / "lib" / "libtorch.so").write_text("INPUT(libtorch_cpu.so)\n")
-    (folder / "cargo.toml").write_text(CUDA_CARGO_CONFIG if build == "cuda" else CARGO_CONFIG)
-    (folder / "build-version").write_text(VERSION + "\n")
+    add_generated(build, folder)
     return folder
 
 
 def main():
     wanted = sys.argv[1] if len(sys.argv) > 1 else None
+    if wanted == "verify":
+        return verify()
     if wanted not in (None, *BUILDS):
         fail(f"`{wanted}` is not a build: expected `cpu` or `cuda`, as set by `make libtorch CUDA=0` and `CUDA=1`")
     if "LIBTORCH_USE_PYTORCH" in os.environ:
