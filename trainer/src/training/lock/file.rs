@@ -112,7 +112,11 @@ impl Format {
         }
         let mut sections: Vec<Section<'t>> = Vec::new();
         for (line, number) in lines.filter(|(line, _)| !line.is_empty()) {
-            match (line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')), sections.last_mut()) {
+            let title = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+            if title.is_some_and(|title| sections.iter().any(|section| section.title == title)) {
+                return Err(self.is_misplaced(number, line));
+            }
+            match (title, sections.last_mut()) {
                 (Some(title), _) => sections.push(Section { title, lines: Vec::new() }),
                 (None, Some(section)) => section.lines.push((number, line)),
                 (None, None) => return Err(self.is_not(number, line)),
@@ -124,6 +128,33 @@ impl Format {
     /// The message about a line that does not belong in a file of this format.
     pub(super) fn is_not(&self, number: usize, line: &str) -> String {
         format!("line {number} does not belong in a {}: `{line}`", self.name)
+    }
+
+    /// The message about a line that is not in its place.
+    fn is_misplaced(&self, number: usize, line: &str) -> String {
+        format!(
+            "line {number} is not in its place in this {}: `{line}`; restore the file, or write it with `{VARIABLE}=update`",
+            self.name
+        )
+    }
+
+    /// Returns an error unless the text of a file is the one that its content is written as, apart from
+    /// space and empty lines. A line that was moved, removed or repeated is then not read as something
+    /// else.
+    pub(super) fn check_places(&self, text: &str, written: &str) -> Result<(), String> {
+        let lines = |text| str::lines(text).map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty());
+        let mut expected = lines(written).map(|(line, _)| line);
+        for (line, number) in lines(text) {
+            if expected.next() != Some(line) {
+                return Err(self.is_misplaced(number, line));
+            }
+        }
+        match expected.next() {
+            None => Ok(()),
+            Some(line) => Err(format!(
+                "the line `{line}` is missing: restore the file, or write it with `{VARIABLE}=update`"
+            )),
+        }
     }
 
     /// Returns the values of a section by name.

@@ -307,6 +307,7 @@ impl Content {
         if content.steps.is_empty() {
             return Err("this golden has no steps: write it with `TRAINER_LOCK=update`".to_owned());
         }
+        FORMAT.check_places(text, &content.text())?;
         Ok(content)
     }
 
@@ -524,6 +525,31 @@ mod tests {
             let error = Content::parse(&text.replacen(was, is, 1)).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
+        // Each line has one place: none can be moved, removed or repeated.
+        let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        let changed = |change: &dyn Fn(&mut Vec<String>)| {
+            let mut lines = lines.clone();
+            change(&mut lines);
+            Content::parse(&lines.join("\n")).map(drop)
+        };
+        for (nth, line) in lines.iter().enumerate().filter(|(_, line)| !line.is_empty()) {
+            assert!(changed(&|lines| lines.insert(nth, line.clone())).is_err(), "repeated: {line}");
+            assert!(changed(&|lines| lines.push(line.clone())).is_err(), "repeated at the end: {line}");
+            // The names of values are free.
+            let is_other = |other: &String| {
+                other != line && !other.is_empty() && !(other.contains(" = ") && line.contains(" = "))
+            };
+            for to in (0..lines.len()).filter(|to| lines.get(*to).is_some_and(is_other)) {
+                assert!(changed(&|lines| lines.swap(nth, to)).is_err(), "{line} and line {to} are exchanged");
+            }
+        }
+        for section in ["[steps]", "[steps]\n0 | weights 00", "[crates]"] {
+            assert!(Content::parse(&format!("{text}{section}\n")).is_err(), "{section}");
+        }
+        for line in lines.iter().filter(|line| line.starts_with("0 |") || line.starts_with("2 |")) {
+            assert!(changed(&|lines| lines.retain(|other| other != line)).is_err(), "removed: {line}");
+        }
+        Content::parse(&text.replace('\n', "\r\n\r\n")).unwrap();
         let empty = text.split("0 | ").next().unwrap();
         assert!(Content::parse(empty).unwrap_err().contains("this golden has no steps"));
     }

@@ -200,6 +200,7 @@ impl Lock {
                 }
             }
         }
+        FORMAT.check_places(text, &lock.text())?;
         Ok(lock)
     }
 
