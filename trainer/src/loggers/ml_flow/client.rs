@@ -35,7 +35,7 @@ const MAX_PARAMS: usize = 100;
 const MAX_NAME: usize = 250;
 
 /// The maximum length of a parameter's value, in characters.
-const MAX_VALUE: usize = 6000;
+pub(super) const MAX_VALUE: usize = 6000;
 
 /// A connection to a server.
 #[derive(Clone)]

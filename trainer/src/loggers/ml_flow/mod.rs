@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use client::{Client, Failure, name};
+use client::{Client, Failure, MAX_VALUE, name};
 use sender::{End, Job, Sending, Sent};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
@@ -200,7 +200,17 @@ impl MlFlow {
         let run_name = self.run_name.as_deref().unwrap_or(&folder);
         let run_id = client.create_run(&experiment_id, run_name, millis(SystemTime::now()), &source)?;
         let params = cx.hyperparameters().into_iter().map(|(name, value)| (name, value.to_string()));
-        client.log_params(&run_id, &params.collect::<Vec<_>>())?;
+        let params: Vec<_> = params.collect();
+        for (name, value) in &params {
+            let length = value.chars().count();
+            if length > MAX_VALUE {
+                cx.warn(format!(
+                    "MLflow stores at most {MAX_VALUE} characters of a parameter: `{name}` has {length}, of which the \
+                     last are left out there; `run.json` has all of them"
+                ));
+            }
+        }
+        client.log_params(&run_id, &params)?;
         Ok(RunOnServer { server: self.server.clone(), experiment_id, run_id })
     }
 
