@@ -97,6 +97,7 @@ fn the_other_ranks_end_when_a_rank_is_killed_or_hangs() {
 fn differences_between_ranks_are_reported() {
     for (scene, expected) in [
         ("other_data=1", "the ranks differ in their training data: `97 rows"),
+        ("other_content=1", "the ranks differ in their training data: `97 rows, batch size "),
         (
             "other_settings=1",
             "rank 1 differs from rank 0: use the same settings, optimizers and hooks on all ranks:\n- `.max_steps(…)` is ",

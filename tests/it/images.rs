@@ -5,7 +5,7 @@ use std::path::Path;
 
 use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 use trainer::data::rand::Rng;
-use trainer::data::{ImageFolder, RowRng, augment, read_csv};
+use trainer::data::{CsvReader, ImageFolder, RowRng, augment, decode_image, decode_image_up_to, read_csv};
 use trainer::prelude::*;
 
 use crate::sources::{Text, check};
@@ -90,6 +90,119 @@ fn images_are_read_from_a_folder_per_class_with_values_from_0_to_1() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// Encodes an image of noise.
+fn encoded(format: ImageFormat) -> Vec<u8> {
+    let mut bytes = std::io::Cursor::new(Vec::new());
+    let noise = |x: u32, y: u32| (x * 37 + y * 101 + x * y * 13) as u8;
+    let image = RgbImage::from_fn(40, 40, |x, y| Rgb([noise(x, y), noise(y, x + 3), noise(x + 5, y)]));
+    DynamicImage::from(image).write_to(&mut bytes, format).unwrap();
+    bytes.into_inner()
+}
+
+#[test]
+fn truncated_images_are_refused_in_every_format() {
+    use ImageFormat::{Bmp, Gif, Jpeg, Png, Tiff, WebP};
+    for format in [Jpeg, Png, WebP, Gif, Bmp, Tiff] {
+        let bytes = encoded(format);
+        let whole = decode_image(&bytes).unwrap();
+        for percent in [5, 30, 60, 90, 99] {
+            let result = decode_image(&bytes[..bytes.len() * percent / 100]);
+            // What is missing may be no pixels.
+            assert!(result.is_err() || result.unwrap() == whole, "{format:?} of {percent} %");
+        }
+    }
+    let mut jpeg = encoded(Jpeg);
+    // A preview in a segment has an end marker of its own.
+    let segment = [&[0xff, 0xe1, 0, 8][..], &[0xff, 0xd8, 0xff, 0xd9, 0, 0]].concat();
+    jpeg.splice(2..2, segment);
+    let whole = decode_image(&jpeg).unwrap();
+    let error = decode_image(&jpeg[..jpeg.len() - 2]).unwrap_err().to_string();
+    assert!(error.contains("truncated, because its end marker is missing"), "{error}");
+    // Bytes after the end, as cameras write them, are no damage.
+    assert_eq!(decode_image(&[&jpeg[..], b"more"].concat()).unwrap(), whole);
+    let folder = scratch("truncated-images");
+    fs::create_dir(folder.join("cat")).unwrap();
+    fs::write(folder.join("cat/a.jpg"), &jpeg[..jpeg.len() / 2]).unwrap();
+    fs::write(folder.join("cat/b.jpg"), &jpeg).unwrap();
+    let mut loader = DataLoader::new(ImageFolder::open(&folder).unwrap()).skip_damaged(true);
+    let batches: Vec<Result<(Tensor, Tensor)>> = loader.batches(0, 0).unwrap().collect();
+    assert_eq!(batches.len(), 1);
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn images_above_the_limit_of_pixels_are_refused_before_they_are_decoded() {
+    // A PNG whose header declares 60,000 rows and columns, and that has no data.
+    let mut png = encoded(ImageFormat::Png);
+    png[16..20].copy_from_slice(&60_000_u32.to_be_bytes());
+    png[20..24].copy_from_slice(&60_000_u32.to_be_bytes());
+    let crc = crc32fast::hash(&png[12..29]).to_be_bytes();
+    png[29..33].copy_from_slice(&crc);
+    let error = decode_image(&png).unwrap_err().to_string();
+    assert!(error.contains("60000 x 60000 pixels, more than the limit of 67108864"), "{error}");
+    let small = encoded(ImageFormat::Png);
+    assert!(decode_image_up_to(&small, 1600).is_ok());
+    let error = decode_image_up_to(&small, 1599).unwrap_err().to_string();
+    assert!(error.contains("raise the limit"), "{error}");
+    let folder = scratch("large-images");
+    fs::create_dir(folder.join("cat")).unwrap();
+    fs::write(folder.join("cat/a.png"), &small).unwrap();
+    let images = |pixels| {
+        let mut loader = DataLoader::new(ImageFolder::open(&folder).unwrap().max_pixels(pixels));
+        let row: Result<(Tensor, Tensor)> = loader.batches(0, 0).unwrap().next().unwrap();
+        row
+    };
+    assert!(images(1600).is_ok());
+    assert!(images(1599).unwrap_err().to_string().contains("a.png: the image has 40 x 40 pixels"));
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn csv_files_of_other_programs_are_read_or_refused_with_what_to_do() {
+    #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
+    struct Row {
+        is_good: bool,
+        count: Option<i64>,
+        size: f32,
+    }
+    let folder = scratch("foreign-csv");
+    let path = folder.join("rows.csv");
+    let read = |reader: &CsvReader, content: &[u8]| {
+        fs::write(&path, content).unwrap();
+        reader.read::<Row>(&path).map(|rows| rows.to_vec()).map_err(|error| error.to_string())
+    };
+    let row = |is_good, count, size| Row { is_good, count, size };
+    let pandas = b"is_good,count,size\nTrue,1.0,1\nFalse,, 2.5\nTRUE, 3e2,1e-3\ntrue,-4,5\n";
+    let rows = [
+        row(true, Some(1), 1.0),
+        row(false, None, 2.5),
+        row(true, Some(300), 0.001),
+        row(true, Some(-4), 5.0),
+    ];
+    assert_eq!(read(&CsvReader::new(), pandas).unwrap(), rows);
+    assert_eq!(read(&CsvReader::new(), &[b"\xef\xbb\xbf", &pandas[..]].concat()).unwrap(), rows);
+    let plain = CsvReader::new().delimiter(b';').comment(b'#').names(["is_good", "count", "size"]);
+    assert_eq!(read(&plain, b"# no names\ntrue;7;1\n#false;0;0\n").unwrap(), [row(true, Some(7), 1.0)]);
+    let tabs = CsvReader::new().delimiter(b'\t');
+    assert_eq!(read(&tabs, b"size\tis_good\tcount\n1\tTrue\t2\n").unwrap(), [row(true, Some(2), 1.0)]);
+    for (content, expected) in [
+        (
+            &b"is_good,count,size\ntrue,1.5,1\n"[..],
+            "line 2, column 2 (`count`): invalid digit found in string, in \"1.5\"",
+        ),
+        (b"is_good,count,size\nyes,1,1\n", "line 2, column 1 (`is_good`): "),
+        // More than a floating-point number tells apart.
+        (b"is_good,count,size\ntrue,18014398509481984.0,1\n", "line 2, column 2"),
+        (b"\x1f\x8b\x08\x00", "compressed with gzip: decompress it"),
+        (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it"),
+        (b"\xff\xfei\x00s\x00", "it is UTF-16: save it as UTF-8"),
+    ] {
+        let error = read(&CsvReader::new(), content).unwrap_err();
+        assert!(error.contains(expected) && error.contains("rows.csv"), "{error}: {expected}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
 #[test]
 fn csv_files_are_read_or_refused_with_the_line_and_the_column() {
     #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
@@ -103,7 +216,7 @@ fn csv_files_are_read_or_refused_with_the_line_and_the_column() {
     let path = folder.join("rows.csv");
     let read = |content: &str| {
         fs::write(&path, content).unwrap();
-        read_csv::<Row>(&path).map_err(|error| error.to_string())
+        read_csv::<Row>(&path).map(|rows| rows.to_vec()).map_err(|error| error.to_string())
     };
     let row = |name: &str, size, label| Row { name: name.to_owned(), size, label };
     let rows = read("class,other,name,size\r\n3,x,\"a, \"\"b\"\"\nc\",1.5\n,y,d,-2\n").unwrap();

@@ -34,6 +34,7 @@ mod exit_paths;
 mod files;
 mod finders;
 mod fine_tuning;
+mod fingerprints;
 mod flow;
 #[cfg(target_os = "linux")]
 mod forged_manifests;

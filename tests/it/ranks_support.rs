@@ -503,7 +503,13 @@ pub(crate) fn train(scene: &Scene) -> Result<Outcome> {
         () if scene.is("empty") => Box::new(uneven([6, 1, 0])),
         () if scene.is("uneven") && scene.is("ahead") => Box::new(uneven([2, 6, 4]).prefetch(2)),
         () if scene.is("uneven") => Box::new(uneven([2, 6, 4])),
-        () => Box::new(InMemory::new(tokens(rows))?.batch_size(batch_size).shuffle(7)),
+        () => {
+            let data = tokens(rows);
+            if scene.is_here("other_content") {
+                let _ = data.0.get(rows - 1).f_fill_(9)?;
+            }
+            Box::new(InMemory::new(data)?.batch_size(batch_size).shuffle(7))
+        }
     };
     let valid = InMemory::new(tokens(13))?.batch_size(5);
     let mut valid: Box<dyn Loader<Tokens>> = if scene.is("named") {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::batch_sampler::{BatchSampler, reserve};
 use super::collate::Collate;
 use super::dataset::Dataset;
+use super::fingerprint::or_unknown;
 use super::loader::{Batches, Loader};
 use super::notes::PassNotes;
 use super::prefetch::{assert_depth, depth_in};
@@ -224,11 +225,9 @@ impl<D: Dataset> DataLoader<D> {
 
     /// Describes everything that determines the rows.
     pub(super) fn fingerprint_of_rows(&self) -> String {
-        let mut text = self.dataset.fingerprint();
-        if !text.is_empty() {
-            text.push_str(": ");
-        }
-        text + &self.sampler.fingerprint()
+        or_unknown(self.dataset.fingerprint())
+            + ": "
+            + &self.sampler.fingerprint()
             + &self.seed.map(|seed| format!(", seed {seed}")).unwrap_or_default()
     }
 }

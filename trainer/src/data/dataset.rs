@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::adapters::{Map, Subset, Weighted, split, weighted};
 use super::batch_sampler::permutation;
+use super::fingerprint::UNKNOWN_CONTENT;
 use super::rng::RowRng;
 use crate::error::Result;
 
@@ -99,9 +100,9 @@ pub trait Dataset: Send + Sync + 'static {
     }
 
     /// Returns a description of what determines the rows, apart from their number. Checkpoints
-    /// store it, to detect changed data when a run is resumed. Defaults to an empty string.
+    /// store it, to detect changed data when a run is resumed. Defaults to `unknown content`.
     fn fingerprint(&self) -> String {
-        String::new()
+        UNKNOWN_CONTENT.to_owned()
     }
 
     /// Checks for damage that can be detected without producing rows. Called before each pass,

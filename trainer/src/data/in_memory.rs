@@ -1,8 +1,11 @@
 //! [`InMemory`]: a loader for tensors in memory.
 
+use std::cell::OnceCell;
+
 use tch::Tensor;
 
 use super::batch_sampler::BatchSampler;
+use super::fingerprint::{UNKNOWN_CONTENT, add_tensors, with_hash};
 use super::loader::{Batches, Loader};
 use super::notes::PassNotes;
 use super::rows::Rows;
@@ -28,6 +31,8 @@ use crate::error::Result;
 #[derive(Debug)]
 pub struct InMemory<D> {
     data: D,
+    /// The hash of the data, once it has been computed; `None` if it cannot be computed.
+    content: OnceCell<Option<blake3::Hasher>>,
     sampler: BatchSampler,
 }
 
@@ -43,7 +48,7 @@ impl<D: Rows> InMemory<D> {
     /// - a tensor has no dimensions.
     pub fn new(data: D) -> Result<Self> {
         let rows = usize::try_from(data.rows()?).unwrap_or(0);
-        Ok(InMemory { data, sampler: BatchSampler::new(rows) })
+        Ok(InMemory { data, content: OnceCell::new(), sampler: BatchSampler::new(rows) })
     }
 
     /// Sets the number of rows per batch. The last batch of an epoch may have fewer. Defaults to 1.
@@ -102,7 +107,16 @@ impl<D: Rows> Loader<D> for InMemory<D> {
         Some(self.sampler.count() as u64)
     }
 
+    /// Describes the rows with a hash of all tensors, which is computed once.
     fn fingerprint(&self) -> Option<String> {
-        Some(self.sampler.fingerprint())
+        let rows = self.sampler.fingerprint();
+        let content = self.content.get_or_init(|| {
+            let mut hash = blake3::Hasher::new();
+            add_tensors(&mut hash, &self.data).ok().map(|()| hash)
+        });
+        Some(match content {
+            Some(hash) => with_hash(&rows, hash),
+            None => format!("{rows}, {UNKNOWN_CONTENT}"),
+        })
     }
 }

@@ -3,6 +3,7 @@
 use tch::Device;
 
 use super::batch::Batch;
+use super::fingerprint::Fingerprinted;
 use super::named::NamedLoader;
 use super::notes::PassNotes;
 use super::prefetch::Prefetch;
@@ -45,9 +46,10 @@ pub trait Loader<B: Batch> {
         true
     }
 
-    /// Returns a description of everything that determines the batches (rows, batch size, seed), if
-    /// it is known. Checkpoints store it, to detect changed data when a run is resumed. Defaults to
-    /// `None`.
+    /// Returns a description of everything that determines the batches (rows, batch size, seed,
+    /// content), if it is known. Checkpoints store it, to detect changed data when a run is resumed,
+    /// and the ranks compare it. Defaults to `None`. [`with_fingerprint`](Loader::with_fingerprint)
+    /// sets it from outside.
     fn fingerprint(&self) -> Option<String> {
         None
     }
@@ -107,6 +109,20 @@ pub trait Loader<B: Batch> {
     fn seek(&mut self, epoch: u64, batch: u64, position: &str) -> Result<()> {
         let _ = (epoch, batch, position);
         Ok(())
+    }
+
+    /// Identifies the content of the data by a text, such as the version or the hash of a data set,
+    /// which must change when the data do. A resume with another text is refused.
+    ///
+    /// Use this for a loader that does not know its content itself: one of a closure, or of rows
+    /// in a `Vec`. A resume from such a loader cannot notice other data of the same size, and says
+    /// so.
+    #[must_use]
+    fn with_fingerprint(self, text: impl Into<String>) -> Fingerprinted<Self>
+    where
+        Self: Sized,
+    {
+        Fingerprinted::new(self, text.into())
     }
 
     /// Divides each batch among the ranks if [several processes](crate::distributed) train

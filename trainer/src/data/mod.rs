@@ -22,6 +22,7 @@ mod by_length;
 mod collate;
 mod data_loader;
 mod dataset;
+mod fingerprint;
 mod from_fn;
 mod in_memory;
 mod loader;
@@ -42,6 +43,8 @@ pub use by_length::{Buckets, ByLength, Grouping, Packing};
 pub use collate::{Collate, pad, pad_mask};
 pub use data_loader::DataLoader;
 pub use dataset::Dataset;
+pub use fingerprint::Fingerprinted;
+pub(crate) use fingerprint::{UNKNOWN_CONTENT, is_same};
 pub use from_fn::{FromFn, FromFnPerRank, IntoBatch, from_fn, from_fn_per_rank};
 pub use in_memory::InMemory;
 pub use loader::{Batches, Loader};
@@ -60,9 +63,9 @@ pub use sources::Parquet;
 #[cfg(any(feature = "parquet", feature = "tar"))]
 pub use sources::Shards;
 #[cfg(feature = "csv")]
-pub use sources::read_csv;
+pub use sources::{CsvReader, CsvRows, read_csv};
 #[cfg(feature = "image")]
-pub use sources::{ImageFolder, decode_image};
+pub use sources::{ImageFolder, decode_image, decode_image_up_to};
 pub use sources::{Mixture, TokenFile, TokenRows};
 #[cfg(feature = "tar")]
 pub use sources::{Sample, Tar};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::batch::Batch;
+use super::fingerprint::UNKNOWN_CONTENT;
 use super::loader::{Batches, Loader};
 use super::rows::Rows;
 use crate::distributed::Share;
@@ -172,7 +173,7 @@ impl<B: Batch> Loader<B> for NamedLoaders<'_, B> {
     fn fingerprint(&self) -> Option<String> {
         let each = self.loaders.iter().map(|Owned { name, every, loader }| {
             let every = every.map_or_else(String::new, |every| format!(" every {every:?}"));
-            let data = loader.fingerprint().unwrap_or_else(|| "unknown data".to_owned());
+            let data = loader.fingerprint().unwrap_or_else(|| UNKNOWN_CONTENT.to_owned());
             format!("{name}{every}: {data}")
         });
         Some(each.collect::<Vec<_>>().join("; "))

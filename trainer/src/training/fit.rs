@@ -15,7 +15,7 @@ use super::validation::{
 };
 use super::{modules, plan, ranks, records, run_folder, variables, window};
 use crate::checkpoint::progress::{FitStart, LoopPosition, Stage};
-use crate::data::{Batch, Loader, not_one_loader};
+use crate::data::{Batch, Loader, UNKNOWN_CONTENT, not_one_loader};
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::phase::Phase;
@@ -108,7 +108,7 @@ fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Re
 
 /// Returns the fingerprint of a loader.
 fn fingerprint<B: Batch>(loader: &dyn Loader<B>) -> String {
-    loader.fingerprint().unwrap_or_else(|| "of unknown content".to_owned())
+    loader.fingerprint().unwrap_or_else(|| UNKNOWN_CONTENT.to_owned())
 }
 
 /// Returns an error if a setting requires validation data.

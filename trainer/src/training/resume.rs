@@ -14,6 +14,7 @@ use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::read::load_journal;
 use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify_share};
+use crate::data::UNKNOWN_CONTENT;
 use crate::distributed::Unequal;
 use crate::error::{Error, FileError, Result, shortened};
 use crate::hook::definition::public_path;
@@ -411,6 +412,14 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     run.notice(&format!("resumed from {folder}: after {position}, {steps}"));
     for difference in differences {
         run.notice(&format!("resumed from {folder}: {difference}"));
+    }
+    for (data, what) in run.fit.data.iter().zip(["training", "validation"]) {
+        if data.contains(UNKNOWN_CONTENT) {
+            run.notice(&format!(
+                "resumed from {folder}: the content of the {what} data was not compared, because its loader does not know it: \
+                 if it could have changed, identify it with `.with_fingerprint(…)`"
+            ));
+        }
     }
     if let Some(reason) = &run.requests.stop {
         run.notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));

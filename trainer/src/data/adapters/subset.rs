@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::data::batch_sampler::row_numbers;
 use crate::data::dataset::Dataset;
+use crate::data::fingerprint::or_unknown;
 use crate::data::rng::RowRng;
 use crate::error::Result;
 
@@ -80,9 +81,8 @@ impl<D: Dataset> Dataset for Subset<D> {
         for index in &self.indices {
             hash.update(&(*index as u64).to_le_bytes());
         }
-        let whole = self.dataset.fingerprint();
-        let of = if whole.is_empty() { String::new() } else { format!(" of {whole}") };
-        format!("rows {}{of}", &hash.finalize().to_hex()[..16])
+        let whole = or_unknown(self.dataset.fingerprint());
+        format!("rows {} of {whole}", &hash.finalize().to_hex()[..16])
     }
 
     fn check(&self) -> Result<()> {

@@ -6,6 +6,7 @@ use rand::Rng;
 
 use crate::data::batch_sampler::reserve;
 use crate::data::dataset::Dataset;
+use crate::data::fingerprint::or_unknown;
 use crate::data::rng::{ORDER, RowRng, keyed};
 use crate::error::Result;
 
@@ -99,9 +100,8 @@ impl<D: Dataset> Dataset for Weighted<D> {
         for sum in &self.sums {
             hash.update(&sum.to_le_bytes());
         }
-        let text = format!("drawn by weights {}", &hash.finalize().to_hex()[..16]);
-        let inner = self.dataset.fingerprint();
-        if inner.is_empty() { text } else { format!("{text} from {inner}") }
+        let inner = or_unknown(self.dataset.fingerprint());
+        format!("drawn by weights {} from {inner}", &hash.finalize().to_hex()[..16])
     }
 
     fn check(&self) -> Result<()> {

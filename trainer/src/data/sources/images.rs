@@ -4,16 +4,24 @@ use std::io::Cursor;
 use std::path::{Path, PathBuf};
 
 use ::image::imageops::FilterType;
-use ::image::{DynamicImage, ImageReader};
-use tch::{Kind, Tensor};
+use ::image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use tch::{Device, Kind, Tensor};
 
 use crate::data::dataset::Dataset;
+use crate::data::fingerprint::with_files;
 use crate::data::rng::RowRng;
 use crate::error::{Error, Result};
 use crate::io::files::{Links, entries, in_file, name_of, open, read_start};
 
 /// The extensions of image files.
 const EXTENSIONS: [&str; 8] = ["bmp", "gif", "jpeg", "jpg", "png", "tif", "tiff", "webp"];
+
+/// The default for the maximum number of pixels of an image: that of 8192 rows of 8192 pixels.
+const MAX_PIXELS: u64 = 1 << 26;
+
+/// The maximum number of bytes that a decoder needs for a pixel: four channels of 16 bits, and as
+/// much again for its own memory.
+const BYTES_PER_PIXEL: u64 = 16;
 
 /// The images in a folder with one subfolder per class.
 ///
@@ -48,6 +56,7 @@ pub struct ImageFolder {
     images: Vec<(PathBuf, usize)>,
     size: Option<(u32, u32)>,
     is_gray: bool,
+    max_pixels: u64,
 }
 
 impl ImageFolder {
@@ -79,7 +88,7 @@ impl ImageFolder {
             }
             classes.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
         }
-        Ok(ImageFolder { classes, images, size: None, is_gray: false })
+        Ok(ImageFolder { classes, images, size: None, is_gray: false, max_pixels: MAX_PIXELS })
     }
 
     /// Resizes the images to this height and width, in pixels, with a linear filter. The filter
@@ -100,6 +109,16 @@ impl ImageFolder {
     #[must_use]
     pub fn grayscale(mut self, grayscale: bool) -> Self {
         self.is_gray = grayscale;
+        self
+    }
+
+    /// Refuses images with more than this number of pixels, before they are decoded. Defaults to
+    /// 67,108,864 (8192 × 8192). A decoded pixel takes up to 16 bytes, and 12 more as a tensor of
+    /// three channels, which has the [`size`](ImageFolder::size) that is set, if any.
+    #[doc(alias = "MAX_IMAGE_PIXELS")]
+    #[must_use]
+    pub fn max_pixels(mut self, pixels: u64) -> Self {
+        self.max_pixels = pixels;
         self
     }
 
@@ -150,13 +169,13 @@ impl Dataset for ImageFolder {
         let (path, class) = &self.images[index];
         let (file, length) = open(path, Links::Follow)?;
         let bytes = read_start(path, &file, length)?;
-        let mut image = decode(&bytes).map_err(|problem| in_file(path, problem))?;
+        let mut image = decode(&bytes, self.max_pixels).map_err(|problem| in_file(path, problem))?;
         if let Some((height, width)) = self.size
             && (image.height(), image.width()) != (height, width)
         {
             image = image.resize_exact(width, height, FilterType::Triangle);
         }
-        Ok((to_tensor(&image, self.is_gray)?, *class as i64))
+        Ok((to_tensor(image, self.is_gray)?, *class as i64))
     }
 
     fn fingerprint(&self) -> String {
@@ -169,7 +188,9 @@ impl Dataset for ImageFolder {
         let size =
             self.size.map_or_else(String::new, |(height, width)| format!(", {height} x {width} pixels"));
         let gray = if self.is_gray { ", grayscale" } else { "" };
-        format!("images {} of {} classes{size}{gray}", &hash.finalize().to_hex()[..16], self.classes.len())
+        let names = &hash.finalize().to_hex()[..16];
+        let images = format!("images {names} of {} classes{size}{gray}", self.classes.len());
+        with_files(&images, self.images.iter().map(|(path, _)| path.as_path()))
     }
 
     fn row_name(&self, index: usize) -> String {
@@ -177,22 +198,68 @@ impl Dataset for ImageFolder {
     }
 }
 
-fn decode(bytes: &[u8]) -> Result<DynamicImage, String> {
-    let reader =
+fn decode(bytes: &[u8], max_pixels: u64) -> Result<DynamicImage, String> {
+    let mut reader =
         ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| error.to_string())?;
-    if reader.format().is_none() {
+    let Some(format) = reader.format() else {
         return Err("it is not an image in a known format, or its first bytes are damaged".to_owned());
+    };
+    // The decoder of JPEG fills what is missing with gray.
+    if format == ImageFormat::Jpeg && !has_end_marker(bytes) {
+        return Err(
+            "the image cannot be decoded: it is truncated, because its end marker is missing".to_owned()
+        );
     }
-    reader.decode().map_err(|error| format!("the image cannot be decoded: {error}"))
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(max_pixels.saturating_mul(BYTES_PER_PIXEL));
+    reader.limits(limits);
+    let undecodable = |error| format!("the image cannot be decoded: {error}");
+    let decoder = reader.into_decoder().map_err(undecodable)?;
+    let (width, height) = decoder.dimensions();
+    if u64::from(width) * u64::from(height) > max_pixels {
+        return Err(format!(
+            "the image has {height} x {width} pixels, more than the limit of {max_pixels}: if it is meant to be that \
+             large, raise the limit with `.max_pixels(…)`, or `decode_image_up_to`"
+        ));
+    }
+    DynamicImage::from_decoder(decoder).map_err(undecodable)
 }
 
-fn to_tensor(image: &DynamicImage, is_gray: bool) -> Result<Tensor> {
+/// Whether a JPEG has the marker at its end. Segments are skipped by their length, because a preview
+/// in one has an end marker of its own (ITU-T T.81, annex B).
+fn has_end_marker(bytes: &[u8]) -> bool {
+    let mut at = 0;
+    loop {
+        // In compressed data, 0 follows a byte of 0xff.
+        while bytes.get(at) != Some(&0xff) || matches!(bytes.get(at + 1), Some(0 | 0xff)) {
+            if at >= bytes.len() {
+                return false;
+            }
+            at += 1;
+        }
+        match bytes.get(at + 1) {
+            None => return false,
+            Some(0xd9) => return true,
+            // Markers without a segment.
+            Some(0x01 | 0xd0..=0xd8) => at += 2,
+            Some(_) => match bytes.get(at + 2..at + 4) {
+                None => return false,
+                Some(length) => at += 2 + usize::from(u16::from_be_bytes([length[0], length[1]])),
+            },
+        }
+    }
+}
+
+fn to_tensor(image: DynamicImage, is_gray: bool) -> Result<Tensor> {
     let (height, width) = (i64::from(image.height()), i64::from(image.width()));
     let (bytes, channels) =
-        if is_gray { (image.to_luma8().into_raw(), 1) } else { (image.to_rgb8().into_raw(), 3) };
-    let pixels = Tensor::f_from_slice(&bytes)?.f_view([height, width, channels])?;
+        if is_gray { (image.into_luma8().into_raw(), 1) } else { (image.into_rgb8().into_raw(), 3) };
+    let pixels = Tensor::f_from_slice(&bytes)?.f_view([height, width, channels])?.f_permute([2, 0, 1])?;
+    drop(bytes);
     // As in torchvision's `to_tensor`: bytes divided by 255.
-    Ok(pixels.f_permute([2, 0, 1])?.f_contiguous()?.f_to_kind(Kind::Float)?.f_div_scalar(255.0)?)
+    let mut image = Tensor::f_empty([channels, height, width], (Kind::Float, Device::Cpu))?;
+    image.f_copy_(&pixels)?;
+    Ok(image.f_div_scalar_(255.0)?)
 }
 
 /// Decodes the bytes of an image file into `Float [3, height, width]`: RGB values from 0 to 1. The
@@ -200,8 +267,19 @@ fn to_tensor(image: &DynamicImage, is_gray: bool) -> Result<Tensor> {
 ///
 /// # Errors
 ///
-/// Returns an error if the bytes are not an image in one of these formats, or if the image is
-/// damaged.
+/// Returns an error if the bytes are not an image in one of these formats, if the image is
+/// damaged or truncated, or if it has more than 67,108,864 pixels (8192 × 8192): see
+/// [`decode_image_up_to`].
 pub fn decode_image(bytes: &[u8]) -> Result<Tensor> {
-    to_tensor(&decode(bytes).map_err(Error::msg)?, false)
+    decode_image_up_to(bytes, MAX_PIXELS)
+}
+
+/// Does the same as [`decode_image`] for images with at most this number of pixels.
+///
+/// # Errors
+///
+/// Returns an error if the bytes are not an image in a known format, if the image is damaged or
+/// truncated, or if it has more pixels.
+pub fn decode_image_up_to(bytes: &[u8], max_pixels: u64) -> Result<Tensor> {
+    to_tensor(decode(bytes, max_pixels).map_err(Error::msg)?, false)
 }

@@ -7,6 +7,7 @@ use rand::seq::SliceRandom;
 
 use crate::data::batch_sampler::{reserve, row_numbers};
 use crate::data::dataset::Dataset;
+use crate::data::fingerprint::or_unknown;
 use crate::data::rng::{RowRng, keyed};
 use crate::error::{Error, Result};
 
@@ -299,9 +300,7 @@ impl<R: Send + 'static> Dataset for Mixture<R> {
                     format!("weights {}", at.join(", "))
                 }
             };
-            let text = source.dataset.fingerprint();
-            let separator = if text.is_empty() { "" } else { ", " };
-            format!("{} rows{separator}{text}, {weight}", source.rows)
+            format!("{} rows, {}, {weight}", source.rows, or_unknown(source.dataset.fingerprint()))
         });
         format!("a mixture of ({})", sources.collect::<Vec<_>>().join("), ("))
     }

@@ -19,9 +19,9 @@ mod tar;
 mod tokens;
 
 #[cfg(feature = "csv")]
-pub use csv::read_csv;
+pub use csv::{CsvReader, CsvRows, read_csv};
 #[cfg(feature = "image")]
-pub use images::{ImageFolder, decode_image};
+pub use images::{ImageFolder, decode_image, decode_image_up_to};
 pub use mixture::Mixture;
 #[cfg(feature = "parquet")]
 pub use parquet::Parquet;

@@ -93,8 +93,8 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
         });
         let (starts, damage) = match starts {
             Ok(Ok(starts)) => (starts, None),
-            Ok(Err(error)) => (vec![0], Some(format!("none of its rows can be read: {}", text_of(&error)))),
-            Err(panic) => (vec![0], Some(format!("none of its rows can be read: {panic}"))),
+            Ok(Err(error)) => (vec![0], Some(unreadable(&text_of(&error)))),
+            Err(panic) => (vec![0], Some(unreadable(&panic))),
         };
         let rows = starts[starts.len() - 1];
         let largest = starts.windows(2).map(|group| group[1] - group[0]).max().unwrap_or(0);
@@ -138,6 +138,12 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
     fn capacity(buffer: usize, largest: usize) -> usize {
         buffer.saturating_add(largest).saturating_mul(2)
     }
+}
+
+fn unreadable(problem: &str) -> String {
+    format!(
+        "none of its rows can be read: {problem}; if another program reads the file, write it again with that program"
+    )
 }
 
 fn text_of(error: &ParquetError) -> String {

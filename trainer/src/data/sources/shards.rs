@@ -1,16 +1,18 @@
 //! [`Shards`]: rows in many files.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::{fmt, thread};
+use std::sync::{Mutex, Once, PoisonError};
+use std::{fmt, panic, thread};
 
 use rand::seq::SliceRandom;
 
 use super::cache::Cache;
 use crate::data::batch_sampler::reserve;
 use crate::data::dataset::Dataset;
+use crate::data::fingerprint::with_files;
 use crate::data::rng::{ORDER, RowRng, keyed};
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::files::{Links, entries, in_file, name_of, open};
@@ -227,7 +229,8 @@ impl<F: Format> Dataset for Shards<F> {
             hash.update(&(shard.rows() as u64).to_le_bytes());
         }
         let hash = hash.finalize().to_hex();
-        format!("{} shards {}, buffer of {} rows", self.shards.len(), &hash[..16], self.buffer)
+        let rows = format!("{} shards {}, buffer of {} rows", self.shards.len(), &hash[..16], self.buffer);
+        with_files(&rows, self.shards.iter().map(|shard| shard.path.as_path()))
     }
 
     fn check(&self) -> Result<()> {
@@ -242,7 +245,7 @@ impl<F: Format> Dataset for Shards<F> {
         let further = damages.len().saturating_sub(NAMED_SHARDS);
         let further = if further > 0 { format!("\n  and {further} more") } else { String::new() };
         Err(Error::msg(format!(
-            "{} of {} shards are damaged: replace them, or skip their damaged rows with \
+            "{} of {} shards are damaged, or are not supported: replace them, or skip the rows that cannot be read with \
              `DataLoader::skip_damaged(true)`{}{further}",
             damages.len(),
             self.shards.len(),
@@ -298,10 +301,27 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], call: impl Fn(&T) -> Result<R> + S
     done.into_iter().map(|(_, result)| result).collect()
 }
 
+thread_local! {
+    /// Whether a panic of this thread is returned as an error, so that nothing is printed.
+    static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Calls `call`, which uses a library that may panic on damaged data. Returns a panic as an error
-/// message.
+/// message, and prints nothing.
 pub(super) fn without_panic<R>(call: impl FnOnce() -> R) -> Result<R, String> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).map_err(|payload| {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !IS_CAUGHT.get() {
+                before(info);
+            }
+        }));
+    });
+    IS_CAUGHT.set(true);
+    let result = panic::catch_unwind(panic::AssertUnwindSafe(call));
+    IS_CAUGHT.set(false);
+    result.map_err(|payload| {
         let text = panic_text(&*payload);
         discard_panic(payload);
         format!("reading it {text}")

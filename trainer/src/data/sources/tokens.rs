@@ -8,6 +8,7 @@ use rand::Rng;
 
 use super::npy;
 use crate::data::dataset::Dataset;
+use crate::data::fingerprint::with_files;
 use crate::data::rng::RowRng;
 use crate::data::sequence::Sequence;
 use crate::error::Result;
@@ -249,10 +250,11 @@ impl Dataset for TokenRows {
     }
 
     fn fingerprint(&self) -> String {
-        let Tokens { kind, count, .. } = &*self.tokens;
+        let Tokens { path, kind, count, .. } = &*self.tokens;
         let kind = format!("{kind:?}").to_lowercase();
         let rows = if self.is_random { "random windows" } else { "rows" };
-        format!("{rows} of {} tokens from {count} of type {kind}", self.length)
+        let rows = format!("{rows} of {} tokens from {count} of type {kind}", self.length);
+        with_files(&rows, [path.as_path()].into_iter())
     }
 
     fn check(&self) -> Result<()> {

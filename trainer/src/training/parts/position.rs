@@ -8,6 +8,7 @@ use super::part::{Part, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::progress::{AccumulationWindow, FitState, LoopState};
+use crate::data::is_same;
 use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
 use crate::run::{Requests, Run};
@@ -63,7 +64,7 @@ impl Part for Position {
     fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
         let fit: FitState = value(LOOP, "fit", saved)?;
         for ((here, there), what) in run.fit.data.iter().zip(&fit.data).zip(["training", "validation"]) {
-            if here != there {
+            if !is_same(there, here) {
                 let there = shortened(there);
                 why.push(format!(
                     "the {what} data was {there} when the checkpoint was written and is now {here}"
