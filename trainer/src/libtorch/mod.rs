@@ -30,6 +30,7 @@ mod scan;
 mod shared_vars;
 mod tensors;
 mod waits;
+mod warnings;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
 pub(crate) use checkpointing::{CheckpointedRegion, RegionPause};
@@ -54,6 +55,7 @@ pub(crate) use tensors::{Parameters, TensorList, lerp};
 #[cfg(test)]
 pub(crate) use waits::imitate_wait;
 pub(crate) use waits::{count_waits, waits};
+pub(crate) use warnings::{LossWatch, Warnings};
 
 use crate::error::{Error, Result};
 

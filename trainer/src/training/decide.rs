@@ -3,6 +3,7 @@
 use super::{live, plan, replay, roll_back, save};
 use crate::distributed::{Unequal, World, both, is_same};
 use crate::error::{CancelledBy, Error, Result, shortened};
+use crate::libtorch::Warnings;
 use crate::phase::Phase;
 use crate::run::{Amount, BackgroundSave, Run, cancel};
 
@@ -159,6 +160,7 @@ pub(super) fn decide(run: &mut Run, next: Option<NextBatch>) -> Result<Decision>
         plan::check_deadline(run);
     }
     live::write_if_due(run);
+    report_warnings(run);
     note_checkpoint_request(run);
     agree(run, next)?;
     if is_train {
@@ -230,6 +232,14 @@ pub(super) fn is_over(run: &Run) -> bool {
 /// taken.
 pub(super) fn ends_pass(run: &Run) -> bool {
     end_epoch_is_known(run) || plan::has_all_steps(run) || is_stopped(run)
+}
+
+/// Reports the warnings of libtorch since the last call.
+#[inline]
+pub(super) fn report_warnings(run: &Run) {
+    while let Some(text) = Warnings::next() {
+        run.warn(format!("libtorch: {text}"));
+    }
 }
 
 /// If SIGUSR1 has requested a checkpoint, passes the request on to the hook that writes

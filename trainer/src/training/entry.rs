@@ -9,7 +9,7 @@ use super::{
 };
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
-use crate::libtorch::{GradModeGuard, Modes};
+use crate::libtorch::{GradModeGuard, Modes, Warnings};
 use crate::lifecycle::at;
 use crate::log::history::{History, Summary};
 use crate::modules::WatchGuard;
@@ -58,8 +58,10 @@ pub(super) fn enter(
     let folder = run_folder::begin(run, phase_entry(phase));
     ranks::or_leave(run, folder)?;
     let modes = (Modes::begin(run.settings.modes()), GradModeGuard::recorded());
+    let warned = ranks::or_leave(run, Warnings::begin())?;
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
-    drop(modes);
+    decide::report_warnings(run);
+    drop((warned, modes));
     let is_unrecorded = run.tape.get_mut().as_ref().is_some_and(|tape| !tape.has_begun());
     if is_unrecorded && phase == Phase::Train && result.is_ok() {
         run.warn(

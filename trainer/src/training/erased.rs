@@ -11,6 +11,7 @@ use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
+use crate::libtorch::LossWatch;
 use crate::lifecycle::at;
 use crate::run::context::missing;
 use crate::run::dispatch::OperationOutput;
@@ -201,10 +202,18 @@ pub(super) fn compute_loss<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
 ) -> Result<()> {
+    // The shapes of later batches differ only in their number of rows.
+    let watch = (run.progress.counters.batch_idx == 0).then(LossWatch::start).transpose()?;
     run.step.loss = borrowed::<T, _>(run, |task, data| {
         let pred = data.pred.as_ref().ok_or_else(|| missing("prediction"))?;
         compute(task, pred, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
+    if let Some(found) = watch.and_then(LossWatch::stop) {
+        return Err(Error::usage(format!(
+            "the loss is {found}, so each prediction is compared with every target: give both the same shape, for example with \
+             `pred.squeeze_dim(-1)` or `target.unsqueeze(-1)`"
+        )));
+    }
     current::check_layers()
 }
 

@@ -15,3 +15,4 @@
 #include "profiler.cpp"
 #include "scan.cpp"
 #include "shim.cpp"
+#include "warnings.cpp"

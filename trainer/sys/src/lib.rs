@@ -302,3 +302,12 @@ pub struct Muon {
     pub match_rms_adamw: bool,
     pub maximize: bool,
 }
+
+// warnings.cpp
+unsafe extern "C" {
+    pub fn trainer_warnings_begin() -> *mut c_char;
+    pub fn trainer_warnings_end();
+    pub fn trainer_warnings_next() -> *mut c_char;
+    pub fn trainer_losses_start(handle: *mut u64) -> *mut c_char;
+    pub fn trainer_losses_stop(handle: u64) -> *mut c_char;
+}
