@@ -210,14 +210,7 @@ fn gradients_that_are_never_finite_end_the_run() {
 }
 
 #[test]
-fn invalid_settings_and_low_precision_parameters_are_refused_at_setup() {
-    let refused =
-        |builder: TrainerBuilder<_>| message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
-    let scale = refused(elementwise().hook(Amp::fp16().init_scale(f64::NAN)));
-    assert!(scale.ends_with("`.init_scale(NaN)`: expected a finite number above 0"), "{scale}");
-    let interval = refused(elementwise().hook(Amp::fp16().growth_interval(0)));
-    assert!(interval.ends_with("`.growth_interval(0)`: expected at least 1"), "{interval}");
-
+fn low_precision_parameters_are_refused_at_setup() {
     let mut vs = nn::VarStore::new(device());
     let net = nn::linear(vs.root() / "fc", 4, 3, Default::default());
     vs.bfloat16();

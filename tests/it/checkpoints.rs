@@ -28,34 +28,6 @@ fn entry_names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn settings_that_keep_no_checkpoint_are_refused_at_setup() {
-    type Change = fn(Checkpoint) -> Checkpoint;
-    let cases: [(Change, &str); 4] = [
-        (|hook| hook.keep_last(0), "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1"),
-        (
-            |hook| hook.keep_best(0, "train/loss", Goal::Minimize),
-            "`.keep_best(0, …)` keeps no checkpoint: expected at least 1",
-        ),
-        (
-            |hook| hook.every(Every::Steps(0)),
-            "`.every(…)` of 0 never writes a checkpoint: expected at least 1",
-        ),
-        (
-            |hook| hook.every(Every::Fraction(f64::NAN)),
-            "`.every(Every::Fraction(NaN))`: expected a fraction above 0.0 and at most 1.0",
-        ),
-    ];
-    for (set, expected) in cases {
-        let hook = set(Checkpoint::new("never-created"));
-        let mut trainer =
-            Trainer::builder(model::task()).optimizer(Sgd::new(0.1)).hook(hook).build().unwrap();
-        let error = trainer.fit(&mut model::rows(8), None).unwrap_err().to_string();
-        assert!(error.ends_with(expected), "{error}");
-        assert!(!std::path::Path::new("never-created").exists());
-    }
-}
-
-#[test]
 fn only_the_last_and_the_best_checkpoints_are_kept() {
     let folder = scratch("kept");
     // A metric whose best value is in the second epoch, and the next best in the fourth.

@@ -4,10 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use trainer::TrainerBuilder;
-use trainer::hooks::{
-    ActivationStats, Checkpoint, DeadUnits, FieldSchedule, HyperparameterSchedule, KernelProfiler,
-    LrSchedule, NanGuard, ReduceOnPlateau, SaturatedUnits, StochasticDepth,
-};
+use trainer::hooks::{Checkpoint, FieldSchedule, HyperparameterSchedule, LrSchedule};
 use trainer::optim::{Adagrad, Group};
 use trainer::prelude::*;
 use trainer::schedule::{Constant, Linear, OneCycle, WarmUp};
@@ -232,31 +229,8 @@ fn settings_are_checked_in_a_resumed_fit_too() {
     let long = || Linear::to(0.0).warm_up(100);
     let short = || Linear::to(0.0).warm_up(2);
     let of_field = |schedule: WarmUp<Linear>| FieldSchedule::new(schedule, |_: &mut Unused, _| {});
-    let trace = std::env::temp_dir().join("kernels.json");
-    let traced = |range| KernelProfiler::new(&trace, range);
     let momentum = |name: &str| HyperparameterSchedule::values(name, Linear::to(0.5));
-    let plateau = || ReduceOnPlateau::new("train/loss", Goal::Minimize);
-    let depth = |p| StochasticDepth::new("fc1", p);
     let cases = [
-        (refused_in_a_resumed_fit(NanGuard::fail(), NanGuard::fail().loss(false)), "checks nothing"),
-        (
-            refused_in_a_resumed_fit(ActivationStats::new("fc1"), ActivationStats::new("fc1").every(0)),
-            "`.every(0)`",
-        ),
-        (
-            refused_in_a_resumed_fit(DeadUnits::new("fc1"), DeadUnits::new("fc1").threshold(-1.0)),
-            "`.threshold(-1.0)`",
-        ),
-        (
-            refused_in_a_resumed_fit(
-                SaturatedUnits::new("fc1", -1.0, 1.0),
-                SaturatedUnits::new("fc1", 1.0, -1.0),
-            ),
-            "expected finite bounds",
-        ),
-        (refused_in_a_resumed_fit(depth(0.1), depth(-0.1)), "with probability -0.1"),
-        (refused_in_a_resumed_fit(plateau(), plateau().factor(2.0)), "`.factor(2.0)`"),
-        (refused_in_a_resumed_fit(traced(100..101), traced(5..5)), "records nothing"),
         (refused_in_a_resumed_fit(of_field(short()), of_field(long())), "exceeds the run of 9 steps"),
         (
             refused_in_a_resumed_fit(LrSchedule::new(short()), LrSchedule::new(long())),

@@ -100,15 +100,11 @@ fn a_concurrent_recording_is_refused_and_the_first_continues() {
 }
 
 #[test]
-fn an_empty_range_and_a_missing_folder_are_refused() {
+fn a_missing_folder_is_refused() {
     let refused = |hook: KernelProfiler| {
         let error = Harness::small().hook(hook).run().unwrap().error().to_string();
         error.split_once(" failed at setup: ").unwrap().1.to_owned()
     };
-    assert_eq!(
-        refused(KernelProfiler::new("kernels.json", 3..3)),
-        "`KernelProfiler::new(…, 3..3)` records nothing: expected a range of batches, such as `10..13`"
-    );
     let absent = std::env::temp_dir().join("trainer-tests-absent");
     assert_eq!(
         refused(KernelProfiler::new(absent.join("kernels.json"), 0..1)),

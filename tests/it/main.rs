@@ -60,6 +60,7 @@ mod loggers;
 mod lora;
 mod methods;
 mod metrics;
+mod mistaken;
 mod mixtures;
 mod model;
 mod module_errors;
@@ -105,7 +106,9 @@ mod replay;
 mod reports;
 mod run_folder;
 mod run_formats;
+mod run_length;
 mod schedules;
+mod second_fit;
 mod seen;
 mod settings;
 #[cfg(target_os = "linux")]

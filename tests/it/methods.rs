@@ -331,23 +331,10 @@ impl Task for TwoLosses {
 }
 
 #[test]
-fn invalid_and_unsupported_settings_are_refused() {
+fn unsupported_settings_are_refused() {
     let fails =
         |builder: TrainerBuilder<_>| message(&builder.build().unwrap().fit(&mut rows(8), None).unwrap_err());
     let refused = |text: &str, expected: &str| assert!(text.contains(expected), "{text}");
-    refused(
-        &fails(model::builder().hook(MixUp::new(0.0))),
-        "`MixUp::new(0.0)`: expected a finite number above 0",
-    );
-    refused(
-        &fails(model::builder().hook(CutMix::new(f64::NAN))),
-        "`CutMix::new(NaN)`: expected a finite number above 0",
-    );
-    refused(&fails(model::builder().hook(MixUp::new(1.0).classes(1))), "`.classes(1)`: expected at least 2");
-    refused(
-        &fails(model::builder().hook(LabelSmoothing::new(1.0))),
-        "`LabelSmoothing::new(1.0)`: expected at least 0.0 and below 1.0",
-    );
     refused(
         &fails(model::builder().hook(MixUp::new(1.0))),
         "the targets are class indices, which must be converted to probabilities: set the number of classes, such as `.classes(10)`",
@@ -367,10 +354,6 @@ fn invalid_and_unsupported_settings_are_refused() {
         "the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`, not a `it::methods::Pair`: use `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`",
     );
     refused(
-        &fails(model::builder().hook(Sam::new(-0.1))),
-        "`Sam::new(-0.1)`: expected a finite number above 0",
-    );
-    refused(
         &fails(model::builder().accumulate(2).hook(Sam::new(0.1))),
         "`Sam` computes a batch twice, so the gradients of earlier batches of an accumulation window would be lost",
     );
@@ -378,17 +361,6 @@ fn invalid_and_unsupported_settings_are_refused() {
     let parts = parts.optimizer_of("fc1", Sgd::new(0.1)).optimizer_of("fc2", Sgd::new(0.1));
     let error = message(&parts.build().unwrap().fit(&mut rows(8), None).unwrap_err());
     refused(&error, "`Sam` supports only one optimizer, but the trainer has several");
-    refused(
-        &fails(model::builder().hook(GradientNoise::new(f64::INFINITY))),
-        "`GradientNoise::new(inf)`: expected a finite number of at least 0",
-    );
-    refused(&fails(model::builder().hook(GradientNoise::new(0.1).gamma(-1.0))), "`.gamma(-1.0)`");
-    for hook in [Lookahead::new(0, 0.5), Lookahead::new(5, 0.0), Lookahead::new(5, 1.5)] {
-        refused(
-            &fails(model::builder().hook(hook)),
-            "expected at least 1 step, and an alpha above 0.0 and at most 1.0",
-        );
-    }
 
     let vs = nn::VarStore::new(device());
     let fc = nn::linear(vs.root() / "fc", 36, 3, Default::default());

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::hooks::{
     Checkpoint, CudaMemoryMonitor, GpuMonitor, HyperparameterMonitor, LrSchedule, NanGuard, ParameterMonitor,
-    RankMonitor, SystemMonitor, ThroughputMonitor,
+    SystemMonitor, ThroughputMonitor,
 };
 use trainer::modules::Patterns;
 use trainer::optim::Group;
@@ -293,7 +293,7 @@ fn sparse_gradients_have_the_norm_of_their_dense_form() {
 }
 
 fn refused<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> String {
-    let error = builder.build().unwrap().fit(&mut model::rows(8), None).unwrap_err();
+    let error = builder.build().and_then(|mut trainer| trainer.fit(&mut model::rows(8), None)).unwrap_err();
     message(&error)
 }
 
@@ -303,8 +303,6 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
     assert!(of(ParameterMonitor::new(["fc1.*", "fc2.weigth"])).ends_with(
         "`ParameterMonitor::new(\"fc2.weigth\")`: no parameter matches; did you mean `fc2.weight`?"
     ));
-    assert!(of(ParameterMonitor::new("*").every(0)).ends_with("`.every(0)`: expected at least 1"));
-    assert!(of(ParameterMonitor::new("*").gradients(false)).contains("`ParameterMonitor` logs nothing"));
     let optional = Patterns::from("fc1.*").optional("head.*");
     let mut trainer = model::builder().hook(ParameterMonitor::new(optional)).build().unwrap();
     trainer.fit(&mut model::rows(8), None).unwrap();
@@ -315,14 +313,6 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
         ),
         "{error}"
     );
-    for error in [
-        refused(model::builder().hook(ThroughputMonitor::new().every(0))),
-        refused(model::builder().hook(SystemMonitor::new().every(0))),
-        refused(model::builder().hook(RankMonitor::new().every(0))),
-        refused(model::builder().hook(HyperparameterMonitor::new().every(0))),
-    ] {
-        assert!(error.ends_with("`.every(0)`: expected at least 1"), "{error}");
-    }
     let error = refused(model::builder().hook(CudaMemoryMonitor::new()));
     assert!(
         error.contains("the task is on Cpu, but libtorch only tracks the memory of CUDA devices"),

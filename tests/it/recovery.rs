@@ -440,7 +440,7 @@ fn a_resume_reports_its_checkpoint_and_which_settings_apply() {
          `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
          resumed from …/step-00000006: the fields of `it::recovery::UnsavedInMore` start with the values of the program: if they matter, write \
          `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks\n\
-         nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or `.max_steps(…)`\n\
+         nothing is left to train in the resumed fit: it has begun all of its epochs: set `.epochs(4)` or more\n\
          --- a hook stops the run\n\
          stopped early: enough\n"
     );

@@ -489,9 +489,10 @@ fn a_schedule_over_the_whole_run_requires_a_known_length() {
         builder.build().unwrap().fit(&mut stream(), None).map(|_| take_rates(&rates))
     };
     let error = message(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
-    let text = "failed at before_fit, epoch 0, batch 0: `Cosine::to(…).over(1.0)` is a fraction of the run, whose length is \
-                unknown, because the loader does not report how many batches it has, or `.epochs(…)` is not set on the \
-                builder: use a number of steps instead, `Cosine::to(…).over(1000)`";
+    let text = "failed at before_fit, epoch 0, batch 0: `Cosine::to(…).over(1.0)` is a fraction of the run, whose length in steps is \
+                unknown, because the loader does not report how many batches it has, `.epochs(…)` is not set on the builder, or \
+                `train_step` takes more steps than `Task::steps_per_batch` returns: use a number of steps instead, \
+                `Cosine::to(…).over(1000)`, or end the run with `.max_steps(…)`";
     assert!(error.ends_with(text), "{error}");
     let line = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0].map(|factor| 0.1 * factor);
     assert_eq!(fit(model::builder(), LrSchedule::new(Linear::to(0.0).over(4))).unwrap(), line);

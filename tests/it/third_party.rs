@@ -20,12 +20,9 @@ impl Settings for Scaled {
         SettingList::new().with("factor", factor).with("unit", "one")
     }
 
-    fn check(&self) -> Result<(), String> {
-        if self.factor > 0.0 {
-            Ok(())
-        } else {
-            Err(format!("`factor` is {}: expected a positive number", self.factor))
-        }
+    fn mistakes(&self) -> Vec<String> {
+        let mistake = format!("`factor` is {}: expected a positive number", self.factor);
+        if self.factor > 0.0 { Vec::new() } else { vec![mistake] }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use tch::TchError;
 pub use trainer_files::Error as FileError;
+use wildmatch::WildMatch;
 
 use crate::moment::Moment;
 use crate::moments::counters::Counters;
@@ -460,6 +461,31 @@ pub(crate) fn suggestion_among<'a>(name: &str, candidates: impl IntoIterator<Ite
         2..=3 => format!("; there are {listed}"),
         count => format!("; there are {listed} and {} more", count - 3),
     }
+}
+
+/// Returns a hint for a pattern that matches no candidate: that case matters, if the pattern would
+/// otherwise match, or else what [`suggestion`] returns.
+pub(crate) fn suggestion_for_pattern<'a>(
+    pattern: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> String {
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    in_other_case(pattern, candidates.iter().copied()).unwrap_or_else(|| suggestion(pattern, candidates))
+}
+
+/// Returns a hint that case matters if the pattern would otherwise match candidates.
+pub(crate) fn in_other_case<'a>(
+    pattern: &str,
+    candidates: impl IntoIterator<Item = &'a str>,
+) -> Option<String> {
+    let pattern = WildMatch::new(&pattern.to_lowercase());
+    let mut matched = candidates.into_iter().filter(|name| pattern.matches(&name.to_lowercase()));
+    let first = matched.next()?;
+    let others = match matched.count() {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    Some(format!("; case matters: in another case, the pattern would match `{}`{others}", shortened(first)))
 }
 
 /// Shortens a name for a message: if it is longer than 80 characters, keeps the first 80 and adds

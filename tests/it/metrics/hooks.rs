@@ -138,27 +138,23 @@ fn a_task_without_metric_inputs_is_refused_at_the_start() {
 }
 
 #[test]
-fn invalid_settings_are_refused_at_the_start() {
-    let refused = |hook: MetricHook<Accuracy>| {
-        let mut trainer = model::builder().hook(hook).build().unwrap();
-        trainer.fit(&mut rows(8), None).unwrap_err().to_string()
-    };
+fn invalid_settings_are_refused_by_build() {
+    let refused = |hook: MetricHook<Accuracy>| model::builder().hook(hook).build().unwrap_err().to_string();
     let error = refused(Accuracy::multiclass(3).top_k(4).named("top4"));
     assert!(error.contains("`.top_k(4)`: expected 1 to 3"), "{error}");
     let error = refused(Accuracy::multiclass(1).named("one"));
     assert!(error.contains("`multiclass(1)`: expected at least 2 classes"), "{error}");
     let error = refused(Accuracy::multiclass(3).only([Phase::Predict]));
     assert!(error.contains("expected one or more of `Train`, `Valid` and `Test`"), "{error}");
-    let mut trainer = model::builder().hook(PerGroup::new(Accuracy::multiclass(3), 2)).build().unwrap();
-    let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+    let error =
+        model::builder().hook(PerGroup::new(Accuracy::multiclass(3), 2)).build().unwrap_err().to_string();
     assert!(error.contains("call `.groups(|batch: &MyBatch| …)`"), "{error}");
 }
 
 #[test]
-fn an_invalid_beta_and_0_groups_are_refused_at_the_start() {
+fn an_invalid_beta_and_0_groups_are_refused_by_build() {
     for beta in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
-        let mut trainer = model::builder().hook(FBeta::multiclass(3).beta(beta)).build().unwrap();
-        let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+        let error = model::builder().hook(FBeta::multiclass(3).beta(beta)).build().unwrap_err().to_string();
         let expected = format!("metric `f1`: `.beta({beta})`: expected a finite number above 0");
         assert!(error.contains(&expected), "{error}");
     }
@@ -167,8 +163,7 @@ fn an_invalid_beta_and_0_groups_are_refused_at_the_start() {
 
     let groups = |(_, labels): &(Tensor, Tensor)| labels.shallow_clone();
     let hook = PerGroup::new(Accuracy::multiclass(3), 0).groups(groups);
-    let mut trainer = model::builder().hook(hook).build().unwrap();
-    let error = trainer.validate(&mut rows(8)).unwrap_err().to_string();
+    let error = model::builder().hook(hook).build().unwrap_err().to_string();
     assert!(error.contains("metric `accuracy`: `PerGroup::new(…, 0)`: expected at least 1 group"), "{error}");
 }
 

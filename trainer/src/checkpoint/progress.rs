@@ -121,6 +121,9 @@ pub(crate) struct FitState {
     pub(crate) start: FitStart,
     pub(crate) position: LoopPosition,
     pub(crate) window: AccumulationWindow,
+    /// The weights of the batches in the current pass over the training data.
+    #[serde(default)]
+    pub(crate) weighed: Weighed,
     /// The fingerprints of the training and the validation data.
     pub(crate) data: [String; 2],
     /// The positions of the training and the validation loader.
@@ -166,9 +169,37 @@ impl Default for FitState {
             start: FitStart::now(0, 0, Duration::ZERO),
             position: LoopPosition::default(),
             window: AccumulationWindow::default(),
+            weighed: Weighed::default(),
             data: [String::new(), String::new()],
             streams: [StreamPosition::default(), StreamPosition::default()],
         }
+    }
+}
+
+/// Which weights the batches of a pass have had so far.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub(crate) struct Weighed {
+    /// Whether a batch of weight 0 was processed.
+    pub(crate) without: bool,
+    /// Whether a batch had a weight above 0.
+    pub(crate) with: bool,
+}
+
+impl Weighed {
+    /// The state at the start of a pass.
+    pub(crate) const NONE: Weighed = Weighed { without: false, with: false };
+
+    /// Adds a batch.
+    pub(crate) fn add(&mut self, weight: f64, is_skipped: bool) {
+        self.with |= weight > 0.0;
+        self.without |= weight == 0.0 && !is_skipped;
+    }
+}
+
+/// The batches of a pass in an old checkpoint are not known, so one of them may have had a weight.
+impl Default for Weighed {
+    fn default() -> Self {
+        Weighed { with: true, ..Weighed::NONE }
     }
 }
 
@@ -181,6 +212,8 @@ pub(crate) struct Plan {
     pub(crate) max_steps: Option<u64>,
     /// The number of optimizer steps at the end of the fit, if it is known.
     pub(crate) planned_steps: Option<u64>,
+    /// The number of optimizer steps that the task takes for a batch.
+    pub(crate) steps_per_batch: u64,
     /// The time at which the fit is stopped.
     pub(crate) deadline: Option<Instant>,
     /// Stop requests are ignored until this number of epochs has ended.
@@ -192,6 +225,11 @@ pub(crate) struct Plan {
     /// The named validation loaders: the name of each, and whether the fit uses it before its
     /// planned end.
     pub(crate) loaders: Vec<(Arc<str>, bool)>,
+    /// Why validation loaders are never used before the planned end. Reported after the first
+    /// optimizer step, which shows whether the task takes as many steps as planned.
+    pub(crate) unused: Vec<String>,
+    /// The loaders whose wrong length this fit has already reported.
+    pub(crate) wrong_lengths: Vec<String>,
     /// Whether this fit has already warned that the mean loss has diverged or is not finite.
     pub(crate) has_warned_of_divergence: bool,
 }

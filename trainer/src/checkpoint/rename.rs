@@ -4,7 +4,7 @@ use std::fmt;
 
 use wildmatch::WildMatch;
 
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, suggestion_for_pattern};
 
 /// Maps the name of a tensor to a new one; `None` skips the tensor.
 type Function<'a> = Box<dyn Fn(&str) -> Option<String> + 'a>;
@@ -71,7 +71,7 @@ impl<'a> Rules<'a> {
                 Rule::Pattern { from, .. } | Rule::Skip(from) if !has_matched => {
                     return Err(Error::usage(format!(
                         "{rule:?}: no tensor has a name that matches{}",
-                        suggestion(from, names)
+                        suggestion_for_pattern(from, names)
                     )));
                 }
                 _ => {}

@@ -60,10 +60,11 @@ impl Instance {
         }
     }
 
-    /// Returns a message if the settings of the value are invalid.
-    pub(crate) fn mistake(&self) -> Option<String> {
-        let why = (self.settings?.check)(&**self.value.as_ref()?).err()?;
-        Some(format!("hook `{}`: {why}", public_path(self.type_name)))
+    /// Returns a message for each setting of the value that is invalid.
+    pub(crate) fn mistakes(&self) -> Vec<String> {
+        let (Some(of), Some(value)) = (self.settings, &self.value) else { return Vec::new() };
+        let name = public_path(self.type_name);
+        (of.mistakes)(&**value).into_iter().map(|why| format!("hook `{name}`: {why}")).collect()
     }
 
     /// Adds the variables of the value to the model. Returns a message if that fails.

@@ -1,5 +1,7 @@
 //! Statistics of activations.
 
+use super::refused;
+use crate::checkpoint::{SettingList, Settings};
 use crate::modules::Patterns;
 use crate::prelude::*;
 
@@ -59,13 +61,8 @@ impl ActivationStats {
     }
 }
 
-#[hook(only = train)]
+#[hook(only = train, settings)]
 impl ActivationStats {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        if self.every == 0 { Err(Error::msg("`.every(0)`: expected at least 1")) } else { Ok(()) }
-    }
-
     /// Logs the statistics of one output.
     #[hook(of = self.modules)]
     fn after_module(&mut self, cx: &Cx<AfterModule>) {
@@ -80,5 +77,17 @@ impl ActivationStats {
         cx.log(format!("{name}/mean"), output.mean(None));
         cx.log(format!("{name}/std"), output.std(false));
         cx.log(format!("{name}/zeros"), zeros);
+    }
+}
+
+/// Lists no settings, because the hook only observes.
+#[diagnostic::do_not_recommend]
+impl Settings for ActivationStats {
+    fn settings(&self) -> SettingList {
+        SettingList::new()
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        refused([(self.every == 0, "`.every(0)`: expected at least 1".to_owned())])
     }
 }

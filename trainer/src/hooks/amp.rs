@@ -2,7 +2,7 @@
 
 use tch::Device;
 
-use super::stages;
+use super::{is_positive, refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::libtorch::{AutocastGuard, Precision};
 use crate::prelude::*;
@@ -140,19 +140,6 @@ impl Amp {
     fn enabled<P>(&self, cx: &Cx<P>) -> AutocastGuard {
         AutocastGuard::enable(matches!(cx.device(), Device::Cuda(_)), self.precision)
     }
-
-    /// Returns an error if a setting is invalid.
-    fn check(&self) -> Result<()> {
-        let Some(scaler) = &self.scaler else { return Ok(()) };
-        if !(scaler.scale.is_finite() && scaler.scale > 0.0) {
-            let scale = scaler.scale;
-            return Err(Error::msg(format!("`.init_scale({scale})`: expected a finite number above 0")));
-        }
-        if scaler.growth_interval == 0 {
-            return Err(Error::msg("`.growth_interval(0)`: expected at least 1"));
-        }
-        Ok(())
-    }
 }
 
 /// Rescales gradients that a hook kept for a later step, so that they match the new scale.
@@ -171,7 +158,6 @@ impl Amp {
     /// Returns an error if the device does not support autocast, a parameter is bf16 or fp16, or a
     /// setting is invalid.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
-        self.check()?;
         self.overflowed = None;
         if !matches!(cx.device(), Device::Cpu | Device::Cuda(_)) {
             return Err(Error::msg(format!(
@@ -297,5 +283,13 @@ impl Settings for Amp {
         let list = SettingList::new().with("precision", precision);
         let Some(Scaler { scale, growth_interval, growth_tracker: _ }) = scaler else { return list };
         list.with("init_scale", scale).with("growth_interval", growth_interval)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let Some(Scaler { scale, growth_interval, .. }) = self.scaler else { return Vec::new() };
+        refused([
+            (!is_positive(scale), format!("`.init_scale({scale})`: expected a finite number above 0")),
+            (growth_interval == 0, "`.growth_interval(0)`: expected at least 1".to_owned()),
+        ])
     }
 }

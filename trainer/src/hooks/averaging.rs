@@ -1,6 +1,6 @@
 //! Averages of the weights: [`Ema`] and [`Swa`].
 
-use super::stages;
+use super::{refused, stages};
 use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
@@ -146,20 +146,6 @@ impl Ema {
         self.averages.iter()
     }
 
-    /// Returns an error if a setting is invalid.
-    fn check(&self) -> Result<()> {
-        if !(0.0..1.0).contains(&self.decay) {
-            let decay = self.decay;
-            return Err(Error::msg(format!(
-                "`Ema::new({decay:?})`: expected a decay from 0.0 to less than 1.0"
-            )));
-        }
-        if self.every == 0 {
-            return Err(Error::msg("`.every(0)`: expected at least 1"));
-        }
-        Ok(())
-    }
-
     /// The weight of the live value in the next update.
     fn weight(&self) -> f64 {
         let updates = self.updates as f64;
@@ -170,14 +156,14 @@ impl Ema {
 
 averaging! {
 impl Ema {
-    /// Returns an error if a setting is invalid, or if the trainer also has `Swa`.
+    /// Returns an error if the trainer also has `Swa`.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if cx.hook::<Swa>().is_ok() {
             return Err(Error::msg(
                 "`Ema` and `Swa` both replace the weights in validation: remove one of them",
             ));
         }
-        self.check()
+        Ok(())
     }
 
     /// Records the number of optimizer steps at the start of the fit.
@@ -312,6 +298,17 @@ impl Settings for Ema {
         let Ema { decay, warm_up, every, buffers, averages: _, updates: _, steps: _ } = self;
         let list = SettingList::new().with("decay", decay).with("warm_up", warm_up);
         list.with("every", every).with("buffers", buffers)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let (decay, every) = (self.decay, self.every);
+        refused([
+            (
+                !(0.0..1.0).contains(&decay),
+                format!("`Ema::new({decay:?})`: expected a decay from 0.0 to less than 1.0"),
+            ),
+            (every == 0, "`.every(0)`: expected at least 1".to_owned()),
+        ])
     }
 }
 

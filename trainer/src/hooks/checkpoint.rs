@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::stages;
 use super::watched_metric::{is_of_pass, of_epoch};
+use super::{refused, stages};
 use crate::checkpoint::{CheckpointFolder, SettingList, Settings};
 use crate::io::files::create_folders_below;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
 use crate::prelude::*;
+use crate::values::amount::fraction_mistake;
 use crate::values::every::ends_interval;
 
 /// Writes [checkpoints](crate::checkpoint) into a folder. Each is a subfolder that is named after
@@ -235,26 +236,6 @@ impl Checkpoint {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
     }
 
-    /// Returns an error if a setting is invalid.
-    fn check(&self) -> Result<()> {
-        let mistake = match self.every {
-            Some(Every::Epochs(0) | Every::Steps(0)) => {
-                "`.every(…)` of 0 never writes a checkpoint: expected at least 1".to_owned()
-            }
-            Some(Every::Fraction(fraction)) if !(fraction > 0.0 && fraction <= 1.0) => format!(
-                "`.every(Every::Fraction({fraction:?}))`: expected a fraction above 0.0 and at most 1.0"
-            ),
-            _ if self.keep_last == 0 => {
-                "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1".to_owned()
-            }
-            _ if self.best.as_ref().is_some_and(|best| best.count == 0) => {
-                "`.keep_best(0, …)` keeps no checkpoint: expected at least 1".to_owned()
-            }
-            _ => return Ok(()),
-        };
-        Err(Error::msg(mistake))
-    }
-
     /// Returns an error if this fit never measures the metric of
     /// [`keep_best`](Checkpoint::keep_best).
     fn check_best<P>(&self, cx: &Cx<P>) -> Result<()> {
@@ -367,6 +348,32 @@ impl Settings for Checkpoint {
     fn checkpoints(&self, run_folder: Option<&Path>) -> Option<PathBuf> {
         if self.is_in_run_folder { Some(run_folder?.join(IN_RUN_FOLDER)) } else { Some(self.path.clone()) }
     }
+
+    fn mistakes(&self) -> Vec<String> {
+        let every = match self.every {
+            Some(Every::Epochs(0) | Every::Steps(0)) => {
+                Some("`.every(…)` of 0 never writes a checkpoint: expected at least 1".to_owned())
+            }
+            Some(Every::Fraction(fraction)) => fraction_mistake(fraction)
+                .map(|mistake| format!("`.every(Every::Fraction({fraction:?}))`: {mistake}")),
+            _ => None,
+        };
+        let best = self.best.as_ref().map_or(1, |best| best.count);
+        let others = refused([
+            (
+                self.keep_last == 0,
+                "`.keep_last(0)` keeps no checkpoint to resume from: expected at least 1".to_owned(),
+            ),
+            (best == 0, "`.keep_best(0, …)` keeps no checkpoint: expected at least 1".to_owned()),
+            (
+                self.every_time == Some(Duration::ZERO),
+                "`.every_time(…)` of zero: expected a longer time; for a checkpoint after each batch, write \
+                 `.every(Every::Fraction(…))` or `.every(Every::Steps(1))`"
+                    .to_owned(),
+            ),
+        ]);
+        every.into_iter().chain(others).collect()
+    }
 }
 
 #[hook(in = stages::Decisions, single, settings, writes)]
@@ -376,7 +383,6 @@ impl Checkpoint {
     /// has locked it, or if it has checkpoints of an earlier run that this fit does not resume.
     #[hook(only = train)]
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
-        self.check()?;
         if let Some(best) = &self.best {
             cx.record_goal(&best.metric, best.goal);
         }
@@ -457,7 +463,12 @@ impl Checkpoint {
         let is_due = match self.every {
             None => self.every_time.is_none(),
             Some(Every::Epochs(n)) => (cx.counters().epoch + 1).is_multiple_of(n),
-            Some(_) => false,
+            // The epoch had fewer batches than announced.
+            Some(Every::Fraction(fraction)) => cx.batches().is_some_and(|batches| {
+                let done = cx.counters().batch_idx;
+                done < batches && !ends_interval(fraction, batches, done)
+            }),
+            Some(Every::Steps(_)) => false,
         };
         let before = self.requested.0;
         if is_due {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{StochasticDepth, stages};
+use super::{StochasticDepth, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::distributed::Reducer;
 use crate::prelude::*;
@@ -107,7 +107,7 @@ impl DataParallel {
     /// `Half`, gradients above 65504 become infinite. By default, gradients are sent in their own
     /// dtype.
     ///
-    /// Any other dtype is an error when training begins.
+    /// Any other dtype is an error of [`build`](crate::TrainerBuilder::build).
     #[must_use]
     pub fn compress(mut self, kind: Kind) -> Self {
         self.compress = Some(kind);
@@ -130,20 +130,11 @@ impl DataParallel {
 
 #[hook(in = stages::Communication, auto = ranks, single, settings)]
 impl DataParallel {
-    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the bucket size is 0,
-    /// or if the graph cannot be static.
+    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the graph cannot be
+    /// static.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
         self.reducers.clear();
         self.trained.clear();
-        if self.bucket_bytes == 0 {
-            return Err(Error::msg("`DataParallel::new().bucket_bytes(0)`: expected at least 1"));
-        }
-        if self.static_graph && self.find_unused {
-            return Err(Error::msg(
-                "`DataParallel::new().static_graph(true)` already determines the unused parameters in the first batch: remove \
-                 `.find_unused(true)`",
-            ));
-        }
         if self.static_graph && cx.hook::<StochasticDepth>().is_ok() {
             return Err(Error::msg(
                 "`DataParallel::new().static_graph(true)` cannot be used with `StochasticDepth`, which leaves out layers at random: \
@@ -266,5 +257,27 @@ impl Settings for DataParallel {
         // resumed.
         let static_graph = static_graph.then_some(true);
         list.with_optional("static_graph", static_graph.as_ref()).with_optional("compress", compress.as_ref())
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        refused([
+            (
+                self.bucket_bytes == 0,
+                "`DataParallel::new().bucket_bytes(0)`: expected at least 1".to_owned(),
+            ),
+            (
+                self.static_graph && self.find_unused,
+                "`DataParallel::new().static_graph(true)` already determines the unused parameters in the first batch: remove \
+                 `.find_unused(true)`"
+                    .to_owned(),
+            ),
+            (
+                !matches!(self.compress, None | Some(Kind::BFloat16 | Kind::Half)),
+                format!(
+                    "`DataParallel::new().compress(Kind::{:?})`: expected `Kind::BFloat16` or `Kind::Half`",
+                    self.compress.unwrap_or(Kind::Float)
+                ),
+            ),
+        ])
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::stages;
 use super::watched_metric::{is_of, is_of_pass, value_of};
+use super::{is_at_least_0, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::lifecycle::{CanStop, HasMetrics};
 use crate::prelude::*;
@@ -17,7 +17,7 @@ use crate::values::float::exact;
 /// A validation metric, `valid/…`, is checked after each validation of a `fit`, including
 /// validations in the middle of an epoch ([`Every::Steps`]). A training metric, `train/…`, is
 /// checked at the end of each epoch, after its validation. [`patience`](EarlyStopping::patience)
-/// counts these checks.
+/// counts these checks, and begins anew in each `fit`.
 ///
 /// `fit` returns an error at its start if the name is neither `train/…` nor `valid/…`. For a name
 /// `valid/…`, it also returns an error if the name looks misspelled, or if no validation of the fit
@@ -106,7 +106,7 @@ impl EarlyStopping {
         self
     }
 
-    /// The best value so far; `None` before the first finite one.
+    /// The best value of the current or last fit; `None` before the first finite one.
     #[must_use]
     pub fn best(&self) -> Option<f64> {
         self.progress.best
@@ -167,8 +167,10 @@ impl EarlyStopping {
         cx.record_goal(&self.metric, self.goal);
     }
 
-    /// Returns an error if this fit never measures the metric.
+    /// Forgets the best value and the checks of an earlier fit. Returns an error if this fit never
+    /// measures the metric.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
+        self.progress = Progress::default();
         cx.check_metric(&self.metric)
     }
 
@@ -212,6 +214,18 @@ impl Settings for EarlyStopping {
             .with("check_finite", check_finite)
             .with_optional("stop_at", stop_at.as_ref())
             .with_optional("diverge_at", diverge_at.as_ref())
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let is_nan = |threshold: Option<f64>| threshold.is_some_and(f64::is_nan);
+        refused([
+            (
+                !is_at_least_0(self.min_delta),
+                format!("`.min_delta({:?})`: expected a finite number of at least 0.0", self.min_delta),
+            ),
+            (is_nan(self.stop_at), "`.stop_at(NaN)`: expected a number".to_owned()),
+            (is_nan(self.diverge_at), "`.diverge_at(NaN)`: expected a number".to_owned()),
+        ])
     }
 }
 

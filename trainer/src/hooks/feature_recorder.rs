@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::refused;
 use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::modules::Patterns;
@@ -216,10 +217,7 @@ impl Settings for FeatureRecorder {
             .with_optional("device", device.as_ref())
     }
 
-    fn check(&self) -> Result<(), String> {
-        if self.phases == PhaseSet::NONE {
-            return Err("`.only([])`: expected at least one phase".into());
-        }
-        Ok(())
+    fn mistakes(&self) -> Vec<String> {
+        refused([(self.phases == PhaseSet::NONE, "`.only([])`: expected at least one phase".to_owned())])
     }
 }

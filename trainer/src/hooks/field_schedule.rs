@@ -1,10 +1,15 @@
 //! Schedules for the settings of other hooks.
 
+use std::any::type_name;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
+use super::schedule_core::length_change;
 use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
+use crate::values::float::readable;
 
 /// Sets a field of another hook from a [schedule](crate::schedule) before each training batch.
 ///
@@ -50,10 +55,18 @@ pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,
     by_epoch: bool,
-    /// The value that was set last, which a resumed run sets again.
-    last_set: Option<f64>,
+    position: Position,
     /// Whether the schedule was checked in this fit.
     is_checked: bool,
+}
+
+/// What the next fit needs of a [`FieldSchedule`], and a resumed one.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+struct Position {
+    /// The value that was set last, which a resumed run sets again.
+    last_set: Option<f64>,
+    /// The length of the run for which the schedule was evaluated last.
+    length: Option<u64>,
 }
 
 /// A function that sets a field of a hook.
@@ -67,7 +80,7 @@ impl<H: Send + 'static> FieldSchedule<H> {
             schedule: Box::new(schedule),
             set: Box::new(set),
             by_epoch: false,
-            last_set: None,
+            position: Position::default(),
             is_checked: false,
         }
     }
@@ -85,14 +98,32 @@ impl<H: Send + 'static> FieldSchedule<H> {
         if self.by_epoch { cx.epochs() } else { cx.planned_steps() }
     }
 
-    /// Returns an error if the schedule is invalid.
-    fn check<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+    /// Returns an error if the schedule is invalid. Warns if the value at this step, or in this
+    /// epoch, differs because the length of the run has changed.
+    fn check<P>(&mut self, at: u64, cx: &Cx<P>) -> Result<()> {
         self.is_checked = true;
-        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(self.planned(cx)) }
+        let now = self.planned(cx);
+        if !cx.is_fast_dev_run() {
+            self.schedule.check(now)?;
+        }
+        let before = std::mem::replace(&mut self.position.length, now);
+        if let Some(change) = length_change(&*self.schedule, at, self.by_epoch, [before, now])
+            && let Some(value) = self.position.last_set
+        {
+            let [before, now] = change.outputs.map(readable);
+            cx.warn(format!(
+                "the `FieldSchedule` of `{}` {}, so the field changes from {} to {now} instead of {before}; to prevent this, {}",
+                type_name::<H>(),
+                change.why,
+                readable(value),
+                change.advice
+            ));
+        }
+        Ok(())
     }
 }
 
-#[hook(in = stages::Schedules, state = self.last_set, settings, trial = false)]
+#[hook(in = stages::Schedules, state = self.position, settings, trial = false)]
 impl<H: Send + 'static> FieldSchedule<H> {
     /// Returns an error if there is no hook of type `H`.
     #[hook(only = train)]
@@ -103,17 +134,18 @@ impl<H: Send + 'static> FieldSchedule<H> {
 
     /// Returns an error if the schedule is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
-        self.check(cx)
+        let Counters { epoch, batches_seen, optimizer_steps, .. } = cx.counters();
+        self.check(if self.by_epoch { epoch + u64::from(batches_seen > 0) } else { optimizer_steps }, cx)
     }
 
     /// Sets the field.
     #[hook(only = train)]
     fn before_step(&mut self, cx: &mut Cx<BeforeStep>) -> Result<()> {
-        if !self.is_checked {
-            self.check(cx)?; // a resumed fit has no `before_fit`
-        }
         let counters = cx.counters();
         let step = if self.by_epoch { counters.epoch } else { counters.optimizer_steps };
+        if !self.is_checked {
+            self.check(step, cx)?; // a resumed fit has no `before_fit`
+        }
         let value = self.schedule.factor(step, self.planned(cx))?;
         if !value.is_finite() {
             let unit = if self.by_epoch { "epoch" } else { "step" };
@@ -122,13 +154,13 @@ impl<H: Send + 'static> FieldSchedule<H> {
             )));
         }
         (self.set)(cx.hook_mut()?, value);
-        self.last_set = Some(value);
+        self.position.last_set = Some(value);
         Ok(())
     }
 
     /// Restores the value that the field had when the checkpoint was written.
     fn after_load_checkpoint(&mut self, cx: &mut Cx<AfterLoadCheckpoint>) -> Result<()> {
-        if let Some(value) = self.last_set {
+        if let Some(value) = self.position.last_set {
             (self.set)(cx.hook_mut()?, value);
         }
         Ok(())
@@ -139,7 +171,7 @@ impl<H> fmt::Debug for FieldSchedule<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FieldSchedule")
             .field("by_epoch", &self.by_epoch)
-            .field("last_set", &self.last_set)
+            .field("position", &self.position)
             .finish_non_exhaustive()
     }
 }
@@ -147,7 +179,11 @@ impl<H> fmt::Debug for FieldSchedule<H> {
 #[diagnostic::do_not_recommend]
 impl<H> Settings for FieldSchedule<H> {
     fn settings(&self) -> SettingList {
-        let FieldSchedule { schedule, set: _, by_epoch, last_set: _, is_checked: _ } = self;
+        let FieldSchedule { schedule, set: _, by_epoch, position: _, is_checked: _ } = self;
         SettingList::new().with("by_epoch", by_epoch).with_all("schedule", schedule.settings())
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        self.schedule.mistakes()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::error::suggestion;
+use crate::error::suggestion_for_pattern;
 use crate::modules::Patterns;
 use crate::prelude::*;
 
@@ -140,7 +140,7 @@ impl Freeze {
                         "{}: no parameter of an optimizer matches `{}`{}",
                         event.call(),
                         pattern.text,
-                        suggestion(&pattern.text, names)
+                        suggestion_for_pattern(&pattern.text, names)
                     )));
                 }
             }

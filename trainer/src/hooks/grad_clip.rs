@@ -1,6 +1,6 @@
 //! Gradient clipping.
 
-use super::stages;
+use super::{is_positive, refused, stages};
 use crate::TrainerBuilder;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
@@ -112,11 +112,8 @@ impl ClipGradValue {
 }
 
 /// Returns an error unless a limit is finite and above 0.
-fn check_limit(setting: &str, limit: f64) -> Result<(), String> {
-    if limit > 0.0 && limit.is_finite() {
-        return Ok(());
-    }
-    Err(format!("`{setting}` is {limit:?}: expected a finite number above 0"))
+fn limit_mistakes(setting: &str, limit: f64) -> Vec<String> {
+    refused([(!is_positive(limit), format!("`{setting}` is {limit:?}: expected a finite number above 0"))])
 }
 
 #[hook(in = stages::Clipping, single, settings, trial)]
@@ -156,8 +153,8 @@ impl Settings for ClipGradNorm {
         SettingList::new().with("max_norm", max_norm)
     }
 
-    fn check(&self) -> Result<(), String> {
-        check_limit("max_norm", self.max_norm)
+    fn mistakes(&self) -> Vec<String> {
+        limit_mistakes("max_norm", self.max_norm)
     }
 }
 
@@ -168,7 +165,7 @@ impl Settings for ClipGradValue {
         SettingList::new().with("max_value", max_value)
     }
 
-    fn check(&self) -> Result<(), String> {
-        check_limit("max_value", self.max_value)
+    fn mistakes(&self) -> Vec<String> {
+        limit_mistakes("max_value", self.max_value)
     }
 }

@@ -98,4 +98,8 @@ impl Settings for HyperparameterSchedule {
     fn settings(&self) -> SettingList {
         self.0.settings()
     }
+
+    fn mistakes(&self) -> Vec<String> {
+        self.0.schedule.mistakes()
+    }
 }

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use super::stages;
+use super::{refused, stages};
+use crate::checkpoint::{SettingList, Settings};
 use crate::io::files::create_numbered;
 use crate::libtorch::KernelTrace;
 use crate::prelude::*;
@@ -66,18 +67,12 @@ impl KernelProfiler {
     }
 }
 
-#[hook(in = stages::Last, writes)]
+#[hook(in = stages::Last, settings, writes)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
     #[hook(only = train)]
     fn setup(&mut self, _: &Cx<Main<Setup>>) -> Result<()> {
         self.is_reached = false;
-        if self.batches.is_empty() {
-            return Err(Error::msg(format!(
-                "`KernelProfiler::new(…, {:?})` records nothing: expected a range of batches, such as `10..13`",
-                self.batches
-            )));
-        }
         match self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             Some(folder) if !folder.is_dir() => Err(Error::msg(format!(
                 "the trace cannot be written: `{}` is not an existing folder; create it",
@@ -121,5 +116,21 @@ impl KernelProfiler {
     /// Ends the recording if the run ended within the range.
     fn teardown(&mut self, _: &Cx<Main<Teardown>>) -> Result<()> {
         self.finish()
+    }
+}
+
+/// Lists no settings, because the hook only observes.
+#[diagnostic::do_not_recommend]
+impl Settings for KernelProfiler {
+    fn settings(&self) -> SettingList {
+        SettingList::new()
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let batches = &self.batches;
+        let message = format!(
+            "`KernelProfiler::new(…, {batches:?})` records nothing: expected a range of batches, such as `10..13`"
+        );
+        refused([(batches.is_empty(), message)])
     }
 }

@@ -1,6 +1,6 @@
 //! [`LocalSgd`]: ranks that train independently, and average their weights from time to time.
 
-use super::{DataParallel, Ema, Lookahead, Swa, stages};
+use super::{DataParallel, Ema, Lookahead, Swa, is_positive, refused, stages};
 use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
@@ -117,18 +117,8 @@ impl LocalSgd {
         self
     }
 
-    /// Returns an error if a setting is invalid, or if another hook also keeps averages.
-    fn check(&self, cx: &Cx<Setup>) -> Result<()> {
-        if self.every == 0 {
-            return Err(Error::msg("`LocalSgd::every(0)`: expected at least 1 optimizer step"));
-        }
-        if let Some(OuterSgd { lr, momentum }) = self.outer
-            && !(lr > 0.0 && lr.is_finite() && (0.0..1.0).contains(&momentum))
-        {
-            return Err(Error::msg(format!(
-                "`.outer({lr:?}, {momentum:?})`: expected a learning rate above 0.0, and a momentum from 0.0 to less than 1.0"
-            )));
-        }
+    /// Returns an error if another hook also keeps averages.
+    fn check(cx: &Cx<Setup>) -> Result<()> {
         let others = [
             ("Ema", cx.hook::<Ema>().is_ok()),
             ("Swa", cx.hook::<Swa>().is_ok()),
@@ -230,10 +220,10 @@ impl LocalSgd {
 
 #[hook(in = stages::Averaging, ord = -1, single = DataParallel, state, settings)]
 impl LocalSgd {
-    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if a setting is invalid,
-    /// or if an optimizer or another hook cannot be combined with this one.
+    /// Broadcasts the variables of rank 0 to all ranks. Returns an error if an optimizer or another
+    /// hook cannot be combined with this one.
     fn setup(&mut self, cx: &mut Cx<Setup>) -> Result<()> {
-        self.check(cx)?;
+        Self::check(cx)?;
         cx.train_separately()?;
         self.averages = Averages::default();
         Self::broadcast(cx)
@@ -350,5 +340,18 @@ impl Settings for LocalSgd {
         let list = SettingList::new().with("every", every);
         list.with_optional("outer.lr", outer.map(|outer| outer.lr))
             .with_optional("outer.momentum", outer.map(|outer| outer.momentum))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let OuterSgd { lr, momentum } = self.outer.unwrap_or(OuterSgd { lr: 1.0, momentum: 0.0 });
+        refused([
+            (self.every == 0, "`LocalSgd::every(0)`: expected at least 1 optimizer step".to_owned()),
+            (
+                !(is_positive(lr) && (0.0..1.0).contains(&momentum)),
+                format!(
+                    "`.outer({lr:?}, {momentum:?})`: expected a learning rate above 0.0, and a momentum from 0.0 to less than 1.0"
+                ),
+            ),
+        ])
     }
 }

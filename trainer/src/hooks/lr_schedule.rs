@@ -31,16 +31,16 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// - **Steps**: the schedule is evaluated at the number of steps that the optimizer has taken over
-///   all fits, excluding those that a hook skipped. With [`by_epoch`](LrSchedule::by_epoch), it is
-///   evaluated at the epoch.
-/// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::epochs`] with `by_epoch`. A second
-///   `fit` makes the run longer; a schedule over the whole run then continues at the current
-///   position within the longer run.
-/// - **Several optimizers**: each is scheduled by its own number of steps;
-///   [`part`](LrSchedule::part) restricts the schedule to one of them. The length of the run is
-///   computed as if each optimizer took one step in every accumulation window. If an optimizer
-///   steps at other intervals, specify the lengths in its schedule as numbers of steps.
+/// - **Steps**: the schedule is evaluated at [`optimizer_steps`](Counters::optimizer_steps), the
+///   number of steps taken before over all fits, excluding those that a hook skipped. With
+///   [`by_epoch`](LrSchedule::by_epoch), it is evaluated at the epoch.
+/// - **Length of the run**: [`Cx::planned_steps`], or [`Cx::epochs`] with `by_epoch`. It must be
+///   known for a schedule over the whole run: a task that takes several steps for a batch says how
+///   many with [`steps_per_batch`](Task::steps_per_batch). A second `fit`, or a resume with more
+///   epochs, makes the run longer. A schedule over the whole run then continues at the current
+///   position within the longer run, and a warning says how this changes the rate.
+/// - **Several optimizers** are all scheduled by the steps of the run, even if one of them steps
+///   less often; [`part`](LrSchedule::part) restricts the schedule to one of them.
 /// - **Several groups**: each group is scaled relative to its own rate;
 ///   [`group`](LrSchedule::group) restricts the schedule to some of them.
 /// - **Changes by other hooks** are kept. If another hook, such as
@@ -86,5 +86,9 @@ impl LrSchedule {
 impl Settings for LrSchedule {
     fn settings(&self) -> SettingList {
         self.0.settings()
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        self.0.schedule.mistakes()
     }
 }

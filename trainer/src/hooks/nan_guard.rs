@@ -1,6 +1,6 @@
 //! A guard against NaN and infinite values.
 
-use super::stages;
+use super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
 use crate::prelude::*;
@@ -140,21 +140,6 @@ impl NanGuard {
         self.found
     }
 
-    /// Returns an error if a setting is invalid.
-    fn check(&self) -> Result<()> {
-        Err(Error::msg(match self.every {
-            _ if !(self.checks_loss || self.checks_grads) => {
-                "`NanGuard` checks nothing: enable `.loss(true)` or `.gradients(true)`".to_owned()
-            }
-            0 => "`.every(0)`: expected at least 1".to_owned(),
-            n if n > 1 && self.action == Action::SkipStep => format!(
-                "`NanGuard::skip_batch().every({n})`: a NaN between two checks reaches the weights, and skipping later steps does not \
-                 repair them: check every step, or use `NanGuard::fail()`"
-            ),
-            _ => return Ok(()),
-        }))
-    }
-
     /// Records a NaN or infinite value. Then fails, requests a stop or continues, as configured.
     fn act<P: CanStop + CanLog>(&mut self, what: &str, cx: &mut Cx<P>) -> Result<()> {
         self.found += 1;
@@ -197,13 +182,11 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName
 
 #[hook(in = stages::StepControl, state, settings, trial = false)]
 impl NanGuard {
-    /// Clears the affected parts and the findings of an earlier fit. Returns an error if a setting
-    /// is invalid.
+    /// Clears the affected parts and the findings of an earlier fit.
     #[hook(only = train)]
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) {
         self.affected_parts.clear();
         self.findings.clear();
-        self.check()
     }
 
     /// Checks the loss, and skips the backward pass if the loss is NaN or infinite on any rank.
@@ -315,5 +298,23 @@ impl Settings for NanGuard {
             .with("every", every)
             .with("loss", checks_loss)
             .with("gradients", checks_grads)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let n = self.every;
+        refused([
+            (
+                !(self.checks_loss || self.checks_grads),
+                "`NanGuard` checks nothing: enable `.loss(true)` or `.gradients(true)`".to_owned(),
+            ),
+            (n == 0, "`.every(0)`: expected at least 1".to_owned()),
+            (
+                n > 1 && self.action == Action::SkipStep,
+                format!(
+                    "`NanGuard::skip_batch().every({n})`: a NaN between two checks reaches the weights, and skipping later steps does not \
+                     repair them: check every step, or use `NanGuard::fail()`"
+                ),
+            ),
+        ])
     }
 }

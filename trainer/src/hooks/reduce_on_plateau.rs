@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::stages;
 use super::watched_metric::{is_of, is_of_pass, value_of};
+use super::{is_at_least_0, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -34,7 +34,8 @@ use crate::prelude::*;
 /// metric, `train/…`, after each pass over the training data. When the metric has not improved on
 /// its best value in more than [`patience`](ReduceOnPlateau::patience) checks in a row, the
 /// learning rate of every parameter group is multiplied by [`factor`](ReduceOnPlateau::factor). A
-/// value that is not finite never counts as an improvement. The name of the metric is checked as
+/// value that is not finite never counts as an improvement. Each `fit` begins anew, with the reduced
+/// rate. The name of the metric is checked as
 /// for [`EarlyStopping`](super::EarlyStopping): for example, a `fit` without validation returns an
 /// error at its start if the metric is a validation metric.
 ///
@@ -71,7 +72,7 @@ pub struct PlateauState {
     pub bad: u64,
     /// The number of upcoming values that do not count toward the patience.
     pub cooldown: u64,
-    /// The number of reductions so far, including those that [`min_lr`](ReduceOnPlateau::min_lr) or
+    /// The number of reductions in this fit, including those that [`min_lr`](ReduceOnPlateau::min_lr) or
     /// [`eps`](ReduceOnPlateau::eps) prevented.
     pub reductions: u64,
 }
@@ -167,23 +168,6 @@ impl ReduceOnPlateau {
         self.state
     }
 
-    /// Returns an error if a setting is invalid.
-    fn check(&self) -> Result<()> {
-        if !(self.factor >= 0.0 && self.factor < 1.0) {
-            let given = self.factor;
-            return Err(Error::msg(format!("`.factor({given:?})`: expected at least 0.0 and below 1.0")));
-        }
-        let threshold = if self.is_absolute { "threshold_abs" } else { "threshold" };
-        for (setting, value) in [(threshold, self.threshold), ("min_lr", self.min_lr), ("eps", self.eps)] {
-            if !(value >= 0.0 && value.is_finite()) {
-                return Err(Error::msg(format!(
-                    "`.{setting}({value:?})`: expected a finite number of at least 0.0"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     fn is_better(&self, value: f64) -> bool {
         let sign = if self.goal == Goal::Minimize { -1.0 } else { 1.0 };
         let is_better = self.state.best.is_none_or(|best| {
@@ -244,16 +228,16 @@ impl ReduceOnPlateau {
 
 #[hook(in = stages::Decisions, state = self.state, settings)]
 impl ReduceOnPlateau {
-    /// Records whether a fit is running, and the goal of the metric. In a fit, returns an error if
-    /// a setting is invalid.
-    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
+    /// Records whether a fit is running, and the goal of the metric.
+    fn setup(&mut self, cx: &Cx<Setup>) {
         self.in_fit = cx.phase() == Phase::Train;
         cx.record_goal(&self.metric, self.goal);
-        if self.in_fit { self.check() } else { Ok(()) }
     }
 
-    /// Returns an error if the part has no optimizer, or if this fit never measures the metric.
+    /// Forgets the values of an earlier fit. Returns an error if the part has no optimizer, or if
+    /// this fit never measures the metric.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
+        self.state = PlateauState::default();
         if let Some(part) = &self.part {
             cx.optimizer_of(part)?;
         }
@@ -302,5 +286,21 @@ impl Settings for ReduceOnPlateau {
             .with("cooldown", cooldown)
             .with("min_lr", min_lr)
             .with("eps", eps)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let factor = self.factor;
+        let threshold = if self.is_absolute { "threshold_abs" } else { "threshold" };
+        let is_valid = (0.0..1.0).contains(&factor);
+        let own =
+            refused([(!is_valid, format!("`.factor({factor:?})`: expected at least 0.0 and below 1.0"))]);
+        let numbers = [(threshold, self.threshold), ("min_lr", self.min_lr), ("eps", self.eps)];
+        let others = refused(numbers.map(|(setting, value)| {
+            (
+                !is_at_least_0(value),
+                format!("`.{setting}({value:?})`: expected a finite number of at least 0.0"),
+            )
+        }));
+        own.into_iter().chain(others).collect()
     }
 }

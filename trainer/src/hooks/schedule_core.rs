@@ -8,6 +8,7 @@ use crate::checkpoint::{Saved, SettingList, State};
 use crate::error::suggestion;
 use crate::optim::ParamGroup;
 use crate::prelude::*;
+use crate::values::float::readable;
 
 /// A schedule of one hyperparameter of the optimizers.
 pub(super) struct ScheduleCore {
@@ -20,6 +21,8 @@ pub(super) struct ScheduleCore {
     /// parameters that no pattern matches.
     pub(super) groups: Vec<Option<String>>,
     tracks: Vec<Track>,
+    /// The length of the run, in steps or epochs, for which the schedule was evaluated last.
+    length: Option<u64>,
     /// Whether the schedule was checked in this fit.
     is_checked: bool,
 }
@@ -87,20 +90,6 @@ struct Track {
     part: String,
     /// The scaled hyperparameter of each scheduled group; empty for [`Mode::Value`].
     rates: Vec<Scaled>,
-    /// The step counts of this optimizer and of the run when the schedule began in this fit.
-    began: (u64, u64),
-}
-
-impl Track {
-    /// Returns the total number of steps (of epochs, if `by_epoch` is set) that this optimizer
-    /// takes until the planned end of the fit, including earlier fits; `None` if it is not known.
-    fn planned<P>(&self, by_epoch: bool, cx: &Cx<P>) -> Option<u64> {
-        let (own, of_run) = self.began;
-        match by_epoch {
-            true => cx.epochs(),
-            false => cx.planned_steps().map(|planned| own.saturating_add(planned.saturating_sub(of_run))),
-        }
-    }
 }
 
 /// The hyperparameter of one group, scaled by a factor.
@@ -145,6 +134,7 @@ impl ScheduleCore {
             by_epoch: false,
             groups: Vec::new(),
             tracks: Vec::new(),
+            length: None,
             is_checked: false,
         }
     }
@@ -157,8 +147,14 @@ impl ScheduleCore {
         for part in parts {
             self.begin(part, cx)?;
         }
-        self.is_checked = true;
-        Ok(())
+        self.check_schedule(cx)?;
+        let has_trained = cx.counters().batches_seen > 0;
+        let next = if self.by_epoch {
+            cx.counters().epoch + u64::from(has_trained)
+        } else {
+            cx.counters().optimizer_steps
+        };
+        self.note_length(next, cx)
     }
 
     /// Returns the names of the scheduled parts.
@@ -167,10 +163,46 @@ impl ScheduleCore {
     }
 
     /// Repeats the checks of `begin_all` for a resumed fit, whose values come from the checkpoint.
-    fn check_resumed<P: OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<()> {
+    fn check_resumed(&mut self, cx: &Cx<BeforeOptStep>) -> Result<()> {
         self.check(&self.parts(cx), cx)?;
-        self.tracks.iter().try_for_each(|track| self.check_schedule(track, cx))?;
+        self.check_schedule(cx)?;
+        self.note_length(self.position(cx), cx)
+    }
+
+    /// Returns the length of the run in steps, or in epochs if `by_epoch` is set; `None` if it is
+    /// not known.
+    fn planned<P>(&self, cx: &Cx<P>) -> Option<u64> {
+        if self.by_epoch { cx.epochs() } else { cx.planned_steps() }
+    }
+
+    /// Returns the step, or the epoch, at which the schedule is evaluated.
+    fn position(&self, cx: &Cx<BeforeOptStep>) -> u64 {
+        if self.by_epoch { cx.counters().epoch } else { cx.step_number() - 1 }
+    }
+
+    /// Warns if the value at this step, or in this epoch, differs because the length of the run has
+    /// changed since the schedule was evaluated last: in an earlier fit, or before a resume.
+    fn note_length<P: OnAllRanks>(&mut self, at: u64, cx: &Cx<P>) -> Result<()> {
         self.is_checked = true;
+        let now = self.planned(cx);
+        let before = std::mem::replace(&mut self.length, now);
+        let Some(change) = length_change(&*self.schedule, at, self.by_epoch, [before, now]) else {
+            return Ok(());
+        };
+        let Some(track) = self.tracks.first() else { return Ok(()) };
+        let groups = cx.optimizer_of(&track.part)?.groups();
+        let Some(group) = groups.iter().find(|group| selects(&self.groups, group)) else { return Ok(()) };
+        let base =
+            if self.mode == Mode::Factor { track.rates.first().map_or(1.0, |rate| rate.base) } else { 1.0 };
+        let name = self.name.in_group(group);
+        let current = self.name.get(group)?;
+        let [before, now] = change.outputs.map(|output| readable(base * output));
+        cx.warn(format!(
+            "the schedule of `{name}` {}, so `{name}` changes from {} to {now} instead of {before}; to prevent this, {}",
+            change.why,
+            readable(current),
+            change.advice,
+        ));
         Ok(())
     }
 
@@ -215,9 +247,8 @@ impl ScheduleCore {
     }
 
     /// Records the initial values of a part. If a group still has the value that the schedule set
-    /// last, its base is kept. Returns an error if the schedule is invalid.
+    /// last, its base is kept.
     fn begin<P: OnAllRanks>(&mut self, part: String, cx: &Cx<P>) -> Result<()> {
-        let began = (cx.steps_of(&part)?, cx.counters().optimizer_steps);
         let known = self.tracks.iter().position(|track| track.part == part);
         let before = known.map(|index| std::mem::take(&mut self.tracks[index].rates)).unwrap_or_default();
         let mut rates = Vec::new();
@@ -228,20 +259,18 @@ impl ScheduleCore {
                 rates.push(rate.cloned().unwrap_or_else(|| Scaled::begin(group, value)));
             }
         }
-        let track = Track { rates, part, began };
-        let index = known.unwrap_or(self.tracks.len());
-        if known.is_some() {
-            self.tracks[index] = track;
-        } else {
-            self.tracks.push(track);
+        let track = Track { part, rates };
+        match known {
+            Some(index) => self.tracks[index] = track,
+            None => self.tracks.push(track),
         }
-        self.check_schedule(&self.tracks[index], cx)
+        Ok(())
     }
 
     /// Returns an error if the schedule is invalid for the planned length of the run.
-    fn check_schedule<P>(&self, track: &Track, cx: &Cx<P>) -> Result<()> {
+    fn check_schedule<P>(&self, cx: &Cx<P>) -> Result<()> {
         // A smoke test of a few batches may be shorter than the warm-up.
-        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(track.planned(self.by_epoch, cx)) }
+        if cx.is_fast_dev_run() { Ok(()) } else { self.schedule.check(self.planned(cx)) }
     }
 
     /// Sets the values for the next step of the current optimizer.
@@ -261,17 +290,16 @@ impl ScheduleCore {
                 self.tracks.len() - 1
             }
         };
-        let track = &mut self.tracks[index];
-        let step = if self.by_epoch { cx.counters().epoch } else { cx.steps_of(&track.part)? };
+        let step = self.position(cx);
         let unit = if self.by_epoch { "epoch" } else { "step" };
-        let number = self.schedule.factor(step, track.planned(self.by_epoch, cx))?;
+        let number = self.schedule.factor(step, self.planned(cx))?;
         if self.mode == Mode::Factor && !(number >= 0.0 && number.is_finite()) {
             return Err(Error::msg(format!(
                 "the schedule returned the factor {number:?} at {unit} {step}: expected a finite number of at least 0.0"
             )));
         }
         let name = &self.name;
-        let mut rates = track.rates.iter_mut();
+        let mut rates = self.tracks[index].rates.iter_mut();
         for group in cx.optimizer_mut()?.groups_mut().iter_mut().filter(|group| selects(&self.groups, group))
         {
             let value = match (self.mode, rates.next()) {
@@ -301,7 +329,17 @@ impl ScheduleCore {
     }
 
     pub(super) fn settings(&self) -> SettingList {
-        let ScheduleCore { schedule, name, mode, part, by_epoch, groups, tracks: _, is_checked: _ } = self;
+        let ScheduleCore {
+            schedule,
+            name,
+            mode,
+            part,
+            by_epoch,
+            groups,
+            tracks: _,
+            length: _,
+            is_checked: _,
+        } = self;
         let groups: Vec<_> = groups.iter().map(|group| group.as_deref().unwrap_or("ungrouped")).collect();
         SettingList::new()
             .with("hyperparameter", format_args!("{name}"))
@@ -313,18 +351,20 @@ impl ScheduleCore {
     }
 }
 
-/// Saves the step counts from the start of the fit. If the schedule sets factors, also saves the
-/// initial values and the values that were set last. The schedule itself comes from the program.
+/// Saves the length of the run. If the schedule sets factors, also saves the initial values and the
+/// values that were set last. The schedule itself comes from the program.
 #[diagnostic::do_not_recommend]
 impl State for ScheduleCore {
     fn save(&self) -> Result<Saved> {
         let mut saved = Saved::new();
         saved.set("tracks", &self.tracks)?;
+        saved.set("length", &self.length)?;
         Ok(saved)
     }
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.tracks = saved.get("tracks")?;
+        self.length = saved.get("length")?;
         Ok(())
     }
 }
@@ -371,6 +411,36 @@ macro_rules! schedule_options {
 }
 pub(super) use schedule_options;
 
+/// The change of a schedule's output at one step, because the length of the run has changed.
+pub(super) struct LengthChange {
+    /// The reason, as a clause that follows the name of the schedule.
+    pub(super) why: String,
+    /// The outputs for the length before, and for the length now.
+    pub(super) outputs: [f64; 2],
+    /// What to do to prevent the change.
+    pub(super) advice: String,
+}
+
+/// Returns the change of a schedule's output at a step, or an epoch, if the run had the first length
+/// before and has the second now. `None` if the output is the same.
+pub(super) fn length_change(
+    schedule: &dyn Schedule,
+    at: u64,
+    by_epoch: bool,
+    [before, now]: [Option<u64>; 2],
+) -> Option<LengthChange> {
+    let (before, now) = (before?, now?);
+    let outputs = [schedule.factor(at, Some(before)).ok()?, schedule.factor(at, Some(now)).ok()?];
+    if outputs[0] == outputs[1] {
+        return None;
+    }
+    let unit = if by_epoch { "epoch" } else { "step" };
+    let why =
+        format!("spans the run, which now has {now} {unit}s instead of {before}, and is at {unit} {at}");
+    let advice = format!("give the schedule its length as a number of {unit}s, such as `.over({before})`");
+    Some(LengthChange { why, outputs, advice })
+}
+
 /// Whether a schedule restricted to `groups` sets `group`.
 fn selects(groups: &[Option<String>], group: &ParamGroup) -> bool {
     groups.is_empty() || groups.iter().any(|pattern| pattern.as_deref() == group.pattern())
@@ -400,7 +470,7 @@ mod tests {
             Scaled { group: of(0), base: 0.1 + 0.2, last_set: 1.0 / 3.0 },
             Scaled { group: of(1), base: 1e-300, last_set: 1e-300 },
         ];
-        let track = Track { part: "generator".into(), rates, began: (7, 9) };
+        let track = Track { part: "generator".into(), rates };
         let read: Track = serde_json::from_str(&serde_json::to_string(&track).unwrap()).unwrap();
         assert_eq!(read, track);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::stages;
+use super::{is_positive, refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
 use crate::prelude::*;
@@ -126,20 +126,6 @@ impl SpikeGuard {
         &self.spikes
     }
 
-    /// Returns an error if a setting is invalid.
-    fn check(&self) -> Result<()> {
-        let (method, value, expected) = match () {
-            () if self.window < 2 => ("window", self.window.to_string(), "at least 2 batches"),
-            () if !(self.threshold.is_finite() && self.threshold > 0.0) => {
-                ("threshold", format!("{:?}", self.threshold), "a finite number above 0")
-            }
-            () if self.keep_every == 0 => ("keep_every", "0".to_owned(), "at least 1 optimizer step"),
-            () if self.limit == 0 => ("limit", "0".to_owned(), "at least 1 roll-back"),
-            () => return Ok(()),
-        };
-        Err(Error::msg(format!("`SpikeGuard` has `.{method}({value})`: expected {expected}")))
-    }
-
     /// Returns the reason why a loss is a spike, or `None` if it is not a spike.
     fn why_spike(&self, loss: f64) -> Option<String> {
         if !loss.is_finite() {
@@ -191,14 +177,12 @@ fn loss_of(cx: &Cx<AfterStep>) -> Result<Option<f64>> {
 
 #[hook(in = stages::StepControl, single, state, settings, trial = false)]
 impl SpikeGuard {
-    /// Clears the losses and the spikes of an earlier fit. Returns an error if a setting is
-    /// invalid.
+    /// Clears the losses and the spikes of an earlier fit.
     #[hook(only = train)]
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
+    fn setup(&mut self, _: &Cx<Setup>) {
         self.losses.clear();
         self.spikes.clear();
         self.is_unlogged = false;
-        self.check()
     }
 
     /// Keeps the state at the start of the epoch.
@@ -295,5 +279,20 @@ impl Settings for SpikeGuard {
             .with("threshold", threshold)
             .with("keep_every", keep_every)
             .with("limit", limit)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let SpikeGuard { window, threshold, keep_every, limit, .. } = *self;
+        let message =
+            |setting: String, expected: &str| format!("`SpikeGuard` has `.{setting}`: expected {expected}");
+        refused([
+            (window < 2, message(format!("window({window})"), "at least 2 batches")),
+            (
+                !is_positive(threshold),
+                message(format!("threshold({threshold:?})"), "a finite number above 0"),
+            ),
+            (keep_every == 0, message("keep_every(0)".to_owned(), "at least 1 optimizer step")),
+            (limit == 0, message("limit(0)".to_owned(), "at least 1 roll-back")),
+        ])
     }
 }

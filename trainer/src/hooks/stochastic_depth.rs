@@ -112,16 +112,6 @@ impl StochasticDepth {
 
 #[hook(only = train, state = self.shapes, settings)]
 impl StochasticDepth {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        match self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p)) {
-            None => Ok(()),
-            Some(p) => Err(Error::msg(format!(
-                "`StochasticDepth` drops a module with probability {p:?}: expected at least 0.0 and below 1.0"
-            ))),
-        }
-    }
-
     /// Skips a module that is dropped for the entire batch.
     #[hook(of = self.modules)]
     fn leave_out(&mut self, cx: &mut Cx<Module>, next: Next<Module>) -> Result<Done> {
@@ -190,5 +180,15 @@ impl Settings for StochasticDepth {
     fn settings(&self) -> SettingList {
         let StochasticDepth { modules, probabilities, per_batch, shapes: _, drops: _ } = self;
         SettingList::new().with("modules", modules).with("p", probabilities).with("per_batch", per_batch)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let invalid = self.probabilities.iter().find(|p| !(0.0..1.0).contains(*p));
+        let message = |p: &f64| {
+            format!(
+                "`StochasticDepth` drops a module with probability {p:?}: expected at least 0.0 and below 1.0"
+            )
+        };
+        invalid.map(message).into_iter().collect()
     }
 }

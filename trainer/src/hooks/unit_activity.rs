@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::{is_at_least_0, refused};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::HasOutput;
 use crate::modules::Patterns;
@@ -106,17 +107,6 @@ impl SaturatedUnits {
 
 #[hook(only = train, state = self.tracker, settings)]
 impl DeadUnits {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        if self.threshold.is_finite() && self.threshold >= 0.0 {
-            return Ok(());
-        }
-        Err(Error::msg(format!(
-            "`.threshold({:?})`: expected a finite number of at least 0.0",
-            self.threshold
-        )))
-    }
-
     /// Clears the activity of the previous epoch.
     fn before_train_epoch(&mut self, _: &Cx<BeforeTrainEpoch>) {
         self.tracker.active.clear();
@@ -137,20 +127,6 @@ impl DeadUnits {
 
 #[hook(only = train, state = self.tracker, settings)]
 impl SaturatedUnits {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        let SaturatedUnits { lower, upper, margin, .. } = *self;
-        if !(lower.is_finite() && upper.is_finite() && lower < upper) {
-            return Err(Error::msg(format!(
-                "`SaturatedUnits::new(…, {lower:?}, {upper:?})`: expected finite bounds, the lower one first"
-            )));
-        }
-        if !(0.0..0.5).contains(&margin) {
-            return Err(Error::msg(format!("`.margin({margin:?})`: expected at least 0.0 and below 0.5")));
-        }
-        Ok(())
-    }
-
     /// Clears the activity of the previous epoch.
     fn before_train_epoch(&mut self, _: &Cx<BeforeTrainEpoch>) {
         self.tracker.active.clear();
@@ -289,6 +265,12 @@ impl Settings for DeadUnits {
         let DeadUnits { tracker, threshold } = self;
         tracker.settings().with("threshold", threshold)
     }
+
+    fn mistakes(&self) -> Vec<String> {
+        let threshold = self.threshold;
+        let message = format!("`.threshold({threshold:?})`: expected a finite number of at least 0.0");
+        refused([(!is_at_least_0(threshold), message)])
+    }
 }
 
 #[diagnostic::do_not_recommend]
@@ -296,6 +278,22 @@ impl Settings for SaturatedUnits {
     fn settings(&self) -> SettingList {
         let SaturatedUnits { tracker, lower, upper, margin } = self;
         tracker.settings().with("lower", lower).with("upper", upper).with("margin", margin)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let SaturatedUnits { lower, upper, margin, .. } = *self;
+        refused([
+            (
+                !(lower.is_finite() && upper.is_finite() && lower < upper),
+                format!(
+                    "`SaturatedUnits::new(…, {lower:?}, {upper:?})`: expected finite bounds, the lower one first"
+                ),
+            ),
+            (
+                !(0.0..0.5).contains(&margin),
+                format!("`.margin({margin:?})`: expected at least 0.0 and below 0.5"),
+            ),
+        ])
     }
 }
 

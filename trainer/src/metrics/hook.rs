@@ -10,6 +10,7 @@ use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::definition::IntoHook;
 use crate::hook::stages;
+use crate::hooks::refused;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
 
@@ -258,26 +259,14 @@ fn log<P: CanLog>(cx: &Cx<P>, name: &str, value: &Tensor) -> Result<()> {
 
 #[hook(state, in = stages::Metrics, settings)]
 impl<M: Metric> MetricHook<M> {
-    /// Checks the settings, and that the predictions, targets and groups are available.
+    /// Checks that the predictions and targets are available, and the values per class.
     #[hook(only(train, valid, test))]
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
-        if self.phases.iter().any(|phase| !matches!(phase, Phase::Train | Phase::Valid | Phase::Test))
-            || self.phases.is_empty()
-        {
-            let phases = &self.phases;
-            return Err(self.error(&format!(
-                "`.only({phases:?})`: expected one or more of `Train`, `Valid` and `Test`"
-            )));
-        }
-        self.metric.check().map_err(|error| self.with_name(error))?;
         if self.is_per_class && matches!(self.metric.compute_per_class(), Ok(None)) {
             return Err(self.error("it has no values per class: remove `.per_class(true)`"));
         }
         if self.phases.contains(&Phase::Valid) {
             cx.expect_metric(&self.name);
-        }
-        if self.metric.needs_groups() && self.groups.is_none() {
-            return Err(self.error("it needs the group of each sample: call `.groups(|batch: &MyBatch| …)`"));
         }
         if self.inputs.is_none() && !cx.has_metric_inputs() {
             return Err(self.error(
@@ -432,5 +421,23 @@ impl<M: Metric> Settings for MetricHook<M> {
             .with("name", name)
             .with("per_class", is_per_class)
             .with("phases", phases)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let phases = &self.phases;
+        let is_measured = |phase: &Phase| matches!(phase, Phase::Train | Phase::Valid | Phase::Test);
+        let of_metric = self.metric.check().map_err(|error| self.with_name(error)).err();
+        let own = refused([
+            (
+                phases.is_empty() || !phases.iter().all(is_measured),
+                format!("`.only({phases:?})`: expected one or more of `Train`, `Valid` and `Test`"),
+            ),
+            (
+                self.metric.needs_groups() && self.groups.is_none(),
+                "it needs the group of each sample: call `.groups(|batch: &MyBatch| …)`".to_owned(),
+            ),
+        ]);
+        let own = own.iter().map(|text| self.error(text));
+        of_metric.into_iter().chain(own).map(|error| error.to_string()).collect()
     }
 }

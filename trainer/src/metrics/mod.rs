@@ -177,7 +177,7 @@ pub trait Metric: Send + 'static {
     /// Returns the name under which a trainer logs the metric, such as `accuracy`.
     fn name(&self) -> String;
 
-    /// Checks the settings. A trainer calls this when an entry point starts.
+    /// Checks the settings. [`build`](crate::TrainerBuilder::build) calls this.
     ///
     /// # Errors
     ///

@@ -135,8 +135,8 @@ impl Settings {
         from.map_or(1, |(_, batches)| *batches)
     }
 
-    /// The number of optimizer steps in these epochs, with `batches` batches in each.
-    pub(crate) fn steps_of(&self, epochs: Range<u64>, batches: u64) -> u64 {
+    /// The number of accumulation windows in these epochs, with `batches` batches in each.
+    pub(crate) fn windows_of(&self, epochs: Range<u64>, batches: u64) -> u64 {
         let changes = self.accumulate.iter().map(|(from, _)| *from).filter(|from| epochs.contains(from));
         let starts: Vec<_> =
             [epochs.start].into_iter().chain(changes.filter(|from| *from > epochs.start)).collect();

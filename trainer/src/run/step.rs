@@ -75,10 +75,11 @@ pub(crate) struct StepData {
     pub(crate) losses: u64,
     /// The number of losses computed before the current batch.
     pub(crate) losses_before: u64,
-    /// Whether an optimizer has stepped since the batch began.
-    pub(crate) has_stepped: bool,
-    /// The 1-based number of the current or most recent optimizer step of the current part of the
-    /// model.
+    /// The number of optimizer steps since the batch began: of the optimizer that has taken the
+    /// most.
+    pub(crate) steps: u64,
+    /// The number of the current or most recent optimizer step, counted from 1 as
+    /// `Counters::optimizer_steps` counts them.
     pub(crate) step_number: u64,
 }
 
@@ -96,7 +97,7 @@ impl StepData {
             preds: 0,
             losses: 0,
             losses_before: 0,
-            has_stepped: false,
+            steps: 0,
             step_number: 0,
         }
     }

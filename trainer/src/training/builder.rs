@@ -385,9 +385,11 @@ fn add_variables(
     let model = NewVariables::new(store, seed);
     for (slot, instance) in (TASK + 1..).zip(instances) {
         let is_used = hooks.iter().any(|hook| hook.slot.is_some_and(|own| own as usize == slot));
-        let mistake = instance.mistake();
-        let add = || if is_used { instance.add_variables(&model) } else { None };
-        mistakes.extend(mistake.or_else(add));
+        let invalid = instance.mistakes();
+        if invalid.is_empty() && is_used {
+            mistakes.extend(instance.add_variables(&model));
+        }
+        mistakes.extend(invalid);
     }
     model.into_added(&before)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::batch_weight::weigh;
 use super::decide::{self, decide};
+use super::erased::task_in;
 use super::pass::{Pass, batches_of_epoch};
 use super::ranks::{PassLength, agree_on_length};
 use super::resume::{self, DataFingerprint};
@@ -14,10 +15,11 @@ use super::validation::{
     validate,
 };
 use super::{modules, plan, ranks, records, run_folder, variables, window};
-use crate::checkpoint::progress::{FitStart, LoopPosition, Stage};
+use crate::checkpoint::progress::{FitStart, LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, UNKNOWN_CONTENT, not_one_loader};
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
+use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Run;
 
@@ -66,12 +68,12 @@ pub(super) fn fit<T: Task>(
     run.fit.is_running = true;
     run.fit.data = data.fingerprints;
     let PassLength { known, .. } = agree_on_length(run, train.len())?;
-    run.fit.plan = plan::plan(run, batches_of_epoch(run, known)?, &valid);
+    let steps_per_batch = steps_per_batch::<T>(run)?;
+    let batches = batches_of_epoch(run, known)?;
+    run.fit.plan = plan::plan(run, batches, steps_per_batch, &valid);
+    plan::warn_of_short_fractions(run, batches, &valid);
     if resumed && run.fit.position.stage == Stage::BetweenEpochs && decide::is_over(run) {
-        run.notice(
-            "nothing is left to train: the resumed fit had already finished; to train further, raise `.epochs(…)` or \
-             `.max_steps(…)`",
-        );
+        run.notice(&plan::nothing_left(run));
     }
     operate::<at::fit>(run, resumed, |run| {
         if !resumed || run.fit.position.stage == Stage::SanityCheck {
@@ -90,6 +92,14 @@ pub(super) fn fit<T: Task>(
             epoch::<T>(run, train, &mut valid, std::mem::take(&mut is_within))?;
         }
     })
+}
+
+/// Returns the number of optimizer steps that the task takes for a batch.
+fn steps_per_batch<T: Task>(run: &mut Run) -> Result<u64> {
+    match task_in::<T>(&mut run.hooks.instances)?.steps_per_batch() {
+        0 => Err(Error::usage("`Task::steps_per_batch` returned 0: expected at least 1")),
+        steps => Ok(steps),
+    }
 }
 
 /// Runs the operation `sanity_check`, if it is enabled.
@@ -188,6 +198,7 @@ fn train_pass<T: Task>(
     let begun = resumed.then_some(run.fit.position.train);
     if !resumed {
         run.kept = None; // left by a fit that failed: a roll-back stays within a pass
+        run.fit.weighed = Weighed::NONE;
     }
     let mut pass = Pass::begin(run, train, order, begun)?;
     if resumed && run.fit.position.stage == Stage::ValidatingWithin {
@@ -198,15 +209,19 @@ fn train_pass<T: Task>(
     while let Some(batch) = pass.next(run, &mut weigh::<T>)? {
         // Drawing a batch ahead is only necessary if this batch does not fill the window.
         run.fit.window.is_last_of_pass = !window::is_filled_by_next(run) && pass.is_last(run);
-        let steps = run.progress.counters.optimizer_steps;
+        let Counters { optimizer_steps: steps, batches_seen, .. } = run.progress.counters;
         records::expect(
             run,
             window::is_filled_by_next(run) || run.fit.window.is_last_of_pass || decide::ends_pass(run),
         );
         step::<T>(run, batch)?;
+        run.fit.weighed.add(run.step.total.weight, run.progress.counters.batches_seen == batches_seen);
         records::emit_if_due(run, steps)?;
         if run.progress.counters.optimizer_steps > steps {
             run.rehearse_step()?;
+            if !run.fit.plan.unused.is_empty() {
+                plan::warn_of_unused(run);
+            }
         }
         if is_any_due(run, valid, Stage::ValidatingWithin, steps)?
             && !decide::is_stopped_by_now(run)?
@@ -223,6 +238,7 @@ fn train_pass<T: Task>(
         }
     }
     run.kept = None;
+    check_weights(run, pass.has_reached_limit(run))?;
     variables::check(run)?;
     modules::warn_of_uncalled(run);
     records::warn_of_unrecorded(run, false);
@@ -230,6 +246,24 @@ fn train_pass<T: Task>(
     records::finish_pass(run)?;
     plan::warn_of_divergence(run);
     Ok(())
+}
+
+/// Returns an error if every batch of the training pass that just ended had weight 0. If a limit ended
+/// the pass, later batches may have a weight, so this is only a warning.
+fn check_weights(run: &Run, is_limited: bool) -> Result<()> {
+    if run.fit.weighed.with || !run.fit.weighed.without || decide::ends_pass(run) {
+        return Ok(());
+    }
+    let text = format!(
+        "every training batch of epoch {} had weight 0, so nothing was trained: check `Task::weight`, and whether every target is \
+         masked",
+        run.progress.counters.epoch
+    );
+    if is_limited {
+        run.warn(text);
+        return Ok(());
+    }
+    Err(Error::usage(text))
 }
 
 /// Runs the operation `predict`, and passes each prediction to `sink`.

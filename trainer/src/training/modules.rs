@@ -1,6 +1,6 @@
 //! Reports patterns that match no module.
 
-use crate::error::{Error, Result, suggestion};
+use crate::error::{Error, Result, suggestion_for_pattern};
 use crate::hook::definition::Hook;
 use crate::modules::{ModulePattern, all_names};
 use crate::run::Run;
@@ -29,7 +29,7 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
     let help = if names.is_empty() {
         "no module has a name: add names with `.named(…)` (see `trainer::modules`)".to_owned()
     } else {
-        let similar = suggestion(text, names.iter().copied());
+        let similar = suggestion_for_pattern(text, names.iter().copied());
         let similar = if similar.is_empty() { ":".to_owned() } else { format!("{similar} Otherwise") };
         format!(
             "no module has such a name{similar} name the module with `.named(…)`, or write `of = optional(\"{text}\")`"

@@ -18,6 +18,12 @@ pub(super) struct Pass<'a, B> {
     batches: Batches<'a, B>,
     /// An upper bound on the number of batches that are left.
     left: u64,
+    /// The number of batches that the loaders of all ranks have announced, if it is known.
+    announced: Option<u64>,
+    /// The maximum number of batches that a setting allows.
+    limit: Option<u64>,
+    /// Whether the loader has no further batch.
+    has_ended: bool,
     /// Whether no batch of the pass has been returned yet, not even before a resume.
     is_new: bool,
     /// The next batch, if it was already drawn.
@@ -56,10 +62,10 @@ impl<'a, B: Batch> Pass<'a, B> {
     ) -> Result<Self> {
         loader.share(run.ranks.world.share())?;
         let PassLength { known, is_equal } = agree_on_length(run, loader.len())?;
-        let left = limit_in(run, run.place.phase, known)?;
+        let limit = limit_in(run, run.place.phase, known)?;
         let start = resumed.unwrap_or(0);
         run.progress.counters.batch_idx = start;
-        run.progress.batches = batches_of(known, left);
+        run.progress.batches = batches_of(known, limit);
         let stand_in = if start == 0 || is_equal { StandIn::None } else { first_of(loader, epoch)? };
         let notes = loader.notes();
         if let Some(notes) = &notes {
@@ -73,9 +79,20 @@ impl<'a, B: Batch> Pass<'a, B> {
         if resumed.is_none() {
             run.log.get_mut().restart(run.place.phase);
         }
-        let left = left.unwrap_or(u64::MAX).saturating_sub(start);
+        let left = limit.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = draw(run, || loader.batches(epoch, start))??;
-        Ok(Pass { batches, left, is_new: start == 0, ahead: None, second: None, notes, stand_in })
+        Ok(Pass {
+            batches,
+            left,
+            announced: known,
+            limit,
+            has_ended: false,
+            is_new: start == 0,
+            ahead: None,
+            second: None,
+            notes,
+            stand_in,
+        })
     }
 
     /// [Decides](decide) whether the pass continues. Returns its next batch, or `None` at its end.
@@ -107,6 +124,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         // An open accumulation window gets one more batch, which ends it.
         if decision != Decision::Go && !is_window_open {
             run.requests.is_cut_short |= decision == Decision::Stop;
+            self.check_length(run);
             return Ok(None);
         }
         let batch = self.take(run)?;
@@ -115,7 +133,45 @@ impl<'a, B: Batch> Pass<'a, B> {
             run.ranks.is_borrowed = true;
             return self.copy_of_first(run).map(Some);
         }
+        if batch.is_none() {
+            self.check_length(run);
+        }
         Ok(batch)
+    }
+
+    /// Whether the pass has had as many batches as a setting allows.
+    pub(super) fn has_reached_limit(&self, run: &Run) -> bool {
+        self.limit.is_some_and(|limit| run.progress.counters.batch_idx >= limit)
+    }
+
+    /// Warns, once for each loader of an entry point, if the number of batches was not the announced
+    /// one.
+    #[cold]
+    fn check_length(&self, run: &mut Run) {
+        let Some(announced) = self.announced else { return };
+        let done = run.progress.counters.batch_idx;
+        let is_short = self.has_ended && run.progress.batches.is_some_and(|batches| done < batches);
+        if !is_short && done <= announced {
+            return;
+        }
+        let phase = run.place.phase;
+        let of = run.loader().map_or_else(|| format!("of `{}`", phase.name()), |name| format!("`{name}`"));
+        let reported = &mut run.fit.plan.wrong_lengths;
+        if reported.contains(&of) {
+            return;
+        }
+        let used = if phase == Phase::Train {
+            ", from which schedules, validation by fraction and remaining times are computed"
+        } else {
+            ""
+        };
+        let more = if is_short { "delivered" } else { "has delivered" };
+        let text = format!(
+            "the loader {of} announced {announced} batches{used}, but {more} {done} in a pass: correct its length (`Loader::len`, \
+             `.with_len({done})`), or leave the length out"
+        );
+        reported.push(of);
+        run.warn(text);
     }
 
     /// Returns the batch that this rank processes while only other ranks have data.
@@ -225,6 +281,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         let drawn = draw(run, || self.batches.next()).unwrap_or_else(|error| Some(Err(error)));
         if drawn.is_none() {
             self.left = 0;
+            self.has_ended = true;
         }
         if let Some(notes) = &self.notes {
             notes.take_warnings().into_iter().for_each(|warning| run.warn_on_any_rank(warning));

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use crate::checkpoint::progress::{FitStart, Plan};
 use crate::data::{Batch, NamedLoader};
+use crate::error::shortened;
+use crate::phase::Phase;
 use crate::run::Run;
 use crate::run::settings::Settings;
 use crate::values::every::Every;
@@ -15,35 +17,158 @@ const DIVERGED: f64 = 1_000.0;
 /// A mean loss above this value has diverged, regardless of the first epoch.
 const IMPLAUSIBLE: f64 = 1e15;
 
-/// Plans a fit from the settings and, if it is known, the number of batches in an epoch.
-pub(super) fn plan<B: Batch>(run: &Run, batches: Option<u64>, valid: &[NamedLoader<'_, B>]) -> Plan {
+/// Plans a fit from the settings, the number of optimizer steps that the task takes for a batch and,
+/// if it is known, the number of batches in an epoch.
+pub(super) fn plan<B: Batch>(
+    run: &Run,
+    batches: Option<u64>,
+    steps_per_batch: u64,
+    valid: &[NamedLoader<'_, B>],
+) -> Plan {
     let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
     let epochs = run.settings.planned_epochs();
     let FitStart { epochs: begun, steps, at, before } = run.fit.start;
     let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
     let steps_of_epochs = epochs
         .zip(batches)
-        .map(|(epochs, batches)| steps.saturating_add(run.settings.steps_of(begun..epochs, batches)));
+        .map(|(epochs, batches)| run.settings.windows_of(begun..epochs, batches))
+        .map(|windows| steps.saturating_add(windows.saturating_mul(steps_per_batch)));
     let max_steps = max_steps.map(|max| steps.saturating_add(max));
     let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
-    let comes_due = |every: Option<Every>| match every {
-        Some(Every::Steps(n)) => planned_steps.is_none_or(|planned| planned / n > steps / n),
-        // `Settings::check_interval` refuses an `n` above the planned number of epochs.
-        Some(Every::Epochs(_) | Every::Fraction(_)) | None => true,
+    let last = last_epoch(run, planned_steps, batches, steps_per_batch, epochs);
+    let why_unused = |loader: &NamedLoader<'_, B>| match loader.every? {
+        Every::Steps(n) => {
+            let planned = planned_steps.filter(|planned| planned / n <= steps / n)?;
+            let first = (steps / n + 1) * n;
+            Some(format!("step {first}, but the fit is planned to end at step {planned}"))
+        }
+        Every::Epochs(n) => {
+            let last = last.filter(|last| last / n <= begun / n)?;
+            let first = (begun / n + 1) * n;
+            Some(format!(
+                "the end of epoch {first}, counted from 1, but the fit is planned to end in epoch {last}"
+            ))
+        }
+        Every::Fraction(_) => None,
     };
-    let named =
-        valid.iter().filter_map(|loader| Some((Arc::clone(loader.name.as_ref()?), comes_due(loader.every))));
+    let is_used = |loader: &NamedLoader<'_, B>| why_unused(loader).is_none();
+    let named = valid.iter().filter_map(|loader| Some((Arc::clone(loader.name.as_ref()?), is_used(loader))));
+    let unused = valid.iter().filter_map(|loader| Some(unused(loader, &why_unused(loader)?)));
     Plan {
         epochs,
         max_steps,
-        validates: valid.iter().any(|loader| comes_due(loader.every)),
+        validates: valid.iter().any(is_used),
         loaders: named.collect(),
         planned_steps,
+        steps_per_batch,
         deadline: max_time.and_then(|time| at.checked_add(time.saturating_sub(before))),
+        unused: unused.collect(),
+        wrong_lengths: Vec::new(),
         has_warned_of_divergence: false,
         min_epochs: begun.saturating_add(*min_epochs),
         min_steps: steps.saturating_add(*min_steps),
     }
+}
+
+/// Returns the number of epochs that have begun at the planned end of the fit, if it is known.
+fn last_epoch(
+    run: &Run,
+    planned_steps: Option<u64>,
+    batches: Option<u64>,
+    steps_per_batch: u64,
+    epochs: Option<u64>,
+) -> Option<u64> {
+    let FitStart { epochs: begun, steps, .. } = run.fit.start;
+    let (Some(planned), Some(batches)) = (planned_steps, batches) else { return epochs };
+    let left = planned.saturating_sub(steps);
+    let is_reached =
+        |epoch: u64| run.settings.windows_of(begun..epoch, batches).saturating_mul(steps_per_batch) >= left;
+    // An epoch has at least one step.
+    let (mut low, mut high) = (begun, epochs.unwrap_or_else(|| begun.saturating_add(left)));
+    while low < high {
+        let middle = u64::midpoint(low, high);
+        if is_reached(middle) { high = middle } else { low = middle + 1 }
+    }
+    Some(high)
+}
+
+/// Describes a validation loader that the fit never uses.
+fn unused<B: Batch>(loader: &NamedLoader<'_, B>, why: &str) -> String {
+    let every = loader.every.unwrap_or(Every::Epochs(1));
+    let (what, setting) = match &loader.name {
+        None => ("the validation data".to_owned(), format!("`.validate_every(Every::{every:?})`")),
+        Some(name) => {
+            (format!("the validation loader `{name}`"), format!("its interval, `Every::{every:?}`,"))
+        }
+    };
+    format!(
+        "{what} is never used: {setting} is first due at {why}; use a shorter interval, such as `Every::Fraction(1.0)`, or train \
+         longer"
+    )
+}
+
+/// Warns about validation loaders that the fit never uses. Called after the first batch with an
+/// optimizer step.
+#[cold]
+pub(super) fn warn_of_unused(run: &mut Run) {
+    let unused = std::mem::take(&mut run.fit.plan.unused);
+    if run.step.steps <= run.fit.plan.steps_per_batch {
+        unused.into_iter().for_each(|text| run.warn(text));
+    }
+}
+
+/// Warns about intervals of validation that are shorter than a batch, unless a setting shortens the
+/// epochs.
+pub(super) fn warn_of_short_fractions<B: Batch>(
+    run: &Run,
+    batches: Option<u64>,
+    valid: &[NamedLoader<'_, B>],
+) {
+    let Some(batches) = batches.filter(|_| run.settings.limit(Phase::Train).is_none()) else { return };
+    for loader in valid {
+        if let Some(Every::Fraction(fraction)) = loader.every
+            && fraction * (batches as f64) < 1.0
+        {
+            run.warn(format!(
+                "`Every::Fraction({fraction:?})` is less than one batch of an epoch of {batches}, so the validation runs after each \
+                 batch: use a larger fraction, or `Every::Steps(1)`"
+            ));
+        }
+    }
+}
+
+/// Describes why a resumed fit has nothing left to train, and what to raise.
+pub(super) fn nothing_left(run: &Run) -> String {
+    let counters = run.progress.counters;
+    let mut raise = Vec::new();
+    if has_all_epochs(run) {
+        let epochs = run.progress.epochs_begun.saturating_sub(run.fit.start.epochs);
+        let cut = run.progress.batches.filter(|batches| counters.batch_idx < *batches).map(|batches| {
+            format!(
+                ", and the rest of the last one, which ended after {} of {batches} batches, is not trained",
+                counters.batch_idx
+            )
+        });
+        raise.push(format!(
+            "it has begun all of its epochs{}: set `.epochs({})` or more",
+            cut.unwrap_or_default(),
+            epochs.saturating_add(1)
+        ));
+    }
+    if has_all_steps(run) {
+        let more = counters.optimizer_steps.saturating_sub(run.fit.start.steps).saturating_add(1);
+        raise.push(format!("it has taken all of its steps: set `.max_steps({more})` or more"));
+    }
+    if let Some(reason) = &run.requests.stop
+        && raise.is_empty()
+    {
+        let more = run.progress.epochs_done.saturating_sub(run.fit.start.epochs).saturating_add(1);
+        raise.push(format!(
+            "a hook has stopped it ({}): set `.min_epochs({more})` or more",
+            shortened(reason)
+        ));
+    }
+    format!("nothing is left to train in the resumed fit: {}", raise.join("; "))
 }
 
 /// Whether the fit has taken all of its optimizer steps.

@@ -19,7 +19,7 @@ pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
 }
 
 /// Notes whether a record will be due at the end of the next training batch, assuming that the
-/// batch takes an optimizer step.
+/// batch takes as many optimizer steps as planned.
 #[inline]
 pub(super) fn expect(run: &mut Run, ends_window: bool) {
     let Some(n) = run.settings.record_every().filter(|_| ends_window) else {
@@ -27,7 +27,7 @@ pub(super) fn expect(run: &mut Run, ends_window: bool) {
         return;
     };
     let steps = run.progress.counters.optimizer_steps;
-    run.log.get_mut().records.is_due = (steps + 1) / n > steps / n;
+    run.log.get_mut().records.is_due = (steps + run.fit.plan.steps_per_batch.max(1)) / n > steps / n;
 }
 
 /// Creates a record if the optimizer steps since `steps_before` ended an interval.

@@ -50,7 +50,7 @@ fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
     run.step.weight = samples as f64;
     data_mut::<T>(&mut run.step).batch = Some(batch);
     run.step.is_batch_changed = false;
-    run.step.has_stepped = false;
+    run.step.steps = 0;
     run.step.losses_before = run.step.losses;
     run.requests.skip_batch = false;
 }
@@ -356,7 +356,11 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     }
     run.model.optimizers.make_mean()?;
     let steps = run.model.optimizers.current_steps();
-    run.step.step_number = steps + 1;
+    let in_batch = run.model.optimizers.steps_in_batch();
+    run.step.step_number = run.progress.counters.optimizer_steps - run.step.steps + in_batch + 1;
+    if in_batch >= run.fit.plan.steps_per_batch {
+        run.fit.plan.planned_steps = run.fit.plan.max_steps; // the epochs have more steps than planned
+    }
     run.fire::<at::before_opt_step>()?;
     let done = run.inside::<at::opt_step>(|run| {
         if run.model.optimizers.step()? {
@@ -381,9 +385,12 @@ pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
     if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
 }
 
-/// Increments `optimizer_steps` if this is the first optimizer step of the batch.
+/// Increments `optimizer_steps`, unless another optimizer has already taken as many steps in this
+/// batch as the current one.
 fn count_step(run: &mut Run) {
-    if !std::mem::replace(&mut run.step.has_stepped, true) {
+    let in_batch = run.model.optimizers.steps_in_batch();
+    if in_batch > run.step.steps {
+        run.step.steps = in_batch;
         run.progress.counters.optimizer_steps += 1;
     }
 }

@@ -181,7 +181,8 @@ pub trait Task: Send + Sized + 'static {
     /// and `opt_step`.
     ///
     /// Each operation consumes the token returned by the previous one, so a step in the wrong
-    /// order, or without a loss, does not compile.
+    /// order, or without a loss, does not compile. A `train_step` that takes several optimizer steps
+    /// for a batch needs [`steps_per_batch`](Task::steps_per_batch) too.
     ///
     /// # Errors
     ///
@@ -192,6 +193,41 @@ pub trait Task: Send + Sized + 'static {
         let loss = step.loss(forward)?;
         let gradients = step.backward(loss)?;
         step.opt_step(gradients)
+    }
+
+    /// Returns the number of optimizer steps that [`train_step`](Task::train_step) takes for a
+    /// batch, or for the last batch of an accumulation window. Defaults to 1. With several
+    /// optimizers, the number is that of the optimizer that steps most often: 1 for a GAN whose
+    /// generator and discriminator each step once.
+    ///
+    /// The length of the run in steps is computed from it, and so are schedules over the whole run.
+    /// If `train_step` takes more steps, that length is not known
+    /// ([`planned_steps`](crate::Cx::planned_steps)), and a schedule that needs it ends the run with
+    /// an error. If the number of steps differs between batches, return the largest.
+    ///
+    /// ```
+    /// # use trainer::prelude::*;
+    /// # struct Ppo { vars: nn::VarStore, policy: nn::Linear, updates: u64 }
+    /// impl Task for Ppo {
+    ///     fn steps_per_batch(&self) -> u64 {
+    ///         self.updates // `train_step` repeats the batch
+    ///     }
+    ///     // …
+    /// #   type Batch = Tensor;
+    /// #   type Pred = Tensor;
+    /// #   fn vars(&self) -> &nn::VarStore {
+    /// #       &self.vars
+    /// #   }
+    /// #   fn pred(&mut self, batch: &Tensor, _: Mode) -> Result<Tensor> {
+    /// #       Ok(batch.apply(&self.policy))
+    /// #   }
+    /// #   fn loss(&mut self, pred: &Tensor, _: &Tensor) -> Result<Tensor> {
+    /// #       Ok(pred.mean(Kind::Float))
+    /// #   }
+    /// }
+    /// ```
+    fn steps_per_batch(&self) -> u64 {
+        1
     }
 }
 

@@ -7,7 +7,7 @@ use super::pass::Pass;
 use super::step::step;
 use super::task::Task;
 use super::{modules, records, replicas};
-use crate::checkpoint::progress::{LoopPosition, Stage};
+use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, NamedLoader};
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
@@ -117,7 +117,11 @@ fn is_due(run: &Run, every: Option<Every>, stage: Stage, steps_before: u64) -> R
             })?;
             ends_interval(fraction, batches, run.progress.counters.batch_idx)
         }
-        Some(Every::Fraction(_)) => false,
+        // An epoch that ends before its announced length still ends with a validation.
+        Some(Every::Fraction(fraction)) => run.progress.batches.is_some_and(|batches| {
+            let done = run.progress.counters.batch_idx;
+            0 < done && done < batches && !ends_interval(fraction, batches, done)
+        }),
     })
 }
 
@@ -201,6 +205,23 @@ pub(super) fn operate<O: AtOperation>(
     Ok(())
 }
 
+/// Warns if every batch of the evaluation pass that just ended had weight 0 on all ranks.
+fn warn_of_no_weight(run: &Run, weighed: Weighed) -> Result<()> {
+    let phase = run.place.phase;
+    if matches!(phase, Phase::Valid | Phase::Test)
+        && !run.ranks.world.any("the weights of an evaluation", weighed.with)?
+        && weighed.without
+    {
+        let loader = run.loader().map_or_else(String::new, |name| format!(" of `{name}`"));
+        run.warn(format!(
+            "every batch of the {} pass{loader} had weight 0, so it has neither a loss nor metrics: check `Task::weight`, and whether \
+             every target is masked",
+            if phase == Phase::Valid { "validation" } else { "test" }
+        ));
+    }
+    Ok(())
+}
+
 /// Calls `body`, which runs passes in the given phase. Then restores the state of the outer pass:
 /// its phase, its position, and the request to end it.
 pub(super) fn in_phase<R>(
@@ -230,10 +251,14 @@ pub(super) fn each_batch<B: Batch>(
     each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
 ) -> Result<()> {
     let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
+    // A resumed pass may have had batches with a weight.
+    let mut weighed = if resumed.is_none() { Weighed::NONE } else { Weighed::default() };
     while let Some(batch) = pass.next(run, &mut |_, _| Ok(0.0))? {
         each(run, batch)?;
+        weighed.add(run.step.weight, false);
     }
     run.requests.end_epoch = false; // the request was for this pass
+    warn_of_no_weight(run, weighed)?;
     modules::warn_of_uncalled(run);
     records::finish_pass(run)
 }

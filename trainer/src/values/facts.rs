@@ -61,15 +61,11 @@ pub trait Settings {
     /// Returns the settings by name.
     fn settings(&self) -> SettingList;
 
-    /// Checks the settings. [`build`](crate::TrainerBuilder::build) returns an error that contains
-    /// the message and the name of the hook.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error if a setting is invalid. The message should say which setting it is, and
-    /// what is expected.
-    fn check(&self) -> Result<(), String> {
-        Ok(())
+    /// Returns a message for each setting that is invalid, which says which setting it is and what
+    /// is expected. [`build`](crate::TrainerBuilder::build) returns an error that lists the messages
+    /// of all hooks, each with the name of the hook. Defaults to none.
+    fn mistakes(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// Returns the folder into which the hook writes checkpoints.
@@ -142,7 +138,7 @@ impl SettingList {
 #[derive(Clone, Copy, Debug)]
 pub struct SettingsOf {
     pub(crate) settings: fn(&(dyn Any + Send)) -> SettingList,
-    pub(crate) check: fn(&(dyn Any + Send)) -> Result<(), String>,
+    pub(crate) mistakes: fn(&(dyn Any + Send)) -> Vec<String>,
     pub(crate) checkpoints: fn(&(dyn Any + Send), Option<&Path>) -> Option<PathBuf>,
 }
 
@@ -152,7 +148,7 @@ impl SettingsOf {
     pub const fn of<H: Settings + 'static>() -> Self {
         SettingsOf {
             settings: |value| value.downcast_ref::<H>().map(H::settings).unwrap_or_default(),
-            check: |value| value.downcast_ref::<H>().map_or(Ok(()), H::check),
+            mistakes: |value| value.downcast_ref::<H>().map(H::mistakes).unwrap_or_default(),
             checkpoints: |value, run_folder| value.downcast_ref::<H>()?.checkpoints(run_folder),
         }
     }

@@ -9,9 +9,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use self::peft::Pretrained;
-use super::stages;
+use super::{is_positive, refused, stages};
 use crate::checkpoint::{SettingList, Settings, tensors};
-use crate::error::suggestion;
+use crate::error::suggestion_for_pattern;
 use crate::io::files::replace_file;
 use crate::modules::{Patterns, all_names};
 use crate::prelude::*;
@@ -317,7 +317,7 @@ impl Lora {
                 mistakes.push(format!(
                     "`{pattern}` matches no module of the task with a weight{}: a module's name must be the path of \
                      its variables",
-                    suggestion(&pattern.text, weights())
+                    suggestion_for_pattern(&pattern.text, weights())
                 ));
             }
         }
@@ -337,7 +337,7 @@ impl Lora {
             if !names.iter().any(|name| pattern.matches(name)) {
                 mistakes.push(format!(
                     "`.{call}(\"{pattern}\")` matches no {what}{}",
-                    suggestion(&pattern.text, names.iter().copied())
+                    suggestion_for_pattern(&pattern.text, names.iter().copied())
                 ));
             }
         }
@@ -484,17 +484,19 @@ impl Settings for Lora {
             .with_optional("trainable", trainable.as_ref())
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn mistakes(&self) -> Vec<String> {
         let (rank, alpha, dropout) = (self.rank, self.alpha_or_rank(), self.dropout);
-        if rank < 1 {
-            return Err(format!("`Lora::new(…, {rank})`: expected a rank of at least 1"));
-        }
-        if !(alpha.is_finite() && alpha > 0.0) {
-            return Err(format!("`.alpha({alpha:?})`: expected a finite number above 0"));
-        }
-        if !(0.0..1.0).contains(&dropout) {
-            return Err(format!("`.dropout({dropout:?})`: expected at least 0.0 and below 1.0"));
-        }
-        Ok(())
+        refused([
+            (rank < 1, format!("`Lora::new(…, {rank})`: expected a rank of at least 1")),
+            // The alpha defaults to the rank.
+            (
+                rank >= 1 && !is_positive(alpha),
+                format!("`.alpha({alpha:?})`: expected a finite number above 0"),
+            ),
+            (
+                !(0.0..1.0).contains(&dropout),
+                format!("`.dropout({dropout:?})`: expected at least 0.0 and below 1.0"),
+            ),
+        ])
     }
 }

@@ -1,7 +1,7 @@
 //! CutMix.
 
 use super::super::stages;
-use super::samples::{Samples, beta, check_alpha, mixed, permutation, samples_settings};
+use super::samples::{Samples, beta, mixed, mixing_mistakes, permutation, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -53,12 +53,6 @@ fn range(size: i64, fraction: f64) -> Result<(i64, i64)> {
 
 #[hook(in = stages::Regularization, only = train, settings, trial)]
 impl CutMix {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        check_alpha("CutMix", self.alpha)?;
-        self.samples.check()
-    }
-
     /// Mixes the batch.
     fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
         let (inputs, targets) = self.samples.find(cx)?;
@@ -89,5 +83,9 @@ impl Settings for CutMix {
     fn settings(&self) -> SettingList {
         let CutMix { alpha, samples: Samples { find: _, classes } } = self;
         SettingList::new().with("alpha", alpha).with_optional("classes", classes.as_ref())
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mixing_mistakes("CutMix", self.alpha, &self.samples)
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use crate::Vars;
 use crate::checkpoint::{SettingList, Settings};
+use crate::hooks::{is_positive, refused};
 use crate::libtorch::bytes;
 use crate::modules::{self, Outputs, Patterns};
 use crate::prelude::*;
@@ -342,19 +343,22 @@ impl Settings for Distillation {
             .with("hints", hints)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn mistakes(&self) -> Vec<String> {
         let (temperature, weight) = (self.temperature, self.weight);
-        if !(temperature.is_finite() && temperature > 0.0) {
-            return Err(format!("`.temperature({temperature:?})`: expected a finite number above 0"));
-        }
-        if !(0.0..=1.0).contains(&weight) {
-            return Err(format!("`.weight({weight:?})`: expected at least 0.0 and at most 1.0"));
-        }
-        match self.hints.iter().find(|hint| !(hint.weight.is_finite() && hint.weight > 0.0)) {
-            Some(Hint { student, teacher, weight }) => Err(format!(
-                "`.hint(\"{student}\", \"{teacher}\", {weight:?})`: expected a finite weight above 0"
-            )),
-            None => Ok(()),
-        }
+        let own = refused([
+            (
+                !is_positive(temperature),
+                format!("`.temperature({temperature:?})`: expected a finite number above 0"),
+            ),
+            (
+                !(0.0..=1.0).contains(&weight),
+                format!("`.weight({weight:?})`: expected at least 0.0 and at most 1.0"),
+            ),
+        ]);
+        let hints = self.hints.iter().filter(|hint| !is_positive(hint.weight));
+        let of_hint = |Hint { student, teacher, weight }: &Hint| {
+            format!("`.hint(\"{student}\", \"{teacher}\", {weight:?})`: expected a finite weight above 0")
+        };
+        own.into_iter().chain(hints.map(of_hint)).collect()
     }
 }

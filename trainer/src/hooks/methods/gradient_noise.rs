@@ -1,6 +1,6 @@
 //! Gradient noise.
 
-use super::super::stages;
+use super::super::{is_at_least_0, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -42,18 +42,6 @@ impl GradientNoise {
 
 #[hook(in = stages::Regularization, only = train, settings, trial)]
 impl GradientNoise {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        for (setting, value) in [("GradientNoise::new", self.eta), (".gamma", self.gamma)] {
-            if !(value.is_finite() && value >= 0.0) {
-                return Err(Error::msg(format!(
-                    "`{setting}({value:?})`: expected a finite number of at least 0.0"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Adds the noise.
     fn add_noise(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         let part = cx.part().to_owned();
@@ -77,5 +65,14 @@ impl Settings for GradientNoise {
     fn settings(&self) -> SettingList {
         let GradientNoise { eta, gamma } = self;
         SettingList::new().with("eta", eta).with("gamma", gamma)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        refused([("GradientNoise::new", self.eta), (".gamma", self.gamma)].map(|(setting, value)| {
+            (
+                !is_at_least_0(value),
+                format!("`{setting}({value:?})`: expected a finite number of at least 0.0"),
+            )
+        }))
     }
 }

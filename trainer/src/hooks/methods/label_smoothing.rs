@@ -1,6 +1,6 @@
 //! Label smoothing.
 
-use super::super::stages;
+use super::super::{refused, stages};
 use super::samples::{Samples, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
@@ -39,17 +39,6 @@ impl LabelSmoothing {
 
 #[hook(in = stages::Regularization, only = train, settings, trial)]
 impl LabelSmoothing {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        let epsilon = self.epsilon;
-        if !(0.0..1.0).contains(&epsilon) {
-            return Err(Error::msg(format!(
-                "`LabelSmoothing::new({epsilon:?})`: expected at least 0.0 and below 1.0"
-            )));
-        }
-        self.samples.check()
-    }
-
     /// Smooths the targets.
     fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
         let (_, targets) = self.samples.find(cx)?;
@@ -71,5 +60,14 @@ impl Settings for LabelSmoothing {
     fn settings(&self) -> SettingList {
         let LabelSmoothing { epsilon, samples: Samples { find: _, classes } } = self;
         SettingList::new().with("epsilon", epsilon).with_optional("classes", classes.as_ref())
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let epsilon = self.epsilon;
+        let message = format!("`LabelSmoothing::new({epsilon:?})`: expected at least 0.0 and below 1.0");
+        refused([(!(0.0..1.0).contains(&epsilon), message)])
+            .into_iter()
+            .chain(self.samples.mistake())
+            .collect()
     }
 }

@@ -1,6 +1,6 @@
 //! Lookahead.
 
-use super::super::stages;
+use super::super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::prelude::*;
 
@@ -41,17 +41,6 @@ impl Lookahead {
 
 #[hook(in = stages::Averaging, ord = -1, only = train, single, state, settings)]
 impl Lookahead {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        let Lookahead { k, alpha, .. } = *self;
-        if k == 0 || !(alpha > 0.0 && alpha <= 1.0) {
-            return Err(Error::msg(format!(
-                "`Lookahead::new({k}, {alpha:?})`: expected at least 1 step, and an alpha above 0.0 and at most 1.0"
-            )));
-        }
-        Ok(())
-    }
-
     /// Copies the weights, unless the slow weights come from a checkpoint.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) {
         if !cx.is_resuming() || self.slow.is_empty() {
@@ -110,5 +99,13 @@ impl Settings for Lookahead {
     fn settings(&self) -> SettingList {
         let Lookahead { k, alpha, slow: _, steps: _ } = self;
         SettingList::new().with("k", k).with("alpha", alpha)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let Lookahead { k, alpha, .. } = *self;
+        let message = format!(
+            "`Lookahead::new({k}, {alpha:?})`: expected at least 1 step, and an alpha above 0.0 and at most 1.0"
+        );
+        refused([(k == 0 || !(alpha > 0.0 && alpha <= 1.0), message)])
     }
 }

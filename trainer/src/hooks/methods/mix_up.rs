@@ -1,7 +1,7 @@
 //! MixUp.
 
 use super::super::stages;
-use super::samples::{Samples, beta, check_alpha, mixed, permutation, samples_settings};
+use super::samples::{Samples, beta, mixed, mixing_mistakes, permutation, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -56,12 +56,6 @@ impl MixUp {
 
 #[hook(in = stages::Regularization, only = train, settings, trial)]
 impl MixUp {
-    /// Returns an error if a setting is invalid.
-    fn setup(&mut self, _: &Cx<Setup>) -> Result<()> {
-        check_alpha("MixUp", self.alpha)?;
-        self.samples.check()
-    }
-
     /// Mixes the batch.
     fn after_transfer(&mut self, cx: &mut Cx<AfterTransfer>) -> Result<()> {
         let (inputs, targets) = self.samples.find(cx)?;
@@ -84,5 +78,9 @@ impl Settings for MixUp {
     fn settings(&self) -> SettingList {
         let MixUp { alpha, samples: Samples { find: _, classes } } = self;
         SettingList::new().with("alpha", alpha).with_optional("classes", classes.as_ref())
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mixing_mistakes("MixUp", self.alpha, &self.samples)
     }
 }

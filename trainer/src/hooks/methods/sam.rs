@@ -1,6 +1,6 @@
 //! Sharpness-aware minimization.
 
-use super::super::stages;
+use super::super::{is_positive, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;
 
@@ -95,10 +95,6 @@ impl Sam {
     /// Returns an error if a setting is invalid, if the trainer has several optimizers, or if
     /// several processes train together.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
-        let rho = self.rho;
-        if !(rho.is_finite() && rho > 0.0) {
-            return Err(Error::msg(format!("`Sam::new({rho:?})`: expected a finite number above 0")));
-        }
         if cx.world_size() > 1 {
             return Err(Error::msg("`Sam` does not support several processes: remove the hook"));
         }
@@ -139,5 +135,10 @@ impl Settings for Sam {
     fn settings(&self) -> SettingList {
         let Sam { rho, adaptive } = self;
         SettingList::new().with("rho", rho).with("adaptive", adaptive)
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let rho = self.rho;
+        refused([(!is_positive(rho), format!("`Sam::new({rho:?})`: expected a finite number above 0"))])
     }
 }

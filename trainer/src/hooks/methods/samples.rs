@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::hooks::{is_positive, refused};
 use crate::prelude::*;
 
 /// Defines the settings of the methods that change a batch.
@@ -68,14 +69,10 @@ impl Samples {
         self.find = found_by(find);
     }
 
-    /// Returns an error if the number of classes is invalid.
-    pub(super) fn check(&self) -> Result<()> {
-        match self.classes {
-            Some(classes) if classes < 2 => {
-                Err(Error::msg(format!("`.classes({classes})`: expected at least 2")))
-            }
-            _ => Ok(()),
-        }
+    /// Returns a message if the number of classes is invalid.
+    pub(super) fn mistake(&self) -> Option<String> {
+        let classes = self.classes.filter(|classes| *classes < 2)?;
+        Some(format!("`.classes({classes})`: expected at least 2"))
     }
 
     /// Returns the inputs and the targets, after converting class indices to probabilities. Returns
@@ -132,10 +129,8 @@ pub(super) fn mixed(tensor: &Tensor, order: &Tensor, lambda: f64) -> Result<Tens
     Ok(tensor.f_mul_scalar(lambda)? + tensor.f_index_select(0, order)? * (1.0 - lambda))
 }
 
-/// Returns an error unless `alpha` is a valid parameter of a Beta distribution.
-pub(super) fn check_alpha(hook: &str, alpha: f64) -> Result<()> {
-    if alpha.is_finite() && alpha > 0.0 {
-        return Ok(());
-    }
-    Err(Error::msg(format!("`{hook}::new({alpha:?})`: expected a finite number above 0")))
+/// Returns the mistakes in the settings of a hook that mixes samples.
+pub(super) fn mixing_mistakes(hook: &str, alpha: f64, samples: &Samples) -> Vec<String> {
+    let message = format!("`{hook}::new({alpha:?})`: expected a finite number above 0");
+    refused([(!is_positive(alpha), message)]).into_iter().chain(samples.mistake()).collect()
 }

@@ -1,6 +1,6 @@
 //! The memory of a CUDA device, as libtorch's allocator counts it.
 
-use super::{Interval, MIB};
+use super::{Interval, MIB, interval_settings};
 use crate::cuda::{self, CudaMemory};
 use crate::hooks::stages;
 use crate::prelude::*;
@@ -56,7 +56,6 @@ impl CudaMemoryMonitor {
     /// Resets the peaks. Returns an error if a setting is invalid, or if the task is not on a CUDA
     /// device.
     fn begin<P>(&self, cx: &Cx<P>) -> Result<()> {
-        self.interval.check()?;
         match cx.device() {
             device @ Device::Cuda(_) => cuda::reset_peaks(device),
             other => Err(Error::msg(format!(
@@ -66,7 +65,7 @@ impl CudaMemoryMonitor {
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single, settings)]
 impl CudaMemoryMonitor {
     /// Resets the peaks. Returns an error if a setting is invalid, or if the task is not on a CUDA
     /// device.
@@ -97,3 +96,5 @@ impl CudaMemoryMonitor {
         Ok(())
     }
 }
+
+interval_settings!(CudaMemoryMonitor);

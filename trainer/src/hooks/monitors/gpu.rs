@@ -4,7 +4,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 
-use super::{Interval, MIB};
+use super::{Interval, MIB, interval_settings};
 use crate::hooks::stages;
 use crate::libtorch::cuda;
 use crate::prelude::*;
@@ -78,7 +78,6 @@ impl GpuMonitor {
     /// Opens the driver. Returns an error if a setting is invalid, there is no driver, or the GPU
     /// is unknown.
     fn begin(&mut self, device: Device) -> Result<()> {
-        self.interval.check()?;
         let nvml = Nvml::init().map_err(|error| {
             let hint = "install the driver, or remove the monitor";
             Error::msg(format!("cannot load the NVIDIA driver's library: {error}; {hint}"))
@@ -111,7 +110,7 @@ fn failed(error: &NvmlError, what: &str) -> Error {
     Error::msg(format!("cannot {what}: {error}; select another GPU with `.device(…)`, or remove the monitor"))
 }
 
-#[hook(in = stages::Monitors, only = train)]
+#[hook(in = stages::Monitors, only = train, settings)]
 impl GpuMonitor {
     /// Opens the driver.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
@@ -156,3 +155,5 @@ impl GpuMonitor {
         self.driver = None;
     }
 }
+
+interval_settings!(GpuMonitor);

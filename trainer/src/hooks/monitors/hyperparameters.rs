@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Interval;
+use super::{Interval, interval_settings};
 use crate::error::suggestion;
 use crate::hooks::stages;
 use crate::optim::ParamGroup;
@@ -72,7 +72,6 @@ impl HyperparameterMonitor {
 
     /// Returns an error if a setting is invalid.
     fn check<P: OnAllRanks>(&self, cx: &Cx<P>) -> Result<()> {
-        self.interval.check()?;
         let parts: Vec<String> = cx.parts().map(str::to_owned).collect();
         let mut known = BTreeSet::new();
         for part in parts {
@@ -104,7 +103,7 @@ fn label(group: &ParamGroup, groups: usize) -> String {
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single, settings)]
 impl HyperparameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
@@ -118,7 +117,7 @@ impl HyperparameterMonitor {
 
     /// Logs the hyperparameters of the step.
     fn before_opt_step(&mut self, cx: &Cx<BeforeOptStep>) -> Result<()> {
-        if !self.interval.is_due_before_step(cx)? {
+        if !self.interval.is_due_before_step(cx) {
             return Ok(());
         }
         let part = if cx.part().is_empty() { String::new() } else { format!("{}/", cx.part()) };
@@ -136,3 +135,5 @@ impl HyperparameterMonitor {
         Ok(())
     }
 }
+
+interval_settings!(HyperparameterMonitor);

@@ -22,6 +22,7 @@ pub use ranks::RankMonitor;
 pub use system::SystemMonitor;
 pub use throughput::ThroughputMonitor;
 
+use super::refused;
 use crate::prelude::*;
 
 /// Bytes in a MiB, the unit of memory in records.
@@ -32,15 +33,15 @@ const MIB: f64 = 1_048_576.0;
 struct Interval(Option<u64>);
 
 impl Interval {
-    /// Returns an error if the interval is 0.
-    fn check(self) -> Result<()> {
-        if self.0 == Some(0) { Err(Error::msg("`.every(0)`: expected at least 1")) } else { Ok(()) }
+    /// Returns a message if the interval is 0.
+    fn mistakes(self) -> Vec<String> {
+        refused([(self.0 == Some(0), "`.every(0)`: expected at least 1".to_owned())])
     }
 
     /// Whether the monitor logs in the step that the current optimizer is about to take.
-    fn is_due_before_step<P>(self, cx: &Cx<P>) -> Result<bool> {
-        let Some(n) = self.0 else { return Ok(cx.is_record_due()) };
-        Ok((cx.steps_of(cx.part())? + 1).is_multiple_of(n))
+    fn is_due_before_step<P>(self, cx: &Cx<P>) -> bool {
+        let Some(n) = self.0 else { return cx.is_record_due() };
+        cx.step_number().is_multiple_of(n)
     }
 
     /// Whether the monitor logs after the current batch. `before` is the number of optimizer steps
@@ -51,6 +52,24 @@ impl Interval {
         steps > before && steps.is_multiple_of(n)
     }
 }
+
+/// Implements `Settings` for monitors whose only setting that can be invalid is the interval. They
+/// list no settings, because they only observe.
+macro_rules! interval_settings {
+    ($monitor:ident) => {
+        #[diagnostic::do_not_recommend]
+        impl crate::checkpoint::Settings for $monitor {
+            fn settings(&self) -> crate::checkpoint::SettingList {
+                crate::checkpoint::SettingList::new()
+            }
+
+            fn mistakes(&self) -> Vec<String> {
+                self.interval.mistakes()
+            }
+        }
+    };
+}
+use interval_settings;
 
 /// Whether a metric is a monitor's value that is too detailed for a progress line, such as
 /// `train/grad_norm/fc1.weight`.

@@ -1,8 +1,9 @@
 //! Norms and distributions of gradients, weights and updates.
 
 use super::Interval;
-use crate::error::suggestion;
-use crate::hooks::stages;
+use crate::checkpoint::{SettingList, Settings};
+use crate::error::suggestion_for_pattern;
+use crate::hooks::{refused, stages};
 use crate::modules::Patterns;
 use crate::prelude::*;
 use crate::{Var, norms};
@@ -136,19 +137,13 @@ impl ParameterMonitor {
 
     /// Returns an error if a setting is invalid.
     fn check<P>(&self, cx: &Cx<P>) -> Result<()> {
-        self.interval.check()?;
-        if !(self.gradients || self.weights || self.updates) {
-            return Err(Error::msg(
-                "`ParameterMonitor` logs nothing: enable `.gradients(true)`, `.weights(true)` or `.updates(true)`",
-            ));
-        }
         let vars = cx.vars();
         let names: Vec<&str> = vars.parameters().map(|var| var.name.as_str()).collect();
         for pattern in self.parameters.iter().filter(|pattern| !pattern.is_optional()) {
             if !names.iter().any(|name| pattern.matches(name)) {
                 return Err(Error::msg(format!(
                     "`ParameterMonitor::new(\"{pattern}\")`: no parameter matches{}",
-                    suggestion(&pattern.to_string(), names.iter().copied())
+                    suggestion_for_pattern(&pattern.text, names.iter().copied())
                 )));
             }
         }
@@ -237,7 +232,7 @@ impl ParameterMonitor {
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single, settings)]
 impl ParameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
@@ -252,6 +247,23 @@ impl ParameterMonitor {
     /// Logs the values of a step if they are due.
     #[hook(observes)]
     fn observe(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
-        if self.interval.is_due_before_step(cx)? { self.run_observed(cx, next) } else { next.run(cx) }
+        if self.interval.is_due_before_step(cx) { self.run_observed(cx, next) } else { next.run(cx) }
+    }
+}
+
+/// Lists no settings, because the hook only observes.
+#[diagnostic::do_not_recommend]
+impl Settings for ParameterMonitor {
+    fn settings(&self) -> SettingList {
+        SettingList::new()
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        let nothing = refused([(
+            !(self.gradients || self.weights || self.updates),
+            "`ParameterMonitor` logs nothing: enable `.gradients(true)`, `.weights(true)` or `.updates(true)`"
+                .to_owned(),
+        )]);
+        self.interval.mistakes().into_iter().chain(nothing).collect()
     }
 }

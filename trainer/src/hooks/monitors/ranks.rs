@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Interval;
+use super::{Interval, interval_settings};
 use crate::distributed::World;
 use crate::hooks::stages;
 use crate::prelude::*;
@@ -86,12 +86,11 @@ fn own_time((since, waited): (Instant, Duration), world: &World) -> Duration {
     since.elapsed().saturating_sub(world.waited().saturating_sub(waited))
 }
 
-#[hook(in = stages::Monitors, single)]
+#[hook(in = stages::Monitors, single, settings)]
 impl RankMonitor {
     /// Starts the clocks of a fit.
-    fn before_fit(&mut self, _: &Cx<BeforeFit>) -> Result<()> {
+    fn before_fit(&mut self, _: &Cx<BeforeFit>) {
         self.window = Window::default();
-        self.interval.check()
     }
 
     /// Starts timing the wait for the first batch of an epoch.
@@ -169,3 +168,5 @@ impl RankMonitor {
         Ok(())
     }
 }
+
+interval_settings!(RankMonitor);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use sysinfo::{MemoryRefreshKind, Pid, ProcessRefreshKind, ProcessesToUpdate, System};
 
-use super::{Interval, MIB};
+use super::{Interval, MIB, interval_settings};
 use crate::hooks::stages;
 use crate::prelude::*;
 
@@ -77,7 +77,6 @@ impl SystemMonitor {
     /// Reads the first values. Returns an error if a setting is invalid, or if the operating system
     /// does not report the values.
     fn begin(&mut self) -> Result<()> {
-        self.interval.check()?;
         self.last = None;
         self.read().map(drop)
     }
@@ -110,7 +109,7 @@ impl SystemMonitor {
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single)]
+#[hook(in = stages::Monitors, only = train, single, settings)]
 impl SystemMonitor {
     /// Reads the first values.
     fn before_fit(&mut self, _: &Cx<BeforeFit>) -> Result<()> {
@@ -138,3 +137,5 @@ impl SystemMonitor {
         Ok(())
     }
 }
+
+interval_settings!(SystemMonitor);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Interval;
+use super::{Interval, interval_settings};
 use crate::hooks::pace::Pace;
 use crate::hooks::stages;
 use crate::prelude::*;
@@ -93,25 +93,24 @@ impl ThroughputMonitor {
     }
 
     /// Starts all clocks. Returns an error if a setting is invalid.
-    fn begin<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+    fn begin<P>(&mut self, cx: &Cx<P>) {
         let counters = cx.counters();
         self.pace = Some(Pace::start(counters.optimizer_steps));
         self.window = Window { samples_before: counters.samples_seen, ..Window::default() };
         self.idle_since = Some(Instant::now());
-        self.interval.check()
     }
 }
 
-#[hook(in = stages::Monitors, single)]
+#[hook(in = stages::Monitors, single, settings)]
 impl ThroughputMonitor {
     /// Starts the clocks of a fit.
-    fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
-        self.begin(cx)
+    fn before_fit(&mut self, cx: &Cx<BeforeFit>) {
+        self.begin(cx);
     }
 
     /// Starts the clocks of a resumed fit.
-    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) -> Result<()> {
-        self.begin(cx)
+    fn after_load_checkpoint(&mut self, cx: &Cx<AfterLoadCheckpoint>) {
+        self.begin(cx);
     }
 
     /// Starts timing the wait for the first batch of an epoch.
@@ -182,3 +181,5 @@ impl ThroughputMonitor {
         }
     }
 }
+
+interval_settings!(ThroughputMonitor);

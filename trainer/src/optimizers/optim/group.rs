@@ -7,7 +7,7 @@ use wildmatch::WildMatch;
 
 use super::algorithm::{Algorithm, SHARED};
 use super::optimizer_core::OptimizerCore;
-use crate::error::{BuildError, Error, Result, suggestion_among};
+use crate::error::{BuildError, Error, Result, in_other_case, suggestion_among};
 use crate::libtorch::{self, Parameters, TensorList};
 use crate::model::vars::{Var, Vars};
 
@@ -519,6 +519,7 @@ fn matches_nothing(pattern: &str, wild: &WildMatch, vars: &Vars) -> Error {
              add this group before that one",
         );
     }
-    let similar = suggestion_among(pattern, vars.parameters().map(|var| var.name.as_str()));
+    let names = || vars.parameters().map(|var| var.name.as_str());
+    let similar = in_other_case(pattern, names()).unwrap_or_else(|| suggestion_among(pattern, names()));
     Error::usage(format!("no parameter matches{similar}"))
 }

@@ -30,6 +30,8 @@ struct NamedOptimizer {
     used_lrs: Vec<f64>,
     /// The number of steps taken.
     steps: u64,
+    /// The number of steps taken before the current batch.
+    steps_before: u64,
     accumulated: Accumulated,
     /// Whether `accumulated` includes the current batch: one batch may have several backward
     /// passes.
@@ -68,6 +70,7 @@ impl Optimizers {
                     parameters,
                     used_lrs: Vec::new(),
                     steps: 0,
+                    steps_before: 0,
                     accumulated: Accumulated::default(),
                     has_current: false,
                 });
@@ -213,7 +216,15 @@ impl Optimizers {
 
     /// Marks the start of the next batch, which no part has accumulated yet.
     pub(crate) fn next_batch(&mut self) {
-        self.parts.iter_mut().for_each(|part| part.has_current = false);
+        for part in &mut self.parts {
+            part.has_current = false;
+            part.steps_before = part.steps;
+        }
+    }
+
+    /// Returns the number of steps that the current optimizer has taken in the current batch.
+    pub(crate) fn steps_in_batch(&self) -> u64 {
+        self.parts.get(self.current).map_or(0, |part| part.steps - part.steps_before)
     }
 
     /// Resets the accumulated batch weights of the current part if its gradients were dropped

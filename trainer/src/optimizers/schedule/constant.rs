@@ -1,6 +1,6 @@
 //! A constant factor.
 
-use super::{Schedule, check_factor};
+use super::{Schedule, check_factor, mistake};
 use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -51,6 +51,10 @@ impl Schedule for Constant {
             Some(over) if step >= over.steps(run, "Constant::new(…).over({})")? => Ok(1.0),
             _ => Ok(factor),
         }
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

@@ -1,6 +1,6 @@
 //! Cosine annealing.
 
-use super::{Schedule, between, check_factor, half_wave};
+use super::{Schedule, between, check_factor, half_wave, mistake};
 use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -54,6 +54,10 @@ impl Schedule for Cosine {
         let end = check_factor("the end of `Cosine`", self.end)?;
         let steps = self.over.steps_at_least_1(run, "Cosine::to(…).over({})")?;
         Ok(between(end, 1.0, half_wave(step.min(steps) as f64 / steps as f64)))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

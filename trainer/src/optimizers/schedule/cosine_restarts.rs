@@ -1,6 +1,6 @@
 //! Cosine annealing with warm restarts.
 
-use super::{Schedule, between, check_factor, half_wave};
+use super::{Schedule, between, check_factor, half_wave, mistake};
 use crate::error::{Error, Result};
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -73,6 +73,10 @@ impl Schedule for CosineRestarts {
             }
         }
         Ok(between(end, 1.0, half_wave(step as f64 / cycle as f64)))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

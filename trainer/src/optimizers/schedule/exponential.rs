@@ -1,6 +1,6 @@
 //! Exponential decay.
 
-use super::{Schedule, check_factor};
+use super::{Schedule, check_factor, mistake};
 use crate::error::Result;
 use crate::values::facts::SettingList;
 
@@ -36,6 +36,10 @@ impl Exponential {
 impl Schedule for Exponential {
     fn factor(&self, step: u64, _: Option<u64>) -> Result<f64> {
         Ok(check_factor("the gamma of `Exponential`", self.gamma)?.powf(step as f64))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

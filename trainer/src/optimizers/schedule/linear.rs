@@ -1,6 +1,6 @@
 //! A straight line.
 
-use super::{Schedule, between, check_factor};
+use super::{Schedule, between, check_factor, mistake};
 use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -57,6 +57,10 @@ impl Schedule for Linear {
         let end = check_factor("the end of `Linear`", self.end)?;
         let steps = self.over.steps_at_least_1(run, "Linear::to(…).over({})")?;
         Ok(between(start, end, step.min(steps) as f64 / steps as f64))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

@@ -137,6 +137,12 @@ pub trait Schedule: Send + 'static {
         self.factor(0, run).map(drop)
     }
 
+    /// Returns a message for each setting that is invalid whatever the length of the run. `build`
+    /// returns an error that lists them. Defaults to none.
+    fn mistakes(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the settings. A resume compares them with those of the interrupted run, and they
     /// must be equal on all ranks. The default implementation returns only the type and the factors
     /// at the first two steps, as does the implementation for closures. If a type has settings,
@@ -201,9 +207,19 @@ impl Schedule for Box<dyn Schedule> {
         (**self).check(run)
     }
 
+    fn mistakes(&self) -> Vec<String> {
+        (**self).mistakes()
+    }
+
     fn settings(&self) -> SettingList {
         (**self).settings()
     }
+}
+
+/// Returns the mistake in a schedule that no length of the run mends.
+fn mistake(schedule: &impl Schedule) -> Vec<String> {
+    const LONGEST: u64 = 1 << 52; // an exact f64
+    schedule.check(Some(LONGEST)).err().iter().map(ToString::to_string).collect()
 }
 
 /// Returns the factor, or an error if it is invalid: a negative factor would turn descent into

@@ -1,6 +1,6 @@
 //! Decay at given steps.
 
-use super::{Schedule, check_factor};
+use super::{Schedule, check_factor, mistake};
 use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -53,6 +53,10 @@ impl Schedule for MultiStep {
         self.milestones
             .windows(2)
             .try_for_each(|pair| pair[0].check_before(pair[1], run, "MultiStep::new([{}], …)"))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

@@ -1,6 +1,6 @@
 //! The one-cycle schedule, for learning rate and momentum.
 
-use super::{Schedule, between, half_wave};
+use super::{Schedule, between, half_wave, mistake};
 use crate::error::{Error, Result};
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -173,6 +173,10 @@ impl Schedule for OneCycle {
         self.value(step, run, [first, 1.0, first, first / self.final_div_factor])
     }
 
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
+    }
+
     fn settings(&self) -> SettingList {
         let OneCycle { over, pct_start, div_factor, final_div_factor, is_linear, is_three_phase } = self;
         SettingList::of("OneCycle")
@@ -217,6 +221,10 @@ impl Schedule for OneCycleMomentum {
             )));
         }
         self.cycle.value(step, run, [max, base, max, max])
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

@@ -1,6 +1,6 @@
 //! Polynomial decay.
 
-use super::Schedule;
+use super::{Schedule, mistake};
 use crate::error::{Error, Result};
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -55,6 +55,10 @@ impl Schedule for Polynomial {
         }
         let steps = self.over.steps_at_least_1(run, "Polynomial::new(…).over({})")?;
         Ok((1.0 - step.min(steps) as f64 / steps as f64).powf(self.power))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

@@ -40,6 +40,10 @@ impl<A: Schedule, B: Schedule> Schedule for Product<A, B> {
         self.1.check(run)
     }
 
+    fn mistakes(&self) -> Vec<String> {
+        self.0.mistakes().into_iter().chain(self.1.mistakes()).collect()
+    }
+
     fn settings(&self) -> SettingList {
         let Product(one, other) = self;
         SettingList::of("Product").with_all("0", one.settings()).with_all("1", other.settings())

@@ -79,6 +79,12 @@ impl Schedule for Sequential {
         self.and(at.into(), next)
     }
 
+    fn mistakes(&self) -> Vec<String> {
+        let steps = self.rest.iter().filter_map(|(at, _)| at.mistake(".then({}, …)"));
+        let schedules = [&self.first].into_iter().chain(self.rest.iter().map(|(_, next)| next));
+        steps.chain(schedules.flat_map(|schedule| schedule.mistakes())).collect()
+    }
+
     fn settings(&self) -> SettingList {
         let Sequential { first, rest } = self;
         let list = SettingList::of("Sequential").with_all("0", first.settings());

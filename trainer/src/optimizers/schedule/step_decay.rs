@@ -1,6 +1,6 @@
 //! Decay every N steps.
 
-use super::{Schedule, check_factor};
+use super::{Schedule, check_factor, mistake};
 use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -40,6 +40,10 @@ impl Schedule for StepDecay {
     fn factor(&self, step: u64, run: Option<u64>) -> Result<f64> {
         let gamma = check_factor("the gamma of `StepDecay`", self.gamma)?;
         Ok(gamma.powf((step / self.every.steps_at_least_1(run, "StepDecay::new({}, …)")?) as f64))
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        mistake(self)
     }
 
     fn settings(&self) -> SettingList {

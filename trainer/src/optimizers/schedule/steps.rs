@@ -25,13 +25,18 @@ impl Amount {
             }
             (AmountKind::Fraction(fraction), Some(run)) => Ok((fraction * run as f64).round() as u64),
             (AmountKind::Fraction(_), None) => Err(Error::usage(format!(
-                "`{}` is a fraction of the run, whose length is unknown, because the loader does not report \
-                 how many batches it has, or `.epochs(…)` is not set on the builder: use a number of steps instead, \
-                 `{}`",
+                "`{}` is a fraction of the run, whose length in steps is unknown, because the loader does not report how many \
+                 batches it has, `.epochs(…)` is not set on the builder, or `train_step` takes more steps than \
+                 `Task::steps_per_batch` returns: use a number of steps instead, `{}`, or end the run with `.max_steps(…)`",
                 call(setting, self),
                 call(setting, 1000)
             ))),
         }
+    }
+
+    /// Returns a message if the amount is invalid in a run of any length.
+    pub(super) fn mistake(self, setting: &str) -> Option<String> {
+        self.steps(Some(1), setting).err().map(|error| error.to_string())
     }
 
     /// Returns the number of steps like [`steps`](Amount::steps), but at least 1.

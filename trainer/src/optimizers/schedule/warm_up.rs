@@ -69,6 +69,13 @@ impl<S: Schedule> Schedule for WarmUp<S> {
         self.then.check(run.map(|run| run.saturating_sub(steps)))
     }
 
+    fn mistakes(&self) -> Vec<String> {
+        let start = self.start.map(|start| check_factor("the start of `warm_up`", start));
+        let start = start.and_then(Result::err).map(|error| error.to_string());
+        let length = self.over.mistake(".warm_up({})");
+        length.into_iter().chain(start).chain(self.then.mistakes()).collect()
+    }
+
     fn settings(&self) -> SettingList {
         let WarmUp { over, start, then } = self;
         let list = SettingList::of("WarmUp").with("over", over).with_optional("start", start.as_ref());

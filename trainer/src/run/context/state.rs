@@ -43,7 +43,8 @@ impl<P> Cx<P> {
 
     /// The planned total number of optimizer steps, including those of earlier fits: the step at
     /// which a learning-rate schedule ends. `None` if neither the number of batches and epochs nor
-    /// [`max_steps`](crate::TrainerBuilder::max_steps) is known.
+    /// [`max_steps`](crate::TrainerBuilder::max_steps) is known, or if `train_step` has taken more
+    /// steps for a batch than [`Task::steps_per_batch`](crate::Task::steps_per_batch) returns.
     ///
     /// Skipped batches and an early stop result in fewer steps.
     #[must_use]
@@ -203,14 +204,24 @@ impl<P> Cx<P> {
     }
 
     /// The number of steps taken by the optimizer of a part of the model.
-    /// [`optimizer_steps`](Counters::optimizer_steps) counts the batches in which any optimizer
-    /// stepped.
+    /// [`optimizer_steps`](Counters::optimizer_steps) counts the steps of all optimizers together.
     ///
     /// # Errors
     ///
     /// Returns an error if no optimizer is registered for `part`.
     pub fn steps_of(&self, part: &str) -> Result<u64> {
         self.run.model.optimizers.steps_of(part)
+    }
+}
+
+/// # The optimizer step
+impl<P> Cx<P> {
+    /// The number of the optimizer step that is being taken or was taken last, from 1. It is the
+    /// [`optimizer_steps`](Counters::optimizer_steps) after this step, so optimizers that take turns
+    /// in a batch have the same number.
+    #[must_use]
+    pub fn step_number(&self) -> u64 {
+        self.run.step.step_number
     }
 }
 
