@@ -481,14 +481,7 @@ fn update_batch_norm_is_refused_without_averages_and_skipped_without_batch_norm(
 }
 
 #[test]
-fn invalid_and_conflicting_settings_are_refused_at_setup() {
-    let refused = |hook: Ema| {
-        message(&model::builder().hook(hook).build().unwrap().fit(&mut rows(8), None).unwrap_err())
-    };
-    let decay = refused(Ema::new(1.0));
-    assert!(decay.ends_with("`Ema::new(1.0)`: expected a decay from 0.0 to less than 1.0"), "{decay}");
-    assert!(refused(Ema::new(f64::NAN)).contains("`Ema::new(NaN)`"));
-    assert!(refused(Ema::new(0.9).every(0)).ends_with("`.every(0)`: expected at least 1"));
+fn conflicting_averages_are_refused_at_setup() {
     let mut both = model::builder().hook(Ema::new(0.9)).hook(Swa::from_epoch(0)).build().unwrap();
     let error = message(&both.fit(&mut rows(8), None).unwrap_err());
     assert!(

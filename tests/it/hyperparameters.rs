@@ -104,7 +104,7 @@ fn scheduled_values_override_the_hyperparameter_per_step_or_per_epoch() {
 #[test]
 fn unknown_names_and_invalid_values_are_refused() {
     fn error<T: Task<Batch = (Tensor, Tensor)>>(builder: TrainerBuilder<T>) -> String {
-        builder.build().unwrap().fit(&mut rows(8), None).unwrap_err().to_string()
+        builder.build().and_then(|mut trainer| trainer.fit(&mut rows(8), None)).unwrap_err().to_string()
     }
     fn values(name: &str, schedule: impl Schedule) -> HyperparameterSchedule {
         HyperparameterSchedule::values(name, schedule)

@@ -217,7 +217,10 @@ fn a_longer_run_reports_how_it_changes_a_schedule() {
     let mut trainer = builder().epochs(2).hook(Noise(0.0)).hook(field).build().unwrap();
     trainer.fit(&mut rows(8), None).unwrap();
     let [warning] = &trainer.fit(&mut rows(8), None).unwrap().warnings[..] else { panic!("one warning") };
-    assert!(warning.contains("Noise` spans the run") && warning.contains("from 0.25 to 0.5"), "{warning}");
+    assert!(
+        warning.contains("Noise` spans the run") && warning.contains("from 0.2500 to 0.5000"),
+        "{warning}"
+    );
 }
 
 #[test]

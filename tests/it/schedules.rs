@@ -281,15 +281,15 @@ fn rates_of_parts(both: bool, hooks: Vec<LrSchedule>) -> HashMap<String, Vec<f64
 }
 
 #[test]
-fn each_optimizer_is_scheduled_by_its_own_steps() {
+fn every_optimizer_is_scheduled_by_the_steps_of_the_run() {
     let line =
         |lr: f64, run: u32| (0..run).map(|n| lr * (1.0 - f64::from(n) / f64::from(run))).collect::<Vec<_>>();
     let rates = rates_of_parts(true, vec![LrSchedule::new(Linear::to(0.0))]);
     assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 20), &line(0.01, 20)));
-    // If one part takes half as many steps, the other is unaffected, and its own schedule skips no
-    // value.
-    let rates = rates_of_parts(false, vec![LrSchedule::new(Linear::to(0.0).over(10))]);
-    assert_eq!((&rates["left"][..10], &rates["right"]), (&line(0.1, 10)[..], &line(0.01, 10)));
+    // A part that takes half as many steps still ends its schedule with the run.
+    let rates = rates_of_parts(false, vec![LrSchedule::new(Linear::to(0.0))]);
+    let each_second = |rates: &[f64]| rates.iter().skip(1).step_by(2).copied().collect::<Vec<_>>();
+    assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 20), &each_second(&line(0.01, 20))));
     // One schedule for each part, then for one of them.
     let of = |part: &str, schedule: Linear| LrSchedule::new(schedule).part(part);
     let rates =
@@ -368,10 +368,10 @@ fn factors_of_schedules_by_step_and_by_epoch_are_multiplied() {
 }
 
 #[test]
-fn invalid_schedules_are_refused_when_training_begins() {
+fn invalid_schedules_are_refused_by_build_or_when_training_begins() {
     let fit = |hook: LrSchedule| {
-        let mut trainer = builder().epochs(10).hook(hook).build().unwrap();
-        message(&trainer.fit(&mut model::rows(40), None).unwrap_err())
+        let built = builder().epochs(10).hook(hook).build();
+        message(&built.and_then(|mut trainer| trainer.fit(&mut model::rows(40), None)).unwrap_err())
     };
     fn case(schedule: impl Schedule) -> LrSchedule {
         LrSchedule::new(schedule)
@@ -467,8 +467,11 @@ fn invalid_schedules_are_refused_when_training_begins() {
     ];
     for (hook, expected) in cases {
         let error = fit(hook);
-        let place = "`LrSchedule` failed at before_fit, epoch 0, batch 0: ";
-        assert_eq!(error, format!("{place}{expected}"));
+        // What depends on the run is only known when it begins.
+        let depends_on_run = ["exceeds the run", "no optimizer"].iter().any(|part| expected.contains(part));
+        let fit = "`LrSchedule` failed at before_fit, epoch 0, batch 0: ";
+        let place = if depends_on_run { fit } else { "hook `trainer::hooks::LrSchedule`: " };
+        assert!(error.ends_with(&format!("{place}{expected}")), "{error}");
     }
     // An invalid value that only appears later is reported before it is used.
     let late = fit(case(|step: u64| if step == 3 { -1.0 } else { 1.0 }));
@@ -580,7 +583,7 @@ fn a_schedule_continues_from_a_reduced_rate() {
 }
 
 #[test]
-fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
+fn reduce_on_plateau_refuses_unknown_metrics() {
     let fit = |hook: ReduceOnPlateau, validates: bool| {
         let mut trainer = builder().epochs(2).hook(hook).build().unwrap();
         let mut valid = model::rows(4);
@@ -613,17 +616,6 @@ fn reduce_on_plateau_refuses_unknown_metrics_and_invalid_settings() {
             of("loss"),
             true,
             "before_fit, epoch 0, batch 0: `loss` is not the name of a metric in training or validation: expected `train/…` or `valid/…`",
-        ),
-        (of("valid/loss").factor(1.0), true, "setup: `.factor(1.0)`: expected at least 0.0 and below 1.0"),
-        (
-            of("valid/loss").threshold_abs(f64::NAN),
-            true,
-            "setup: `.threshold_abs(NaN)`: expected a finite number of at least 0.0",
-        ),
-        (
-            of("valid/loss").min_lr(-1.0),
-            true,
-            "setup: `.min_lr(-1.0)`: expected a finite number of at least 0.0",
         ),
         (
             of("valid/loss").part("generator"),

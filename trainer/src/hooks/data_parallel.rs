@@ -274,7 +274,7 @@ impl Settings for DataParallel {
             (
                 !matches!(self.compress, None | Some(Kind::BFloat16 | Kind::Half)),
                 format!(
-                    "`DataParallel::new().compress(Kind::{:?})`: expected `Kind::BFloat16` or `Kind::Half`",
+                    "`DataParallel::new().compress(…)`: gradients cannot be compressed to {:?}: expected `Kind::BFloat16` or `Kind::Half`",
                     self.compress.unwrap_or(Kind::Float)
                 ),
             ),

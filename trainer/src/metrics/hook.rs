@@ -10,9 +10,9 @@ use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::definition::IntoHook;
 use crate::hook::stages;
-use crate::hooks::refused;
 use crate::lifecycle::CanLog;
 use crate::prelude::*;
+use crate::values::facts::refused;
 
 /// A function that returns the prediction and the target of a batch, or `None` to skip the batch.
 type Inputs = Box<dyn Fn(&Cx<AfterStep>) -> Result<Option<(Tensor, Tensor)>> + Send>;

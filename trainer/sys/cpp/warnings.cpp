@@ -121,7 +121,9 @@ char* trainer_losses_start(uint64_t* handle) {
 char* trainer_losses_stop(uint64_t handle) {
   try {
     at::removeCallback(handle);
-    return broadcast_loss.empty() ? nullptr : strdup(broadcast_loss.c_str());
+    const auto found = std::move(broadcast_loss);
+    broadcast_loss.clear();
+    return found.empty() ? nullptr : strdup(found.c_str());
   } catch (...) {
     return nullptr;
   }

@@ -62,7 +62,7 @@ fn invalid() -> Vec<Invalid> {
         hook(
             "DataParallel::compress",
             DataParallel::new().compress(Kind::Float),
-            "compress(Kind::Float)`: expected",
+            "cannot be compressed to Float",
         ),
         hook(
             "DataParallel::static_graph",
