@@ -249,3 +249,105 @@ fn a_low_limit_on_open_files_is_raised_or_reported_before_the_ranks_connect() {
         fs::remove_dir_all(folder).unwrap();
     }
 }
+
+/// Starts a child process for each list of variables, and returns the output of each.
+fn outputs<'a>(children: impl IntoIterator<Item = Vec<(&'a str, &'a str)>>) -> Vec<String> {
+    let start = |vars: Vec<(&str, &str)>| {
+        let mut child = child_process("ranks_launch::rank_of_a_launcher");
+        child.envs(vars).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let children: Vec<_> = children.into_iter().map(start).collect();
+    let output = |child: std::process::Child| {
+        let output = child.wait_with_output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    };
+    children.into_iter().map(output).collect()
+}
+
+/// The variables of a rank that are set by hand.
+fn by_hand<'a>(rank: &'a str, size: &'a str, seconds: &'a str) -> Vec<(&'a str, &'a str)> {
+    vec![("WORLD_SIZE", size), ("RANK", rank), ("TRAINER_RANK_TIMEOUT", seconds)]
+}
+
+#[test]
+fn a_second_process_with_the_same_rank_is_refused_by_name() {
+    let port = free_port();
+    let folder = scratch("ranks-claims");
+    let file = format!("file://{}", folder.join("meeting").display());
+    let tcp = [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port)];
+    for address in [&tcp[..], &[("MASTER_ADDR", &*file)]] {
+        // One rank is missing, so that all processes are still joining.
+        let vars = |rank| [by_hand(rank, "3", "60"), address.to_vec()].concat();
+        let texts = outputs(["0", "1", "1"].map(vars));
+        let expected = " cannot join as rank 1 of 3 at ";
+        for text in &texts {
+            assert!(
+                text.contains(expected) && text.contains(" has already joined as this rank"),
+                "{texts:?}"
+            );
+            assert_eq!(
+                text.matches("on the host `").count(),
+                text.matches("because process ").count() * 2,
+                "{text}"
+            );
+        }
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn two_jobs_without_an_id_do_not_train_with_each_others_ranks() {
+    let folder = once(|| scratch("ranks-two-jobs"));
+    // The processes 0 and 1 are one job, and 2 is rank 1 of another one, whose rank 0 found the port
+    // in use.
+    let results = tcp_ranks(3, "60").results(|| {
+        let process = rank();
+        let port = std::env::var("MASTER_PORT").unwrap().parse().unwrap();
+        let wait_for = |name: &str| {
+            while !folder.join(name).exists() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        if process == 2 {
+            wait_for("0");
+            wait_for("1");
+        }
+        let joined = World::join(&Launch::tcp(process.min(1), 2, "127.0.0.1", port));
+        fs::write(folder.join(process.to_string()), "")?;
+        wait_for("2");
+        joined?.gather("ranks", &process)
+    });
+    let results: Vec<_> =
+        results.unwrap().into_iter().map(|result| result.map_err(|error| error.to_string())).collect();
+    assert_eq!(results[..2], [Ok(vec![0, 1]), Ok(vec![0, 1])]);
+    assert!(results[2].as_ref().unwrap_err().contains("has already joined as this rank"), "{results:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_restarted_program_does_not_meet_the_processes_of_the_earlier_attempt() {
+    let folder = scratch("ranks-restarts");
+    let file = format!("file://{}", folder.join("meeting").display());
+    let attempt = |rank, seconds, count| {
+        let own = [("MASTER_ADDR", &*file), ("TORCHELASTIC_RESTART_COUNT", count)];
+        [by_hand(rank, "2", seconds), own.to_vec()].concat()
+    };
+    let texts = outputs([attempt("0", "1", "0")]);
+    assert!(texts[0].contains("1 of 2 ranks have joined; missing: 1"), "{texts:?}");
+    // The file of the first attempt is still there.
+    let texts = outputs(["0", "1"].map(|rank| attempt(rank, "60", "1")));
+    assert!(texts.iter().all(|text| text.contains("the total is 1")), "{texts:?}");
+    let texts = outputs([attempt("0", "60", "1")]);
+    assert!(texts[0].contains("has already joined as this rank"), "{texts:?}");
+    fs::remove_dir_all(folder).unwrap();
+
+    let port = free_port();
+    let texts = outputs(["0", "1"].map(|rank| {
+        let own =
+            [("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", &*port), ("TORCHELASTIC_RESTART_COUNT", rank)];
+        [by_hand(rank, "2", "60"), own.to_vec()].concat()
+    }));
+    for text in &texts {
+        assert!(text.contains("it was restarted 1 times, but rank 0 was restarted 0 times"), "{texts:?}");
+    }
+}

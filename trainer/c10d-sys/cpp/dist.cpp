@@ -339,16 +339,14 @@ char* trainer_world_set(World* world, const char* key, const uint8_t* bytes, siz
   return guarded([&] { world->store->compareSet(key, std::vector<uint8_t>(), std::vector<uint8_t>(bytes, bytes + count)); });
 }
 
-// Declares the job that the store serves, unless another one is declared.
-char* trainer_world_set_job(World* world, const uint8_t* bytes, size_t count) {
-  return guarded([&] {
-    world->base->compareSet("trainer/job", std::vector<uint8_t>(), std::vector<uint8_t>(bytes, bytes + count));
-  });
+// Sets a key that all programs at this address share, if it is not set.
+char* trainer_world_set_shared(World* world, const char* key, const uint8_t* bytes, size_t count) {
+  return guarded([&] { world->base->compareSet(key, std::vector<uint8_t>(), std::vector<uint8_t>(bytes, bytes + count)); });
 }
 
-// Reads the job that the store serves, if it is declared, as a string that the caller frees.
-char* trainer_world_job(World* world, char** value) {
-  return guarded([&] { read_key(*world->base, "trainer/job", value); });
+// Reads a key that all programs at this address share, if it is set, as a string that the caller frees.
+char* trainer_world_shared(World* world, const char* key, char** value) {
+  return guarded([&] { read_key(*world->base, key, value); });
 }
 
 // Adds 1 to the number in a key, and writes the sum.

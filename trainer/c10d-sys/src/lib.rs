@@ -13,8 +13,17 @@ use trainer_sys::C_tensor;
 unsafe extern "C" {
     pub fn trainer_world_open(with: *const WorldOptions, opened: *mut *mut c_void) -> *mut c_char;
     pub fn trainer_world_connect(world: *mut c_void) -> *mut c_char;
-    pub fn trainer_world_set_job(world: *mut c_void, bytes: *const u8, count: usize) -> *mut c_char;
-    pub fn trainer_world_job(world: *mut c_void, value: *mut *mut c_char) -> *mut c_char;
+    pub fn trainer_world_set_shared(
+        world: *mut c_void,
+        key: *const c_char,
+        bytes: *const u8,
+        count: usize,
+    ) -> *mut c_char;
+    pub fn trainer_world_shared(
+        world: *mut c_void,
+        key: *const c_char,
+        value: *mut *mut c_char,
+    ) -> *mut c_char;
     pub fn trainer_world_count(world: *mut c_void, key: *const c_char, sum: *mut i64) -> *mut c_char;
     pub fn trainer_open_files(needed: u64) -> u64;
     pub fn trainer_world_close(world: *mut c_void);

@@ -1,14 +1,17 @@
 //! Joining the other processes of a launch.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::process;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use trainer_formats::run::Process;
 
 use super::launch::{Launch, Store};
 use super::links::{Links, Shared, cause, check_available, leave};
 use super::main_only;
-use super::peers::{Listener, Peers};
+use super::peers::{Listener, Peers, random};
 use super::steps;
 use crate::error::{Error, Result};
 use crate::io::files;
@@ -19,6 +22,17 @@ const READY: &str = "trainer/ready";
 
 /// The key that the last rank sets when it is ready.
 const GO: &str = "trainer/go";
+
+/// The key, shared by all programs at an address, for the [identity](Launch::identity) of the job that
+/// the store serves.
+const JOB: &str = "trainer/job";
+
+/// The parts of an identity: before the attempt, and before the id of the job.
+pub(super) const ATTEMPT: &str = "attempt ";
+pub(super) const OF_JOB: &str = " of job ";
+
+/// The key for the error of a process of the same job that was refused before it joined.
+const REFUSED: &str = "trainer/refused";
 
 /// The number of open files to reserve for other needs of a world and for the rest of the program.
 const OTHER_FILES: u64 = 48;
@@ -62,6 +76,7 @@ fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
     let group = open(launch).map_err(|error| failed(&error.to_string()))?;
     check_job(&group, launch, &address, since)
         .map_err(|why| why.unwrap_or_else(|| failed("the store is empty")))?;
+    claim(&group, launch, &address)?;
     let left = |error: Error| {
         leave(&group, &error.to_string(), || ());
         error
@@ -77,9 +92,12 @@ fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
         if let Some(error) = cause(&group)? {
             return Err(error);
         }
+        if let Some(why) = group.shared(REFUSED)? {
+            return Err(Error::msg(format!("another rank ended with an error: {why}")));
+        }
         if since.elapsed() > timeout {
             let ready = group.get(READY)?.unwrap_or_default();
-            return Err(failed(&format!("{} of {size} ranks have joined", ready.trim())));
+            return Err(failed(&format!("{} of {size} ranks have joined{}", ready.trim(), missing(&group))));
         }
         thread::sleep(period);
         period = (2 * period).min(longest);
@@ -109,23 +127,22 @@ fn open(launch: &Launch) -> Result<Group> {
     })
 }
 
-/// Checks that the store belongs to the job of this process. Rank 0 declares the job. Returns an
-/// error if the store belongs to a different job, and `Err(None)` if no job is declared before the
-/// timeout.
+/// Checks that the store belongs to the job of this process, which rank 0 declares. Returns an error
+/// if the store belongs to a different job or to a different attempt of the same job, and
+/// `Err(None)` if no job is declared before the timeout.
 fn check_job(
     group: &Group,
     launch: &Launch,
     address: &str,
     since: Instant,
 ) -> std::result::Result<(), Option<Error>> {
-    // The prefix is needed because the value must not be empty, even if the job has no id.
-    let own = format!("job {}", launch.job);
+    let own = launch.identity();
     if launch.rank == 0 {
-        group.set_job(&own)?;
+        group.set_shared(JOB, &own)?;
     }
     let [mut period, longest] = PERIOD;
     let job = loop {
-        match group.job()? {
+        match group.shared(JOB)? {
             Some(job) => break job,
             None if since.elapsed() > launch.timeout => return Err(None),
             None => thread::sleep(period),
@@ -135,21 +152,78 @@ fn check_job(
     if job == own {
         return Ok(());
     }
+    let Launch { rank, size, attempt, .. } = launch;
+    let of_own = own.split_once(OF_JOB).map_or("", |(_, id)| id);
+    let (of_main, id) = job.split_once(OF_JOB).unwrap_or(("", &job));
+    if id == of_own {
+        let of_main = of_main.trim_start_matches(ATTEMPT);
+        let why = format!(
+            "rank {rank} of {size} cannot connect to the other ranks at {address}: it was restarted {attempt} times, but rank 0 was \
+             restarted {of_main} times, as `TORCHELASTIC_RESTART_COUNT` or `SLURM_RESTART_COUNT` says; end the processes of the \
+             earlier attempt, or set the variable to the same value for all ranks"
+        );
+        // The ranks of the other attempt would wait for this one.
+        let _ = group.set_shared(REFUSED, &format!("rank {rank}: {why}"));
+        return Err(Some(Error::usage(why)));
+    }
     Err(Some(Error::usage(format!(
-        "rank {} of {} cannot connect to the other ranks at {address}: this process belongs to {}, but the store at this address \
-         belongs to {}; give each job its own address, for example with `MASTER_PORT`, and a file that does not exist yet",
-        launch.rank,
-        launch.size,
-        named(&own),
-        named(&job)
+        "rank {rank} of {size} cannot connect to the other ranks at {address}: this process belongs to {}, but the store at this \
+         address belongs to {}; give each job its own address, for example with `MASTER_PORT`, and a file that does not exist yet",
+        named(of_own),
+        named(id)
     ))))
 }
 
-fn named(job: &str) -> String {
-    match job.trim_start_matches("job ") {
-        "" => "a job without an id".to_owned(),
-        id => format!("the job `{id}`"),
+fn named(id: &str) -> String {
+    if id.is_empty() { "a job without an id".to_owned() } else { format!("the job `{id}`") }
+}
+
+/// Claims the rank of this process, which no other process may then have. This keeps two jobs
+/// without an id apart, and two processes with the same rank.
+///
+/// # Errors
+///
+/// Returns an error if another process has claimed the rank. If the ranks are not complete yet, they
+/// all return it: it is unknown which of the two processes belongs to them.
+fn claim(group: &Group, launch: &Launch, address: &str) -> Result<()> {
+    static OWN: OnceLock<String> = OnceLock::new();
+    let own = OWN.get_or_init(|| {
+        let host = Process::current()
+            .host
+            .map_or_else(|| "an unknown host".to_owned(), |host| format!("the host `{host}`"));
+        format!("{:016x} process {} on {host}", random(), process::id())
+    });
+    let key = claim_key(launch.rank);
+    group.set(&key, own)?;
+    let holder = group.get(&key)?.unwrap_or_default();
+    if holder == *own {
+        return Ok(());
     }
+    let described = |claim: &str| claim.split_once(' ').map_or(String::new(), |(_, text)| text.to_owned());
+    let Launch { rank, size, .. } = launch;
+    let error = Error::usage(format!(
+        "{} cannot join as rank {rank} of {size} at {address}, because {} has already joined as this rank: give each process its \
+         own rank, and each job its own address, for example with `MASTER_PORT` or a file that does not exist yet",
+        described(own),
+        described(&holder)
+    ));
+    if group.get(GO)?.is_none() {
+        leave(group, &error.to_string(), || ());
+    }
+    Err(error)
+}
+
+fn claim_key(rank: u32) -> String {
+    format!("trainer/claim/{rank}")
+}
+
+/// Names the ranks that have not joined yet.
+fn missing(group: &Group) -> String {
+    const MOST: usize = 8;
+    let is_missing = |rank: &u32| matches!(group.get(&claim_key(*rank)), Ok(None));
+    let missing: Vec<String> =
+        (0..group.size()).filter(is_missing).take(MOST).map(|rank| rank.to_string()).collect();
+    if missing.is_empty() { String::new() } else { format!("; missing: {}", missing.join(", ")) }
 }
 
 /// Raises the limit on the open files of this process if necessary. Returns an error if the limit

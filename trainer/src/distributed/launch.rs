@@ -2,11 +2,13 @@
 //! by the program.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::join::{ATTEMPT, OF_JOB};
 use crate::error::{Error, Result};
+use crate::io::files::read_text;
 
 /// How long a rank waits for the others by default.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -70,25 +72,17 @@ struct Launcher {
     pass_address: &'static str,
 }
 
+/// The launchers whose variables are read, each before those that may have started it: `torchrun` may
+/// run in a task of SLURM or MPI, and `mpirun` in a task of SLURM.
 const LAUNCHERS: [Launcher; 4] = [
     Launcher {
         name: "torchrun",
         size: "WORLD_SIZE",
         rank: "RANK",
         local_rank: "LOCAL_RANK",
-        job: &["TORCHELASTIC_RUN_ID"],
+        job: &[RUN_ID],
         attempt: Some("TORCHELASTIC_RESTART_COUNT"),
         pass_address: "start the processes with `torchrun`",
-    },
-    // Only `srun` sets `SLURM_STEP_NUM_TASKS`: a shell within an allocation is one process.
-    Launcher {
-        name: "SLURM",
-        size: "SLURM_STEP_NUM_TASKS",
-        rank: "SLURM_PROCID",
-        local_rank: "SLURM_LOCALID",
-        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
-        attempt: Some("SLURM_RESTART_COUNT"),
-        pass_address: "start the processes with `srun`, which sets `SLURM_STEP_NODELIST`",
     },
     Launcher {
         name: "Open MPI",
@@ -104,11 +98,38 @@ const LAUNCHERS: [Launcher; 4] = [
         size: "PMI_SIZE",
         rank: "PMI_RANK",
         local_rank: "MPI_LOCALRANKID",
-        job: &["PMI_JOBID"],
+        job: &["PMI_JOBID", "I_MPI_HYDRA_UUID"],
         attempt: None,
         pass_address: "MPICH and Intel MPI do not report the host of rank 0: pass it, as in `mpirun -genv MASTER_ADDR node-1 …`",
     },
+    // Only `srun` sets `SLURM_STEP_NUM_TASKS`: a shell within an allocation is one process.
+    Launcher {
+        name: "SLURM",
+        size: "SLURM_STEP_NUM_TASKS",
+        rank: "SLURM_PROCID",
+        local_rank: "SLURM_LOCALID",
+        job: &["SLURM_JOB_ID", "SLURM_STEP_ID"],
+        attempt: Some("SLURM_RESTART_COUNT"),
+        pass_address: "start the processes with `srun`, which sets `SLURM_STEP_NODELIST`",
+    },
 ];
+
+/// The id of a run of torchrun, which sets it in each process that it starts.
+const RUN_ID: &str = "TORCHELASTIC_RUN_ID";
+
+/// Whether torchrun serves the store.
+const AGENT_STORE: &str = "TORCHELASTIC_USE_AGENT_STORE";
+
+/// Returns the names of the variables by which a process finds the other ranks.
+pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
+    let of = |launcher: &Launcher| {
+        [launcher.size, launcher.rank, launcher.local_rank]
+            .into_iter()
+            .chain(launcher.job.iter().copied())
+            .chain(launcher.attempt)
+    };
+    LAUNCHERS.iter().flat_map(of).chain([AGENT_STORE, "PMIX_RANK"])
+}
 
 impl Launch {
     /// Creates a launch whose processes connect through a TCP store, which rank 0 serves at this
@@ -158,6 +179,14 @@ impl Launch {
         }
     }
 
+    /// The identity of the processes that connect through the store at the address: their job and,
+    /// if the store lives no longer than the attempt, how often the program was restarted.
+    pub(super) fn identity(&self) -> String {
+        let has_new_store = matches!(self.store, Store::Tcp(..)) && !self.has_agent;
+        let attempt = if has_new_store { self.attempt.to_string() } else { "any".to_owned() };
+        format!("{ATTEMPT}{attempt}{OF_JOB}{}", self.job)
+    }
+
     /// The prefix of all keys in the store. It separates different jobs, and the attempts of a
     /// restarted program.
     pub(super) fn prefix(&self) -> String {
@@ -201,9 +230,17 @@ impl Launch {
     }
 
     /// Reads the variables of torchrun (`WORLD_SIZE`, `RANK`, `LOCAL_RANK`, `MASTER_ADDR`,
-    /// `MASTER_PORT`), or else those of SLURM's `srun`, Open MPI, or MPICH and Intel MPI. Returns
-    /// `None` if no launcher has set its variables, or if there is only one process. In a SLURM
-    /// allocation, a shell or a script that was not started with `srun` also gets `None`.
+    /// `MASTER_PORT`), Open MPI, MPICH and Intel MPI, and SLURM's `srun`. Returns `None` if no
+    /// launcher has set its variables, or if there is only one process. In a SLURM allocation, a
+    /// shell or a script that was not started with `srun` also gets `None`.
+    ///
+    /// If the variables of several launchers are set, those of the launcher that comes first in
+    /// this list count, because the later ones may have started it: `mpirun -n 4` in a shell of
+    /// `srun` has 4 ranks. If SLURM and MPI agree on the size and the rank, SLURM's variables
+    /// count, which also say where rank 0 is. A launcher whose size is 1 does not count beside one
+    /// with a larger size that may have started it, because its variables may be left over: that is
+    /// an error, like a `RANK` that was set by hand and differs from the rank of another launcher
+    /// with the same size.
     ///
     /// A `MASTER_ADDR` that begins with `file://` is the path of a file. With SLURM, neither
     /// `MASTER_ADDR` nor `MASTER_PORT` is needed: they default to the first host of
@@ -211,47 +248,39 @@ impl Launch {
     /// and the step. With MPI, `MASTER_PORT` defaults to 29500, and `MASTER_ADDR` must be set to
     /// the host of rank 0 unless all processes are on one host. `TRAINER_RANK_TIMEOUT` sets the
     /// timeout in seconds. The [job](Launch::job) is `TORCHELASTIC_RUN_ID`, `SLURM_JOB_ID` with
-    /// `SLURM_STEP_ID`, `PMIX_NAMESPACE` or `PMI_JOBID`. After a restart, which
-    /// `TORCHELASTIC_RESTART_COUNT` and `SLURM_RESTART_COUNT` count, processes do not connect to
-    /// those of an earlier attempt.
+    /// `SLURM_STEP_ID`, `PMIX_NAMESPACE`, `PMI_JOBID` or `I_MPI_HYDRA_UUID`; MPICH sets none, so
+    /// that processes on one host are identified by the process of MPICH that has started them.
+    /// After a restart, which `TORCHELASTIC_RESTART_COUNT` and `SLURM_RESTART_COUNT` count,
+    /// processes do not connect to those of an earlier attempt.
     ///
     /// # Errors
     ///
-    /// Returns an error if a variable is missing or invalid; the error names it.
+    /// Returns an error if a variable is missing or invalid, or if two contradict each other; the
+    /// error names them.
     pub fn from_env() -> Result<Option<Self>> {
-        Launch::from_vars(|name| std::env::var_os(name))
+        let launch = Launch::from_vars(|name| std::env::var_os(name))?;
+        Ok(launch.map(|launch| match hydra_proxy("self") {
+            Some(id) if launch.launcher == Some("MPICH") && launch.job.is_empty() && launch.is_local() => {
+                launch.job(id)
+            }
+            _ => launch,
+        }))
     }
 
     pub(super) fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
-        let Some(launcher) = LAUNCHERS.iter().find(|launcher| var(launcher.size).is_some()) else {
-            if var("RANK").is_some() && var("MASTER_ADDR").is_some() {
-                return Err(Error::usage(
-                    "the environment variable `WORLD_SIZE` is not set, but `RANK` and `MASTER_ADDR` are: set it to the number of \
-                     processes that train together, or unset `RANK` to train in this process alone",
-                ));
-            }
+        let mut told = Vec::new();
+        for launcher in &LAUNCHERS {
+            told.extend(Told::read(Vars { var: &var, launcher })?);
+        }
+        let Some(Told { launcher, size, .. }) = choose(&told, var(RUN_ID).is_some())? else {
+            check_absent(&var)?;
             return Ok(None);
         };
         let vars = Vars { var: &var, launcher };
-        let size: u32 = vars.needed(launcher.size)?;
-        if size == 0 {
-            return Err(Error::usage(format!(
-                "the environment variable `{}` is 0: expected the number of processes, at least 1",
-                launcher.size
-            )));
-        }
         if size == 1 {
             return Ok(None);
         }
         let rank: u32 = vars.needed(launcher.rank)?;
-        if rank >= size {
-            return Err(Error::usage(format!(
-                "the environment variable `{}` is {rank}, but `{}` is {size}: expected a rank from 0 to {}",
-                launcher.rank,
-                launcher.size,
-                size - 1
-            )));
-        }
         let is_torchrun = launcher.name == "torchrun";
         let local_rank: u32 = vars.number(launcher.local_rank)?.unwrap_or(rank);
         let host = match vars.text("MASTER_ADDR")? {
@@ -276,7 +305,7 @@ impl Launch {
             })
         })?;
         let attempt = launcher.attempt.map_or(Ok(None), |name| vars.number::<u64>(name))?.unwrap_or(0);
-        let has_agent = vars.text("TORCHELASTIC_USE_AGENT_STORE")?.is_some_and(|value| value == "True");
+        let has_agent = is_torchrun && vars.text(AGENT_STORE)?.is_some_and(|value| value == "True");
         let mut job = Vec::new();
         for name in launcher.job {
             job.extend(vars.text(name)?);
@@ -295,10 +324,128 @@ impl Launch {
     }
 }
 
+/// What the variables of a launcher say about this process.
+#[derive(Clone, Copy)]
+struct Told {
+    launcher: &'static Launcher,
+    size: u32,
+    rank: Option<u32>,
+}
+
+impl Told {
+    /// Reads the size and the rank. Returns `None` if the launcher has set no size.
+    fn read<F: Fn(&str) -> Option<OsString>>(vars: Vars<'_, F>) -> Result<Option<Self>> {
+        let launcher = vars.launcher;
+        let Some(size) = vars.number::<u32>(launcher.size)? else { return Ok(None) };
+        if size == 0 {
+            return Err(Error::usage(format!(
+                "the environment variable `{}` is 0: expected the number of processes, at least 1",
+                launcher.size
+            )));
+        }
+        let rank = vars.number(launcher.rank)?;
+        match rank.filter(|rank| *rank >= size) {
+            None => Ok(Some(Told { launcher, size, rank })),
+            Some(rank) => Err(Error::usage(format!(
+                "the environment variable `{}` is {rank}, but `{}` is {size}: expected a rank from 0 to {}",
+                launcher.rank,
+                launcher.size,
+                size - 1
+            ))),
+        }
+    }
+
+    fn has_other_rank(&self, other: &Told) -> bool {
+        self.rank.zip(other.rank).is_some_and(|(own, other)| own != other)
+    }
+}
+
+/// Chooses the launcher whose variables count, which [`Launch::from_env`] documents. `is_torchrun`
+/// is whether torchrun, rather than the program's user, has set the variables of torchrun.
+fn choose(told: &[Told], is_torchrun: bool) -> Result<Option<Told>> {
+    let [inner, others @ ..] = told else { return Ok(None) };
+    let is_mpi = |own: &Told| !matches!(own.launcher.name, "torchrun" | "SLURM");
+    for other in others {
+        let has_other_size = inner.size != other.size;
+        let has_other_rank = !has_other_size && inner.has_other_rank(other);
+        let names = |own: &Told| if has_other_rank { own.launcher.rank } else { own.launcher.size };
+        let is_by_hand = inner.launcher.name == "torchrun" && !is_torchrun;
+        if (has_other_size && (inner.size == 1 || is_mpi(inner) && is_mpi(other)))
+            || (has_other_rank && (is_by_hand || is_mpi(inner) && is_mpi(other)))
+        {
+            let value = |own: &Told| if has_other_rank { own.rank.unwrap_or(0) } else { own.size };
+            let advice = |own: &Told, other: &Told| match own.size {
+                1 => format!("unset `{}` to train in this process alone", other.launcher.size),
+                size => format!("unset `{}` to train in {size} processes", other.launcher.size),
+            };
+            return Err(Error::usage(format!(
+                "the environment variable `{}` ({}) is {}, but `{}` ({}) is {}: {}, or {}",
+                names(inner),
+                inner.launcher.name,
+                value(inner),
+                names(other),
+                other.launcher.name,
+                value(other),
+                advice(other, inner),
+                advice(inner, other),
+            )));
+        }
+    }
+    // `srun` can start the processes of an MPI program itself, and says where rank 0 is.
+    let by_srun = others.iter().find(|other| {
+        other.launcher.name == "SLURM"
+            && is_mpi(inner)
+            && other.size == inner.size
+            && !other.has_other_rank(inner)
+    });
+    Ok(Some(*by_srun.unwrap_or(inner)))
+}
+
+/// Returns an error if the process is one of several although no launcher has set their number.
+fn check_absent(var: &impl Fn(&str) -> Option<OsString>) -> Result<()> {
+    let is_set = |name: &str| var(name).is_some();
+    if is_set("RANK") && is_set("MASTER_ADDR") {
+        return Err(Error::usage(
+            "the environment variable `WORLD_SIZE` is not set, but `RANK` and `MASTER_ADDR` are: set it to the number of \
+             processes that train together, or unset `RANK` to train in this process alone",
+        ));
+    }
+    let rank = var("PMIX_RANK").and_then(|rank| rank.to_string_lossy().trim().parse::<u32>().ok());
+    match rank {
+        // Open MPI and SLURM set this variable, too: their sizes were unset by hand.
+        Some(rank) if rank > 0 && !is_set("OMPI_COMM_WORLD_RANK") && !is_set("SLURM_PROCID") => {
+            Err(Error::usage(format!(
+                "the environment variable `PMIX_RANK` is {rank}, so a launcher has started several processes, but no variable says \
+                 how many, as with `prterun`: start them with `mpirun`, set `WORLD_SIZE`, `RANK`, `MASTER_ADDR` and `MASTER_PORT`, or \
+                 unset `PMIX_RANK` to train in this process alone"
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns an id of the process of MPICH that has started a process on this host, which all
+/// processes of a job on one host have in common: its number and the time of its start. `None` if
+/// there is no such process, or if it cannot be read.
+fn hydra_proxy(process: &str) -> Option<String> {
+    const DEEPEST: usize = 64;
+    let mut process = process.to_owned();
+    for _ in 0..DEEPEST {
+        let stat = read_text(Path::new(&format!("/proc/{process}/stat"))).ok()?;
+        let (name, fields) = stat.split_once('(')?.1.rsplit_once(") ")?;
+        let fields: Vec<&str> = fields.split(' ').collect();
+        if name == "hydra_pmi_proxy" {
+            return Some(format!("hydra_pmi_proxy-{process}-{}", fields.get(19)?));
+        }
+        process = (*fields.get(1)?).to_owned();
+    }
+    None
+}
+
 /// The environment variables, and the launcher that set them.
 struct Vars<'a, F> {
     var: &'a F,
-    launcher: &'a Launcher,
+    launcher: &'static Launcher,
 }
 
 impl<F: Fn(&str) -> Option<OsString>> Vars<'_, F> {
@@ -495,6 +642,125 @@ mod tests {
         // torchrun within a task.
         let inner = srun_with(&TORCHRUN).unwrap().unwrap();
         assert_eq!((inner.launcher(), inner.size()), (Some("torchrun"), 4));
+    }
+
+    /// The expected result of reading the variables of several launchers.
+    #[derive(Debug)]
+    enum Expected {
+        Alone,
+        /// The launcher, the rank and the size.
+        Ranks(&'static str, u32, u32),
+        /// The variables that contradict each other.
+        Refused([&'static str; 2]),
+    }
+
+    const SRUN_1: &str =
+        "SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0 SLURM_STEP_NUM_NODES=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0";
+    const SRUN_2: &str =
+        "SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1 SLURM_STEP_NUM_NODES=1 SLURM_JOB_ID=7 SLURM_STEP_ID=0";
+    const SALLOC: &str = "SLURM_JOB_ID=7 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_JOB_NODELIST=a,b";
+    const MPI_1: &str = "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 PMIX_RANK=0 PMIX_NAMESPACE=p@1";
+    const MPI_2: &str = "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=1 PMIX_NAMESPACE=p@1";
+    const MPICH_1: &str = "PMI_SIZE=1 PMI_RANK=0 MPI_LOCALNRANKS=1 MPI_LOCALRANKID=0";
+    const MPICH_2: &str = "PMI_SIZE=2 PMI_RANK=1 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1";
+    const INTEL_2: &str = "PMI_SIZE=2 PMI_RANK=1 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 I_MPI_HYDRA_UUID=5209 HYDRA_BSTRAP_LOCALHOST=vm";
+    const TORCHRUN_1: &str = "WORLD_SIZE=1 RANK=0 MASTER_ADDR=a MASTER_PORT=1 TORCHELASTIC_RUN_ID=t";
+    const TORCHRUN_2: &str = "WORLD_SIZE=2 RANK=0 MASTER_ADDR=a MASTER_PORT=1 TORCHELASTIC_RUN_ID=t";
+    const BY_HAND_1: &str = "WORLD_SIZE=1 RANK=0";
+    const BY_HAND_2: &str = "WORLD_SIZE=2 RANK=0 MASTER_ADDR=a MASTER_PORT=1";
+    const BY_HAND_4: &str = "WORLD_SIZE=4 RANK=3 MASTER_ADDR=a MASTER_PORT=1";
+
+    #[test]
+    fn the_variables_of_several_launchers_are_nested_or_refused() {
+        use Expected::{Alone, Ranks, Refused};
+        let sizes = |one, other| Refused([one, other]);
+        for (sets, expected) in [
+            // One launcher.
+            (&[MPI_1][..], Alone),
+            (&[MPICH_1], Alone),
+            (&[TORCHRUN_1], Alone),
+            (&[BY_HAND_1], Alone),
+            (&[SALLOC], Alone),
+            (&[INTEL_2], Ranks("MPICH", 1, 2)),
+            (&["PMIX_RANK=0"], Alone),
+            (&["PMIX_RANK=1"], Refused(["PMIX_RANK", "WORLD_SIZE"])),
+            (&["RANK=1 WORLD_SIZE=1"], Refused(["RANK", "WORLD_SIZE"])),
+            // The size of another launcher was unset, as the messages advise.
+            (&["OMPI_COMM_WORLD_RANK=1 PMIX_RANK=1"], Alone),
+            (&["SLURM_PROCID=1 PMIX_RANK=1"], Alone),
+            // `mpirun` in a shell of `srun`, in an allocation, and with `srun` as its own launcher.
+            (&[SRUN_1, MPI_2], Ranks("Open MPI", 1, 2)),
+            (&[SRUN_1, MPICH_2], Ranks("MPICH", 1, 2)),
+            (&[SRUN_1, INTEL_2], Ranks("MPICH", 1, 2)),
+            (&[SALLOC, MPI_2], Ranks("Open MPI", 1, 2)),
+            (&[SALLOC, MPICH_2], Ranks("MPICH", 1, 2)),
+            (&[SALLOC, MPI_1], Alone),
+            (&[SRUN_1, MPI_1], Alone),
+            (&["SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0", MPI_2], Ranks("Open MPI", 1, 2)),
+            (&["SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0", MPI_2], Ranks("Open MPI", 1, 2)),
+            (&[SRUN_2, MPI_1], sizes("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")),
+            (&[SRUN_2, MPICH_1], sizes("PMI_SIZE", "SLURM_STEP_NUM_TASKS")),
+            // `srun --mpi=pmi2` and `srun --mpi=pmix`.
+            (&[SRUN_2, "PMI_SIZE=2 PMI_RANK=1 PMI_JOBID=7.0"], Ranks("SLURM", 1, 2)),
+            (&[SRUN_2, "PMIX_RANK=1 PMIX_NAMESPACE=slurm.pmix.7.0"], Ranks("SLURM", 1, 2)),
+            // `torchrun` in the tasks of `srun` or `mpirun`, whose ranks it numbers anew.
+            (&[SRUN_1, TORCHRUN_2], Ranks("torchrun", 0, 2)),
+            (&[SRUN_2, TORCHRUN_2], Ranks("torchrun", 0, 2)),
+            (&["SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=3", TORCHRUN_2], Ranks("torchrun", 0, 2)),
+            (&[MPI_2, TORCHRUN_2], Ranks("torchrun", 0, 2)),
+            (&[SRUN_2, TORCHRUN_1], sizes("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")),
+            (&[MPI_2, TORCHRUN_1], sizes("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")),
+            // Variables that were set by hand, or are left over.
+            (&[SRUN_1, BY_HAND_1], Alone),
+            (&[SRUN_1, BY_HAND_2], Ranks("torchrun", 0, 2)),
+            (&[SRUN_2, BY_HAND_4], Ranks("torchrun", 3, 4)),
+            (&[SRUN_2, "WORLD_SIZE=2 RANK=1 MASTER_ADDR=a MASTER_PORT=1"], Ranks("torchrun", 1, 2)),
+            (&[SRUN_2, BY_HAND_2], Refused(["RANK", "SLURM_PROCID"])),
+            (&[MPI_2, BY_HAND_2], Refused(["RANK", "OMPI_COMM_WORLD_RANK"])),
+            (&[SRUN_2, BY_HAND_1], sizes("WORLD_SIZE", "SLURM_STEP_NUM_TASKS")),
+            (&[MPI_2, "WORLD_SIZE=1"], sizes("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")),
+            (&[MPICH_2, BY_HAND_1], sizes("WORLD_SIZE", "PMI_SIZE")),
+            (&[INTEL_2, BY_HAND_1], sizes("WORLD_SIZE", "PMI_SIZE")),
+            (&[SRUN_1, MPI_2, BY_HAND_1], sizes("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE")),
+            (&[MPI_2, MPICH_1], sizes("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
+            (&[MPI_1, MPICH_2], sizes("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")),
+            (&[MPI_2, MPICH_2], Ranks("Open MPI", 1, 2)),
+        ] {
+            let vars = |without: &str| -> Vec<(&str, &str)> {
+                let all = sets.iter().flat_map(|set| set.split(' '));
+                let all = all.map(|var| var.split_once('=').unwrap());
+                all.filter(|(name, _)| *name != without).collect()
+            };
+            let result = read(&vars(""));
+            match (&expected, &result) {
+                (Alone, Ok(None)) => {}
+                (Ranks(launcher, rank, size), Ok(Some(launch))) => {
+                    assert_eq!(
+                        (launch.launcher(), launch.rank, launch.size),
+                        (Some(*launcher), *rank, *size)
+                    );
+                }
+                (Refused(names), Err(error)) => {
+                    assert!(names.iter().all(|name| error.contains(&format!("`{name}`"))), "{error}");
+                    // Each variable that the message advises to unset resolves the contradiction.
+                    for advice in error.split("unset `").skip(1) {
+                        let name = advice.split('`').next().unwrap();
+                        let again = read(&vars(name));
+                        let text = again.as_ref().err().cloned().unwrap_or_default();
+                        assert!(names.iter().any(|name| !text.contains(name)), "{error}\n{again:?}");
+                    }
+                }
+                _ => panic!("{sets:?}: expected {expected:?}, found {result:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn variables_of_torchrun_do_not_describe_the_store_of_another_launcher() {
+        let left_over = [("TORCHELASTIC_USE_AGENT_STORE", "True"), ("TORCHELASTIC_RESTART_COUNT", "3")];
+        let launch = srun_with(&left_over).unwrap().unwrap();
+        assert_eq!((launch.has_agent, launch.attempt), (false, 0));
+        assert!(variables().any(|name| name == "SLURM_STEP_NUM_TASKS"));
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod world;
 
 pub(crate) use frames::{Unequal, both, is_same};
 pub use launch::Launch;
+pub(crate) use launch::variables;
 pub use links::Op;
 pub(crate) use links::check_available;
 pub use reducer::Reducer;

@@ -234,7 +234,7 @@ fn own_address(launch: &Launch) -> Result<IpAddr> {
 }
 
 /// Returns a random number from the operating system.
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(std::process::id())
 }

@@ -11,8 +11,8 @@ use trainer_c10d_sys::{
     trainer_reducer_prepare, trainer_reducer_set_static, trainer_store_free, trainer_store_get,
     trainer_store_new, trainer_store_set, trainer_world_all_gather, trainer_world_all_reduce,
     trainer_world_batch_norm, trainer_world_broadcast, trainer_world_close, trainer_world_connect,
-    trainer_world_count, trainer_world_get, trainer_world_job, trainer_world_leave, trainer_world_open,
-    trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_job,
+    trainer_world_count, trainer_world_get, trainer_world_leave, trainer_world_open,
+    trainer_world_reduce_scatter, trainer_world_set, trainer_world_set_shared, trainer_world_shared,
 };
 use trainer_sys::trainer_free;
 
@@ -142,17 +142,20 @@ impl Group {
         self.with(|world| unsafe { trainer_world_connect(world) })
     }
 
-    /// Declares the job that the store serves, unless a job is already declared.
-    pub(crate) fn set_job(&self, job: &str) -> Result<()> {
-        // SAFETY: the handle and the string are alive.
-        self.with(|world| unsafe { trainer_world_set_job(world, job.as_ptr(), job.len()) })
+    /// Sets a key that all programs with this store share, unless it is already set.
+    pub(crate) fn set_shared(&self, key: &str, value: &str) -> Result<()> {
+        let key = c_text(key);
+        let (bytes, count) = (value.as_ptr(), value.len());
+        // SAFETY: the handle and the strings are alive.
+        self.with(|world| unsafe { trainer_world_set_shared(world, key.as_ptr(), bytes, count) })
     }
 
-    /// Returns the job that the store serves, if it is declared.
-    pub(crate) fn job(&self) -> Result<Option<String>> {
+    /// Reads a key that all programs with this store share, without waiting for it to be set.
+    pub(crate) fn shared(&self, key: &str) -> Result<Option<String>> {
+        let key = c_text(key);
         let mut value = std::ptr::null_mut();
-        // SAFETY: the handle is alive; the shim writes a string or leaves null.
-        self.with(|world| unsafe { trainer_world_job(world, &raw mut value) })?;
+        // SAFETY: the handle and the string are alive; the shim writes a string or leaves null.
+        self.with(|world| unsafe { trainer_world_shared(world, key.as_ptr(), &raw mut value) })?;
         // SAFETY: the shim wrote the string or left null.
         Ok(unsafe { taken(value) })
     }

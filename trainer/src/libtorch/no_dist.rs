@@ -58,11 +58,11 @@ impl Group {
         match *self {}
     }
 
-    pub(crate) fn set_job(&self, _: &str) -> Result<()> {
+    pub(crate) fn set_shared(&self, _: &str, _: &str) -> Result<()> {
         match *self {}
     }
 
-    pub(crate) fn job(&self) -> Result<Option<String>> {
+    pub(crate) fn shared(&self, _: &str) -> Result<Option<String>> {
         match *self {}
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::ranks::{FOLDER, OWN_RANK, Ranks, result_file};
 use crate::checkpoint::text::from_text;
+use crate::distributed::variables;
 use crate::io::files::{Links, TemporaryFolder, create, open, read_start, read_text};
 use crate::io::terminal;
 
@@ -55,9 +56,9 @@ impl Processes {
         command.args(["--exact", test, "--include-ignored", "--nocapture", "--test-threads=1"]);
         command.stdin(Stdio::piped()).stdout(output.try_clone()?).stderr(output);
         // The tests themselves may have been started by a launcher.
-        for name in ["TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID"] {
+        variables().for_each(|name| {
             command.env_remove(name);
-        }
+        });
         command
             .env("WORLD_SIZE", ranks.count.to_string())
             .env("OMP_NUM_THREADS", "1")
