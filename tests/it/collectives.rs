@@ -383,3 +383,135 @@ fn a_collective_on_a_thread_spawned_by_a_hook_fails_at_once() {
     });
     assert!(alone.is_ok());
 }
+
+/// Every dtype that tch can create a tensor of, except the quantized ones.
+const KINDS: [Kind; 17] = [
+    Kind::Uint8,
+    Kind::Int8,
+    Kind::Int16,
+    Kind::Int,
+    Kind::Int64,
+    Kind::Half,
+    Kind::BFloat16,
+    Kind::Float,
+    Kind::Double,
+    Kind::Bool,
+    Kind::ComplexHalf,
+    Kind::ComplexFloat,
+    Kind::ComplexDouble,
+    Kind::Float8e5m2,
+    Kind::Float8e4m3fn,
+    Kind::Float8e5m2fnuz,
+    Kind::Float8e4m3fnuz,
+];
+
+/// The dtypes that gloo can reduce.
+const REDUCIBLE: [Kind; 9] = [
+    Kind::Uint8,
+    Kind::Int8,
+    Kind::Int,
+    Kind::Int64,
+    Kind::Half,
+    Kind::BFloat16,
+    Kind::Float,
+    Kind::Double,
+    Kind::Bool,
+];
+
+/// Returns small numbers of this dtype, in three rows.
+fn of_kind(kind: Kind, start: i64) -> Tensor {
+    column(start, 6).view([3, 2]).to_kind(Kind::Float).to_kind(kind)
+}
+
+fn bits(tensor: &Tensor) -> Result<Vec<u8>> {
+    Ok(Vec::try_from(tensor.contiguous().view([-1]).view_dtype(Kind::Uint8))?)
+}
+
+#[test]
+fn tensors_of_every_dtype_are_exchanged_and_reduced_or_refused_by_name() {
+    Ranks::new(2)
+        .run(|| {
+            let world = world();
+            let rank = i64::from(world.rank());
+            for kind in KINDS {
+                let name = format!("{kind:?}");
+                let own = of_kind(kind, rank);
+                let of_main = bits(&of_kind(kind, 0))?;
+                let of_other = bits(&of_kind(kind, 1))?;
+                for rows in [0, 2] {
+                    let part = own.narrow(0, 0, rows);
+                    assert_eq!(world.all_gather(&name, &part)?.size(), [2, rows, 2], "{kind:?}");
+                }
+                let all = world.all_gather(&name, &own)?;
+                assert_eq!((all.kind(), bits(&all)?), (kind, [of_main.clone(), of_other.clone()].concat()));
+                let rows = world.gather_rows(&name, &own.narrow(0, 0, rank + 1))?;
+                let row = of_main.len() / 3;
+                assert_eq!(bits(&rows)?, [&of_main[..row], &of_other[..2 * row]].concat(), "{kind:?}");
+                let scalar =
+                    world.all_gather(&name, &own.narrow(0, 0, 1).narrow(1, 0, 1).reshape([0_i64; 0]))?;
+                assert_eq!((scalar.size(), scalar.kind()), (vec![2], kind));
+                let sent = own.copy();
+                world.broadcast([("a", &sent), ("b", &Tensor::from(rank))], 1)?;
+                assert_eq!(bits(&sent)?, of_other, "{kind:?}");
+                for op in [Op::Sum, Op::Product, Op::Min, Op::Max] {
+                    let reduced = own.copy();
+                    let result = world.all_reduce(&name, &reduced, op);
+                    if !REDUCIBLE.contains(&kind) {
+                        let text = result.unwrap_err().to_string();
+                        let expected = format!(
+                            "`all_reduce(\"{kind:?}\")` cannot reduce a tensor of dtype {kind:?}: convert it"
+                        );
+                        assert!(text.contains(&expected), "{text}");
+                        continue;
+                    }
+                    result?;
+                    let [main, other] = [0, 1].map(|start| of_kind(kind, start).to_kind(Kind::Int64));
+                    let expected = match op {
+                        Op::Sum => main + other,
+                        Op::Product => main * other,
+                        Op::Min => main.minimum(&other),
+                        Op::Max => main.maximum(&other),
+                    };
+                    assert_eq!(bits(&reduced)?, bits(&expected.to_kind(kind))?, "{kind:?} {op:?}");
+                }
+                let average = own.copy();
+                world.average([(name.as_str(), &average)])?;
+                if own.is_floating_point() {
+                    let mean = column(0, 6).view([3, 2]) + 0.5;
+                    assert_eq!(bits(&average)?, bits(&mean.to_kind(Kind::Float).to_kind(kind))?, "{kind:?}");
+                }
+                let scattered = world.reduce_scatter(&name, &own.narrow(0, 0, 2));
+                let is_refused = !REDUCIBLE.contains(&kind) || kind == Kind::Bool;
+                assert_eq!(scattered.is_err(), is_refused, "{kind:?}");
+            }
+            // Nothing of this has disconnected the ranks.
+            world.barrier("the end")
+        })
+        .unwrap();
+}
+
+#[test]
+fn maxima_and_minima_keep_nan_in_every_element() {
+    Ranks::new(2)
+        .run(|| {
+            let world = world();
+            for kind in [Kind::Half, Kind::BFloat16, Kind::Float, Kind::Double] {
+                for count in 1..=17 {
+                    for op in [Op::Max, Op::Min] {
+                        // Each rank has a NaN in every third element.
+                        let odd = |rank: i64| column(0, count).view([-1]).remainder(3.0).eq(rank);
+                        let own = column(0, count).view([-1]).to_kind(kind);
+                        let own = own.masked_fill(&odd(i64::from(world.rank())), f64::NAN);
+                        world.all_reduce("x", &own, op)?;
+                        for (nth, value) in numbers(&own)?.into_iter().enumerate() {
+                            let is_nan = nth % 3 < 2;
+                            assert_eq!(value.is_nan(), is_nan, "{kind:?} {op:?}: {nth} of {count}");
+                            assert!(is_nan || value == nth as f64);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}

@@ -64,7 +64,8 @@ impl Links {
     /// hook or on this thread.
     #[track_caller]
     pub(super) fn call(&self, method: &str, name: &str, details: &str) -> Result<Call> {
-        let what = format!("`{method}({name:?})`");
+        // A list of tensors, which is named by its first tensor, may be empty.
+        let what = if name.is_empty() { format!("`{method}`") } else { format!("`{method}({name:?})`") };
         self.check_allowed(&what)?;
         let nth = self.shared.count_call();
         let mut compared = format!("{what}{details}");
@@ -281,7 +282,12 @@ fn from_bytes(bytes: &[u8; 8 * LENGTH]) -> Frame {
 /// Combines a message with the message of another rank, by taking maxima or sums of their numbers.
 fn join(frame: &mut Frame, other: &Frame) {
     for (nth, (own, other)) in frame.iter_mut().zip(other).enumerate() {
-        *own = if nth < MAXIMA { own.max(*other) } else { *own + *other };
+        *own = match () {
+            () if nth >= MAXIMA => *own + *other,
+            () if other.is_nan() => *other,
+            () if own.is_nan() => *own, // `f64::max` would return the other number
+            () => own.max(*other),
+        };
     }
 }
 

@@ -15,7 +15,7 @@ use super::call::{described, listed, quoted};
 use super::main_only;
 use super::peers::Peers;
 use super::steps::{self, Step};
-use super::watch::{Kind, Watch};
+use super::watch::{self, Kind, Watch};
 use crate::error::{Error, Result};
 use crate::io::tensor_format;
 use crate::libtorch::TensorList;
@@ -141,15 +141,41 @@ impl Links {
     #[track_caller]
     pub(super) fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
         let call = self.call("all_reduce", name, &format!(" ({op:?}) of {}", described(tensor)))?;
-        self.compare(0.0, &call)?;
-        self.reduce(tensor, op, &call.what)
+        let _no_grad = tch::no_grad_guard();
+        // gloo's maximum and minimum drop a NaN or keep it, depending on the number of elements.
+        let may_drop_nan =
+            matches!(op, Op::Max | Op::Min) && is_reducible(tensor) && tensor.is_floating_point();
+        let nan = may_drop_nan.then(|| tensor.isnan());
+        let has_nan = nan.as_ref().is_some_and(|nan| nan.any().int64_value(&[]) != 0);
+        let any_has_nan = self.compare(f64::from(u8::from(has_nan)), &call)? > 0.0;
+        let Some(nan) = nan.filter(|_| any_has_nan) else { return self.reduce(tensor, op, &call.what) };
+        self.reduce(&nan, Op::Max, &call.what)?;
+        self.reduce(tensor, op, &call.what)?;
+        let _ = tensor.detach().masked_fill_(&nan, f64::NAN);
+        Ok(())
     }
 
     /// Reduces a tensor whose shape and dtype the ranks have compared.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if gloo cannot reduce tensors of this dtype.
     fn reduce(&self, tensor: &Tensor, op: Op, what: &str) -> Result<()> {
+        if !is_reducible(tensor) {
+            return Err(not_reducible(what, tensor));
+        }
         let _no_grad = tch::no_grad_guard();
+        // gloo adds the bytes of booleans, which are 0 again for 256 times `true`.
+        let op = match op {
+            Op::Sum if tensor.kind() == tch::Kind::Bool => Op::Max,
+            Op::Product if tensor.kind() == tch::Kind::Bool => Op::Min,
+            op => op,
+        };
         let dense = on_cpu(tensor);
-        self.collective(Kind::Data, what, |group| group.all_reduce(ProcessGroup::Data, &dense, op as i32))?;
+        if dense.numel() > 0 {
+            let reduce = |group: &Group| group.all_reduce(ProcessGroup::Data, &dense, op as i32);
+            self.collective(Kind::Data, what, reduce)?;
+        }
         if dense.data_ptr() != tensor.data_ptr() {
             tensor.detach().copy_(&dense);
         }
@@ -187,9 +213,10 @@ impl Links {
         if own.is_empty() {
             return Ok(());
         }
-        let dense: TensorList = own.iter().map(|tensor| on_cpu(tensor)).collect();
-        self.collective(Kind::Data, what, |group| group.broadcast(&dense, root))?;
-        for (tensor, dense) in own.into_iter().zip(dense.iter()) {
+        let dense: Vec<Tensor> = own.iter().map(|tensor| on_cpu(tensor)).collect();
+        let bytes: TensorList = dense.iter().filter(|dense| dense.numel() > 0).map(bytes_of).collect();
+        self.collective(Kind::Data, what, |group| group.broadcast(&bytes, root))?;
+        for (tensor, dense) in own.into_iter().zip(&dense) {
             if dense.data_ptr() != tensor.data_ptr() {
                 tensor.detach().copy_(dense);
             }
@@ -201,14 +228,20 @@ impl Links {
     pub(super) fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
         let call = self.call("all_gather", name, &format!(" of {}", described(tensor)))?;
         self.compare(0.0, &call)?;
-        Ok(self.gathered(&on_cpu(tensor), &call.what)?.to_device(tensor.device()))
-    }
-
-    fn gathered(&self, tensor: &Tensor, what: &str) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
-        let all = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
-        self.collective(Kind::Data, what, |group| group.all_gather(&tensor.view([-1]), &all.view([-1])))?;
+        let all = self.gathered(&bytes_of(&on_cpu(tensor)), &call.what)?;
+        Ok(of_bytes(&all.view([-1]), tensor.kind(), &size).to_device(tensor.device()))
+    }
+
+    /// Returns the bytes of all ranks, of shape `[ranks, bytes]`. All ranks have the same number of
+    /// bytes.
+    fn gathered(&self, bytes: &Tensor, what: &str) -> Result<Tensor> {
+        let all =
+            Tensor::empty([i64::from(self.size()), bytes.numel() as i64], (tch::Kind::Uint8, Device::Cpu));
+        if all.numel() > 0 {
+            self.collective(Kind::Data, what, |group| group.all_gather(bytes, &all.view([-1])))?;
+        }
         Ok(all)
     }
 
@@ -219,10 +252,15 @@ impl Links {
         let ranks = i64::from(self.size());
         let call = self.call("reduce_scatter", name, &format!(" of {}", described(tensor)))?;
         self.compare(0.0, &call)?;
+        if !is_reducible(tensor) || tensor.kind() == tch::Kind::Bool {
+            return Err(not_reducible(&call.what, tensor));
+        }
         size[0] /= ranks;
         let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
         let dense = on_cpu(tensor);
-        self.collective(Kind::Data, &call.what, |group| group.reduce_scatter(&dense, &own))?;
+        if dense.numel() > 0 {
+            self.collective(Kind::Data, &call.what, |group| group.reduce_scatter(&dense, &own))?;
+        }
         Ok(own.to_device(tensor.device()))
     }
 
@@ -233,14 +271,17 @@ impl Links {
         let rows = size[0];
         let others = &size[1..];
         let call = self.call(method, name, &format!(" of rows of {:?} {others:?}", tensor.kind()))?;
-        size[0] = self.compare(rows as f64, &call)? as i64;
-        let counts = self.gathered(&Tensor::from_slice(&[rows]), &call.what)?;
-        let counts = Vec::<i64>::try_from(counts.view([-1]))?;
-        let padded = Tensor::zeros(&size, (tensor.kind(), Device::Cpu));
-        padded.narrow(0, 0, rows).copy_(&tensor.detach());
+        let most = self.compare(rows as f64, &call)? as i64;
+        let counts = self.gathered(&bytes_of(&Tensor::from_slice(&[rows])), &call.what)?;
+        let counts = Vec::<i64>::try_from(counts.view([-1]).view_dtype(tch::Kind::Int64))?;
+        let bytes_of_row = others.iter().product::<i64>() * tensor.kind().elt_size_in_bytes() as i64;
+        let padded = Tensor::zeros([most * bytes_of_row], (tch::Kind::Uint8, Device::Cpu));
+        padded.narrow(0, 0, rows * bytes_of_row).copy_(&bytes_of(&on_cpu(tensor)));
         let all = self.gathered(&padded, &call.what)?;
-        let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count));
-        Ok(Tensor::cat(&parts.collect::<Vec<_>>(), 0).to_device(tensor.device()))
+        let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count * bytes_of_row));
+        let parts = Tensor::cat(&parts.collect::<Vec<_>>(), 0);
+        size[0] = counts.iter().sum();
+        Ok(of_bytes(&parts, tensor.kind(), &size).to_device(tensor.device()))
     }
 
     #[track_caller]
@@ -330,8 +371,14 @@ impl Links {
         let _no_grad = tch::no_grad_guard();
         let all = list.iter().map(|(_, tensor)| tensor.borrow());
         for tensor in all.filter(|tensor| tensor.is_floating_point()) {
-            self.reduce(tensor, Op::Sum, &call.what)?;
-            let _ = tensor.detach().g_div_scalar_(f64::from(self.size()));
+            // Sums of a dtype with fewer bits would lose the terms of some ranks.
+            let is_narrow = !matches!(tensor.kind(), tch::Kind::Float | tch::Kind::Double);
+            let sum = if is_narrow { tensor.to_kind(tch::Kind::Float) } else { tensor.detach() };
+            self.reduce(&sum, Op::Sum, &call.what)?;
+            let _ = sum.shallow_clone().g_div_scalar_(f64::from(self.size()));
+            if is_narrow {
+                tensor.detach().copy_(&sum);
+            }
         }
         Ok(())
     }
@@ -394,12 +441,18 @@ impl Links {
         })
     }
 
-    /// Returns an error that explains why a collective failed. If a rank has reported the error
-    /// that caused the failure, returns that error. Otherwise, the returned error names the rank
-    /// that does not respond, and the collectives in which the other ranks were waiting.
+    /// Returns an error that explains why a collective failed. If the connections are intact, this
+    /// is the error of this rank itself. If a rank has reported the error that caused the failure,
+    /// returns that error. Otherwise, the returned error names the rank that does not respond, and
+    /// the collectives in which the other ranks were waiting.
     pub(super) fn explained(&self, what: &str, error: &Error) -> Error {
-        self.group.note_failure();
         let rank = self.rank();
+        let text = error.to_string();
+        if !is_of_connection(&text) {
+            return Error::msg(format!("{} failed on rank {rank}: {text}", quoted(what)));
+        }
+        self.group.note_failure();
+        let begun = self.shared.watch.begun();
         let _ = self.group.set(&waits_key(rank), what);
         let since = Instant::now();
         while since.elapsed() < GRACE {
@@ -426,7 +479,11 @@ impl Links {
                 Err(_) if other > 0 => {
                     places.push(format!("the state of rank {other} is unknown, because the store is gone"));
                 }
-                _ => dead = dead.or(Some(other)),
+                // A rank that has published that it waits, as this one does, is not the cause.
+                _ => match watch::is_waiting(&self.group, other, &begun) {
+                    Some(what) => places.push(format!("rank {other} waits in {}", quoted(&what))),
+                    None => dead = dead.or(Some(other)),
+                },
             }
         }
         // Other ranks, which may fail before their own connection to the dead rank does, read this.
@@ -435,11 +492,16 @@ impl Links {
         }
         let dead = self.group.get(DEAD).ok().flatten().or(dead.map(|rank| rank.to_string()));
         if let Some(dead) = dead {
-            let text = format!("rank {dead} did not respond: it has died, is hanging, or never connected");
-            places.insert(0, text);
+            places.insert(
+                0,
+                if dead == rank.to_string() {
+                    "the other ranks have reported that this rank did not respond in time".to_owned()
+                } else {
+                    format!("rank {dead} did not respond: it has died, is hanging, or never connected")
+                },
+            );
         }
-        let error = error.to_string();
-        let error = error.lines().next().unwrap_or_default();
+        let error = text.lines().next().unwrap_or_default();
         Error::msg(format!(
             "rank {rank} lost contact with the other ranks in {}; {} ({error})",
             quoted(what),
@@ -485,7 +547,54 @@ fn read_key(rank: u32) -> String {
 /// Returns a contiguous copy of a tensor on the CPU. If the tensor is contiguous and on the CPU,
 /// the result shares its data.
 fn on_cpu(tensor: &Tensor) -> Tensor {
-    tensor.detach().to_device(Device::Cpu).contiguous()
+    tensor.detach().to_device(Device::Cpu).resolve_conj().resolve_neg().contiguous()
+}
+
+/// Returns the bytes of a contiguous tensor, in one dimension. They share its data. gloo cannot send
+/// tensors of every dtype, but bytes of all of them.
+fn bytes_of(dense: &Tensor) -> Tensor {
+    dense.view([-1]).view_dtype(tch::Kind::Uint8)
+}
+
+/// Returns a tensor of this dtype and shape, given its bytes.
+fn of_bytes(bytes: &Tensor, kind: tch::Kind, size: &[i64]) -> Tensor {
+    bytes.view_dtype(kind).view(size)
+}
+
+/// Whether gloo can reduce tensors of this dtype.
+fn is_reducible(tensor: &Tensor) -> bool {
+    use tch::Kind::{BFloat16, Bool, Double, Float, Half, Int, Int8, Int64, Uint8};
+    matches!(tensor.kind(), Uint8 | Int8 | Int | Int64 | Half | BFloat16 | Float | Double | Bool)
+}
+
+#[cold]
+fn not_reducible(what: &str, tensor: &Tensor) -> Error {
+    Error::usage(format!(
+        "{} cannot reduce a tensor of dtype {:?}: convert it, for example to `Kind::Float` or `Kind::Int64`, or exchange it with \
+         `all_gather`, which accepts any dtype",
+        quoted(what),
+        tensor.kind()
+    ))
+}
+
+/// Whether an error of libtorch or of a socket is about the connections to other ranks. All other
+/// errors, such as one about a tensor, are those of this rank.
+fn is_of_connection(text: &str) -> bool {
+    const SIGNS: [&str; 12] = [
+        "/gloo/",
+        "NCCL",
+        "nccl",
+        "onnection", // also at the beginning of a sentence
+        "imed out",
+        "timeout",
+        "socket",
+        "Socket",
+        "recv",
+        "Broken pipe",
+        "closed",
+        "left the other ranks",
+    ];
+    SIGNS.iter().any(|sign| text.contains(sign))
 }
 
 /// Returns the rows of predictions as one tensor.

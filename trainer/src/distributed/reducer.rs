@@ -2,9 +2,9 @@
 
 use tch::{Kind, Tensor};
 
-use super::World;
+use super::call::described;
 use super::links::Links;
-use super::watch;
+use super::{Unequal, World, watch};
 use crate::error::{Error, Result};
 use crate::libtorch::TensorList;
 use crate::libtorch::dist::RawReducer;
@@ -19,6 +19,23 @@ pub struct Reducer {
     /// The reducer and its connections; `None` if there is only one rank.
     linked: Option<(RawReducer, Links)>,
     find_unused: bool,
+}
+
+/// Returns an error if a parameter is not stored in the same order on all ranks, as libtorch's
+/// reducer requires.
+fn check_layout(links: &Links, names: &[String], list: &TensorList) -> Result<()> {
+    let described = |(name, tensor): (&String, &Tensor)| {
+        format!("`{name}` is a {} with the strides {:?}", described(tensor), tensor.stride())
+    };
+    let own: Vec<String> = names.iter().zip(list.iter()).map(described).collect();
+    let what = "the comparison of the parameters that are averaged";
+    let Some(Unequal { of_main, rank, of_rank }) = links.difference(&own, what)? else { return Ok(()) };
+    let mut pairs = of_main.iter().zip(&of_rank);
+    let (main, other) = pairs.find(|(main, other)| main != other).unwrap_or((&own[0], &own[0]));
+    Err(Error::usage(format!(
+        "the gradients of the ranks cannot be averaged, because their parameters differ: {main} on rank 0, but {other} on rank \
+         {rank}; create the model with the same shapes and the same memory format, such as channels last, on every rank"
+    )))
 }
 
 impl Reducer {
@@ -41,6 +58,7 @@ impl Reducer {
         let list: TensorList = list.into_iter().collect();
         let bytes = i64::try_from(bucket_bytes).unwrap_or(i64::MAX);
         let linked = world.links.as_ref().map(|links| {
+            check_layout(links, &names, &list)?;
             let raw = links.collective(watch::Kind::Data, "the reducer of the gradients", |group| {
                 RawReducer::new(group, &list, &names, bytes, find_unused)
             })?;

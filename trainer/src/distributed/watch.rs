@@ -171,6 +171,11 @@ impl Watch {
         }
     }
 
+    /// Returns the number of collectives that this process has begun, by kind.
+    pub(super) fn begun(&self) -> [u64; 3] {
+        self.0.lock().begun
+    }
+
     /// Returns the reason why the ranks would wait forever, if this rank has detected it.
     pub(super) fn verdict(&self) -> Option<String> {
         self.0.lock().verdict.clone()
@@ -252,7 +257,8 @@ fn watch(watched: &Watched, store: &Store, rank: u32, size: u32) {
                 let Some(other) = next.take() else { break };
                 let Some(position) = position_of(store, other) else { break };
                 if is_ahead(&position.begun, &begun) {
-                    verdict = Some(out_of_step(rank, &waiting.what, other, &position.what));
+                    let are_layers = position.begun[Kind::Layers as usize] != begun[Kind::Layers as usize];
+                    verdict = Some(out_of_step(rank, &waiting.what, other, &position.what, are_layers));
                 }
                 next = position.peer;
             }
@@ -281,6 +287,14 @@ fn is_ahead(other: &[u64; 3], own: &[u64; 3]) -> bool {
     other[0] < own[0] && (other[1] > own[1] || other[2] > own[2])
 }
 
+/// Returns the collective in which a rank waits, if it has published that it waits in the collective
+/// that this rank is in, or in a later one. `begun` are the numbers of this rank.
+pub(super) fn is_waiting(group: &Group, rank: u32, begun: &[u64; 3]) -> Option<String> {
+    let position: Position = serde_json::from_str(&group.get(&key(rank)).ok()??).ok()?;
+    let has_reached = position.begun.iter().zip(begun).all(|(other, own)| other >= own);
+    has_reached.then_some(position.what)
+}
+
 fn key(rank: u32) -> String {
     format!("trainer/position/{rank}")
 }
@@ -296,10 +310,15 @@ fn position_of(store: &Store, rank: u32) -> Option<Position> {
 }
 
 #[cold]
-fn out_of_step(rank: u32, what: &str, other: u32, of_other: &str) -> String {
+fn out_of_step(rank: u32, what: &str, other: u32, of_other: &str, are_layers: bool) -> String {
+    let advice = if are_layers {
+        "a layer that exchanges its statistics, as `sync_batch_norm` creates it, was not called on every rank: build the same \
+         model on all ranks, and call the same layers in each batch"
+    } else {
+        "a hook skipped or replaced work or called a collective on one rank only: make it decide the same way on every rank"
+    };
     format!(
-        "the ranks are out of step: rank {rank} is at {}, but rank {other} is at {}, which rank {rank} has not called; a hook \
-         skipped or replaced work or called a collective on one rank only: make it decide the same way on every rank",
+        "the ranks are out of step: rank {rank} is at {}, but rank {other} is at {}, which rank {rank} has not called; {advice}",
         quoted(what),
         quoted(of_other)
     )
