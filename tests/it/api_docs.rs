@@ -128,6 +128,59 @@ fn each_method_of_the_context_says_when_it_can_be_called() {
     }
 }
 
+/// The methods of `Cx` that a hook on rank 0 only may call although they change something or make a
+/// request, each with the reason.
+const ON_RANK_0: [(&[&str], &str); 7] = [
+    (&["fire", "fire_with", "run"], "`FireableFrom<P>` is implemented for moments on all ranks only"),
+    (&["end_epoch", "keep_state", "roll_back", "stop"], "a request on any rank takes effect on all ranks"),
+    (&["save_checkpoint", "save_checkpoint_in_background", "take_checkpoint_request"], "as above"),
+    (&["save", "save_tensor"], "rank 0 writes what is equal on all ranks"),
+    (
+        &["log", "log_as", "log_histogram", "log_image", "log_text", "log_weighted"],
+        "the names are not compared",
+    ),
+    (
+        &["expect_metric", "record_goal", "warn", "warn_incomplete"],
+        "only messages and records depend on them",
+    ),
+    (&["checkpoint_activations"], "the results do not depend on it"),
+];
+
+/// The methods of `Cx` that take `&self`, but are collectives or return a handle for them.
+const COLLECTIVES: [&str; 1] = ["world"];
+
+#[test]
+fn each_method_of_the_context_that_makes_ranks_differ_needs_all_ranks() {
+    let context = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trainer/src/run");
+    let mut sources = Vec::new();
+    files(&context, &mut sources);
+    let mut listed: BTreeSet<&str> = ON_RANK_0.iter().flat_map(|(names, _)| *names).copied().collect();
+    let mut count = 0;
+    for source in sources.iter().map(|path| fs::read_to_string(path).unwrap()) {
+        for (heading, method) in blocks(&source)
+            .into_iter()
+            .flat_map(|(heading, methods)| methods.into_iter().map(move |method| (heading.clone(), method)))
+        {
+            let name = method.name.as_str();
+            // A moment that only exists on all ranks, such as `Cx<Setup>`, needs no bound.
+            let is_generic = !heading.contains("at `setup`");
+            let signature = source.split(&format!("pub fn {name}")).nth(1).unwrap();
+            let takes_mut = signature.split(')').next().unwrap().contains("&mut self");
+            let has_bound = method.bounds.iter().any(|bound| bound == "OnAllRanks");
+            let is_reason = listed.remove(name);
+            assert!(!(is_reason && has_bound), "`{name}` is listed, but has the bound");
+            if takes_mut || COLLECTIVES.contains(&name) {
+                count += 1;
+                assert!(
+                    has_bound || is_reason || !is_generic,
+                    "`Cx::{name}` takes `&mut self`: add the bound `OnAllRanks`, or the reason why rank 0 may call it alone"
+                );
+            }
+        }
+    }
+    assert!(listed.is_empty() && count > 20, "{listed:?}: {count}");
+}
+
 #[test]
 fn a_method_without_an_availability_line_is_detected() {
     let source = "

@@ -88,6 +88,8 @@ mod rank_checkpoints;
 mod rank_harness;
 mod ranks;
 #[cfg(target_os = "linux")]
+mod ranks_compared;
+#[cfg(target_os = "linux")]
 mod ranks_errors;
 #[cfg(target_os = "linux")]
 mod ranks_gradients;

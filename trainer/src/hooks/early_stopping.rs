@@ -113,8 +113,8 @@ impl EarlyStopping {
     }
 
     /// Checks the current value of the metric, and stops the run if the value is a reason to stop.
-    fn judge<P: HasMetrics + CanStop>(&mut self, cx: &mut Cx<P>) -> Result<()> {
-        let value = value_of(&cx.metrics(), &self.metric)?;
+    fn judge<P: HasMetrics + CanStop + OnAllRanks>(&mut self, cx: &mut Cx<P>) -> Result<()> {
+        let value = value_of(cx, "EarlyStopping", &self.metric)?;
         if let Some(reason) = self.reason_to_stop(value) {
             cx.stop(reason);
         }

@@ -1,5 +1,6 @@
 //! A guard against NaN and infinite values.
 
+use super::watched_metric::log_once;
 use super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
@@ -149,7 +150,7 @@ impl NanGuard {
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(format!("step {step}{part}, epoch {epoch}, batch {batch_idx}: {what}"));
         }
-        cx.log_as("nan_guard/found", 1.0, Reduce::Sum);
+        log_once(cx, "nan_guard/found");
         let text = format!("{what} in batch {batch_idx} of epoch {epoch}");
         match self.action {
             Action::Fail => return Err(Error::msg(text)),

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::watched_metric::{is_of, is_of_pass, value_of};
 use super::{is_at_least_0, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
+use crate::lifecycle::HasMetrics;
 use crate::prelude::*;
 
 /// Reduces the learning rate when a metric has stopped improving, as
@@ -204,8 +205,8 @@ impl ReduceOnPlateau {
 
     /// Records the current value of the metric, and returns whether the learning rate has to be
     /// reduced.
-    fn judge(&mut self, metrics: &Metrics) -> Result<bool> {
-        value_of(metrics, &self.metric).map(|value| self.has_stalled(value))
+    fn judge<P: HasMetrics + OnAllRanks>(&mut self, cx: &Cx<P>) -> Result<bool> {
+        value_of(cx, "ReduceOnPlateau", &self.metric).map(|value| self.has_stalled(value))
     }
 
     /// Reduces the learning rates of the optimizer that [`part`](ReduceOnPlateau::part) selects or,
@@ -247,14 +248,14 @@ impl ReduceOnPlateau {
     /// Checks a training metric, and reduces the learning rate if it has stalled.
     fn after_train_epoch(&mut self, cx: &mut Cx<AfterTrainEpoch>) -> Result<()> {
         cx.check_metric(&self.metric)?; // a resumed fit has no `before_fit`
-        if is_of(&self.metric, "train") && self.judge(&cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+        if is_of(&self.metric, "train") && self.judge(cx)? { self.reduce(cx) } else { Ok(()) }
     }
 
     /// Checks a validation metric, and reduces the learning rate if it has stalled.
     #[hook(only = valid)]
     fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
         let is_watched = self.in_fit && is_of_pass(cx, &self.metric);
-        if is_watched && self.judge(&cx.metrics())? { self.reduce(cx) } else { Ok(()) }
+        if is_watched && self.judge(cx)? { self.reduce(cx) } else { Ok(()) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::watched_metric::log_once;
 use super::{is_positive, refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
@@ -196,7 +197,7 @@ impl SpikeGuard {
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
         if std::mem::take(&mut self.is_unlogged) {
-            cx.log_as("spike_guard/roll_backs", 1.0, Reduce::Sum);
+            log_once(cx, "spike_guard/roll_backs");
         }
         let Some(loss) = loss_of(cx)? else { return Ok(()) };
         let counters = cx.counters();

@@ -6,6 +6,7 @@ use crate::error::{CancelledBy, Error, Result, shortened};
 use crate::libtorch::Warnings;
 use crate::phase::Phase;
 use crate::run::{Amount, BackgroundSave, Run, cancel};
+use crate::values::float::exact;
 
 /// What error messages call the exchange of reports between the ranks.
 const AGREEMENT: &str = "the agreement on the next batch";
@@ -56,6 +57,8 @@ struct Report {
     counters: Counters,
     /// A hash of the set of trained parameters.
     trained: f64,
+    /// A hash of the settings of all optimizers.
+    settings: f64,
 }
 
 /// The progress of a rank: the number of batches, the number of optimizer steps, and the total
@@ -66,12 +69,13 @@ type Counters = (u64, u64, f64);
 struct Differences {
     counters: bool,
     trained: bool,
+    settings: bool,
 }
 
 /// The number of flags in a report. [`SAME`] is the number of values that must be equal on all
 /// ranks.
 const FLAGS: usize = 13;
-const SAME: usize = 4;
+const SAME: usize = 5;
 
 /// The length of a report, which contains each value that must be equal and its negative.
 const MAXIMA: usize = FLAGS + 2 * SAME;
@@ -95,7 +99,7 @@ impl Report {
             !self.next.is_last,
         ];
         let (batches, steps, accumulated) = self.counters;
-        let same: [f64; SAME] = [batches as f64, steps as f64, accumulated, self.trained];
+        let same: [f64; SAME] = [batches as f64, steps as f64, accumulated, self.trained, self.settings];
         let mut maxima = [0.0; MAXIMA];
         maxima[..FLAGS].copy_from_slice(&flags.map(flag));
         for (pair, number) in maxima[FLAGS..].chunks_exact_mut(2).zip(same) {
@@ -124,9 +128,10 @@ impl Report {
         let [checkpoint, exists, goes_on] = rest;
         let pairs: [[f64; 2]; SAME] =
             std::array::from_fn(|nth| [maxima[FLAGS + 2 * nth], maxima[FLAGS + 2 * nth + 1]]);
-        let [batches, steps, accumulated, trained] = pairs.map(is_same);
+        let [batches, steps, accumulated, trained, settings] = pairs.map(is_same);
         let next = NextBatch { exists, is_last: !goes_on, weight, samples };
-        let differences = Differences { counters: !(batches && steps && accumulated), trained: !trained };
+        let counters = batches && steps && accumulated;
+        let differences = Differences { counters: !counters, trained: !trained, settings: !settings };
         let report = Report {
             sigint,
             sigterm,
@@ -283,6 +288,7 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
             if run.ranks.train_separately { 0.0 } else { run.model.optimizers.accumulated() },
         ),
         trained: if run.place.phase == Phase::Train { trained_hash(run) } else { 0.0 },
+        settings: if run.place.phase == Phase::Train { settings_hash(run) } else { 0.0 },
         next: next.unwrap_or_default(),
     };
     let (maxima, sums) = world.combine(own.maxima(), [own.next.weight, own.next.samples], AGREEMENT)?;
@@ -293,6 +299,9 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
     }
     if differs.trained {
         return Err(differently_frozen(run, &world)?);
+    }
+    if differs.settings {
+        return Err(differently_set(run, &world)?);
     }
     let agreed = &mut run.ranks.agreed;
     agreed.cancelled = match () {
@@ -336,11 +345,55 @@ fn exchange(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
 /// Returns a hash of the set of trained parameters. The hash has 52 bits, so an `f64` represents it
 /// exactly.
 fn trained_hash(run: &Run) -> f64 {
-    let mix = |hash: u64, is_trained: bool| {
-        (hash ^ u64::from(is_trained)).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+    hash(run.model.vars.parameters().map(|var| u64::from(var.tensor.requires_grad())))
+}
+
+/// Returns a hash of the current settings of all optimizers, such as their learning rates. Hooks may
+/// have changed them since the ranks compared their programs. 0 if each rank trains by itself.
+fn settings_hash(run: &Run) -> f64 {
+    if run.ranks.train_separately {
+        return 0.0;
+    }
+    let groups = run.model.optimizers.parts().flat_map(|(_, optimizer, ..)| optimizer.groups());
+    hash(groups.flat_map(|group| group.settings().map(|(_, value)| value.to_bits())))
+}
+
+/// Returns a hash that an `f64` represents exactly: 52 bits.
+fn hash(values: impl Iterator<Item = u64>) -> f64 {
+    let mix = |hash: u64, value: u64| {
+        (hash ^ value).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
     };
-    let trained = run.model.vars.parameters().map(|var| var.tensor.requires_grad());
-    (trained.fold(0, mix) >> 12) as f64
+    (values.fold(0, mix) >> 12) as f64
+}
+
+/// Returns the error for ranks whose optimizers have different settings. Every rank must call this.
+#[cold]
+fn differently_set(run: &Run, world: &World) -> Result<Error> {
+    let mut own: Vec<(String, String)> = Vec::new();
+    for (part, optimizer, ..) in run.model.optimizers.parts() {
+        let part = if part.is_empty() { String::new() } else { format!(" of `{part}`") };
+        for (nth, group) in optimizer.groups().iter().enumerate() {
+            let group_name =
+                group.pattern().map_or_else(|| nth.to_string(), |pattern| format!("`{pattern}`"));
+            let named =
+                |name: &str| format!("`{name}` of the parameter group {group_name} of the optimizer{part}");
+            own.extend(group.settings().map(|(name, value)| (named(name), exact(value))));
+        }
+    }
+    let what = match world.difference(&own, "the comparison of the settings of the optimizers")? {
+        None => String::new(),
+        Some(Unequal { of_main, rank, of_rank }) => {
+            let mut pairs = of_main.iter().zip(&of_rank);
+            let pair = pairs.find(|(main, other)| main != other);
+            pair.map_or_else(String::new, |((name, main), (_, other))| {
+                format!(": {name} is {main} on rank 0, but {other} on rank {rank}")
+            })
+        }
+    };
+    Ok(Error::usage(format!(
+        "the ranks are out of step, because their optimizers have different settings{what}; make hooks set the same values on every \
+         rank, for example from numbers that are averaged over the ranks (`World::average`)"
+    )))
 }
 
 /// Returns the error for ranks that train different parameters. Every rank must call this.

@@ -7,6 +7,7 @@ use super::decide::{self, decide};
 use super::erased::task_in;
 use super::pass::{Pass, batches_of_epoch};
 use super::ranks::{PassLength, agree_on_length};
+use super::replicas::Compared;
 use super::resume::{self, DataFingerprint};
 use super::step::{predict_step, step};
 use super::task::Task;
@@ -14,7 +15,7 @@ use super::validation::{
     Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
     validate,
 };
-use super::{modules, plan, ranks, records, run_folder, variables, window};
+use super::{modules, plan, ranks, records, replicas, run_folder, variables, window};
 use crate::checkpoint::progress::{FitStart, LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, UNKNOWN_CONTENT, not_one_loader};
 use crate::error::{Error, Result};
@@ -91,7 +92,8 @@ pub(super) fn fit<T: Task>(
             }
             epoch::<T>(run, train, &mut valid, std::mem::take(&mut is_within))?;
         }
-    })
+    })?;
+    replicas::compare(run, Compared::WeightsAndOptimizers, "at the end of the fit")
 }
 
 /// Returns the number of optimizer steps that the task takes for a batch.

@@ -7,6 +7,7 @@ use tch::Device;
 
 use super::device::{Gpu, check_one_gpu_each, kind_of};
 use super::facts::{self, Audience};
+use crate::checkpoint::Resume;
 use crate::distributed::{Launch, Share, Unequal, World, both, check_available, current, is_same};
 use crate::error::{Error, Result, shortened};
 use crate::io::{files, terminal};
@@ -67,7 +68,24 @@ pub(super) fn join(run: &mut Run) -> Result<()> {
     let world = given.clone().map_or_else(World::from_env, Ok);
     run.ranks = Ranks::begin(World::solo(), given);
     run.ranks.world = world?;
-    Ok(())
+    compare_resume(run)
+}
+
+/// Returns an error if only some of the ranks look for a checkpoint. The ranks may have different
+/// paths to the folder that they share.
+fn compare_resume(run: &Run) -> Result<()> {
+    let own = match &run.checkpoints.resume {
+        None => "not set",
+        Some(Resume::Auto) => "`Resume::Auto`",
+        Some(Resume::From(_)) => "`Resume::From(…)`",
+    };
+    let what = "the comparison of `.resume(…)`";
+    match run.ranks.world.difference(&own.to_owned(), what)? {
+        None => Ok(()),
+        Some(Unequal { of_main, rank, of_rank }) => Err(Error::usage(format!(
+            "`.resume(…)` is {of_main} on rank 0, but {of_rank} on rank {rank}: resume on all ranks, or on none"
+        ))),
+    }
 }
 
 /// Makes the world current on this thread, and returns an error if the configuration of the

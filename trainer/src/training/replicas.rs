@@ -1,52 +1,110 @@
-//! Comparing the weights of the ranks, which must be equal.
+//! Comparing the states of the ranks, which must be equal.
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::distributed::{Unequal, World};
 use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::model::vars::Var;
 use crate::run::Run;
+use crate::values::float::exact;
 
-/// Returns an error if the weights of the ranks differ. `when` says when they were compared.
-///
-/// Compares the hashes of the parameters and of the floating-point buffers, which
-/// `DataParallel` has averaged by then. Other buffers may differ between ranks, and so may the
-/// weights if each rank trains by itself.
-pub(super) fn compare(run: &Run, when: &str) -> Result<()> {
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compared {
+    /// The parameters, and the floating-point buffers, which `DataParallel` has averaged by then.
+    /// Other buffers may differ between ranks.
+    Weights,
+    /// The weights, and the states of the optimizers whose states are not divided among the ranks.
+    /// A checkpoint has those of rank 0 only.
+    WeightsAndOptimizers,
+}
+
+/// Returns an error if the states of the ranks differ. `when` says when they were compared. The
+/// states may differ if each rank trains by itself.
+pub(super) fn compare(run: &Run, compared: Compared, when: &str) -> Result<()> {
     if run.ranks.world.is_solo() || run.ranks.train_separately {
         Ok(())
     } else {
-        compare_weights(run, &run.ranks.world, when)
+        compare_tensors(&tensors(run, compared)?, &run.ranks.world, when)
     }
 }
 
+/// Returns the tensors to compare, each with its description.
 #[cold]
-fn compare_weights(run: &Run, world: &World, when: &str) -> Result<()> {
+fn tensors(run: &Run, compared: Compared) -> Result<Vec<(String, Tensor)>> {
     let is_shared = |var: &&Var| var.is_parameter || var.tensor.is_floating_point();
-    let vars: Vec<&Var> = run.model.vars.iter().filter(is_shared).collect();
-    let hashes = vars.iter().map(|var| hash(&var.tensor)).collect::<Result<Vec<_>>>()?;
+    let shared = run.model.vars.iter().filter(is_shared);
+    let mut list: Vec<(String, Tensor)> =
+        shared.map(|var| (format!("`{}`", var.name), var.tensor.detach())).collect();
+    if compared == Compared::WeightsAndOptimizers {
+        for (_, optimizer, ..) in run.model.optimizers.parts() {
+            if !optimizer.state_is_divided()? {
+                let state = optimizer.state().into_iter();
+                list.extend(state.map(|(name, tensor)| (format!("the optimizer's state `{name}`"), tensor)));
+            }
+        }
+    }
+    Ok(list)
+}
+
+#[cold]
+fn compare_tensors(list: &[(String, Tensor)], world: &World, when: &str) -> Result<()> {
+    let hashes = list.iter().map(|(name, tensor)| Ok((name, hash(tensor)?.to_hex().to_string())));
+    let hashes = hashes.collect::<Result<Vec<_>>>()?;
     let mut all = blake3::Hasher::new();
-    hashes.iter().for_each(|hash| {
-        all.update(hash.as_bytes());
-    });
+    for (name, hash) in &hashes {
+        all.update(name.as_bytes()).update(hash.as_bytes());
+    }
     let own = all.finalize().to_hex().to_string();
     if world.difference(&own, "the comparison of the weights")?.is_none() {
         return Ok(());
     }
-    let hashes: Vec<String> = hashes.iter().map(|hash| hash.to_hex().to_string()).collect();
+    let hashes: Vec<(String, String)> = hashes.into_iter().map(|(name, hash)| (name.clone(), hash)).collect();
     let Some(Unequal { of_main, rank, of_rank }) =
         world.difference(&hashes, "the comparison of each weight")?
     else {
         return Ok(());
     };
-    let nth = (0..vars.len()).find(|nth| of_main.get(*nth) != of_rank.get(*nth));
+    let count = of_main.len().max(of_rank.len());
+    let nth = (0..count).find(|nth| of_main.get(*nth) != of_rank.get(*nth)).unwrap_or(0);
+    let names = [&of_main, &of_rank].map(|list| list.get(nth).map(|(name, _)| name.as_str()));
+    let what = match names {
+        [Some(main), Some(other)] if main == other => {
+            let element = first_difference(list.get(nth).map(|(_, tensor)| tensor), world, rank)?;
+            format!("{main} on rank {rank} differs from rank 0{element}")
+        }
+        [Some(name), _] => format!("{name} exists on rank 0, but not on rank {rank}"),
+        [None, name] => format!("{} exists on rank {rank}, but not on rank 0", name.unwrap_or_default()),
+    };
     Err(Error::usage(format!(
-        "the ranks no longer train the same model: {when}, `{}` on rank {rank} differs from rank 0; look for a hook or a task \
-         that changes the weights differently on each rank, for example with random numbers, and broadcast what it adds \
-         (`World::broadcast`)",
-        nth.map_or("", |nth| &vars[nth].name),
+        "the ranks no longer train the same model: {when}, {what}; look for a hook or a task that changes the weights differently \
+         on each rank, for example with random numbers, and broadcast what it adds (`World::broadcast`)"
     )))
+}
+
+/// Describes the first element in which the tensor of a rank differs from that of rank 0. This is a
+/// collective: all ranks must call it.
+fn first_difference(own: Option<&Tensor>, world: &World, rank: u32) -> Result<String> {
+    let kind_and_size = own.map(|own| format!("{:?} {:?}", own.kind(), own.size()));
+    let is_comparable = kind_and_size.is_some() && own.is_some_and(|own| own.numel() > 0);
+    let what = "the comparison of one weight";
+    let differs = world.difference(&(kind_and_size, is_comparable), what)?.is_some();
+    let Some(own) = own.filter(|_| is_comparable && !differs) else { return Ok(String::new()) };
+    let _no_grad = tch::no_grad_guard();
+    let own = own.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
+    let main = own.copy();
+    world.send([&main], 0, what)?;
+    let [own, main] = [&own, &main].map(|tensor| tensor.to_kind(Kind::Double).view([-1]));
+    let is_equal = own.eq_tensor(&main).logical_or(&own.isnan().logical_and(&main.isnan()));
+    let differs = is_equal.logical_not();
+    let nth = differs.to_kind(Kind::Int).argmax(0, false).int64_value(&[]);
+    let found = (differs.any().int64_value(&[]) != 0).then(|| {
+        let [own, main] = [&own, &main].map(|tensor| exact(tensor.double_value(&[nth])));
+        format!(" (element {nth} is {main} on rank 0, but {own} on rank {rank})")
+    });
+    let of_ranks: Vec<Option<String>> = world.gather_named(&found, what)?;
+    Ok(of_ranks.into_iter().nth(rank as usize).flatten().unwrap_or_default())
 }
 
 fn hash(tensor: &Tensor) -> Result<blake3::Hash> {

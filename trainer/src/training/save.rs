@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf, absolute};
 use std::thread::{self, JoinHandle};
 
+use super::replicas::Compared;
 use super::{facts, parts, ranks, records, replicas};
 use crate::checkpoint::files::{HISTORY, UnfinishedFolder};
 use crate::checkpoint::manifest::{Manifest, SavedBy};
@@ -249,7 +250,8 @@ impl Snapshot {
     /// Returns the current state of a run, with tensors that share their storage with it. If
     /// several processes train together, every rank must call this.
     fn take(run: &mut Run) -> Result<Self> {
-        replicas::compare(run, "before this checkpoint was written")?;
+        let compared = Compared::WeightsAndOptimizers;
+        replicas::compare(run, compared, "before this checkpoint was written")?;
         run.checkpoints.journal.update(&run.history)?;
         let run = &*run;
         // In the new run that continues from the end of a replay, hooks that write start afresh.

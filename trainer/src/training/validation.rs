@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::pass::Pass;
+use super::replicas::Compared;
 use super::step::step;
 use super::task::Task;
 use super::{modules, records, replicas};
@@ -183,7 +184,7 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     run.place.loader = loader.name.as_ref().map(|name| run.names.loader(name));
     let result = operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
-        replicas::compare(run, "before this evaluation")?;
+        replicas::compare(run, Compared::Weights, "before this evaluation")?;
         each_batch(run, loader.loader, resumed, &mut step::<T>)
     });
     let result = result.and_then(|()| records::emit_pass(run));

@@ -1,3 +1,4 @@
+use trainer::hooks::Ema;
 use trainer::prelude::*;
 
 struct Changes;
@@ -14,7 +15,12 @@ impl Changes {
     }
 
     fn before_opt_step(&mut self, cx: &mut Cx<Main<BeforeOptStep>>) -> Result<()> {
+        cx.set_grads_averaged();
         cx.drop_grads()
+    }
+
+    fn after_epoch(&mut self, cx: &mut Cx<Main<AfterEpoch>>) -> Result<()> {
+        cx.hook_mut::<Ema>().map(drop)
     }
 }
 

@@ -55,7 +55,12 @@ impl<P> Cx<P> {
     /// Declares that the gradients of the [current part](Cx::part) are averages over all ranks, for
     /// a hook that averages them itself. [`DataParallel`](crate::hooks::DataParallel) then leaves
     /// them unchanged.
-    pub fn set_grads_averaged(&mut self) {
+    ///
+    #[doc = available!(OnAllRanks)]
+    pub fn set_grads_averaged(&mut self)
+    where
+        P: OnAllRanks,
+    {
         let part = self.part().to_owned();
         self.run_mut().ranks.averaged.insert(part);
     }

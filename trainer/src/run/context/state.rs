@@ -239,10 +239,15 @@ impl<P> Cx<P> {
 
     /// Mutable access to another hook of this trainer; see [`hook`](Cx::hook).
     ///
+    #[doc = available!(OnAllRanks)]
+    ///
     /// # Errors
     ///
     /// Returns an error if the trainer has no hook of type `H`, or if all of them are running.
-    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H> {
+    pub fn hook_mut<H: Send + 'static>(&mut self) -> Result<&mut H>
+    where
+        P: OnAllRanks,
+    {
         self.run.value_mut()
     }
 
