@@ -503,3 +503,101 @@ fn lookahead_and_stochastic_depth_run_in_a_finder() {
     assert_ne!(losses(|builder| builder.hook(Lookahead::new(2, 0.5))), bare);
     assert_ne!(losses(|builder| builder.hook(StochasticDepth::new("fc1", 0.5))), bare);
 }
+
+#[cfg(target_os = "linux")]
+use trainer::testing::SmallTask;
+
+/// Builds a trainer on each rank, whose initial weights differ between the ranks.
+#[cfg(target_os = "linux")]
+fn on_ranks(change: fn(TrainerBuilder<SmallTask>) -> TrainerBuilder<SmallTask>) -> Trainer<SmallTask> {
+    let vars = nn::VarStore::new(Device::Cpu);
+    let config = nn::LinearConfig::default();
+    let net = nn::seq()
+        .add(nn::linear(vars.root() / "fc1", 4, 8, config))
+        .add_fn(Tensor::relu)
+        .add(nn::linear(vars.root() / "fc2", 8, 3, config));
+    let rank = trainer::distributed::Launch::from_env().unwrap().map_or(0, |launch| launch.rank());
+    tch::no_grad(|| {
+        for (name, mut weight) in vars.variables() {
+            let shift = name.len() as f64 + 0.01 * f64::from(rank);
+            let values = Tensor::arange(weight.numel() as i64, (Kind::Float, Device::Cpu));
+            weight.copy_(&((values + shift).sin() * 0.5).view_as(&weight));
+        }
+    });
+    let loss: fn(&Tensor, &Tensor) -> Tensor = |logits, labels| logits.cross_entropy_for_logits(labels);
+    let task = Supervised::new(vars, net, loss);
+    change(Trainer::builder(task).optimizer(Sgd::new(0.5)).discover(Discover::None)).build().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn finders_on_several_ranks_give_the_answer_of_one_process_and_restore_everything() {
+    use trainer::optim::Sharded;
+    use trainer::testing::Ranks;
+
+    let changes: [fn(TrainerBuilder<SmallTask>) -> TrainerBuilder<SmallTask>; 3] = [
+        |builder| builder,
+        |builder| builder.hook(Ema::new(0.9)).clip_grad_norm(1.0).accumulate(2),
+        |builder| builder.optimizer(Sharded::new(Sgd::new(0.5).momentum(0.9))),
+    ];
+    let find = |count: u32| {
+        let all = Ranks::new(count).run(|| {
+            let with = FindLr::new().from(1e-4).to(1.0).steps(20).smoothing(0.9);
+            let mut found = Vec::new();
+            for change in changes {
+                let mut trainer = on_ranks(change);
+                let weights = |trainer: &Trainer<SmallTask>| {
+                    let all = trainer.task().vars().trainable_variables();
+                    all.iter().map(|weight| weight.sum(Kind::Double).double_value(&[])).collect::<Vec<_>>()
+                };
+                let before = weights(&trainer);
+                // Rows of uneven shares: the batches have 5 rows, the last one has 1.
+                let curve = trainer.find_lr(&mut sized(16, 5), &with)?;
+                assert_eq!(weights(&trainer), before);
+                // An error that all ranks return does not disconnect them.
+                let diverged = FindLr::new().from(1e5).to(1e9);
+                assert!(trainer.find_lr(&mut sized(16, 5), &diverged).is_err());
+                let losses = curve.points().iter().map(|point| point.loss).collect::<Vec<_>>();
+                trainer.fit(&mut sized(16, 5), None)?;
+                found.push((curve.suggestion(), losses));
+            }
+            let mut trainer = on_ranks(changes[1]);
+            let search = FindBatchSize::new().from(1).max(24).steps(1);
+            let size = trainer.find_batch_size(|size| Ok(sized(20, size)), &search)?.size;
+            trainer.fit(&mut sized(16, 5), None)?;
+            Ok((found, size))
+        });
+        all.unwrap()
+    };
+    let alone = find(1);
+    for (rank, (found, size)) in find(2).into_iter().enumerate() {
+        assert_eq!(size, alone[0].1, "rank {rank}");
+        for ((suggestion, losses), (expected, other)) in found.iter().zip(&alone[0].0) {
+            let is_close = losses.iter().zip(other).all(|(one, other)| (one - other).abs() < 1e-5);
+            assert!(losses.len() == other.len() && is_close, "rank {rank}: {losses:?} {other:?}");
+            assert_eq!(suggestion, expected, "rank {rank}");
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_that_runs_out_on_one_rank_limits_the_batch_size_of_all_ranks() {
+    use trainer::testing::Ranks;
+
+    let found = Ranks::new(2).run(|| {
+        let mut trainer = on_ranks(|builder| builder);
+        let rank = trainer::distributed::Launch::from_env()?.unwrap().rank();
+        let loader = |size: usize| {
+            if rank == 1 && size > 13 {
+                return Err(Error::msg(
+                    "DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes",
+                ));
+            }
+            Ok(sized(100, size))
+        };
+        let found = trainer.find_batch_size(loader, &FindBatchSize::new().from(2).max(64).steps(1))?;
+        Ok((found.size, found.limit == BatchSizeLimit::Memory))
+    });
+    assert_eq!(found.unwrap(), [(13, true), (13, true)]);
+}

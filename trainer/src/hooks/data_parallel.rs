@@ -128,7 +128,7 @@ impl DataParallel {
     }
 }
 
-#[hook(in = stages::Communication, auto = ranks, single, settings)]
+#[hook(in = stages::Communication, auto = ranks, single, settings, trial)]
 impl DataParallel {
     /// Broadcasts the variables of rank 0 to all ranks. Returns an error if the graph cannot be
     /// static.

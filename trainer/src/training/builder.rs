@@ -394,10 +394,16 @@ fn add_variables(
     model.into_added(&before)
 }
 
-/// Whether a hook could add variables to the task before training begins.
+/// Whether a hook could add variables to the task before training begins. The hooks of this crate,
+/// such as `DataParallel`, do not.
 fn may_add_variables(hooks: &[Hook]) -> bool {
-    let is_at_setup = |hook: &Hook| (hook.definition.row)() == at::setup::index();
-    hooks.iter().any(|hook| is_at_setup(hook) && !hook.definition.observes)
+    let may_add = |hook: &Hook| {
+        let definition = &hook.definition;
+        (definition.row)() == at::setup::index()
+            && !definition.observes
+            && definition.origin.krate() != env!("CARGO_CRATE_NAME")
+    };
+    hooks.iter().any(may_add)
 }
 
 impl<T> fmt::Debug for TrainerBuilder<T> {

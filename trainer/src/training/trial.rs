@@ -8,14 +8,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use tch::Device;
 
 use super::active::ActiveEntry;
+use super::batch_weight::weigh;
+use super::decide::NextBatch;
 use super::parts::{self, Part};
 use super::step::step;
 use super::task::Task;
-use super::{decide, entry, window};
+use super::{decide, entry, ranks, records, window};
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, States};
-use crate::data::Loader;
-use crate::error::{Error, Result};
+use crate::data::{Batch, Batches, Loader, PassNotes};
+use crate::distributed::World;
+use crate::distributed::current::{self, Current};
+use crate::error::{Error, Result, panic_text};
 use crate::hook::definition::Hook;
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::Table;
@@ -38,6 +42,9 @@ use crate::run::{Dispatch, Modules, Place, Requests, Run};
 /// be undone. For these hooks, a trial begins like the next `fit`, with `before_fit` and
 /// `before_epoch`. A warning names the hooks that are left out although they may change training,
 /// except those whose types are in `replaced`.
+///
+/// In several processes, all ranks run the trial together. An error of `body` disconnects this rank
+/// from the others, so an error that all ranks return must be in `R`.
 pub(crate) fn trial<R>(
     run: &mut Run,
     name: &str,
@@ -45,8 +52,26 @@ pub(crate) fn trial<R>(
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
     check(run, name)?;
+    ranks::join(run)?;
+    let result = run_together(run, name, replaced, body);
+    match &result {
+        Err(error) if !(error.is_cancelled() && run.ranks.agreed.cancelled.is_some()) => {
+            ranks::leave(run, error);
+        }
+        _ => {}
+    }
+    result
+}
+
+fn run_together<R>(
+    run: &mut Run,
+    name: &str,
+    replaced: &[TypeId],
+    body: impl FnOnce(&mut Run) -> Result<R>,
+) -> Result<R> {
     let table = kept_hooks(run)?;
     let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
+    ranks::compare(run, name)?;
     warn_of_missed(run, name, replaced);
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
@@ -66,6 +91,7 @@ pub(crate) fn trial<R>(
     }));
     GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
     run.clear_step();
+    run.ranks.is_borrowed = false;
     outer.restore(run);
     let restored = copies.restore(run);
     drop(modes);
@@ -74,7 +100,10 @@ pub(crate) fn trial<R>(
         signals
             .end(on_signal == OnSignal::Exit, || run.notice(&format!("`{name}` was cancelled by a signal")))
     });
-    let result = outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    let result = outcome.unwrap_or_else(|panic| {
+        ranks::leave(run, &Error::msg(panic_text(&*panic)));
+        resume_unwind(panic)
+    });
     restored?;
     match (result, received) {
         (Ok(_), Some(by)) => Err(run.cancelled(by)),
@@ -85,11 +114,6 @@ pub(crate) fn trial<R>(
 /// Returns an error if a trial cannot run, or if it could not be undone.
 fn check(run: &Run, name: &str) -> Result<()> {
     run.model.optimizers.require()?;
-    if !run.ranks.world.is_solo() {
-        return Err(Error::usage(format!(
-            "`{name}` cannot run while several processes train together: call it before the first `fit`"
-        )));
-    }
     if run.checkpoints.resume.is_some() {
         return Err(Error::usage(format!(
             "`{name}` cannot run before a resumed `fit`, because the weights of the checkpoint are not loaded yet: call it in a \
@@ -262,6 +286,42 @@ fn begin_fit(run: &mut Run) {
     run.requests = Requests::default();
 }
 
+/// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon as one
+/// of them has no batch left.
+pub(crate) fn next_batch<T: Task>(
+    run: &mut Run,
+    batches: &mut Batches<'_, T::Batch>,
+    notes: Option<&PassNotes>,
+) -> Result<Option<T::Batch>> {
+    let batch = batches.next().transpose()?;
+    if run.ranks.world.is_solo() {
+        return Ok(batch);
+    }
+    let is_missing = f64::from(u8::from(batch.is_none()));
+    let what = "the agreement on the next batch of a trial";
+    let ([any_is_missing], []) = run.ranks.world.combine([is_missing], [], what)?;
+    let Some(batch) = batch.filter(|_| any_is_missing == 0.0) else { return Ok(None) };
+    let index = run.progress.counters.batch_idx;
+    run.ranks.is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
+    let mut next = NextBatch { exists: true, ..NextBatch::default() };
+    if !run.ranks.is_borrowed {
+        next.samples = batch.samples().unwrap_or(1) as f64;
+        next.weight = weigh::<T>(run, &batch)?;
+    }
+    decide::agree(run, Some(next))?;
+    Ok(Some(batch))
+}
+
+/// Calls `body` as in a process that trains alone.
+pub(crate) fn alone<R>(run: &mut Run, body: impl FnOnce(&mut Run) -> R) -> R {
+    let world = std::mem::replace(&mut run.ranks.world, World::solo());
+    let outer = current::replace(Current::default());
+    let result = catch_unwind(AssertUnwindSafe(|| body(run)));
+    current::replace(outer);
+    run.ranks.world = world;
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
 /// Trains on one batch. Returns `None` while the accumulation window is open. At its end,
 /// returns the mean loss over the window, or `Some(None)` if no loss was computed.
 pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option<Option<f64>>> {
@@ -271,7 +331,7 @@ pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option
     if run.fit.window.filled > 0 {
         return Ok(None);
     }
-    run.log.get_mut().finish(Phase::Train)?;
+    records::finish_pass(run)?;
     let loss = run.log.get_mut().metric(&format!("{}/{LOSS}", Phase::Train));
     run.log.get_mut().begin_epoch();
     Ok(Some(loss))

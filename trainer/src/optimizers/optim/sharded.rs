@@ -60,7 +60,7 @@ impl<O: Optimizer> Sharded<O> {
         if world.share() != self.share {
             return Err(Error::usage(format!(
                 "a `Sharded` optimizer has the state of rank {} only, and cannot reach the other ranks: it is used outside of \
-                 `fit`, or another rank failed; for `find_lr` and `find_batch_size` in several processes, build the trainer \
+                 `fit`, or another rank failed; for `find_batch_size` in several processes, build the trainer \
                  with the inner optimizer",
                 self.share.rank
             )));

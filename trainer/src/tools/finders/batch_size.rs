@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::data::{Batch, Loader};
+use crate::distributed::Share;
 use crate::error::{Error, Result, panic_text};
 use crate::libtorch::cuda;
 use crate::run::Run;
@@ -130,6 +131,12 @@ impl<T: Task> Trainer<T> {
     /// [`find_lr`](Trainer::find_lr). If the data is too small for the next doubled size, the
     /// search returns the previous size.
     ///
+    /// In several processes, call this method on all ranks. Like every batch size, the one that is
+    /// returned [counts the rows of all ranks](crate::guide::distributed), and all ranks return the
+    /// same one: the largest with which the share of each of them fits. Each rank trains on its
+    /// shares by itself, because a rank whose memory runs out would leave the others waiting; the
+    /// memory for exchanging gradients, as much as they need themselves, is not measured.
+    ///
     /// # Errors
     ///
     /// Returns an error
@@ -140,7 +147,7 @@ impl<T: Task> Trainer<T> {
     /// - if the first size does not fit into memory, or exceeds the data;
     /// - if the trainer has no optimizer, or cannot be restored as described at
     ///   [`find_lr`](Trainer::find_lr);
-    /// - if several processes already train together;
+    /// - if an optimizer is [`Sharded`](crate::optim::Sharded), in several processes;
     /// - for the same reasons as [`fit`](Trainer::fit).
     #[doc(alias("scale_batch_size", "auto_find_batch_size"))]
     pub fn find_batch_size<L: Loader<T::Batch>>(
@@ -157,46 +164,50 @@ impl<T: Task> Trainer<T> {
         }
         trial(&mut self.run, "find_batch_size", &super::replaced(), |run| {
             search(with, |size| attempt::<T, L>(run, &mut loader, size, steps))
-        })
+        })?
     }
 }
 
-/// The outcome of training on batches of one size.
+/// The outcome of training on batches of one size. If the outcomes of the ranks differ, the last of
+/// them in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Fits,
-    OutOfMemory,
     TooFewSamples,
+    OutOfMemory,
 }
 
 /// Searches for the largest size that fits. First doubles the size until a batch does not fit into
 /// memory, the data has too few samples, or the maximum is reached. If a batch did not fit, then
-/// bisects the interval between the last two sizes.
-fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>) -> Result<BatchSizeFound> {
+/// bisects the interval between the last two sizes. The inner result is the same on all ranks.
+fn search(
+    with: &FindBatchSize,
+    mut attempt: impl FnMut(u64) -> Result<Attempt>,
+) -> Result<Result<BatchSizeFound>> {
     let FindBatchSize { from, max, .. } = *with;
     let mut fits = 0;
     let mut size = from;
     let too_large = loop {
         match attempt(size)? {
             Attempt::Fits if size >= max => {
-                return Ok(BatchSizeFound { size, limit: BatchSizeLimit::Max });
+                return Ok(Ok(BatchSizeFound { size, limit: BatchSizeLimit::Max }));
             }
             Attempt::Fits => (fits, size) = (size, size.saturating_mul(2).min(max)),
             Attempt::TooFewSamples if fits > 0 => {
-                return Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Data });
+                return Ok(Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Data }));
             }
             Attempt::TooFewSamples => {
-                return Err(Error::usage(format!(
+                return Ok(Err(Error::usage(format!(
                     "`find_batch_size`: the loader yielded no batch of size {size}: pass the requested size to `.batch_size(…)`, or \
                      start with a smaller one, `.from(…)`"
-                )));
+                ))));
             }
             Attempt::OutOfMemory if fits > 0 => break size,
             Attempt::OutOfMemory => {
-                return Err(Error::usage(format!(
+                return Ok(Err(Error::usage(format!(
                     "`find_batch_size`: a batch of size {size} does not fit into memory: start with a smaller one, `.from(…)`, or \
                      use a smaller model"
-                )));
+                ))));
             }
         }
     };
@@ -206,19 +217,38 @@ fn search(with: &FindBatchSize, mut attempt: impl FnMut(u64) -> Result<Attempt>)
         // The loader had enough samples for a larger size, so only the memory can be too small.
         if attempt(middle)? == Attempt::Fits { fits = middle } else { too_large = middle }
     }
-    Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Memory })
+    Ok(Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Memory }))
 }
 
-/// Trains on at most `steps` batches of one size, and returns the outcome.
+/// Trains on at most `steps` batches of one size, each rank by itself on its shares of them. Returns
+/// the outcome, which is the same on all ranks.
 fn attempt<T: Task, L: Loader<T::Batch>>(
     run: &mut Run,
     loader: &mut impl FnMut(usize) -> Result<L>,
     size: u64,
     steps: u64,
 ) -> Result<Attempt> {
+    let share = run.ranks.world.share();
+    let own = trial::alone(run, |run| attempt_alone::<T, L>(run, loader, share, size, steps))?;
+    let what = "the agreement on a batch size";
+    let ([worst], []) = run.ranks.world.combine([f64::from(own as u8)], [], what)?;
+    let outcomes = [Attempt::Fits, Attempt::TooFewSamples, Attempt::OutOfMemory];
+    Ok(outcomes.into_iter().find(|outcome| f64::from(*outcome as u8) == worst).unwrap_or(own))
+}
+
+fn attempt_alone<T: Task, L: Loader<T::Batch>>(
+    run: &mut Run,
+    loader: &mut impl FnMut(usize) -> Result<L>,
+    share: Share,
+    size: u64,
+    steps: u64,
+) -> Result<Attempt> {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let mut loader = loader(usize::try_from(size).unwrap_or(usize::MAX))?;
+        let requested = usize::try_from(size).unwrap_or(usize::MAX);
+        let mut loader = loader(requested)?;
         check_loader::<T>(&loader, "find_batch_size")?;
+        loader.share(share)?;
+        let rows = size / u64::from(share.of); // or one more
         let mut trained = 0;
         for batch in loader.batches(run.progress.counters.epoch, 0)? {
             let batch = batch?;
@@ -230,7 +260,7 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
                     )));
                 }
                 // The last batch of the data.
-                Some(samples) if samples < size => break,
+                Some(samples) if samples < rows => break,
                 _ => {}
             }
             let _ = trial::try_step::<T>(run, batch)?;
@@ -303,13 +333,13 @@ mod tests {
                 let found = search(&with, |size| {
                     Ok(if size <= limit { Attempt::Fits } else { Attempt::OutOfMemory })
                 });
-                let found = found.unwrap();
+                let found = found.unwrap().unwrap();
                 assert_eq!((found.size, found.limit), (limit, BatchSizeLimit::Memory));
-                let found = search(&with.clone().max(limit), |_| Ok(Attempt::Fits)).unwrap();
+                let found = search(&with.clone().max(limit), |_| Ok(Attempt::Fits)).unwrap().unwrap();
                 assert_eq!((found.size, found.limit), (limit, BatchSizeLimit::Max));
             }
         }
-        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::OutOfMemory)).is_err());
-        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::TooFewSamples)).is_err());
+        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::OutOfMemory)).unwrap().is_err());
+        assert!(search(&FindBatchSize::new(), |_| Ok(Attempt::TooFewSamples)).unwrap().is_err());
     }
 }

@@ -157,8 +157,9 @@ impl<T: Task> Trainer<T> {
     /// A task that changes its own fields in training must save them with `#[hook(state)]`, so that
     /// they can be restored.
     ///
-    /// With several processes, call this method before the first `fit`: each process then runs the
-    /// test by itself, on whole batches.
+    /// In several processes, call this method on all ranks. They run the test together, each on its
+    /// share of each batch, as in a [`fit`](Trainer::fit), and all of them return the same curve.
+    /// An epoch of the test ends when the data of any rank has ended.
     ///
     /// # Errors
     ///
@@ -169,7 +170,6 @@ impl<T: Task> Trainer<T> {
     /// - if no batch of an epoch logs a loss;
     /// - if the trainer has no optimizer, several optimizers, or one whose state cannot be read;
     /// - if the trainer resumes from a checkpoint;
-    /// - if several processes already train together;
     /// - if layers were added after the trainer was built, or hooks at `setup` may still add some;
     /// - if a hook that runs sets a learning rate;
     /// - if the first loss is not finite;
@@ -184,7 +184,7 @@ impl<T: Task> Trainer<T> {
                 "`find_lr` supports only one optimizer, but this trainer has several: build a trainer for a single part of the model",
             ));
         }
-        trial(&mut self.run, "find_lr", &super::replaced(), |run| range_test::<T>(run, train, with))
+        trial(&mut self.run, "find_lr", &super::replaced(), |run| range_test::<T>(run, train, with))?
     }
 }
 
@@ -209,7 +209,13 @@ fn check_rates(run: &mut Run, lr: f64, ratios: &[f64]) -> Result<()> {
     }
 }
 
-fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
+/// Runs the test. The inner result is the same on all ranks.
+fn range_test<T: Task>(
+    run: &mut Run,
+    train: &mut dyn Loader<T::Batch>,
+    with: &FindLr,
+) -> Result<Result<LrCurve>> {
+    train.share(run.ranks.world.share())?;
     let ratios = ratios(run)?;
     let mut curve = Vec::new();
     let mut average = 0.0;
@@ -219,7 +225,12 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
     'epochs: loop {
         let mut is_empty = true;
         let mut has_loss = false;
-        for batch in train.batches(run.progress.counters.epoch, 0)? {
+        let notes = train.notes();
+        if let Some(notes) = &notes {
+            notes.clear();
+        }
+        let mut batches = train.batches(run.progress.counters.epoch, 0)?;
+        while let Some(batch) = trial::next_batch::<T>(run, &mut batches, notes.as_ref())? {
             is_empty = false;
             if run.fit.window.filled == 0 {
                 let lr = with.lr(step);
@@ -228,7 +239,7 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
                     group.lr = lr * ratio;
                 }
             }
-            let loss = trial::try_step::<T>(run, batch?)?;
+            let loss = trial::try_step::<T>(run, batch)?;
             check_rates(run, with.lr(step), &ratios)?;
             let Some(loss) = loss else { continue };
             let Some(loss) = loss else { continue };
@@ -236,9 +247,9 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
             let lr = with.lr(step);
             if !loss.is_finite() {
                 if step == 0 {
-                    return Err(Error::usage(format!(
+                    return Ok(Err(Error::usage(format!(
                         "`find_lr`: the loss of the first batch is {loss}, before any step: check the model and the data"
-                    )));
+                    ))));
                 }
                 diverged = true;
                 break 'epochs;
@@ -257,20 +268,20 @@ fn range_test<T: Task>(run: &mut Run, train: &mut dyn Loader<T::Batch>, with: &F
             }
         }
         if is_empty {
-            return Err(Error::usage(format!(
+            return Ok(Err(Error::usage(format!(
                 "`find_lr`: the loader yielded no batches in epoch {}: check that it has data",
                 run.progress.counters.epoch
-            )));
+            ))));
         }
         if !has_loss && run.fit.window.filled == 0 {
-            return Err(Error::usage(format!(
+            return Ok(Err(Error::usage(format!(
                 "`find_lr`: no batch of epoch {} logged a loss: either every batch has a weight of 0, or the task computes its \
                  losses in custom operations; pass batches with a weight above 0, or compute the loss in the `loss` operation",
                 run.progress.counters.epoch
-            )));
+            ))));
         }
         run.progress.counters.epoch += 1;
         run.progress.counters.batch_idx = 0;
     }
-    LrCurve::new(curve, with.steps, diverged)
+    Ok(LrCurve::new(curve, with.steps, diverged))
 }
