@@ -11,7 +11,7 @@ endif
 PYTHON ?= python3
 
 # In a job of SLURM or MPI, tests and benchmarks would otherwise become its ranks.
-unexport $(filter LOCAL_RANK MASTER_ADDR MASTER_PORT MPI_% OMPI_% PMIX_% PMI_% RANK SLURM_% TORCHELASTIC_% WORLD_SIZE,$(.VARIABLES))
+unexport $(filter I_MPI_HYDRA_UUID LOCAL_RANK MASTER_ADDR MASTER_PORT MPI_% OMPI_% PMIX_% PMI_% RANK SLURM_% TORCHELASTIC_% WORLD_SIZE,$(.VARIABLES))
 
 .PHONY: help libtorch demo mnist lint test soak interop nccl-compile picture ui bench race bench-history bench-data scale instructions bench-compile trace-viewer doc clean
 

@@ -127,7 +127,8 @@ const OF_RANKS: &str = "TRAINER_TEST_RANKS";
 
 /// The variables that launchers set in the processes of a job: names, and prefixes that end with
 /// `_`. The Makefile has the same.
-pub(crate) const LAUNCHERS: [&str; 11] = [
+pub(crate) const LAUNCHERS: [&str; 12] = [
+    "I_MPI_HYDRA_UUID",
     "LOCAL_RANK",
     "MASTER_ADDR",
     "MASTER_PORT",

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use trainer_formats::run::Process;
 
 use super::launch::{Launch, Store};
-use super::links::{Links, Shared, cause, check_available, leave};
+use super::links::{Links, Shared, cause, check_available, ended, leave, wait_for_readers};
 use super::main_only;
 use super::peers::{Listener, Peers, random};
 use super::steps;
@@ -73,30 +73,34 @@ fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
              them were started with this address, and that no other program uses it ({why})"
         ))
     };
-    let group = open(launch).map_err(|error| failed(&error.to_string()))?;
+    // The store ends with the process that serves it: libtorch's own error says nothing about ranks.
+    let explained = |error: Error| match error {
+        Error::Torch(error) => failed(&error.to_string()),
+        error => error,
+    };
+    let group = open(launch).map_err(explained)?;
     check_job(&group, launch, &address, since)
-        .map_err(|why| why.unwrap_or_else(|| failed("the store is empty")))?;
-    claim(&group, launch, &address)?;
+        .map_err(|why| why.map_or_else(|| failed("the store is empty"), explained))?;
+    claim(&group, launch, &address).map_err(explained)?;
     let left = |error: Error| {
         leave(&group, &error.to_string(), || ());
         error
     };
     check_files(&group).map_err(left)?;
     let listener = Listener::open(&group, launch).map_err(left)?;
-    let ready = group.count(READY).map_err(|error| failed(&error.to_string()))?;
+    let ready = group.count(READY).map_err(explained)?;
     if ready == u64::from(size) {
-        group.set(GO, "all ranks are ready")?;
+        group.set(GO, "all ranks are ready").map_err(explained)?;
     }
     let [mut period, longest] = PERIOD;
-    while group.get(GO)?.is_none() {
-        if let Some(error) = cause(&group)? {
+    while group.get(GO).map_err(explained)?.is_none() {
+        let refused = group.shared(REFUSED).map_err(explained)?.map(|why| ended(&group, &why));
+        if let Some(error) = cause(&group).map_err(explained)?.or(refused) {
+            wait_for_readers(&group);
             return Err(error);
         }
-        if let Some(why) = group.shared(REFUSED)? {
-            return Err(Error::msg(format!("another rank ended with an error: {why}")));
-        }
         if since.elapsed() > timeout {
-            let ready = group.get(READY)?.unwrap_or_default();
+            let ready = group.get(READY).map_err(explained)?.unwrap_or_default();
             return Err(failed(&format!("{} of {size} ranks have joined{}", ready.trim(), missing(&group))));
         }
         thread::sleep(period);

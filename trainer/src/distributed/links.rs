@@ -518,22 +518,32 @@ pub(super) fn leave(group: &Group, why: &str, close: impl FnOnce()) {
     }
     group.leave();
     close();
-    // The store ends with the process that serves it, so the other ranks must read `why` first.
-    if is_cause && group.is_server() {
-        let since = Instant::now();
-        while since.elapsed() < 4 * GRACE
-            && (1..group.size()).any(|rank| !matches!(group.get(&read_key(rank)), Ok(Some(_))))
-        {
-            thread::sleep(Duration::from_millis(10));
-        }
+    if is_cause {
+        wait_for_readers(group);
+    }
+}
+
+/// Waits until the other ranks have read why a rank has left, if this process serves the store: the
+/// store ends with it.
+pub(super) fn wait_for_readers(group: &Group) {
+    let since = Instant::now();
+    while group.is_server()
+        && since.elapsed() < 4 * GRACE
+        && (1..group.size()).any(|rank| !matches!(group.get(&read_key(rank)), Ok(Some(_))))
+    {
+        thread::sleep(Duration::from_millis(10));
     }
 }
 
 /// Returns the error that made another rank leave, or `None` if no rank has reported an error.
 pub(super) fn cause(group: &Group) -> Result<Option<Error>> {
-    let Some(why) = group.get(LEFT)? else { return Ok(None) };
+    Ok(group.get(LEFT)?.map(|why| ended(group, &why)))
+}
+
+/// Returns the error of another rank, and notes that this rank has read it.
+pub(super) fn ended(group: &Group, why: &str) -> Error {
     let _ = group.set(&read_key(group.rank()), "read");
-    Ok(Some(Error::msg(format!("another rank ended with an error: {why}"))))
+    Error::msg(format!("another rank ended with an error: {why}"))
 }
 
 fn waits_key(rank: u32) -> String {
