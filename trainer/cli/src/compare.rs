@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use anstyle::Style;
 use serde_json::{Map, Value as Json, json};
 use trainer_formats::Float;
 use trainer_formats::run::{Goal, Metrics, Run, ranked, settings_of, text_of_setting};
 
 use crate::CompareArguments;
 use crate::facts::{differing, goals, value};
-use crate::output::{FAINT, Failure, GOOD, HEADING, Output, counted, open, style_of};
+use crate::output::{FAINT, Failure, GOOD, HEADING, Output, PLAIN, Style, counted, open, style_of};
 use crate::show::{by_moment, list};
 use crate::table::{Cell, Column, GAP, Table, shortened};
 
@@ -32,7 +31,7 @@ struct Fact {
 impl Fact {
     fn new(section: &'static str, name: impl Into<String>, values: Vec<Json>) -> Self {
         let texts = values.iter().map(text_of_setting).collect();
-        let styles = vec![Style::new(); values.len()];
+        let styles = vec![PLAIN; values.len()];
         let name = name.into();
         Fact { section, label: name.clone(), name, texts, values, styles }
     }
@@ -137,15 +136,11 @@ fn facts(runs: &[Run], metrics: &[Metrics]) -> Vec<Fact> {
         facts.push(Fact::new("settings", name, values.collect()));
     }
 
-    let mut hooks: Vec<&str> = Vec::new();
-    for hook in runs.iter().flat_map(|run| &run.file().hooks) {
-        if !hooks.contains(&hook.as_str()) {
-            hooks.push(hook);
-        }
-    }
-    for hook in &hooks {
-        let has = runs.iter().map(|run| run.file().hooks.iter().any(|own| own == hook));
-        let mut fact = Fact::new("hooks", *hook, has.clone().map(Json::from).collect());
+    let hooks_of: Vec<BTreeSet<&String>> = runs.iter().map(|run| run.file().hooks.iter().collect()).collect();
+    let mut known = BTreeSet::new();
+    for hook in runs.iter().flat_map(|run| &run.file().hooks).filter(|hook| known.insert(*hook)) {
+        let has = hooks_of.iter().map(|own| own.contains(hook));
+        let mut fact = Fact::new("hooks", hook, has.clone().map(Json::from).collect());
         fact.texts = has.map(|has| if has { "yes" } else { "-" }.to_owned()).collect();
         fact.label = without_path(hook).to_owned();
         facts.push(fact);
@@ -222,7 +217,7 @@ fn metric(name: String, values: &[Option<Float>], goal: Option<Goal>) -> Fact {
         goal.and_then(|goal| known.reduce(|one, other| if goal.is_better(other, one) { other } else { one }));
     let style = |own: &Option<Float>| {
         let is_best = own.is_some_and(|own| Some(own.0) == best);
-        if is_best { GOOD } else { Style::new() }
+        if is_best { GOOD } else { PLAIN }
     };
     fact.styles = values.iter().map(style).collect();
     fact

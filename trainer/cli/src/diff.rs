@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::json;
-use trainer_files::{TemporaryFolder, create_new_folder};
+use trainer_files::{TemporaryFolder, create_new_folder, metadata};
 use trainer_formats::run::Run;
 use trainer_formats::tape::{self, Kind};
 
@@ -161,8 +161,10 @@ fn tapes(run: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !run.is_dir() {
         return Err(Failure::new(format!("{} does not exist", run.display())));
     }
-    let tapes: Vec<_> =
-        (0..).map(|rank| run.join(tape::file_name(rank))).take_while(|path| path.is_file()).collect();
+    let tapes: Vec<_> = (0..)
+        .map(|rank| run.join(tape::file_name(rank)))
+        .take_while(|path| metadata(path).is_ok_and(|found| found.is_some()))
+        .collect();
     if tapes.is_empty() {
         return Err(Failure::new(format!(
             "{} has no tape: record one with `.tape(Tape::steps(100))` on the builder, or with `TRAINER_TAPE=steps:100`",

@@ -1,8 +1,6 @@
 //! The command `trainer`: lists, watches, compares and starts runs, without libtorch. It never
 //! changes the files of a run.
 
-#![allow(clippy::disallowed_methods, reason = "the rules for files are those of the library `trainer`")]
-
 mod compare;
 mod diff;
 mod facts;

@@ -1,13 +1,14 @@
 //! [`Output`]: what the command prints, as text that fits the terminal, or as JSON.
 
-use std::fmt;
-use std::io::{self, ErrorKind, Write};
+use std::fmt::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::AnsiColor;
 use serde_json::{Value as Json, json};
 use trainer_formats::run::{self, Run, Status};
+use trainer_formats::{visible, visible_json};
 
 /// The reason why a command ends without a result.
 #[derive(Debug)]
@@ -65,27 +66,28 @@ impl Output {
 
     /// Prints one or more lines.
     pub(crate) fn line(&mut self, text: impl fmt::Display) -> Result<(), Failure> {
-        writeln!(self.out, "{text}")?;
+        writeln!(self.out, "{}", rendered(&text.to_string()))?;
         Ok(())
     }
 
     /// Prints an object on a line.
     pub(crate) fn object(&mut self, object: &Json) -> Result<(), Failure> {
-        self.line(object)
+        writeln!(self.out, "{}", visible_json(&object.to_string()))?;
+        Ok(())
     }
 
     /// Prints a warning to standard error. A failure to do so is ignored.
     pub(crate) fn warning(&self, message: &str) {
-        let _ = writeln!(anstream::stderr(), "{ENDED}warning:{ENDED:#} {message}");
+        let _ = writeln!(anstream::stderr(), "{}", rendered(&format!("{ENDED}warning:{ENDED:#} {message}")));
     }
 
     /// Prints an error to standard error. A failure to do so is ignored.
     pub(crate) fn error(&self, message: &str) {
         let mut err = anstream::stderr();
         let _ = if self.is_json {
-            writeln!(err, "{}", json!({ "error": message }))
+            writeln!(err, "{}", visible_json(&json!({ "error": message }).to_string()))
         } else {
-            writeln!(err, "{BAD}error:{BAD:#} {message}")
+            writeln!(err, "{}", rendered(&format!("{BAD}error:{BAD:#} {message}")))
         };
     }
 }
@@ -98,13 +100,65 @@ fn width() -> Option<usize> {
     requested.or_else(own).filter(|width| *width > 0)
 }
 
-pub(crate) const PLAIN: Style = Style::new();
-pub(crate) const HEADING: Style = Style::new().bold();
-pub(crate) const FAINT: Style = Style::new().dimmed();
-pub(crate) const GOOD: Style = AnsiColor::Green.on_default();
-pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
-const BUSY: Style = AnsiColor::Cyan.on_default();
-const ENDED: Style = AnsiColor::Yellow.on_default();
+/// The style of a text. `{style}` begins it and `{style:#}` ends it, as with anstyle, but what is
+/// written is a noncharacter: [`Output`] shows every other control character as an escape, and only
+/// then replaces these by escape sequences. A text from a file cannot style or move what is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Style(usize);
+
+const STYLES: [anstyle::Style; 7] = [
+    anstyle::Style::new(),
+    anstyle::Style::new().bold(),
+    anstyle::Style::new().dimmed(),
+    AnsiColor::Green.on_default(),
+    AnsiColor::Red.on_default().bold(),
+    AnsiColor::Cyan.on_default(),
+    AnsiColor::Yellow.on_default(),
+];
+pub(crate) const PLAIN: Style = Style(0);
+pub(crate) const HEADING: Style = Style(1);
+pub(crate) const FAINT: Style = Style(2);
+pub(crate) const GOOD: Style = Style(3);
+pub(crate) const BAD: Style = Style(4);
+const BUSY: Style = Style(5);
+const ENDED: Style = Style(6);
+
+/// The noncharacter that ends a style. Those that begin one precede it.
+const END: char = '\u{fdef}';
+
+impl Style {
+    fn mark(self) -> char {
+        char::from_u32(END as u32 - 1 - u32::try_from(self.0).unwrap_or(0)).unwrap_or(END)
+    }
+}
+
+impl fmt::Display for Style {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            PLAIN => Ok(()),
+            _ if f.alternate() => f.write_char(END),
+            style => f.write_char(style.mark()),
+        }
+    }
+}
+
+/// Returns what is printed to a terminal for a text with styles.
+fn rendered(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    let is_mark = |letter| letter == END || (1..STYLES.len()).any(|style| Style(style).mark() == letter);
+    while let Some(at) = rest.find(is_mark) {
+        shown += &visible(&rest[..at]);
+        let letter = rest[at..].chars().next().unwrap_or(END);
+        let style = (1..STYLES.len()).find(|style| Style(*style).mark() == letter);
+        let _ = match style {
+            Some(style) => write!(shown, "{}", STYLES[style]),
+            None => write!(shown, "{}", anstyle::Reset),
+        };
+        rest = &rest[at + letter.len_utf8()..];
+    }
+    shown + &visible(rest)
+}
 
 /// Returns the style in which a status is printed.
 pub(crate) fn style_of(status: Status) -> Style {

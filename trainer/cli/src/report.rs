@@ -1,12 +1,11 @@
 //! `trainer report`: writes one HTML file about one or more runs.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use serde_json::json;
+use trainer_files::{Links, folder_of, in_file, metadata, open, read_start, replace_file};
 use trainer_formats::report::{Report, is_report};
 use trainer_formats::run::{RUN_FILE, runs_in};
 
@@ -15,7 +14,7 @@ use crate::output::{Failure, Output, find};
 /// Writes the report of the runs in these folders.
 pub(crate) fn run(folders: &[PathBuf], path: &Path, out: &mut Output) -> Result<ExitCode, Failure> {
     let report = read(folders)?;
-    write(path, &report.html(SystemTime::now())).map_err(Failure::Message)?;
+    write(path, &report.html(SystemTime::now()))?;
     let notes = report.notes();
     if out.is_json() {
         out.object(&json!({ "report": path, "runs": report.runs(), "warnings": notes }))?;
@@ -55,41 +54,17 @@ fn read(folders: &[PathBuf]) -> Result<Report, Failure> {
 }
 
 /// Atomically writes a new file, or replaces an earlier report.
-fn write(path: &Path, html: &str) -> Result<(), String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
+fn write(path: &Path, html: &str) -> Result<(), Failure> {
+    if metadata(&folder_of(path).join(RUN_FILE))?.is_some() {
+        let why = "this folder holds a run, which the command does not change: choose another path with `-o`";
+        return Err(in_file(folder_of(path), why).into());
+    }
+    let check = |path: &Path| {
+        let is_ours = open(path, Links::Refuse)
+            .and_then(|(file, length)| read_start(path, &file, length.min(256)))
+            .is_ok_and(|start| is_report(&start));
+        let why = "this is not a report, so it is not replaced: choose another path with `-o`";
+        if is_ours { Ok(()) } else { Err(in_file(path, why)) }
     };
-    if folder.join(RUN_FILE).exists() {
-        return Err(format!(
-            "{}: this folder holds a run, which the command does not change: choose another path with `-o`",
-            folder.display()
-        ));
-    }
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => return Err(failed(error)),
-        Ok(metadata) => {
-            let mut start = Vec::new();
-            if metadata.is_file() {
-                File::open(path).and_then(|file| file.take(256).read_to_end(&mut start)).map_err(failed)?;
-            }
-            if !is_report(&start) {
-                return Err(format!(
-                    "{}: this is not a report, so it is not replaced: choose another path with `-o`",
-                    path.display()
-                ));
-            }
-        }
-    }
-    let name = path.file_name().ok_or_else(|| format!("{}: expected the path of a file", path.display()))?;
-    let aside = folder.join(format!(".writing-{}-{}", name.to_string_lossy(), std::process::id()));
-    let written = File::create_new(&aside)
-        .and_then(|mut file| file.write_all(html.as_bytes()))
-        .and_then(|()| fs::rename(&aside, path));
-    written.map_err(|error| {
-        let _ = fs::remove_file(&aside);
-        failed(error)
-    })
+    Ok(replace_file(path, check, |file| file.write(html.as_bytes()))?)
 }

@@ -1,12 +1,13 @@
 //! `trainer show`: prints everything that is known about a run.
 
-use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
+use trainer_files::{entries, metadata};
 use trainer_formats::run::{Metrics, Run, Status, ranked, settings_of, text_of_setting};
+use trainer_formats::{one_line, visible};
 
 use crate::facts::{goals, metrics_to_json, value};
 use crate::output::{BAD, FAINT, Failure, HEADING, Output, age, duration, open, style_of};
@@ -68,8 +69,9 @@ pub(crate) fn list(out: &mut Output, facts: &[(String, String)]) -> Result<(), F
     let names = widest.unwrap_or(0).min(32);
     for (name, value) in facts.iter().filter(|(_, value)| !value.is_empty()) {
         let room = out.width().map_or(usize::MAX, |width| width.saturating_sub(names + 4).max(16));
-        for (nth, line) in lines(value, room).into_iter().enumerate() {
-            let name = if nth == 0 { name } else { "" };
+        let name = one_line(name);
+        for (nth, line) in lines(&visible(value), room).into_iter().enumerate() {
+            let name = if nth == 0 { &*name } else { "" };
             out.line(format!("  {FAINT}{name:names$}{FAINT:#}  {line}"))?;
         }
     }
@@ -147,7 +149,9 @@ fn metrics_table(metrics: &Metrics, out: &mut Output) -> Result<(), Failure> {
     let names = ranked([metrics].into_iter());
     let column =
         |read: &dyn Fn(&str) -> String| names.iter().map(|name| Cell::new(read(name))).collect::<Vec<_>>();
-    let at = |name: &str| metrics[name].best().map(|best| (best.epoch + 1).to_string()).unwrap_or_default();
+    let at = |name: &str| {
+        metrics[name].best().map(|best| best.epoch.saturating_add(1).to_string()).unwrap_or_default()
+    };
     let columns = vec![
         Column::text("  ", 0, column(&|name| format!("  {name}"))),
         Column::number("last", 1, column(&|name| value(metrics[name].last))),
@@ -174,17 +178,15 @@ fn metrics_table(metrics: &Metrics, out: &mut Output) -> Result<(), Failure> {
 
 /// Returns the files in the run folder, with their sizes.
 fn files(run: &Run) -> Result<Vec<(String, String)>, Failure> {
-    let cannot = |error| Failure::new(format!("{}: {error}", run.path().display()));
     let mut files = Vec::new();
-    for entry in fs::read_dir(run.path()).map_err(cannot)? {
-        let entry = entry.map_err(cannot)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => {
-                let inside = fs::read_dir(entry.path()).map_or(0, Iterator::count);
+    for path in entries(run.path())? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match metadata(&path)? {
+            Some(found) if found.is_dir() => {
+                let inside = entries(&path).map_or(0, |inside| inside.len());
                 files.push((format!("{name}/"), format!("{inside} inside")));
             }
-            Ok(metadata) if !name.starts_with('.') => files.push((name, size(metadata.len()))),
+            Some(found) if !name.starts_with('.') => files.push((name, size(found.len()))),
             _ => {}
         }
     }

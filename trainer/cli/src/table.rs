@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use anstyle::Style;
+use trainer_formats::one_line;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use crate::output::{FAINT, HEADING, PLAIN};
+use crate::output::{FAINT, HEADING, PLAIN, Style};
 
 /// The space between two adjacent columns of a table.
 pub(crate) const GAP: usize = 2;
@@ -21,11 +21,11 @@ pub(crate) struct Cell {
 
 impl Cell {
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Cell { text: text.into(), style: PLAIN }
+        Cell::styled(text, PLAIN)
     }
 
     pub(crate) fn styled(text: impl Into<String>, style: Style) -> Self {
-        Cell { text: text.into(), style }
+        Cell { text: one_line(&text.into()).into_owned(), style }
     }
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Column {
 
 impl Column {
     pub(crate) fn text(title: impl Into<String>, rank: usize, cells: Vec<Cell>) -> Self {
-        let title = title.into();
+        let title = one_line(&title.into()).into_owned();
         Column { name: title.clone(), title, cells, is_right: false, least: 12, most: 40, rank }
     }
 
@@ -63,7 +63,7 @@ impl Column {
 
     /// Sets the name in the note about omitted columns, if the title is not clear enough there.
     pub(crate) fn named(mut self, name: impl Into<String>) -> Self {
-        self.name = name.into();
+        self.name = one_line(&name.into()).into_owned();
         self
     }
 
@@ -125,17 +125,16 @@ impl Table {
         let full: Vec<usize> =
             full.zip(&self.columns).map(|(width, column)| width.min(column.most)).collect();
         let least: Vec<usize> = self.columns.iter().map(Column::least_width).collect();
-        let needed = |kept: &[bool]| -> usize {
-            let widths = least.iter().zip(kept).filter(|(_, kept)| **kept).map(|(least, _)| least + GAP);
-            widths.sum::<usize>().saturating_sub(GAP)
-        };
         let mut kept = vec![true; self.columns.len()];
         let mut by_rank: Vec<usize> = (0..self.columns.len()).collect();
         by_rank.sort_by_key(|index| self.columns[*index].rank);
-        while needed(&kept) > room && by_rank.len() > 1 {
-            kept[by_rank.pop().unwrap_or_default()] = false;
+        let mut needed = least.iter().map(|least| least + GAP).sum::<usize>().saturating_sub(GAP);
+        while needed > room && by_rank.len() > 1 {
+            let last = by_rank.pop().unwrap_or_default();
+            kept[last] = false;
+            needed -= least[last] + GAP;
         }
-        let mut spare = room.saturating_sub(needed(&kept));
+        let mut spare = room.saturating_sub(needed);
         let mut widths: Vec<_> =
             least.iter().zip(&kept).map(|(least, kept)| kept.then_some(*least)).collect();
         // The columns grow by one in turn, until there is no space left or none of them needs more.
@@ -181,10 +180,9 @@ fn write_row(text: &mut String, cells: impl Iterator<Item = (Cell, bool, usize)>
 
 /// Shortens a text to `width` columns, with `…` at its end.
 pub(crate) fn shortened(text: &str, width: usize) -> String {
-    let text: String =
-        text.chars().map(|character| if character.is_control() { ' ' } else { character }).collect();
+    let text = one_line(text);
     if text.width() <= width {
-        return text;
+        return text.into_owned();
     }
     let mut short = String::new();
     let mut used = 1;
@@ -227,7 +225,7 @@ mod tests {
     #[test]
     fn columns_are_shortened_and_then_left_out() {
         let table = table();
-        let plain = |text: String| anstream::adapter::strip_str(&text).to_string();
+        let plain = |text: String| text.replace(|letter| matches!(letter, '\u{fdd0}'..='\u{fdef}'), "");
         let (text, left_out) = table.render(None);
         assert_eq!(
             plain(text),
@@ -248,7 +246,7 @@ mod tests {
 
     #[test]
     fn shortened_text_has_no_control_characters() {
-        assert_eq!(shortened("a\tb\u{1b}[1m", 20), "a b [1m");
+        assert_eq!(shortened("a\tb\u{1b}[1m", 20), "a b\\u{1b}[1m");
         assert_eq!(shortened("状態状態", 5), "状態…");
     }
 }

@@ -315,7 +315,7 @@ fn only_reports_are_replaced_and_run_folders_are_never_written_to() {
             "run/report.html",
             "error: run: this folder holds a run, which the command does not change: choose another path with `-o`\n",
         ),
-        ("absent/report.html", "error: absent/report.html: No such file or directory (os error 2)\n"),
+        ("absent/report.html", "error: absent: No such file or directory (os error 2)\n"),
     ] {
         let output = report(&folder, &["run", "-o", output]);
         assert_eq!(

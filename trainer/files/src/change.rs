@@ -100,6 +100,15 @@ pub fn open_or_create(path: &Path) -> Result<(Output, u64)> {
     }
 }
 
+/// Opens a file for appending, creating it if it does not exist, for example to pass it to another
+/// process as its output.
+pub fn append(path: &Path) -> Result<File> {
+    let (file, _) = open_or_create(path)?;
+    drop(file);
+    let opened = open_with(File::options().append(true), path, Links::Refuse);
+    opened.map(|(file, _)| file).map_err(|error| in_file(path, error))
+}
+
 /// Creates a new file at `path`. If `path` exists, adds the first free number to the name of the
 /// file, as in `run-2.json` or `run-2.trace.json`.
 pub fn create_numbered(path: &Path) -> Result<Output> {
@@ -232,10 +241,22 @@ pub fn remove_empty_folder(path: &Path) -> Result<()> {
 /// Waits until the entries of a folder are on disk. Does nothing on platforms other than Unix.
 pub fn sync(folder: &Path) -> Result<()> {
     if cfg!(unix) {
-        let synced = permit(folder).and_then(|()| File::open(folder)).and_then(|folder| sync_file(&folder));
-        synced.map_err(|error| in_file(folder, error))?;
+        match permit(folder).and_then(|()| File::open(folder)).and_then(|folder| sync_file(&folder)) {
+            Err(error) if has_no_sync(&error) => {}
+            synced => synced.map_err(|error| in_file(folder, error))?,
+        }
     }
     Ok(())
+}
+
+/// Whether an error says that the file system cannot sync folders, as on some of CIFS and FUSE
+/// (`EINVAL`, `ENOSYS`, `EOPNOTSUPP`, `EBADF`).
+fn has_no_sync(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    if error.raw_os_error() == Some(libc::EBADF) {
+        return true;
+    }
+    matches!(error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::InvalidInput)
 }
 
 /// Waits until the content of a file is on disk, except in a process that tests faults.

@@ -1,6 +1,7 @@
 //! [`Error`]: what went wrong, and with which file.
 
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -17,8 +18,26 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Error {
     /// The file or folder.
     pub path: PathBuf,
-    /// The problem: a [`std::io::Error`] if the operating system reported it.
+    /// The problem: a [`io::Error`] if the operating system reported it.
     pub source: BoxError,
+}
+
+impl Error {
+    /// Whether the file or folder does not exist.
+    #[must_use]
+    pub fn is_missing(&self) -> bool {
+        self.is(ErrorKind::NotFound)
+    }
+
+    /// Whether a file could not be created because its path exists.
+    #[must_use]
+    pub fn is_present(&self) -> bool {
+        self.is(ErrorKind::AlreadyExists)
+    }
+
+    fn is(&self, kind: ErrorKind) -> bool {
+        self.source.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == kind)
+    }
 }
 
 /// Adds the path of a file to an error.

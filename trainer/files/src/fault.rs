@@ -1,6 +1,6 @@
 //! Faults in tests: a kill after a number of operations, and a full disk.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,6 +52,22 @@ pub fn killed_after(operations: u64, body: impl FnOnce()) -> bool {
     set(Fault::Kill(operations));
     body();
     matches!(FAULT.replace(Fault::None), Fault::Kill(0))
+}
+
+thread_local! {
+    static NO_LOCKS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the file systems have no locks, as this thread sees them.
+pub(crate) fn has_no_locks() -> bool {
+    NO_LOCKS.get()
+}
+
+/// Runs `body` as if no file system had locks.
+pub fn without_locks(body: impl FnOnce()) {
+    NO_LOCKS.set(true);
+    body();
+    NO_LOCKS.set(false);
 }
 
 /// Makes operations on this file fail on this thread, as on a full disk. `None` removes the fault.

@@ -28,6 +28,7 @@ mod error;
 #[doc(hidden)]
 pub mod fault;
 mod lock;
+mod process;
 mod replace;
 mod temporary;
 
@@ -36,10 +37,11 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 pub use change::{
-    Output, create, create_folders, create_folders_below, create_new_folder, create_numbered, free_name,
-    link_and_append, open_or_create, remove_empty_folder, remove_file, rename, sync, write,
+    Output, append, create, create_folders, create_folders_below, create_new_folder, create_numbered,
+    free_name, link_and_append, open_or_create, remove_empty_folder, remove_file, rename, sync, write,
 };
 pub use lock::{Claim, Lock, lock_identity};
+pub use process::Process;
 pub use replace::{
     create_unfinished_folder, folders_left_unfinished, is_unfinished, move_aside,
     remove_files_left_unfinished, replace_file, replace_volatile_file,

@@ -88,7 +88,8 @@ pub fn remove_files_left_unfinished(folder: &Path, is_of: impl Fn(&str) -> bool)
     let mut left = entries(folder)?;
     left.retain(|path| is_unfinished(name_of(path)).is_some_and(&is_of) && is_file(path));
     for left in left {
-        let opened = open_with(File::options().read(true), &left, Links::Refuse);
+        // NFS locks only files that are open for writing.
+        let opened = open_with(File::options().read(true).write(true), &left, Links::Refuse);
         if opened.ok().and_then(|(file, _)| Claim::of(&left, file)).is_some() {
             remove_file(&left)?;
         }

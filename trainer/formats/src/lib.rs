@@ -7,15 +7,15 @@
 //! - [`tape`]: what each hook and each operation of a run changed, and the difference between two
 //!   runs.
 
-#![allow(clippy::disallowed_methods, reason = "the files of another program are only read")]
-
 mod float;
 pub mod report;
 pub mod run;
 pub mod sweep;
 pub mod tape;
+mod text;
 
 pub use float::{Float, exact, readable};
+pub use text::{one_line, visible, visible_json};
 
 /// The code in the README, which must compile.
 #[cfg(doctest)]

@@ -5,16 +5,18 @@
 //! that file.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use crate::run::Error;
+use trainer_files::{Error, in_file, read_small};
 
 /// The name of the file in a sweep's folder that describes the sweep.
 pub const SWEEP_FILE: &str = "sweep.json";
+
+/// The maximum size of a `sweep.json` that is read, in bytes.
+pub const MAX_SWEEP_BYTES: u64 = 1 << 28;
 
 const FORMAT: &str = "trainer sweep";
 const VERSION: u64 = 1;
@@ -87,6 +89,15 @@ impl SweepFile {
         SweepFile { format: FORMAT.to_owned(), version: VERSION, definition, trials }
     }
 
+    /// Returns whether a file that starts with these bytes describes a sweep.
+    #[must_use]
+    pub fn is_of_sweep(start: &[u8]) -> bool {
+        let known = format!("{{ \"format\": \"{FORMAT}\"");
+        let is_space = |byte: &&u8| !byte.is_ascii_whitespace();
+        let mut start = start.iter().filter(is_space);
+        known.as_bytes().iter().filter(is_space).all(|byte| start.next() == Some(byte))
+    }
+
     /// Reads [`SWEEP_FILE`] in the folder of a sweep. Returns `None` if there is no such file.
     ///
     /// # Errors
@@ -94,21 +105,18 @@ impl SweepFile {
     /// Returns an error if the file cannot be read, or does not describe a sweep.
     pub fn load(folder: &Path) -> Result<Option<Self>, Error> {
         let path = folder.join(SWEEP_FILE);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::Io { path, error }),
+        let bytes = match read_small(&path, MAX_SWEEP_BYTES) {
+            Err(error) if error.is_missing() => return Ok(None),
+            read => read?,
         };
-        let read: SweepFile = match serde_json::from_slice(&bytes) {
-            Ok(read) => read,
-            Err(error) => return Err(Error::Content { path, why: format!("damaged: {error}") }),
-        };
+        let read: SweepFile =
+            serde_json::from_slice(&bytes).map_err(|error| in_file(&path, format!("damaged: {error}")))?;
         if (read.format.as_str(), read.version) != (FORMAT, VERSION) {
             let why = format!(
                 "expected a file of format `{FORMAT}`, version {VERSION}, found `{}`, version {}",
                 read.format, read.version
             );
-            return Err(Error::Content { path, why });
+            return Err(in_file(&path, why));
         }
         Ok(Some(read))
     }

@@ -121,7 +121,7 @@ fn files_that_do_not_belong_to_a_run_are_refused_with_the_file_and_the_reason() 
     let error = Run::open(scratch.0.join("empty")).unwrap_err().to_string();
     assert!(error.ends_with("empty: this folder holds no run: it has no `run.json`"), "{error}");
     let error = Run::open(scratch.0.join("absent")).unwrap_err();
-    assert!(error.path().ends_with("absent"), "{error}");
+    assert!(error.path.ends_with("absent"), "{error}");
     fs::create_dir_all(scratch.0.join("folder").join(RUN_FILE)).unwrap();
     assert!(Run::open(scratch.0.join("folder")).unwrap_err().to_string().contains("expected a file"));
 }

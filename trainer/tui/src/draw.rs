@@ -8,8 +8,8 @@ use ratatui::style::Style;
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Clear, Dataset, GraphType, Paragraph};
-use trainer_formats::readable;
 use trainer_formats::run::{Live, LiveHook, Status};
+use trainer_formats::{one_line, readable};
 use unicode_width::UnicodeWidthStr;
 
 use crate::text::{bytes, fit, fit_end, nanos, rough, wrap};
@@ -115,7 +115,7 @@ fn draw_position(frame: &mut Frame<'_>, area: Rect, state: &State) {
         left += &format!(" {loader}");
     }
     if live.entry == "fit" {
-        left += &format!("  epoch {}{}", live.epoch + 1, of(live.epochs));
+        left += &format!("  epoch {}{}", live.epoch.saturating_add(1), of(live.epochs));
     }
     left += &format!("  batch {}{}", live.batch, of(live.batches));
     if let Some(pace) = state.batches_per_second().filter(|_| state.status() == Status::Running) {
@@ -312,8 +312,7 @@ fn draw_panel(frame: &mut Frame<'_>, area: Rect, state: &State, view: &View, the
 fn hanging(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for line in text.lines() {
-        let line: String =
-            line.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+        let line = one_line(line).into_owned();
         if line.width() <= width {
             lines.push(line);
             continue;

@@ -1,12 +1,13 @@
 //! Text of limited width, and rounded amounts.
 
+use trainer_formats::one_line;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// Returns the text as one line of at most `width` columns. If it is shortened, it ends in `…`.
 pub(crate) fn fit(text: &str, width: usize) -> String {
-    let line: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let line = one_line(text);
     if line.width() <= width {
-        return line;
+        return line.into_owned();
     }
     let (mut kept, mut used) = (String::new(), 1);
     for letter in line.chars() {
@@ -24,9 +25,9 @@ pub(crate) fn fit(text: &str, width: usize) -> String {
 
 /// Like [`fit`], but keeps the end of the text, which distinguishes the paths of hooks.
 pub(crate) fn fit_end(text: &str, width: usize) -> String {
-    let line: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let line = one_line(text);
     if line.width() <= width {
-        return line;
+        return line.into_owned();
     }
     let (mut kept, mut used) = (Vec::new(), 1);
     for letter in line.chars().rev() {
@@ -44,6 +45,7 @@ pub(crate) fn fit_end(text: &str, width: usize) -> String {
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = vec![String::new()];
+    let text = one_line(text);
     for word in text.split_whitespace() {
         let last = lines.last_mut().expect("there is a line");
         if last.is_empty() || last.width() + 1 + word.width() <= width {

@@ -71,8 +71,7 @@ const EXAMPLE: &str = "write `lr = [0.001, 0.01]`, `{ uniform = [0.0, 0.5] }`, `
 impl Plan {
     /// Reads the file of a sweep.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        let text = trainer_files::read_text(path)?;
         let stem = path.file_stem().map(PathBuf::from).unwrap_or_default();
         Plan::parse(&text, &Path::new("runs").join(stem)).map_err(|Mistake { span, message }| {
             let before = &text[..span.start.min(text.len())];

@@ -296,7 +296,8 @@ fn report(plan: &Plan, state: &State, sweep: &Sweep<'_>, out: &mut Output) -> Re
         ranked([&metrics].into_iter()).first().map(|name| (*name).to_owned())
     });
     if let Some(metric) = metric {
-        out.line(format!("{FAINT}trainer runs {} --sort {metric}{FAINT:#}", plan.folder.display()))?;
+        let folder = plan.folder.display().to_string();
+        out.line(format!("{FAINT}{}{FAINT:#}", quoted(&["trainer", "runs", &folder, "--sort", &metric])))?;
     }
     Ok(())
 }

@@ -1,24 +1,21 @@
 //! [`State`]: the file `sweep.json` in the folder of a sweep, and the lock on that folder.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
+use trainer_files::{Links, Lock, in_file, open, read_start, replace_file};
 use trainer_formats::sweep::{SWEEP_FILE, SweepFile, Trial, TrialState};
 
 use super::file::Plan;
 use super::search;
 use crate::output::Failure;
 
-/// The file that is locked while a sweep runs.
-const LOCK: &str = ".sweep-lock";
-
 /// The state of a sweep on disk. While this value exists, no other sweep can use the folder.
 pub(crate) struct State {
     folder: PathBuf,
     file: SweepFile,
-    _lock: File,
+    _lock: Lock,
 }
 
 impl State {
@@ -26,20 +23,11 @@ impl State {
     /// Returns an error if the folder belongs to a different sweep.
     pub(crate) fn open(plan: &Plan, program: &[String], source: &Path) -> Result<Self, Failure> {
         let folder = &plan.folder;
-        let cannot = |error| Failure::new(format!("{}: {error}", folder.display()));
-        fs::create_dir_all(folder).map_err(cannot)?;
-        let lock = File::create(folder.join(LOCK)).map_err(cannot)?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Failure::new(format!(
-                    "{}: another sweep is running in this folder: wait for it, or set another `folder` in {}",
-                    folder.display(),
-                    source.display()
-                )));
-            }
-            Err(TryLockError::Error(error)) => return Err(cannot(error)),
-        }
+        let busy = format!(
+            "another sweep is running in this folder: wait for it, or set another `folder` in {}",
+            source.display()
+        );
+        let lock = Lock::acquire_or(folder, &busy)?;
         let definition = plan.definition(program);
         let mut trials: Vec<_> = search::trials(plan).into_iter().map(Trial::new).collect();
         // A sweep may change as long as none of its trials has begun, for example because the
@@ -56,7 +44,14 @@ impl State {
                     changes.join("\n")
                 )));
             }
-            for (trial, earlier) in trials.iter_mut().zip(&earlier.trials) {
+            for (nth, (trial, earlier)) in trials.iter_mut().zip(&earlier.trials).enumerate() {
+                if trial.values != earlier.values {
+                    let why = format!(
+                        "trial {} has other values here than in the sweep: the file was changed; restore it, or set another `folder`",
+                        nth + 1
+                    );
+                    return Err(in_file(&folder.join(SWEEP_FILE), why).into());
+                }
                 trial.state = earlier.state;
             }
             // If a random search now has fewer trials, the file keeps the others that were started.
@@ -103,15 +98,16 @@ impl State {
 
     /// Replaces the file atomically.
     fn write(&self) -> Result<(), Failure> {
-        let path = self.folder.join(SWEEP_FILE);
-        let aside = self.folder.join(format!(".{SWEEP_FILE}.new"));
-        let write = || {
-            let text = serde_json::to_string_pretty(&self.file)?;
-            fs::write(&aside, text + "\n")?;
-            File::open(&aside)?.sync_all()?;
-            fs::rename(&aside, &path)
+        let is_ours = |path: &Path| {
+            let (file, length) = open(path, Links::Refuse)?;
+            match SweepFile::is_of_sweep(&read_start(path, &file, length.min(100))?) {
+                true => Ok(()),
+                false => Err(in_file(path, "another program wrote this file: move it elsewhere")),
+            }
         };
-        write().map_err(|error| Failure::new(format!("{}: {error}", path.display())))
+        let path = self.folder.join(SWEEP_FILE);
+        let text = serde_json::to_string_pretty(&self.file).map_err(Failure::new)? + "\n";
+        Ok(replace_file(&path, is_ours, |file| file.write(text.as_bytes()))?)
     }
 }
 

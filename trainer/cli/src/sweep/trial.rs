@@ -1,12 +1,12 @@
 //! [`Trial`]: one run of the program of a sweep, in its own process group.
 
-use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 
 use serde_json::{Map, Value as Json};
+use trainer_files::{Links, append, in_file, metadata, open};
 use trainer_formats::run::{RUN_FILE, Run, Status, text_of_setting};
 use trainer_formats::sweep::SweepFile;
 
@@ -15,6 +15,9 @@ use crate::output::Failure;
 
 /// The signal that Ctrl-C sends.
 pub(crate) const INTERRUPT: i32 = 2;
+
+/// The number of bytes at the end of a log in which its last line is searched.
+const LOG_END: u64 = 1 << 16;
 
 /// How the program of a trial ended.
 pub(crate) type Ended = io::Result<ExitStatus>;
@@ -70,7 +73,11 @@ impl Trial {
     pub(crate) fn start(&self, ended: impl FnOnce(Ended) + Send + 'static) -> Result<ProcessGroup, Failure> {
         let log = self.log();
         let cannot = |error: io::Error| Failure::new(format!("{}: {error}", log.display()));
-        let output = File::options().create(true).append(true).open(&log).map_err(cannot)?;
+        if metadata(&self.folder)?.is_some_and(|found| !found.is_dir()) {
+            let why = "expected the folder of the trial, found a link or a file: move it elsewhere";
+            return Err(in_file(&self.folder, why).into());
+        }
+        let output = append(&log)?;
         let folder = std::path::absolute(&self.folder).map_err(cannot)?;
         let mut command = Command::new(&self.program);
         command
@@ -121,7 +128,11 @@ pub(crate) fn has_finished(folder: &Path) -> bool {
 
 /// Returns the last nonempty line of a log file.
 fn last_line(log: &Path) -> Option<String> {
-    let text = String::from_utf8_lossy(&fs::read(log).ok()?).into_owned();
+    let (mut file, length) = open(log, Links::Refuse).ok()?;
+    let mut end = Vec::new();
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_END))).ok()?;
+    file.take(LOG_END).read_to_end(&mut end).ok()?;
+    let text = String::from_utf8_lossy(&end);
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use crate::text::is_hidden;
+
 /// A text whose `Display` escapes it for use as the content or a quoted attribute of an HTML
 /// element. All data recorded by a run is escaped this way.
 pub(super) struct Text<'t>(pub(super) &'t str);
@@ -18,8 +20,7 @@ impl fmt::Display for Text<'_> {
                 '\n' | '\t' => f.write_char(character)?,
                 // HTML allows no other control characters. Characters that override the text
                 // direction would also affect the text that follows.
-                '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => f.write_char('\u{fffd}')?,
-                _ if character.is_control() => f.write_char('\u{fffd}')?,
+                _ if is_hidden(character) => f.write_char('\u{fffd}')?,
                 _ => f.write_char(character)?,
             }
         }

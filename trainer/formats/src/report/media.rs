@@ -1,17 +1,14 @@
 //! [`Media`]: the texts and images that a run has recorded.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use serde_json::Value as Json;
 
 use crate::float::not_finite;
-use crate::run::{Error, JSON_LINES_FILE, REPORT_RECORDS_FILE};
-
-/// The maximum length of a line in bytes. A line is a record with its images.
-const MAX_LINE: u64 = 1 << 28;
+use crate::run::{Error, JSON_LINES_FILE, MAX_LINE_BYTES, REPORT_RECORDS_FILE};
+use trainer_files::{Links, in_file, metadata, open};
 
 /// The texts and images of a run, by name, each in the order of the file.
 #[derive(Clone, Debug, Default)]
@@ -54,10 +51,8 @@ impl Media {
     pub(super) fn read(folder: &Path) -> Result<Self, Error> {
         for name in [REPORT_RECORDS_FILE, JSON_LINES_FILE] {
             let path = folder.join(name);
-            match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_file() && metadata.len() > 0 => return Media::read_file(&path),
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(&path, error)),
-                _ => {}
+            if metadata(&path)?.is_some_and(|found| !found.is_file() || found.len() > 0) {
+                return Media::read_file(&path);
             }
         }
         Ok(Media::default())
@@ -65,21 +60,21 @@ impl Media {
 
     fn read_file(path: &Path) -> Result<Self, Error> {
         let mut media = Media::default();
-        let mut reader = BufReader::new(File::open(path).map_err(|error| Error::io(path, error))?);
+        let mut reader = BufReader::new(open(path, Links::Refuse)?.0);
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
-            let mut limited = reader.by_ref().take(MAX_LINE);
-            limited.read_until(b'\n', &mut line).map_err(|error| Error::io(path, error))?;
+            let mut limited = reader.by_ref().take(MAX_LINE_BYTES);
+            limited.read_until(b'\n', &mut line).map_err(|error| in_file(path, error))?;
             if line.last() != Some(&b'\n') {
                 // The last line is not complete yet.
                 return match line.len() as u64 {
-                    MAX_LINE => Err(Error::content(path, format!("line {number} is too long"))),
+                    MAX_LINE_BYTES => Err(in_file(path, format!("line {number} is too long"))),
                     _ => Ok(media),
                 };
             }
             let record: serde_json::Map<String, Json> = serde_json::from_slice(&line)
-                .map_err(|error| Error::content(path, format!("line {number}: {error}")))?;
+                .map_err(|error| in_file(path, format!("line {number}: {error}")))?;
             media.add(record);
         }
         Ok(media)

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use super::metric::Metrics;
-use super::process::Process;
 use super::profile::Profile;
+use trainer_files::Process;
 
 /// The name of the file in a run folder that describes the run.
 pub const RUN_FILE: &str = "run.json";

@@ -1,15 +1,13 @@
 //! [`Run`]: the folder of a run, and [`runs_in`], which finds the runs in a folder.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::error::Error;
 use super::file::{MAX_BYTES, NotARun, RUN_FILE, RunFile, Status};
 use super::metric::{Metrics, metrics_of};
 use super::points::{Point, Points};
 use super::time::parse_time;
+use trainer_files::{Error, entries, in_file, metadata, name_of, read_small};
 
 /// A snapshot of a run folder at the time it was opened. Reading a folder never changes it.
 #[derive(Clone, Debug)]
@@ -29,21 +27,14 @@ impl Run {
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = folder.into();
         let file = path.join(RUN_FILE);
-        let metadata = match fs::metadata(&file) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == ErrorKind::NotFound && path.is_dir() => {
-                return Err(Error::content(&path, "this folder holds no run: it has no `run.json`"));
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => return Err(Error::io(&path, error)),
-            Err(error) => return Err(Error::io(&file, error)),
-        };
-        if !metadata.is_file() || metadata.len() > MAX_BYTES {
-            return Err(Error::content(&file, format!("expected a file of at most {MAX_BYTES} bytes")));
-        }
-        let bytes = fs::read(&file).map_err(|error| Error::io(&file, error))?;
+        let bytes = read_small(&file, MAX_BYTES).map_err(|error| match error.is_missing() {
+            true if path.is_dir() => in_file(&path, "this folder holds no run: it has no `run.json`"),
+            true => in_file(&path, error.source),
+            false => error,
+        })?;
         let content = RunFile::parse(&bytes).map_err(|error| match error {
-            NotARun::Damaged(why) => Error::content(&file, format!("damaged: {why}")),
-            other => Error::content(&file, other.to_string()),
+            NotARun::Damaged(why) => in_file(&file, format!("damaged: {why}")),
+            other => in_file(&file, other.to_string()),
         })?;
         let exists = || content.process.as_ref().and_then(|process| process.exists());
         let status = match content.status {
@@ -106,8 +97,8 @@ impl Run {
 
     /// Returns when a file in the folder was last changed.
     fn last_change(&self) -> Option<SystemTime> {
-        let entries = fs::read_dir(&self.path).ok()?;
-        entries.filter_map(|entry| entry.ok()?.metadata().ok()?.modified().ok()).max()
+        let entries = entries(&self.path).ok()?;
+        entries.iter().filter_map(|entry| metadata(entry).ok()??.modified().ok()).max()
     }
 
     /// Opens the file of a logger of the run, as described at [`Points::in_folder`]. Returns `None`
@@ -181,31 +172,19 @@ pub fn runs_in(folder: impl AsRef<Path>) -> Result<Vec<Found>, Error> {
 }
 
 fn find(folder: &Path, levels: u32, found: &mut Vec<Found>) -> Result<(), Error> {
-    if fs::symlink_metadata(folder.join(RUN_FILE)).is_ok() {
+    if metadata(&folder.join(RUN_FILE)).is_ok_and(|found| found.is_some()) {
         found.push(Found { path: folder.to_owned(), run: Run::open(folder) });
         return Ok(());
     }
     if levels == 0 {
         return Ok(());
     }
-    let entries = fs::read_dir(folder).map_err(|error| Error::io(folder, error))?;
-    let mut names = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| Error::io(folder, error))?;
-        // This follows symbolic links.
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) || entry.path().is_dir() {
-            names.push(entry.file_name());
-        }
-    }
-    names.sort_by_cached_key(|name| {
-        let name = name.to_string_lossy().into_owned();
-        (name.parse().unwrap_or(u64::MAX), name)
-    });
-    for name in names {
-        let path = folder.join(name);
+    let mut folders = entries(folder)?;
+    folders.retain(|path| path.is_dir()); // A folder of runs may have links to others.
+    folders.sort_by_cached_key(|path| (name_of(path).parse().unwrap_or(u64::MAX), path.clone()));
+    for path in folders {
         match find(&path, levels - 1, found) {
-            // The folder was removed in the meantime.
-            Err(Error::Io { error, .. }) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.is_missing() => {} // removed in the meantime
             Err(error) => found.push(Found { path, run: Err(error) }),
             Ok(()) => {}
         }

@@ -1,13 +1,11 @@
 //! [`Live`]: what a run is doing right now, which the trainer writes about once a second.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
+use trainer_files::{Error, Links, in_file, open, read_start};
 
-use super::error::Error;
 use super::file::MAX_BYTES;
 use crate::float::Float;
 
@@ -192,20 +190,13 @@ impl Live {
     /// Returns an error if the file cannot be read, or was not written by the trainer.
     pub fn in_folder(folder: impl AsRef<Path>) -> Result<Option<Self>, Error> {
         let path = folder.as_ref().join(LIVE_FILE);
-        match fs::metadata(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io(&path, error)),
-            // Opening anything other than a regular file may block.
-            Ok(metadata) if !metadata.is_file() => {
-                return Err(Error::content(&path, "expected a regular file"));
-            }
-            Ok(_) => {}
-        }
-        let mut bytes = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-        read.map_err(|error| Error::io(&path, error))?;
+        let (file, length) = match open(&path, Links::Refuse) {
+            Err(error) if error.is_missing() => return Ok(None),
+            opened => opened?,
+        };
+        let bytes = read_start(&path, &file, length.min(MAX_BYTES))?;
         if !Live::is_of_trainer(&bytes) {
-            return Err(Error::content(&path, "expected a `live.json` that the trainer wrote"));
+            return Err(in_file(&path, "expected a `live.json` that the trainer wrote"));
         }
         Ok(serde_json::from_slice::<Live>(&bytes).ok().filter(|live| live.version <= VERSION))
     }

@@ -18,26 +18,31 @@
 //! only append to their files, except when a run is resumed, which [`Points`] detects. Reading
 //! never changes the folder.
 //!
+//! A run may have come from someone else, so what is read has a limit: symbolic links, pipes and devices
+//! are refused, as are a `run.json` or a `live.json` of more than [`MAX_BYTES`], a logger's file of more
+//! than [`MAX_POINTS_BYTES`] and a line of it of more than [`MAX_LINE_BYTES`]. JSON may be nested 128
+//! levels deep.
+//!
 //! `run.json` is JSON that includes the [version](RunFile::parse) of its format.
 
-mod error;
 mod facts;
 mod file;
 mod folder;
 mod live;
 mod metric;
 mod points;
-mod process;
 mod profile;
 mod time;
 
-pub use error::Error;
 pub use facts::{Settings, ranked, settings_of, text_of_setting};
 pub use file::{MAX_BYTES, MAX_WARNINGS, NotARun, Origin, RUN_FILE, RunFile, Status};
 pub use folder::{Found, Run, runs_in};
 pub use live::{HookTime, LIVE_FILE, Live, LiveHook, LiveValue};
 pub use metric::{Extreme, Goal, Metric, Metrics, metrics_of};
-pub use points::{CSV_FILE, JSON_LINES_FILE, Point, Points, REPORT_RECORDS_FILE, Span, Update};
-pub use process::Process;
+pub use points::{
+    CSV_FILE, JSON_LINES_FILE, MAX_LINE_BYTES, MAX_POINTS_BYTES, Point, Points, REPORT_RECORDS_FILE, Span,
+    Update,
+};
 pub use profile::{Profile, ProfileRow};
 pub use time::{format_time, parse_time};
+pub use trainer_files::{Error, Process};

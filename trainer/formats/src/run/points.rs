@@ -4,14 +4,14 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserializer;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use trainer_files::{Error, Links, in_file, metadata, open};
 
-use super::error::Error;
 use crate::float::not_finite;
 
 /// The file that the logger `Csv` writes to the folder of a run.
@@ -21,6 +21,13 @@ pub const JSON_LINES_FILE: &str = "records.jsonl";
 /// The file that the logger `Report` writes to the folder of a run. It has the format of
 /// `JsonLines`, plus images.
 pub const REPORT_RECORDS_FILE: &str = "report.jsonl";
+/// The maximum size of a logger's file that is read, in bytes.
+pub const MAX_POINTS_BYTES: u64 = 1 << 32;
+/// The maximum length of a line of a logger's file, in bytes. A line may be a record with its images.
+pub const MAX_LINE_BYTES: u64 = 1 << 26;
+
+/// The number of bytes that are read at once.
+const BLOCK: usize = 1 << 20;
 
 /// A numeric value in a record.
 #[derive(Clone, Debug, PartialEq)]
@@ -116,12 +123,9 @@ impl Points {
     pub fn in_folder(folder: impl AsRef<Path>) -> Result<Option<Self>, Error> {
         for name in [CSV_FILE, JSON_LINES_FILE, REPORT_RECORDS_FILE] {
             let path = folder.as_ref().join(name);
-            match path.metadata() {
-                Ok(metadata) if metadata.is_file() && metadata.len() > 0 => {
-                    return Ok(Some(Points::open(path)));
-                }
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(Error::io(&path, error)),
-                _ => {}
+            // Reading reports whatever is not a regular file.
+            if metadata(&path)?.is_some_and(|found| !found.is_file() || found.len() > 0) {
+                return Ok(Some(Points::open(path)));
             }
         }
         Ok(None)
@@ -154,45 +158,60 @@ impl Points {
     ///
     /// Returns an error if the file cannot be read, or if a line does not have the logger's format.
     pub fn read(&mut self) -> Result<Update, Error> {
-        let (bytes, is_restart) = self.read_new().map_err(|error| Error::io(&self.path, error))?;
+        let (mut file, length) = open(&self.path, Links::Refuse)?;
+        if length > MAX_POINTS_BYTES {
+            return Err(in_file(
+                &self.path,
+                format!("the file has {length} bytes: expected at most {MAX_POINTS_BYTES}"),
+            ));
+        }
+        let is_restart = !self.is_continued(&mut file).map_err(|error| in_file(&self.path, error))?;
         if is_restart {
             *self = Points { texts: std::mem::take(&mut self.texts), ..Points::open(&self.path) };
         }
         let mut update = Update { is_restart, points: Vec::new() };
+        file.seek(SeekFrom::Start(self.offset)).map_err(|error| in_file(&self.path, error))?;
+        let mut file = file.take(length.saturating_sub(self.offset));
+        let mut bytes = Vec::new();
+        loop {
+            // A line that does not fit is read in blocks of increasing size.
+            let block = bytes.len().max(BLOCK) as u64;
+            let read = file.by_ref().take(block).read_to_end(&mut bytes);
+            if read.map_err(|error| in_file(&self.path, error))? == 0 {
+                return Ok(update);
+            }
+            let left = self.read_lines(&bytes, &mut update.points)?;
+            if left as u64 > MAX_LINE_BYTES {
+                let why = format!("line {}: expected at most {MAX_LINE_BYTES} bytes", self.lines + 1);
+                return Err(in_file(&self.path, why));
+            }
+            bytes.drain(..bytes.len() - left);
+        }
+    }
+
+    /// Reads the complete lines at the start of `bytes`, and returns the number of bytes behind them.
+    fn read_lines(&mut self, bytes: &[u8], points: &mut Vec<Point>) -> Result<usize, Error> {
         let is_csv = self.path.extension().is_some_and(|extension| extension == "csv");
-        let mut rest = &*bytes;
+        let mut rest = bytes;
         while let Some(length) = if is_csv { length_of_row(rest) } else { length_of_line(rest) } {
             let (line, behind) = rest.split_at(length);
-            let read = if is_csv {
-                self.read_row(line, &mut update.points)
-            } else {
-                self.read_object(line, &mut update.points)
-            };
-            read.map_err(|why| Error::content(&self.path, format!("line {}: {why}", self.lines + 1)))?;
+            let read = if is_csv { self.read_row(line, points) } else { self.read_object(line, points) };
+            read.map_err(|why| in_file(&self.path, format!("line {}: {why}", self.lines + 1)))?;
             self.lines += line.iter().filter(|byte| **byte == b'\n').count() as u64;
             self.offset += length as u64;
             self.last.clear();
             self.last.extend_from_slice(line);
             rest = behind;
         }
-        Ok(update)
+        Ok(rest.len())
     }
 
-    /// Returns the bytes that have not been read yet, and `false`. If the file no longer contains
-    /// the last line read, returns all bytes and `true`.
-    fn read_new(&self) -> std::io::Result<(Vec<u8>, bool)> {
-        let mut file = File::open(&self.path)?;
+    /// Whether the file still has the last line that was read.
+    fn is_continued(&self, file: &mut File) -> io::Result<bool> {
         let mut bytes = Vec::new();
         file.seek(SeekFrom::Start(self.offset - self.last.len() as u64))?;
-        file.read_to_end(&mut bytes)?;
-        if bytes.starts_with(&self.last) {
-            bytes.drain(..self.last.len());
-            return Ok((bytes, false));
-        }
-        bytes.clear();
-        file.seek(SeekFrom::Start(0))?;
-        file.read_to_end(&mut bytes)?;
-        Ok((bytes, true))
+        file.by_ref().take(self.last.len() as u64).read_to_end(&mut bytes)?;
+        Ok(bytes == self.last)
     }
 
     /// Reads a row of a CSV file. The first row is the header.

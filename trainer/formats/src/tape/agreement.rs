@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::events::{Error, Event, Tape};
+use trainer_files::Error;
+
+use super::events::{Event, Tape};
 use super::record::EntryKind;
 
 /// A place where the replay of a run differs from the tape of the run.

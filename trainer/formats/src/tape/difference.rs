@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::events::{Error, Event, Tape};
+use trainer_files::{Error, in_file};
+
+use super::events::{Event, Tape};
 use super::record::{Entry, EntryKind, Level, Position, Process};
 
 /// The number of changes that are read ahead to find out which run has an additional change.
@@ -194,7 +196,7 @@ impl Side {
                 Event::Changed { entry, position, values } => {
                     self.values.extend(values);
                     if entry.kind == EntryKind::Interval {
-                        self.recorded = position.batches_seen + 1;
+                        self.recorded = position.batches_seen.saturating_add(1);
                     }
                 }
                 Event::Resumed { values, .. } => self.values.extend(values),
@@ -281,7 +283,7 @@ impl Side {
     fn advance(&mut self) {
         if let Some(Change { entry, position, .. }) = self.ahead.pop_front() {
             if entry.kind == EntryKind::Interval {
-                self.recorded = position.batches_seen + 1;
+                self.recorded = position.batches_seen.saturating_add(1);
             }
             self.position = Some(position);
         }
@@ -375,14 +377,10 @@ fn check_levels(sides: &[Side; 2]) -> Result<(), Error> {
         Level::Full => "is full".to_owned(),
         Level::Steps(n) => format!("has the state after every {n} batches"),
     };
-    Err(Error::Content {
-        path: sides[1].tape.path().to_owned(),
-        why: format!(
-            "this tape {}, but the first one {}: record both at the same level",
-            name(other),
-            name(one)
-        ),
-    })
+    Err(in_file(
+        sides[1].tape.path(),
+        format!("this tape {}, but the first one {}: record both at the same level", name(other), name(one)),
+    ))
 }
 
 /// Returns the names of the values that differ between two changes.
@@ -552,7 +550,7 @@ impl fmt::Display for First {
                  train these batches of both runs again, with `trainer diff --replay`, or record them with \
                  `TRAINER_TAPE=full:{batches}..{}`",
                 position.batches_seen,
-                position.batches_seen + 1
+                position.batches_seen.saturating_add(1)
             ),
         }
     }

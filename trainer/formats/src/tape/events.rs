@@ -7,29 +7,9 @@ use std::sync::Arc;
 
 use rmp_serde::decode::Error as Decode;
 
-use super::record::{Entry, MAGIC, Position, Process, Record};
+use trainer_files::{Error, Links, in_file, open};
 
-/// An error that occurs when a tape is read.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file cannot be read.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        #[source]
-        error: io::Error,
-    },
-    /// The file is not a tape, or is damaged.
-    #[error("{}: {why}", path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        why: String,
-    },
-}
+use super::record::{Entry, MAGIC, Position, Process, Record};
 
 /// An event that was recorded on a tape.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,13 +77,10 @@ impl Tape {
     /// supports.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref().to_owned();
+        let mut file = BufReader::new(open(&path, Links::Refuse)?.0);
         let mut start = Vec::new();
-        let opened = File::open(&path).and_then(|file| {
-            let mut file = BufReader::new(file);
-            file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start)?;
-            Ok(file)
-        });
-        let file = opened.map_err(|error| Error::Io { path: path.clone(), error })?;
+        let read = file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut start);
+        read.map_err(|error| in_file(&path, error))?;
         check_start(&path, &start)?;
         Ok(Tape::new(path, Source::File(file)))
     }
@@ -155,14 +132,14 @@ impl Tape {
                 if error.kind() == io::ErrorKind::UnexpectedEof {
                     return Ok(None); // a record that was cut off
                 }
-                Err(Error::Io { path: self.path.clone(), error })
+                Err(in_file(&self.path, error))
             }
             Err(error) => Err(self.damaged(&error.to_string())),
         }
     }
 
     fn damaged(&self, why: &str) -> Error {
-        Error::Content { path: self.path.clone(), why: format!("the tape is damaged: {why}") }
+        in_file(&self.path, format!("the tape is damaged: {why}"))
     }
 
     /// Replaces the number of each value's name with the name itself.
@@ -221,7 +198,7 @@ fn check_start(path: &Path, start: &[u8]) -> Result<(), Error> {
         true => "this program cannot read this version of a tape: use a newer program",
         false => "this is not a tape",
     };
-    Err(Error::Content { path: path.to_owned(), why: why.into() })
+    Err(in_file(path, why))
 }
 
 impl Iterator for Tape {

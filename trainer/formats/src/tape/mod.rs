@@ -11,8 +11,9 @@ mod record;
 
 pub use agreement::{Disagreement, disagreement};
 pub use difference::{Difference, End, First, Kind, Only, difference, difference_of};
-pub use events::{Error, Event, Tape};
+pub use events::{Event, Tape};
 pub use record::{Entry, EntryKind, Level, MAGIC, Position, Process, Record};
+pub use trainer_files::Error;
 
 /// Returns the file name of the tape of a rank: `run.tape` for rank 0, `run.rank-1.tape` for rank
 /// 1.

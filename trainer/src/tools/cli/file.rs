@@ -42,10 +42,7 @@ pub(super) struct Scalar {
 /// Returns an error with the line if the file is not TOML, or cannot be read.
 pub(super) fn read(path: &Path, is_setting: impl Fn(&str) -> bool) -> Result<Vec<Entry>> {
     let text = read_text(path).map_err(|error| {
-        let is_missing = error
-            .source
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+        let is_missing = error.is_missing();
         let path = path.display();
         Error::usage(if is_missing {
             format!("the command line: `--config {path}`: the file does not exist: check the path")

@@ -22,7 +22,7 @@ fn some_of<T>(all: &[T], count: usize) -> Vec<&T> {
 }
 
 fn where_of<T>(item: &Item<T>) -> String {
-    format!("step {}, epoch {}", item.optimizer_steps, item.epoch + 1)
+    format!("step {}, epoch {}", item.optimizer_steps, item.epoch.saturating_add(1))
 }
 
 /// Returns the images of a run, except images of matrices that are shown as tables.

@@ -243,7 +243,7 @@ fn write_matrix(out: &mut String, matrix: &Matrix) {
         out,
         "<figure class=\"matrix\"><figcaption><code>{}</code> <span class=\"quiet\">epoch {}</span></figcaption>",
         Text(&matrix.name),
-        matrix.epoch + 1
+        matrix.epoch.saturating_add(1)
     );
     if side > MAX_SIDE {
         let _ = writeln!(out, "<p class=\"quiet\">{side} classes are too many to be shown.</p></figure>");

@@ -30,8 +30,8 @@ fn status(run: &Content) -> String {
 /// Returns the numbers of optimizer steps and epochs of a run, if it has recorded any.
 fn length(run: &Content) -> Option<(u64, u64)> {
     let last = run.points.last()?;
-    let epochs = run.points.iter().map(|point| point.epoch).max().unwrap_or(0) + 1;
-    Some((last.optimizer_steps, epochs))
+    let epochs = run.points.iter().map(|point| point.epoch).max().unwrap_or(0);
+    Some((last.optimizer_steps, epochs.saturating_add(1)))
 }
 
 /// Returns remarks about a run: its origin, its resumes, and why it stopped.
