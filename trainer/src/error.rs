@@ -156,7 +156,8 @@ impl Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        // The message may have the text of a file or a server.
+        f.write_str(&trainer_formats::visible(&self.to_string()))
     }
 }
 

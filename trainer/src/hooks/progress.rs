@@ -130,7 +130,7 @@ impl Progress {
     }
 
     /// Begins a pass: draws an empty bar, if standard error is a terminal.
-    fn begin(&mut self, what: String, cx: &Cx<Main<BeforeStep>>) {
+    fn begin(&mut self, what: &str, cx: &Cx<Main<BeforeStep>>) {
         self.clear();
         self.pace = Pace::start(cx.counters().batch_idx);
         self.last_line = Instant::now();
@@ -146,7 +146,7 @@ impl Progress {
         self.bar.set_style(style.with_key("rate", |state: &ProgressState, text: &mut dyn Write| {
             let _ = write!(text, "{:.0} batches/s", state.per_sec());
         }));
-        self.bar.set_prefix(what);
+        self.bar.set_prefix(terminal::one_line(what));
         terminal::set_bar(Some(self.bar.clone()));
     }
 
@@ -322,7 +322,7 @@ impl Progress {
         // A validation in the middle of an epoch replaces the bar of training.
         if cx.counters().batch_idx == 0 || self.phase != Some(cx.phase()) {
             self.phase = Some(cx.phase());
-            self.begin(self.pass(cx), cx);
+            self.begin(&self.pass(cx), cx);
         }
     }
 
@@ -341,7 +341,7 @@ impl Progress {
         self.bar.set_position(cx.counters().batch_idx);
         if self.last_read.elapsed() > BETWEEN_READS {
             self.last_read = Instant::now();
-            self.bar.set_message(self.values(cx)?);
+            self.bar.set_message(terminal::one_line(&self.values(cx)?));
         }
         Ok(())
     }

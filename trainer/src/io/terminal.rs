@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use console::Term;
 use indicatif::ProgressBar;
+use trainer_formats::visible;
 
 use crate::error::discard_panic;
 
@@ -36,11 +37,16 @@ impl Stream {
         }
     }
 
-    fn print(self, line: &str) {
+    /// Prints a text whose every part is [`visible`] or a style of this crate.
+    fn print_styled(self, line: &str) {
         let _ = match self {
             Stream::Stdout => writeln!(std::io::stdout(), "{line}"),
             Stream::Stderr => writeln!(std::io::stderr(), "{line}"),
         };
+    }
+
+    fn print(self, line: &str) {
+        self.print_styled(&visible(line));
     }
 }
 
@@ -66,12 +72,19 @@ fn is_taken(stream: Stream, line: &str) -> bool {
 ///
 /// If [`Progress`](crate::hooks::Progress) draws a bar on the same terminal, a plain `println!`
 /// leaves part of the bar in front of its text.
+///
+/// Control characters except line breaks and tabs are printed as escapes such as `\u{1b}`, as in
+/// everything that the trainer prints, because a text may come from a file or a server.
 pub fn print_line(line: impl Display) {
-    let line = line.to_string();
-    if is_taken(Stream::Stdout, &line) {
-        return;
+    print_styled_line(&visible(&line.to_string()));
+}
+
+/// Prints a text like [`print_line`], with the styles that this crate has put into it. Its other parts
+/// must be [`one_line`] or [`visible`].
+pub(crate) fn print_styled_line(line: &str) {
+    if !is_taken(Stream::Stdout, line) {
+        beside_bar(|| Stream::Stdout.print_styled(line));
     }
-    beside_bar(|| Stream::Stdout.print(&line));
 }
 
 /// The terminal to which standard output is connected.
@@ -115,7 +128,7 @@ pub(crate) fn print_shown(stream: Stream, line: &str) {
 /// Prints a line on standard error in a way that libtest captures. For tests, which draw no bar.
 pub(crate) fn eprint_captured(line: &str) {
     #[expect(clippy::disallowed_macros, reason = "libtest captures nothing else")]
-    let printed = catch_unwind(|| eprintln!("{line}"));
+    let printed = catch_unwind(|| eprintln!("{}", visible(line)));
     if let Err(payload) = printed {
         discard_panic(payload);
     }
@@ -135,9 +148,7 @@ pub(crate) fn set_bar(bar: Option<ProgressBar>) {
     *BAR.lock().unwrap_or_else(PoisonError::into_inner) = bar;
 }
 
-/// Replaces each control character of a text, such as a line break, with a space, so that the text
-/// stays on one line and cannot affect the output around it.
+/// Returns a text on one line that cannot affect the output around it.
 pub(crate) fn one_line(text: &str) -> String {
-    text.replace("\r\n", " ")
-        .replace(|letter: char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}'), " ")
+    trainer_formats::one_line(text).into_owned()
 }

@@ -60,7 +60,7 @@ mod tests {
     fn escaped_text_is_one_line_and_renders_as_written() {
         for (text, cell, label) in [
             ("plain", "plain", "plain"),
-            ("a\r\nb\nc\td\u{2028}e\u{1b}[1m", "a b c d e [1m", "a b c d e [1m"),
+            ("a\r\nb\nc\td\u{2028}e\u{1b}[1m", "a b c d e\\u{1b}[1m", "a b c d e#92;u{1b}[1m"),
             ("a | b", "a \\| b", "a | b"),
             ("a \\| b\\", "a \\\\\\| b\\", "a #92;| b#92;"),
             ("`Vec<T>` and `a|b`", "`Vec<T>` and `a\\|b`", "#96;Vec#lt;T#gt;#96; and #96;a|b#96;"),

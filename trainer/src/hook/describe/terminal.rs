@@ -7,7 +7,7 @@ use unicode_width::UnicodeWidthStr;
 use super::lines::{HookLine, Line, Names, TIE, lines};
 use super::page::{Page, Part};
 use super::{HookRow, HookTable, Node};
-use crate::io::terminal::{COLUMNS, of_stdout, print_line};
+use crate::io::terminal::{COLUMNS, of_stdout, print_styled_line};
 use crate::moment::MomentKind;
 use crate::phase::Phase;
 
@@ -38,7 +38,7 @@ impl HookTable {
             Some(terminal) => self.styled(terminal.columns, terminal.colors),
             None => self.to_string() + "\n",
         };
-        print_line(text + &self.absent());
+        print_styled_line(&(text + &self.absent()));
     }
 
     /// Returns a line with the types that have hooks but no value in the trainer, or an empty text.
