@@ -10,10 +10,11 @@ use trainer::prelude::*;
 use trainer::testing::{Harness, Ranks, SmallTask};
 
 type Builder = TrainerBuilder<SmallTask>;
+type Change = fn(Builder) -> Builder;
 
 /// Trains on two ranks with each of the changes, in a world of its own, because an error disconnects
 /// the ranks. Returns the errors of both ranks for each change; empty without an error.
-fn errors_of(changes: &[fn(Builder) -> Builder]) -> Vec<[String; 2]> {
+fn errors_of(changes: &[Change]) -> Vec<[String; 2]> {
     let ranks = Ranks::new(2).run(|| {
         let launch = Launch::from_env()?.unwrap();
         let file = std::env::var("MASTER_ADDR").unwrap().replace("file://", "");
@@ -31,7 +32,7 @@ fn errors_of(changes: &[fn(Builder) -> Builder]) -> Vec<[String; 2]> {
 }
 
 /// Checks that each rank returns an error with this text, for each change.
-fn assert_errors(cases: &[(fn(Builder) -> Builder, &str)]) {
+fn assert_errors(cases: &[(Change, &str)]) {
     let changes: Vec<_> = cases.iter().map(|(change, _)| *change).collect();
     for ((_, expected), errors) in cases.iter().zip(errors_of(&changes)) {
         for error in errors {
@@ -86,7 +87,7 @@ fn damaged(builder: Builder, change: fn(&Cx<AfterEpoch>) -> Result<Tensor>) -> B
 #[test]
 fn weights_and_optimizer_states_that_differ_are_reported_at_the_end_of_the_fit() {
     let text = "the ranks no longer train the same model: at the end of the fit, ";
-    let cases: [(fn(Builder) -> Builder, &str); 3] = [
+    let cases: [(Change, &str); 3] = [
         (|builder| builder, ""),
         (
             |builder| damaged(builder, |cx| Ok(cx.vars().get("fc1.weight")?.shallow_clone())),

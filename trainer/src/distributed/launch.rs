@@ -270,7 +270,7 @@ impl Launch {
     pub(super) fn from_vars(var: impl Fn(&str) -> Option<OsString>) -> Result<Option<Self>> {
         let mut told = Vec::new();
         for launcher in &LAUNCHERS {
-            told.extend(Told::read(Vars { var: &var, launcher })?);
+            told.extend(Told::read(&Vars { var: &var, launcher })?);
         }
         let Some(Told { launcher, size, .. }) = choose(&told, var(RUN_ID).is_some())? else {
             check_absent(&var)?;
@@ -334,7 +334,7 @@ struct Told {
 
 impl Told {
     /// Reads the size and the rank. Returns `None` if the launcher has set no size.
-    fn read<F: Fn(&str) -> Option<OsString>>(vars: Vars<'_, F>) -> Result<Option<Self>> {
+    fn read<F: Fn(&str) -> Option<OsString>>(vars: &Vars<'_, F>) -> Result<Option<Self>> {
         let launcher = vars.launcher;
         let Some(size) = vars.number::<u32>(launcher.size)? else { return Ok(None) };
         if size == 0 {
