@@ -11,6 +11,8 @@ mod kills;
 #[path = "../it/log_rows.rs"]
 mod log_rows;
 #[cfg(target_os = "linux")]
+mod loggers;
+#[cfg(target_os = "linux")]
 #[allow(dead_code)] // the integration tests use the rest
 #[path = "../it/model.rs"]
 mod model;

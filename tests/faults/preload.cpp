@@ -2,6 +2,7 @@
 // functions of the C library, which Rust and libtorch call, in order to
 //
 // - let one large allocation fail,
+// - let one kind of operation on some files fail,
 // - record all changes to the files of a folder,
 // - kill the process before one of these changes, or in the middle of a write.
 //
@@ -16,6 +17,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -84,6 +86,57 @@ EXPORT int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, v
   return real(thread, attributes, run, with);
 }
 
+// ── Operations that fail ─────────────────────────────────────────────────────────────────────────
+
+static pthread_mutex_t refusal = PTHREAD_MUTEX_INITIALIZER;
+static std::atomic<bool> refusing{false};
+static std::string* refused_kind = nullptr;
+static std::string* refused_path = nullptr;  // a part of the path
+static int refused_with = 0;                 // the value of errno
+static long refused_from = 0;                // the number of the first operation that fails, from 1
+static long refused_count = 0;               // the number of operations that fail; 0 for all
+static long refusable = 0;
+static std::atomic<bool> has_refused{false};
+
+// Whether an operation fails. `kind` is one of create, open, read, write, sync, rename, remove,
+// truncate, lock.
+static bool refuses(const char* kind, const std::string& path) {
+  if (!refusing.load()) return false;
+  pthread_mutex_lock(&refusal);
+  bool fails = *refused_kind == kind && path.find(*refused_path) != std::string::npos;
+  if (fails) {
+    long nth = ++refusable;
+    fails = nth >= refused_from && (refused_count == 0 || nth < refused_from + refused_count);
+  }
+  if (fails) has_refused = true;
+  int with = refused_with;
+  pthread_mutex_unlock(&refusal);
+  if (fails) errno = with;
+  return fails;
+}
+
+// `<kind>/<errno>/<from>/<count>/<part of the path>`
+static void refuse(const char* command) {
+  pthread_mutex_lock(&refusal);
+  std::string words[4];
+  for (std::string& word : words) {
+    const char* end = strchr(command, '/');
+    word.assign(command, end - command);
+    command = end + 1;
+  }
+  delete refused_kind;
+  delete refused_path;
+  refused_kind = new std::string(words[0]);
+  refused_path = new std::string(command);
+  refused_with = atoi(words[1].c_str());
+  refused_from = atol(words[2].c_str());
+  refused_count = atol(words[3].c_str());
+  refusable = 0;
+  has_refused = false;
+  refusing = true;
+  pthread_mutex_unlock(&refusal);
+}
+
 // ── Changes to files ─────────────────────────────────────────────────────────────────────────────
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -144,8 +197,9 @@ static void die() { syscall(SYS_kill, getpid(), SIGKILL); }
 
 static const char CONTROL[] = "/trainer-faults/";
 
-// `fail/<n>` lets the nth large allocation from now on fail, `end` ends that: the error is then
-// EEXIST if one has failed, and otherwise ENOENT. `mark/<text>` is recorded.
+// `fail/<n>` lets the nth large allocation from now on fail, `refuse/…` operations on files; `end` ends
+// both: the error is then EEXIST if something has failed, and otherwise ENOENT. `mark/<text>` is
+// recorded.
 static bool control(const char* path) {
   if (strncmp(path, CONTROL, sizeof CONTROL - 1) != 0) return false;
   const char* command = path + sizeof CONTROL - 1;
@@ -155,8 +209,12 @@ static bool control(const char* path) {
     fail_at = atol(command + 5);
   } else if (strcmp(command, "end") == 0) {
     long number = fail_at.exchange(0);
-    bool has_failed = number > 0 && number <= seen.load();
+    refusing = false;
+    bool has_failed = (number > 0 && number <= seen.load()) || has_refused.exchange(false);
     errno = has_failed ? EEXIST : ENOENT;
+  } else if (strncmp(command, "refuse/", 7) == 0) {
+    refuse(command + 7);
+    errno = ENOENT;
   } else if (strncmp(command, "mark/", 5) == 0) {
     Locked locked;
     record('X', {command + 5});
@@ -170,6 +228,7 @@ static bool control(const char* path) {
 static int opened(int at, const char* path, int flags, mode_t mode) {
   if (control(path)) return -1;
   std::string whole = absolute(at, path);
+  if (refuses((flags & O_CREAT) != 0 ? "create" : "open", whole)) return -1;
   if ((flags & (O_CREAT | O_TRUNC)) == 0 || !is_inside(whole)) return syscall(SYS_openat, at, path, flags, mode);
   Locked locked;
   struct stat before;
@@ -206,6 +265,15 @@ OPENAT(openat64)
 
 // Writes at an offset, or at the position of the file if the offset is -1.
 static ssize_t written(int fd, const void* bytes, size_t count, off_t offset) {
+  if (refusing.load() && refuses("write", path_of(fd))) {
+    // As on a full disk, half of the bytes are written; the error comes with the next call.
+    int with = errno;
+    if (count > 1) {
+      offset < 0 ? syscall(SYS_write, fd, bytes, count / 2) : syscall(SYS_pwrite64, fd, bytes, count / 2, offset);
+    }
+    errno = with;
+    return -1;
+  }
   if (folder == nullptr) {
     return offset < 0 ? syscall(SYS_write, fd, bytes, count) : syscall(SYS_pwrite64, fd, bytes, count, offset);
   }
@@ -239,6 +307,21 @@ EXPORT ssize_t writev(int fd, const struct iovec* parts, int count) {
   return total;
 }
 
+EXPORT ssize_t read(int fd, void* to, size_t count) {
+  if (refusing.load() && refuses("read", path_of(fd))) return -1;
+  return syscall(SYS_read, fd, to, count);
+}
+EXPORT ssize_t pread(int fd, void* to, size_t count, off_t at) {
+  if (refusing.load() && refuses("read", path_of(fd))) return -1;
+  return syscall(SYS_pread64, fd, to, count, at);
+}
+EXPORT ssize_t pread64(int fd, void* to, size_t count, off_t at) { return pread(fd, to, count, at); }
+
+EXPORT int flock(int fd, int operation) {
+  if (refusing.load() && refuses("lock", path_of(fd))) return -1;
+  return syscall(SYS_flock, fd, operation);
+}
+
 // Rust then reads and writes instead.
 EXPORT ssize_t copy_file_range(int, off64_t*, int, off64_t*, size_t, unsigned) {
   errno = ENOSYS;
@@ -250,6 +333,7 @@ EXPORT ssize_t sendfile64(int, int, off64_t*, size_t) {
 }
 
 static int synced(int fd, long number) {
+  if (refusing.load() && refuses("sync", path_of(fd))) return -1;
   std::string path = folder == nullptr ? std::string() : path_of(fd);
   Locked locked;
   if (is_inside(path) && is_due()) die();
@@ -263,6 +347,7 @@ EXPORT int fdatasync(int fd) { return synced(fd, SYS_fdatasync); }
 
 static int truncated(int fd, off_t length) {
   std::string path = path_of(fd);
+  if (refuses("truncate", path)) return -1;
   Locked locked;
   if (is_inside(path) && is_due()) die();
   int result = syscall(SYS_ftruncate, fd, length);
@@ -275,6 +360,7 @@ EXPORT int ftruncate64(int fd, off_t length) { return truncated(fd, length); }
 
 static int renamed(int from_at, const char* from, int to_at, const char* to, unsigned flags) {
   std::string old = absolute(from_at, from), now = absolute(to_at, to);
+  if (refuses("rename", now)) return -1;
   Locked locked;
   if (is_inside(old) && is_due()) die();
   int result = syscall(SYS_renameat2, from_at, from, to_at, to, flags);
@@ -302,6 +388,7 @@ EXPORT int link(const char* from, const char* to) { return linkat(AT_FDCWD, from
 
 EXPORT int unlinkat(int at, const char* path, int flags) {
   std::string whole = absolute(at, path);
+  if (refuses("remove", whole)) return -1;
   Locked locked;
   if (is_inside(whole) && is_due()) die();
   int result = syscall(SYS_unlinkat, at, path, flags);

@@ -49,7 +49,15 @@ pub(crate) fn fail_allocation(nth: u64) {
     control(&format!("fail/{nth}"));
 }
 
-/// Lets no allocation fail from now on. Returns whether one has failed.
+/// Lets one kind of operation on the files whose path contains `path` fail with an error of the
+/// operating system: from the operation number `from` on, counted from 1, `count` of them, or all
+/// if `count` is 0. The kinds are `create`, `open`, `read`, `write`, `sync`, `rename`, `remove`,
+/// `truncate` and `lock`.
+pub(crate) fn refuse(kind: &str, errno: i32, [from, count]: [u64; 2], path: &str) {
+    control(&format!("refuse/{kind}/{errno}/{from}/{count}/{path}"));
+}
+
+/// Lets nothing fail from now on. Returns whether something has failed.
 pub(crate) fn end_failures() -> bool {
     control("end") == ErrorKind::AlreadyExists
 }

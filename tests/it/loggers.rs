@@ -268,7 +268,7 @@ fn a_truncated_file_and_a_file_of_another_run_are_refused() {
     fs::write(&path, "short").unwrap();
     let error = message(&run(true, false).unwrap_err());
     assert!(
-        error.contains("`Csv` failed at after_load_checkpoint")
+        error.contains("the state of `trainer::loggers::Csv` cannot be restored")
             && error.contains("the file has 5 bytes, but had "),
         "{error}"
     );

@@ -58,6 +58,7 @@ mod lock;
 mod log_rows;
 mod loggers;
 mod lora;
+mod may_fail;
 mod methods;
 mod metrics;
 mod mistaken;

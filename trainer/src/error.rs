@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::TryReserveError;
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -66,6 +67,10 @@ pub enum Error {
     /// wrote a checkpoint in the background.
     #[error("{0}")]
     Panic(Box<String>),
+    /// An error that ends the run even if a hook that [may fail](crate::language::may_fail) returns
+    /// it: see [`Error::fatal`].
+    #[error("{0}")]
+    Fatal(Box<BoxError>),
     /// Any other error, from a task, a loader or a hook.
     #[error(transparent)]
     Other(Box<BoxError>),
@@ -80,6 +85,13 @@ impl Error {
     /// Wraps any error.
     pub fn new(error: impl Into<BoxError>) -> Self {
         Error::Other(Box::new(error.into()))
+    }
+
+    /// Marks an error so that it ends the run even if a hook that
+    /// [may fail](crate::language::may_fail) returns it: the program uses the hook in a way that
+    /// cannot work, or asked for errors. The mark is removed when the hook returns.
+    pub fn fatal(error: impl Into<BoxError>) -> Self {
+        Error::Fatal(Box::new(error.into()))
     }
 
     /// Returns the location in the run at which the error occurred, if it is known.
@@ -107,6 +119,7 @@ impl Error {
         let source = match self {
             Error::Hook(error) => &error.source,
             Error::Other(error) => &**error,
+            Error::Fatal(error) => &**error,
             Error::File(error) => &error.source,
             Error::Operation(error) => return error.source.downcast_ref(),
             Error::Torch(error) => return (&**error as &(dyn std::error::Error + 'static)).downcast_ref(),
@@ -124,6 +137,13 @@ impl Error {
             Error::Operation(error) => error.source.is_cancelled(),
             _ => false,
         }
+    }
+
+    /// Whether the operating system failed to do what it was asked with a file, rather than reporting
+    /// a path that leads to something else.
+    pub(crate) fn is_fault(&self) -> bool {
+        let is_other = |kind| matches!(kind, io::ErrorKind::InvalidInput | io::ErrorKind::NotADirectory);
+        self.downcast_ref::<io::Error>().is_some_and(|error| !is_other(error.kind()))
     }
 
     /// The errors raised during cleanup: in `after_error`, `after_cancel` and `teardown`, and while

@@ -56,6 +56,8 @@ pub(super) struct Arguments {
     pub(super) observes: Option<Span>,
     /// The span of the flag `writes`.
     pub(super) writes: Option<Span>,
+    /// The span of the flag `may_fail`.
+    pub(super) may_fail: Option<Span>,
     /// The span of the flag `more`.
     pub(super) more: Option<Span>,
     /// `trial`, `trial = false`.
@@ -274,6 +276,7 @@ impl Arguments {
             ("variables", Form::Nothing) => self.variables = Some(span),
             ("observes", Form::Nothing) => self.observes = Some(span),
             ("writes", Form::Nothing) => self.writes = Some(span),
+            ("may_fail", Form::Nothing) => self.may_fail = Some(span),
             ("more", Form::Nothing) => self.more = Some(span),
             ("trial", Form::Nothing) => self.trial = Some(true),
             ("trial", Form::Value(value)) => self.trial = boolean("trial", value, span, errors),

@@ -360,6 +360,19 @@ fn hook<'a>(
         );
     }
     let flagged = [Some(arguments), inherited].into_iter().flatten().any(|all| all.observes.is_some());
+    let observes = reference.mutability.is_none() || next.is_some() && flagged;
+    if let Some(word) = arguments.may_fail.or_else(|| inherited.and_then(|block| block.may_fail))
+        && !observes
+    {
+        // The key of a block concerns its other methods too.
+        let is_of_block = in_block && (inherited.is_none() || arguments.may_fail.is_none());
+        let own = if is_of_block { reference.span() } else { word };
+        let how = if next.is_some() { "add the key `observes`" } else { "take `&Cx<…>`" };
+        errors.push(
+            own,
+            format!("`may_fail` is for a hook that only observes, because its failure must not change training: {how}"),
+        );
+    }
     let output = match &function.signature.output {
         ReturnType::Default => name.span(),
         ReturnType::Type(_, returned) if is_named("Result", returned) => innermost(returned),
@@ -368,7 +381,7 @@ fn hook<'a>(
     Some(Hook {
         function,
         context: &reference.elem,
-        observes: reference.mutability.is_none() || next.is_some() && flagged,
+        observes,
         is_shared: reference.mutability.is_none(),
         next,
         arguments,

@@ -497,6 +497,7 @@ impl Definition<'_> {
         });
         let observes = hook.observes.then(|| quote!(.observes()));
         let writes = setting(hook, |arguments| arguments.writes).map(|_| quote!(.writes()));
+        let may_fail = setting(hook, |arguments| arguments.may_fail).map(|_| quote!(.may_fail()));
         let trial = setting(hook, |arguments| arguments.trial).map(|runs| quote!(.trial(#runs)));
         let reads = self.reads(hook);
         let sets = self.sets(hook);
@@ -515,6 +516,7 @@ impl Definition<'_> {
             #selected
             #observes
             #writes
+            #may_fail
             #trial
             #reads
             #sets

@@ -7,7 +7,7 @@ use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_point};
 
 /// The keys, for suggestions.
-pub(super) const KEYS: [&str; 18] = [
+pub(super) const KEYS: [&str; 19] = [
     "ord",
     "only",
     "every",
@@ -24,16 +24,17 @@ pub(super) const KEYS: [&str; 18] = [
     "trial",
     "observes",
     "writes",
+    "may_fail",
     "more",
     "crate",
 ];
 
 /// The keys that are valid without a value.
-pub(super) const FLAGS: [&str; 9] =
-    ["auto", "single", "state", "settings", "variables", "trial", "observes", "writes", "more"];
+pub(super) const FLAGS: [&str; 10] =
+    ["auto", "single", "state", "settings", "variables", "trial", "observes", "writes", "may_fail", "more"];
 
 /// Words that other libraries use for a key.
-pub(super) const SYNONYMS: [(&str, &[&str]); 13] = [
+pub(super) const SYNONYMS: [(&str, &[&str]); 14] = [
     ("when", &["if", "cond", "condition", "predicate", "run_if", "only_if", "guard", "filter"]),
     ("ord", &["order", "priority", "level"]),
     ("only", &["phase", "phases", "mode"]),
@@ -46,6 +47,7 @@ pub(super) const SYNONYMS: [(&str, &[&str]); 13] = [
     ("settings", &["config", "options"]),
     ("variables", &["vars", "parameters", "params", "weights", "buffers"]),
     ("writes", &["write", "output", "outputs", "io", "side_effects"]),
+    ("may_fail", &["fallible", "tolerant", "best_effort", "can_fail", "non_fatal", "logger"]),
     ("more", &["also", "second", "another", "further", "extend", "extends"]),
 ];
 
@@ -124,6 +126,7 @@ pub(super) fn form_of(key: &str) -> &'static str {
         "variables" => "`variables` without a value",
         "observes" => "`observes` without a value",
         "writes" => "`writes` without a value",
+        "may_fail" => "`may_fail` without a value",
         "more" => "`more` without a value",
         "trial" => "`trial` or `trial = false`",
         _ => "`single` or `single = <type>`",

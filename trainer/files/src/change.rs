@@ -42,6 +42,19 @@ impl Output {
         self.file
     }
 
+    /// The current length of the file.
+    pub(crate) fn length(&self) -> Result<u64> {
+        self.file.metadata().map(|metadata| metadata.len()).map_err(|error| in_file(&self.path, error))
+    }
+
+    /// Whether the path still leads to this file, which was not removed or replaced.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let (Ok(own), Ok(there)) = (self.file.metadata(), fs::symlink_metadata(&self.path)) else {
+            return false;
+        };
+        is_same(&own, &there)
+    }
+
     /// Writes at the current position.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if let Err(error) = permit(&self.path) {
@@ -67,6 +80,18 @@ impl Output {
     pub fn sync(&self) -> Result<()> {
         permit(&self.path).and_then(|()| sync_file(&self.file)).map_err(|error| in_file(&self.path, error))
     }
+}
+
+#[cfg(unix)]
+fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(_: &fs::Metadata, other: &fs::Metadata) -> bool {
+    other.is_file()
 }
 
 /// Creates a file, which must not exist yet.

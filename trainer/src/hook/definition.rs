@@ -196,6 +196,8 @@ pub struct HookDef {
     pub(crate) observes: bool,
     /// Whether the hook writes something that outlives the process.
     pub(crate) writes: bool,
+    /// Whether a failure of the hook is only a warning.
+    pub(crate) may_fail: bool,
     /// Whether the hook runs in trials. If `None`, the hook runs in trials if it runs on all ranks
     /// and its value has a state and may change training.
     pub(crate) trial: Option<bool>,
@@ -249,6 +251,7 @@ impl<At: Moment> Definition<At> {
             main_only: At::IS_MAIN_ONLY,
             observes: false,
             writes: false,
+            may_fail: false,
             trial: None,
             reads: &[],
             sets: Cow::Borrowed(&[]),
@@ -312,6 +315,12 @@ impl<At> Definition<At> {
     /// Marks the hook as one that writes something that outlives the process.
     pub fn writes(mut self) -> Self {
         self.hook.writes = true;
+        self
+    }
+
+    /// Marks the hook as one whose failure is only a warning.
+    pub fn may_fail(mut self) -> Self {
+        self.hook.may_fail = true;
         self
     }
 
@@ -391,7 +400,10 @@ pub(crate) struct Hook {
     pub(crate) modules: Vec<ModulePattern>,
     /// The label that distinguishes the hook's value from other values of the same type.
     pub(crate) label: Option<String>,
-    /// The original function of the hook, if a function that checks the observer has replaced it.
+    /// The original function of the hook, if a function that tolerates its failures has replaced
+    /// it.
+    pub(crate) unguarded: Option<Shim>,
+    /// The previous function of the hook, if a function that checks the observer has replaced it.
     pub(crate) unchecked: Option<Shim>,
     /// The previous function of the hook, if the tape has replaced it with a function that records
     /// changes.
@@ -410,6 +422,7 @@ impl Hook {
             slot,
             modules,
             label: None,
+            unguarded: None,
             unchecked: None,
             unrecorded: None,
         }

@@ -26,6 +26,8 @@ pub(crate) struct Instance {
     pub(crate) observes: bool,
     /// Whether one of its hooks writes something that outlives the process.
     pub(crate) writes: bool,
+    /// Whether a failure of any of its hooks is only a warning.
+    pub(crate) may_fail: bool,
 }
 
 impl Instance {
@@ -40,6 +42,7 @@ impl Instance {
             changes_unsaved: false,
             observes: false,
             writes: false,
+            may_fail: false,
         }
     }
 
@@ -96,6 +99,7 @@ impl Instance {
             changes_unsaved: false,
             observes: false,
             writes: false,
+            may_fail: false,
         }
     }
 }

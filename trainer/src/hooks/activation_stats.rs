@@ -61,7 +61,7 @@ impl ActivationStats {
     }
 }
 
-#[hook(only = train, settings)]
+#[hook(only = train, settings, may_fail)]
 impl ActivationStats {
     /// Logs the statistics of one output.
     #[hook(of = self.modules)]

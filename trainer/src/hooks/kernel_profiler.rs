@@ -67,14 +67,14 @@ impl KernelProfiler {
     }
 }
 
-#[hook(in = stages::Last, settings, writes)]
+#[hook(in = stages::Last, settings, writes, may_fail)]
 impl KernelProfiler {
     /// Returns an error if the range is empty, or if the folder of the file does not exist.
     #[hook(only = train)]
     fn setup(&mut self, _: &Cx<Main<Setup>>) -> Result<()> {
         self.is_reached = false;
         match self.path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            Some(folder) if !folder.is_dir() => Err(Error::msg(format!(
+            Some(folder) if !folder.is_dir() => Err(Error::fatal(format!(
                 "the trace cannot be written: `{}` is not an existing folder; create it",
                 folder.display()
             ))),

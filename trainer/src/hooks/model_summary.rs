@@ -66,7 +66,7 @@ impl ModelSummary {
     }
 }
 
-#[hook(in = trainer::stages::Last, single)]
+#[hook(in = trainer::stages::Last, single, may_fail)]
 impl ModelSummary {
     /// Starts recording. Discards the records of a forward pass that did not finish.
     fn before_pred(&mut self, _: &Cx<Main<BeforePred>>) -> Result<()> {
@@ -91,7 +91,7 @@ impl ModelSummary {
     }
 
     /// Builds the summary of the first forward pass, and prints it unless `quiet` is set. Returns
-    /// an error if the pass called no named module.
+    /// an error, which is a warning, if the pass called no named module.
     fn after_pred(&mut self, cx: &Cx<Main<AfterPred>>) -> Result<()> {
         let Some(recorder) = self.recorder.take() else { return Ok(()) };
         let table = recorder.finish(&cx.vars())?;

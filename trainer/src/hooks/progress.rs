@@ -298,7 +298,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-#[hook(in = stages::Display, single)]
+#[hook(in = stages::Display, single, may_fail)]
 impl Progress {
     /// Starts the clock, and prints the run folder of a `fit`.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) {

@@ -105,7 +105,7 @@ impl SaturatedUnits {
     }
 }
 
-#[hook(only = train, state = self.tracker, settings)]
+#[hook(only = train, state = self.tracker, settings, may_fail)]
 impl DeadUnits {
     /// Clears the activity of the previous epoch.
     fn before_train_epoch(&mut self, _: &Cx<BeforeTrainEpoch>) {
@@ -125,7 +125,7 @@ impl DeadUnits {
     }
 }
 
-#[hook(only = train, state = self.tracker, settings)]
+#[hook(only = train, state = self.tracker, settings, may_fail)]
 impl SaturatedUnits {
     /// Clears the activity of the previous epoch.
     fn before_train_epoch(&mut self, _: &Cx<BeforeTrainEpoch>) {
@@ -201,7 +201,7 @@ impl Tracker {
         let dims = output.dim() as i64;
         let dim = if self.dim < 0 { self.dim + dims } else { self.dim };
         if !(0..dims).contains(&dim) {
-            return Err(Error::msg(format!(
+            return Err(Error::fatal(format!(
                 "the output of `{}` has the shape {:?}, which has no dimension {}: set the dimension of the units with `.unit_dim(…)`",
                 cx.module(),
                 output.size(),
@@ -216,7 +216,7 @@ impl Tracker {
                 known.to_device(active.device()).logical_or(&active)
             }
             Some(known) => {
-                return Err(Error::msg(format!(
+                return Err(Error::fatal(format!(
                     "`{}` has {units} units, but had {} before: modules of different sizes need different names",
                     cx.module(),
                     known.numel()

@@ -42,7 +42,7 @@ pub(crate) use gradients::{
 };
 pub(crate) use kernel_trace::KernelTrace;
 pub use modes::MatmulPrecision;
-pub(crate) use modes::{GradModeGuard, ModeRequest, Modes};
+pub(crate) use modes::{GradMode, GradModeGuard, ModeRequest, Modes};
 pub(crate) use monitors::norms;
 pub(crate) use optimizers::{
     Adagrad, Adam, Lion, Muon, RmsProp, Sgd, adagrad, adam, lion, muon, rms_prop, sgd,

@@ -120,6 +120,23 @@ impl GradModeGuard {
     }
 }
 
+/// Whether gradients are recorded on this thread.
+#[derive(Clone, Copy)]
+pub(crate) struct GradMode(bool);
+
+impl GradMode {
+    /// Returns the current mode.
+    pub(crate) fn current() -> Self {
+        // Dropping the guard restores the mode.
+        GradMode(GradModeGuard::recorded().0)
+    }
+
+    /// Sets this mode.
+    pub(crate) fn set(self) {
+        drop(GradModeGuard(self.0));
+    }
+}
+
 impl Drop for GradModeGuard {
     fn drop(&mut self) {
         // SAFETY: the call only sets a flag of this thread.

@@ -63,7 +63,7 @@ impl Console {
     }
 }
 
-#[hook(in = stages::Loggers)]
+#[hook(in = stages::Loggers, may_fail)]
 impl Console {
     /// Prints a record within an epoch, if a line is due.
     #[hook(only = train)]

@@ -87,7 +87,7 @@ fn quoted(field: &str) -> Cow<'_, str> {
 
 const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n";
 
-#[hook(in = stages::Loggers, state = self.file, writes)]
+#[hook(in = stages::Loggers, state = self.file, writes, may_fail)]
 impl Csv {
     /// Creates the file of a new run. Returns an error if the file already contains data of an
     /// earlier run.

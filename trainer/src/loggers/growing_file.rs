@@ -1,6 +1,7 @@
 //! [`GrowingFile`]: a file that a run appends to, without missing or duplicate rows after a resume.
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -33,7 +34,7 @@ const MAX_PENDING: usize = 16 << 20;
 /// /// A line for each epoch.
 /// struct Epochs(GrowingFile);
 ///
-/// #[hook(state = self.0)]
+/// #[hook(state = self.0, writes, may_fail)]
 /// impl Epochs {
 ///     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
 ///         self.0.begin(cx)
@@ -60,9 +61,16 @@ const MAX_PENDING: usize = 16 << 20;
 ///
 /// Rows that an interrupted run wrote after its last checkpoint are not deleted: the resumed run
 /// moves them to `<file>.before-resume-<n>`. A run that [rolls back](crate::Cx::roll_back) does the
-/// same. It is an error if the file no longer begins with the rows that it had at the time of the
-/// checkpoint. Links are not followed: the file itself must be a regular file, and if it is in the
-/// run folder, its path must not go through a link to another folder.
+/// same. A resume is refused if the file no longer begins with the rows that it had at the time of
+/// the checkpoint; nothing has been moved by then. Links are not followed: the file itself must be a
+/// regular file, and if it is in the run folder, its path must not go through a link to another
+/// folder.
+///
+/// If an operation on the file fails, the run continues, unless the file is
+/// [`strict`](GrowingFile::strict). Give your hook the key [`may_fail`](crate::language::may_fail),
+/// so that none of its own failures ends the run either. Errors that a file returns are marked with
+/// [`Error::fatal`] and end the run even then: the file is strict, or cannot be used as the program
+/// asks.
 #[derive(Debug)]
 pub struct GrowingFile {
     place: Place,
@@ -78,10 +86,15 @@ pub struct GrowingFile {
     /// The number of bytes that were dropped because there were too many to keep.
     lost: u64,
     has_failed: bool,
+    /// Whether the last write failed, and may have written some of its bytes.
+    is_torn: bool,
     /// The error of a failed sync, until the next write reports it.
     failed_sync: RefCell<Option<Error>>,
     /// Whether writing is disabled, because the run is a smoke test.
     is_off: bool,
+    /// Whether a fit that resumes has not restored the run yet. Until then, the file stays as it
+    /// is, because the resume may be refused.
+    waits: bool,
 }
 
 /// The location of the file.
@@ -108,8 +121,10 @@ impl GrowingFile {
             pending: Vec::new(),
             lost: 0,
             has_failed: false,
+            is_torn: false,
             failed_sync: RefCell::new(None),
             is_off: false,
+            waits: false,
         }
     }
 
@@ -124,11 +139,11 @@ impl GrowingFile {
         let mut file = GrowingFile::at(self.path.with_file_name(name));
         file.place = self.place.clone();
         file.is_strict = self.is_strict;
-        file.is_off = self.is_off;
+        (file.is_off, file.waits) = (self.is_off, self.waits);
         file
     }
 
-    /// Whether a failed write ends the run. Defaults to `false`: a failed write is a
+    /// Whether a failed operation on the file ends the run. Defaults to `false`: a failure is a
     /// [warning](crate::Cx::warn), and up to 16 MiB of rows stay in memory and in checkpoints until
     /// the file can be written again. If more rows are waiting, all of them are dropped, with
     /// another warning. Rows that are missing from the file when an entry point ends are reported
@@ -171,8 +186,8 @@ impl GrowingFile {
     ///
     /// - the file contains data of an earlier run that is not resumed;
     /// - it is not a regular file;
-    /// - it cannot be written;
-    /// - it belongs in a run folder and the run has none.
+    /// - it belongs in a run folder and the run has none;
+    /// - it cannot be written and is [`strict`](GrowingFile::strict).
     pub fn begin<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         self.is_off = cx.is_fast_dev_run();
         if self.is_off {
@@ -180,7 +195,7 @@ impl GrowingFile {
         }
         if let Place::InRunFolder = self.place {
             let folder = cx.run_folder().ok_or_else(|| {
-                Error::msg(format!(
+                Error::fatal(format!(
                     "`{}` belongs in the run folder, but the trainer has none: set `.run_folder(\"runs/first\")`, or give \
                      the logger a path",
                     self.path.display()
@@ -189,23 +204,31 @@ impl GrowingFile {
             self.path = folder.join(&self.path);
             self.place = Place::In(folder.to_owned());
         }
+        self.waits = cx.is_resuming() && cx.phase() == Phase::Train;
         if self.position.is_some() {
             return Ok(());
         }
-        if cx.is_resuming() {
-            // The position is in the checkpoint, which is not loaded yet.
-            return if metadata(&self.path)?.is_some() { self.open_file().map(drop) } else { Ok(()) };
+        // The position of a resumed file is in the checkpoint, which is not loaded yet.
+        let is_new = !cx.is_resuming();
+        let opened = match metadata(&self.path) {
+            Ok(None) if !is_new => return Ok(()),
+            Ok(_) => self.open_file(),
+            Err(error) => Err(error),
+        };
+        match opened {
+            Ok((_, length)) if is_new && length > 0 => {
+                let text = "this file contains data of an earlier run: resume that run with `.resume(Resume::Auto)`, or \
+                            choose another path";
+                return Err(Error::fatal(in_file(&self.path, text)));
+            }
+            Ok((file, _)) if is_new => self.file = Some(file),
+            Ok(_) => {}
+            Err(error) if error.is_fault() => self.failed(cx, error)?,
+            Err(error) => return Err(Error::fatal(error)),
         }
-        let (file, length) = self.open_file()?;
-        if length > 0 {
-            return Err(in_file(
-                &self.path,
-                "this file contains data of an earlier run: resume that run with `.resume(Resume::Auto)`, or choose \
-                 another path",
-            ));
+        if is_new {
+            self.position = Some(0);
         }
-        self.file = Some(file);
-        self.position = Some(0);
         Ok(())
     }
 
@@ -215,17 +238,19 @@ impl GrowingFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file does not begin with the rows that it had at the time of the
-    /// checkpoint, or cannot be written.
+    /// Returns an error if the file cannot be written and is [`strict`](GrowingFile::strict).
     pub fn continue_after_resume<P>(&mut self, cx: &Cx<P>) -> Result<()> {
         if self.is_off {
             return Ok(());
         }
+        self.waits = false;
         self.position.get_or_insert(0);
         self.file = None;
-        remove_left_unfinished(&self.path)?;
-        self.open(cx)?;
-        self.write_or_warn(cx)
+        let opened = remove_left_unfinished(&self.path).and_then(|()| self.open(cx));
+        match opened {
+            Ok(()) => self.write_or_warn(cx),
+            Err(error) => self.failed(cx, error),
+        }
     }
 
     /// Appends bytes. If the file cannot be written, the bytes are kept, and a later call writes
@@ -237,6 +262,10 @@ impl GrowingFile {
     pub fn append<P>(&mut self, cx: &Cx<P>, bytes: &[u8]) -> Result<()> {
         if self.is_off {
             return Ok(());
+        }
+        if let Err(error) = self.pending.try_reserve(bytes.len()) {
+            self.lost += bytes.len() as u64;
+            return self.failed(cx, in_file(&self.path, error));
         }
         self.pending.extend_from_slice(bytes);
         self.write_or_warn(cx)
@@ -250,38 +279,61 @@ impl GrowingFile {
     ///
     /// Returns an error if the file cannot be written and is [`strict`](GrowingFile::strict).
     pub fn finish<P>(&mut self, cx: &Cx<P>) -> Result<()> {
-        if self.is_off {
+        if self.is_off || self.is_waiting(cx) {
             return Ok(());
         }
-        let written =
-            self.write_pending(cx).and_then(|()| self.file.as_ref().map_or(Ok(()), |file| Ok(file.sync()?)));
+        let written = self.write_pending(cx).and_then(|()| self.check_in_place());
         let why = match written {
-            Ok(()) if self.lost == 0 => return Ok(()),
+            Ok(()) if self.lost == 0 => {
+                let Some(Err(error)) = self.file.as_ref().map(Output::sync) else { return Ok(()) };
+                if self.is_strict {
+                    return Err(Error::fatal(error));
+                }
+                cx.warn(not_synced(&error));
+                return Ok(());
+            }
             Ok(()) => in_file(&self.path, "some rows were dropped while the file could not be written"),
             Err(error) => error,
         };
         if self.is_strict {
-            return Err(why);
+            return Err(Error::fatal(why));
         }
-        let missing = self.pending.len() as u64 + self.lost;
-        cx.warn_incomplete(
-            self.path.display().to_string(),
-            format!("{why}; {missing} bytes of rows are missing from the file"),
-        );
+        let missing = match self.pending.len() as u64 + self.lost {
+            0 => String::new(),
+            missing => format!("; {missing} bytes of rows are missing from the file"),
+        };
+        cx.warn_incomplete(self.path.display().to_string(), format!("{why}{missing}"));
         Ok(())
+    }
+
+    /// Whether a fit that resumes has not restored the run yet.
+    fn is_waiting<P>(&mut self, cx: &Cx<P>) -> bool {
+        self.waits &= cx.is_resuming();
+        self.waits
     }
 
     /// Writes the pending rows. Unless the file is strict, a failure is a warning.
     fn write_or_warn<P>(&mut self, cx: &Cx<P>) -> Result<()> {
-        if let Some(error) = self.failed_sync.take() {
-            cx.warn(format!("{error}; rows may be missing from the file if the machine fails"));
-        }
-        let Err(error) = self.write_pending(cx) else {
-            self.has_failed = false;
+        if self.is_waiting(cx) {
             return Ok(());
-        };
+        }
+        if let Some(error) = self.failed_sync.take() {
+            cx.warn(not_synced(&error));
+        }
+        match self.write_pending(cx) {
+            Ok(()) => {
+                self.has_failed = false;
+                Ok(())
+            }
+            Err(error) => self.failed(cx, error),
+        }
+    }
+
+    /// Reports a failed operation, unless the previous one has failed too. Returns the error if the
+    /// file is strict.
+    fn failed<P>(&mut self, cx: &Cx<P>, error: Error) -> Result<()> {
         if self.is_strict {
-            return Err(error);
+            return Err(Error::fatal(error));
         }
         if self.pending.len() > MAX_PENDING {
             self.lost += self.pending.len() as u64;
@@ -303,14 +355,38 @@ impl GrowingFile {
         if self.pending.is_empty() {
             return Ok(());
         }
+        if self.check_in_place().is_err() {
+            self.file = None;
+        }
         self.open(cx)?;
         let (Some(file), Some(position)) = (&mut self.file, self.position) else { return Ok(()) };
-        // After a partial write, the same bytes are written again.
-        file.write_at(position, &self.pending)?;
+        let length = file.length()?;
+        if length > position && self.is_torn {
+            file.cut(position)?;
+        } else if length != position {
+            let text = format!(
+                "the file has {length} bytes, but this hook has written {position}: another hook or program writes this \
+                 file; give each its own"
+            );
+            return Err(in_file(&self.path, text));
+        }
+        let written = file.write_at(position, &self.pending);
+        self.is_torn = written.is_err();
+        written?;
         self.position = Some(position + self.pending.len() as u64);
         self.crc = crc32c::crc32c_append(self.crc, &self.pending);
         self.pending.clear();
         Ok(())
+    }
+
+    /// Returns an error if the open file is no longer the file at the path.
+    fn check_in_place(&self) -> Result<()> {
+        match &self.file {
+            Some(file) if !file.is_in_place() => {
+                Err(in_file(&self.path, "the file was removed or replaced during the run: restore it"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Opens the file unless it is open, creating it if necessary, and moves any content beyond the
@@ -321,21 +397,11 @@ impl GrowingFile {
             return Ok(());
         }
         let position = *self.position.get_or_insert(0);
+        if position > 0 && metadata(&self.path)?.is_none() {
+            return Err(self.too_short(0, position));
+        }
         let (mut file, length) = self.open_file()?;
-        if length < position {
-            let text = format!(
-                "the file has {length} bytes, but had {position} when the checkpoint was written: restore it, or resume from an \
-                 earlier checkpoint"
-            );
-            return Err(in_file(&self.path, text));
-        }
-        if crc_of(&file, position)? != self.crc {
-            let text = format!(
-                "the first {position} bytes of the file have changed since the checkpoint was written: restore it, or \
-                 resume from an earlier checkpoint"
-            );
-            return Err(in_file(&self.path, text));
-        }
+        self.check_start(file.file(), length)?;
         if length > position && position == 0 {
             // Nothing shows that this run wrote it, so it is kept as it is.
             drop(file);
@@ -353,6 +419,56 @@ impl GrowingFile {
         Ok(())
     }
 
+    /// Returns an error if the file exists but does not begin with the rows of the checkpoint, or if
+    /// it is missing. Changes nothing. If the file cannot be read now, that is left to the first
+    /// operation that needs it.
+    fn check_before_resume(&self) -> Result<()> {
+        let position = self.position.unwrap_or(0);
+        if position == 0 || self.is_off || matches!(self.place, Place::InRunFolder) {
+            return Ok(());
+        }
+        let checked = metadata(&self.path).and_then(|found| match found {
+            None => Err(self.too_short(0, position)),
+            Some(_) => {
+                open(&self.path, Links::Refuse).and_then(|(file, length)| self.check_start(&file, length))
+            }
+        });
+        match checked {
+            Err(error) if self.is_strict || !error.is_fault() => Err(Error::fatal(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns an error if a file of this length does not begin with the rows of the run.
+    fn check_start(&self, file: &File, length: u64) -> Result<()> {
+        let position = self.position.unwrap_or(0);
+        if length < position {
+            return Err(self.too_short(length, position));
+        }
+        if crc_of(&self.path, file, position)? != self.crc {
+            let text = format!(
+                "the first {position} bytes of the file have changed since the {}: restore it, or resume from an earlier \
+                 checkpoint",
+                self.since()
+            );
+            return Err(in_file(&self.path, text));
+        }
+        Ok(())
+    }
+
+    fn too_short(&self, length: u64, position: u64) -> Error {
+        let text = format!(
+            "the file has {length} bytes, but had {position} when the {}: restore it, or resume from an earlier checkpoint",
+            self.since()
+        );
+        in_file(&self.path, text)
+    }
+
+    /// Describes when the file had the content that the run expects.
+    fn since(&self) -> &'static str {
+        if self.waits { "checkpoint was written" } else { "run last wrote it" }
+    }
+
     /// Opens the file, and creates it and its folder if they do not exist.
     fn open_file(&self) -> Result<(Output, u64)> {
         let folder = folder_of(&self.path);
@@ -364,18 +480,22 @@ impl GrowingFile {
     }
 }
 
+/// The warning about a failed sync.
+fn not_synced(error: &Error) -> String {
+    format!("{error}; rows may be missing from the file if the machine fails")
+}
+
 /// Returns the CRC-32C of the first `length` bytes of a file.
-fn crc_of(file: &Output, length: u64) -> Result<u32> {
-    let mut reader = file.file();
-    reader.seek(SeekFrom::Start(0)).map_err(|error| in_file(file.path(), error))?;
+fn crc_of(path: &Path, mut reader: &File, length: u64) -> Result<u32> {
+    reader.seek(SeekFrom::Start(0)).map_err(|error| in_file(path, error))?;
     let mut crc = 0;
     let mut left = length;
     let mut buffer = vec![0; 1 << 16];
     while left > 0 {
         let room = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let read = reader.read(&mut buffer[..room]).map_err(|error| in_file(file.path(), error))?;
+        let read = reader.read(&mut buffer[..room]).map_err(|error| in_file(path, error))?;
         if read == 0 {
-            return Err(in_file(file.path(), "the file became shorter while it was read: try again"));
+            return Err(in_file(path, "the file became shorter while it was read: try again"));
         }
         crc = crc32c::crc32c_append(crc, &buffer[..read]);
         left -= read as u64;
@@ -433,7 +553,7 @@ impl State for GrowingFile {
     fn save(&self) -> Result<Saved> {
         if let Some(Err(error)) = self.file.as_ref().map(Output::sync) {
             if self.is_strict {
-                return Err(error.into());
+                return Err(Error::fatal(error));
             }
             self.failed_sync.replace(Some(error.into()));
         }
@@ -447,6 +567,8 @@ impl State for GrowingFile {
         Ok(saved)
     }
 
+    /// Restores the position. In a resume, returns an error if the file does not begin with the rows
+    /// that it had at the time of the checkpoint.
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.position = Some(saved.get::<Option<u64>>("position")?.unwrap_or(0));
         self.crc = saved.get("crc")?;
@@ -456,6 +578,6 @@ impl State for GrowingFile {
             None => Vec::new(),
         };
         self.file = None;
-        Ok(())
+        if self.waits { self.check_before_resume() } else { Ok(()) }
     }
 }

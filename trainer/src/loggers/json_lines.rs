@@ -101,7 +101,7 @@ fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
 }
 
-#[hook(in = stages::Loggers, state = self.file, writes)]
+#[hook(in = stages::Loggers, state = self.file, writes, may_fail)]
 impl JsonLines {
     /// Creates the file of a new run. Returns an error if the file already contains data of an
     /// earlier run.

@@ -93,7 +93,7 @@ fn check_is_report(path: &Path) -> Result<()> {
     Err(in_file(path, "this is not a report of the trainer, so it is not replaced: move it elsewhere"))
 }
 
-#[hook(in = stages::Last, state = self.records, writes)]
+#[hook(in = stages::Last, state = self.records, writes, may_fail)]
 impl Report {
     /// Creates the file of a new run. Returns an error if the file already contains data of an
     /// earlier run, or if something that is not a report already has the report's name.
@@ -102,7 +102,10 @@ impl Report {
         self.records.begin(cx)?;
         let Some(folder) = cx.run_folder().filter(|_| !cx.is_fast_dev_run()) else { return Ok(()) };
         let path = folder.join(REPORT_FILE);
-        if metadata(&path)?.is_some() { check_is_report(&path) } else { Ok(()) }
+        if metadata(&path)?.is_none() {
+            return Ok(());
+        }
+        check_is_report(&path).map_err(|error| if error.is_fault() { error } else { Error::fatal(error) })
     }
 
     /// Moves the lines written since the checkpoint to a separate file.

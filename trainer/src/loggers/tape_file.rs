@@ -20,11 +20,15 @@ pub struct TapeFile {
     file: Option<GrowingFile>,
     /// The rank that the state belongs to.
     rank: u32,
+    /// The number of training batches at the end of the last fit whose final state is on the tape;
+    /// `None` during a fit. A fit that is resumed only to find that it had ended is not recorded
+    /// again.
+    ended_at: Option<u64>,
 }
 
 impl TapeFile {
     fn new() -> Self {
-        TapeFile { file: None, rank: 0 }
+        TapeFile { file: None, rank: 0, ended_at: None }
     }
 
     /// Writes the records that the trainer has collected.
@@ -52,7 +56,7 @@ impl Default for TapeFile {
     }
 }
 
-#[hook(in = stages::Last, auto = is_requested, single, state, writes)]
+#[hook(in = stages::Last, auto = is_requested, single, state, writes, may_fail)]
 impl TapeFile {
     /// Creates the file of a new run.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
@@ -72,6 +76,7 @@ impl TapeFile {
 
     /// Begins to record a new fit, after the hooks that prepare it.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {
+        self.ended_at = None;
         cx.start_tape()
     }
 
@@ -98,7 +103,8 @@ impl TapeFile {
 
     /// Records the state at the end of a fit.
     fn after_fit(&mut self, cx: &Cx<AfterFit>) -> Result<()> {
-        cx.record_state(true)
+        let now = Some(cx.counters().batches_seen);
+        if std::mem::replace(&mut self.ended_at, now) == now { Ok(()) } else { cx.record_state(true) }
     }
 
     /// Writes the remaining records, or reports them as missing.
@@ -115,6 +121,7 @@ impl State for TapeFile {
     fn save(&self) -> Result<Saved> {
         let mut saved = self.file.as_ref().map_or_else(|| Ok(Saved::new()), State::save)?;
         saved.set("rank", &self.rank)?;
+        saved.set("ended_at", &self.ended_at)?;
         Ok(saved)
     }
 
@@ -132,6 +139,7 @@ impl State for TapeFile {
             && let Some(file) = &mut self.file
         {
             file.load(saved)?;
+            self.ended_at = if saved.contains("ended_at") { saved.get("ended_at")? } else { None };
         }
         Ok(())
     }

@@ -69,7 +69,7 @@ impl fmt::Debug for ToFile {
     }
 }
 
-#[hook(in = stages::Loggers, state = self.file, writes)]
+#[hook(in = stages::Loggers, state = self.file, writes, may_fail)]
 impl ToFile {
     /// Creates the file of a new run. Returns an error if the file already contains data of an
     /// earlier run.

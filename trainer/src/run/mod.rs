@@ -112,6 +112,8 @@ pub struct Run {
     /// The warnings for the summary of the current entry point or, between entry points, of the
     /// next one.
     pub(crate) warnings: RefCell<Vec<String>>,
+    /// What has failed in the current entry point without ending it.
+    pub(crate) failures: RefCell<Vec<dispatch::guard::Failed>>,
     /// For the summary of the current entry point, the names of the logs that lack some of its
     /// rows.
     pub(crate) incomplete_logs: RefCell<Vec<String>>,
@@ -136,6 +138,9 @@ pub(crate) struct RunHooks {
     pub(crate) table: Table,
     /// The task, followed by the hook values.
     pub(crate) instances: Vec<Instance>,
+    /// The hooks that may fail, have panicked in this entry point and are no longer called: the slot
+    /// of the value and the type.
+    pub(crate) switched_off: Vec<(Option<u32>, TypeId)>,
 }
 
 /// The variables of the task, their device and their optimizers.
@@ -210,6 +215,14 @@ impl Run {
         if !warnings.contains(&text) {
             self.notice(&format!("warning: {text}"));
             warnings.push(text);
+        }
+    }
+
+    /// Records that rows are missing from the log with this name.
+    pub(crate) fn note_incomplete(&self, log: String) {
+        let mut incomplete = self.incomplete_logs.borrow_mut();
+        if !incomplete.contains(&log) {
+            incomplete.push(log);
         }
     }
 

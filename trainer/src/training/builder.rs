@@ -37,7 +37,7 @@ use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::profile;
 use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClosure};
-use crate::run::dispatch::{observers, of_task_variables};
+use crate::run::dispatch::{guard, observers, of_task_variables};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::tape::{self, Tape};
@@ -291,6 +291,7 @@ impl<T: Task> TrainerBuilder<T> {
         let recorded = recorded(&self.optimizers, &self.settings, &instances);
         check_hyperparameters(&mut self.hyperparameters, &recorded, &mut mistakes);
         self.profile.complete(device, &mut mistakes);
+        hooks.iter_mut().for_each(guard::guard);
         match observers::is_on(self.checks_observers, self.settings.is_fast_dev_run()) {
             Ok(true) => hooks.iter_mut().for_each(observers::check),
             Ok(false) => {}
@@ -325,7 +326,7 @@ impl<T: Task> TrainerBuilder<T> {
             rank,
             ranks: Ranks::begin(World::solo(), self.world),
             handles_signals: false,
-            hooks: RunHooks { table, instances: all },
+            hooks: RunHooks { table, instances: all, switched_off: Vec::new() },
             model: Model { vars, added, device, optimizers: self.optimizers },
             progress: LoopState::default(),
             fit: FitState::default(),
@@ -339,6 +340,7 @@ impl<T: Task> TrainerBuilder<T> {
             history: History::default(),
             record: None,
             warnings: RefCell::default(),
+            failures: RefCell::default(),
             incomplete_logs: RefCell::default(),
             folder: self.folder.or_requested(),
             hyperparameters: self.hyperparameters,

@@ -192,6 +192,7 @@ fn run_guarded(
     keep_first(&mut panic, late);
     errors.extend(later);
     errors.extend(dropped.err());
+    run.report_failures();
     let result = first_of(run, errors);
     if result.is_ok() {
         run.log.get_mut().add_row(&mut run.history, run.progress.counters);

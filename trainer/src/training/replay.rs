@@ -8,6 +8,7 @@ use crate::hook::definition::{Hook, HookDef};
 use crate::hook::instance::Instance;
 use crate::hook::table::Table;
 use crate::phase::Phase;
+use crate::run::dispatch::guard;
 use crate::run::replay::Replay;
 use crate::run::tape::{self, Tape};
 use crate::run::{FolderState, Modules, Run};
@@ -40,6 +41,7 @@ pub(crate) fn begin(
         let slot = u32::try_from(slot).expect("fewer than 2³² hooks");
         hooks.extend(definitions.into_iter().map(|definition| Hook::new(definition, Some(slot))));
     }
+    hooks.iter_mut().for_each(guard::guard);
     let is_full = tape.as_ref().is_some_and(Tape::is_full);
     if is_full {
         hooks.iter_mut().filter(|hook| hook.unrecorded.is_none()).for_each(tape::record);

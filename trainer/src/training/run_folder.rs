@@ -100,7 +100,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     let lock = Lock::acquire(&path)?;
     let mut file = match run.folder.file.take() {
         Some(own) => own,
-        None => match load_run_file(&path)? {
+        None => match load_earlier(run, &path)? {
             None => describe(run, entry),
             Some(fork) if fork.status == Status::Forked && run.checkpoints.resume.is_some() => {
                 let mut file = describe(run, entry);
@@ -146,11 +146,32 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     file.error = None;
     file.stopped = None;
     file.process = Some(Process::current());
-    write_run_file(&file, &path)?;
+    let written = write_run_file(&file, &path);
     run.folder.file = Some(file);
     run.folder.lock = Some(lock);
     live::begin(run, entry);
+    only_warn(run, "cannot record the start of the run", written);
     Ok(())
+}
+
+/// Reads the `run.json` of an earlier run in this folder, if there is one. If it cannot be read, a
+/// run that resumes begins a new description instead.
+fn load_earlier(run: &Run, folder: &Path) -> Result<Option<RunFile>> {
+    let loaded = load_run_file(folder);
+    match loaded {
+        Err(error) if run.checkpoints.resume.is_some() && error.is_fault() => {
+            only_warn(run, "cannot read the description of the run", Err(error));
+            Ok(None)
+        }
+        loaded => loaded,
+    }
+}
+
+/// Warns about an error of `run.json`, which only describes the run.
+fn only_warn(run: &Run, what: &str, result: Result<()>) {
+    if let Err(error) = result {
+        run.warn(format!("{what}: {error}; the run continues"));
+    }
 }
 
 /// Records the settings, hooks and machine of the program that has resumed a fit, which may differ
@@ -160,9 +181,7 @@ pub(super) fn describe_resumed(run: &mut Run) {
     let Some(resumed_by) = resumed_by.take() else { return };
     file.describe_as(resumed_by);
     let written = write_run_file(file, path);
-    if let Err(error) = written {
-        run.warn(format!("cannot record the settings of the run: {error}"));
-    }
+    only_warn(run, "cannot record the settings of the run", written);
 }
 
 /// Records how an entry point ended, and unlocks the run folder. A failure is only a warning, so
@@ -174,9 +193,7 @@ pub(super) fn end(run: &mut Run, result: &Result<()>) {
     let Some(ended) = ended else { return };
     let written = write_run_file(file.insert(ended), path);
     *lock = None;
-    if let Err(error) = written {
-        run.warn(format!("cannot record the end of the run: {error}"));
-    }
+    only_warn(run, "cannot record the end of the run", written);
 }
 
 /// How an entry point ended early.

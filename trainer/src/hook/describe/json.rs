@@ -67,6 +67,7 @@ fn hook(row: &HookRow) -> Value {
         "main_only": row.main_only,
         "observes": row.observes,
         "writes": row.writes,
+        "may_fail": row.may_fail,
         "trial": row.trial,
         "crate": krate,
         "version": row.version,

@@ -63,6 +63,8 @@ pub struct HookRow {
     pub observes: bool,
     /// Whether it [writes](crate::language::writes) something that outlives the process.
     pub writes: bool,
+    /// Whether its failure [is only a warning](crate::language::may_fail).
+    pub may_fail: bool,
     /// Whether it runs in the [trials](crate::language::trial) of finders; `None` if unspecified.
     pub trial: Option<bool>,
     /// The crate that defines it; empty for a closure.
@@ -423,6 +425,7 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
             main_only: definition.main_only,
             observes: definition.observes,
             writes: definition.writes,
+            may_fail: definition.may_fail,
             trial: definition.trial,
             krate: origin.krate(),
             version: origin.version,

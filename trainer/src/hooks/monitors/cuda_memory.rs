@@ -58,14 +58,14 @@ impl CudaMemoryMonitor {
     fn begin<P>(&self, cx: &Cx<P>) -> Result<()> {
         match cx.device() {
             device @ Device::Cuda(_) => cuda::reset_peaks(device),
-            other => Err(Error::msg(format!(
+            other => Err(Error::fatal(format!(
                 "the task is on {other:?}, but libtorch only tracks the memory of CUDA devices: remove the monitor"
             ))),
         }
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single, settings)]
+#[hook(in = stages::Monitors, only = train, single, settings, may_fail)]
 impl CudaMemoryMonitor {
     /// Resets the peaks. Returns an error if a setting is invalid, or if the task is not on a CUDA
     /// device.

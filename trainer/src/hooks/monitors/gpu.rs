@@ -110,7 +110,7 @@ fn failed(error: &NvmlError, what: &str) -> Error {
     Error::msg(format!("cannot {what}: {error}; select another GPU with `.device(…)`, or remove the monitor"))
 }
 
-#[hook(in = stages::Monitors, only = train, settings)]
+#[hook(in = stages::Monitors, only = train, settings, may_fail)]
 impl GpuMonitor {
     /// Opens the driver.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

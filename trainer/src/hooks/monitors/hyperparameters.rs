@@ -81,7 +81,7 @@ impl HyperparameterMonitor {
         }
         match self.names.iter().find(|name| !known.contains(*name)) {
             None => Ok(()),
-            Some(name) => Err(Error::msg(format!(
+            Some(name) => Err(Error::fatal(format!(
                 "`.names([\"{name}\"])`: no optimizer has this hyperparameter{}",
                 suggestion(name, known.iter().map(String::as_str))
             ))),
@@ -103,7 +103,7 @@ fn label(group: &ParamGroup, groups: usize) -> String {
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single, settings)]
+#[hook(in = stages::Monitors, only = train, single, settings, may_fail)]
 impl HyperparameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

@@ -141,7 +141,7 @@ impl ParameterMonitor {
         let names: Vec<&str> = vars.parameters().map(|var| var.name.as_str()).collect();
         for pattern in self.parameters.iter().filter(|pattern| !pattern.is_optional()) {
             if !names.iter().any(|name| pattern.matches(name)) {
-                return Err(Error::msg(format!(
+                return Err(Error::fatal(format!(
                     "`ParameterMonitor::new(\"{pattern}\")`: no parameter matches{}",
                     suggestion_for_pattern(&pattern.text, names.iter().copied())
                 )));
@@ -232,7 +232,7 @@ impl ParameterMonitor {
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single, settings)]
+#[hook(in = stages::Monitors, only = train, single, settings, may_fail)]
 impl ParameterMonitor {
     /// Returns an error if a setting is invalid.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) -> Result<()> {

@@ -86,7 +86,7 @@ fn own_time((since, waited): (Instant, Duration), world: &World) -> Duration {
     since.elapsed().saturating_sub(world.waited().saturating_sub(waited))
 }
 
-#[hook(in = stages::Monitors, single, settings)]
+#[hook(in = stages::Monitors, single, settings, may_fail)]
 impl RankMonitor {
     /// Starts the clocks of a fit.
     fn before_fit(&mut self, _: &Cx<BeforeFit>) {

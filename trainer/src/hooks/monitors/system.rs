@@ -109,7 +109,7 @@ impl SystemMonitor {
     }
 }
 
-#[hook(in = stages::Monitors, only = train, single, settings)]
+#[hook(in = stages::Monitors, only = train, single, settings, may_fail)]
 impl SystemMonitor {
     /// Reads the first values.
     fn before_fit(&mut self, _: &Cx<BeforeFit>) -> Result<()> {

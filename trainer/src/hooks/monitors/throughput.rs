@@ -101,7 +101,7 @@ impl ThroughputMonitor {
     }
 }
 
-#[hook(in = stages::Monitors, single, settings)]
+#[hook(in = stages::Monitors, single, settings, may_fail)]
 impl ThroughputMonitor {
     /// Starts the clocks of a fit.
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) {

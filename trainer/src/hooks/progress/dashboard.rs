@@ -283,12 +283,12 @@ fn give_back(shared: &Mutex<Shared>) {
     }
 }
 
-#[hook(in = stages::Display, single)]
+#[hook(in = stages::Display, single, may_fail)]
 impl Dashboard {
     /// Opens the view. Returns an error if the trainer also has a [`Progress`].
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
         if cx.hook::<Progress>().is_ok() {
-            return Err(Error::msg(
+            return Err(Error::fatal(
                 "`Dashboard` and `Progress` cannot share the terminal: remove one of them; `Dashboard::with(progress)` takes \
                  the settings of a `Progress`",
             ));

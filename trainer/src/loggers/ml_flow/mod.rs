@@ -44,8 +44,9 @@ use crate::{Record, Span};
 /// characters is shortened and ends with a hash. The metrics of a training epoch are named
 /// `epoch/train/…`.
 ///
-/// If the run cannot be created on the server, for example because the server is unreachable, the
-/// entry point returns an error. Later failures of requests are [warnings](crate::Cx::warn).
+/// If the server is unreachable when the run is to be created on it, the entry point warns, and
+/// tries again when it ends. If the server rejects the run, the entry point returns an error. Later
+/// failures of requests are [warnings](crate::Cx::warn).
 #[doc(alias("MLFlowLogger", "MLflowCallback"))]
 pub struct MlFlow {
     server: String,
@@ -61,6 +62,8 @@ pub struct MlFlow {
     sent: u64,
     /// Whether the run is resumed, in which case the server may already have some of its rows.
     is_resumed: bool,
+    /// Whether an entry point has begun.
+    has_begun: bool,
     status: &'static str,
 }
 
@@ -98,7 +101,7 @@ impl RunOnServer {
         let text = format!(
             "expected the `mlflow.json` that `MlFlow` wrote: {error}; move this file elsewhere, and restore the original file of the run"
         );
-        Err(in_file(path, text))
+        Err(Error::fatal(in_file(path, text)))
     }
 }
 
@@ -106,10 +109,10 @@ impl RunOnServer {
 fn refuse_existing(path: &Path) -> Result<()> {
     match metadata(path)? {
         None => Ok(()),
-        Some(_) => Err(in_file(
+        Some(_) => Err(Error::fatal(in_file(
             path,
             "`MlFlow` writes this file for a new run, but the file already exists: move it elsewhere",
-        )),
+        ))),
     }
 }
 
@@ -140,6 +143,7 @@ impl MlFlow {
             sending: None,
             sent: 0,
             is_resumed: false,
+            has_begun: false,
             status: "FINISHED",
         }
     }
@@ -192,7 +196,7 @@ impl MlFlow {
     }
 
     /// Creates the run on the server, with its hyperparameters.
-    fn create(&self, cx: &Cx<Main<Setup>>) -> Result<RunOnServer, Failure> {
+    fn create<P>(&self, cx: &Cx<P>) -> Result<RunOnServer, Failure> {
         let client = self.client();
         let folder = cx.run_folder().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
         let experiment_id = client.experiment(&self.experiment)?;
@@ -212,6 +216,35 @@ impl MlFlow {
         }
         client.log_params(&run_id, &params)?;
         Ok(RunOnServer { server: self.server.clone(), experiment_id, run_id })
+    }
+
+    /// Reads the IDs of the run on the server, or else creates the run and stores its IDs. If the
+    /// server is unreachable, only warns.
+    fn connect<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+        let path = self.spool.path().with_file_name(RUN);
+        if let Some(known) = RunOnServer::load(&path, cx)? {
+            self.run = Some(known);
+            self.is_resumed = true;
+            return Ok(());
+        }
+        let run = match self.create(cx) {
+            Ok(run) => run,
+            Err(Failure::Temporary(text)) => {
+                cx.warn(format!(
+                    "MLflow: cannot create a run on the server: {text}; check its address and its log; the values are kept in \
+                     `{SPOOL}` in the run folder"
+                ));
+                return Ok(());
+            }
+            Err(Failure::Refused(text)) => {
+                return Err(Error::fatal(format!(
+                    "cannot create a run on the MLflow server: {text}; check its address and its log"
+                )));
+            }
+        };
+        let bytes = serde_json::to_vec_pretty(&run).map_err(Error::new)?;
+        self.run = Some(run);
+        replace_file(&path, refuse_existing, |file| Ok(file.write(&bytes)?))
     }
 
     /// Formats the rows of a record for the spool file.
@@ -255,6 +288,14 @@ impl MlFlow {
     }
 }
 
+/// Says when the values that were not sent are sent.
+fn next_time() -> String {
+    format!(
+        "the rest is in `{SPOOL}` in the run folder and will be sent by the next entry point of this trainer, or by a resume if \
+         the run was interrupted"
+    )
+}
+
 /// Converts a time to milliseconds since the Unix epoch.
 fn millis(time: SystemTime) -> u64 {
     (seconds(time) * 1000.0) as u64
@@ -290,7 +331,7 @@ impl State for MlFlow {
     }
 }
 
-#[hook(in = stages::Loggers, state, writes)]
+#[hook(in = stages::Loggers, state, writes, may_fail)]
 impl MlFlow {
     /// Reads the IDs of a resumed run, or creates a new run on the server and stores its IDs.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
@@ -299,26 +340,10 @@ impl MlFlow {
         if self.run.is_some() || cx.is_fast_dev_run() {
             return Ok(());
         }
-        let path = self.spool.path().with_file_name(RUN);
-        if cx.is_resuming() {
-            if let Some(known) = RunOnServer::load(&path, cx)? {
-                self.run = Some(known);
-                self.is_resumed = true;
-                return Ok(());
-            }
-        } else {
-            refuse_existing(&path)?;
+        if !std::mem::replace(&mut self.has_begun, true) && !cx.is_resuming() {
+            refuse_existing(&self.spool.path().with_file_name(RUN))?;
         }
-        let run = self.create(cx).map_err(|error| {
-            let text = error.text();
-            Error::msg(format!(
-                "cannot create a run on the MLflow server: {text}; check its address and its log"
-            ))
-        })?;
-        let bytes = serde_json::to_vec_pretty(&run).map_err(Error::new)?;
-        replace_file(&path, refuse_existing, |file| Ok(file.write(&bytes)?))?;
-        self.run = Some(run);
-        Ok(())
+        self.connect(cx)
     }
 
     /// Moves the rows written since the checkpoint to a separate file, and marks the run on the
@@ -351,8 +376,16 @@ impl MlFlow {
     /// Waits until everything is sent or time is up, and sets the status of the run.
     fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
         self.spool.finish(cx)?;
+        if self.run.is_none() && self.spool.length() > 0 {
+            self.connect(cx)?;
+        }
         self.start()?;
-        let Some(sending) = self.sending.take() else { return Ok(()) };
+        let Some(sending) = self.sending.take() else {
+            if self.spool.length() > 0 {
+                cx.warn_incomplete(&self.server, format!("MLflow: no values were sent: {}", next_time()));
+            }
+            return Ok(());
+        };
         let deadline = Instant::now() + self.wait_at_end;
         let end = End { status: self.status, time: millis(SystemTime::now()), deadline };
         let Sent { bytes, has_ended, problems } = sending.finish(end);
@@ -361,11 +394,8 @@ impl MlFlow {
         self.is_resumed = !has_ended;
         warn(cx, problems);
         if bytes < self.spool.length() {
-            let text = format!(
-                "MLflow: not all values were sent within {:?}: the rest is in `mlflow.jsonl` in the run folder and will be sent by \
-                 the next entry point of this trainer, or by a resume if the run was interrupted",
-                self.wait_at_end
-            );
+            let text =
+                format!("MLflow: not all values were sent within {:?}: {}", self.wait_at_end, next_time());
             cx.warn_incomplete(&self.server, text);
         } else if !has_ended {
             cx.warn(format!("MLflow: the end of the run was not recorded within {:?}", self.wait_at_end));

@@ -160,7 +160,9 @@ impl TensorBoard {
     /// Appends events, preceded by the header events if the file has none yet.
     fn append<P>(&mut self, cx: &Cx<P>, step: u64, add: impl FnOnce(&mut Events)) -> Result<()> {
         if std::mem::take(&mut self.is_rolled_back) && !cx.is_fast_dev_run() {
-            self.begin_part(cx)?;
+            let begun = self.begin_part(cx);
+            self.is_rolled_back = begun.is_err();
+            begun?;
         }
         let mut events = Events { bytes: Vec::new(), time: seconds(SystemTime::now()), step };
         if !std::mem::replace(&mut self.has_version, true) {
@@ -179,7 +181,7 @@ impl TensorBoard {
     }
 }
 
-#[hook(in = stages::Loggers, state, writes)]
+#[hook(in = stages::Loggers, state, writes, may_fail)]
 impl TensorBoard {
     /// Creates the first file of a new run, and collects the hyperparameters.
     fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {

@@ -129,12 +129,7 @@ impl<P> Cx<P> {
     ///
     /// [`Summary::incomplete_logs`]: crate::Summary::incomplete_logs
     pub fn warn_incomplete(&self, log: impl Into<String>, text: impl Into<String>) {
-        let run = self.as_run();
-        let log = log.into();
-        let mut incomplete = run.incomplete_logs.borrow_mut();
-        if !incomplete.contains(&log) {
-            incomplete.push(log);
-        }
-        run.warn(text.into());
+        self.as_run().note_incomplete(log.into());
+        self.as_run().warn(text.into());
     }
 }

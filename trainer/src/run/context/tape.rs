@@ -3,12 +3,12 @@
 use crate::error::Result;
 use crate::run::Run;
 use crate::run::context::Cx;
-use crate::run::tape::{Recorder, Tape};
+use crate::run::tape::{self, Recorder, Tape};
 
 impl Run {
     /// Continues recording after a resume or a roll-back, beginning with the restored state.
     pub(crate) fn resume_tape(&self) -> Result<()> {
-        self.tape.borrow_mut().as_deref_mut().map_or(Ok(()), |recorder| recorder.resume(self))
+        tape::with(self, Recorder::resume)
     }
 }
 
@@ -35,7 +35,7 @@ impl<P> Cx<P> {
 
     /// Starts recording the entry point.
     pub(crate) fn start_tape(&self) -> Result<()> {
-        self.outcome(|recorder| recorder.start(&self.run, self.run.place.operation.name))
+        tape::with(&self.run, |recorder, run| recorder.start(run, run.place.operation.name))
     }
 
     /// Continues recording after a resume.
@@ -45,12 +45,12 @@ impl<P> Cx<P> {
 
     /// Records the state, if a record of it is due or the fit ends.
     pub(crate) fn record_state(&self, is_end: bool) -> Result<()> {
-        self.outcome(|recorder| recorder.interval(&self.run, is_end))
+        tape::with(&self.run, |recorder, run| recorder.interval(run, is_end))
     }
 
     /// Notes that a checkpoint is about to be written.
     pub(crate) fn note_checkpoint(&self) -> Result<()> {
-        self.outcome(|recorder| recorder.saved(&self.run))
+        tape::with(&self.run, Recorder::saved)
     }
 
     /// Stops recording the entry point, and warns about hooks that changed the same value although
@@ -61,9 +61,5 @@ impl<P> Cx<P> {
             recorder.conflicts(&self.run)
         });
         warnings.into_iter().for_each(|warning| self.warn(warning));
-    }
-
-    fn outcome(&self, body: impl FnOnce(&mut Recorder) -> Result<()>) -> Result<()> {
-        self.run.tape.borrow_mut().as_deref_mut().map_or(Ok(()), body)
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod closure;
 mod custom;
+pub(crate) mod guard;
 pub(crate) mod modules;
 mod next;
 pub(crate) mod observers;
@@ -104,6 +105,10 @@ impl Run {
     #[cold]
     pub(crate) fn hook_failed(&mut self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
         let source = match source.downcast::<Error>() {
+            Ok(error) if matches!(*error, Error::Fatal(_)) => {
+                let Error::Fatal(error) = *error else { unreachable!("it was just matched") };
+                *error
+            }
             Ok(error)
                 if std::mem::take(&mut self.dispatch.error_is_located) && error.location().is_some() =>
             {

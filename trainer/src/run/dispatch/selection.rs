@@ -172,18 +172,16 @@ impl HookSelection {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
             instances.push(if used { make() } else { Instance::absent() });
         }
-        instances.iter_mut().for_each(|instance| instance.observes = true);
-        for hook in hooks.iter().filter(|hook| !hook.definition.observes) {
-            // The task, in the first slot, is compared in any case.
-            let index = hook.slot.and_then(|slot| (slot as usize).checked_sub(TASK + 1));
-            if let Some(instance) = index.and_then(|index| instances.get_mut(index)) {
-                instance.observes = false;
-            }
+        for instance in &mut instances {
+            (instance.observes, instance.may_fail) = (true, true);
         }
-        for hook in hooks.iter().filter(|hook| hook.definition.writes) {
-            let index = hook.slot.and_then(|slot| (slot as usize).checked_sub(TASK + 1));
+        for Hook { definition, slot, .. } in &hooks {
+            // The task, in the first slot, is compared in any case.
+            let index = slot.and_then(|slot| (slot as usize).checked_sub(TASK + 1));
             if let Some(instance) = index.and_then(|index| instances.get_mut(index)) {
-                instance.writes = true;
+                instance.observes &= definition.observes;
+                instance.may_fail &= definition.may_fail;
+                instance.writes |= definition.writes;
             }
         }
         select(&mut hooks, task_value, &instances, mistakes);

@@ -4,7 +4,7 @@
 //! off.
 
 use super::recorder::{Key, Recorder};
-use crate::error::Result;
+use crate::error::{BoxError, Error, Result};
 use crate::hook::definition::{Hook, HookResult, Shim};
 use crate::hook::table::{HookId, Shims};
 use crate::lifecycle::Module;
@@ -27,13 +27,31 @@ pub(crate) fn record(hook: &mut Hook) {
 /// The functions that entries around operations call.
 pub(crate) const SHIMS: Shims = Shims { point: None, around: None, operation, body: operation };
 
-/// Calls `body` with the recorder, if there is one.
-fn with(run: &mut Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
-    let run = &*run;
-    match &mut *run.tape.borrow_mut() {
-        Some(recorder) => body(recorder, run),
-        None => Ok(()),
+/// Calls `body` with the recorder, if there is one. If that fails, the tape ends with a warning, and
+/// the run continues.
+///
+/// # Errors
+///
+/// Returns the error in a replay, whose purpose is the tape.
+pub(crate) fn with(run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<()>) -> Result<()> {
+    let record = || -> Result<(), BoxError> {
+        match &mut *run.tape.borrow_mut() {
+            Some(recorder) => Ok(body(recorder, run)?),
+            None => Ok(()),
+        }
+    };
+    if run.replay.is_some() {
+        return record().map_err(Error::from);
     }
+    if run.tolerate("the tape", record)?.is_none() {
+        run.note_incomplete("the tape".to_owned());
+        if let Ok(mut tape) = run.tape.try_borrow_mut()
+            && let Some(recorder) = &mut *tape
+        {
+            recorder.end();
+        }
+    }
+    Ok(())
 }
 
 /// Runs `body`, and records its changes under this entry.

@@ -9,6 +9,6 @@ mod recorder;
 mod seen;
 mod settings;
 
-pub(crate) use entries::{SHIMS, data, loaded, record};
+pub(crate) use entries::{SHIMS, data, loaded, record, with};
 pub(crate) use recorder::Recorder;
 pub use settings::Tape;

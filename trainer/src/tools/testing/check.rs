@@ -111,6 +111,7 @@ impl<'a> Checks<'a> {
                 main_only: false,
                 observes: false,
                 writes: false,
+                may_fail: false,
                 trial: None,
                 reads: &[],
                 sets: Cow::Borrowed(const { &[SetRef::of::<stages::Last>("trainer::stages::Last")] }),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::part::{Part, Scope};
-use crate::checkpoint::{Saved, StateOf};
+use crate::checkpoint::{Saved, Slot, StateOf};
 use crate::error::{Error, Result};
 use crate::hook::definition::public_path;
 use crate::hook::instance::Instance;
@@ -57,14 +57,22 @@ impl Part for HookState {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let hook = self.hook;
-        let value = run.hooks.instances[self.index].value.as_ref().ok_or_else(|| {
+        let Instance { value, may_fail, .. } = &run.hooks.instances[self.index];
+        let value = value.as_ref().ok_or_else(|| {
             Error::usage(format!(
                 "the state of `{hook}` cannot be saved while one of its hooks is running: move that hook to a separate type, or \
                  to a free function"
             ))
         })?;
-        (self.state.save)(value)
-            .map_err(|error| Error::usage(format!("the state of `{hook}` cannot be saved: {error}")))
+        let save = || (self.state.save)(value);
+        let saved = if *may_fail {
+            let who = format!("the state of `{}`", public_path(hook));
+            // A resume accepts a checkpoint without this state.
+            run.tolerate(&who, || Ok(save()?)).map(Option::unwrap_or_default).map_err(Error::from)
+        } else {
+            save()
+        };
+        saved.map_err(|error| Error::usage(format!("the state of `{hook}` cannot be saved: {error}")))
     }
 
     fn is_left_out(&self, run: &Run) -> bool {
@@ -78,13 +86,22 @@ impl Part for HookState {
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let hook = public_path(self.hook);
-        let value = run.hooks.instances[self.index].value.as_mut().ok_or_else(|| {
-            Error::usage(format!(
+        let instance = &mut run.hooks.instances[self.index];
+        let may_fail = instance.may_fail;
+        let Some(mut value) = instance.value.take() else {
+            return Err(Error::usage(format!(
                 "the state of `{hook}` cannot be restored while one of its hooks is running: \
                  move that hook to a separate type, or to a free function"
-            ))
-        })?;
-        (self.state.load)(value, saved)
-            .map_err(|error| Error::usage(format!("the state of `{hook}` cannot be restored: {error}")))
+            )));
+        };
+        let load = |value: &mut Slot| (self.state.load)(value, saved);
+        let loaded = if may_fail {
+            let who = format!("the state of `{hook}`");
+            run.tolerate(&who, || Ok(load(&mut value)?)).map(drop).map_err(Error::from)
+        } else {
+            load(&mut value)
+        };
+        run.hooks.instances[self.index].value = Some(value);
+        loaded.map_err(|error| Error::usage(format!("the state of `{hook}` cannot be restored: {error}")))
     }
 }

@@ -1,0 +1,290 @@
+//! The guard of the hooks that may fail: an error or a panic of a logger, a monitor or a tape is a
+//! warning, and the run continues.
+//!
+//! The guard replaces the function of a hook with the key `may_fail`, as the check of observers
+//! does. What else a hook value does in a run, such as saving its state, goes through the same
+//! function, [`Run::tolerate`].
+
+use std::any::TypeId;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::error::{BoxError, Error, Result, discard_panic, panic_text};
+use crate::hook::definition::{Hook, HookResult, Shim, public_path};
+use crate::hook::table::{HookId, Range};
+use crate::io::terminal;
+use crate::libtorch::GradMode;
+use crate::lifecycle::at;
+use crate::moment::Moment;
+use crate::run::dispatch::Panic;
+use crate::run::{Ending, Frame, Rest, Run};
+
+/// A failure that did not end the run.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// Who failed, such as the path of a hook.
+    who: String,
+    /// The number of failures after the first, which was reported when it happened.
+    further: u64,
+    /// The last further failure.
+    last: String,
+}
+
+/// If the hook may fail, guards all of its further calls.
+pub(crate) fn guard(hook: &mut Hook) {
+    if hook.definition.may_fail && hook.unguarded.is_none() {
+        let guarded = match hook.definition.call {
+            Shim::Point(_) => Shim::Point(point),
+            Shim::Around(_) => Shim::Around(around),
+        };
+        hook.unguarded = Some(std::mem::replace(&mut hook.definition.call, guarded));
+    }
+}
+
+/// Calls `body`, and converts a panic to an error. A panic may have left a `tch::no_grad` active,
+/// so the mode before the call is restored.
+fn caught<R>(body: impl FnOnce() -> Result<R, BoxError>) -> Result<R, (BoxError, Option<Panic>)> {
+    let mode = GradMode::current();
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(result) => result.map_err(|error| (error, None)),
+        Err(panic) => {
+            mode.set();
+            Err((panic_text(&*panic).into(), Some(panic)))
+        }
+    }
+}
+
+impl Run {
+    /// Calls code that only observes the run: if it fails or panics, the run continues without its
+    /// result. The first failure of each `who` in an entry point is a warning, and
+    /// [`report_failures`](Run::report_failures) adds how many followed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that was marked with [`Error::fatal`], and a cancellation.
+    pub(crate) fn tolerate<R>(
+        &self,
+        who: &str,
+        call: impl FnOnce() -> Result<R, BoxError>,
+    ) -> Result<Option<R>, BoxError> {
+        match caught(call) {
+            Ok(value) => Ok(Some(value)),
+            Err((error, panic)) => {
+                panic.into_iter().for_each(discard_panic);
+                let error = ending(error)?;
+                self.note_failure(who, format!("{who} failed: {error}"), "the run continues");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reports the first failure of `who` in an entry point, and counts the others.
+    #[cold]
+    fn note_failure(&self, who: &str, text: String, then: &str) {
+        let mut failures = self.failures.borrow_mut();
+        if let Some(known) = failures.iter_mut().find(|known| known.who == who) {
+            known.further += 1;
+            known.last = text;
+            return;
+        }
+        failures.push(Failed { who: who.to_owned(), further: 0, last: String::new() });
+        drop(failures);
+        self.warn_on_any_rank(format!("{text}; {then}"));
+    }
+
+    /// Adds a warning for each hook or file that failed more than once in the entry point that
+    /// ends.
+    pub(crate) fn report_failures(&mut self) {
+        for Failed { further, last, .. } in self.failures.take() {
+            let times = if further == 1 { "once more" } else { "more times" };
+            match further {
+                0 => {}
+                1 => self.warn_on_any_rank(format!("{last}; it failed {times}")),
+                _ => self.warn_on_any_rank(format!("{last}; it failed {further} {times}, this was the last")),
+            }
+        }
+        self.hooks.switched_off.clear();
+    }
+}
+
+/// Returns an error that ends the run even in a hook that may fail as `Err`, and any other error as
+/// `Ok`.
+fn ending(error: BoxError) -> Result<BoxError, BoxError> {
+    match error.downcast::<Error>().map(|error| *error) {
+        Ok(Error::Fatal(error)) => Err(*error),
+        Ok(error) if error.is_cancelled() => Err(error.into()),
+        Ok(error) => Ok(error.into()),
+        Err(other) => Ok(other),
+    }
+}
+
+/// Returns the hook that is being called, and its original function.
+fn current(run: &Run) -> (HookId, Shim) {
+    let id = run.place.hook.expect("dispatch sets the current hook before each call");
+    let call = run.hooks.table.hook(id).unguarded;
+    (id, call.expect("a guard takes the place of a hook's function"))
+}
+
+/// Whether a hook is no longer called in this entry point, because its value has panicked. Its
+/// `teardown` is called even then, so that a logger writes what it has.
+fn is_off(run: &Run, id: HookId) -> bool {
+    let off = &run.hooks.switched_off;
+    if off.is_empty() {
+        return false;
+    }
+    let hook = run.hooks.table.hook(id);
+    off.contains(&owner(hook)) && (hook.definition.row)() != at::teardown::index()
+}
+
+/// Identifies the value of a hook or, for a function, the hook itself.
+fn owner(hook: &Hook) -> (Option<u32>, TypeId) {
+    (hook.slot, hook.definition.id)
+}
+
+fn point(run: &mut Run, slot: u32) -> HookResult {
+    let (id, Shim::Point(call)) = current(run) else { unreachable!("a guard is of the kind of its hook") };
+    if is_off(run, id) {
+        return Ok(());
+    }
+    let place = run.place;
+    let called = caught(|| logged(run, |run| call(run, slot)));
+    run.place = place;
+    called.or_else(|failure| failed(run, id, failure))
+}
+
+/// Calls a hook. The error of an invalid value that the hook has logged is that of the hook.
+fn logged(run: &mut Run, call: impl FnOnce(&mut Run) -> HookResult) -> HookResult {
+    let result = call(run);
+    let logged = run.log.get_mut().failed.take();
+    result.and_then(|()| logged.map_or(Ok(()), |error| Err(error.into())))
+}
+
+/// How far an operation has come, within a hook around it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Before,
+    Running,
+    Failed,
+    After,
+}
+
+/// Calls a hook around an operation. The operation runs in any case, and its own errors and panics
+/// are not those of the hook.
+fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
+    let (id, Shim::Around(call)) = current(run) else { unreachable!("a guard is of the kind of its hook") };
+    if is_off(run, id) {
+        return run.run_next(rest).map_err(Into::into);
+    }
+    let place = run.place;
+    let mut within = Within::Before;
+    let mut ending = Ending::Open;
+    let called = caught(|| {
+        let frame = &mut Frame {
+            operation: rest.operation,
+            remaining_hooks: Range::default(),
+            ending: Ending::Open,
+            responsible: None,
+            body: |run: &mut Run| -> Result<()> {
+                within = Within::Running;
+                let result = run.run_rest(&mut *rest);
+                within = if result.is_ok() { Within::After } else { Within::Failed };
+                result
+            },
+        };
+        let result = logged(run, |run| call(run, slot, frame));
+        ending = frame.ending;
+        result
+    });
+    match (called, within) {
+        (Err((_, Some(panic))), Within::Running) => resume_unwind(panic),
+        (Err((error, _)), Within::Failed | Within::Running) => Err(error),
+        (Ok(()), Within::Failed) => Err(super::observers::not_run(ending)),
+        (called, within) => {
+            run.place = place;
+            run.dispatch.error_is_located = false;
+            let failure = called.err().or_else(|| {
+                (within == Within::Before).then(|| (super::observers::not_run(Ending::Skipped), None))
+            });
+            if let Some(failure) = failure {
+                failed(run, id, failure)?;
+            }
+            if within == Within::Before { run.run_next(rest).map_err(Into::into) } else { Ok(()) }
+        }
+    }
+}
+
+/// Reports that a hook has failed, and switches it off if it has panicked. Returns an error if the
+/// failure ends the run.
+#[cold]
+fn failed(run: &mut Run, id: HookId, (error, panic): (BoxError, Option<Panic>)) -> HookResult {
+    let error = ending(error)?;
+    run.dispatch.error_is_located = false;
+    let hook = run.hooks.table.hook(id);
+    let definition = &hook.definition;
+    let (at, writes, owner) = (definition.moment, definition.writes, owner(hook));
+    let who = definition.origin.path.to_string();
+    let text = run.hook_failed(id, at, error).to_string();
+    if writes {
+        run.note_incomplete(who.clone());
+    }
+    let then = match panic {
+        None => "the run continues, and calls the hook again",
+        Some(panic) => {
+            discard_panic(panic);
+            run.hooks.switched_off.push(owner);
+            "the run continues without the hook"
+        }
+    };
+    run.note_failure(&who, text, then);
+    Ok(())
+}
+
+impl Drop for crate::run::RunHooks {
+    /// Drops the values of hooks that may fail, whose destructors must not end the program.
+    fn drop(&mut self) {
+        for instance in self.instances.iter_mut().filter(|instance| instance.may_fail) {
+            let value = instance.value.take();
+            let dropped = caught(|| {
+                drop(value);
+                Ok(())
+            });
+            if let Err((error, panic)) = dropped {
+                panic.into_iter().for_each(discard_panic);
+                let name = public_path(instance.type_name);
+                terminal::eprint_line(&format!("warning: `{name}` failed while it was dropped: {error}"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use crate::hook::discovery::HookImpl;
+
+    /// The built-in types whose hooks all observe, but whose failures end the run.
+    const MUST_NOT_FAIL: [(&str, &str); 4] = [
+        ("ActivationCheckpointing", "decides how modules are computed"),
+        ("Certificate", "without it, the run proves nothing"),
+        ("Checkpoint", "a run that cannot be resumed must say so"),
+        ("FeatureRecorder", "the features are its result"),
+    ];
+
+    #[test]
+    fn every_built_in_type_that_only_observes_may_fail_or_is_listed_with_a_reason() {
+        let blocks = inventory::iter::<HookImpl>()
+            .filter(|block| block.origin.krate() == env!("CARGO_CRATE_NAME"))
+            .map(|block| ((block.hooks)(), block.origin.path.rsplit("::").next().unwrap_or_default()));
+        let mut found = BTreeSet::new();
+        for (hooks, name) in blocks {
+            if !hooks.is_empty() && hooks.iter().all(|hook| hook.observes && !hook.may_fail) {
+                found.insert(name);
+            }
+            let some = hooks.iter().filter(|hook| hook.may_fail).count();
+            assert!(some == 0 || some == hooks.len(), "only some of the hooks of {name} may fail");
+        }
+        let missing: Vec<_> =
+            found.difference(&MUST_NOT_FAIL.map(|(name, _)| name).into()).copied().collect();
+        assert!(missing.is_empty(), "give these hooks the key `may_fail`, or list them: {missing:?}");
+    }
+}
