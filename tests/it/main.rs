@@ -29,6 +29,7 @@ mod distributed;
 mod early_stopping;
 mod error_attribution;
 mod errors;
+mod exact_checkpoints;
 mod exit_paths;
 #[cfg(unix)]
 mod files;

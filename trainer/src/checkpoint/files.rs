@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::error::Result;
 use crate::io::files::{
     Claim, Links, create_folders, create_unfinished_folder, entries, folder_of, folders_left_unfinished,
-    in_file, is_file, is_folder, is_unfinished, metadata, move_aside, name_of, open, read_start,
+    free_name, in_file, is_file, is_folder, is_unfinished, metadata, move_aside, name_of, open, read_start,
     remove_empty_folder, remove_file, rename, sync,
 };
 
@@ -173,9 +173,22 @@ fn remove_files(folder: &Path) -> Result<()> {
     Ok(remove_empty_folder(folder)?)
 }
 
+/// Whether a folder that lacks a readable manifest contains other files that only a checkpoint has.
+fn holds_state(folder: &Path) -> bool {
+    let is_of_checkpoint = |name: &str| [OPTIMIZER, STATE, HISTORY].contains(&name) || is_rank_file(name);
+    entries(folder).unwrap_or_default().iter().any(|path| is_of_checkpoint(name_of(path)))
+}
+
+/// Whether this is the folder of a checkpoint, even a damaged one: it has a manifest, or it is named
+/// after a step and has other files of a checkpoint.
+pub(crate) fn is_checkpoint(folder: &Path) -> bool {
+    let is_damaged = || step_of(name_of(folder)).is_some() && holds_state(folder);
+    is_folder(folder) && (is_file(&folder.join(MANIFEST)) || is_damaged())
+}
+
 /// Returns an error unless `folder` is empty or a checkpoint of this crate. A folder whose manifest
-/// cannot be parsed counts as a checkpoint only if `named` is true, which means that the folder is
-/// named after a step.
+/// is missing or cannot be parsed counts as a checkpoint only if `named` is true, which means that
+/// the folder is named after a step.
 fn is_ours(folder: &Path, named: bool) -> Result<()> {
     #[derive(Deserialize)]
     struct Head {
@@ -195,6 +208,7 @@ fn is_ours(folder: &Path, named: bool) -> Result<()> {
     match head {
         Ok(Ok(head)) if head.format == FORMAT => Ok(()),
         Ok(Err(_)) if named => Ok(()),
+        Err(_) if named && holds_state(folder) => Ok(()),
         _ => Err(in_file(
             folder,
             "this folder is not a checkpoint of this trainer, so it is not replaced: choose another name",
@@ -280,15 +294,20 @@ impl Drop for UnfinishedFolder {
     }
 }
 
-/// Moves the files that are not part of the checkpoint from its old folder to its new one.
+/// Moves the files that are not part of the checkpoint from its old folder to its new one. If a name
+/// is taken there, adds a number.
 fn keep_others(before: &Path, target: &Path) -> Result<()> {
     for from in entries(before)? {
         let Some(name) = from.file_name() else { continue };
-        let to = target.join(name);
+        let mut to = target.join(name);
         let is_known = FILES.iter().any(|known| name == *known) || is_rank_file(name_of(&from));
-        if metadata(&to)?.is_none() && !(is_known && is_file(&from)) {
-            rename(&from, &to)?;
+        if is_known && is_file(&from) {
+            continue;
         }
+        if metadata(&to)?.is_some() {
+            (to, _) = free_name(&to, |name, number| format!("{name}.before-{number}"))?;
+        }
+        rename(&from, &to)?;
     }
     Ok(())
 }
@@ -299,14 +318,14 @@ pub(crate) fn present(path: &Path) -> PathBuf {
     if !path.exists() && is_folder(&before) { before } else { path.to_owned() }
 }
 
-/// The folders in `folder` that have a manifest, except unfinished ones and those that were
+/// The checkpoints in `folder`, even damaged ones, except unfinished ones and those that were
 /// replaced or are being removed.
 pub(crate) fn checkpoints_in(folder: &Path) -> Vec<PathBuf> {
     let mut found = entries(folder).unwrap_or_default();
     found.retain(|path| {
         let name = name_of(path);
         let is_replaced = name.strip_suffix(REPLACED).is_some_and(|new| is_folder(&path.with_file_name(new)));
-        !name.starts_with('.') && !is_replaced && is_folder(path) && is_file(&path.join(MANIFEST))
+        !name.starts_with('.') && !is_replaced && is_checkpoint(path)
     });
     found
 }

@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 
 use super::files;
 use super::manifest::Progress;
+use super::read::is_exact;
 use crate::error::Result;
 use crate::io::files::{Lock, name_of};
 
@@ -91,11 +92,19 @@ impl CheckpointFolder {
         (path.parent() == Some(&self.path)).then(|| files::step_of(name)).flatten()
     }
 
-    /// The steps of the checkpoints in this folder, newest first. Checkpoints whose manifest cannot
-    /// be read come before all others.
+    /// The steps of the checkpoints in this folder, newest first. Checkpoints whose manifest is
+    /// missing or cannot be read come before all others.
     #[must_use]
     pub fn steps(&self) -> Vec<u64> {
         newest_first(&self.path).iter().filter_map(|path| self.step_of(path)).collect()
+    }
+
+    /// Whether a run can resume exactly from the checkpoint of this step. It cannot if the checkpoint
+    /// was written after an error in the middle of a step, for example, or if its manifest is
+    /// damaged.
+    #[must_use]
+    pub fn is_exact(&self, step: u64) -> bool {
+        is_exact(&self.step(step))
     }
 
     /// Removes the checkpoint of this step, if there is one. Files in its folder that are not part

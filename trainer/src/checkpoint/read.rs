@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
-use super::files::{AVERAGES, HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE};
+use super::files::{AVERAGES, HISTORY, MANIFEST, MODEL, OPTIMIZER, STATE, present};
 use super::folder::newest_first;
 use super::journal::Journal;
 use super::manifest::Manifest;
@@ -21,6 +21,12 @@ use crate::log::history::History;
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
+}
+
+/// Whether a run can resume exactly from this checkpoint, according to its manifest. Returns `false`
+/// if the manifest cannot be read.
+pub(crate) fn is_exact(folder: &Path) -> bool {
+    Manifest::load(&present(folder)).is_ok_and(|manifest| manifest.inexact.is_empty())
 }
 
 /// Checks that no file of a checkpoint was changed or damaged.

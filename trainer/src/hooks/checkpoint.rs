@@ -80,6 +80,11 @@ struct Best {
 }
 
 impl Best {
+    /// Describes the metric and the goal, whose values can be compared with each other.
+    fn watched(&self) -> String {
+        format!("{} ({:?})", self.metric, self.goal)
+    }
+
     /// Whether the metric is a validation metric, which is checked after each validation.
     fn is_of_validation(&self) -> bool {
         self.metric.starts_with("valid/")
@@ -103,6 +108,9 @@ struct Kept {
     last: Vec<u64>,
     /// The best checkpoints with their metric, the best one first.
     best: Vec<(u64, f64)>,
+    /// The metric of the best checkpoints and its goal; empty before any is measured.
+    #[serde(default)]
+    watched: String,
 }
 
 impl Checkpoint {
@@ -155,7 +163,9 @@ impl Checkpoint {
         self
     }
 
-    /// The number of newest checkpoints to keep, at least 1. Defaults to 1.
+    /// The number of newest checkpoints to keep, at least 1. Defaults to 1. A newer checkpoint from
+    /// which a run cannot resume exactly, such as one [after an error](Checkpoint::on_error), is
+    /// kept in addition.
     #[must_use]
     pub fn keep_last(mut self, count: usize) -> Self {
         self.keep_last = count;
@@ -166,6 +176,9 @@ impl Checkpoint {
     /// checked after each validation of a fit, and any other metric at the end of each epoch. A
     /// checkpoint is written if the value is among the best, which NaN never is. A fit that never
     /// measures the metric returns an error at its start.
+    ///
+    /// A best checkpoint that you move away, rename or remove stays among the best: a warning says
+    /// that it is missing, and only a better one takes its place.
     #[must_use]
     pub fn keep_best(mut self, count: usize, metric: impl Into<String>, goal: Goal) -> Self {
         self.best = Some(Best { count, metric: metric.into(), goal });
@@ -174,7 +187,9 @@ impl Checkpoint {
 
     /// Whether to write a checkpoint when the run fails. Defaults to `false`. The checkpoint cannot
     /// be resumed exactly if the error occurred in the middle of a step, or if several processes
-    /// train together.
+    /// train together. Such a checkpoint takes the place of no exact one: neither
+    /// [`keep_last`](Checkpoint::keep_last) nor
+    /// [`Resume::Auto`](crate::checkpoint::Resume::Auto) prefers it.
     #[must_use]
     pub fn on_error(mut self, on_error: bool) -> Self {
         self.on_error = on_error;
@@ -230,7 +245,8 @@ impl Checkpoint {
     }
 
     /// The path of the best checkpoint and the value of its metric; `None` if no checkpoint was
-    /// written as one of the best, or if [`keep_best`](Checkpoint::keep_best) is not set.
+    /// written as one of the best, or if [`keep_best`](Checkpoint::keep_best) is not set. There is
+    /// nothing at the path if you have moved the checkpoint.
     #[must_use]
     pub fn best(&self) -> Option<(PathBuf, f64)> {
         self.kept.best.first().map(|(step, value)| (self.path_of(*step), *value))
@@ -292,6 +308,7 @@ impl Checkpoint {
             kept.best.retain(|(other, _)| *other != step);
             let rank = kept.best.iter().position(|(_, other)| goal.is_better(*value, *other));
             kept.best.insert(rank.unwrap_or(kept.best.len()), (step, *value));
+            kept.watched = self.best.as_ref().map(Best::watched).unwrap_or_default();
         }
         kept
     }
@@ -317,10 +334,24 @@ impl Checkpoint {
 
     /// Removes the checkpoints that are no longer kept. Called once the newest is on disk.
     fn prune(&mut self) -> Result<()> {
-        let Kept { last, best } = &mut self.kept;
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let Kept { last, best, .. } = &mut self.kept;
         let mut dropped: Vec<u64> = Vec::new();
         if last.len() > self.keep_last {
-            dropped.extend(last.drain(..last.len() - self.keep_last));
+            let [mut exact, mut inexact] = [0; 2];
+            last.reverse();
+            last.retain(|step| {
+                // One that is not exact is kept beside the exact ones, until there is a newer exact one.
+                let is_exact = folder.is_exact(*step);
+                let count = if is_exact { &mut exact } else { &mut inexact };
+                *count += 1;
+                let is_kept = *count <= self.keep_last && (is_exact || exact == 0);
+                if !is_kept {
+                    dropped.push(*step);
+                }
+                is_kept
+            });
+            last.reverse();
         }
         if let Some(Best { count, .. }) = self.best
             && best.len() > count
@@ -328,14 +359,25 @@ impl Checkpoint {
             dropped.extend(best.drain(count..).map(|(step, _)| step));
         }
         for step in dropped {
-            if let Some(folder) = &self.folder
-                && !last.contains(&step)
-                && !best.iter().any(|(kept, _)| *kept == step)
-            {
+            if !last.contains(&step) && !best.iter().any(|(kept, _)| *kept == step) {
                 folder.remove(step)?;
             }
         }
         Ok(())
+    }
+
+    /// Warns about each of the best checkpoints that is no longer in the folder.
+    fn warn_of_missing<P>(&self, cx: &Cx<P>) {
+        let Some(folder) = &self.folder else { return };
+        let present = folder.steps();
+        for (step, value) in self.kept.best.iter().filter(|(step, _)| !present.contains(step)) {
+            cx.warn(format!(
+                "{}: this checkpoint, one of the best with {} {value}, is no longer there: only a better one takes its place; \
+                 if you have moved it, move it back to continue from it",
+                folder.step(*step).display(),
+                self.best.as_ref().map_or("a metric of", |best| &best.metric),
+            ));
+        }
     }
 }
 
@@ -484,6 +526,7 @@ impl Checkpoint {
     /// Requests a checkpoint at the end of a fit, unless the end of the last epoch requested one
     /// and no optimizer step followed.
     fn after_fit(&mut self, cx: &Cx<Main<AfterFit>>) -> Result<()> {
+        self.warn_of_missing(cx);
         if self.is_of_epoch && self.requested.1 == cx.counters().optimizer_steps {
             Ok(())
         } else {
@@ -513,8 +556,8 @@ impl Checkpoint {
     }
 
     /// Restores the list of checkpoints, and removes the checkpoints that are no longer kept, in
-    /// case the process was killed before it removed them. Checkpoints that no longer exist are
-    /// dropped from the list. Checkpoints that are not in the list, because they were written after
+    /// case the process was killed before it removed them. Warns about the best ones that no longer
+    /// exist; other checkpoints that no longer exist are dropped from the list. Checkpoints that are not in the list, because they were written after
     /// the loaded one, become the oldest in the list, so that the next checkpoint replaces them.
     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
@@ -525,9 +568,20 @@ impl Checkpoint {
         let Some(folder) = &self.folder else { return Ok(()) };
         let present = folder.steps();
         self.kept.last.retain(|step| present.contains(step));
-        self.kept.best.retain(|(step, _)| present.contains(step));
+        let watched = self.best.as_ref().map(Best::watched);
+        if let Some(watched) =
+            watched.filter(|own| !self.kept.watched.is_empty() && *own != self.kept.watched)
+        {
+            cx.warn(format!(
+                "`.keep_best(…)` compared {} when the checkpoint was written and compares {watched} now: the best checkpoints so \
+                 far count as old ones, and are removed with the next checkpoint",
+                self.kept.watched
+            ));
+            self.kept.best.clear();
+        }
         let known = self.kept.clone();
         self.prune()?;
+        self.warn_of_missing(cx);
         for step in present {
             if known.last.contains(&step) || known.best.iter().any(|(other, _)| *other == step) {
                 continue;

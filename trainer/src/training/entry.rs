@@ -160,6 +160,9 @@ fn run_guarded(
         }
         run.fit.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
         run.error = Some(error);
+        if !is_cancelled {
+            save::drop_inexact(run);
+        }
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
         run.place = Place::begin(operation, phase);

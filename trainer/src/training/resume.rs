@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::device::kind_of;
 use super::facts;
 use super::parts::{self, Part};
-use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, present};
+use crate::checkpoint::files::{MANIFEST, MAX_MANIFEST_BYTES, OPTIMIZER, is_checkpoint, present};
 use crate::checkpoint::folder::newest_first;
 use crate::checkpoint::manifest::Manifest;
 use crate::checkpoint::read::load_journal;
@@ -18,7 +18,7 @@ use crate::data::UNKNOWN_CONTENT;
 use crate::distributed::Unequal;
 use crate::error::{Error, FileError, Result, shortened};
 use crate::hook::definition::public_path;
-use crate::io::files::{Links, in_file, is_file, lock_identity, open, read_start};
+use crate::io::files::{Links, in_file, lock_identity, open, read_start};
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::log::history::Summary;
@@ -94,10 +94,8 @@ pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     check_shared(run)?;
     let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
     let skipped = RefCell::new(Vec::new());
-    let found = find(run, &resume, |error| skipped.borrow_mut().push(error.to_string()));
-    for error in skipped.into_inner() {
-        run.warn(format!("skipped a damaged checkpoint: {error}"));
-    }
+    let found = find(run, &resume, |why| skipped.borrow_mut().push(why));
+    skipped.into_inner().into_iter().for_each(|why| run.warn(why));
     let Some(folder) = found? else {
         run.checkpoints.resume = None;
         return Ok(false);
@@ -184,9 +182,10 @@ fn agree_on(run: &Run, found: Result<Option<&Path>, &Error>, damage: Option<Erro
 }
 
 /// Returns the checkpoint to resume from, which is the same on all ranks; `None` if `Resume::Auto`
-/// finds none. Passes the errors of newer, damaged checkpoints to `report`. Each rank verifies a
-/// share of the files.
-fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<PathBuf>> {
+/// finds none. In a folder of checkpoints, this is the newest one from which the run can resume
+/// exactly or, if there is none, the newest one. Passes the reasons why newer ones were skipped to
+/// `report`. Each rank verifies a share of the files.
+fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<PathBuf>> {
     let path = match resume {
         Resume::From(path) => Ok(path.clone()),
         Resume::Auto => auto_folder(run).ok_or_else(|| {
@@ -201,11 +200,13 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<Pa
     }
     let path = path?;
     let own = present(&path);
-    if is_file(&own.join(MANIFEST)) {
+    if is_checkpoint(&own) {
         agree_on(run, Ok(Some(&own)), None)?;
         return Ok(Some(own));
     }
     let mut damaged = Vec::new();
+    let mut skipped = Vec::new();
+    let mut newest_inexact = None;
     let mut candidates = newest_first(&path).into_iter();
     loop {
         let candidate = candidates.next();
@@ -213,11 +214,26 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(&Error)) -> Result<Option<Pa
             candidate.as_ref().and_then(|folder| verify_share(folder, run.ranks.world.share()).err());
         let damage = agree_on(run, Ok(candidate.as_deref()), damage)?;
         let Some(candidate) = candidate else { break };
-        let Some(damage) = damage else {
-            damaged.iter().for_each(report);
+        if let Some(damage) = damage {
+            skipped.push(format!("skipped a damaged checkpoint: {damage}"));
+            damaged.push(damage);
+            continue;
+        }
+        let why = if run.settings.inexact { Vec::new() } else { Manifest::load(&candidate)?.inexact };
+        if why.is_empty() {
+            skipped.into_iter().for_each(report);
             return Ok(Some(candidate));
-        };
-        damaged.push(damage);
+        }
+        skipped.push(format!(
+            "skipped the checkpoint {}, because the run cannot resume exactly from it: {}; `.allow_inexact_resume(true)` resumes from \
+             it",
+            candidate.display(),
+            why.join("; ")
+        ));
+        newest_inexact.get_or_insert(candidate);
+    }
+    if newest_inexact.is_some() {
+        return Ok(newest_inexact); // refused with the reasons
     }
     match (resume, damaged.is_empty()) {
         (Resume::Auto, true) => Ok(None),

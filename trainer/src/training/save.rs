@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf, absolute};
 use std::thread::{self, JoinHandle};
 
+use super::parts::{self, Part};
 use super::replicas::Compared;
-use super::{facts, parts, ranks, records, replicas};
+use super::{facts, ranks, records, replicas};
 use crate::checkpoint::files::{HISTORY, UnfinishedFolder};
 use crate::checkpoint::manifest::{Manifest, SavedBy};
 use crate::checkpoint::progress::Stage;
 use crate::checkpoint::rank::RankState;
+use crate::checkpoint::read::is_exact;
 use crate::checkpoint::states::{Tensors, values_of};
 use crate::checkpoint::unpublished::Unpublished;
 use crate::checkpoint::{ActiveCheckpoint, Saved, States, journal, tensors};
@@ -80,6 +82,61 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
     saved.and(complete(run))
 }
 
+/// After an error, drops the requests that were made before it if the state is no longer exact, with
+/// a warning for each.
+pub(crate) fn drop_inexact(run: &mut Run) {
+    let why = match () {
+        () if run.fit.failed_mid_step => "in the middle of a step",
+        () if run.ranks.has_left => "that has disconnected the ranks",
+        () => return,
+    };
+    for SaveRequest { folder, .. } in run.checkpoints.requests.take() {
+        run.warn_on_any_rank(format!(
+            "{}: this checkpoint is not written, because the run failed {why} after the checkpoint was requested, and a run \
+             could not resume exactly from it",
+            folder.display()
+        ));
+    }
+}
+
+/// Returns the reasons why a run cannot resume exactly from a checkpoint that is written now.
+fn why_inexact(run: &Run, parts: &[Box<dyn Part>]) -> Vec<String> {
+    let mut why: Vec<String> = parts.iter().filter_map(|part| part.why_inexact(run)).collect();
+    if run.ranks.has_left {
+        why.push(
+            "the checkpoint was written by rank 0 alone, after an error had disconnected the ranks"
+                .to_owned(),
+        );
+    }
+    why
+}
+
+/// Whether the checkpoint to be written is not exact, but would replace one that is. Warns if so.
+/// If several processes train together, every rank must call this.
+fn would_replace_exact(run: &mut Run, folder: &Path) -> Result<bool> {
+    let why = why_inexact(run, &parts::all(run));
+    if why.is_empty() {
+        return Ok(false);
+    }
+    let mut replaces = run.rank == 0 && is_exact(folder);
+    if !run.ranks.world.is_solo() && !run.ranks.has_left {
+        let ([any], []) = run.ranks.world.combine(
+            [f64::from(u8::from(replaces))],
+            [],
+            "the replacement of a checkpoint",
+        )?;
+        replaces = any > 0.0;
+    }
+    if replaces {
+        run.warn(format!(
+            "{}: the checkpoint there is not replaced, because a run can resume exactly from it, and not from the new one: {}",
+            folder.display(),
+            why.join("; ")
+        ));
+    }
+    Ok(replaces)
+}
+
 /// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
 /// warns about each request.
 fn warn_of_unwritten(run: &mut Run) {
@@ -121,6 +178,9 @@ pub(super) fn save_into(run: &mut Run, folder: PathBuf) -> Result<()> {
 }
 
 fn save_in(run: &mut Run, folder: PathBuf, in_background: bool) -> Result<()> {
+    if would_replace_exact(run, &folder)? {
+        return Ok(());
+    }
     run.checkpoints.active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
     let result = save(run, in_background);
     run.checkpoints.active = None;
@@ -265,12 +325,8 @@ impl Snapshot {
             if part.is_left_out(run) {
                 manifest.left_out.insert(part.name().into_owned());
             }
-            manifest.inexact.extend(part.why_inexact(run));
         }
-        if run.ranks.has_left {
-            let why = "the checkpoint was written by rank 0 alone, after an error had disconnected the ranks";
-            manifest.inexact.push(why.to_owned());
-        }
+        manifest.inexact = why_inexact(run, &parts);
         manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();
         manifest.length = facts::changeable(run).collect();
         let active = run.checkpoints.active.as_ref();
