@@ -2,7 +2,7 @@
 //! of a type with many methods has a heading for each group of them, and the crate's page lists its
 //! features.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,23 +20,14 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the trait that each bound of a method stands for: `HasLoss` for `HasLoss` itself and for
-/// `LossBegun`, of which each method with `LossWithin` and `LossKept` has one.
-fn traits() -> BTreeMap<String, String> {
-    let mut traits = BTreeMap::from([("OnAllRanks".to_owned(), "OnAllRanks".to_owned())]);
+/// Returns the traits that bound the moment of a method.
+fn traits() -> BTreeSet<String> {
+    let mut traits = BTreeSet::from(["OnAllRanks".to_owned()]);
     let declared = LIFECYCLE.lines().map(str::trim).filter_map(|line| {
         let (word, rest) = line.split_once(' ')?;
         ["exists", "exist", "allows"].contains(&word).then_some(rest)?.split_once(": ")
     });
-    for (noun, rest) in declared {
-        let name = rest.split(' ').next().unwrap();
-        let mut capitalized = noun.split('_').map(|word| {
-            let (first, rest) = word.split_at(1);
-            first.to_uppercase() + rest
-        });
-        traits.insert(name.to_owned(), name.to_owned());
-        traits.insert(format!("{}Begun", capitalized.by_ref().collect::<String>()), name.to_owned());
-    }
+    traits.extend(declared.map(|(_, rest)| rest.split(' ').next().unwrap().to_owned()));
     traits
 }
 
@@ -92,8 +83,8 @@ fn blocks(source: &str) -> Vec<(String, Vec<Method>)> {
 }
 
 /// Returns the traits that the docs of a method must name.
-fn expected(method: &Method, traits: &BTreeMap<String, String>) -> Vec<String> {
-    method.bounds.iter().filter_map(|bound| traits.get(bound).cloned()).collect()
+fn expected(method: &Method, traits: &BTreeSet<String>) -> Vec<String> {
+    method.bounds.iter().filter(|bound| traits.contains(*bound)).cloned().collect()
 }
 
 #[test]
@@ -123,7 +114,7 @@ fn each_method_of_the_context_says_when_it_can_be_called() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // Each declared trait bounds a method, or it was not found.
-    for name in traits.values() {
+    for name in &traits {
         assert!(named.contains(name), "no method with the bound `{name}` was found");
     }
 }
@@ -189,7 +180,7 @@ impl<P> Cx<P> {
     #[doc = available!(HasBatch)]
     pub fn loss(&self) -> Tensor
     where
-        P: LossWithin + LossBegun + LossKept + OnAllRanks,
+        P: HasLoss + OnAllRanks,
     {
     }
 

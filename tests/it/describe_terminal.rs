@@ -125,7 +125,7 @@ fn no_line_is_wider_than_the_terminal() {
         for row in table.rows() {
             assert!(contains(&full, &row.hook.replace(char::is_control, " ")), "{}:\n{full}", row.hook);
             let own = !["trainer", ""].contains(&row.krate);
-            assert!(!own || contains(&table.terminal(200), row.docs), "{}", row.docs);
+            assert!(!own || contains(&table.terminal(200), &row.docs), "{}", row.docs);
         }
     }
     assert_eq!(table().terminal(0), table().terminal(40));

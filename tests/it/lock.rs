@@ -194,7 +194,7 @@ fn child_process_that_compares_with_a_lock() {
     let error_of_odd = error(odd(), &path_of_odd);
     assert!(
         error_of_odd.contains(
-            "the program differs from its lock:\n- `it::lock::Twice #2` no longer runs at after_step\nif this is"
+            "the program differs from its lock:\n- `it::lock::Twice<u16>` no longer runs at after_step\nif this is"
         ),
         "{error_of_odd}"
     );

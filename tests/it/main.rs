@@ -117,6 +117,7 @@ mod seen;
 mod settings;
 #[cfg(target_os = "linux")]
 mod sharded;
+mod silent_hooks;
 #[cfg(target_os = "linux")]
 mod slurm;
 mod sources;

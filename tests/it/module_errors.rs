@@ -364,6 +364,7 @@ fn hooks_of_the_task_at_a_module_are_refused() {
         fn after_module(&mut self, _: &mut Cx<AfterModule>) {}
         fn after_module_backward(&mut self, _: &mut Cx<AfterModuleBackward>) {}
     }
+    let _named = crate::model::named_task();
     let task = Hooked(nn::VarStore::new(device()));
     let error = message(&Trainer::builder(task).discover(Discover::None).build().unwrap_err());
     assert_eq!(

@@ -283,7 +283,10 @@ fn a_constraint_that_names_a_set_holds_for_all_its_hooks() {
     assert_eq!(rows[0].sets, ["Reports", "plugin::Endings"]);
     let text = table.to_string();
     assert!(text.contains("| Loggers, in = Reports, in = plugin::Endings "), "{text}");
-    assert!(text.contains("| 0, before = Nothing, after = Reports, after = Nothing "), "{text}");
+    assert!(
+        text.contains("| 0, before = Nothing (none here), after = Reports, after = Nothing (none here) "),
+        "{text}"
+    );
     let json = table.json().replace([' ', '\n'], "");
     assert!(
         json.contains(r#""stage":"Loggers""#) && json.contains(r#""sets":["Reports","plugin::Endings"]"#),

@@ -93,15 +93,12 @@ fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
     }
 }
 
-/// Returns the candidate to suggest for a misspelled name: a candidate at edit distance 1, or else
-/// the most similar candidate above a threshold. Returns `None` if there is neither.
-pub(crate) fn nearest<'a>(
-    name: &str,
-    candidates: impl IntoIterator<Item = &'a str> + Clone,
-) -> Option<&'a str> {
-    let typo = candidates.clone().into_iter().find(|known| strsim::damerau_levenshtein(name, known) == 1);
-    let scored = candidates.into_iter().map(|known| (strsim::jaro_winkler(name, known), known));
-    typo.or_else(|| {
-        scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, known)| known)
-    })
+/// Returns the candidate to suggest for a misspelled name: the most similar one, if at most one in
+/// three letters differs. Returns `None` if no candidate is that similar, because advice that is not
+/// what the user meant leads to the next error.
+pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let scored = candidates.into_iter().map(|known| (strsim::damerau_levenshtein(name, known), known));
+    let near =
+        scored.filter(|(distance, known)| 3 * distance <= name.chars().count().max(known.chars().count()));
+    near.min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }

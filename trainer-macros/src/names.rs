@@ -40,6 +40,7 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
         "sight",
         "stare",
         "Has",
+        "Given",
         "Within",
         "Begun",
         "Kept",

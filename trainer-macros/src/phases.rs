@@ -14,10 +14,24 @@ pub(crate) fn check(name: Ident, errors: &mut Errors) -> Option<Ident> {
     if PHASES.contains(&&*word) {
         return Some(name);
     }
-    // `eval` is too different from `valid` for the similarity search.
-    let meant = if word.starts_with("eval") { Some("valid") } else { nearest(&word, PHASES) };
+    let meant = meant(&word).or_else(|| nearest(&word, PHASES));
     let help = meant.map(|phase| format!("; did you mean `{phase}`?")).unwrap_or_default();
     let listed = PHASES.map(|phase| format!("`{phase}`")).join(", ");
     errors.push(name.span(), format!("there is no phase `{word}`: expected one of {listed}{help}"));
     None
+}
+
+/// Returns the phase that a word means here or elsewhere: `train` for `train_only`, `valid` for
+/// `eval`.
+pub(crate) fn meant(word: &str) -> Option<&'static str> {
+    const OTHERS: [(&str, &[&str]); 4] = [
+        ("train", &["training", "trains"]),
+        ("valid", &["val", "validate", "validation", "eval", "evaluate", "evaluation"]),
+        ("test", &["tests", "testing"]),
+        ("predict", &["predicts", "prediction", "predicting", "infer", "inference"]),
+    ];
+    let word = word.to_lowercase();
+    let word = word.strip_prefix("only_").or_else(|| word.strip_suffix("_only")).unwrap_or(&word);
+    let known = PHASES.into_iter().find(|phase| *phase == word);
+    known.or_else(|| OTHERS.iter().find(|(_, words)| words.contains(&word)).map(|(phase, _)| *phase))
 }

@@ -334,6 +334,7 @@ pub mod __private {
     pub use crate::hook::read::Read;
     pub use crate::hook::selected::Selected;
     pub use crate::hook::set::{SetRef, Stage};
+    pub use crate::libtorch::OnAnyThread;
     pub use crate::model::added::VariablesOf;
     pub use crate::modules::ModulePattern;
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};

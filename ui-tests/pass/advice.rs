@@ -509,3 +509,40 @@ fn roll_back(cx: &mut Cx<AfterLoss>) {
     cx.keep_state();
     cx.roll_back("the loss is too high");
 }
+
+/// The keys with each form of their values.
+pub mod keys {
+    use trainer::modules::Patterns;
+    use trainer::prelude::*;
+
+    struct Grouped;
+
+    impl HookSet for Grouped {}
+
+    fn is_late(cx: &Cx<AfterStep>) -> bool {
+        cx.is_main()
+    }
+
+    struct Keyed {
+        every: u64,
+        modules: Patterns,
+        seen: u64,
+    }
+
+    #[hook(state = self.seen)]
+    impl Keyed {
+        #[hook(ord = 3, only = train, every = self.every, when = is_late)]
+        fn in_training(&mut self, _: &Cx<AfterStep>) {
+            self.seen += 1;
+        }
+
+        #[hook(every = 10, only = valid, in = Grouped)]
+        fn in_validation(&mut self, _: &Cx<AfterStep>) {}
+
+        #[hook(only = test, of = self.modules)]
+        fn in_tests(&mut self, _: &Cx<AfterModule>) {}
+
+        #[hook(only = predict, of = "encoder.*", trial = false)]
+        fn in_prediction(&mut self, _: &Cx<BeforeModule>) {}
+    }
+}

@@ -11,12 +11,13 @@ use super::values::{
     positive, saved_field, second_argument, sets, targets, text_of,
 };
 use super::words::{
-    AROUND, FLAGS, KEYS, LATER, MOMENT, PHASES, form_of, is_flag, is_like_a_point, is_main_only,
-    is_point_marker, known_marker, listed, marker_meant, meant,
+    AROUND, FLAGS, KEYS, LATER, MOMENT, OF_VALUE, PHASES, form_of, is_flag, is_like_a_point, is_main_only,
+    is_nearly_a_key, is_point_marker, known_marker, listed, marker_meant, meant,
 };
 use crate::errors::Errors;
 use crate::keys::{Form, split_at_commas};
 use crate::moments::{is_marker, is_nearly_a_point, is_operation, is_point};
+use crate::phases::{self, PHASES as PHASE_NAMES};
 
 /// The arguments of one `#[hook(…)]`.
 #[derive(Default)]
@@ -83,16 +84,87 @@ pub(super) enum Moved {
     MainOnly(String),
 }
 
+/// The item that an attribute is on.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum On {
+    Function,
+    Method,
+    Block,
+}
+
+/// A key whose value is one element of what the user probably means as a list, and the list so far.
+struct List {
+    key: &'static str,
+    elements: Vec<String>,
+}
+
+impl List {
+    /// Returns the list that an argument begins, if it has the form `of = "a"`.
+    fn begun_by(argument: &TokenStream) -> Option<List> {
+        let mut tokens = argument.clone().into_iter();
+        let word = tokens.next()?.to_string();
+        let key = ["of", "only", "in", "before", "after"].into_iter().find(|key| *key == word)?;
+        let Form::Value(value) = Form::of(&tokens.collect()) else { return None };
+        Some(List { key, elements: vec![text_of(&value)] })
+    }
+
+    /// Returns whether an argument is a further element: `"b"` in `of = "a", "b"`. A word that may be
+    /// a key, a flag, a phase or a moment is none.
+    fn continues_with(&self, argument: &TokenStream) -> bool {
+        let text = argument.to_string();
+        match self.key {
+            "of" => text.starts_with('"') || text.starts_with("optional"),
+            "only" => PHASE_NAMES.contains(&&*text),
+            _ if text.starts_with("optional") => true,
+            _ => match Path::parse_mod_style.parse2(argument.clone()) {
+                Ok(path) => path.get_ident().is_none_or(|word| {
+                    let word = word.to_string();
+                    !is_nearly_a_key(&word)
+                        && !is_main_only(&word)
+                        && phases::meant(&word).is_none()
+                        && !is_moment(&word)
+                        && !is_like_a_point(&word)
+                }),
+                Err(_) => false,
+            },
+        }
+    }
+
+    /// Returns the list as the user should write it: `of("a", "b")`.
+    fn written(&self) -> String {
+        format!("{}({})", self.key, self.elements.join(", "))
+    }
+}
+
+/// Returns whether a word is the name of a moment of the trainer, or of its marker type.
+fn is_moment(word: &str) -> bool {
+    is_point(word) || is_marker(word) || is_operation(word)
+}
+
 fn text_in_quotes(literal: &proc_macro2::Literal) -> String {
     literal.to_string().trim_matches('"').to_owned()
 }
 
 impl Arguments {
     /// Parses each argument separately, so that one mistake does not hide the next.
-    pub(super) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
+    pub(super) fn parse(tokens: TokenStream, on: On, errors: &mut Errors) -> Self {
         let mut arguments = Arguments::default();
-        for argument in split_at_commas(tokens) {
-            arguments.parse_one(argument, errors);
+        let mut rest = split_at_commas(tokens).into_iter().peekable();
+        while let Some(argument) = rest.next() {
+            let list = List::begun_by(&argument);
+            arguments.parse_one(argument, on, errors);
+            let Some(mut list) = list else { continue };
+            let mut further = None;
+            while let Some(element) = rest.next_if(|next| list.continues_with(next)) {
+                further.get_or_insert_with(|| element.span());
+                list.elements.push(text_of(&element));
+            }
+            if let Some(second) = further {
+                errors.push(
+                    second,
+                    format!("several values of one key are a list: write `{}`", list.written()),
+                );
+            }
         }
         arguments
     }
@@ -106,7 +178,7 @@ impl Arguments {
         paths.filter(|path| path.segments.iter().all(|segment| segment.arguments.is_empty()))
     }
 
-    fn parse_one(&mut self, argument: TokenStream, errors: &mut Errors) {
+    fn parse_one(&mut self, argument: TokenStream, on: On, errors: &mut Errors) {
         let is_semicolon =
             |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ';');
         if let Some(semicolon) = argument.clone().into_iter().find(is_semicolon) {
@@ -127,11 +199,11 @@ impl Arguments {
             (None, _) => errors.push(span, "expected an argument before this comma"),
             (Some(TokenTree::Ident(key)), form @ (Form::Value(_) | Form::List(_))) => {
                 if !self.moved_key(&key, &form) {
-                    self.set(&key, form, errors);
+                    self.set(&key, form, on, errors);
                 }
             }
             (Some(TokenTree::Ident(key)), form @ Form::Nothing) if is_flag(&key.to_string()) => {
-                self.set(&key, form, errors);
+                self.set(&key, form, on, errors);
             }
             (Some(TokenTree::Ident(first)), Form::Other) if second_argument(&rest, true).is_some() => {
                 let second = second_argument(&rest, true).unwrap_or(first);
@@ -142,7 +214,7 @@ impl Arguments {
                 errors.push(at, format!("expected `=`: write `{key} = …`"));
             }
             _ => match Path::parse_mod_style.parse2(argument) {
-                Ok(path) => self.word(&path, errors),
+                Ok(path) => self.word(&path, on, errors),
                 Err(_) if is_string => self.moved.push((span, Moved::Point(text, marker))),
                 Err(_) => errors.push(
                     span,
@@ -179,7 +251,7 @@ impl Arguments {
 
     /// Reports a word that is not a key. The name of a moment is only noted, because it belongs in
     /// the signature, as a type.
-    fn word(&mut self, path: &Path, errors: &mut Errors) {
+    fn word(&mut self, path: &Path, on: On, errors: &mut Errors) {
         let Some(word) = path.get_ident() else {
             let span = path.segments.last().map_or_else(|| path.span(), |last| last.ident.span());
             self.moved.push((span, Moved::Point(text_of(path), marker_meant(path))));
@@ -187,41 +259,35 @@ impl Arguments {
         };
         self.words.push((LATER, word.clone()));
         let name = word.to_string();
-        let follows_only = self.keys.last().is_some_and(|key| key == "only");
         let help = match &*name {
             key if KEYS.contains(&key) => format!("expected {}", form_of(key)),
-            phase if follows_only && crate::phases::PHASES.contains(&phase) => {
-                format!("list all phases together: `only(…, {phase})`")
+            // Before the moments, because `valid`, `test` and `predict` are operations, too.
+            phase if phases::meant(phase).is_some() => {
+                let phase = phases::meant(phase).unwrap_or_default();
+                format!("a phase is a value of the key `only`: write `only = {phase}`")
             }
             main if is_main_only(main) => {
                 return self.moved.push((word.span(), Moved::MainOnly(name)));
             }
-            moment if is_point(moment) || is_marker(moment) || is_operation(moment) => {
+            moment if is_moment(moment) => {
                 let marker = marker_meant(path);
                 return self.moved.push((word.span(), Moved::Point(name, marker)));
             }
-            phase if crate::phases::PHASES.contains(&phase) => {
-                format!("a phase is a value of the key `only`: write `only = {phase}`")
-            }
-            _ => match (foreign::translate(&name), meant(&name, &FLAGS)) {
-                (Some(ours), _) => ours.message(&name),
-                (None, Some(flag)) => format!("`#[hook]` has no key `{name}`; did you mean `{flag}`?"),
-                (None, None) if is_like_a_point(&name) => {
+            _ => match foreign::translate(&name) {
+                Some(ours) => ours.message(&name),
+                None if meant(&name, &FLAGS).is_none() && is_like_a_point(&name) => {
                     return self.moved.push((word.span(), Moved::Point(name, None)));
                 }
-                (None, None) => match meant(&name, &KEYS) {
-                    Some(key) => format!("`#[hook]` has no key `{name}`; did you mean {}?", form_of(key)),
-                    None if name.starts_with(char::is_uppercase) => {
-                        format!("`#[hook]` has no key `{name}`; to add the hook to a set, write `in = <set>`")
-                    }
-                    None => format!("`#[hook]` has no key `{name}`; expected one of {}", listed()),
-                },
+                None if meant(&name, &KEYS).is_none() && name.starts_with(char::is_uppercase) => {
+                    format!("`#[hook]` has no key `{name}`; to add the hook to a set, write `in = <set>`")
+                }
+                None => unknown(&name, true, on),
             },
         };
         errors.push(word.span(), help);
     }
 
-    fn set(&mut self, key: &Ident, form: Form, errors: &mut Errors) {
+    fn set(&mut self, key: &Ident, form: Form, on: On, errors: &mut Errors) {
         let name = key.to_string();
         let span = key.span();
         if self.keys.contains(key) {
@@ -283,15 +349,34 @@ impl Arguments {
             (known, _) if KEYS.contains(&known) => {
                 errors.push(span, format!("expected {}", form_of(known)));
             }
-            _ => {
-                let help = match meant(&name, &KEYS) {
-                    Some(nearest) => format!("did you mean `{nearest}`?"),
-                    None => format!("expected one of {}", listed()),
-                };
-                errors.push(span, format!("`#[hook]` has no key `{name}`; {help}"));
+            (_, Form::Value(value)) if is_true(&value) && phases::meant(&name).is_some() => {
+                let phase = phases::meant(&name).unwrap_or_default();
+                errors.push(span, format!("a phase is a value of the key `only`: write `only = {phase}`"));
             }
+            _ => errors.push(span, unknown(&name, false, on)),
         }
     }
+}
+
+/// Returns whether a value is `true`.
+fn is_true(value: &TokenStream) -> bool {
+    value.to_string() == "true"
+}
+
+/// Returns the message about a key that does not exist. `is_bare` says whether it has no value.
+fn unknown(name: &str, is_bare: bool, on: On) -> String {
+    let flag = if is_bare { meant(name, &FLAGS) } else { None };
+    let help = match flag.or_else(|| meant(name, &KEYS)) {
+        Some(key) if on != On::Block && OF_VALUE.contains(&key) => {
+            format!(
+                "the similar key `{key}` goes on an `impl` block, where it applies to the value of the hook"
+            )
+        }
+        Some(flag) if !is_bare || is_flag(flag) => format!("did you mean `{flag}`?"),
+        Some(key) => format!("did you mean {}?", form_of(key)),
+        None => format!("expected one of {}", listed()),
+    };
+    format!("`#[hook]` has no key `{name}`; {help}")
 }
 
 /// Returns `name` as a placeholder if there is no value yet, because editors only complete words

@@ -168,14 +168,21 @@ fn no_hooks(block: &Block, errors: &mut Errors) {
         if let Some(late) = typed(function).skip(1).find(|written| is_named("Cx", written)) {
             return errors.push(late.span(), "a hook takes its context as the first argument after `self`");
         }
-        let first = context_of(function).map(|first| match peeled(first) {
-            Type::Reference(reference) => &*reference.elem,
-            first => first,
-        });
-        if let Some(first) = first.filter(|first| may_be_an_alias(first)) {
+        let Some(first) = context_of(function).map(peeled) else { continue };
+        let (first, help) = match first {
+            Type::Reference(reference) => {
+                (&*reference.elem, "an alias of a context type, add `#[hook]` to the method")
+            }
+            // A hook with an alias of a whole reference is not recognized even with `#[hook]`.
+            first => (
+                first,
+                "an alias of a reference to a context, write that reference in the method, `&Cx<…>` or `&mut Cx<…>`",
+            ),
+        };
+        if may_be_an_alias(first) {
             return errors.push(
                 innermost_path(first),
-                "no method of this block is a hook: if this type is an alias of a context type, add `#[hook]` to the method",
+                format!("no method of this block is a hook: if this type is {help}"),
             );
         }
     }
@@ -410,6 +417,9 @@ fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
         Moved::Point(written, wanted) => {
             let is_there = wanted.is_some() && *wanted == marker;
             let help = match wanted {
+                Some(wanted) if is_operation(&snake(wanted)) && function.and_then(next_of).is_none() => {
+                    format!("take `&mut Cx<Before{wanted}>` or `&mut Cx<After{wanted}>`")
+                }
                 Some(wanted) => format!("take `&mut Cx<{wanted}>`"),
                 None => "write the moment in that type, as in `&mut Cx<AfterStep>`".into(),
             };
@@ -426,6 +436,13 @@ fn message_of_moved(moved: &Moved, function: Option<&Function>) -> String {
             format!(
                 "the types of the arguments say when a hook runs: remove `{written}`{}",
                 with(help, is_there)
+            )
+        }
+        Moved::MainOnly(written) if function.and_then(next_of).is_some() => {
+            let operation = marker.as_deref().map_or_else(|| "…".into(), snake);
+            format!(
+                "a hook around `{operation}` decides whether `{operation}` runs, so it cannot run on rank 0 only: remove `{written}`, or \
+                 use the points before and after `{operation}`"
             )
         }
         Moved::MainOnly(written) => {
@@ -535,7 +552,7 @@ pub(super) fn theirs(context: &Type) -> Option<(Ident, foreign::Ours)> {
     if is_marker(&word.to_string()) {
         return None;
     }
-    let ours = foreign::translate(&snake(&word.to_string()))?;
+    let ours = foreign::translate_marker(&word.to_string())?;
     Some((word, ours))
 }
 

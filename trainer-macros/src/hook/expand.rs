@@ -4,13 +4,13 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Expr, Generics, Type};
+use syn::{Expr, FnArg, Generics, Type};
 
 use super::arguments::Arguments;
 use super::check::{Checked, Hook, is_hook};
-use super::parse::{Block, Member, peeled};
+use super::parse::{Block, Function, Member, flattened, is_foreign, peeled};
 use super::reads::{Read, reads};
-use super::signature::{context_of, last_word, main_of, marker_of, takes_mut_self};
+use super::signature::{innermost_path, last_word, main_of, marker_of, takes_mut_self};
 use super::values::{AutoIf, Of, Only, SavedState, Target, first_word, is_of_value, text_of};
 use crate::krate::Krate;
 use crate::moments::is_marker;
@@ -28,9 +28,21 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
         Checked::Free(hooks) => hooks.iter().map(|hook| hook.function.allowed()).collect(),
         Checked::Block(block, _) => block.allowed(),
     };
+    // The constant has a name, because the function may be in an `impl` block, by mistake: rustc then
+    // only reports that there is no such function.
+    let name = match checked {
+        Checked::Free(hooks) => hooks.first().map(|hook| {
+            let name = &hook.function.signature.ident;
+            Ident::new(&format!("__HOOK_{}", name.unraw()), Span::call_site())
+        }),
+        Checked::Block(..) => None,
+    };
+    let allowed_name = name.as_ref().map(|_| quote!(#[allow(non_upper_case_globals)]));
+    let name = name.map_or_else(|| quote!(_), ToTokens::into_token_stream);
     quote! {
         #allowed
-        const _: () = { #import #registration };
+        #allowed_name
+        const #name: () = { #import #registration };
     }
 }
 
@@ -38,7 +50,13 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     let name = &hook.function.signature.ident;
     let trainer = krate.at(Span::call_site());
     let shim = Ident::new("__shim", name.span());
-    let body = body(hook, krate, |arguments| quote!(#name(#arguments)));
+    // Named as a value here too, so that rustc reports a missing function once.
+    let body = body(hook, krate, |arguments| {
+        quote!({
+            let __hook = #name;
+            __hook(#arguments)
+        })
+    });
     let definition = Definition {
         krate,
         origin: origin(&path_of(&name.unraw().to_string()), krate),
@@ -75,7 +93,10 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         Some(_) => quote!(__Block),
         None => quote!(()),
     };
-    let definitions = hooks.iter().enumerate().map(|(index, hook)| method(hook, index, &of_block, krate));
+    let definitions = hooks
+        .iter()
+        .enumerate()
+        .map(|(index, hook)| method(hook, index, block.is_generic(), &of_block, krate));
     let generics = bounded(block);
     let (impl_generics, _, where_clause) = generics.split_for_impl();
     let single = arguments.single.map(|_| {
@@ -207,46 +228,90 @@ fn selected(hooks: &[Hook<'_>], krate: &Krate<'_>) -> Option<TokenStream> {
     })
 }
 
-/// Expands to checks of methods that are not hooks because their first argument is not written
-/// `Cx<…>`. If the type of that argument is an alias of a context, the method was meant to be a
-/// hook. Only aliases whose names suggest a context are checked, and only in a block without
-/// generic parameters, because these could occur in the type.
-fn helpers(block: &Block, krate: &Krate<'_>) -> TokenStream {
-    if block.is_generic() {
-        return TokenStream::new();
-    }
-    let helpers = block.members.iter().filter_map(|member| match member {
+/// Expands to checks that no method of the block takes a context without being a hook, whatever the
+/// name of the context's type is: rustc compares the types. The checks read the arguments from the
+/// type of the method, so that they repeat no type. They are in a function that is never called
+/// and whose name begins with an underscore, so that rustc still reports unused methods.
+fn helpers(block: &Block, krate: &Krate<'_>) -> Option<TokenStream> {
+    let methods = block.members.iter().filter_map(|member| match member {
         Member::Method(method) if !is_hook(method) => Some(&method.function),
         _ => None,
     });
-    let checks = helpers.filter_map(|function| {
-        let Type::Reference(reference) = peeled(context_of(function)?) else { return None };
-        let Type::Path(written) = peeled(&reference.elem) else { return None };
-        let word = written.path.get_ident()?.to_string();
-        if !["Cx", "Ctx", "Context"].iter().any(|part| word.contains(part)) {
+    let checks: Vec<TokenStream> =
+        methods.filter_map(|function| helper(function, &block.self_type, krate)).collect();
+    let (generics, _, clause) = block.generics.split_for_impl();
+    let trainer = krate.at(Span::call_site());
+    (!checks.is_empty()).then(|| {
+        quote! {
+            fn __helpers #generics () #clause {
+                use #trainer::__private::NoContext as _;
+                #(#checks)*
+            }
+        }
+    })
+}
+
+/// Expands to the check of one method. A generic method cannot be meant to be a hook.
+fn helper(function: &Function, self_type: &Type, krate: &Krate<'_>) -> Option<TokenStream> {
+    let sig = &function.signature;
+    if sig.abi.is_some()
+        || sig.generics.type_params().next().is_some()
+        || sig.generics.const_params().next().is_some()
+    {
+        return None;
+    }
+    let mut checks = Vec::new();
+    for (nth, argument) in sig.inputs.iter().enumerate() {
+        let FnArg::Typed(argument) = argument else { continue };
+        if holds_impl(&argument.ty) {
             return None;
         }
-        let name = &function.signature.ident;
-        let cfg = function.cfg();
-        let message = format!(
-            "`{name}` takes a context through the alias `{word}`: add `#[hook]` to the method to make it a hook, or move a \
-             helper to an `impl` block without `#[hook]`"
-        );
-        let here = ours(name.span());
-        let trainer = krate.at(here);
-        let is_context = quote_spanned!(here=> #trainer::__private::Probe::<#written>::IS_CONTEXT);
-        Some(quote_spanned! {here=>
-            #(#cfg)*
-            const _: () = if #is_context { ::core::panic!(#message) };
-        })
-    });
-    let checks: Vec<TokenStream> = checks.collect();
-    let trainer = krate.at(Span::call_site());
-    if checks.is_empty() {
-        TokenStream::new()
-    } else {
-        quote!(use #trainer::__private::NoContext as _; #(#checks)*)
+        if !may_be_a_context(&argument.ty) {
+            continue;
+        }
+        let here = ours(innermost_path(match peeled(&argument.ty) {
+            Type::Reference(reference) => &reference.elem,
+            other => other,
+        }));
+        let is_first = !sig.inputs.iter().take(nth).any(|before| matches!(before, FnArg::Typed(_)));
+        let position = Ident::new(if is_first { "is_not_first" } else { "is_not_later" }, here);
+        let nth = syn::Index { index: u32::try_from(nth).ok()?, span: here };
+        checks.push(quote_spanned!(here=> __arguments.#nth.#position();));
     }
+    if checks.is_empty() {
+        return None;
+    }
+    let name = &sig.ident;
+    let cfg = function.cfg();
+    let types: Vec<_> = (0..sig.inputs.len()).map(|nth| format_ident!("__A{nth}")).collect();
+    let trainer = krate.at(Span::call_site());
+    Some(quote! {
+        #(#cfg)*
+        {
+            fn __of<#(#types,)* __R>(
+                _: unsafe fn(#(#types),*) -> __R,
+            ) -> (#(#trainer::__private::Probe<#types>,)*) {
+                (#(#trainer::__private::Probe::<#types>::of_argument(),)*)
+            }
+            let __arguments = __of(<#self_type>::#name);
+            #(#checks)*
+        }
+    })
+}
+
+/// Returns whether a type may be a reference to a context, as far as its tokens show.
+fn may_be_a_context(written: &Type) -> bool {
+    match peeled(written) {
+        Type::Reference(reference) => may_be_a_context(&reference.elem),
+        path @ Type::Path(_) => !is_foreign(path),
+        Type::Macro(_) => true,
+        _ => false,
+    }
+}
+
+/// Returns whether a type contains `impl Trait`.
+fn holds_impl(written: &Type) -> bool {
+    flattened(written.to_token_stream()).any(|token| token.to_string() == "impl")
 }
 
 /// Returns the keys of a hook whose values are expressions of the form `self.…`.
@@ -349,13 +414,20 @@ pub(super) fn bounded(block: &Block) -> Generics {
     generics
 }
 
-fn method(hook: &Hook<'_>, index: usize, of_block: &TokenStream, krate: &Krate<'_>) -> TokenStream {
+fn method(
+    hook: &Hook<'_>,
+    index: usize,
+    is_generic: bool,
+    of_block: &TokenStream,
+    krate: &Krate<'_>,
+) -> TokenStream {
     let word = hook.function.signature.ident.unraw().to_string();
     let trainer = krate.at(Span::call_site());
     let call_nth = format_ident!("{}", if hook.next.is_some() { "call_around_nth" } else { "call_nth" });
+    let of_type = is_generic.then(|| quote!(.of_type(::core::any::type_name::<Self>)));
     let definition = Definition {
         krate,
-        origin: quote!(__ORIGIN.method(#word)),
+        origin: quote!(__ORIGIN.method(#word) #of_type),
         id: quote!(::core::any::TypeId::of::<Self>()),
         shim: quote!(#trainer::__private::#call_nth::<Self, #of_block, #index>),
         selected: Some(quote!(#trainer::__private::selected_by_nth::<Self, #of_block, #index>)),
@@ -502,13 +574,13 @@ impl Definition<'_> {
         let reads = self.reads(hook);
         let sets = self.sets(hook);
         let constraints = self.constraints(hook);
-        let docs = hook.function.summary();
-        let line = line_of(&hook.function.signature.ident);
+        let docs = hook.function.docs();
+        let (line, column) = position_of(hook.function.signature.ident.span());
         let constructor =
             if hook.next.is_some() { format_ident!("define_around") } else { format_ident!("define_at") };
         let context = hook.context;
         quote! {
-            #trainer::__private::#constructor::<#context>(#origin.written(#line, #docs), #id, #ord, #shim)
+            #trainer::__private::#constructor::<#context>(#origin.written(#line, #column, #docs), #id, #ord, #shim)
             #(#only)*
             #every
             #of
@@ -611,12 +683,14 @@ fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
     // only.
     let in_binary = std::env::var_os("CARGO_BIN_NAME").map(|_| quote!(.in_binary()));
     let trainer = krate.at(Span::call_site());
+    let (line, column) = position_of(Span::call_site());
     quote! {
         #trainer::__private::Origin::new(
             ::core::module_path!(),
             #path,
             ::core::option_env!("CARGO_PKG_VERSION"),
             ::core::file!(),
+            [(::core::line!(), ::core::column!()), (#line, #column)],
         )
         #in_binary
     }
@@ -626,11 +700,12 @@ fn path_of(name: &str) -> TokenStream {
     quote!(::core::concat!(::core::module_path!(), "::", #name))
 }
 
-/// Returns the line of a name, or 0 in unit tests. `line!()` would return the line of the
-/// attribute, which is the same for a whole block.
-fn line_of(name: &Ident) -> u32 {
+/// Returns the line and the column of a span, or 0 in unit tests. `line!()` would return the line
+/// of the attribute, which is the same for a whole block.
+fn position_of(span: Span) -> (u32, u32) {
     if !proc_macro::is_available() {
-        return 0;
+        return (0, 0);
     }
-    u32::try_from(name.span().unwrap().line()).unwrap_or(0)
+    let span = span.unwrap();
+    (u32::try_from(span.line()).unwrap_or(0), u32::try_from(span.column()).unwrap_or(0))
 }

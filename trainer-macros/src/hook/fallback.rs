@@ -63,6 +63,9 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
     };
     for function in functions {
         main_in_context(function, krate);
+        if function.signature.asyncness.is_some() {
+            name_lifetimes(function);
+        }
         if !takes_context(function) {
             continue;
         }
@@ -115,6 +118,20 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
                 *marker = Type::clone(ours);
             }
             operation = Some(marker.clone());
+        }
+    }
+}
+
+/// Writes `Next<'_, Backward>` for `Next<Backward>`: rustc does not allow an `async fn` to leave the
+/// lifetime out.
+fn name_lifetimes(function: &mut Function) {
+    for argument in &mut function.signature.inputs {
+        if let FnArg::Typed(argument) = argument
+            && is_named("Next", &argument.ty)
+            && let Some(arguments) = arguments_mut(&mut argument.ty)
+            && !matches!(arguments.args.first(), Some(GenericArgument::Lifetime(_)))
+        {
+            arguments.args.insert(0, syn::parse_quote!('_));
         }
     }
 }

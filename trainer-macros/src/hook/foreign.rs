@@ -1,5 +1,6 @@
 //! Suggestions for names of other frameworks. They are advice only: rustc resolves names.
 
+use crate::lifecycle::snake;
 use crate::migration;
 use crate::moments::{is_operation, is_point};
 
@@ -33,11 +34,7 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
             None => meanings.push((here, vec![row.framework])),
         }
     }
-    let Some((first, frameworks)) = meanings.first() else {
-        // Lightning and Keras begin each name with `on_`.
-        let long = || (!name.starts_with("on_")).then(|| translate(&format!("on_{name}"))).flatten();
-        return synonym(name).or_else(long);
-    };
+    let Some((first, frameworks)) = meanings.first() else { return synonym(name) };
     let text = match &meanings[1..] {
         [] => format!("is a name from {}; here it is {}", listed(frameworks), written(*first)),
         _ => {
@@ -48,6 +45,14 @@ pub(super) fn translate(name: &str) -> Option<Ours> {
         }
     };
     Some(Ours { marker: first.marker.to_owned(), text })
+}
+
+/// Returns the same as [`translate`] for the name of a moment in a type, where a user may leave out
+/// the `on_` with which Lightning and Keras begin each name: `Cx<TrainEnd>`.
+pub(super) fn translate_marker(marker: &str) -> Option<Ours> {
+    let name = snake(marker);
+    let long = || (!name.starts_with("on_")).then(|| translate(&format!("on_{name}"))).flatten();
+    translate(&name).or_else(|| if is_point(&name) || is_operation(&name) { None } else { long() })
 }
 
 /// Returns the moment for a common term that is not the name of a moment here: `BeforePred` for

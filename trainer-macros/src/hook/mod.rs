@@ -1,5 +1,7 @@
 //! `#[hook]`: parse → check → expand. After a mistake: the user's item and all messages.
 
+#[cfg(test)]
+mod advice;
 mod arguments;
 mod check;
 mod expand;
@@ -18,14 +20,14 @@ use quote::quote;
 
 use crate::errors::Errors;
 use crate::krate::Krate;
-use arguments::Arguments;
+use arguments::{Arguments, On};
 use check::Checked;
 use parse::Item;
 use signature::takes_trainer;
 
 pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
     let mut errors = Errors::default();
-    let arguments = Arguments::parse(attribute, &mut errors);
+    let arguments = Arguments::parse(attribute, on(tokens), &mut errors);
     let parsed = Item::parse(tokens.clone(), &mut errors);
     let Some(mut item) = errors.keep(parsed) else {
         return fallback::outline(tokens, errors);
@@ -49,10 +51,7 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
             let words = words(&checked, &arguments);
             quote!(#words #item #registration)
         }
-        // An impl block cannot contain other items next to a method, so the report goes into the
-        // method's body.
         Err(report) => match &item {
-            Item::Function(method) if method.signature.receiver().is_some() => method.reporting(&report),
             // Otherwise, rustc would report the missing parameter of `Trainer`.
             Item::Function(function) if takes_trainer(function) => report,
             // Otherwise, rustc would report the block a second time.
@@ -62,9 +61,26 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
                 let hooks = fallback::hooks(&checked, &arguments, &krate);
                 let words = words(&checked, &arguments);
                 fallback::repair(&mut item, &krate);
-                quote!(#words #item #hooks #report)
+                match &item {
+                    // The function may be in an impl block, which cannot contain other items, so the
+                    // report goes into its body.
+                    Item::Function(function) => {
+                        let reporting = function.reporting(&report);
+                        quote!(#words #reporting)
+                    }
+                    _ => quote!(#words #item #hooks #report),
+                }
             }
         },
+    }
+}
+
+/// Returns whether the tokens are those of a block or of a function. Any other item is refused.
+fn on(tokens: &TokenStream) -> On {
+    let mut words = tokens.clone().into_iter().map(|token| token.to_string());
+    match words.find(|word| word == "impl" || word == "fn").as_deref() {
+        Some("fn") => On::Function,
+        _ => On::Block,
     }
 }
 

@@ -7,7 +7,7 @@ use syn::parse::{ParseStream, Parser};
 use syn::spanned::Spanned;
 use syn::{Attribute, Generics, Meta, ReturnType, Signature, Token, Type, Visibility, braced, token};
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, On};
 use crate::errors::Errors;
 use crate::keys::split_at_commas;
 use crate::lints::{allowed, is_deprecated};
@@ -107,24 +107,34 @@ impl Function {
         matches!(&self.signature.output, ReturnType::Type(_, returned) if matches!(peeled(returned), Type::Never(_)))
     }
 
-    /// Returns the first sentence of the doc comment.
-    pub(super) fn summary(&self) -> String {
-        let texts = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
-            Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
-                syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
-                _ => None,
-            },
+    /// Expands to the text of the doc comment, up to its first empty line. A doc attribute with a
+    /// macro call, as in `#[doc = concat!(…)]`, is evaluated by rustc.
+    pub(super) fn docs(&self) -> TokenStream {
+        let values = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
+            Meta::NameValue(pair) if pair.path.is_ident("doc") => Some(&pair.value),
             _ => None,
         });
-        let text = texts.collect::<Vec<_>>().join("\n");
-        // The lines of a block comment may start with a `*`.
-        let lines = text.lines().map(|line| line.trim().trim_start_matches('*').trim());
-        let paragraph = lines.skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty());
-        let paragraph = paragraph.collect::<Vec<_>>().join(" ");
-        // A period within a sentence, as in "e.g. this", is not followed by a capital letter.
-        let mut periods = paragraph.match_indices(". ");
-        let end = periods.find(|(at, _)| paragraph[at + 2..].starts_with(char::is_uppercase));
-        paragraph[..end.map_or(paragraph.len(), |(at, _)| at + 1)].to_owned()
+        let mut all = quote!();
+        let mut paragraph = Some(String::new());
+        for value in values {
+            let line = literal(value);
+            match (&mut paragraph, &line) {
+                (Some(known), Some(line)) => known.extend([line, "\n"]),
+                _ => paragraph = None,
+            }
+            match line {
+                Some(line) => all.extend(quote!(#line, "\n",)),
+                None => all.extend(quote!(#value, "\n",)),
+            }
+        }
+        match paragraph {
+            Some(text) => {
+                let lines = text.lines().skip_while(|line| line.trim().is_empty());
+                let lines: Vec<_> = lines.take_while(|line| !line.trim().is_empty()).collect();
+                lines.join("\n").into_token_stream()
+            }
+            None => quote!(::core::concat!(#all)),
+        }
     }
 
     /// Returns the `#[allow(…)]`s that the registration of the function needs.
@@ -185,7 +195,7 @@ impl Block {
         let bounds = self.generics.type_params().map(|parameter| parameter.bounds.to_token_stream());
         let clause = self.generics.where_clause.to_token_stream();
         let written = [self.self_type.to_token_stream(), clause].into_iter().chain(bounds);
-        let written = written.flatten().flat_map(flattened);
+        let written = written.flat_map(flattened);
         let words: Vec<String> = written.map(|token| token.to_string()).collect();
         self.generics.type_params().any(|parameter| !words.contains(&parameter.ident.to_string()))
     }
@@ -258,9 +268,19 @@ impl Member {
                 Meta::List(list) => list.tokens,
                 _ => TokenStream::new(),
             };
-            own = Some(Arguments::parse(tokens, errors));
+            own = Some(Arguments::parse(tokens, On::Method, errors));
         }
         Ok(Member::Method(Box::new(Method { function, hook: own })))
+    }
+}
+
+/// Returns the text of a string literal, also within the invisible group that a macro's fragment
+/// `$docs:literal` creates.
+fn literal(value: &syn::Expr) -> Option<String> {
+    match value {
+        syn::Expr::Group(group) => literal(&group.expr),
+        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
+        _ => None,
     }
 }
 
@@ -386,17 +406,20 @@ pub(super) fn is_foreign(written: &Type) -> bool {
 pub(super) fn borrowed(block: &Block) -> Option<Span> {
     let declared = block.generics.lifetimes().next().map(|parameter| parameter.lifetime.span());
     declared.or_else(|| {
-        let mut tokens = block.self_type.to_token_stream().into_iter().flat_map(flattened);
+        let mut tokens = flattened(block.self_type.to_token_stream());
         tokens.find(|token| token.to_string() == "_").map(|token| token.span())
     })
 }
 
-/// Returns the tokens of a group, recursively, or the token itself.
-fn flattened(token: TokenTree) -> Vec<TokenTree> {
-    match token {
-        TokenTree::Group(group) => group.stream().into_iter().flat_map(flattened).collect(),
-        other => vec![other],
+/// Returns the tokens outside of groups and in them, recursively.
+pub(super) fn flattened(tokens: TokenStream) -> impl Iterator<Item = TokenTree> {
+    fn of(token: TokenTree) -> Vec<TokenTree> {
+        match token {
+            TokenTree::Group(group) => group.stream().into_iter().flat_map(of).collect(),
+            other => vec![other],
+        }
     }
+    tokens.into_iter().flat_map(of)
 }
 
 /// Removes parentheses, and the invisible group that a macro fragment `$context:ty` creates.

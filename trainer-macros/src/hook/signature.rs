@@ -7,7 +7,7 @@ use syn::spanned::Spanned;
 use syn::{FnArg, GenericArgument, PathArguments, Receiver, ReceiverKind, Type, WherePredicate};
 
 use super::foreign;
-use super::parse::{Function, is_foreign, peeled};
+use super::parse::{Function, flattened, is_foreign, peeled};
 use crate::errors::Errors;
 use crate::lifecycle::{pascal, snake};
 use crate::moments::{is_operation, is_point};
@@ -140,6 +140,11 @@ fn receiver(sig: &syn::Signature, in_block: bool, errors: &mut Errors) {
         None if in_block => {
             errors.push(sig.ident.span(), "a hook in an `impl` block takes `&mut self` or `&self` first");
         }
+        None if flattened(sig.to_token_stream()).any(|token| token.to_string() == "Self") => errors.push(
+            sig.ident.span(),
+            "a function in an `impl` block is a hook only with `#[hook]` on the block, and with `&mut self` or `&self` first: \
+             add both, or move it out of the block",
+        ),
         _ => {}
     }
 }

@@ -5,6 +5,7 @@ use syn::Path;
 use crate::keys::nearest;
 use crate::lifecycle::pascal;
 use crate::moments::{is_marker, is_point};
+use crate::phases;
 
 /// The keys, for suggestions.
 pub(super) const KEYS: [&str; 19] = [
@@ -33,16 +34,22 @@ pub(super) const KEYS: [&str; 19] = [
 pub(super) const FLAGS: [&str; 10] =
     ["auto", "single", "state", "settings", "variables", "trial", "observes", "writes", "may_fail", "more"];
 
+/// The keys that are valid on a block only, because they apply to the hook's value.
+pub(super) const OF_VALUE: [&str; 6] = ["auto", "single", "state", "settings", "variables", "more"];
+
 /// Words that other libraries use for a key.
 pub(super) const SYNONYMS: [(&str, &[&str]); 14] = [
     ("when", &["if", "cond", "condition", "predicate", "run_if", "only_if", "guard", "filter"]),
-    ("ord", &["order", "priority", "level"]),
+    ("ord", &["order", "priority", "prio", "level"]),
     ("only", &["phase", "phases", "mode"]),
     ("in", &["set", "sets", "stage", "group", "in_set", "member_of"]),
-    ("every", &["freq", "frequency", "interval", "period", "each"]),
+    (
+        "every",
+        &["freq", "frequency", "interval", "period", "each", "steps", "epochs", "batches", "n_steps", "n"],
+    ),
     ("of", &["layer", "layers", "module", "modules", "target"]),
     ("auto", &["default", "automatic", "auto_register", "register"]),
-    ("single", &["singleton", "unique", "once"]),
+    ("single", &["singleton", "unique"]),
     ("state", &["stateful", "save", "saves", "saved", "state_dict", "checkpoint", "resume"]),
     ("settings", &["config", "options"]),
     ("variables", &["vars", "parameters", "params", "weights", "buffers"]),
@@ -61,7 +68,12 @@ pub(super) const MAIN: [&str; 7] =
 
 /// Returns whether a word means a hook on rank 0 only.
 pub(super) fn is_main_only(word: &str) -> bool {
-    MAIN.contains(&word) || strsim::damerau_levenshtein(word, "main_only") <= 2
+    MAIN.contains(&word) || nearest(word, ["main_only"]).is_some() && phases::meant(word).is_none()
+}
+
+/// Returns whether a word is a key, or so similar to one that it may be a misspelled key.
+pub(super) fn is_nearly_a_key(word: &str) -> bool {
+    nearest(word, KEYS).is_some() || SYNONYMS.iter().any(|(_, words)| words.contains(&word))
 }
 
 /// Returns the key among `keys` that a word probably means.

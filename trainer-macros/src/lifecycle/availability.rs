@@ -120,6 +120,18 @@ impl<'a> Resolved<'a> {
         ["Within", "Begun", "Kept"].map(|stage| format_ident!("{stem}{stage}"))
     }
 
+    /// Returns which of the three stages hold at a moment.
+    fn stages_at(&self, moment: usize) -> [bool; 3] {
+        let scope = (self.scopes.iter().zip(&self.spans))
+            .find(|(scope, _)| scope.is_some_and(|scope| self.within[moment].contains(&scope)));
+        match scope {
+            _ if self.holds(moment) => [true, true, true],
+            _ if self.is_excepted(moment) => [false, true, true],
+            None => [false, true, true],
+            Some((_, &(first, _))) => [true, moment >= first, moment < first],
+        }
+    }
+
     pub(super) fn impls(&self, moment: usize, marker: &Ident) -> Vec<TokenStream> {
         let has = &self.availability.has;
         let mut impls = Vec::new();
@@ -127,15 +139,8 @@ impl<'a> Resolved<'a> {
             impls.push(quote!(impl #has for #marker {}));
         }
         if self.comes_and_goes() {
-            let scope = (self.scopes.iter().zip(&self.spans))
-                .find(|(scope, _)| scope.is_some_and(|scope| self.within[moment].contains(&scope)));
             let [within, begun, kept] = self.stages();
-            let (is_within, is_begun, is_kept) = match scope {
-                _ if self.holds(moment) => (true, true, true),
-                _ if self.is_excepted(moment) => (false, true, true),
-                None => (false, true, true),
-                Some((_, &(first, _))) => (true, moment >= first, moment < first),
-            };
+            let [is_within, is_begun, is_kept] = self.stages_at(moment);
             let stages = [(within, is_within), (begun, is_begun), (kept, is_kept)];
             impls.extend(
                 stages
@@ -145,6 +150,25 @@ impl<'a> Resolved<'a> {
             );
         }
         impls
+    }
+
+    /// Expands to the impl of the trait for a moment at which the thing is unavailable, on the
+    /// condition that the missing stage is there, which it never is.
+    ///
+    /// A method is bounded by the three stages and then by the trait. For such a moment, rustc then
+    /// reports the missing stage, with its own words, and not the trait, whose error is the same. For
+    /// a type parameter, it reports the trait, and not the stages, which the trait implies.
+    pub(super) fn missing(&self, moment: usize, marker: &Ident) -> Option<TokenStream> {
+        if self.holds(moment) || !self.comes_and_goes() {
+            return None;
+        }
+        let has = &self.availability.has;
+        let missing = self.stages().into_iter().zip(self.stages_at(moment)).find(|(_, given)| !given)?.0;
+        Some(quote! {
+            #[doc(hidden)]
+            #[diagnostic::do_not_recommend]
+            impl #has for #marker where for<'__never> #marker: #missing {}
+        })
     }
 
     /// Returns a link for the docs of a moment, with a text such as `loss` or `skip_batch()`.
@@ -165,14 +189,23 @@ impl<'a> Resolved<'a> {
             let has = &self.availability.has;
             return Some(quote!(#[diagnostic::do_not_recommend] impl $crate::#has for $marker {}));
         }
+        let has = &self.availability.has;
         let [within, begun, kept] = self.stages();
-        let has = self.is_everywhere().then_some(&self.availability.has);
-        let names = [begun, kept].into_iter().chain(has.map(|_| within)).chain(has.cloned());
+        let (always, condition) = match self.is_everywhere() {
+            true => (Some(&within), None),
+            // As in `missing`.
+            false => (None, Some(quote!(where for<'__never> $marker: $crate::#within))),
+        };
+        let names = [&begun, &kept].into_iter().chain(always);
         self.comes_and_goes().then(|| {
-            quote!(#(
+            quote! {
+                #(
+                    #[diagnostic::do_not_recommend]
+                    impl $crate::#names for $marker {}
+                )*
                 #[diagnostic::do_not_recommend]
-                impl $crate::#names for $marker {}
-            )*)
+                impl $crate::#has for $marker #condition {}
+            }
         })
     }
 
@@ -183,6 +216,15 @@ impl<'a> Resolved<'a> {
     pub(super) fn by_noun(&self, origin: Origin) -> TokenStream {
         let Availability { what, has, .. } = self.availability;
         let about = format!(" [`{has}`](super::{has}): {}.", self.when());
+        // Custom moments implement the trainer's traits already, on the condition that `Within`
+        // holds.
+        let given = match self.comes_and_goes() && origin == Origin::Builtin {
+            true => quote!(
+                #[doc(hidden)]
+                pub trait Given {}
+            ),
+            false => quote!(#[doc(hidden)] pub use super::super::#has as Given;),
+        };
         let stages = self.stages().into_iter().zip(["Within", "Begun", "Kept"]).map(|(own, stage)| {
             let name = format_ident!("{stage}");
             if self.comes_and_goes() && (stage == "Within" || origin == Origin::Custom) {
@@ -195,6 +237,7 @@ impl<'a> Resolved<'a> {
             #[doc = #about]
             pub mod #what {
                 pub use super::super::#has as Has;
+                #given
                 #(#stages)*
             }
         }

@@ -229,7 +229,8 @@ fn marker(
         #[derive(Debug)]
         pub enum #marker {}
     };
-    let impls = quote_spanned!(marker.span()=> #(#[diagnostic::do_not_recommend] #impls)*);
+    let missing = availabilities.iter().filter_map(|thing| thing.missing(index, marker));
+    let impls = quote_spanned!(marker.span()=> #(#[diagnostic::do_not_recommend] #impls)* #(#missing)*);
     let impls = quote! {
         #[diagnostic::do_not_recommend]
         impl #trainer::moment::Moment for #marker {
@@ -296,7 +297,7 @@ fn promised(index: usize, moments: &[Moment], trainer: &Path) -> TokenStream {
         const _: () = {
             #(#imports)*
             #(
-                impl #names::Has for #marker {}
+                impl #names::Given for #marker {}
                 impl #names::Within for #marker {}
                 impl #names::Begun for #marker {}
                 impl #names::Kept for #marker {}
@@ -376,7 +377,7 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
         #trainer::moment::MomentInfo::new(
             #name,
             #loss,
-            ::core::module_path!(),
+            (::core::module_path!(), ::core::option_env!("CARGO_PKG_VERSION")),
             #trainer::moment::MomentKind::#kind,
             #docs,
         )

@@ -7,6 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path, Type};
 
 use super::parse::{Declaration, Extension, Head, Node};
+use super::payload;
 use crate::errors::Errors;
 use crate::moments::{is_operation, is_point, nearest_operation, operations};
 
@@ -264,7 +265,7 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         again: Vec::new(),
     };
     let Some(children) = children else {
-        let payload = head.payload.clone();
+        let payload = head.payload.clone().map(|written| payload::owned(written, errors));
         moments.push(Moment { payload, ..moment(name.clone(), Kind::Point, about, here) });
         return;
     };

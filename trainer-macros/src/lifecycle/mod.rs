@@ -6,6 +6,7 @@ mod docs;
 mod expand;
 mod flatten;
 mod parse;
+mod payload;
 
 pub(crate) use flatten::Origin;
 pub(crate) use flatten::{pascal, snake};
@@ -31,6 +32,32 @@ pub(crate) fn expand(declaration: TokenStream, origin: Origin) -> TokenStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_as_its_message_advises_leads_to_no_further_error() {
+        for (payload, advice, followed) in [
+            ("&u8", "own the data", "u8"),
+            ("(u8, &'a u8)", "or borrow for `'static`", "(u8, &'static u8)"),
+            ("Samples<'_>", "or borrow for `'static`", "Samples<'static>"),
+            ("impl Shape", "write `Box<dyn Shape + Send>`", "Box<dyn Shape + Send>"),
+            ("dyn Shape + Send", "write `Box<dyn Shape + Send>`", "Box<dyn Shape + Send>"),
+            ("str", "write `String`", "String"),
+            ("[u8]", "write `Vec<u8>`", "Vec<u8>"),
+            ("_", "expected the type of the payload", "u8"),
+        ] {
+            let expanded = |payload: &str| {
+                let text = format!("within step {{ /// A.\n point sampled({payload}); }}");
+                expand(text.parse().unwrap(), Origin::Custom).to_string()
+            };
+            let text = expanded(payload);
+            assert!(text.contains(advice), "{payload}: {text}");
+            assert_eq!(text.matches("compile_error").count(), 1, "{payload}: {text}");
+            assert!(!expanded(followed).contains("compile_error"), "{followed}");
+        }
+        let text =
+            expand("within step { /// A.\n point a(fn(&u8) -> u8); }".parse().unwrap(), Origin::Custom);
+        assert!(!text.to_string().contains("compile_error"), "a function may have lifetimes of its own");
+    }
 
     /// Returns the error messages for a declaration.
     fn messages(declaration: TokenStream) -> String {

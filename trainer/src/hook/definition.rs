@@ -3,6 +3,7 @@
 use std::any::TypeId;
 use std::borrow::Cow;
 use std::marker::PhantomData;
+use std::panic::Location;
 
 use super::constraint::OrderConstraint;
 use super::read::Read;
@@ -11,7 +12,7 @@ use super::set::{SetRef, Stage};
 use super::stages;
 use crate::checkpoint::{Saved, StateOf};
 use crate::error::{BoxError, Result};
-use crate::lifecycle::HasModule;
+use crate::lifecycle::{ModuleBegun, ModuleKept, ModuleWithin};
 use crate::model::added::VariablesOf;
 use crate::modules::ModulePattern;
 use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
@@ -60,7 +61,14 @@ pub struct Origin {
     pub file: &'static str,
     /// The line of the hook's name in `file`; for a closure, the line of the `.on(…)` call.
     pub line: u32,
-    /// The first sentence of the hook's doc comment.
+    /// The column of the hook's name.
+    pub column: u32,
+    /// The line and column of the attribute or of the outermost macro call that contains it, and
+    /// those of the attribute itself. Both are 0 for a closure.
+    pub attribute: [(u32, u32); 2],
+    /// The function that returns the name of the hook's type, if the type is generic.
+    pub of_type: Option<fn() -> &'static str>,
+    /// The first paragraph of the hook's doc comment.
     pub docs: &'static str,
 }
 
@@ -72,6 +80,7 @@ impl Origin {
         path: &'static str,
         version: Option<&'static str>,
         file: &'static str,
+        attribute: [(u32, u32); 2],
     ) -> Self {
         Origin {
             module,
@@ -81,8 +90,17 @@ impl Origin {
             binary: false,
             file,
             line: 0,
+            column: 0,
+            attribute,
+            of_type: None,
             docs: "",
         }
+    }
+
+    /// Returns the origin of a closure, with the location of the call that adds it.
+    pub(crate) fn closure(name: String, place: &'static Location<'static>, docs: &'static str) -> Self {
+        let origin = Origin::new("", "", None, place.file(), [(0, 0); 2]);
+        Origin { path: name.into(), line: place.line(), docs, ..origin }
     }
 
     /// Marks the hook as part of a binary.
@@ -99,10 +117,18 @@ impl Origin {
         self
     }
 
-    /// Sets the source line, and the first sentence of the doc comment.
+    /// Sets the function that returns the name of the hook's type, for a generic type.
     #[must_use]
-    pub const fn written(mut self, line: u32, docs: &'static str) -> Self {
+    pub const fn of_type(mut self, name: fn() -> &'static str) -> Self {
+        self.of_type = Some(name);
+        self
+    }
+
+    /// Sets the source line and column, and the first paragraph of the doc comment.
+    #[must_use]
+    pub const fn written(mut self, line: u32, column: u32, docs: &'static str) -> Self {
         self.line = line;
+        self.column = column;
         self.docs = docs;
         self
     }
@@ -118,8 +144,14 @@ impl Origin {
         format!("{}::{method}", self.path)
     }
 
+    /// Returns the path of the type without the arguments of a generic type.
+    pub(crate) fn bare_path(&self) -> &str {
+        self.path.split('<').next().unwrap_or_default()
+    }
+
     /// Returns whether a path names the hook. The path can be that of a function, a type or a
     /// method (`my_crate::clip`), and can select one version of the crate (`my_crate@1.2.0::clip`).
+    /// It can leave out the arguments of a generic type, and then names all such types.
     pub(crate) fn is_called(&self, path: &str) -> bool {
         let (spec, rest) = path.split_once("::").map_or((path, None), |(spec, rest)| (spec, Some(rest)));
         let unversioned = match (spec.split_once('@'), rest) {
@@ -128,7 +160,12 @@ impl Origin {
             }
             _ => path.to_owned(),
         };
-        *self.path == *unversioned || self.name() == unversioned
+        let bare = self.bare_path();
+        let is_method = |path: &str| {
+            let method = unversioned.strip_prefix(path).and_then(|rest| rest.strip_prefix("::"));
+            method.is_some_and(|method| Some(method) == self.method)
+        };
+        [&*self.path, bare].into_iter().any(|path| *path == *unversioned || is_method(path))
     }
 
     /// Formats the hook's name and location for messages: `` `my_crate::clip` (src/clip.rs:12) ``.
@@ -293,7 +330,7 @@ impl<At> Definition<At> {
     /// Limits the hook to the modules whose names match one of these patterns.
     pub fn of(mut self, patterns: &'static [ModulePattern]) -> Self
     where
-        At: HasModule,
+        At: ModuleWithin + ModuleBegun + ModuleKept,
     {
         self.hook.of = patterns;
         self
@@ -412,8 +449,15 @@ pub(crate) struct Hook {
 
 impl Hook {
     pub(crate) fn new(mut definition: HookDef, slot: Option<u32>) -> Self {
-        if let Cow::Owned(public) = public_path(&definition.origin.path) {
-            definition.origin.path = Cow::Owned(public);
+        let origin = &mut definition.origin;
+        if let Cow::Owned(public) = public_path(&origin.path) {
+            origin.path = Cow::Owned(public);
+        }
+        // The values of this crate's generic types differ in their labels.
+        if let Some(name) = origin.of_type.filter(|_| origin.krate() != env!("CARGO_CRATE_NAME"))
+            && let Some((_, arguments)) = name().split_once('<')
+        {
+            origin.path = Cow::Owned(format!("{}<{}", origin.path, public_path(arguments)));
         }
         let modules = definition.of.to_vec();
         Hook {
@@ -439,7 +483,8 @@ pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
 /// steps, epochs or records.
 #[inline]
 pub fn is_due(run: &Run) -> bool {
-    let Some(hook) = run.place.hook.map(|hook| &run.hooks.table.hook(hook).definition) else { return true };
+    let Some(id) = run.place.hook else { return true };
+    let hook = &run.hooks.table.hook(id).definition;
     let Some(every) = hook.every else { return true };
     let count = match hook.moment.counts {
         Some(Unit::Epochs) => run.progress.counters.epoch + 1,
@@ -447,7 +492,11 @@ pub fn is_due(run: &Run) -> bool {
         Some(Unit::Records) => run.log.borrow().records.number,
         Some(Unit::Batches) | None => run.progress.batch_number,
     };
-    count.is_multiple_of(every)
+    let is_due = count.is_multiple_of(every);
+    if is_due {
+        run.dispatch.mark_due(id);
+    }
+    is_due
 }
 
 /// A type with hooks. `#[hook] impl MyType { … }` implements it; each block with `#[hook(more)]`
@@ -456,6 +505,7 @@ pub fn is_due(run: &Run) -> bool {
     message = "`{Self}` has no hooks",
     label = "has no hooks",
     note = "a type gets hooks from an `impl` block: `#[hook] impl MyHook {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`",
+    note = "a value of a generic type has hooks only if it meets the bounds of that block, and is `Send` and `'static`",
     note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]
@@ -519,6 +569,7 @@ pub trait Hooks<Block = ()>: Send + 'static {
     message = "`{Self}` has no hooks",
     label = "has no hooks",
     note = "a type gets hooks from an `impl` block: `#[hook] impl MyHook {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`",
+    note = "a value of a generic type has hooks only if it meets the bounds of that block, and is `Send` and `'static`",
     note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
     note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
 )]

@@ -322,16 +322,7 @@ mod tests {
             })
             .collect();
         let sets: Vec<_> = of_set.iter().map(|nth| set(*nth)).collect();
-        let origin = Origin {
-            module: "m",
-            path: "m::x".into(),
-            method: None,
-            version: None,
-            binary: false,
-            file: "f",
-            line: 1,
-            docs: "",
-        };
+        let origin = Origin::new("m", "m::x", None, "f", [(0, 0); 2]).written(1, 1, "");
         let definition = Definition::<BeforeFit>::at(origin, id(*own), *ord, |_, _| Ok(()));
         Hook::new(definition.constraints(constraints.leak()).sets(sets.leak()).done(), None)
     }

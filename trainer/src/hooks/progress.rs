@@ -167,7 +167,7 @@ impl Progress {
     fn pass<P>(&self, cx: &Cx<P>) -> String {
         let phase = with_loader(cx, ' ');
         if self.is_of_epoch(cx.phase()) {
-            format!("{phase} {}", nth(cx.counters().epoch, cx.epochs()))
+            format!("{phase} {}", nth(cx.counters().epoch, cx.planned_epochs()))
         } else {
             phase
         }
@@ -360,7 +360,7 @@ impl Progress {
                 ));
             }
         }
-        self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.epochs())), &cx.metrics());
+        self.line(&format!("epoch {}", nth(cx.counters().epoch, cx.planned_epochs())), &cx.metrics());
         if self.has_table {
             self.epochs.push((cx.counters().epoch, cx.metrics().clone()));
         }

@@ -172,7 +172,7 @@ impl ScheduleCore {
     /// Returns the length of the run in steps, or in epochs if `by_epoch` is set; `None` if it is
     /// not known.
     fn planned<P>(&self, cx: &Cx<P>) -> Option<u64> {
-        if self.by_epoch { cx.epochs() } else { cx.planned_steps() }
+        if self.by_epoch { cx.planned_epochs() } else { cx.planned_steps() }
     }
 
     /// Returns the step, or the epoch, at which the schedule is evaluated.

@@ -24,6 +24,7 @@ mod gradients;
 mod kernel_trace;
 mod modes;
 mod monitors;
+mod one_thread;
 mod optimizers;
 mod random;
 mod scan;
@@ -44,6 +45,8 @@ pub(crate) use kernel_trace::KernelTrace;
 pub use modes::MatmulPrecision;
 pub(crate) use modes::{GradMode, GradModeGuard, ModeRequest, Modes};
 pub(crate) use monitors::norms;
+pub use one_thread::OnAnyThread;
+pub(crate) use one_thread::stays_on_its_thread;
 pub(crate) use optimizers::{
     Adagrad, Adam, Lion, Muon, RmsProp, Sgd, adagrad, adam, lion, muon, rms_prop, sgd,
 };

@@ -3,6 +3,7 @@
 use std::any::TypeId;
 use std::convert::Infallible;
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
 use crate::phase::PhaseSet;
 
@@ -191,6 +192,8 @@ pub struct MomentInfo {
     pub name: &'static str,
     /// The module whose submodule `at` contains the name.
     pub module: &'static str,
+    /// The version of the package that declares the moment.
+    pub(crate) version: Option<&'static str>,
     /// The kind: an operation, the point before or after an operation, or any other point.
     pub kind: MomentKind,
     /// The phases that reach the moment.
@@ -221,12 +224,24 @@ impl MomentInfo {
     pub const fn new(
         name: &'static str,
         loss: &'static str,
-        module: &'static str,
+        (module, version): (&'static str, Option<&'static str>),
         kind: MomentKind,
         docs: &'static str,
     ) -> Self {
         let phases = PhaseSet::NONE;
-        MomentInfo { name, module, kind, phases, counts: None, docs, within: None, again: &[], by: &[], loss }
+        MomentInfo {
+            name,
+            module,
+            version,
+            kind,
+            phases,
+            counts: None,
+            docs,
+            within: None,
+            again: &[],
+            by: &[],
+            loss,
+        }
     }
 
     #[doc(hidden)]
@@ -253,11 +268,31 @@ impl MomentInfo {
     }
 
     /// Returns the path as written in an attribute: `after_backward`, `my_crate::at::after_round`.
+    /// If several versions of the crate declare moments in this program, the version of the crate
+    /// follows its name: `my_crate@1.2.0::at::after_round`.
     #[must_use]
     pub fn path(&self) -> String {
-        if self.module == ROOT { self.name.to_owned() } else { format!("{}::at::{}", self.module, self.name) }
+        self.path_with(SEVERAL_VERSIONS.get().map_or(&[], Vec::as_slice))
+    }
+
+    /// Returns the path if several versions of these crates declare moments.
+    fn path_with(&self, several_versions: &[&str]) -> String {
+        if self.module == ROOT {
+            return self.name.to_owned();
+        }
+        let krate = self.module.split("::").next().unwrap_or_default();
+        match self.version.filter(|_| several_versions.contains(&krate)) {
+            Some(version) => {
+                format!("{krate}@{version}{}::at::{}", &self.module[krate.len()..], self.name)
+            }
+            None => format!("{}::at::{}", self.module, self.name),
+        }
     }
 }
+
+/// The crates of which several versions declare moments in this program. Set when the tree of all
+/// lifecycles is computed, before the first trainer is built.
+pub(crate) static SEVERAL_VERSIONS: OnceLock<Vec<&'static str>> = OnceLock::new();
 
 /// The module of the trainer's own lifecycle.
 pub(crate) const ROOT: &str = "trainer::moments::lifecycle";
@@ -297,6 +332,43 @@ impl Unit {
             Unit::Steps => "steps",
             Unit::Epochs => "epochs",
             Unit::Records => "records",
+        }
+    }
+
+    /// Formats an interval: `every batch`, `every 2 batches`.
+    pub(crate) fn every(self, n: u64) -> String {
+        match (n, self) {
+            (1, Unit::Batches) => "every batch".to_owned(),
+            (1, unit) => format!("every {}", unit.name().trim_end_matches('s')),
+            (n, unit) => format!("every {n} {}", unit.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_of_two_versions_of_a_crate_are_distinguished() {
+        let moment =
+            |version| MomentInfo::new("drawn", "", ("plugin::games", Some(version)), MomentKind::Point, "");
+        let [old, new] = ["0.1.0", "0.2.0"].map(moment);
+        assert_eq!(old.path_with(&[]), "plugin::games::at::drawn");
+        assert_eq!(old.path_with(&["plugin"]), "plugin@0.1.0::games::at::drawn");
+        assert_eq!(new.path_with(&["plugin"]), "plugin@0.2.0::games::at::drawn");
+        assert_eq!(new.path_with(&["other"]), "plugin::games::at::drawn");
+    }
+
+    #[test]
+    fn intervals_are_in_the_singular_and_in_the_plural() {
+        for (unit, one, two) in [
+            (Unit::Batches, "every batch", "every 2 batches"),
+            (Unit::Steps, "every step", "every 2 steps"),
+            (Unit::Epochs, "every epoch", "every 2 epochs"),
+            (Unit::Records, "every record", "every 2 records"),
+        ] {
+            assert_eq!([unit.every(1), unit.every(2)], [one, two]);
         }
     }
 }

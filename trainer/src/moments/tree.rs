@@ -1,9 +1,10 @@
 //! The tree of all lifecycles in the program.
 
+use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use crate::lifecycle::MOMENTS;
-use crate::moment::{MomentInfo, MomentKind};
+use crate::moment::{MomentInfo, MomentKind, SEVERAL_VERSIONS};
 use crate::phase::{Phase, PhaseSet};
 
 /// A custom lifecycle, declared with `lifecycle!`.
@@ -42,14 +43,27 @@ impl Lifecycle {
 fn custom() -> Vec<&'static Lifecycle> {
     let mut custom: Vec<_> =
         inventory::iter::<LifecycleRegistration>().map(|collected| collected.0).collect();
-    custom.sort_by_key(|lifecycle| lifecycle.moments.first().map(|first| (first.module, first.name)));
+    custom.sort_by_key(|lifecycle| {
+        lifecycle.moments.first().map(|first| (first.module, first.version, first.name))
+    });
     custom
+}
+
+/// Returns the crates of which several versions declare moments.
+fn several_versions() -> Vec<&'static str> {
+    let firsts = custom().into_iter().filter_map(|lifecycle| lifecycle.moments.first());
+    let of_crate =
+        |first: &'static MomentInfo| (first.module.split("::").next().unwrap_or_default(), first.version);
+    let crates: BTreeSet<_> = firsts.map(of_crate).collect();
+    let crates: Vec<_> = crates.into_iter().map(|(krate, _)| krate).collect();
+    crates.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]).collect()
 }
 
 /// Returns every moment of the program, indexed by its row in the dispatch table.
 pub(crate) fn moments() -> &'static [&'static MomentInfo] {
     static ALL: OnceLock<Vec<&'static MomentInfo>> = OnceLock::new();
     ALL.get_or_init(|| {
+        SEVERAL_VERSIONS.get_or_init(several_versions);
         MOMENTS.iter().chain(custom().into_iter().flat_map(|lifecycle| lifecycle.moments)).collect()
     })
 }

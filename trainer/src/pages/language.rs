@@ -30,10 +30,10 @@
 //!
 //! The type of the context can be an alias of a `Cx`. In a block, a method that uses an alias needs
 //! its own `#[hook]`, because a method is recognized as a hook only if the type of its first
-//! argument is written `Cx<…>`. `Next`, and `#[hook]` on a method, cannot be renamed, because the
-//! macro looks for these words. Other methods of a block cannot call its hooks. Helpers go into a
-//! second `impl` block, and so do functions without `self` that take a context, such as a condition
-//! for [`when`].
+//! argument is written `Cx<…>`. Any other method with a context among its arguments is an error.
+//! `Next`, and `#[hook]` on a method, cannot be renamed, because the macro looks for these words.
+//! Other methods of a block cannot call its hooks. Helpers go into a second `impl` block, and so do
+//! functions without `self` that take a context, such as a condition for [`when`].
 //!
 //! `#[hook]` sees a block before macro calls are expanded, so a macro call among the methods of the
 //! block is an error. Blocks and [`lifecycle!`](macro@crate::lifecycle) do not work in a module

@@ -22,8 +22,8 @@ mod step;
 pub(crate) mod tape;
 
 use std::any::{Any, TypeId, type_name};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tch::Device;
 
@@ -164,17 +164,34 @@ pub(crate) struct Dispatch {
     pub(crate) error_is_located: bool,
     /// The payloads of the custom points that are being fired, by the index of the point.
     pub(crate) payloads: BTreeMap<usize, Box<dyn Any + Send>>,
+    /// The custom points that were fired, and the custom operations that were run, by their index.
+    pub(crate) entered: BTreeSet<usize>,
+    /// For each hook of the table, whether its key `every` was due.
+    due: Vec<Cell<bool>>,
 }
 
 impl Dispatch {
-    /// The state at the start of an entry point.
-    pub(crate) fn begin() -> Self {
+    /// The state at the start of an entry point, for a table with this number of hooks.
+    pub(crate) fn begin(hooks: usize) -> Self {
         Dispatch {
+            entered: BTreeSet::new(),
+            due: vec![Cell::new(false); hooks],
             responsible: None,
             output_overridden: false,
             error_is_located: false,
             payloads: BTreeMap::new(),
         }
+    }
+
+    /// Notes that the key `every` of a hook is due.
+    #[inline]
+    pub(crate) fn mark_due(&self, hook: HookId) {
+        self.due[hook.index()].set(true);
+    }
+
+    /// Returns whether the key `every` of the hook with this index was ever due.
+    pub(crate) fn was_due(&self, hook: usize) -> bool {
+        self.due[hook].get()
     }
 }
 

@@ -320,6 +320,7 @@ impl<T: Task> TrainerBuilder<T> {
             vec![Instance { state: task_state, settings: task_settings, ..Instance::new(self.task) }];
         all.extend(instances);
         let watched = table.watched(at::after_record::index());
+        let dispatch = Dispatch::begin(table.hooks().len());
         let log = Log::recorded(watched, self.settings.record_every().is_some());
         let run = Run {
             settings: self.settings,
@@ -333,7 +334,7 @@ impl<T: Task> TrainerBuilder<T> {
             step: StepData::new(Erased::<T>::boxed()),
             place: Place::begin(lifecycle::Fit::INFO, Phase::Train),
             names: Names::default(),
-            dispatch: Dispatch::begin(),
+            dispatch,
             requests: Requests::default(),
             kept: None,
             log: RefCell::new(log),

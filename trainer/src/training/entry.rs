@@ -109,7 +109,7 @@ fn run_guarded(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     run.place = Place::begin(operation, phase);
-    run.dispatch = Dispatch::begin();
+    run.dispatch = Dispatch::begin(run.hooks.table.hooks().len());
     run.requests = Requests::default();
     run.kept = None;
     run.checkpoints.requests.get_mut().clear();

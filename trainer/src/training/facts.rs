@@ -120,7 +120,7 @@ fn names_of(rows: &[&Hook], instances: &[Instance]) -> Vec<String> {
         let arguments = instance.and_then(|instance| instance.type_name.split_once('<'));
         let arguments = arguments.map_or_else(String::new, |(_, arguments)| format!("<{arguments}"));
         let label = hook.label.as_ref().map_or_else(String::new, |label| format!(" ({label})"));
-        format!("{}{arguments}{label}", origin.path)
+        format!("{}{arguments}{label}", origin.bare_path())
     };
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|index| rows[*index].slot); // in the order in which the values were added

@@ -15,7 +15,7 @@ use super::validation::{
     Loaders, check_resumed, each_batch, evaluate, in_phase, is_any_due, loaders_of, operate, set_intervals,
     validate,
 };
-use super::{modules, plan, ranks, records, replicas, run_folder, variables, window};
+use super::{modules, never_ran, plan, ranks, records, replicas, run_folder, variables, window};
 use crate::checkpoint::progress::{FitStart, LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, UNKNOWN_CONTENT, not_one_loader};
 use crate::error::{Error, Result};
@@ -86,6 +86,9 @@ pub(super) fn fit<T: Task>(
                 decide(run, None)?;
                 if decide::is_over(run) {
                     records::warn_of_unrecorded(run, !resumed);
+                    if !resumed {
+                        never_ran::note_hooks_that_never_ran(run);
+                    }
                     run.requests.is_cut_short |= !plan::has_all_epochs(run) && decide::is_stopped(run);
                     return Ok(());
                 }

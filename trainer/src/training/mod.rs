@@ -22,6 +22,7 @@ mod layout;
 pub(crate) mod live;
 pub mod lock;
 mod modules;
+mod never_ran;
 pub(crate) mod parts;
 mod pass;
 mod plan;

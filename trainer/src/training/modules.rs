@@ -2,13 +2,29 @@
 
 use crate::error::{Error, Result, suggestion_for_pattern};
 use crate::hook::definition::Hook;
+use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, all_names};
 use crate::run::Run;
 
-/// Reports each pattern that matches no existing module, unless the pattern is optional.
+/// Reports each pattern that matches no existing module, unless the pattern is optional, and each
+/// hook at all modules if there is no module.
 pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mut Vec<String>) {
     let mut names = None;
+    let of_modules = module_moments();
     for hook in hooks {
+        // The built-in hooks report it themselves, with what they need the modules for.
+        let is_own = hook.definition.origin.krate() == env!("CARGO_CRATE_NAME");
+        if !is_own && hook.modules.is_empty() && of_modules.contains(&(hook.definition.row)()) {
+            let names = names.get_or_insert_with(all_names);
+            if names.is_empty() {
+                mistakes.push(format!(
+                    "{} can never fire: `{}` is reached at named modules only, and no module has a name: add names with \
+                     `.named(…)` (see `trainer::modules`), or exclude the hook with `.without(…)`",
+                    hook.definition.origin.placed(),
+                    hook.definition.moment.path()
+                ));
+            }
+        }
         for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
             let names = names.get_or_insert_with(all_names);
             if !names.iter().any(|name| pattern.matches(name)) {
@@ -61,6 +77,13 @@ pub(super) fn warn_of_uncalled(run: &mut Run) {
     }
     let mut warnings = Vec::new();
     for hook in run.hooks.table.module_hooks(phase) {
+        if hook.modules.is_empty() && run.modules.names().next().is_none() {
+            warnings.push(format!(
+                "{} is at all named modules, but the forward pass called none: modules are observed within the operations \
+                 `pred` and `loss`, on the thread that runs them",
+                hook.definition.origin.placed()
+            ));
+        }
         for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
             if run.modules.names().any(|name| pattern.matches(name)) {
                 continue;

@@ -11,5 +11,5 @@ pub use crate::optim::{AdamW, Optimizer, Sgd};
 pub use crate::schedule::Schedule;
 pub use crate::{
     Counters, Cx, Discover, Done, Error, Every, HookOptions, HookSet, Main, Metrics, Mode, Next, OnAllRanks,
-    OnGrad, Phase, Reduce, Result, StepDone, Summary, Supervised, Task, TrainStep, Trainer, hook,
+    OnGrad, Phase, Reduce, Result, StepDone, Summary, Supervised, Task, TrainStep, Trainer, hook, stages,
 };

@@ -219,7 +219,7 @@ impl Surroundings {
             place: std::mem::replace(&mut run.place, Place::begin(lifecycle::Fit::INFO, Phase::Train)),
             log: std::mem::take(&mut run.log),
             history: std::mem::take(&mut run.history),
-            dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin()),
+            dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin(run.hooks.table.hooks().len())),
             recorder: run.recorder.take(),
             tape: run.tape.get_mut().take(),
             modules: std::mem::replace(&mut run.modules, modules),
@@ -343,6 +343,6 @@ pub(crate) fn abandon_step(run: &mut Run) -> Result<()> {
     run.clear_step();
     run.modules.abandon_calls();
     run.place = Place::begin(lifecycle::Fit::INFO, Phase::Train);
-    run.dispatch = Dispatch::begin();
+    run.dispatch = Dispatch::begin(run.hooks.table.hooks().len());
     window::discard(run)
 }

@@ -58,9 +58,9 @@ impl HookLine {
         let row = &rows[0];
         let source = row.source();
         // A closure has no documentation beyond the fact that it is a closure.
-        let docs = if row.krate.is_empty() { "" } else { row.docs };
+        let docs = if row.krate.is_empty() { "" } else { &*row.docs };
         let mut when: Vec<String> = vec![row.phases.iter().copied().map(letter).collect()];
-        when.extend(row.every.map(|(n, unit)| format!("every {n} {}", unit.name())));
+        when.extend(row.every.map(|(n, unit)| unit.every(n)));
         when.extend(row.when.map(|path| format!("when {path}")));
         when.extend((!row.of.is_empty()).then(|| format!("of {}", row.of.join(" "))));
         when.extend(row.main_only.then(|| "rank 0".to_owned()));
@@ -197,8 +197,38 @@ fn joined(name: &str, rows: &[HookRow]) -> String {
 /// Splits the name of a hook into two parts: the path of its function or type, and the label and
 /// number of its value. The name of a closure has no path.
 fn split(row: &HookRow) -> (&str, &str) {
-    let end = row.hook.find(['(', ' ']).filter(|_| !row.krate.is_empty());
-    row.hook.split_at(end.unwrap_or(row.hook.len()))
+    let end =
+        (!row.krate.is_empty()).then(|| outside(&row.hook).find(|(_, rest)| rest.starts_with(['(', ' '])));
+    row.hook.split_at(end.flatten().map_or(row.hook.len(), |(at, _)| at))
+}
+
+/// Returns each position in a path that is not within the arguments of a generic type, with the
+/// text from there on.
+fn outside(path: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut depth = 0_u32;
+    let mut last = ' ';
+    path.char_indices().filter_map(move |(at, letter)| {
+        let is_outside = depth == 0 && letter != '<';
+        match letter {
+            '<' => depth += 1,
+            '>' if last != '-' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        last = letter;
+        is_outside.then(|| (at, &path[at..]))
+    })
+}
+
+/// Splits a path at each `::` that is not within the arguments of a generic type.
+fn segments(path: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    let mut start = 0;
+    for (at, _) in outside(path).filter(|(_, rest)| rest.starts_with("::")) {
+        all.push(&path[start..at]);
+        start = at + 2;
+    }
+    all.push(&path[start..]);
+    all
 }
 
 /// Returns the name of the type in a built-in hook's path.
@@ -262,7 +292,7 @@ const MAX_PATH: usize = 32;
 /// if the path is long.
 fn shortened(row: &HookRow) -> String {
     let path = split(row).0;
-    let words: Vec<&str> = path.split("::").collect();
+    let words = segments(path);
     let has_method = words.len() > 2 && is_type(words[words.len() - 2]);
     let (modules, name) = words.split_at(words.len() - 1 - usize::from(has_method));
     let name = name.join("::");

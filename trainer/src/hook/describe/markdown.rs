@@ -33,7 +33,7 @@ impl fmt::Display for HookTable {
                     row.order(),
                     row.when(),
                     row.source(),
-                    row.docs.to_owned(),
+                    row.docs.clone(),
                 ]);
             }
         }

@@ -46,7 +46,8 @@ pub struct HookRow {
     /// The [sets](crate::HookSet) that it belongs to, except its stage, as written:
     /// `my_crate::Clipping`.
     pub sets: Vec<&'static str>,
-    /// Its constraints, as written: `after = my_crate::Clip`.
+    /// Its constraints, as written: `after = my_crate::Clip`. If a set has no hook at this moment,
+    /// ` (none here)` follows.
     pub constraints: Vec<String>,
     /// The phases in which it runs.
     pub phases: Vec<Phase>,
@@ -76,7 +77,7 @@ pub struct HookRow {
     /// The line of its name in `file`; for a closure, the line of the `.on(…)` call.
     pub line: u32,
     /// The first sentence of the hook's doc comment.
-    pub docs: &'static str,
+    pub docs: String,
     /// Whether a neighbor has the same stage and `ord`, and no constraint orders the two. Their
     /// order then depends on when they were added, or on their names.
     pub tied: bool,
@@ -97,7 +98,7 @@ impl HookRow {
     pub(crate) fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
         if let Some((n, unit)) = self.every {
-            when.push_str(&format!(", every {n} {}", unit.name()));
+            when.push_str(&format!(", {}", unit.every(n)));
         }
         if let Some(path) = self.when {
             when.push_str(&format!(", when {path}"));
@@ -291,7 +292,7 @@ impl HookTable {
         let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, seen, moment)).collect();
         name_versions(&mut nodes);
         let on_main = table.hooks().iter().filter(|hook| table.rank() > 0 && hook.definition.main_only);
-        let paths = table.hooks().iter().map(|hook| hook.definition.origin.path.to_string());
+        let paths = table.hooks().iter().map(|hook| hook.definition.origin.bare_path().to_owned());
         HookTable {
             nodes,
             rank: table.rank(),
@@ -353,7 +354,7 @@ fn short(file: &'static str) -> &'static str {
 fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
     let keys = hooks.iter().map(|(hook, _)| {
         let origin = &hook.definition.origin;
-        (hook.definition.id, &origin.path, origin.method, &hook.label)
+        (origin.version, &origin.path, origin.method, &hook.label)
     });
     let mut slots: HashMap<_, Vec<Option<u32>>> = HashMap::new();
     for (key, (hook, _)) in keys.clone().zip(hooks) {
@@ -366,6 +367,18 @@ fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
         if slots.len() > 1 { format!(" #{}", before + 1) } else { String::new() }
     });
     numbers.collect()
+}
+
+/// Returns the first sentence of a paragraph of documentation, on one line.
+fn first_sentence(docs: &str) -> String {
+    // The lines of a block comment may start with a `*`.
+    let lines = docs.lines().map(|line| line.trim().trim_start_matches('*').trim());
+    let paragraph = lines.skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty());
+    let paragraph = paragraph.collect::<Vec<_>>().join(" ");
+    // A period within a sentence, as in "e.g. this", is not followed by a capital letter.
+    let mut periods = paragraph.match_indices(". ");
+    let end = periods.find(|(at, _)| paragraph[at + 2..].starts_with(char::is_uppercase));
+    paragraph[..end.map_or(paragraph.len(), |(at, _)| at + 1)].to_owned()
 }
 
 /// Returns whether only the order of registration decides which of two hooks is called first.
@@ -400,6 +413,11 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
     let ties: Vec<bool> =
         hooks.windows(2).map(|pair| are_tied(&pair[0].0.definition, &pair[1].0.definition)).collect();
     let numbers = numbers(&hooks);
+    let written = |constraint: &OrderConstraint| {
+        let has_target = hooks.iter().any(|(other, _)| other.definition.is_target_of(constraint));
+        let is_idle = constraint.target.is_set && !has_target;
+        constraint.written() + if is_idle { " (none here)" } else { "" }
+    };
     let rows = hooks.iter().enumerate().map(|(nth, (hook, phases))| {
         let definition = &hook.definition;
         let origin = &definition.origin;
@@ -417,7 +435,7 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
             stage: definition.stage().name(),
             ord: definition.ord,
             sets: definition.sets.iter().filter(|set| set.stage.is_none()).map(|set| set.path).collect(),
-            constraints: definition.constraints.iter().map(OrderConstraint::written).collect(),
+            constraints: definition.constraints.iter().map(written).collect(),
             phases: phases.clone(),
             every: definition.every.map(|n| (n, unit)),
             when: definition.when,
@@ -431,7 +449,7 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
             version: origin.version,
             file: origin.file,
             line: origin.line,
-            docs: origin.docs,
+            docs: first_sentence(origin.docs),
             tied: ties.get(nth) == Some(&true) || nth > 0 && ties[nth - 1],
             in_binary: origin.binary,
             seen: seen.get(&table.index_of(hook)).cloned(),

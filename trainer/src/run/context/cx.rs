@@ -9,11 +9,13 @@ use tch::Tensor;
 
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
+use crate::libtorch::stays_on_its_thread;
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRollBack, CanRunBackward, CanScaleLoss,
     CanSetBatch, CanSetLoss, CanSetPred, CanSkipBatch, CanStartBackward, CanStop, GradientsBegun,
-    GradientsKept, GradientsWithin, HasError, HasMetrics, HasStepLoss, LossBegun, LossKept, LossWithin,
-    PredictionBegun, PredictionKept, PredictionWithin, TaskBegun, TaskKept, TaskWithin, available,
+    GradientsKept, GradientsWithin, HasBatch, HasError, HasGrads, HasLoss, HasMetrics, HasPred, HasStepLoss,
+    HasTask, LossBegun, LossKept, LossWithin, PredictionBegun, PredictionKept, PredictionWithin, TaskBegun,
+    TaskKept, TaskWithin, available,
 };
 use crate::log::history::Metrics;
 use crate::log::{IntoValue, Reduce};
@@ -71,6 +73,8 @@ pub struct Cx<P> {
     at: PhantomData<fn() -> P>,
 }
 
+stays_on_its_thread!(Cx<P>);
+
 impl<P> Cx<P> {
     #[ref_cast_custom]
     pub(crate) fn from_run(run: &mut Run) -> &mut Self;
@@ -98,7 +102,7 @@ impl<P> Cx<P> {
     /// Returns an error if the task is not a `T`, or while one of the task's own hooks is running.
     pub fn task<T: 'static>(&self) -> Result<&T>
     where
-        P: TaskWithin + TaskBegun + TaskKept,
+        P: TaskWithin + TaskBegun + TaskKept + HasTask,
     {
         let Instance { type_id, type_name, value, .. } = &self.run.hooks.instances[TASK];
         let task = value.as_ref().and_then(|value| value.downcast_ref());
@@ -115,7 +119,7 @@ impl<P> Cx<P> {
     /// Returns an error if the task is not a `T`, or while one of the task's own hooks is running.
     pub fn task_mut<T: 'static>(&mut self) -> Result<&mut T>
     where
-        P: TaskWithin + TaskBegun + TaskKept + OnAllRanks,
+        P: TaskWithin + TaskBegun + TaskKept + HasTask + OnAllRanks,
     {
         if let Some(tape) = self.run.tape.get_mut() {
             tape.may_change(TASK);
@@ -138,7 +142,7 @@ impl<P> Cx<P> {
     /// Returns an error if `B` is not the task's batch type; the message names both types.
     pub fn batch<B: 'static>(&self) -> Result<&B>
     where
-        P: BatchWithin + BatchBegun + BatchKept,
+        P: BatchWithin + BatchBegun + BatchKept + HasBatch,
     {
         stored(self.run.step.data.as_ref().map(|data| data.batch()), "batch")
     }
@@ -154,7 +158,7 @@ impl<P> Cx<P> {
     /// Returns an error if `B` is not the task's batch type; the message names both types.
     pub fn batch_mut<B: 'static>(&mut self) -> Result<&mut B>
     where
-        P: BatchWithin + BatchBegun + BatchKept + OnAllRanks,
+        P: BatchWithin + BatchBegun + BatchKept + HasBatch + OnAllRanks,
     {
         self.run.step.is_batch_changed = true;
         let batch = slot(self.run.step.data.as_mut().map(|data| data.batch_mut()), "batch")?;
@@ -186,7 +190,7 @@ impl<P> Cx<P> {
     #[must_use]
     pub fn weight(&self) -> f64
     where
-        P: BatchWithin + BatchBegun + BatchKept,
+        P: BatchWithin + BatchBegun + BatchKept + HasBatch,
     {
         self.run.step.weight
     }
@@ -204,7 +208,7 @@ impl<P> Cx<P> {
     /// Also returns an error if a hook replaced the operation that computes the prediction.
     pub fn pred<T: 'static>(&self) -> Result<&T>
     where
-        P: PredictionWithin + PredictionBegun + PredictionKept,
+        P: PredictionWithin + PredictionBegun + PredictionKept + HasPred,
     {
         stored(self.run.step.data.as_ref().map(|data| data.pred()), "prediction")
     }
@@ -242,7 +246,7 @@ impl<P> Cx<P> {
     /// - a hook replaced the operation that computes the prediction.
     pub fn metric_inputs(&self) -> Result<Option<(Tensor, Tensor)>>
     where
-        P: PredictionWithin + PredictionBegun + PredictionKept,
+        P: PredictionWithin + PredictionBegun + PredictionKept + HasPred,
     {
         self.run.metric_inputs()
     }
@@ -255,7 +259,7 @@ impl<P> Cx<P> {
     #[doc = available!(HasLoss)]
     pub fn loss(&self) -> Tensor
     where
-        P: LossWithin + LossBegun + LossKept,
+        P: LossWithin + LossBegun + LossKept + HasLoss,
     {
         let loss = self.run.step.loss.as_ref();
         loss.expect("the step computes the loss before any moment where it exists").shallow_clone()
@@ -392,7 +396,7 @@ impl<P> Cx<P> {
     /// ```
     pub fn grads(&self) -> Grads
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept,
+        P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads,
     {
         Grads::new(&self.run.model.vars)
     }
@@ -406,7 +410,7 @@ impl<P> Cx<P> {
     /// Returns an error if no variable has this name, or if the variable has no gradient.
     pub fn grad(&self, name: &str) -> Result<Tensor>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept,
+        P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads,
     {
         let grad = self.run.model.vars.get(name)?.grad();
         if grad.defined() {
@@ -432,7 +436,7 @@ impl<P> Cx<P> {
     /// Returns an error if libtorch fails, for example on a sparse gradient.
     pub fn unscale_grads(&mut self, factor: f64) -> Result<bool>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
+        P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads + OnAllRanks,
     {
         self.run.model.optimizers.unscale_grads(factor)
     }
@@ -454,7 +458,7 @@ impl<P> Cx<P> {
     #[doc(alias = "clip_grad_norm_")]
     pub fn clip_grad_norm(&mut self, max_norm: f64) -> Result<Tensor>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
+        P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads + OnAllRanks,
     {
         self.run.model.optimizers.clip_grad_norm(max_norm)
     }
@@ -471,7 +475,7 @@ impl<P> Cx<P> {
     #[doc(alias = "clip_grad_value_")]
     pub fn clip_grad_value(&mut self, max_value: f64) -> Result<()>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
+        P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads + OnAllRanks,
     {
         self.run.model.optimizers.clip_grad_value(max_value)
     }
@@ -488,7 +492,7 @@ impl<P> Cx<P> {
     /// Returns an error if libtorch fails.
     pub fn drop_grads(&mut self) -> Result<()>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
+        P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads + OnAllRanks,
     {
         self.run.model.optimizers.drop_grads()
     }

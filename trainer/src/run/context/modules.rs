@@ -5,8 +5,8 @@ use tch::Tensor;
 use super::Cx;
 use crate::error::{Error, Result};
 use crate::lifecycle::{
-    CanCheckpointActivations, CanSetInput, CanSetOutput, HasOutput, HasOutputGrad, InputBegun, InputKept,
-    InputWithin, ModuleBegun, ModuleKept, ModuleWithin, available,
+    CanCheckpointActivations, CanSetInput, CanSetOutput, HasInput, HasModule, HasOutput, HasOutputGrad,
+    InputBegun, InputKept, InputWithin, ModuleBegun, ModuleKept, ModuleWithin, available,
 };
 use crate::modules::Layer;
 use crate::moment::OnAllRanks;
@@ -19,7 +19,7 @@ impl<P> Cx<P> {
     #[must_use]
     pub fn module(&self) -> &str
     where
-        P: ModuleWithin + ModuleBegun + ModuleKept,
+        P: ModuleWithin + ModuleBegun + ModuleKept + HasModule,
     {
         self.as_run().modules.name()
     }
@@ -30,7 +30,7 @@ impl<P> Cx<P> {
     #[must_use]
     pub fn layer(&self) -> Option<Layer>
     where
-        P: ModuleWithin + ModuleBegun + ModuleKept,
+        P: ModuleWithin + ModuleBegun + ModuleKept + HasModule,
     {
         self.as_run().modules.layer()
     }
@@ -40,7 +40,7 @@ impl<P> Cx<P> {
     #[doc = available!(HasInput)]
     pub fn input(&self) -> &Tensor
     where
-        P: InputWithin + InputBegun + InputKept,
+        P: InputWithin + InputBegun + InputKept + HasInput,
     {
         self.as_run().modules.call().input()
     }

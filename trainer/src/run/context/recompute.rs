@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::Cx;
 use crate::error::{Error, Result};
-use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin, available};
+use crate::lifecycle::{GradientsBegun, GradientsKept, GradientsWithin, HasGrads, available};
 use crate::moment::OnAllRanks;
 use crate::run::{Run, task_is_lent};
 
@@ -33,7 +33,7 @@ impl<P> Cx<P> {
     /// - the prediction, the loss or its gradients cannot be computed.
     pub fn recompute_grads(&mut self) -> Result<Tensor>
     where
-        P: GradientsWithin + GradientsBegun + GradientsKept + OnAllRanks,
+        P: GradientsWithin + GradientsBegun + GradientsKept + HasGrads + OnAllRanks,
     {
         recompute_grads(self.run_mut())
     }

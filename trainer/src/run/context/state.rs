@@ -22,6 +22,9 @@ impl<P> Cx<P> {
 
     /// The counters of the loop.
     #[must_use]
+    #[doc(alias = "epoch")]
+    #[doc(alias = "global_step")]
+    #[doc(alias = "batch_idx")]
     pub fn counters(&self) -> Counters {
         self.run.progress.counters
     }
@@ -37,7 +40,7 @@ impl<P> Cx<P> {
     /// [`max_steps`](crate::TrainerBuilder::max_steps) or
     /// [`max_time`](crate::TrainerBuilder::max_time) ends training. Known from `before_fit` on.
     #[must_use]
-    pub fn epochs(&self) -> Option<u64> {
+    pub fn planned_epochs(&self) -> Option<u64> {
         self.run.fit.plan.epochs
     }
 

@@ -137,16 +137,7 @@ impl HookOptions {
                 "`.of(\"\")` of the closure `{name}` at `{path}`: expected the name of a module"
             ));
         }
-        let origin = Origin {
-            module: "",
-            path: name.into(),
-            method: None,
-            version: None,
-            binary: false,
-            file: place.file(),
-            line: place.line(),
-            docs: "A closure",
-        };
+        let origin = Origin::closure(name, place, "A closure");
         let definition = Definition::<P>::at(origin, TypeId::of::<F>(), ord, call).done();
         HookDef { only: only.unwrap_or_default(), every, trial, observes, sets: sets.into(), ..definition }
     }

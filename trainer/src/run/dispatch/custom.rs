@@ -168,6 +168,7 @@ pub(crate) fn enter_custom<Q: Moment, R>(
     if run.scopes().contains(&moment) {
         return Err(within_itself(run, moment));
     }
+    run.dispatch.entered.insert(moment);
     let result = run.returning(|run| {
         run.enter_scope(moment);
         body(run)

@@ -1,7 +1,7 @@
 //! [`HookSelection`]: collects the hooks of a trainer and their values, and selects those that run.
 
 use std::any::{Any, TypeId, type_name};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::Location;
 
 use super::closure::{ClosureHook, HookOptions, ObserverClosure, call, observe};
@@ -168,6 +168,8 @@ impl HookSelection {
         let of_task = |hook| Hook { source: Source::Task, ..Hook::new(hook, Some(TASK_SLOT)) };
         hooks.extend(self.task_hooks.into_iter().map(of_task));
         leave_out(&mut hooks, &self.without, mistakes);
+        added_although_discovered(&hooks, &explicit, mistakes);
+        compiled_twice(&hooks, mistakes);
         for Automatic { slot, make, .. } in automatic {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
             instances.push(if used { make() } else { Instance::absent() });
@@ -265,8 +267,63 @@ fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<Strin
                 "`.without(\"{path}\")` matches hooks of several versions of the crate: write {}",
                 each.join(" or ")
             ));
+            // The hooks stay, so that hooks that name them are not reported, too.
+            continue;
         }
         hooks.retain(|hook| !hook.definition.origin.is_called(path));
+    }
+}
+
+/// Reports discovered functions that were also added as closures, `.on("name", my_hook)`.
+fn added_although_discovered(hooks: &[Hook], added: &[TypeId], mistakes: &mut Vec<String>) {
+    let discovered = hooks.iter().filter(|hook| hook.source == Source::Discovery && hook.slot.is_none());
+    for hook in discovered.filter(|hook| added.contains(&hook.definition.id)) {
+        mistakes.push(format!(
+            "{} is discovered, because it has `#[hook]`, and was added to the builder, too, so it would run twice: remove one of \
+             the two",
+            hook.definition.origin.placed()
+        ));
+    }
+}
+
+/// Reports files that the program contains twice, such as one with `mod hooks;` in both its library
+/// and its binary, because their discovered hooks would run twice. A macro can write hooks of one
+/// crate at one position, which are different hooks.
+fn compiled_twice(hooks: &[Hook], mistakes: &mut Vec<String>) {
+    let mut by_place: BTreeMap<_, Vec<&Origin>> = BTreeMap::new();
+    for hook in hooks.iter().filter(|hook| hook.source == Source::Discovery) {
+        let origin = &hook.definition.origin;
+        let Origin { file, line, column, attribute, .. } = origin;
+        let name = origin.method.or_else(|| origin.path.rsplit("::").next());
+        let of_same_place = by_place.entry((*file, attribute[0], *line, *column, name)).or_default();
+        let krate = (origin.krate(), origin.binary);
+        let is_in_macro = attribute[0] != attribute[1];
+        if of_same_place.iter().all(|other| !is_in_macro || (other.krate(), other.binary) != krate) {
+            of_same_place.push(origin);
+        }
+    }
+    let mut reported: BTreeMap<_, (&Origin, usize)> = BTreeMap::new();
+    for ((file, ..), origins) in &by_place {
+        if let [one, other, ..] = origins[..] {
+            let modules = [one, other].map(|origin| (origin.module, origin.binary));
+            reported.entry((*file, modules)).or_insert((one, 0)).1 += 1;
+        }
+    }
+    for ((file, modules), (first, count)) in reported {
+        let of = |(module, is_binary): (&str, bool)| {
+            format!("`{module}` of the {}", if is_binary { "binary" } else { "library" })
+        };
+        let module = modules[0].0.rsplit("::").next().unwrap_or_default();
+        let hooks = match count {
+            1 => format!("its hook `{}` would run twice", first.name()),
+            count => format!("its {count} hooks would run twice"),
+        };
+        mistakes.push(format!(
+            "the file {file} is compiled twice, as {} and as {}, so {hooks}: remove one of the two `mod {module};`, and import the \
+             other module instead",
+            of(modules[0]),
+            of(modules[1])
+        ));
     }
 }
 
@@ -327,7 +384,7 @@ mod tests {
     struct New;
 
     fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook {
-        let origin = Origin::new("plugin", path, Some(version), "src/lib.rs");
+        let origin = Origin::new("plugin", path, Some(version), "src/lib.rs", [(0, 0); 2]);
         let definition = Definition::<AfterStep>::at(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
         Hook::new(definition, None)
     }
@@ -353,6 +410,73 @@ mod tests {
         assert_eq!(table.at("after_step"), ["plugin@0.1.0::clip", "plugin@0.2.0::clip"]);
         let text = table.to_string();
         assert!(text.contains("From: plugin 0.1.0 (1 hook), plugin 0.2.0 (1 hook)"), "{text}");
+    }
+
+    #[test]
+    fn an_ambiguous_name_excludes_no_hook() {
+        // Otherwise, hooks that name the excluded ones would be reported, too.
+        assert_eq!(exclude("plugin::clip").0, [Some("0.1.0"), Some("0.2.0")]);
+    }
+
+    /// Returns a discovered hook at this place.
+    fn found(path: &'static str, binary: bool, file: &'static str, attribute: [(u32, u32); 2]) -> Hook {
+        let module = path.rsplit_once("::").unwrap().0;
+        let origin = Origin::new(module, path, None, file, attribute).written(attribute[1].0 + 1, 4, "");
+        let origin = if binary { origin.in_binary() } else { origin };
+        let definition = Definition::<AfterStep>::at(origin, TypeId::of::<Old>(), 0, |_, _| Ok(())).done();
+        Hook { source: Source::Discovery, ..Hook::new(definition, None) }
+    }
+
+    #[test]
+    fn a_file_that_is_compiled_twice_is_reported_once() {
+        const HERE: [(u32, u32); 2] = [(3, 1), (3, 1)];
+        const LATER: [(u32, u32); 2] = [(9, 1), (9, 1)];
+        // The second position is that of the attribute in a macro.
+        const IN_MACRO: [(u32, u32); 2] = [(3, 1), (1, 1)];
+        let report = |hooks: &[Hook]| {
+            let mut mistakes = Vec::new();
+            compiled_twice(hooks, &mut mistakes);
+            mistakes.join("\n")
+        };
+        let twice = [
+            found("run::hooks::a", false, "src/hooks.rs", HERE),
+            found("run::hooks::a", true, "src/hooks.rs", HERE),
+            found("run::hooks::b", false, "src/hooks.rs", LATER),
+            found("run::hooks::b", true, "src/hooks.rs", LATER),
+        ];
+        assert_eq!(
+            report(&twice),
+            "the file src/hooks.rs is compiled twice, as `run::hooks` of the library and as `run::hooks` of the binary, so its 2 \
+             hooks would run twice: remove one of the two `mod hooks;`, and import the other module instead"
+        );
+        let in_one_crate = |attribute| {
+            [found("run::a::x", true, "src/x.rs", attribute), found("run::b::x", true, "src/x.rs", attribute)]
+        };
+        assert!(report(&in_one_crate(HERE)).contains("so its hook `run::a::x` would run twice"));
+        assert_eq!(report(&in_one_crate(IN_MACRO)), "", "a macro writes several hooks");
+        let in_two_crates =
+            [found("run::a::x", false, "src/x.rs", IN_MACRO), found("run::a::x", true, "src/x.rs", IN_MACRO)];
+        assert!(report(&in_two_crates).contains("would run twice"));
+        for different in [
+            found("run::hooks::a", true, "src/others.rs", HERE),
+            found("run::hooks::a", true, "src/hooks.rs", LATER),
+            found("run::hooks::c", true, "src/hooks.rs", HERE),
+        ] {
+            assert_eq!(report(&[twice[0].clone(), different]), "");
+        }
+    }
+
+    /// Otherwise, every hook would seem to be written by a macro.
+    #[test]
+    fn the_macro_and_rustc_agree_on_the_position_of_an_attribute() {
+        let blocks = inventory::iter::<HookImpl>().map(|block| &block.origin);
+        let own: Vec<_> = blocks.filter(|origin| origin.file.contains("hooks")).collect();
+        assert!(own.len() > 10, "{}", own.len());
+        for origin in own {
+            // A macro writes the averages, each with one attribute.
+            let is_in_macro = origin.file.ends_with("averaging.rs");
+            assert_eq!(origin.attribute[0] != origin.attribute[1], is_in_macro, "{}", origin.path);
+        }
     }
 
     #[test]

@@ -69,20 +69,67 @@ where
     Definition::around(origin, id, ord, call)
 }
 
-/// Checks at compile time whether an alias is a context: the inherent constant of this type takes
-/// precedence over the constant of [`NoContext`].
+/// An argument of a method that is not a hook. If the type of the argument is a context, under
+/// whatever name, an inherent method of this type takes precedence over the method of [`NoContext`],
+/// and does not compile.
 #[derive(Debug)]
 pub struct Probe<T>(PhantomData<T>);
 
-impl<P> Probe<Cx<P>> {
-    /// The type is a context.
-    pub const IS_CONTEXT: bool = true;
+impl<T> Probe<T> {
+    /// Returns the probe of an argument.
+    #[must_use]
+    pub const fn of_argument() -> Self {
+        Probe(PhantomData)
+    }
 }
 
-/// The constant of a [`Probe`] whose type is not a context.
+/// Implements the checks for a form of a context.
+macro_rules! refuse {
+    ($($context:ty),+) => {$(
+        impl<P> Probe<$context> {
+            /// The first argument of a method is a context.
+            pub fn is_not_first(&self)
+            where
+                Cx<P>: FirstOfHook,
+            {
+            }
+
+            /// A later argument of a method is a context.
+            pub fn is_not_later(&self)
+            where
+                Cx<P>: LaterOfHook,
+            {
+            }
+        }
+    )+};
+}
+
+refuse!(Cx<P>, &Cx<P>, &mut Cx<P>);
+
+/// Never implemented: only explains why a method of a hook block does not compile.
+#[diagnostic::on_unimplemented(
+    message = "this method takes a context, `{Self}`, but it is not a hook, so the trainer would never call it",
+    label = "a context",
+    note = "to make the method a hook, write the type of its argument as `&Cx<…>` or `&mut Cx<…>`, with this name",
+    note = "to make it a helper, move it to an `impl` block without `#[hook]`"
+)]
+pub trait FirstOfHook {}
+
+/// Never implemented: only explains why a method of a hook block does not compile.
+#[diagnostic::on_unimplemented(
+    message = "this method takes a context, `{Self}`, but it is not a hook, so the trainer would never call it",
+    label = "a context",
+    note = "to make the method a hook, remove its other arguments: a hook takes only its context",
+    note = "to make it a helper, move it to an `impl` block without `#[hook]`"
+)]
+pub trait LaterOfHook {}
+
+/// The checks of a [`Probe`] whose type is not a context.
 pub trait NoContext {
     /// The type is not a context.
-    const IS_CONTEXT: bool = false;
+    fn is_not_first(&self) {}
+    /// The type is not a context.
+    fn is_not_later(&self) {}
 }
 
 impl<T> NoContext for Probe<T> {}

@@ -192,7 +192,7 @@ mod tests {
     use crate::lifecycle::BeforeOptStep;
 
     fn hook<T: 'static>(source: Source, slot: Option<u32>, module: &'static str, path: &'static str) -> Hook {
-        let origin = Origin::new(module, path, None, "src/lib.rs").written(3, "");
+        let origin = Origin::new(module, path, None, "src/lib.rs", [(0, 0); 2]).written(3, 1, "");
         let definition = Definition::<BeforeOptStep>::at(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
         Hook { source, ..Hook::new(definition, slot) }
     }

@@ -89,16 +89,7 @@ impl<'a> Checks<'a> {
         for (index, Check { moment, row, place, call, closure }) in checks.into_iter().enumerate() {
             let name = if index == 0 { "harness".to_owned() } else { format!("harness #{}", index + 1) };
             let definition = HookDef {
-                origin: Origin {
-                    module: "",
-                    path: name.into(),
-                    method: None,
-                    version: None,
-                    binary: false,
-                    file: place.file(),
-                    line: place.line(),
-                    docs: "A closure of a test",
-                },
+                origin: Origin::closure(name, place, "A closure of a test"),
                 id: TypeId::of::<CheckHook>(),
                 ord: i32::MAX,
                 moment,

@@ -166,12 +166,7 @@ impl Lock {
                 }
             };
             let hooks = &mut lock.moments[nth].1;
-            // Types that differ only in their type arguments have the same path.
-            let is_same = |hook: &&Locked| hook.name.split(" #").next() == Some(&row.hook);
-            let name = match hooks.iter().filter(is_same).count() {
-                0 => row.hook.clone(),
-                others => format!("{} #{}", row.hook, others + 1),
-            };
+            let name = row.hook.clone();
             hooks.push(Locked { name, access: row.access().to_owned(), when: row.when() });
         }
         lock
