@@ -42,13 +42,18 @@ impl Output {
         self.file
     }
 
-    /// The current length of the file.
-    pub(crate) fn length(&self) -> Result<u64> {
+    /// Returns the current length of the file.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the system does not report it.
+    pub fn length(&self) -> Result<u64> {
         self.file.metadata().map(|metadata| metadata.len()).map_err(|error| in_file(&self.path, error))
     }
 
     /// Whether the path still leads to this file, which was not removed or replaced.
-    pub(crate) fn is_in_place(&self) -> bool {
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
         let (Ok(own), Ok(there)) = (self.file.metadata(), fs::symlink_metadata(&self.path)) else {
             return false;
         };

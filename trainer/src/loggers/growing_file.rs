@@ -213,7 +213,7 @@ impl GrowingFile {
         let opened = match metadata(&self.path) {
             Ok(None) if !is_new => return Ok(()),
             Ok(_) => self.open_file(),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         match opened {
             Ok((_, length)) if is_new && length > 0 => {
@@ -289,7 +289,7 @@ impl GrowingFile {
                 if self.is_strict {
                     return Err(Error::fatal(error));
                 }
-                cx.warn(not_synced(&error));
+                cx.warn(not_synced(&error.into()));
                 return Ok(());
             }
             Ok(()) => in_file(&self.path, "some rows were dropped while the file could not be written"),
@@ -427,10 +427,11 @@ impl GrowingFile {
         if position == 0 || self.is_off || matches!(self.place, Place::InRunFolder) {
             return Ok(());
         }
-        let checked = metadata(&self.path).and_then(|found| match found {
+        let checked = metadata(&self.path).map_err(Error::from).and_then(|found| match found {
             None => Err(self.too_short(0, position)),
             Some(_) => {
-                open(&self.path, Links::Refuse).and_then(|(file, length)| self.check_start(&file, length))
+                let (file, length) = open(&self.path, Links::Refuse)?;
+                self.check_start(&file, length)
             }
         });
         match checked {
