@@ -58,6 +58,22 @@ fn images(optimizer: impl Optimizer + 'static) -> TrainerBuilder<ImagesTask> {
 }
 
 #[test]
+fn a_loss_of_class_indices_after_mixing_is_an_error_that_names_the_cause() {
+    let seen = Arc::new(Mutex::new(String::new()));
+    let noted = Arc::clone(&seen);
+    let mut trainer = model::builder()
+        .hook(MixUp::new(1.0).classes(3))
+        .on::<AfterError>("note", move |cx| *noted.lock().unwrap() = cx.error().to_string())
+        .build()
+        .unwrap();
+    // The loss of the model panics, because tch's `cross_entropy_for_logits` does.
+    let fit = std::panic::AssertUnwindSafe(|| trainer.fit(&mut rows(8), None));
+    assert!(std::panic::catch_unwind(fit).is_err());
+    let text = seen.lock().unwrap();
+    assert!(text.contains("use a loss that accepts both, such as `cross_entropy_loss`"), "{text}");
+}
+
+#[test]
 fn targets_are_mixed_like_inputs_but_only_in_training() {
     type With = fn(TrainerBuilder<ImagesTask>) -> TrainerBuilder<ImagesTask>;
     let hooks: [With; 2] = [

@@ -5,6 +5,7 @@ mod dtypes;
 mod families;
 mod hooks;
 mod settings;
+mod values;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -67,22 +68,19 @@ fn difference(case: &Value, value: Result<Tensor>) -> Option<String> {
 
 /// Compares a metric on the whole data, on 1 to 7 uneven parts that are merged, and after a
 /// restore. Returns the first difference, if there is any.
-///
-/// `make` receives whether to set `logits` explicitly, because a few logits could look like
-/// probabilities.
-fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M) -> Option<String> {
+fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn() -> M) -> Option<String> {
     let pred = tensor(&case["pred"]);
     let target = tensor(&case["target"]);
-    let mut whole = make(false);
+    let mut whole = make();
     if let Err(error) = whole.update(&pred, &target) {
         return Some(format!("{}: {error}", case["metric"]));
     }
     let rows = usize::try_from(target.size()[0]).unwrap();
     let found = difference(case, whole.compute()).or_else(|| {
-        let mut all = make(true);
+        let mut all = make();
         let parts = uneven_parts(random, rows);
         for rows in &parts {
-            let mut one = make(true);
+            let mut one = make();
             let begin = i64::try_from(rows.start).unwrap();
             let len = i64::try_from(rows.len()).unwrap();
             one.update(&pred.narrow(0, begin, len), &target.narrow(0, begin, len)).unwrap();
@@ -92,7 +90,7 @@ fn check<M: Metric>(random: &mut Random, case: &Value, make: impl Fn(bool) -> M)
     });
     // A restored state has the same value.
     found.or_else(|| {
-        let mut restored = make(true);
+        let mut restored = make();
         restored.states_mut().load(&whole.states().tensors()).unwrap();
         difference(case, restored.compute()).map(|text| format!("{text}, restored"))
     })
@@ -145,16 +143,12 @@ fn average(args: &Value) -> Average {
 
 /// Builds a metric for the kind of labels in the arguments.
 macro_rules! of_kind {
-    ($type:ident, $args:ident, $explicit:ident) => {{
+    ($type:ident, $args:ident) => {{
         let classes = usize::try_from($args["classes"].as_u64().unwrap()).unwrap();
         let metric = match $args["kind"].as_str().unwrap() {
             "binary" => $type::binary(),
             "multiclass" => $type::multiclass(classes),
             _ => of_kind!(@ $type, classes),
-        };
-        let metric = match $args["logits"].as_bool().filter(|_| $explicit) {
-            Some(logits) => metric.logits(logits),
-            None => metric,
         };
         match $args["ignored"].as_i64() {
             Some(ignored) => metric.ignore_index(ignored),
@@ -177,15 +171,15 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
     let top_k = args["top_k"].as_u64().map_or(1, |top_k| usize::try_from(top_k).unwrap());
     macro_rules! score {
         ($type:ident) => {
-            check(random, case, |explicit| {
-                of_kind!($type, args, explicit).average(average(args)).threshold(threshold).top_k(top_k)
+            check(random, case, || {
+                of_kind!($type, args).average(average(args)).threshold(threshold).top_k(top_k)
             })
         };
     }
     macro_rules! curve {
         ($type:ident) => {
-            check(random, case, |explicit| {
-                let metric = of_kind!($type, args, explicit).average(average(args));
+            check(random, case, || {
+                let metric = of_kind!($type, args).average(average(args));
                 if args["thresholds"].is_null() {
                     metric
                 } else {
@@ -199,36 +193,31 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
         "Precision" => score!(Precision),
         "Recall" => score!(Recall),
         "Specificity" => score!(Specificity),
-        "FBeta" => check(random, case, |explicit| {
-            let metric =
-                of_kind!(FBeta, args, explicit).average(average(args)).threshold(threshold).top_k(top_k);
+        "FBeta" => check(random, case, || {
+            let metric = of_kind!(FBeta, args).average(average(args)).threshold(threshold).top_k(top_k);
             metric.beta(args["beta"].as_f64().unwrap())
         }),
-        "ConfusionMatrix" => check(random, case, |explicit| {
-            of_kind!(ConfusionMatrix, args, explicit).threshold(threshold).normalize(match args["normalize"]
-                .as_str()
-            {
+        "ConfusionMatrix" => check(random, case, || {
+            of_kind!(ConfusionMatrix, args).threshold(threshold).normalize(match args["normalize"].as_str() {
                 None => Normalize::No,
                 Some("true") => Normalize::Target,
                 Some("pred") => Normalize::Pred,
                 Some(_) => Normalize::All,
             })
         }),
-        "Matthews" => check(random, case, |explicit| of_kind!(Matthews, args, explicit).threshold(threshold)),
-        "Jaccard" => check(random, case, |explicit| {
-            of_kind!(Jaccard, args, explicit).average(average(args)).threshold(threshold)
+        "Matthews" => check(random, case, || of_kind!(Matthews, args).threshold(threshold)),
+        "Jaccard" => {
+            check(random, case, || of_kind!(Jaccard, args).average(average(args)).threshold(threshold))
+        }
+        "CohenKappa" => check(random, case, || {
+            of_kind!(CohenKappa, args).threshold(threshold).weights(match args["weights"].as_str() {
+                None => KappaWeights::None,
+                Some("linear") => KappaWeights::Linear,
+                Some(_) => KappaWeights::Quadratic,
+            })
         }),
-        "CohenKappa" => check(random, case, |explicit| {
-            of_kind!(CohenKappa, args, explicit).threshold(threshold).weights(
-                match args["weights"].as_str() {
-                    None => KappaWeights::None,
-                    Some("linear") => KappaWeights::Linear,
-                    Some(_) => KappaWeights::Quadratic,
-                },
-            )
-        }),
-        "CalibrationError" => check(random, case, |explicit| {
-            of_kind!(CalibrationError, args, explicit).bins(size(&args["bins"])).norm(
+        "CalibrationError" => check(random, case, || {
+            of_kind!(CalibrationError, args).bins(size(&args["bins"])).norm(
                 match args["norm"].as_str().unwrap() {
                     "l1" => CalibrationNorm::L1,
                     "l2" => CalibrationNorm::L2,
@@ -239,15 +228,15 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
         "Auroc" => curve!(Auroc),
         "AveragePrecision" => curve!(AveragePrecision),
         "MeanSquaredError" if args["root"] == true => {
-            check(random, case, |_| MeanSquaredError::new().root(true))
+            check(random, case, || MeanSquaredError::new().root(true))
         }
-        "MeanSquaredError" => check(random, case, |_| MeanSquaredError::new()),
-        "MeanAbsoluteError" => check(random, case, |_| MeanAbsoluteError::new()),
-        "R2Score" => check(random, case, |_| R2Score::new()),
-        "ExplainedVariance" => check(random, case, |_| ExplainedVariance::new()),
-        "Pearson" => check(random, case, |_| Pearson::new()),
-        "Spearman" => check(random, case, |_| Spearman::new()),
-        "Perplexity" => check(random, case, |_| match args["ignored"].as_i64() {
+        "MeanSquaredError" => check(random, case, || MeanSquaredError::new()),
+        "MeanAbsoluteError" => check(random, case, || MeanAbsoluteError::new()),
+        "R2Score" => check(random, case, || R2Score::new()),
+        "ExplainedVariance" => check(random, case, || ExplainedVariance::new()),
+        "Pearson" => check(random, case, || Pearson::new()),
+        "Spearman" => check(random, case, || Spearman::new()),
+        "Perplexity" => check(random, case, || match args["ignored"].as_i64() {
             Some(ignored) => Perplexity::new().ignore_index(ignored),
             None => Perplexity::new(),
         }),
@@ -263,13 +252,13 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
                 metric.update_texts(preds, &targets.iter().map(texts).collect::<Vec<_>>())
             })
         }
-        "Dice" => check(random, case, |_| {
+        "Dice" => check(random, case, || {
             let metric = Dice::new(size(&args["classes"])).average(average(args));
             let metric = metric.include_background(args["background"] == true);
             if args["global"] == true { metric.global(true) } else { metric }
         }),
-        "Psnr" => check(random, case, |_| Psnr::new(args["range"].as_f64().unwrap())),
-        "Ssim" => check(random, case, |_| {
+        "Psnr" => check(random, case, || Psnr::new(args["range"].as_f64().unwrap())),
+        "Ssim" => check(random, case, || {
             Ssim::new(args["range"].as_f64().unwrap()).sigma(args["sigma"].as_f64().unwrap())
         }),
         other => panic!("no test builds {other}"),

@@ -463,8 +463,6 @@ fn invalid_media_are_errors_that_name_the_value_and_the_hook() {
         assert!(text.starts_with("hook `logs` (tests/it/records.rs:_) failed at before_fit"), "{text}");
         text.split_once("cannot log ").unwrap().1.to_owned()
     };
-    let empty = error(|cx| cx.log_histogram("h", Tensor::zeros([2, 0], (Kind::Float, device()))));
-    assert_eq!(empty, "`h`: expected a tensor with at least one element, found one of shape [2, 0]");
     let shape = error(|cx| cx.log_image("i", Tensor::zeros([2, 3, 3], (Kind::Float, device()))));
     assert!(shape.starts_with("`i`: expected an image of shape [channels, height, width]"), "{shape}");
     assert!(shape.ends_with("found a tensor of shape [2, 3, 3]"), "{shape}");

@@ -219,7 +219,18 @@ impl From<BoxError> for Error {
 fn without_backtrace(error: &TchError) -> String {
     let text = error.to_string();
     let end = text.find("\nException raised from").unwrap_or(text.len());
-    text[..end].trim_end().to_owned()
+    let said = text[..end].trim_end();
+    format!("{said}{}", advice(said))
+}
+
+/// What to do about an error of libtorch that the trainer's own hooks can cause.
+fn advice(said: &str) -> &'static str {
+    if said.contains("0D or 1D target tensor expected") {
+        "; this loss takes class indices `[n]`, but `MixUp`, `CutMix` and `LabelSmoothing` turn targets into probabilities \
+         `[n, classes]`: use a loss that accepts both, such as `cross_entropy_loss`"
+    } else {
+        ""
+    }
 }
 
 /// A location in a run: the point or operation, the phase and the counters.
@@ -526,7 +537,8 @@ pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
         text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned());
     // tch unwraps errors of libtorch, so the panic message contains their `Debug` text.
     let said = text.split_once("on an `Err` value: Torch(\"").map_or(&*text, |(_, said)| said);
-    format!("panicked: {}", said.split("\\nException raised from").next().unwrap_or(said))
+    let said = said.split("\\nException raised from").next().unwrap_or(said);
+    format!("panicked: {said}{}", advice(said))
 }
 
 /// Drops the payload of a caught panic, and catches a panic in the destructor of the payload. Used

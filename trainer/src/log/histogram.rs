@@ -50,17 +50,16 @@ fn edges() -> &'static [f64] {
 
 impl Histogram {
     /// Summarizes a tensor on its device, without synchronizing. Returns a vector with the
-    /// statistics, followed by the count of each bucket. Returns an error if the tensor is empty.
+    /// statistics, followed by the count of each bucket.
     pub(super) fn summarize(tensor: &Tensor) -> Result<Tensor> {
-        if tensor.numel() == 0 {
-            return Err(Error::usage(format!(
-                "expected a tensor with at least one element, found one of shape {:?}",
-                tensor.size()
-            )));
-        }
         let _no_grad = tch::no_grad_guard();
         let device = tensor.device();
         let kind = if device == Device::Mps { Kind::Float } else { Kind::Double };
+        if tensor.numel() == 0 {
+            // As for a tensor without finite elements.
+            let length = i64::try_from(STATISTICS + edges().len() + 2).unwrap_or(i64::MAX);
+            return Ok(Tensor::f_zeros([length], (kind, device))?);
+        }
         let values = tensor.detach().f_to_kind(kind)?.f_reshape([-1])?;
         let is_finite = values.f_isfinite()?;
         let all_edges = Tensor::f_from_slice(edges())?.f_to_kind(kind)?.f_to_device(device)?;

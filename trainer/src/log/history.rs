@@ -11,6 +11,12 @@ use crate::error::suggestion;
 use crate::moments::counters::Counters;
 use crate::values::float::readable;
 
+/// Returns the message for a hook that compares values of a metric the wrong way round.
+pub(crate) fn wrong_goal(metric: &str, goal: Goal) -> String {
+    let is = if goal == Goal::Maximize { "larger" } else { "smaller" };
+    format!("{is} values of `{metric}` are better: expected `Goal::{goal:?}`")
+}
+
 /// Reduced metrics by name, in the form `phase/name`, such as `train/loss` and `valid/accuracy`.
 ///
 /// ```

@@ -88,7 +88,7 @@ pub(crate) struct Log {
     /// The names of the metrics that hooks will log in validation.
     pub(crate) expected: Vec<String>,
     /// Whether smaller or larger values of each metric are better, as recorded by the hooks that
-    /// compare them.
+    /// compare them, and, without the phase, by those that measure them.
     pub(crate) goals: BTreeMap<String, Goal>,
     /// For each metric that was set without a reduction, the index of the hook that set it. The
     /// keys are the names with their phases.
@@ -96,6 +96,22 @@ pub(crate) struct Log {
 }
 
 impl Log {
+    /// Returns the goal that the hook that measures a metric has recorded. `name` has the phase, and
+    /// may have the name of a loader and of a class.
+    pub(crate) fn own_goal(&self, name: &str) -> Option<Goal> {
+        let mut own = name;
+        while let Some((_, rest)) = own.split_once('/') {
+            own = rest;
+            let is_of = |known: &str| {
+                own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            if let Some((_, goal)) = self.goals.iter().find(|(known, _)| is_of(known)) {
+                return Some(*goal);
+            }
+        }
+        None
+    }
+
     /// Creates a log that creates records of these phases. With `has_windows`, the log also creates
     /// records within training passes.
     pub(crate) fn recorded(watched: PhaseSet, has_windows: bool) -> Self {

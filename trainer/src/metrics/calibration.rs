@@ -3,11 +3,12 @@
 use tch::{Kind, Tensor};
 
 use super::average::safe_divide;
-use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, int, is_any_nan, is_used, rows};
+use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, int, is_any_nan, is_any_outside, is_used, rows};
 use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, scalar, sum_kind};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// How [`CalibrationError`] combines the errors of its bins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +98,10 @@ impl Metric for CalibrationError {
         "calibration_error".to_owned()
     }
 
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Minimize)
+    }
+
     fn check(&self) -> Result<()> {
         if self.bins == 0 {
             return Err(self.error("`.bins(0)`: expected at least 1"));
@@ -112,39 +117,22 @@ impl Metric for CalibrationError {
         let target = target.to_kind(Kind::Int64).flatten(0, -1);
         let is_used = is_used(&target, self.classes.ignored);
         let is_left_out = is_used.logical_not();
-        let (confidence, is_right) = match self.classes.kinds {
-            Kinds::Multiclass(len) => {
-                let scores = rows(&pred.detach(), len).masked_fill(&is_left_out.unsqueeze(1), 0.5);
-                let (confidence, label) = self.classes.class_probabilities(&scores).max_dim(1, false);
-                (confidence, label.eq_tensor(&target))
-            }
+        let scores = match self.classes.kinds {
+            Kinds::Multiclass(len) => rows(&pred.detach(), len).masked_fill(&is_left_out.unsqueeze(1), 0.5),
             Kinds::Binary | Kinds::Multilabel(_) => {
-                let scores = pred.detach().flatten(0, -1).masked_fill(&is_left_out, 0.5);
-                (self.classes.probabilities(&scores), target.eq(1))
+                pred.detach().flatten(0, -1).masked_fill(&is_left_out, 0.5)
             }
         };
-        let kind = sum_kind(pred);
-        let confidence = confidence.to_kind(kind);
-        let nan = is_any_nan(&confidence);
-        let edges = Tensor::linspace(0.0, 1.0, int(self.bins) + 1, (kind, pred.device()));
-        // A confidence of 1 has its own bin, as in torchmetrics.
-        let bin = (confidence.contiguous().bucketize(&edges, false, true) - 1).clamp(0, int(self.bins));
-        let used = is_used.to_kind(kind);
-        let sums = Tensor::stack(
-            &[
-                used.shallow_clone(),
-                is_right.to_kind(kind) * &used,
-                confidence.nan_to_num(0.0, 0.0, 0.0) * &used,
-            ],
-            0,
+        self.states.update(
+            BINS,
+            self.classes.for_each_case(|classes| self.sums(classes, &scores, &target, &is_used)),
         );
-        let zeros = Tensor::zeros([3, int(self.bins) + 1], (kind, pred.device()));
-        self.states.update(BINS, zeros.scatter_add(1, &bin.expand([3, -1], false), &sums));
         let checked = target.masked_fill(&is_left_out, 0);
         let zero = Tensor::zeros([], (Kind::Int64, pred.device()));
+        let [nan, outside] = [is_any_nan(&scores), is_any_outside(&scores)];
         self.states.update(
             LIMITS,
-            Tensor::stack(&[-checked.min(), checked.max(), zero.shallow_clone(), zero, nan], 0),
+            Tensor::stack(&[-checked.min(), checked.max(), zero.shallow_clone(), zero, nan, outside], 0),
         );
         Ok(())
     }
@@ -152,6 +140,7 @@ impl Metric for CalibrationError {
     fn compute(&mut self) -> Result<Tensor> {
         self.classes.check_limits("calibration_error", &self.states)?;
         let sums = self.states.floats(BINS)?;
+        let sums = self.classes.decided(&sums, &self.states)?;
         let samples: f64 = sums.iter().take(self.bins + 1).sum();
         if samples == 0.0 {
             return Err(self.no_data());
@@ -169,4 +158,32 @@ impl Metric for CalibrationError {
     }
 
     state_of!();
+}
+
+impl CalibrationError {
+    /// Returns what a batch adds to the bins, of shape `[3, bins + 1]`.
+    fn sums(&self, classes: &Classes, scores: &Tensor, target: &Tensor, is_used: &Tensor) -> Tensor {
+        let (confidence, is_right) = if classes.is_multiclass() {
+            let (confidence, label) = classes.class_probabilities(scores).max_dim(1, false);
+            (confidence, label.eq_tensor(target))
+        } else {
+            (classes.probabilities(scores), target.eq(1))
+        };
+        let kind = sum_kind(scores);
+        let confidence = confidence.to_kind(kind);
+        let edges = Tensor::linspace(0.0, 1.0, int(self.bins) + 1, (kind, scores.device()));
+        // A confidence of 1 has its own bin, as in torchmetrics.
+        let bin = (confidence.contiguous().bucketize(&edges, false, true) - 1).clamp(0, int(self.bins));
+        let used = is_used.to_kind(kind);
+        let sums = Tensor::stack(
+            &[
+                used.shallow_clone(),
+                is_right.to_kind(kind) * &used,
+                confidence.nan_to_num(0.0, 0.0, 0.0) * &used,
+            ],
+            0,
+        );
+        let zeros = Tensor::zeros([3, int(self.bins) + 1], (kind, scores.device()));
+        zeros.scatter_add(1, &bin.expand([3, -1], false), &sums)
+    }
 }

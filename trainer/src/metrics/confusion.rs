@@ -11,6 +11,7 @@ use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, scalar};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// The name of the state of a multiclass metric, which counts how often each pair of target and
 /// prediction occurred. Binary and multilabel metrics use the state of `counts` instead.
@@ -70,7 +71,8 @@ impl Confusion {
         self.classes.check_limits(name, &self.states)?;
         let pairs = self.states.floats(PAIRS)?;
         let matrix: Matrix = pairs.chunks(self.classes.len()).map(<[f64]>::to_vec).collect();
-        Ok(Some(matrix).filter(|matrix| !matrix.is_empty()).map(|matrix| vec![matrix]))
+        let has_samples = matrix.iter().flatten().any(|count| *count > 0.0);
+        Ok(has_samples.then(|| vec![matrix]))
     }
 }
 
@@ -83,7 +85,7 @@ pub(super) fn column_sums(matrix: &Matrix) -> Vec<f64> {
 }
 
 macro_rules! confusion_metric {
-    ($type:ident, $name:literal, $this:ident, $matrices:ident, $value:expr $(, $per_class:ident $(, $image:ident)?)?) => {
+    ($type:ident, $name:literal, $goal:expr, $this:ident, $matrices:ident, $value:expr $(, $per_class:ident $(, $image:ident)?)?) => {
         impl $type {
             classes_settings!(confusion.classes);
 
@@ -95,6 +97,10 @@ macro_rules! confusion_metric {
         impl Metric for $type {
             fn name(&self) -> String {
                 $name.to_owned()
+            }
+
+            fn goal(&self) -> Option<Goal> {
+                $goal
             }
 
             fn check(&self) -> Result<()> {
@@ -233,6 +239,7 @@ impl ConfusionMatrix {
 confusion_metric!(
     ConfusionMatrix,
     "confusion_matrix",
+    None,
     this,
     matrices,
     this.value(&matrices),
@@ -316,7 +323,14 @@ impl CohenKappa {
     }
 }
 
-confusion_metric!(CohenKappa, "cohen_kappa", this, matrices, scalar(this.kappa(&matrices[0])));
+confusion_metric!(
+    CohenKappa,
+    "cohen_kappa",
+    Some(Goal::Maximize),
+    this,
+    matrices,
+    scalar(this.kappa(&matrices[0]))
+);
 
 /// The Matthews correlation coefficient. Corresponds to torchmetrics' `MatthewsCorrCoef`, including
 /// its results for matrices in which a row or a column is all zeros.
@@ -363,7 +377,7 @@ impl Matthews {
     }
 }
 
-confusion_metric!(Matthews, "matthews", _this, matrices, scalar(matthews(&matrices)));
+confusion_metric!(Matthews, "matthews", Some(Goal::Maximize), _this, matrices, scalar(matthews(&matrices)));
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()

@@ -50,9 +50,15 @@ pub(super) fn update(
             return done;
         }
     }
-    let labels = classes.labels(pred, target);
-    states.update(COUNTS, of_labels(classes, &labels.pred, &labels.target, &labels.counts));
-    states.update(LIMITS, labels.limits);
+    let mut limits = Tensor::new();
+    let mut count = |classes: &Classes| {
+        let labels = classes.labels(pred, target);
+        limits = labels.limits; // the same in each case
+        of_labels(classes, &labels.pred, &labels.target, &labels.counts)
+    };
+    let counts = if classes.is_multiclass() { count(classes) } else { classes.for_each_case(&mut count) };
+    states.update(COUNTS, counts);
+    states.update(LIMITS, limits);
     Ok(())
 }
 
@@ -78,20 +84,28 @@ fn of_labels(classes: &Classes, pred: &Tensor, target: &Tensor, counts: &Tensor)
     rows.sum_dim_intlist(1i64, false, Kind::Int64).flatten(0, -1)
 }
 
-/// Reads the counts of each class. Returns `None` if there was no data.
+/// Reads the counts of each class. Returns `None` if there was no data, or all of it was ignored.
 pub(super) fn read(classes: &Classes, name: &str, states: &States) -> Result<Option<Vec<Counts>>> {
     classes.check_limits(name, states)?;
     let counts = states.ints(COUNTS)?;
-    if counts.is_empty() {
+    let counts = if classes.is_multiclass() { &counts[..] } else { classes.decided(&counts, states)? };
+    let len = classes.len();
+    if counts.get(3 * len..).is_none_or(|samples| samples.iter().all(|samples| *samples == 0)) {
         return Ok(None);
     }
-    let len = classes.len();
     let of_class = (0..len).map(|class| {
         #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
         let [tp, predicted, positive, samples] = std::array::from_fn(|row| counts[row * len + class] as f64);
         Counts { tp, fp: predicted - tp, fn_: positive - tp, tn: samples - predicted - positive + tp }
     });
     Ok(Some(of_class.collect()))
+}
+
+impl Counts {
+    /// The number of samples, without those that are ignored.
+    pub(super) fn samples(&self) -> f64 {
+        self.tp + self.fp + self.tn + self.fn_
+    }
 }
 
 impl std::iter::Sum for Counts {

@@ -3,12 +3,15 @@
 use tch::{Kind, Tensor};
 
 use super::average::Average;
-use super::labels::{Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int, is_any_nan, is_used, rows};
+use super::labels::{
+    Classes, Kinds, LIMITS, LIMITS_STATE, histogram, int, is_any_nan, is_any_outside, is_used, rows,
+};
 use super::ranking::Ranking;
 use super::regression::state_of;
 use super::state::{StateReduction, States};
-use super::{Metric, scalar};
+use super::{Metric, precise, scalar};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// The name of the state that holds all scores, for a metric without thresholds.
 const SCORES: &str = "scores";
@@ -69,13 +72,23 @@ impl Curve {
         if self.classes.check_scores(name, pred, target)? {
             return Ok(());
         }
-        let (scores, target) = self.scores(&pred.detach(), &target.to_kind(Kind::Int64));
+        let (scores, target) = self.scores(&precise(pred), &target.to_kind(Kind::Int64));
         let is_used = is_used(&target, self.classes.ignored);
         let used = target.masked_fill(&is_used.logical_not(), 0);
         let zero = Tensor::zeros([], (Kind::Int64, used.device()));
         self.states.update(
             LIMITS,
-            Tensor::stack(&[-used.min(), used.max(), zero.shallow_clone(), zero, is_any_nan(&scores)], 0),
+            Tensor::stack(
+                &[
+                    -used.min(),
+                    used.max(),
+                    zero.shallow_clone(),
+                    zero,
+                    is_any_nan(&scores),
+                    is_any_outside(&scores),
+                ],
+                0,
+            ),
         );
         match self.thresholds {
             None => {
@@ -83,14 +96,16 @@ impl Curve {
                 self.states.update(TARGETS, target);
             }
             Some(thresholds) => {
-                let bins = self.bins(thresholds, &scores, &target, &is_used);
+                let bins = self.classes.for_each_case(|classes| {
+                    self.bins(thresholds, &probabilities(classes, &scores), &target, &is_used)
+                });
                 self.states.update(BINS, bins);
             }
         }
         Ok(())
     }
 
-    /// Returns probabilities and targets, with the shapes `[n]` and `[n]` (binary), `[n, classes]`
+    /// Returns scores and targets, with the shapes `[n]` and `[n]` (binary), `[n, classes]`
     /// and `[n]` (multiclass), or `[n, labels]` and `[n, labels]` (multilabel).
     fn scores(&self, pred: &Tensor, target: &Tensor) -> (Tensor, Tensor) {
         let len = self.classes.len();
@@ -105,12 +120,7 @@ impl Curve {
             (Some(ignored), Kinds::Binary) => pred.masked_fill(&target.eq(ignored), 0.5),
             (Some(ignored), Kinds::Multiclass(_)) => pred.masked_fill(&target.eq(ignored).unsqueeze(1), 0.5),
         };
-        let scores = if self.classes.is_multiclass() {
-            self.classes.class_probabilities(&pred)
-        } else {
-            self.classes.probabilities(&pred)
-        };
-        (scores, target)
+        (pred, target)
     }
 
     /// Counts the scores of a batch by class, target and bin, on their device. Returns integers of
@@ -157,6 +167,7 @@ impl Curve {
     #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
     fn binned(&self, is_micro: bool) -> Result<Vec<OfClass>> {
         let bins = self.states.ints(BINS)?;
+        let bins = self.classes.decided(&bins, &self.states)?;
         let Some(thresholds) = self.thresholds else { return Ok(Vec::new()) };
         let width = thresholds + 1;
         // For each class: the negatives in each bin, then the positives.
@@ -179,7 +190,11 @@ impl Curve {
     }
 
     fn exact(&self, is_micro: bool) -> Result<Vec<OfClass>> {
-        let scores = self.states.floats(SCORES)?;
+        let Some(scores) = self.states.get(SCORES) else { return Ok(Vec::new()) };
+        let classes =
+            Classes { logits: Some(self.classes.are_logits(&self.states)?), ..self.classes.clone() };
+        let scores = probabilities(&classes, &scores).to_kind(Kind::Double).flatten(0, -1);
+        let scores = Vec::<f64>::try_from(scores)?;
         let targets = self.states.ints(TARGETS)?;
         let len = self.classes.len();
         let is_multiclass = self.classes.is_multiclass();
@@ -205,6 +220,10 @@ impl Curve {
 
     /// Averages the values of the classes; a class whose value is NaN is left out of a mean.
     fn averaged(&self, classes: &[OfClass], average: Average, value: impl Fn(&OfClass) -> f64) -> Tensor {
+        // A label whose targets are all ignored has no value.
+        let value = |class: &OfClass| {
+            if class.positives + class.negatives == 0.0 { f64::NAN } else { value(class) }
+        };
         let values: Vec<(f64, f64)> = classes.iter().map(|class| (value(class), class.positives)).collect();
         if self.classes.kinds == Kinds::Binary || average == Average::Micro {
             return scalar(values[0].0);
@@ -222,6 +241,11 @@ impl Curve {
             }
         }
     }
+}
+
+/// Converts scores to probabilities.
+fn probabilities(classes: &Classes, scores: &Tensor) -> Tensor {
+    if classes.is_multiclass() { classes.class_probabilities(scores) } else { classes.probabilities(scores) }
 }
 
 /// Returns, for each threshold from the largest down, how many samples have a score at or above it.
@@ -297,6 +321,10 @@ macro_rules! curve {
         impl Metric for $type {
             fn name(&self) -> String {
                 $name.to_owned()
+            }
+
+            fn goal(&self) -> Option<Goal> {
+                Some(Goal::Maximize)
             }
 
             fn check(&self) -> Result<()> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use tch::{Device, Tensor};
 
-use super::{Metric, States};
+use super::{Metric, NoData, States};
 use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::hook::definition::IntoHook;
@@ -71,6 +71,8 @@ struct Pass {
     states: States,
     /// The value of the last completed pass with data; `None` before the first.
     value: Option<Tensor>,
+    /// Whether a warning has said that a pass had no value.
+    is_reported: bool,
 }
 
 impl<M: Metric> MetricHook<M> {
@@ -172,7 +174,13 @@ impl<M: Metric> MetricHook<M> {
     fn find_or_add(&mut self, phase: Phase, loader: &str) -> usize {
         self.find(phase, loader).unwrap_or_else(|| {
             let states = self.metric.states().blank();
-            self.passes.push(Pass { phase, loader: loader.to_owned(), states, value: None });
+            self.passes.push(Pass {
+                phase,
+                loader: loader.to_owned(),
+                states,
+                value: None,
+                is_reported: false,
+            });
             self.passes.len() - 1
         })
     }
@@ -225,11 +233,24 @@ impl<M: Metric> MetricHook<M> {
         let Some(pass) = self.measured_on_all_ranks(cx)? else { return Ok(()) };
         let is_per_class = self.is_per_class;
         let has_record = cx.is_record_due();
-        let (value, each, image) = self.with(pass, |metric| {
+        let computed = self.with(pass, |metric| {
             let each = if is_per_class { metric.compute_per_class()? } else { None };
             let image = if has_record { metric.image()? } else { None };
             Ok((metric.compute()?, each, image))
-        })?;
+        });
+        let (value, each, image) = match computed {
+            Err(error) if error.downcast_ref::<NoData>().is_some() => {
+                if !std::mem::replace(&mut self.passes[pass].is_reported, true) {
+                    cx.warn(format!(
+                        "`{}/{}` has no value, because all targets of the pass are ignored: check which targets are ignored",
+                        self.passes[pass].key(),
+                        self.name
+                    ));
+                }
+                return Ok(());
+            }
+            computed => computed?,
+        };
         if let Some(image) = image {
             cx.log_image(&self.name, image);
         }
@@ -245,14 +266,18 @@ impl<M: Metric> MetricHook<M> {
     }
 }
 
-/// Logs a scalar as `name`, and the elements of a larger tensor as `name/0` and so on.
+/// Logs a scalar as `name`, and the elements of a larger tensor as `name/0` and so on. An element
+/// that is NaN has no value, such as that of a label without targets.
 fn log<P: CanLog>(cx: &Cx<P>, name: &str, value: &Tensor) -> Result<()> {
     if value.dim() == 0 {
         cx.log(name, value.double_value(&[]));
         return Ok(());
     }
     for nth in 0..value.size()[0] {
-        log(cx, &format!("{name}/{nth}"), &value.get(nth))?;
+        let element = value.get(nth);
+        if element.dim() > 0 || !element.double_value(&[]).is_nan() {
+            log(cx, &format!("{name}/{nth}"), &element)?;
+        }
     }
     Ok(())
 }
@@ -267,6 +292,9 @@ impl<M: Metric> MetricHook<M> {
         }
         if self.phases.contains(&Phase::Valid) {
             cx.expect_metric(&self.name);
+        }
+        if let Some(goal) = self.metric.goal() {
+            cx.record_goal(&self.name, goal);
         }
         if self.inputs.is_none() && !cx.has_metric_inputs() {
             return Err(self.error(

@@ -9,6 +9,7 @@ use super::regression::{COUNT_STATE, add_count, count, difference, numel, state_
 use super::state::{StateReduction, States};
 use super::{Metric, check_pair, is_float, scalar, sum_kind};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// The Dice score of a segmentation, `2 |A ∩ B| / (|A| + |B|)`. Corresponds to torchmetrics'
 /// `segmentation.DiceScore`.
@@ -123,6 +124,10 @@ impl Metric for Dice {
         "dice".to_owned()
     }
 
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Maximize)
+    }
+
     fn check(&self) -> Result<()> {
         if self.classes.len() < 2 {
             return Err(
@@ -232,6 +237,10 @@ fn check_range(metric: &impl Metric, class: &str, range: f64) -> Result<()> {
 impl Metric for Psnr {
     fn name(&self) -> String {
         "psnr".to_owned()
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Maximize)
     }
 
     fn check(&self) -> Result<()> {
@@ -348,6 +357,10 @@ impl Ssim {
 impl Metric for Ssim {
     fn name(&self) -> String {
         "ssim".to_owned()
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Maximize)
     }
 
     fn check(&self) -> Result<()> {

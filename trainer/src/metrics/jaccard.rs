@@ -9,6 +9,7 @@ use super::regression::state_of;
 use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// The Jaccard index, or intersection over union: `tp / (tp + fp + fn)`. Corresponds to
 /// torchmetrics' `JaccardIndex`.
@@ -85,7 +86,14 @@ impl Jaccard {
                 })
                 .collect()
         };
-        let scores: Vec<f64> = each.iter().map(|(num, denom, _)| safe_divide(*num, *denom)).collect();
+        // A label whose targets are all ignored has no value.
+        let has_samples = |class: usize| {
+            classes.is_multiclass() || matrices[class].iter().flatten().any(|count| *count > 0.0)
+        };
+        let scores = each.iter().enumerate().map(|(class, (num, denom, _))| {
+            if has_samples(class) { safe_divide(*num, *denom) } else { f64::NAN }
+        });
+        let scores: Vec<f64> = scores.collect();
         if classes.kinds == Kinds::Binary {
             return scalar(scores[0]);
         }
@@ -104,10 +112,11 @@ impl Jaccard {
                     Average::Weighted => *targets,
                     _ if ignored == Some(class) => 0.0,
                     _ if classes.is_multiclass() => f64::from(*union > 0.0),
-                    _ => 1.0,
+                    _ => f64::from(has_samples(class)),
                 });
                 let weights: Vec<f64> = weights.collect();
-                let sum: f64 = scores.iter().zip(&weights).map(|(score, weight)| score * weight).sum();
+                let known = scores.iter().zip(&weights).filter(|(score, _)| !score.is_nan());
+                let sum: f64 = known.map(|(score, weight)| score * weight).sum();
                 scalar(sum / weights.iter().sum::<f64>())
             }
         }
@@ -121,4 +130,12 @@ impl Jaccard {
     }
 }
 
-confusion_metric!(Jaccard, "jaccard", this, matrices, this.value(&matrices, this.average), per_class_value);
+confusion_metric!(
+    Jaccard,
+    "jaccard",
+    Some(Goal::Maximize),
+    this,
+    matrices,
+    this.value(&matrices, this.average),
+    per_class_value
+);

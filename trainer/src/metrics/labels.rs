@@ -10,9 +10,9 @@ use crate::libtorch;
 
 /// The name of the state that is used to check the data when the metric is computed.
 ///
-/// The state is a tensor of five elements. The first four are maxima: of the negated targets, of
-/// the targets, of the negated predicted labels, and of the predicted labels. The last is 1 if any
-/// score is NaN, and 0 otherwise.
+/// The state is a tensor of six elements. The first four are maxima: of the negated targets, of
+/// the targets, of the negated predicted labels, and of the predicted labels. The fifth is 1 if any
+/// score is NaN, and the last is 1 if any score is outside the range from 0 to 1.
 pub(super) const LIMITS: &str = "limits";
 
 /// The kind of the targets.
@@ -37,7 +37,7 @@ pub(super) struct Classes {
     pub(super) top_k: usize,
     /// The target that is ignored.
     pub(super) ignored: Option<i64>,
-    /// Whether scores are logits. If `None`, this is determined for each batch.
+    /// Whether scores are logits. If `None`, the scores of the whole pass decide.
     pub(super) logits: Option<bool>,
 }
 
@@ -264,10 +264,10 @@ impl Classes {
         let is_used = is_used(&target, self.ignored);
         let used_pred = used(&pred, &is_used);
         let used_target = used(&target, &is_used);
-        let nan = scores
-            .map_or_else(|| Tensor::zeros([], (Kind::Int64, pred.device())), |scores| is_any_nan(&scores));
+        let nan = scores.as_ref().map_or_else(|| Tensor::zeros([], (Kind::Int64, pred.device())), is_any_nan);
+        let outside = scores.as_ref().map_or_else(|| nan.zeros_like(), is_any_outside);
         let limits = Tensor::stack(
-            &[-used_target.min(), used_target.max(), -used_pred.min(), used_pred.max(), nan],
+            &[-used_target.min(), used_target.max(), -used_pred.min(), used_pred.max(), nan, outside],
             0,
         );
         let counts =
@@ -283,32 +283,52 @@ impl Classes {
         }
     }
 
-    /// Applies the sigmoid function to logits. If `logits` is `None`, scores are treated as logits
-    /// if any score of the batch is outside the range from 0 to 1, as in torchmetrics.
+    /// Applies the sigmoid function to logits.
     pub(super) fn probabilities(&self, scores: &Tensor) -> Tensor {
         let scores = precise(scores);
-        match self.logits {
-            Some(true) => scores.sigmoid(),
-            Some(false) => scores,
-            None => scores.sigmoid().where_self(&is_any_outside(&scores), &scores),
-        }
+        if self.logits == Some(true) { scores.sigmoid() } else { scores }
     }
 
     /// Converts each row of scores to probabilities: applies softmax if the scores are logits.
-    /// [`probabilities`](Classes::probabilities) describes when scores are treated as logits.
     pub(super) fn class_probabilities(&self, scores: &Tensor) -> Tensor {
         let scores = precise(scores);
+        if self.logits == Some(true) { scores.softmax(1, scores.kind()) } else { scores }
+    }
+
+    /// Computes what a batch adds to a sum. If it is not known whether scores are logits, computes
+    /// it for both cases, because a later batch may decide, and stacks the two; [`decided`] then
+    /// chooses one of them.
+    ///
+    /// [`decided`]: Classes::decided
+    pub(super) fn for_each_case(&self, mut make: impl FnMut(&Classes) -> Tensor) -> Tensor {
+        if self.logits.is_some() {
+            return make(self);
+        }
+        Tensor::stack(&[false, true].map(|logits| make(&Classes { logits: Some(logits), ..self.clone() })), 0)
+    }
+
+    /// Returns the part of a sum of [`for_each_case`](Classes::for_each_case) that applies.
+    pub(super) fn decided<'v, T>(&self, sums: &'v [T], states: &States) -> Result<&'v [T]> {
+        if self.logits.is_some() {
+            return Ok(sums);
+        }
+        let (probabilities, logits) = sums.split_at(sums.len() / 2);
+        Ok(if self.are_logits(states)? { logits } else { probabilities })
+    }
+
+    /// Returns whether the scores of a pass are logits. By default they are if any of them is
+    /// outside the range from 0 to 1, as in torchmetrics, where the scores of a batch decide.
+    pub(super) fn are_logits(&self, states: &States) -> Result<bool> {
         match self.logits {
-            Some(true) => scores.softmax(1, scores.kind()),
-            Some(false) => scores,
-            None => scores.softmax(1, scores.kind()).where_self(&is_any_outside(&scores), &scores),
+            Some(logits) => Ok(logits),
+            None => Ok(states.ints(LIMITS)?.get(5).is_some_and(|outside| *outside > 0)),
         }
     }
 
     /// Returns an error if the state [`LIMITS`] shows that a batch was invalid.
     pub(super) fn check_limits(&self, name: &str, states: &States) -> Result<()> {
         let limits = states.ints(LIMITS)?;
-        let [target_min, target_max, pred_min, pred_max, nan] = limits[..] else { return Ok(()) };
+        let [target_min, target_max, pred_min, pred_max, nan, ..] = limits[..] else { return Ok(()) };
         if nan > 0 {
             return Err(error(name, NAN));
         }
@@ -391,8 +411,9 @@ pub(super) fn is_any_nan(scores: &Tensor) -> Tensor {
     scores.isnan().any().to_kind(Kind::Int64)
 }
 
-fn is_any_outside(scores: &Tensor) -> Tensor {
-    scores.lt(0.0).logical_or(&scores.gt(1.0)).any()
+/// Returns whether any element is outside the range from 0 to 1, as the integer 0 or 1.
+pub(super) fn is_any_outside(scores: &Tensor) -> Tensor {
+    scores.lt(0.0).logical_or(&scores.gt(1.0)).any().to_kind(Kind::Int64)
 }
 
 /// Counts how often each index in `0..len` occurs, without reading `indices` from the device. The

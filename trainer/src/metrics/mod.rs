@@ -66,9 +66,9 @@ macro_rules! classes_settings {
 macro_rules! logits_setting {
     ($($classes:ident).+) => {
         /// Sets whether scores are logits. If the metric needs probabilities, it converts logits to
-        /// probabilities. By default, as in torchmetrics, the scores of a batch are treated as
-        /// logits if any of them is outside the range from 0 to 1. Set this if all logits of a
-        /// small batch could be within that range.
+        /// probabilities. By default, scores are treated as logits if any score of the pass is
+        /// outside the range from 0 to 1. (In torchmetrics, the scores of each batch decide.) Set
+        /// this if all logits of a small data set could be within that range.
         #[must_use]
         pub fn logits(mut self, logits: bool) -> Self {
             self.$($classes).+.logits = Some(logits);
@@ -111,6 +111,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::PhaseSet;
 use crate::error::{Error, Result};
+use crate::log::history::Goal;
 
 pub use average::Average;
 pub use calibration::{CalibrationError, CalibrationNorm};
@@ -176,6 +177,13 @@ pub use wrappers::{BestSoFar, PerGroup, Running};
 pub trait Metric: Send + 'static {
     /// Returns the name under which a trainer logs the metric, such as `accuracy`.
     fn name(&self) -> String;
+
+    /// Returns whether smaller or larger values are better. A trainer refuses a hook that compares
+    /// values of the metric the other way round, and tools use it to find the best value. Defaults
+    /// to `None`, which means that it is not known.
+    fn goal(&self) -> Option<Goal> {
+        None
+    }
 
     /// Checks the settings. [`build`](crate::TrainerBuilder::build) calls this.
     ///
@@ -328,14 +336,20 @@ pub trait Metric: Send + 'static {
         Error::usage(format!("metric `{}`: {text}", self.name()))
     }
 
-    /// Returns the error for a metric without data.
+    /// Returns the error for a metric without data. A trainer then logs no value, and a warning
+    /// says so.
     fn no_data(&self) -> Error {
-        self.error(
-            "there is nothing to compute, because no data was added since the last reset, or all of it was ignored; call `update` \
-             first, or check which targets are ignored",
-        )
+        Error::new(NoData(self.name()))
     }
 }
+
+/// The error of a metric without data. It contains the name of the metric.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "metric `{0}`: there is nothing to compute, because no data was added since the last reset, or all of it was ignored; call \
+     `update` first, or check which targets are ignored"
+)]
+struct NoData(String);
 
 /// The dtype of a metric's sums: double precision if the device supports it.
 fn sum_kind(tensor: &Tensor) -> Kind {

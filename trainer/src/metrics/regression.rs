@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::state::{StateReduction, States};
 use super::{Metric, check_pair, exact, scalar, sum_kind};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// The name of the state with the number of elements or samples.
 const COUNT: &str = "count";
@@ -94,6 +95,10 @@ impl Metric for MeanSquaredError {
         if self.is_root { "rmse" } else { "mse" }.to_owned()
     }
 
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Minimize)
+    }
+
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         check_pair(self, pred, target)?;
         if pred.numel() > 0 {
@@ -145,6 +150,10 @@ impl MeanAbsoluteError {
 impl Metric for MeanAbsoluteError {
     fn name(&self) -> String {
         "mae".to_owned()
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Minimize)
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
@@ -220,6 +229,10 @@ macro_rules! of_sums {
         impl Metric for $metric {
             fn name(&self) -> String {
                 $name.to_owned()
+            }
+
+            fn goal(&self) -> Option<Goal> {
+                Some(Goal::Maximize)
             }
 
             fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {

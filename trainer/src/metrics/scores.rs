@@ -9,6 +9,7 @@ use super::regression::state_of;
 use super::state::States;
 use super::{Metric, scalar};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// The settings and the state of a metric that is a quotient of counts.
 #[derive(Clone, Debug)]
@@ -32,24 +33,27 @@ impl Score {
         by_support: bool,
         quotient: impl Fn(&Counts) -> (f64, f64),
     ) -> Tensor {
+        // A label whose targets are all ignored has no value.
         let value = |counts: &Counts| {
             let (num, denom) = quotient(counts);
-            safe_divide(num, denom)
+            if counts.samples() == 0.0 { f64::NAN } else { safe_divide(num, denom) }
         };
         if self.classes.kinds == Kinds::Binary {
             return scalar(value(&classes[0]));
         }
         match self.average {
             Average::Micro => scalar(value(&classes.iter().copied().sum())),
-            Average::Macro | Average::Weighted => scalar(weighted_mean(classes.iter().map(|counts| {
-                let weight = match self.average {
-                    Average::Weighted => counts.tp + counts.fn_,
-                    _ if !self.classes.is_multiclass() => 1.0,
-                    _ if by_support => f64::from(counts.tp + counts.fn_ > 0.0),
-                    _ => f64::from(counts.tp + counts.fp + counts.fn_ > 0.0),
-                };
-                (value(counts), weight)
-            }))),
+            Average::Macro | Average::Weighted => {
+                scalar(weighted_mean(classes.iter().filter(|counts| counts.samples() > 0.0).map(|counts| {
+                    let weight = match self.average {
+                        Average::Weighted => counts.tp + counts.fn_,
+                        _ if !self.classes.is_multiclass() => 1.0,
+                        _ if by_support => f64::from(counts.tp + counts.fn_ > 0.0),
+                        _ => f64::from(counts.tp + counts.fp + counts.fn_ > 0.0),
+                    };
+                    (value(counts), weight)
+                })))
+            }
             Average::PerClass => Tensor::from_slice(&classes.iter().map(value).collect::<Vec<_>>()),
         }
     }
@@ -121,6 +125,10 @@ macro_rules! score {
         impl Metric for $type {
             fn name(&self) -> String {
                 $name.to_owned()
+            }
+
+            fn goal(&self) -> Option<Goal> {
+                Some(Goal::Maximize)
             }
 
             fn check(&self) -> Result<()> {

@@ -10,6 +10,7 @@ use super::regression::state_of;
 use super::state::{StateReduction, States};
 use super::{Metric, is_float, is_int, precise, scalar, sum_kind, tokens};
 use crate::error::Result;
+use crate::log::history::Goal;
 
 /// The perplexity of a language model: the exponential of the mean negative log-likelihood of the
 /// targets. Corresponds to torchmetrics' `Perplexity`.
@@ -59,6 +60,10 @@ impl Perplexity {
 impl Metric for Perplexity {
     fn name(&self) -> String {
         "perplexity".to_owned()
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Minimize)
     }
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
@@ -166,6 +171,10 @@ macro_rules! error_rate {
         impl Metric for $type {
             fn name(&self) -> String {
                 $name.to_owned()
+            }
+
+            fn goal(&self) -> Option<Goal> {
+                Some(Goal::Minimize)
             }
 
             /// Adds a batch of token sequences: predictions and targets, each of shape
@@ -350,6 +359,10 @@ impl Bleu {
 impl Metric for Bleu {
     fn name(&self) -> String {
         "bleu".to_owned()
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        Some(Goal::Maximize)
     }
 
     fn check(&self) -> Result<()> {

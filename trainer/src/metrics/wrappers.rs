@@ -9,6 +9,7 @@ use super::state::{StateReduction, States};
 use super::{Metric, is_int, scalar};
 use crate::error::Result;
 use crate::log::Goal;
+use crate::log::history::wrong_goal;
 
 /// Swaps `states` into the metric, calls `body` with the metric, and swaps the states back.
 fn with<M: Metric, R>(metric: &mut M, states: &mut States, body: impl FnOnce(&mut M) -> R) -> R {
@@ -75,6 +76,10 @@ impl<M: Metric> Running<M> {
 impl<M: Metric> Metric for Running<M> {
     fn name(&self) -> String {
         format!("running_{}", self.metric.name())
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        self.metric.goal()
     }
 
     fn check(&self) -> Result<()> {
@@ -169,7 +174,16 @@ impl<M: Metric> Metric for BestSoFar<M> {
         format!("best_{}", self.metric.name())
     }
 
+    fn goal(&self) -> Option<Goal> {
+        Some(self.goal)
+    }
+
     fn check(&self) -> Result<()> {
+        if let Some(goal) = self.metric.goal()
+            && goal != self.goal
+        {
+            return Err(self.error(&wrong_goal(&self.metric.name(), goal)));
+        }
         self.metric.check()
     }
 
@@ -248,6 +262,10 @@ impl<M: Metric> PerGroup<M> {
 impl<M: Metric> Metric for PerGroup<M> {
     fn name(&self) -> String {
         self.metric.name()
+    }
+
+    fn goal(&self) -> Option<Goal> {
+        self.metric.goal()
     }
 
     fn check(&self) -> Result<()> {

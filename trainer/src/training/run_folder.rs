@@ -236,11 +236,13 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
             }
         }
     }
-    for (name, goal) in &run.log.borrow().goals {
-        if let Some(metric) = file.metrics.get_mut(name) {
-            metric.goal = Some(*goal);
+    let log = run.log.borrow();
+    for (name, metric) in &mut file.metrics {
+        if let Some(goal) = log.goals.get(name).copied().or_else(|| log.own_goal(name)) {
+            metric.goal = Some(goal);
         }
     }
+    drop(log);
     for warning in run.warnings.borrow().iter() {
         if file.warnings.len() < MAX_WARNINGS && !file.warnings.contains(warning) {
             file.warnings.push(warning.clone());

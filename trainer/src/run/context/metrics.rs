@@ -2,7 +2,7 @@
 
 use super::Cx;
 use crate::error::{Error, Result, suggestion};
-use crate::log::history::Metrics;
+use crate::log::history::{Metrics, wrong_goal};
 use crate::log::{Goal, LOSS};
 use crate::phase::Phase;
 
@@ -47,8 +47,16 @@ impl<P> Cx<P> {
     /// - `name` is not a metric of training or validation;
     /// - the validation loaders have names and `name` contains none of them;
     /// - the validation that measures the metric is not due in this fit;
-    /// - the name is misspelled.
+    /// - the name is misspelled;
+    /// - a hook has [recorded](Cx::record_goal) the wrong goal of a metric that knows its own.
     pub fn check_metric(&self, name: &str) -> Result<()> {
+        let log = self.as_run().log.borrow();
+        if let (Some(watched), Some(own)) = (log.goals.get(name), log.own_goal(name))
+            && *watched != own
+        {
+            return Err(Error::msg(wrong_goal(name, own)));
+        }
+        drop(log);
         let (phase, rest) = name.split_once('/').unwrap_or((name, ""));
         match phase {
             "train" => return Ok(()),
@@ -79,7 +87,8 @@ impl<P> Cx<P> {
         self.as_run().log.borrow_mut().expected.push(name);
     }
 
-    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better.
+    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better. A
+    /// name without a phase stands for the metric in every phase and for every loader.
     /// This determines the best value of the metric in the file `run.json` of the
     /// [run folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
     /// already known.
