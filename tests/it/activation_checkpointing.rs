@@ -276,6 +276,206 @@ fn a_module_that_cannot_be_computed_again_is_an_error() {
     assert!(error.contains("has `of = \"block.*\"`, but no module has such a name"), "{error}");
 }
 
+/// A change that the version counter of the changed tensor does not show.
+type Unseen = (&'static str, fn(&Tensor) -> Tensor, &'static str);
+
+const REPLACED: &str = "reads was replaced, for example with `set_data`: compute a new tensor instead";
+const THROUGH: &str = "changes in place";
+
+const UNSEEN: [Unseen; 9] = [
+    (
+        "set_data of an intermediate result",
+        |xs| {
+            let mut hidden = xs.exp();
+            hidden.set_data(&xs.detach().tanh());
+            hidden.sin()
+        },
+        REPLACED,
+    ),
+    (
+        "set_data to a part of its own memory",
+        |xs| {
+            let mut hidden = xs.exp();
+            let part = hidden.detach().narrow(1, 0, 1).expand_as(&hidden);
+            hidden.set_data(&part);
+            hidden.sin()
+        },
+        REPLACED,
+    ),
+    (
+        "set_data of a tensor that the module created",
+        |xs| {
+            let mut noise = xs.detach().ones_like();
+            let first = xs * &noise;
+            noise.set_data(&xs.detach().tanh());
+            first * noise
+        },
+        REPLACED,
+    ),
+    (
+        "set_data after two uses",
+        |xs| {
+            let mut hidden = xs.exp();
+            let sum = &hidden + &hidden.sin();
+            hidden.set_data(&xs.detach());
+            sum.view_as(&hidden) * 2.0
+        },
+        REPLACED,
+    ),
+    (
+        "set_data of a tensor from outside between two uses",
+        |xs| {
+            let mut outside = OUTSIDE.with(Tensor::shallow_clone);
+            let first = xs * &outside;
+            outside.set_data(&outside.detach().exp());
+            first * outside
+        },
+        REPLACED,
+    ),
+    (
+        "data() of an intermediate result",
+        |xs| {
+            let hidden = xs.exp();
+            let _ = hidden.data().g_mul_scalar_(2.0);
+            hidden.sin()
+        },
+        THROUGH,
+    ),
+    (
+        "data() of a tensor that the module created",
+        |xs| {
+            let created = Tensor::ones([3], (Kind::Float, device()));
+            let _ = created.data().g_mul_scalar_(2.0);
+            (xs * created).sin()
+        },
+        THROUGH,
+    ),
+    (
+        "data() of a view",
+        |xs| {
+            let hidden = xs.exp();
+            let _ = hidden.narrow(1, 0, 1).data().g_mul_scalar_(2.0);
+            hidden.sin()
+        },
+        THROUGH,
+    ),
+    (
+        "data() of a tensor from outside",
+        |xs| {
+            let outside = OUTSIDE.with(Tensor::shallow_clone);
+            let first = (xs * &outside).sin();
+            let _ = outside.data().g_mul_scalar_(2.0);
+            first
+        },
+        THROUGH,
+    ),
+];
+
+thread_local! {
+    /// A tensor that no module creates.
+    static OUTSIDE: Tensor = Tensor::ones([3], (Kind::Float, device()));
+}
+
+#[test]
+fn changes_that_version_counters_do_not_show_are_errors() {
+    let mut wrong = Vec::new();
+    for (case, compute, expected) in UNSEEN {
+        let error = refused(compute);
+        if !(error.contains("the activations of `block` cannot be computed again")
+            && error.contains(expected))
+        {
+            wrong.push(format!("{case}: {error}"));
+        }
+    }
+    // In hooks at modules inside.
+    type Change = fn(&Tensor, &Tensor);
+    let changes: [(&str, Change, &str); 3] = [
+        (
+            "data() of an output",
+            |_, output| drop(output.data().g_mul_scalar_(2.0)),
+            "was changed in place by a hook",
+        ),
+        (
+            "set_data of an output",
+            |_, output| output.shallow_clone().set_data(&output.detach().sin()),
+            REPLACED,
+        ),
+        ("data() of the input", |input, _| drop(input.data().g_mul_scalar_(2.0)), "was changed in place"),
+    ];
+    for (case, change, expected) in changes {
+        let input: Arc<Mutex<Option<Tensor>>> = Arc::default();
+        let of_block = Arc::clone(&input);
+        let train = |name| HookOptions::named(name).only([Phase::Train]);
+        let builder = builder()
+            .hook(ActivationCheckpointing::new("blocks.0"))
+            .on::<BeforeModule>(train("notes").of("blocks.0"), move |cx| {
+                *of_block.lock().unwrap() = Some(cx.input().shallow_clone());
+            })
+            .on::<AfterModule>(train("changes").of("blocks.0.fc1"), move |cx| {
+                change(input.lock().unwrap().as_ref().unwrap(), cx.output());
+            });
+        match computed(builder) {
+            Ok(_) => wrong.push(format!("{case}: no error")),
+            Err(error) if error.to_string().contains(expected) => {}
+            Err(error) => wrong.push(format!("{case}: {error}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Operations on intermediate results that a module may do.
+#[test]
+fn a_module_may_change_its_own_tensors_in_place() {
+    let compute: [fn(&Tensor) -> Tensor; 4] = [
+        |xs| {
+            let mut hidden = xs + 1.0;
+            let _ = hidden.transpose_(0, 1);
+            let _ = hidden.transpose_(0, 1);
+            let _ = hidden.unsqueeze_(0);
+            hidden.squeeze_dim(0).sin()
+        },
+        |xs| {
+            let mut hidden = Tensor::zeros([0], (Kind::Float, device()));
+            let _ = hidden.resize_([4, 3]);
+            let _ = hidden.zero_();
+            let _ = hidden.f_add_(&xs.exp()).unwrap();
+            hidden.sin()
+        },
+        |xs| {
+            let data = xs.exp().data();
+            xs * data.sin()
+        },
+        |xs| {
+            let hidden = xs + 1.0;
+            let part = hidden.narrow(1, 0, 2);
+            let _ = hidden.narrow(1, 2, 1).g_mul_scalar_(2.0);
+            hidden.sin() * part.sum(Kind::Float)
+        },
+    ];
+    for (nth, compute) in compute.into_iter().enumerate() {
+        let weights = |hook: Option<ActivationCheckpointing>| {
+            let vs = nn::VarStore::new(device());
+            let mut fc = nn::linear(vs.root() / "fc", 4, 3, Default::default());
+            tch::no_grad(|| {
+                fc.ws.copy_(&Tensor::arange(12, (Kind::Float, device())).sin().view([3, 4]));
+                let _ = fc.bs.as_mut().unwrap().zero_();
+            });
+            let inner = nn::func(move |xs| compute(&xs.apply(&fc))).named("block");
+            let task = Supervised::new(vs, inner, |logits: &Tensor, labels: &Tensor| {
+                logits.cross_entropy_for_logits(labels)
+            });
+            let mut builder = Trainer::builder(task).optimizer(Sgd::new(0.1)).discover(Discover::None);
+            if let Some(hook) = hook {
+                builder = builder.hook(hook);
+            }
+            let mut trainer = builder.build().unwrap();
+            trainer.fit(&mut model::rows(8), None).unwrap_or_else(|error| panic!("{nth}: {error}"));
+            exact_state(&trainer)
+        };
+        assert_eq!(weights(Some(ActivationCheckpointing::new("block"))), weights(None), "{nth}");
+    }
+}
+
 #[test]
 fn computing_gradients_inside_a_checkpointed_module_is_an_error() {
     let found = Arc::new(Mutex::new(None));

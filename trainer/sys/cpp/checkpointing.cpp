@@ -25,6 +25,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "guarded.h"
@@ -118,6 +119,32 @@ const void* memory_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
+// Which elements of which memory a dense tensor has. `set_data` changes it, but not the version.
+struct Placement {
+  // Keeps the address from being used again, without keeping the memory.
+  std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
+  int64_t offset = 0;
+  at::DimVector sizes, strides;
+  at::ScalarType kind = at::ScalarType::Undefined;
+
+  static Placement of(const at::Tensor& tensor) {
+    Placement placement;
+    if (tensor.layout() != at::kStrided || tensor.is_nested() || !tensor.has_storage()) return placement;
+    placement.storage.emplace(tensor.storage().getWeakStorageImpl());
+    placement.offset = tensor.storage_offset();
+    placement.sizes = tensor.sizes();
+    placement.strides = tensor.strides();
+    placement.kind = tensor.scalar_type();
+    return placement;
+  }
+
+  bool operator==(const Placement& other) const {
+    const auto address = [](const Placement& it) { return it.storage ? it.storage->_unsafe_get_target() : nullptr; };
+    return address(*this) == address(other) && offset == other.offset && sizes == other.sizes && strides == other.strides &&
+           kind == other.kind;
+  }
+};
+
 // Calls `visit` with each tensor of a value.
 template <typename Visit>
 void each_tensor(const c10::IValue& value, Visit visit) {
@@ -170,13 +197,20 @@ struct Recording {
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> seen;
   // The index of the source that owns some memory, which lives as long as the source.
   std::unordered_map<const void*, size_t> owners;
+  // For each slot, where its tensor was after the last operator of the trace that returned or read it.
+  std::vector<Placement> placements;
   // The version of the memory of results after the last operator of the trace.
   std::unordered_map<const void*, uint32_t> versions;
+  // The memory of known tensors that another tensor has too, which the trace did not make, such as that
+  // of `.data()`.
+  std::unordered_set<const void*> aliased;
+  // The memory of known tensors that operators outside of the trace have changed.
+  std::unordered_set<const void*> changed;
   // Why the region cannot be computed again.
   std::string refusal;
   at::CallbackHandle handle = 0;
   // The number of operators that are running, one within another.
-  size_t depth = 0;
+  size_t depth = 0, untraced_depth = 0;
   bool is_traced = false;
 
   void refuse(const std::string& why) {
@@ -188,6 +222,7 @@ struct Recording {
     auto impl = tensor.getIntrusivePtr();
     slots[impl.get()] = slot;
     seen.emplace_back(impl);
+    placements.push_back(Placement::of(tensor));
     return slot;
   }
 
@@ -200,7 +235,7 @@ struct Recording {
     source.is_outside = is_outside;
     auto slot = add(tensor);
     if (auto memory = memory_of(tensor)) {
-      owners.emplace(memory, region->sources.size());
+      if (!owners.emplace(memory, region->sources.size()).second) aliased.insert(memory);
       versions.erase(memory);
     }
     region->sources.push_back(std::move(source));
@@ -213,8 +248,12 @@ struct Recording {
     if (!tensor.defined()) return -1;
     auto known = slots.find(tensor.unsafeGetTensorImpl());
     if (known == slots.end()) return add_source(tensor, true);
-    auto version = versions.find(memory_of(tensor));
-    if (version != versions.end() && version->second != version_of(tensor))
+    const auto memory = memory_of(tensor);
+    const auto version = versions.find(memory);
+    if (!(placements[known->second] == Placement::of(tensor)))
+      refuse("the data of a tensor that `" + c10::toString(op.operator_name()) +
+             "` reads was replaced, for example with `set_data`: compute a new tensor instead");
+    if ((version != versions.end() && version->second != version_of(tensor)) || changed.count(memory))
       refuse("a tensor that `" + c10::toString(op.operator_name()) +
              "` reads was changed in place by a hook, or by code that is not an operator of libtorch");
     return known->second;
@@ -225,6 +264,7 @@ struct Recording {
     if (!tensor.defined()) return -1;
     auto known = slots.find(tensor.unsafeGetTensorImpl());
     auto slot = known == slots.end() ? add(tensor) : known->second;
+    placements[slot] = Placement::of(tensor);
     note_version(tensor);
     return slot;
   }
@@ -245,13 +285,28 @@ struct Recording {
     auto owner = owners.find(memory_of(tensor));
     if (owner == owners.end()) return;
     auto& source = region->sources[owner->second];
-    if (source.is_outside) {
+    if (aliased.count(owner->first)) {
+      refuse("`" + c10::toString(op.operator_name()) +
+             "` changes in place the memory of another tensor, for example through `.data()`: compute a new tensor instead");
+    } else if (source.is_outside) {
       refuse("`" + c10::toString(op.operator_name()) +
              "` changes in place a tensor that the module did not create, so it would be changed twice");
     } else if (!source.before.defined()) {
       at::NoGradGuard no_grad;
       source.before = source.tensor.clone();
     }
+  }
+
+  // Called before an operator that is not part of the trace changes a tensor. Returns the index of the
+  // source that owns its memory if that is outside of the region: the recomputation finds the change if
+  // the version of the source changes, too.
+  std::optional<size_t> begin_untraced_change(const at::Tensor& tensor) {
+    const auto memory = memory_of(tensor);
+    const auto owner = owners.find(memory);
+    const bool is_outside = owner != owners.end() && region->sources[owner->second].is_outside;
+    if (is_outside && !region->sources[owner->second].is_statistic) return owner->second;
+    if (!is_outside && (owner != owners.end() || versions.count(memory))) changed.insert(memory);
+    return std::nullopt;
   }
 
   template <typename ToSlot>
@@ -351,7 +406,12 @@ torch::autograd::Engine& checkpointing_engine() {
 }
 
 // What the end of an operator needs.
-struct TracedOperator : at::ObserverContext {};
+struct OpenOperator : at::ObserverContext {
+  // Whether the operator is not part of the trace.
+  bool is_untraced = false;
+  // The sources that an operator outside of the trace changes, with their versions before it.
+  std::vector<std::pair<size_t, uint32_t>> changed;
+};
 
 // Saves the state of the random numbers before an operator draws some, for the call of the trace
 // that it belongs to.
@@ -397,11 +457,40 @@ void begin_call(Recording& recorded, const at::RecordFunction& function, const c
   recorded.region->calls.push_back(std::move(call));
 }
 
+// Looks for known tensors that an operator outside of the trace changes in place.
+std::unique_ptr<at::ObserverContext> begin_untraced(Recording& recorded, const at::RecordFunction& function) {
+  auto context = std::make_unique<OpenOperator>();
+  context->is_untraced = true;
+  if (recorded.untraced_depth++ > 0) return context;
+  const auto name = function.operator_name();
+  const auto op = name ? c10::Dispatcher::singleton().findOp(*name) : std::nullopt;
+  if (!op || !op->schema().is_mutable()) return context;
+  const auto inputs = function.inputs();
+  for (size_t nth = 0; nth < inputs.size(); nth++) {
+    const auto alias = op->schema().arguments()[nth].alias_info();
+    if (!alias || !alias->isWrite()) continue;
+    each_tensor(inputs[nth], [&](const at::Tensor& tensor) {
+      if (!tensor.defined()) return;
+      if (const auto source = recorded.begin_untraced_change(tensor))
+        context->changed.emplace_back(*source, version_of(recorded.region->sources[*source].tensor));
+    });
+  }
+  return context;
+}
+
+void end_untraced(Recording& recorded, const OpenOperator& ended) {
+  recorded.untraced_depth--;
+  for (const auto& [source, version] : ended.changed)
+    if (version_of(recorded.region->sources[source].tensor) == version)
+      recorded.refuse("a tensor that the module had used was changed in place through another tensor, for example one of `.data()`");
+}
+
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction& function) {
-  if (!recording || is_paused) return nullptr;
+  if (!recording) return nullptr;
   auto& recorded = *recording;
+  if (is_paused) return begin_untraced(recorded, function);
   const bool is_outermost = recorded.depth++ == 0;
-  auto context = std::make_unique<TracedOperator>();
+  auto context = std::make_unique<OpenOperator>();
   PauseGuard pause;
   try {
     const auto name = function.operator_name();
@@ -451,6 +540,8 @@ void end_call(Recording& recorded, const at::RecordFunction& function) {
 void end_operator(const at::RecordFunction& function, at::ObserverContext* context) {
   if (!context || !recording) return;
   auto& recorded = *recording;
+  const auto& ended = *static_cast<OpenOperator*>(context);
+  if (ended.is_untraced) return end_untraced(recorded, ended);
   if (--recorded.depth > 0) return;
   PauseGuard pause;
   try {
