@@ -158,10 +158,11 @@ struct SyncBatchNorm : torch::autograd::Function<SyncBatchNorm> {
   using Context = torch::autograd::AutogradContext;
   using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
-  static at::Tensor forward(Context* context, const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                            const at::Tensor& mean, const at::Tensor& variance, double eps, double count, bool counts,
-                            const Group& group) {
-    context->save_for_backward({input, weight, mean, variance});
+  // An undefined tensor cannot be an input of a function, so a missing one is an empty optional.
+  static at::Tensor forward(Context* context, const at::Tensor& input, const std::optional<at::Tensor>& weight,
+                            const std::optional<at::Tensor>& bias, const at::Tensor& mean, const at::Tensor& variance,
+                            double eps, double count, bool counts, const Group& group) {
+    context->save_for_backward({input, weight.value_or(at::Tensor()), mean, variance});
     context->saved_data["eps"] = eps;
     context->saved_data["count"] = count;
     context->saved_data["counts"] = counts;
@@ -327,7 +328,7 @@ struct BatchNorm {
 
 char* trainer_world_batch_norm(World* world, const BatchNorm* with, at::Tensor** normalized) {
   return guarded([&] {
-    auto optional = [](const at::Tensor* tensor) { return tensor ? *tensor : at::Tensor(); };
+    auto optional = [](const at::Tensor* tensor) { return tensor ? std::optional(*tensor) : std::nullopt; };
     *normalized = new at::Tensor(SyncBatchNorm::apply(*with->input, optional(with->weight), optional(with->bias),
                                                       *with->mean, *with->variance, with->eps, with->count, with->counts,
                                                       world->group(kLayers)));
