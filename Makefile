@@ -13,7 +13,7 @@ PYTHON ?= python3
 # In a job of SLURM or MPI, tests and benchmarks would otherwise become its ranks.
 unexport $(filter I_MPI_HYDRA_UUID LOCAL_RANK MASTER_ADDR MASTER_PORT MPI_% OMPI_% PMIX_% PMI_% RANK SLURM_% TORCHELASTIC_% WORLD_SIZE,$(.VARIABLES))
 
-.PHONY: help libtorch demo mnist lint test soak interop nccl-compile picture ui bench race bench-history bench-data scale instructions bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist lint test soak sanitize interop nccl-compile picture ui bench race bench-history bench-data scale instructions bench-compile trace-viewer doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
@@ -22,6 +22,7 @@ help:
 	@echo "make lint       formatting, lints, documentation and what would be published"
 	@echo "make test       everything that CI checks"
 	@echo "make soak       stress tests: kill a run 300 times, power losses, failing allocations, 100,000 forged checkpoints  (KILLS=300)"
+	@echo "make sanitize   run tests with the sanitizers of addresses and undefined behavior in the C++ code (GCC on Linux)"
 	@echo "make interop    compare with PyTorch, TensorBoard, pandas and MLflow in a virtual environment (several GB, once)"
 	@echo "make nccl-compile    build the feature \`nccl\` (after make libtorch CUDA=1)"
 	@echo "make picture    make the pictures of the README and the guide, after make demo (needs Chromium)"
@@ -76,6 +77,10 @@ soak: libtorch
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests --test it $(FEATURES) averaging::a_run_killed -- --nocapture
 	TRAINER_SOAK=$(KILLS) cargo test -q -p tests --test it $(FEATURES) rank_checkpoints::ranks_killed -- --nocapture
 	TRAINER_FORGED_MANIFESTS=100000 cargo test -q -p tests --test it $(FEATURES) forged_manifests::
+
+# In its own target folder, with the C++ code of both sys packages instrumented.
+sanitize: libtorch
+	@$(PYTHON) scripts/sanitize.py $(FEATURES)
 
 interop: libtorch
 	@$(PYTHON) scripts/interop.py $(FEATURES)

@@ -9,9 +9,13 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+/// Set by `make sanitize` to the folder of the sanitizers' libraries.
+const SANITIZE: &str = "TRAINER_SANITIZE";
+
 fn main() {
     println!("cargo::rerun-if-changed=cpp");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
+    println!("cargo::rerun-if-env-changed={SANITIZE}");
     // If a variable is missing, torch-sys was built with `doc-only`: there is nothing to compile
     // against.
     let Some(include) = env::var_os("DEP_TRAINER_SHIM_LIBTORCH_INCLUDE").map(PathBuf::from) else { return };
@@ -22,6 +26,7 @@ fn main() {
     }
     let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".into());
     let mut build = cc::Build::new();
+    sanitize(&mut build);
     if env::var_os("CARGO_FEATURE_NCCL").is_some() {
         let lib = PathBuf::from(env::var_os("DEP_TRAINER_SHIM_LIBTORCH_LIB").unwrap_or_default());
         let folders = match cuda_headers(&include, &lib) {
@@ -96,4 +101,21 @@ fn cuda_headers(include: &Path, lib: &Path) -> Result<Vec<PathBuf>, String> {
 fn is_clippy() -> bool {
     let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
     wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))
+}
+
+/// With the variable [`SANITIZE`], lets the C++ code report errors of memory and undefined behavior.
+fn sanitize(build: &mut cc::Build) {
+    let Some(libraries) = env::var_os(SANITIZE).map(PathBuf::from) else { return };
+    for flag in [
+        "-fsanitize=address,undefined",
+        "-fno-sanitize=vptr",
+        "-fsanitize-recover=undefined",
+        "-fno-omit-frame-pointer",
+        "-g1",
+    ] {
+        build.flag(flag);
+    }
+    println!("cargo::rustc-link-search=native={}", libraries.display());
+    println!("cargo::rustc-link-lib=dylib=asan");
+    println!("cargo::rustc-link-lib=dylib=ubsan");
 }

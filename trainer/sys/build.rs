@@ -9,10 +9,14 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+/// Set by `make sanitize` to the folder of the sanitizers' libraries.
+const SANITIZE: &str = "TRAINER_SANITIZE";
+
 fn main() {
     println!("cargo::rerun-if-changed=cpp");
     println!("cargo::rerun-if-env-changed=LIBTORCH_INCLUDE");
     println!("cargo::rerun-if-env-changed=LIBTORCH_CXX11_ABI");
+    println!("cargo::rerun-if-env-changed={SANITIZE}");
     // If the variable is missing, torch-sys was built with `doc-only`: there is nothing to compile
     // against.
     let Some(lib) = env::var_os("DEP_TCH_LIBTORCH_LIB").map(PathBuf::from) else { return };
@@ -22,7 +26,9 @@ fn main() {
     let include = root.as_deref().or(lib.parent()).unwrap_or(Path::new("/usr")).join("include");
     let abi = env::var("LIBTORCH_CXX11_ABI").unwrap_or_else(|_| "1".into());
     if !is_clippy() {
-        cc::Build::new()
+        let mut build = cc::Build::new();
+        sanitize(&mut build);
+        build
             .cpp(true)
             .std("c++17")
             .warnings(false)
@@ -63,4 +69,21 @@ fn link_into_out_dir(lib: &Path) -> io::Result<()> {
 fn is_clippy() -> bool {
     let wrapper = env::var_os("RUSTC_WORKSPACE_WRAPPER").map(PathBuf::from);
     wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))
+}
+
+/// With the variable [`SANITIZE`], lets the C++ code report errors of memory and undefined behavior.
+fn sanitize(build: &mut cc::Build) {
+    let Some(libraries) = env::var_os(SANITIZE).map(PathBuf::from) else { return };
+    for flag in [
+        "-fsanitize=address,undefined",
+        "-fno-sanitize=vptr",
+        "-fsanitize-recover=undefined",
+        "-fno-omit-frame-pointer",
+        "-g1",
+    ] {
+        build.flag(flag);
+    }
+    println!("cargo::rustc-link-search=native={}", libraries.display());
+    println!("cargo::rustc-link-lib=dylib=asan");
+    println!("cargo::rustc-link-lib=dylib=ubsan");
 }
