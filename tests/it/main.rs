@@ -74,6 +74,7 @@ mod named_loaders;
 mod nan_guard;
 mod numbers;
 mod observers;
+mod odd_tensors;
 mod old_checkpoints;
 mod operations;
 mod optimizers;

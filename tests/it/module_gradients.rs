@@ -1,8 +1,9 @@
 //! Gradients of the outputs of named modules, and of single tensors.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 
 use trainer::prelude::*;
+use trainer::{GradHook, OnGrad};
 
 use crate::model::{message, rows};
 use crate::modules::{Seen, builder, take, task};
@@ -167,7 +168,7 @@ fn on_grad_observes_and_replaces_gradients_and_can_be_removed() {
     let w = weight();
     let hidden = &w * 2.0;
     let handle = hidden.on_grad(|_| panic!("it was removed")).unwrap();
-    handle.remove().unwrap();
+    handle.remove();
     let mut count = 0;
     hidden
         .on_grad(move |grad| {
@@ -226,6 +227,185 @@ fn destructors_that_panic_in_on_grad_do_not_abort_the_process() {
     tensor.on_grad(move |_| _ = &with_graph).unwrap();
     tensor.sum(Kind::Float).backward();
     drop(tensor);
-    hidden().on_grad(move |_| _ = &removed).unwrap().remove().unwrap();
+    hidden().on_grad(move |_| _ = &removed).unwrap().remove();
     assert!(Tensor::new().on_grad(move |_| _ = &refused).is_err());
+}
+
+/// Values that a closure owns, with a count of how often they were dropped.
+struct Owned {
+    numbers: Vec<u64>,
+    drops: Arc<Mutex<u32>>,
+}
+
+impl Owned {
+    fn new(drops: &Arc<Mutex<u32>>) -> Self {
+        Owned { numbers: (0..1000).collect(), drops: Arc::clone(drops) }
+    }
+
+    fn check(&self) {
+        // Reuses memory that was freed too early.
+        let other: Vec<u64> = std::hint::black_box((0..1000).map(|nth| nth * 7).collect());
+        assert_eq!(self.numbers.iter().sum::<u64>(), 499_500, "{}", other.len());
+    }
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        *self.drops.lock().unwrap() += 1;
+    }
+}
+
+/// A handle that a closure can reach.
+type Reached = Arc<OnceLock<GradHook>>;
+
+/// Returns a leaf that requires a gradient, and a tensor that depends on it, which is the leaf itself
+/// if `is_leaf` is set.
+fn leaf_and(is_leaf: bool) -> (Tensor, Tensor) {
+    let leaf = Tensor::ones([2], (Kind::Float, device())).set_requires_grad(true);
+    let tensor = if is_leaf { leaf.shallow_clone() } else { &leaf * 1.0 };
+    (leaf, tensor)
+}
+
+fn backward(tensor: &Tensor) -> Result<(), tch::TchError> {
+    Tensor::f_run_backward(&[tensor.sum(Kind::Float)], &[tensor], true, false).map(drop)
+}
+
+#[test]
+fn a_closure_that_removes_itself_lives_until_it_returns() {
+    for is_leaf in [true, false] {
+        let (_leaf, tensor) = leaf_and(is_leaf);
+        let drops = Arc::new(Mutex::new(0));
+        let owned = Owned::new(&drops);
+        let handle = Reached::default();
+        let own = Arc::clone(&handle);
+        let calls = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&calls);
+        let first = tensor.on_grad(move |grad| {
+            own.get().unwrap().remove();
+            own.get().unwrap().remove(); // twice
+            owned.check();
+            assert_eq!(*owned.drops.lock().unwrap(), 0);
+            *counted.lock().unwrap() += 1;
+            grad * 5.0
+        });
+        handle.set(first.unwrap()).unwrap();
+        let loss = (&tensor * 2.0).sum(Kind::Float);
+        let first = Tensor::run_backward(&[&loss], &[&tensor], true, false).remove(0);
+        assert_eq!(first, Tensor::from_slice(&[10.0f32; 2]));
+        assert_eq!(*drops.lock().unwrap(), 1, "the closure is dropped when its last call ends");
+        let second = Tensor::run_backward(&[&loss], &[&tensor], false, false).remove(0);
+        assert_eq!(second, Tensor::from_slice(&[2.0f32; 2]));
+        handle.get().unwrap().remove();
+        assert_eq!((*calls.lock().unwrap(), *drops.lock().unwrap()), (1, 1));
+    }
+}
+
+#[test]
+fn a_closure_can_be_removed_by_another_thread_while_it_runs() {
+    for is_leaf in [true, false] {
+        for _ in 0..20 {
+            let (_leaf, tensor) = leaf_and(is_leaf);
+            let drops = Arc::new(Mutex::new(0));
+            let owned = Owned::new(&drops);
+            let (runs, is_running) = mpsc::channel();
+            let (removed, is_removed) = mpsc::channel();
+            let handle = tensor
+                .on_grad(move |_| {
+                    runs.send(()).unwrap();
+                    is_removed.recv().unwrap();
+                    owned.check();
+                })
+                .unwrap();
+            let remover = std::thread::spawn(move || {
+                is_running.recv().unwrap();
+                handle.remove();
+                removed.send(()).unwrap();
+            });
+            backward(&tensor).unwrap();
+            remover.join().unwrap();
+            assert_eq!(*drops.lock().unwrap(), 1);
+            backward(&tensor).unwrap();
+        }
+    }
+}
+
+#[test]
+fn handles_outlive_tensors_and_closures_outlive_handles() {
+    for is_leaf in [true, false] {
+        let drops = Arc::new(Mutex::new(0));
+        let (leaf, tensor) = leaf_and(is_leaf);
+        let owned = Owned::new(&drops);
+        drop(tensor.on_grad(move |_| owned.check()).unwrap());
+        backward(&tensor).unwrap();
+        let owned = Owned::new(&drops);
+        let handle = tensor.on_grad(move |_| owned.check()).unwrap();
+        assert_eq!(*drops.lock().unwrap(), 0);
+        drop((leaf, tensor));
+        assert_eq!(*drops.lock().unwrap(), 2, "a handle keeps neither the tensor nor the closure alive");
+        handle.remove();
+
+        // A closure may drop the last handle of its tensor, remove other closures, and add some.
+        let (leaf, tensor) = leaf_and(is_leaf);
+        let kept = Arc::new(Mutex::new(Some((leaf, tensor.shallow_clone()))));
+        let of_closure = Arc::clone(&kept);
+        let owned = Owned::new(&drops);
+        let later = Reached::default();
+        let later_of_closure = Arc::clone(&later);
+        tensor
+            .on_grad(move |_| {
+                later_of_closure.get().unwrap().remove();
+                let (_, tensor) = of_closure.lock().unwrap().take().unwrap();
+                for _ in 0..100 {
+                    tensor.on_grad(|_| {}).unwrap();
+                }
+                drop(tensor);
+                owned.check();
+            })
+            .unwrap();
+        later.set(tensor.on_grad(|_| panic!("it was removed")).unwrap()).unwrap();
+        let loss = tensor.sum(Kind::Float);
+        drop(tensor);
+        loss.f_backward().unwrap();
+        drop(loss);
+        assert_eq!(*drops.lock().unwrap(), 3);
+    }
+}
+
+#[test]
+fn a_closure_that_panics_can_be_called_and_removed_afterwards() {
+    let (_leaf, tensor) = leaf_and(false);
+    let drops = Arc::new(Mutex::new(0));
+    let owned = Owned::new(&drops);
+    let handle = Reached::default();
+    let own = Arc::clone(&handle);
+    let mut calls = 0;
+    let hook = tensor.on_grad(move |_| {
+        calls += 1;
+        if calls == 3 {
+            own.get().unwrap().remove();
+        }
+        owned.check();
+        panic!("call {calls}");
+    });
+    handle.set(hook.unwrap()).unwrap();
+    for call in 1..=3 {
+        let error = backward(&tensor).unwrap_err().to_string();
+        assert!(error.contains(&format!("panicked: call {call}")), "{error}");
+    }
+    assert_eq!(*drops.lock().unwrap(), 1);
+    backward(&tensor).unwrap();
+
+    // The closure removes itself, panics, and owns a value whose destructor panics.
+    let (_leaf, tensor) = leaf_and(false);
+    let handle = Reached::default();
+    let own = Arc::clone(&handle);
+    let bomb = Bomb;
+    let hook = tensor.on_grad(move |_| {
+        let _bomb = &bomb;
+        own.get().unwrap().remove();
+        std::panic::panic_any(Bomb);
+    });
+    handle.set(hook.unwrap()).unwrap();
+    backward(&tensor).unwrap_err();
+    backward(&tensor).unwrap();
 }

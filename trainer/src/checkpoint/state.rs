@@ -9,6 +9,7 @@ use tch::{Device, Tensor};
 
 use super::text::{check_round_trip, fields_of, from_text, to_text};
 use crate::error::{Error, Result, shortened, suggestion};
+use crate::libtorch;
 use crate::values::facts::SettingList;
 
 /// Saves the state of a hook value in checkpoints, and restores it.
@@ -112,6 +113,13 @@ impl<T: Serialize + DeserializeOwned> State for T {
     }
 }
 
+fn check_defined(key: &str, tensor: &Tensor) -> Result<()> {
+    if tensor.defined() {
+        return Ok(());
+    }
+    Err(Error::usage(format!("`{key}` is an undefined tensor, which cannot be saved: leave it out")))
+}
+
 /// The saved state of a hook value: values and tensors by key, and averaged weights.
 #[derive(Debug, Default)]
 pub struct Saved {
@@ -154,11 +162,12 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// Returns an error if the key is taken.
+    /// Returns an error if the key is taken, or if the tensor is undefined.
     pub fn set_tensor(&mut self, key: &str, tensor: &Tensor) -> Result<()> {
         if self.tensors.contains_key(key) {
             return Err(Error::usage(format!("a tensor is already saved under `{key}`: choose another key")));
         }
+        check_defined(key, tensor)?;
         self.tensors.insert(key.to_owned(), tensor.shallow_clone());
         Ok(())
     }
@@ -169,13 +178,14 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// Returns an error if an average of this variable is already saved.
+    /// Returns an error if an average of this variable is already saved, or if it is undefined.
     pub fn set_average(&mut self, variable: &str, average: &Tensor) -> Result<()> {
         if self.averages.contains_key(variable) {
             return Err(Error::usage(format!(
                 "an average of `{variable}` is already saved: add each variable once"
             )));
         }
+        check_defined(variable, average)?;
         self.averages.insert(variable.to_owned(), average.shallow_clone());
         Ok(())
     }
@@ -197,14 +207,14 @@ impl Saved {
         self.tensors.iter().chain(&self.averages).chain(&self.shares)
     }
 
-    fn all_tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
-        self.tensors.values_mut().chain(self.averages.values_mut()).chain(self.shares.values_mut())
+    fn all_tensors_mut(&mut self) -> impl Iterator<Item = (&String, &mut Tensor)> {
+        self.tensors.iter_mut().chain(&mut self.averages).chain(&mut self.shares)
     }
 
     /// Copies the tensors to the CPU, because training continues to change the originals.
     pub(crate) fn own_its_memory(&mut self) -> Result<()> {
-        for tensor in self.all_tensors_mut() {
-            *tensor = tensor.f_detach()?.f_to_device_(Device::Cpu, tensor.kind(), false, true)?;
+        for (name, tensor) in self.all_tensors_mut() {
+            *tensor = libtorch::copied(tensor, true, format_args!("`{name}`"))?;
         }
         Ok(())
     }
@@ -216,7 +226,7 @@ impl Saved {
 
     /// Moves each tensor to the device that [`devices`](Saved::devices) returned for it.
     pub(crate) fn move_to(&mut self, devices: &[Device]) -> Result<()> {
-        for (tensor, device) in self.all_tensors_mut().zip(devices) {
+        for ((_, tensor), device) in self.all_tensors_mut().zip(devices) {
             *tensor = tensor.f_to_device(*device)?;
         }
         Ok(())

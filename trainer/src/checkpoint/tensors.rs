@@ -6,7 +6,7 @@ use std::thread;
 
 use blake3::Hasher;
 use serde::{Deserialize, Serialize};
-use tch::{Device, Tensor};
+use tch::Tensor;
 
 use crate::error::Result;
 use crate::io::files::{Links, Output, in_file, open, read_start};
@@ -82,8 +82,8 @@ pub(crate) fn write(file: &mut Output, tensors: &[(String, Tensor)]) -> Result<F
         written
     };
     put(&header)?;
-    for (_, tensor) in order {
-        put(libtorch::bytes(&tensor.f_to_device(Device::Cpu)?.f_contiguous()?)?)?;
+    for (name, tensor) in order {
+        put(&libtorch::bytes(tensor, format_args!("`{name}`"))?)?;
     }
     file.sync()?;
     Ok(FileDigest::new(bytes, &hasher))

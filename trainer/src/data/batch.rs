@@ -1,7 +1,6 @@
 //! [`Batch`]: the data that a task processes at once.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write;
 use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -153,10 +152,7 @@ impl Batch for Tensor {
     }
 
     fn describe(&self, text: &mut String) {
-        let _ = match self.defined() {
-            true => write!(text, "{:?} {:?}", self.kind(), self.size()),
-            false => write!(text, "an undefined tensor"),
-        };
+        crate::libtorch::describe(self, text);
     }
 
     fn tensors(&self, visit: &mut dyn FnMut(&Tensor)) {
@@ -164,7 +160,10 @@ impl Batch for Tensor {
     }
 
     fn try_clone(&self) -> Option<Self> {
-        Some(if self.defined() { self.detach().copy() } else { Tensor::new() })
+        if !self.defined() {
+            return Some(Tensor::new());
+        }
+        crate::libtorch::copied(self, false, "the tensor").ok()
     }
 
     fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut Tensor)) {

@@ -1,11 +1,12 @@
 //! [`Call`]: a collective that the program calls, described so that the ranks can compare it.
 
 use std::borrow::Borrow;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use tch::Tensor;
 
 use crate::error::{Error, Result};
+use crate::libtorch::{self, Form};
 
 /// The description of a collective that the program calls. The ranks compare it before they
 /// exchange data.
@@ -21,7 +22,34 @@ pub(super) struct Call {
 
 /// Describes a tensor whose dtype and shape must be the same on all ranks.
 pub(super) fn described(tensor: &Tensor) -> String {
-    format!("{:?} {:?}", tensor.kind(), tensor.size())
+    let mut text = String::new();
+    libtorch::describe(tensor, &mut text);
+    text
+}
+
+/// Returns an error unless the ranks can exchange a tensor. If `in_place` is set, the result is
+/// written into the tensor. `name` identifies the tensor in the error.
+pub(super) fn check_exchanged(tensor: &Tensor, in_place: bool, name: impl Display) -> Result<()> {
+    libtorch::check_readable(tensor, &name)?;
+    if libtorch::form(tensor) != Form::Dense {
+        return Err(Error::usage(format!(
+            "{name} is {}, but ranks only exchange dense tensors: pass `to_dense` of it",
+            described(tensor)
+        )));
+    }
+    if in_place && tensor.size().iter().zip(tensor.stride()).any(|(size, stride)| *size > 1 && stride == 0) {
+        return Err(Error::usage(format!(
+            "{name} has elements that share memory, so the result cannot be written into it: pass a copy, `.copy()`"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks named tensors like [`check_exchanged`].
+pub(super) fn check_all<N: AsRef<str>, T: Borrow<Tensor>>(list: &[(N, T)]) -> Result<()> {
+    list.iter().try_for_each(|(name, tensor)| {
+        check_exchanged(tensor.borrow(), true, format_args!("the tensor `{}`", name.as_ref()))
+    })
 }
 
 /// Sorts named tensors by name, the order in which the ranks combine them.

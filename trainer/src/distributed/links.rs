@@ -11,15 +11,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Tensor};
 
-use super::call::{described, listed, quoted};
+use super::call::{check_all, check_exchanged, described, listed, quoted};
 use super::main_only;
 use super::peers::Peers;
 use super::steps::{self, Step};
 use super::watch::{self, Kind, Watch};
 use crate::error::{Error, Result};
 use crate::io::tensor_format;
-use crate::libtorch::TensorList;
 use crate::libtorch::dist::{Group, ProcessGroup};
+use crate::libtorch::{self, TensorList};
 
 /// How [`World::all_reduce`](super::World::all_reduce) combines the tensors of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +140,7 @@ impl Links {
 
     #[track_caller]
     pub(super) fn all_reduce(&self, name: &str, tensor: &Tensor, op: Op) -> Result<()> {
+        check_exchanged(tensor, true, format_args!("the tensor of `all_reduce({name:?})`"))?;
         let call = self.call("all_reduce", name, &format!(" ({op:?}) of {}", described(tensor)))?;
         let _no_grad = tch::no_grad_guard();
         // gloo's maximum and minimum drop a NaN or keep it, depending on the number of elements.
@@ -171,13 +172,13 @@ impl Links {
             Op::Product if tensor.kind() == tch::Kind::Bool => Op::Min,
             op => op,
         };
-        let dense = on_cpu(tensor);
+        let dense = on_cpu(tensor, what)?;
         if dense.numel() > 0 {
             let reduce = |group: &Group| group.all_reduce(ProcessGroup::Data, &dense, op as i32);
             self.collective(Kind::Data, what, reduce)?;
         }
         if dense.data_ptr() != tensor.data_ptr() {
-            tensor.detach().copy_(&dense);
+            tensor.detach().f_copy_(&dense)?;
         }
         Ok(())
     }
@@ -195,6 +196,7 @@ impl Links {
         list: &[(N, T)],
         root: u32,
     ) -> Result<()> {
+        check_all(list)?;
         let first = list.first().map_or("", |(name, _)| name.as_ref());
         let call = self.call("broadcast", first, &format!(" from rank {root}{}", listed(list)))?;
         self.compare(0.0, &call)?;
@@ -213,12 +215,12 @@ impl Links {
         if own.is_empty() {
             return Ok(());
         }
-        let dense: Vec<Tensor> = own.iter().map(|tensor| on_cpu(tensor)).collect();
+        let dense = own.iter().map(|tensor| on_cpu(tensor, what)).collect::<Result<Vec<Tensor>>>()?;
         let bytes: TensorList = dense.iter().filter(|dense| dense.numel() > 0).map(bytes_of).collect();
         self.collective(Kind::Data, what, |group| group.broadcast(&bytes, root))?;
         for (tensor, dense) in own.into_iter().zip(&dense) {
             if dense.data_ptr() != tensor.data_ptr() {
-                tensor.detach().copy_(dense);
+                tensor.detach().f_copy_(dense)?;
             }
         }
         Ok(())
@@ -226,11 +228,12 @@ impl Links {
 
     #[track_caller]
     pub(super) fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
+        check_exchanged(tensor, false, format_args!("the tensor of `all_gather({name:?})`"))?;
         let call = self.call("all_gather", name, &format!(" of {}", described(tensor)))?;
         self.compare(0.0, &call)?;
         let _no_grad = tch::no_grad_guard();
         let size: Vec<i64> = [i64::from(self.size())].into_iter().chain(tensor.size()).collect();
-        let all = self.gathered(&bytes_of(&on_cpu(tensor)), &call.what)?;
+        let all = self.gathered(&bytes_of(&on_cpu(tensor, &call.what)?), &call.what)?;
         Ok(of_bytes(&all.view([-1]), tensor.kind(), &size).to_device(tensor.device()))
     }
 
@@ -248,6 +251,7 @@ impl Links {
     #[track_caller]
     pub(super) fn reduce_scatter(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
+        check_exchanged(tensor, false, format_args!("the tensor of `reduce_scatter({name:?})`"))?;
         let mut size = tensor.size();
         let ranks = i64::from(self.size());
         let call = self.call("reduce_scatter", name, &format!(" of {}", described(tensor)))?;
@@ -257,7 +261,7 @@ impl Links {
         }
         size[0] /= ranks;
         let own = Tensor::empty(&size, (tensor.kind(), Device::Cpu));
-        let dense = on_cpu(tensor);
+        let dense = on_cpu(tensor, &call.what)?;
         if dense.numel() > 0 {
             self.collective(Kind::Data, &call.what, |group| group.reduce_scatter(&dense, &own))?;
         }
@@ -267,6 +271,7 @@ impl Links {
     #[track_caller]
     pub(super) fn gather_rows(&self, method: &str, name: &str, tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
+        check_exchanged(tensor, false, format_args!("the tensor of `{method}({name:?})`"))?;
         let mut size = tensor.size();
         let rows = size[0];
         let others = &size[1..];
@@ -276,7 +281,7 @@ impl Links {
         let counts = Vec::<i64>::try_from(counts.view([-1]).view_dtype(tch::Kind::Int64))?;
         let bytes_of_row = others.iter().product::<i64>() * tensor.kind().elt_size_in_bytes() as i64;
         let padded = Tensor::zeros([most * bytes_of_row], (tch::Kind::Uint8, Device::Cpu));
-        padded.narrow(0, 0, rows * bytes_of_row).copy_(&bytes_of(&on_cpu(tensor)));
+        padded.narrow(0, 0, rows * bytes_of_row).f_copy_(&bytes_of(&on_cpu(tensor, &call.what)?))?;
         let all = self.gathered(&padded, &call.what)?;
         let parts = (0..).zip(&counts).map(|(rank, count)| all.get(rank).narrow(0, 0, *count * bytes_of_row));
         let parts = Tensor::cat(&parts.collect::<Vec<_>>(), 0);
@@ -287,6 +292,9 @@ impl Links {
     #[track_caller]
     pub(super) fn gather_predictions(&self, name: &str, preds: &[Tensor]) -> Result<Tensor> {
         const METHOD: &str = "gather_predictions";
+        preds.iter().try_for_each(|pred| {
+            check_exchanged(pred, false, format_args!("a prediction of `{METHOD}({name:?})`"))
+        })?;
         let rows: Vec<i64> = preds.iter().map(|pred| pred.size().first().copied().unwrap_or(0)).collect();
         let rows: Vec<Vec<i64>> = self.gather(METHOD, name, &rows)?;
         // A rank without a row in any batch needs the shape and the dtype of another rank's
@@ -366,6 +374,7 @@ impl Links {
 
     #[track_caller]
     pub(super) fn average<N: AsRef<str>, T: Borrow<Tensor>>(&self, list: &[(N, T)]) -> Result<()> {
+        check_all(list)?;
         let call = self.call("average", list.first().map_or("", |(name, _)| name.as_ref()), &listed(list))?;
         self.compare(0.0, &call)?;
         let _no_grad = tch::no_grad_guard();
@@ -556,8 +565,8 @@ fn read_key(rank: u32) -> String {
 
 /// Returns a contiguous copy of a tensor on the CPU. If the tensor is contiguous and on the CPU,
 /// the result shares its data.
-fn on_cpu(tensor: &Tensor) -> Tensor {
-    tensor.detach().to_device(Device::Cpu).resolve_conj().resolve_neg().contiguous()
+fn on_cpu(tensor: &Tensor, what: &str) -> Result<Tensor> {
+    libtorch::on_host(tensor, format_args!("a tensor of {}", quoted(what)))
 }
 
 /// Returns the bytes of a contiguous tensor, in one dimension. They share its data. gloo cannot send
@@ -609,6 +618,7 @@ fn is_of_connection(text: &str) -> bool {
 
 /// Returns the rows of predictions as one tensor.
 pub(super) fn cat_rows(preds: &[Tensor]) -> Result<Tensor> {
+    preds.iter().try_for_each(|pred| libtorch::check_readable(pred, "a prediction"))?;
     match preds.first() {
         None => Err(Error::usage(
             "`gather_predictions` received no predictions on any rank: expected at least one",
@@ -616,7 +626,10 @@ pub(super) fn cat_rows(preds: &[Tensor]) -> Result<Tensor> {
         Some(pred) if pred.dim() == 0 => Err(Error::usage(
             "`gather_predictions` cannot gather predictions without dimensions: expected at least one dimension",
         )),
-        Some(_) => Ok(Tensor::cat(preds, 0)),
+        Some(_) => Tensor::f_cat(preds, 0).map_err(|error| {
+            let error = Error::from(error);
+            Error::usage(format!("`gather_predictions` cannot join the predictions of the batches: {error}"))
+        }),
     }
 }
 

@@ -14,6 +14,7 @@ use super::launch::Launch;
 use super::links::{Links, Op, cat_rows, from_json, json};
 use super::{Share, Unequal, join, main_only};
 use crate::error::{Error, Result};
+use crate::libtorch;
 use crate::moment::MomentInfo;
 
 /// The processes that train together, seen from one of them.
@@ -215,7 +216,11 @@ impl World {
     /// Returns an error in the same cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn all_gather(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
-        let Some(links) = self.linked("all_gather")? else { return Ok(tensor.detach().copy().unsqueeze(0)) };
+        let Some(links) = self.linked("all_gather")? else {
+            return copied(name, tensor)?.f_unsqueeze(0).map_err(|error| {
+                Error::usage(format!("the tensor `{name}` cannot be stacked: {}", Error::from(error)))
+            });
+        };
         links.all_gather(name, tensor)
     }
 
@@ -229,6 +234,7 @@ impl World {
     /// cases as [`all_reduce`](World::all_reduce).
     #[track_caller]
     pub fn reduce_scatter(&self, name: &str, tensor: &Tensor) -> Result<Tensor> {
+        libtorch::check_readable(tensor, format_args!("the tensor of `reduce_scatter({name:?})`"))?;
         let size = tensor.size();
         let ranks = self.size();
         if size.first().is_none_or(|rows| rows % i64::from(ranks) != 0) {
@@ -237,7 +243,7 @@ impl World {
                  that is a multiple of {ranks}"
             )));
         }
-        let Some(links) = self.linked("reduce_scatter")? else { return Ok(tensor.detach().copy()) };
+        let Some(links) = self.linked("reduce_scatter")? else { return copied(name, tensor) };
         links.reduce_scatter(name, tensor)
     }
 
@@ -255,7 +261,7 @@ impl World {
                 "`gather_rows` cannot gather a tensor without dimensions: expected at least one dimension",
             ));
         }
-        let Some(links) = self.linked("gather_rows")? else { return Ok(tensor.detach().copy()) };
+        let Some(links) = self.linked("gather_rows")? else { return copied(name, tensor) };
         links.gather_rows("gather_rows", name, tensor)
     }
 
@@ -322,9 +328,8 @@ impl World {
         own: &BTreeMap<String, Tensor>,
     ) -> Result<Vec<BTreeMap<String, Tensor>>> {
         let Some(links) = self.linked("gather_tensors")? else {
-            return Ok(vec![
-                own.iter().map(|(name, tensor)| (name.clone(), tensor.detach().copy())).collect(),
-            ]);
+            let copies = own.iter().map(|(name, tensor)| Ok((name.clone(), copied(name, tensor)?)));
+            return Ok(vec![copies.collect::<Result<_>>()?]);
         };
         links.gather_tensors("gather_tensors", name, own)
     }
@@ -483,4 +488,9 @@ impl World {
 #[track_caller]
 pub fn main_first<R, E: Into<crate::BoxError>>(name: &str, body: impl FnOnce() -> Result<R, E>) -> Result<R> {
     World::from_env()?.main_first(name, body)
+}
+
+/// Returns a copy of the tensor with this name.
+fn copied(name: &str, tensor: &Tensor) -> Result<Tensor> {
+    libtorch::copied(tensor, false, format_args!("the tensor `{name}`"))
 }

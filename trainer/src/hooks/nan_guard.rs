@@ -3,6 +3,7 @@
 use super::watched_metric::log_once;
 use super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::libtorch::dense;
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
 use crate::prelude::*;
 
@@ -175,10 +176,15 @@ impl NanGuard {
 
 /// Returns the name and the largest magnitude of each nonempty gradient of the current optimizer.
 /// The magnitude is NaN if any element is NaN.
-fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> impl Iterator<Item = (trainer::VarName, Tensor)> {
+fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> Result<Vec<(trainer::VarName, Tensor)>> {
     let part = cx.part().to_owned();
     let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && name.is_in(&part));
-    own.map(|(name, grad)| (name, grad.reshape([-1]).linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)))
+    own.map(|(name, grad)| {
+        let values = dense(&grad, format_args!("the gradient of `{name}`"))?.f_reshape([-1])?;
+        let magnitude = values.f_linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)?;
+        Ok((name, magnitude))
+    })
+    .collect()
 }
 
 #[hook(in = stages::StepControl, state, settings, trial = false)]
@@ -216,11 +222,13 @@ impl NanGuard {
             if !(self.checks_grads && cx.counters().optimizer_steps.is_multiple_of(self.every)) {
                 return next.run(cx);
             }
-            let largest = magnitudes(cx).map(|(_, own)| own).reduce(|one, other| one.maximum(&other));
+            let own = magnitudes(cx)?;
+            let largest =
+                own.iter().map(|(_, own)| own.shallow_clone()).reduce(|one, other| one.maximum(&other));
             if largest.is_none_or(|largest| largest.double_value(&[]).is_finite()) {
                 return next.run(cx);
             }
-            let names = magnitudes(cx).filter(|(_, own)| !own.double_value(&[]).is_finite());
+            let names = own.iter().filter(|(_, own)| !own.double_value(&[]).is_finite());
             let names: Vec<_> = names.map(|(name, _)| format!("`{name}`")).collect();
             self.act(&format!("the gradients of {} are NaN or infinite", names.join(", ")), cx)?;
         }

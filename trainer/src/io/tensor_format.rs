@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
-use crate::error::{Error, shortened};
-use crate::libtorch;
+use crate::error::shortened;
+use crate::libtorch::{self, Form};
 
 fn dtype_of(kind: Kind) -> Option<Dtype> {
     Some(match kind {
@@ -56,6 +56,17 @@ type InOrder<'a> = Vec<&'a (String, Tensor)>;
 /// Returns the header of a `safetensors` file, preceded by its length, and the tensors in the order
 /// in which their data follows.
 pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'_>), String> {
+    for (name, tensor) in tensors {
+        libtorch::check_readable(tensor, format_args!("`{name}`")).map_err(|error| error.to_string())?;
+        if libtorch::form(tensor) != Form::Dense {
+            let mut found = String::new();
+            libtorch::describe(tensor, &mut found);
+            return Err(format!(
+                "`{name}` is {found}, but safetensors only stores dense tensors: store `to_dense` of it, or its indices and \
+                 values"
+            ));
+        }
+    }
     let mut entries: BTreeMap<&str, Entry> = BTreeMap::new();
     // Wide elements first, so that all are aligned.
     let mut order: InOrder<'_> = tensors.iter().collect();
@@ -84,10 +95,9 @@ pub(crate) fn header(tensors: &[(String, Tensor)]) -> Result<(Vec<u8>, InOrder<'
 /// Encodes tensors as the bytes of a `safetensors` file.
 pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> {
     let (mut bytes, order) = header(tensors)?;
-    for (_, tensor) in order {
-        let on_cpu = tensor.f_to_device(Device::Cpu).and_then(|tensor| tensor.f_contiguous());
-        let on_cpu = on_cpu.map_err(|error| Error::from(error).to_string())?;
-        bytes.extend_from_slice(libtorch::bytes(&on_cpu).map_err(|error| error.to_string())?);
+    for (name, tensor) in order {
+        let read = libtorch::bytes(tensor, format_args!("`{name}`")).map_err(|error| error.to_string())?;
+        bytes.extend_from_slice(&read);
     }
     Ok(bytes)
 }

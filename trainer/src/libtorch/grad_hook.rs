@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::Tensor;
-use trainer_sys::{C_tensor, trainer_on_grad, trainer_remove_on_grad};
+use trainer_sys::{C_tensor, trainer_on_grad};
 
 use super::outcome;
 use crate::error::{Result, discard_panic, panic_text};
@@ -18,22 +18,14 @@ unsafe extern "C" {
     fn strdup(text: *const c_char) -> *mut c_char;
 }
 
-/// Calls `callback` with each gradient of the tensor, as long as the tensor's graph lives. Returns
-/// the ID with which [`remove_on_grad`] removes the callback.
-pub(crate) fn on_grad(tensor: &Tensor, callback: Callback) -> Result<u32> {
-    let mut id = 0;
+/// Calls `callback` with each gradient of the tensor, as long as the tensor's graph lives. The
+/// callback cannot be removed.
+pub(crate) fn on_grad(tensor: &Tensor, callback: Callback) -> Result<()> {
     let with = Box::into_raw(Box::new(callback)).cast::<c_void>();
     // SAFETY: the handle is alive. The shim owns `with` from here on: it passes `with` to `call`
-    // and finally, exactly once, to `forget`, even after an error. `Callback` is `Send` and `Sync`,
-    // so any thread may call and drop it.
-    outcome(unsafe { trainer_on_grad(tensor.as_ptr(), call, forget, with, &raw mut id) })?;
-    Ok(id)
-}
-
-/// Removes the callback with this ID.
-pub(crate) fn remove_on_grad(tensor: &Tensor, id: u32) -> Result<()> {
-    // SAFETY: the handle is alive; libtorch checks the ID.
-    outcome(unsafe { trainer_remove_on_grad(tensor.as_ptr(), id) })
+    // and finally, exactly once and not while `call` runs, to `forget`, even after an error.
+    // `Callback` is `Send` and `Sync`, so any thread may call and drop it.
+    outcome(unsafe { trainer_on_grad(tensor.as_ptr(), call, forget, with) })
 }
 
 /// # Safety

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use tch::{Kind, TchError, Tensor};
 use trainer_sys::{
-    trainer_bytes, trainer_check_params, trainer_free, trainer_identity, trainer_memory, trainer_rows,
-    trainer_unfit, trainer_version,
+    trainer_check_params, trainer_free, trainer_identity, trainer_memory, trainer_rows, trainer_unfit,
+    trainer_version,
 };
 
 mod autocast;
@@ -17,6 +17,8 @@ mod checkpointing;
 pub mod cuda;
 #[cfg_attr(not(feature = "distributed"), path = "no_dist.rs")]
 pub(crate) mod dist;
+#[cfg(test)]
+mod entry_points;
 mod event;
 mod flops;
 mod grad_hook;
@@ -27,6 +29,7 @@ mod monitors;
 mod one_thread;
 mod optimizers;
 mod random;
+mod readable;
 mod scan;
 mod shared_vars;
 mod tensors;
@@ -37,7 +40,7 @@ pub(crate) use autocast::{AutocastGuard, Precision};
 pub(crate) use checkpointing::{CheckpointedRegion, RegionPause};
 pub(crate) use event::{Event, enter_stream, record_stream, upload};
 pub(crate) use flops::FlopCounter;
-pub(crate) use grad_hook::{on_grad, remove_on_grad};
+pub(crate) use grad_hook::on_grad;
 pub(crate) use gradients::{
     backward, clip_grad_norm, clip_grad_value, drop_grads, scale_grads, set_grad, unscale_grads,
 };
@@ -51,6 +54,7 @@ pub(crate) use optimizers::{
     Adagrad, Adam, Lion, Muon, RmsProp, Sgd, adagrad, adam, lion, muon, rms_prop, sgd,
 };
 pub(crate) use random::{DrawWatch, random_state, set_random_state};
+pub(crate) use readable::{Form, bytes, check_readable, copied, dense, describe, form, on_host};
 pub(crate) use scan::{Aspect, Scan, cpu_capability, hash_of_bytes, hash_of_random_state};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
@@ -114,26 +118,6 @@ pub(crate) fn version() -> String {
 pub(crate) fn rows(tensor: &Tensor) -> Option<u64> {
     // SAFETY: the handle is alive, and the shim only reads.
     u64::try_from(unsafe { trainer_rows(tensor.as_ptr()) }).ok()
-}
-
-/// Returns the elements of a tensor as bytes.
-///
-/// # Errors
-///
-/// Returns an error if the tensor is not contiguous, not on the CPU, or has no memory for its
-/// elements.
-pub(crate) fn bytes(tensor: &Tensor) -> Result<&[u8]> {
-    let mut begin = std::ptr::null();
-    let mut count = 0;
-    // SAFETY: the handle is alive; the shim writes a pointer and a number, or returns a message.
-    outcome(unsafe { trainer_bytes(tensor.as_ptr(), &raw mut begin, &raw mut count) })?;
-    if count == 0 {
-        return Ok(&[]);
-    }
-    // SAFETY: the shim checked that the tensor's storage has `count` bytes starting at `begin`, and
-    // the storage lives as long as the slice. No other thread writes to the storage during that
-    // time: the trainer does not compute while it saves.
-    Ok(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), count) })
 }
 
 /// Builds a CPU tensor whose elements are a copy of these bytes. All bytes from files and other
@@ -214,26 +198,6 @@ mod tests {
         let ones = Tensor::ones([2, 3], (Kind::Float, Device::Cpu));
         result(&ones).unwrap();
         assert_eq!(param.grad(), ones);
-    }
-
-    #[test]
-    fn only_plain_contiguous_tensors_can_be_read_as_bytes() {
-        let zeros = Tensor::zeros([4, 3], (Kind::Float, Device::Cpu));
-        assert_eq!(bytes(&zeros).unwrap(), [0; 48]);
-        assert_eq!(bytes(&zeros.narrow(0, 1, 2)).unwrap().len(), 24);
-        assert_eq!(bytes(&zeros.narrow(0, 1, 0)).unwrap(), [0; 0]);
-        let refused = [
-            zeros.tr(),
-            zeros.narrow(1, 1, 2),
-            zeros.narrow(0, 0, 1).expand([4, 3], false),
-            zeros.internal_neg_view(),
-            zeros.to_sparse_sparse_dim(2),
-            Tensor::internal_efficientzerotensor([4, 3], (Kind::Float, Device::Cpu)),
-            Tensor::new(),
-        ];
-        for tensor in refused {
-            assert!(bytes(&tensor).is_err());
-        }
     }
 
     #[test]

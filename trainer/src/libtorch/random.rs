@@ -81,9 +81,9 @@ fn checked_copy(state: &Tensor, check: fn(&[u8]) -> Result<(), String>) -> Resul
     if !state.defined() || state.kind() != Kind::Uint8 {
         return Err("it does not consist of bytes".into());
     }
-    let state = bytes(state).map_err(|error| error.to_string())?;
-    check(state)?;
-    from_bytes(state, &[state.len() as i64], Kind::Uint8).map_err(|error| error.to_string())
+    let state = bytes(state, "it").map_err(|error| error.to_string())?;
+    check(&state)?;
+    from_bytes(&state, &[state.len() as i64], Kind::Uint8).map_err(|error| error.to_string())
 }
 
 /// Returns the index of a CUDA device. Returns -1, which stands for the CPU, for any other device.
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     fn own(state: &Tensor) -> Vec<u8> {
-        bytes(state).unwrap().to_vec()
+        bytes(state, "it").unwrap().to_vec()
     }
 
     fn with(state: &[u8], at: usize, value: &[u8]) -> Vec<u8> {

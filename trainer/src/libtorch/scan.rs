@@ -9,7 +9,7 @@ use trainer_sys::{
 };
 
 use super::{TensorList, outcome};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// What a scan hashes for each tensor in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +49,18 @@ impl Scan {
     /// Compares the hash of this aspect of each tensor in a list with the hash in the last scan.
     /// Returns the indices and hashes of the tensors whose hash has changed. The hash of a tensor
     /// that does not exist is 0. If `trusts` is set, a tensor is read only if its identity, version
-    /// counter or data pointer has changed, so a change through `tensor.data()` goes unnoticed.
+    /// counter or data pointer has changed, so a change through `tensor.data()` goes unnoticed. A
+    /// tensor without memory for its values has a hash of its own.
+    ///
+    /// # Errors
+    ///
+    /// Returns the index of a tensor that cannot be read, and the error.
     pub(crate) fn changed(
         &mut self,
         list: &TensorList,
         aspect: Aspect,
         trusts: bool,
-    ) -> Result<impl Iterator<Item = (usize, u64)> + '_> {
+    ) -> Result<impl Iterator<Item = (usize, u64)> + '_, (usize, Error)> {
         // A list may be shorter than the previous one.
         let room = self.changed.len().max(list.len());
         self.changed.resize(room, 0);
@@ -75,7 +80,8 @@ impl Scan {
                 self.hashes.as_mut_ptr(),
                 &raw mut found,
             )
-        })?;
+        })
+        .map_err(|error| (found, error))?;
         let changed = self.changed[..found].iter().map(|place| *place as usize);
         Ok(changed.zip(self.hashes[..found].iter().copied()))
     }

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
+use crate::libtorch;
 
 /// The distribution of the elements of a tensor, in buckets whose edges grow by 10 % from 1e-12 to
 /// 1e20 on both sides of 0, like those of PyTorch's `SummaryWriter.add_histogram`.
@@ -53,6 +54,7 @@ impl Histogram {
     /// statistics, followed by the count of each bucket.
     pub(super) fn summarize(tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
+        let tensor = libtorch::dense(tensor, "the tensor")?;
         let device = tensor.device();
         let kind = if device == Device::Mps { Kind::Float } else { Kind::Double };
         if tensor.numel() == 0 {
@@ -60,7 +62,7 @@ impl Histogram {
             let length = i64::try_from(STATISTICS + edges().len() + 2).unwrap_or(i64::MAX);
             return Ok(Tensor::f_zeros([length], (kind, device))?);
         }
-        let values = tensor.detach().f_to_kind(kind)?.f_reshape([-1])?;
+        let values = tensor.f_to_kind(kind)?.f_reshape([-1])?;
         let is_finite = values.f_isfinite()?;
         let all_edges = Tensor::f_from_slice(edges())?.f_to_kind(kind)?.f_to_device(device)?;
         let buckets = i64::try_from(edges().len() + 1).unwrap_or(i64::MAX);

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
+use crate::libtorch;
 
 /// An image with 8 bits per channel.
 ///
@@ -89,6 +90,7 @@ impl Image {
     /// if the tensor has any other shape or an unsupported dtype.
     pub(super) fn convert(tensor: &Tensor) -> Result<Tensor> {
         let _no_grad = tch::no_grad_guard();
+        let tensor = libtorch::dense(tensor, "the image")?;
         let image = match tensor.size()[..] {
             [_, _] => tensor.f_unsqueeze(0)?,
             _ => tensor.shallow_clone(),
@@ -108,7 +110,7 @@ impl Image {
                 tensor.size()
             )));
         }
-        let pixels = image.detach().f_permute([1, 2, 0])?;
+        let pixels = image.f_permute([1, 2, 0])?;
         let pixels = match pixels.kind() {
             Kind::Uint8 => pixels,
             Kind::Float | Kind::Double | Kind::Half | Kind::BFloat16 => {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
+use crate::libtorch;
 use crate::phase::Phase;
 use crate::values::float::Float;
 
@@ -288,6 +289,7 @@ impl Reader {
             Value::Tensor(tensor) => tensor,
             number => return Ok(number),
         };
+        libtorch::check_readable(&tensor, "the tensor")?;
         if tensor.device() == Device::Cpu && !self.leaves_unread {
             return Ok(Value::Number(self.read(&tensor)?));
         }

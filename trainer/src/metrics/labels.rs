@@ -192,9 +192,9 @@ impl Classes {
         if !is_plain {
             return None;
         }
-        let preds = libtorch::bytes(pred).ok()?;
-        let targets =
-            libtorch::bytes(target).ok()?.as_chunks::<8>().0.iter().map(|bytes| i64::from_ne_bytes(*bytes));
+        let preds = libtorch::bytes(pred, name).ok()?;
+        let targets = libtorch::bytes(target, name).ok()?;
+        let targets = targets.as_chunks::<8>().0.iter().map(|bytes| i64::from_ne_bytes(*bytes));
         Some(match pred.kind() {
             Kind::Float => {
                 let scores = preds.as_chunks::<4>().0.chunks_exact(len);

@@ -1,11 +1,12 @@
 //! [`OnGrad`]: closures that receive the gradient of a tensor.
 
 use std::fmt;
-use std::sync::{Mutex, TryLockError};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tch::Tensor;
 
-use crate::error::Result;
+use crate::error::{Result, discard_panic};
 use crate::libtorch;
 use crate::moments::never::Returned;
 
@@ -17,8 +18,8 @@ pub trait OnGrad {
     /// The closure can return nothing, a tensor that replaces the gradient, or an `Option<Tensor>`.
     /// A replacement must have the shape of the gradient. The closure is called on the thread that
     /// computes the gradient; for a tensor on a GPU, this is one of libtorch's threads. The closure
-    /// lives as long as the graph of the tensor, so it must not own a tensor of that graph: the
-    /// resulting reference cycle would never be freed.
+    /// lives until it is [removed](GradHook::remove), or as long as the graph of the tensor. It must
+    /// not own a tensor of that graph: the resulting reference cycle would never be freed.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};
@@ -52,19 +53,72 @@ impl OnGrad for Tensor {
         &self,
         closure: impl FnMut(&Tensor) -> R + Send + 'static,
     ) -> Result<GradHook> {
-        let closure = Mutex::new(closure);
-        let callback = Box::new(move |gradient: &Tensor| {
-            let mut closure = match closure.try_lock() {
-                Ok(closure) => closure,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => panic!(
-                    "the closure is already running: a backward pass that calls it cannot run inside it, or on another thread at \
-                     the same time"
-                ),
-            };
-            closure(gradient).replacement()
-        });
-        Ok(GradHook { tensor: self.shallow_clone(), id: libtorch::on_grad(self, callback)? })
+        let mut closure = closure;
+        let closure: Closure = Box::new(move |gradient| closure(gradient).replacement());
+        let state = Arc::new(Mutex::new(State::Ready(closure)));
+        let handle = GradHook(Arc::downgrade(&state));
+        libtorch::on_grad(self, Box::new(move |gradient| call(&state, gradient)))?;
+        Ok(handle)
+    }
+}
+
+type Closure = Box<dyn FnMut(&Tensor) -> Option<Tensor> + Send>;
+
+/// The state of a closure. libtorch owns the function that calls the closure and never removes it,
+/// because it may be running.
+enum State {
+    Ready(Closure),
+    /// The call that runs owns the closure, and drops it at its end if `is_removed` is set by then.
+    Running {
+        is_removed: bool,
+    },
+    Removed,
+}
+
+/// Locks the state. The lock is never held while code of the user runs.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls the closure, unless it was removed.
+fn call(state: &Mutex<State>, gradient: &Tensor) -> Option<Tensor> {
+    let mut now = lock(state);
+    let mut closure = match std::mem::replace(&mut *now, State::Running { is_removed: false }) {
+        State::Ready(closure) => closure,
+        State::Removed => {
+            *now = State::Removed;
+            return None;
+        }
+        running @ State::Running { is_removed } => {
+            *now = running;
+            if is_removed {
+                return None;
+            }
+            drop(now);
+            panic!(
+                "the closure is already running: a backward pass that calls it cannot run inside it, or on another thread at \
+                 the same time"
+            );
+        }
+    };
+    drop(now);
+    let outcome = catch_unwind(AssertUnwindSafe(|| closure(gradient)));
+    let mut now = lock(state);
+    if let State::Running { is_removed: false } = *now {
+        *now = State::Ready(closure);
+        drop(now);
+    } else {
+        *now = State::Removed;
+        drop(now);
+        discard(closure);
+    }
+    outcome.unwrap_or_else(|payload| resume_unwind(payload))
+}
+
+/// Drops a closure. The values that it owns may panic then, like when the graph is freed.
+fn discard(closure: Closure) {
+    if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(closure))) {
+        discard_panic(payload);
     }
 }
 
@@ -107,25 +161,56 @@ impl GradOutcome for <fn() -> ! as Returned>::Type {
 }
 
 /// A handle to a closure that [`OnGrad::on_grad`] registered. Dropping the handle does not remove
-/// the closure. The handle keeps the tensor and its graph alive.
-pub struct GradHook {
-    tensor: Tensor,
-    id: u32,
-}
+/// the closure, and the handle keeps neither the closure nor the tensor alive.
+///
+/// A closure that is called once removes itself:
+///
+/// ```
+/// use std::sync::{Arc, OnceLock};
+///
+/// use trainer::prelude::*;
+///
+/// let weight = Tensor::from_slice(&[1.0, 2.0]).set_requires_grad(true);
+/// let handle = Arc::new(OnceLock::<GradHook>::new());
+/// let own = Arc::clone(&handle);
+/// let first = weight.on_grad(move |grad| {
+///     own.get().into_iter().for_each(GradHook::remove);
+///     grad * 10.0
+/// })?;
+/// let _ = handle.set(first);
+/// weight.sum(Kind::Double).backward();
+/// weight.sum(Kind::Double).backward();
+/// assert_eq!(weight.grad(), Tensor::from_slice(&[11.0, 11.0]));
+/// # Ok::<(), trainer::Error>(())
+/// ```
+pub struct GradHook(Weak<Mutex<State>>);
 
 impl GradHook {
-    /// Removes the closure.
+    /// Removes the closure: no call of it begins from now on. Has no effect if the closure was
+    /// already removed.
     ///
-    /// # Errors
-    ///
-    /// Returns an error if libtorch fails.
-    pub fn remove(self) -> Result<()> {
-        libtorch::remove_on_grad(&self.tensor, self.id)
+    /// Can be called on any thread, and inside the closure. A call that is running at the time
+    /// ends as usual, and drops the closure when it ends; otherwise the closure is dropped now. A
+    /// few bytes stay with the tensor until it is freed.
+    pub fn remove(&self) {
+        let Some(state) = self.0.upgrade() else { return };
+        let mut now = lock(&state);
+        let before = match &mut *now {
+            State::Running { is_removed } => {
+                *is_removed = true;
+                return;
+            }
+            other => std::mem::replace(other, State::Removed),
+        };
+        drop(now);
+        if let State::Ready(closure) = before {
+            discard(closure);
+        }
     }
 }
 
 impl fmt::Debug for GradHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GradHook").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("GradHook").finish_non_exhaustive()
     }
 }

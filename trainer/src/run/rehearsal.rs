@@ -1,7 +1,5 @@
 //! [`Rehearsal`]: the first steps of a fit, whose results are compared with a golden file.
 
-use tch::Device;
-
 use super::Run;
 use crate::error::{CancelledBy, Result};
 use crate::libtorch;
@@ -122,10 +120,9 @@ fn means(losses: &[(String, f64, f64)]) -> Vec<(String, f64)> {
 fn hash_of_weights(vars: &Vars) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     for var in vars.iter() {
-        let tensor = var.tensor.detach();
-        hasher.update(format!("{} {:?} {:?}\n", var.name, tensor.kind(), tensor.size()).as_bytes());
-        let on_cpu = tensor.f_to_device(Device::Cpu)?.f_contiguous()?;
-        hasher.update(libtorch::bytes(&on_cpu)?);
+        let bytes = libtorch::bytes(&var.tensor, format_args!("`{}`", var.name))?;
+        hasher.update(format!("{} {:?} {:?}\n", var.name, var.tensor.kind(), var.tensor.size()).as_bytes());
+        hasher.update(&bytes);
     }
     Ok(hasher.finalize().to_hex()[..HASH_LENGTH].to_owned())
 }

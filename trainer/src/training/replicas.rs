@@ -1,6 +1,6 @@
 //! Comparing the states of the ranks, which must be equal.
 
-use tch::{Device, Kind, Tensor};
+use tch::{Kind, Tensor};
 
 use crate::distributed::{Unequal, World};
 use crate::error::{Error, Result};
@@ -50,7 +50,7 @@ fn tensors(run: &Run, compared: Compared) -> Result<Vec<(String, Tensor)>> {
 
 #[cold]
 fn compare_tensors(list: &[(String, Tensor)], world: &World, when: &str) -> Result<()> {
-    let hashes = list.iter().map(|(name, tensor)| Ok((name, hash(tensor)?.to_hex().to_string())));
+    let hashes = list.iter().map(|(name, tensor)| Ok((name, hash(tensor, name)?.to_hex().to_string())));
     let hashes = hashes.collect::<Result<Vec<_>>>()?;
     let mut all = blake3::Hasher::new();
     for (name, hash) in &hashes {
@@ -92,7 +92,7 @@ fn first_difference(own: Option<&Tensor>, world: &World, rank: u32) -> Result<St
     let differs = world.difference(&(kind_and_size, is_comparable), what)?.is_some();
     let Some(own) = own.filter(|_| is_comparable && !differs) else { return Ok(String::new()) };
     let _no_grad = tch::no_grad_guard();
-    let own = own.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
+    let own = libtorch::on_host(own, "a weight")?;
     let main = own.copy();
     world.send([&main], 0, what)?;
     let [own, main] = [&own, &main].map(|tensor| tensor.to_kind(Kind::Double).view([-1]));
@@ -107,7 +107,6 @@ fn first_difference(own: Option<&Tensor>, world: &World, rank: u32) -> Result<St
     Ok(of_ranks.into_iter().nth(rank as usize).flatten().unwrap_or_default())
 }
 
-fn hash(tensor: &Tensor) -> Result<blake3::Hash> {
-    let on_cpu = tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
-    Ok(blake3::hash(libtorch::bytes(&on_cpu)?))
+fn hash(tensor: &Tensor, name: &str) -> Result<blake3::Hash> {
+    Ok(blake3::hash(&libtorch::bytes(tensor, name)?))
 }

@@ -9,6 +9,7 @@ use super::task::{Mode, Task, TrainStep};
 use super::{decide, layout, window};
 use crate::data::Batch;
 use crate::error::{Error, Result};
+use crate::libtorch;
 use crate::lifecycle::at;
 use crate::log::LOSS;
 use crate::moment::Moment;
@@ -228,6 +229,18 @@ pub(crate) fn loss_with<T: Task>(
     after_loss::<T>(run)
 }
 
+/// Returns an error unless the loss is a scalar whose value can be read.
+fn check_loss(loss: &Tensor) -> Result<()> {
+    libtorch::check_readable(loss, "the loss")?;
+    if loss.numel() == 1 {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
+        loss.size()
+    )))
+}
+
 /// Checks and logs the loss, and fires `after_loss`. The name of the metric is `loss`, or
 /// `<operation>/loss` within an operation of a custom lifecycle.
 fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
@@ -237,14 +250,10 @@ fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
     }
     let loss = run.step.loss.as_ref().expect("computed, or set by a hook");
     let name = run.scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
-    if loss.numel() != 1 {
-        let text = format!(
-            "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
-            loss.size()
-        );
+    if let Err(error) = check_loss(loss) {
         // `loss` has ended, but the error concerns its output.
         run.place.operation = at::loss::INFO;
-        return Err(run.locate(Error::usage(text)));
+        return Err(run.locate(error));
     }
     let loss = loss.into();
     run.log_loss(name, loss).map_err(|error| run.locate(error))?;

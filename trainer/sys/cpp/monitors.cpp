@@ -9,13 +9,14 @@
 #include <vector>
 
 #include "guarded.h"
+#include "readable.h"
 
 namespace {
 
 // Returns the elements that the norm of a tensor is computed from: all of a dense tensor, and the
 // stored ones of a sparse tensor.
 at::Tensor values_of(const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.defined(), "an undefined tensor has no norm");
+  if (const char* why = unreadable(tensor)) TORCH_CHECK(false, "a tensor whose norm is computed ", why);
   if (tensor.layout() == at::kSparse) return tensor.coalesce()._values();
   if (tensor.layout() != at::kStrided) return tensor.values();
   return tensor;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "guarded.h"
+#include "readable.h"
 
 namespace {
 
@@ -52,16 +53,25 @@ uint64_t hash_on_device(const at::Tensor& tensor, uint64_t seed) {
 }
 
 uint64_t hash_of(const at::Tensor& tensor, bool is_trained) {
-  auto values = tensor.detach();
-  if (values.is_sparse()) values = values.coalesce().to_dense();
-  uint64_t seed = static_cast<uint64_t>(values.scalar_type()) * 31 + (is_trained ? 7 : 3);
-  for (auto size : values.sizes()) seed = (seed ^ static_cast<uint64_t>(size)) * MIX;
+  uint64_t seed = static_cast<uint64_t>(tensor.scalar_type()) * 31 + (is_trained ? 7 : 3);
   uint64_t hash;
-  if (values.device().is_cpu()) {
-    values = values.contiguous();
-    hash = hash_of(static_cast<const uint8_t*>(values.const_data_ptr()), values.nbytes(), seed);
+  if (tensor.is_nested()) {
+    hash = rotated(seed * MIX, 31);
+    for (const auto& part : tensor.detach().unbind()) hash = rotated((hash ^ hash_of(part, false)) * MIX, 29);
+    return hash | 1;
+  }
+  for (auto size : tensor.sizes()) seed = (seed ^ static_cast<uint64_t>(size)) * MIX;
+  if (unreadable(tensor)) {
+    hash = rotated(seed * MIX, 17);  // no values: differs from all tensors with values, and equals itself
   } else {
-    hash = hash_on_device(values, seed);
+    const auto values = dense(tensor, false);
+    if (values.device().is_cpu()) {
+      const auto packed = values.contiguous();
+      const auto count = static_cast<size_t>(packed.numel()) * packed.element_size();
+      hash = hash_of(count == 0 ? nullptr : static_cast<const uint8_t*>(packed.const_data_ptr()), count, seed);
+    } else {
+      hash = hash_on_device(values, seed);
+    }
   }
   return hash | 1;  // 0 stands for no tensor
 }
@@ -91,14 +101,16 @@ void trainer_scan_free(TrainerScan* scan) { delete scan; }
 // Writes the places and hashes of the tensors, or of their gradients, whose hash differs from that of
 // the last scan; 0 for a tensor that is undefined. With `trusts`, a tensor is read only if its identity,
 // version counter, data or `requires_grad` have changed. With `marks`, the hash of a leaf says whether it
-// requires a gradient. `changed` and `hashes` have room for the longest list so far.
+// requires a gradient. `changed` and `hashes` have room for the longest list so far. After an error,
+// `found` is the place of the tensor that could not be read.
 char* trainer_scan(TrainerScan* scan, at::Tensor* const* tensors, size_t count, bool gradients, bool marks,
                    bool trusts, uint32_t* changed, uint64_t* hashes, size_t* found) {
   return guarded([&] {
-    *found = 0;
+    size_t written = 0;
     const size_t before = scan->seen.size();
     if (before < count) scan->seen.resize(count);
     for (size_t place = 0; place < scan->seen.size(); place++) {
+      *found = place;
       auto& seen = scan->seen[place];
       const at::Tensor none;
       const at::Tensor& tensor = place >= count ? none : gradients ? tensors[place]->grad() : *tensors[place];
@@ -108,24 +120,27 @@ char* trainer_scan(TrainerScan* scan, at::Tensor* const* tensors, size_t count, 
         const bool is_counted = !impl->is_inference();
         const uint32_t version = is_counted ? impl->version_counter().current_version() : 0;
         const void* data = tensor.has_storage() ? tensor.storage().data() : nullptr;
+        if (data) data = static_cast<const char*>(data) + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
         const bool is_trained = marks && tensor.requires_grad() && tensor.is_leaf();
         if (trusts && is_counted && data && seen.impl && seen.impl->_unsafe_get_target() == impl &&
             seen.version == version && seen.data == data && seen.is_trained == is_trained) {
           continue;
         }
+        seen.impl.reset();
+        hash = hash_of(tensor, is_trained);
         seen.impl.emplace(tensor.getIntrusivePtr());
         seen.version = version;
         seen.data = data;
         seen.is_trained = is_trained;
-        hash = hash_of(tensor, is_trained);
       } else {
         seen.impl.reset();
       }
       if (hash == seen.hash) continue;
       seen.hash = hash;
-      changed[*found] = static_cast<uint32_t>(place);
-      hashes[(*found)++] = hash;
+      changed[written] = static_cast<uint32_t>(place);
+      hashes[written++] = hash;
     }
+    *found = written;
     scan->seen.resize(count);
   });
 }

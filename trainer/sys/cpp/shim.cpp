@@ -26,6 +26,7 @@
 
 #include "counted.h"
 #include "guarded.h"
+#include "readable.h"
 
 namespace {
 
@@ -60,21 +61,6 @@ struct Params {
 // parameters.
 at::ScalarType computed_in(at::ScalarType kind) {
   return kind == at::kBFloat16 || kind == at::kHalf ? at::kFloat : kind;
-}
-
-// Returns whether a dense tensor has memory that holds the values of all its elements. A tensor can
-// also be lazily negated, conjugated or zero, and its storage can be freed.
-bool has_values(const at::Tensor& tensor) {
-  constexpr c10::DispatchKeySet lazy(
-      {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
-  if (!tensor.defined()) return false;
-  const auto* impl = tensor.unsafeGetTensorImpl();
-  if (impl->layout() != at::kStrided || impl->key_set().has_any(lazy)) return false;
-  const auto numel = impl->numel();
-  if (numel == 0) return true;
-  auto* storage = impl->unsafe_storage().unsafeGetStorageImpl();
-  const auto end = static_cast<size_t>(impl->storage_offset() + numel) * impl->itemsize();
-  return storage && storage->nbytes() >= end && storage->_mutable_data_ptr_no_checks().get() != nullptr;
 }
 
 bool is_updatable(at::ScalarType kind) {
@@ -321,16 +307,56 @@ bool trainer_memory(const at::Tensor* param, size_t* begin, size_t* bytes) {
   return true;
 }
 
-// Writes the address and the size of the elements of a contiguous tensor on the CPU.
-char* trainer_bytes(const at::Tensor* tensor, const void** begin, size_t* bytes) {
+// Returns why the values of a tensor cannot be read, as a message that follows its name, or null if
+// they can.
+char* trainer_unreadable(const at::Tensor* tensor) {
   return guarded([&] {
-    TORCH_CHECK(tensor->defined(), "an undefined tensor has no bytes to write");
-    TORCH_CHECK(has_values(*tensor) && tensor->device().is_cpu() && tensor->is_contiguous(),
-                "only the bytes of a contiguous tensor on the CPU can be written, but this one is ", tensor->toString(),
-                " on ", tensor->device());
-    *bytes = static_cast<size_t>(tensor->numel()) * tensor->element_size();
-    *begin = tensor->numel() == 0 ? nullptr : tensor->const_data_ptr();
+    if (const char* why = unreadable(*tensor)) TORCH_CHECK(false, why);
   });
+}
+
+// Writes a dense tensor with the values of a tensor; with `on_host`, contiguous and on the CPU. It
+// shares the memory of the tensor if that is possible. A message follows the name of the tensor.
+char* trainer_dense(const at::Tensor* tensor, bool on_host, at::Tensor** values) {
+  return guarded([&] {
+    if (const char* why = unreadable(*tensor)) TORCH_CHECK(false, why);
+    try {
+      *values = new at::Tensor(dense(*tensor, on_host));
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, "cannot be read: ", error.what_without_backtrace());
+    }
+  });
+}
+
+// Writes a copy of a readable tensor, with its layout and without its graph, on its device or, with
+// `on_host`, on the CPU. A message follows the name of the tensor.
+char* trainer_copy(const at::Tensor* tensor, bool on_host, at::Tensor** copy) {
+  return guarded([&] {
+    if (const char* why = unreadable(*tensor)) TORCH_CHECK(false, why);
+    try {
+      c10::NoGradGuard no_grad;
+      const auto values = tensor->detach();
+      *copy = new at::Tensor(on_host && !values.device().is_cpu() ? values.to(at::kCPU) : values.clone());
+    } catch (const c10::Error& error) {
+      TORCH_CHECK(false, "cannot be copied: ", error.what_without_backtrace());
+    }
+  });
+}
+
+// Writes the address and the size of the elements of a tensor that `trainer_dense` has written for
+// the host.
+void trainer_bytes(const at::Tensor* tensor, const void** begin, size_t* bytes) {
+  *bytes = static_cast<size_t>(tensor->numel()) * tensor->element_size();
+  *begin = *bytes == 0 ? nullptr : tensor->const_data_ptr();
+}
+
+// Returns what kind of tensor it is. Matches `Form` in readable.rs.
+int32_t trainer_form(const at::Tensor* tensor) {
+  enum : int32_t { kDense, kUndefined, kNested, kSparse, kOther, kMeta };
+  if (!tensor->defined()) return kUndefined;
+  if (tensor->is_nested()) return kNested;
+  if (tensor->layout() != at::kStrided) return tensor->layout() == at::kMkldnn ? kOther : kSparse;
+  return tensor->is_meta() ? kMeta : kDense;
 }
 
 // Returns the size of the first dimension, or -1 if there is none. tch only returns all sizes, as a
@@ -398,8 +424,8 @@ char* trainer_unscale_grads(Params* list, double factor, bool* finite) {
 // plain loop is then faster.
 static bool is_small_lerp(const at::Tensor& from, const at::Tensor& to) {
   auto is_plain = [](const at::Tensor& tensor) {
-    return tensor.defined() && tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat &&
-           tensor.layout() == at::kStrided && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_inference();
+    return has_values(tensor) && tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat &&
+           tensor.is_contiguous() && !tensor.is_inference();
   };
   return is_plain(from) && is_plain(to) && from.numel() <= 16384 && from.sizes() == to.sizes();
 }
@@ -426,6 +452,8 @@ char* trainer_lerp(at::Tensor** from, at::Tensor** to, size_t count, double weig
       if (is_small_lerp(*from[i], *to[i])) {
         lerp_small(*from[i], *to[i], static_cast<float>(weight));
       } else {
+        for (const auto* each : {from[i], to[i]})
+          if (const char* why = unreadable(*each)) TORCH_CHECK(false, "a tensor to average ", why);
         starts.push_back(*from[i]);
         ends.push_back(*to[i]);
       }
@@ -477,6 +505,7 @@ char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
     TORCH_CHECK(param->defined() && grad->defined(), "is an undefined tensor, or its gradient is one");
     TORCH_CHECK(grad->layout() == at::kStrided, "has a gradient with the layout ", grad->layout(), ": expected a dense one");
     TORCH_CHECK(grad->sizes() == param->sizes(), "has the shape ", param->sizes(), ", but its gradient has ", grad->sizes());
+    if (const char* why = unreadable(*grad)) TORCH_CHECK(false, "has a gradient that ", why);
     TORCH_CHECK(grad->scalar_type() == param->scalar_type(), "has dtype ", toString(param->scalar_type()),
                 ", but its gradient has ", toString(grad->scalar_type()));
     param->mutable_grad() = grad->to(param->options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
@@ -486,18 +515,21 @@ char* trainer_set_grad(at::Tensor* param, const at::Tensor* grad) {
 // Calls `call` with each gradient of the tensor that a backward pass computes, on the thread that
 // computes it. The tensor that `call` returns, if any, replaces the gradient; the message that it
 // writes, if any, is the text of a panic. `forget` is called once, when no backward pass can call
-// `call` any more, or after an error.
+// `call` any more, or after an error. The hook is never removed: libtorch would destroy a function
+// that may be running.
 char* trainer_on_grad(const at::Tensor* tensor, at::Tensor* (*call)(const void*, at::Tensor*, char**),
-                      void (*forget)(void*), void* with, unsigned* id) {
+                      void (*forget)(void*), void* with) {
   return guarded([&] {
     std::shared_ptr<void> owned(with, forget);
     TORCH_CHECK(tensor->defined(), "the tensor is undefined");
     TORCH_CHECK(tensor->requires_grad(),
                 "the tensor requires no gradient, so none will be computed: call `.set_requires_grad(true)`");
-    *id = tensor->register_hook([owned, call](const at::Tensor& gradient) -> at::Tensor {
+    tensor->register_hook([owned, call](const at::Tensor& gradient) -> at::Tensor {
       if (!gradient.defined()) return at::Tensor();
+      // Lives until `call` returns, even if `call` drops the last handle of the tensor.
+      const auto alive = owned;
       char* message = nullptr;
-      std::unique_ptr<at::Tensor> replacement(call(owned.get(), new at::Tensor(gradient), &message));
+      std::unique_ptr<at::Tensor> replacement(call(alive.get(), new at::Tensor(gradient), &message));
       if (message) {
         std::string text(message);
         free(message);
@@ -506,10 +538,6 @@ char* trainer_on_grad(const at::Tensor* tensor, at::Tensor* (*call)(const void*,
       return replacement ? *replacement : at::Tensor();
     });
   });
-}
-
-char* trainer_remove_on_grad(const at::Tensor* tensor, unsigned id) {
-  return guarded([&] { tensor->remove_hook(id); });
 }
 
 char* trainer_random_state(int64_t cuda, at::Tensor** state) {

@@ -137,11 +137,11 @@ unsafe extern "C" {
     pub fn trainer_check_params(list: *mut Params) -> *mut c_char;
     pub fn trainer_identity(tensor: *const C_tensor) -> *const c_void;
     pub fn trainer_memory(param: *const C_tensor, begin: *mut usize, bytes: *mut usize) -> bool;
-    pub fn trainer_bytes(
-        tensor: *const C_tensor,
-        begin: *mut *const c_void,
-        bytes: *mut usize,
-    ) -> *mut c_char;
+    pub fn trainer_unreadable(tensor: *const C_tensor) -> *mut c_char;
+    pub fn trainer_dense(tensor: *const C_tensor, on_host: bool, values: *mut *mut C_tensor) -> *mut c_char;
+    pub fn trainer_copy(tensor: *const C_tensor, on_host: bool, copy: *mut *mut C_tensor) -> *mut c_char;
+    pub fn trainer_bytes(tensor: *const C_tensor, begin: *mut *const c_void, bytes: *mut usize);
+    pub fn trainer_form(tensor: *const C_tensor) -> i32;
     pub fn trainer_rows(tensor: *const C_tensor) -> i64;
     pub fn trainer_lerp(
         from: *const *mut C_tensor,
@@ -177,9 +177,7 @@ unsafe extern "C" {
         call: unsafe extern "C" fn(*const c_void, *mut C_tensor, *mut *mut c_char) -> *mut C_tensor,
         forget: unsafe extern "C" fn(*mut c_void),
         with: *mut c_void,
-        id: *mut u32,
     ) -> *mut c_char;
-    pub fn trainer_remove_on_grad(tensor: *const C_tensor, id: u32) -> *mut c_char;
 }
 
 // shim.cpp: random states, events and modes

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::Vars;
 use crate::checkpoint::{SettingList, Settings};
 use crate::hooks::{is_positive, refused};
-use crate::libtorch::bytes;
+use crate::libtorch::{bytes, describe};
 use crate::modules::{self, Outputs, Patterns};
 use crate::prelude::*;
 
@@ -254,11 +254,11 @@ impl Distillation {
 fn hash(store: &nn::VarStore) -> String {
     let mut hasher = blake3::Hasher::new();
     for var in Vars::from_store(store).iter() {
-        let value = var.tensor.detach().to_device(Device::Cpu).contiguous();
-        let head = format!("{} {:?} {:?}", var.name, value.kind(), value.size());
+        let mut head = format!("{} ", var.name);
+        describe(&var.tensor, &mut head);
         hasher.update(&(head.len() as u64).to_le_bytes()).update(head.as_bytes());
-        match bytes(&value) {
-            Ok(bytes) => hasher.update(bytes),
+        match bytes(&var.tensor, format_args!("`{}`", var.name)) {
+            Ok(bytes) => hasher.update(&bytes),
             Err(error) => hasher.update(error.to_string().as_bytes()),
         };
     }

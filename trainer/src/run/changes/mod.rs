@@ -12,7 +12,7 @@ use tch::{Device, Tensor};
 pub(crate) use names::{Kind, Names};
 
 use crate::checkpoint::Saved;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hook::definition::public_path;
 use crate::hook::instance::Instance;
 use crate::libtorch::{Aspect, Scan, TensorList, Var, hash_of_bytes, hash_of_random_state};
@@ -48,9 +48,18 @@ impl Watched {
     }
 
     /// Adds every tensor whose `aspect` has changed to `changed`.
-    fn find(&mut self, aspect: Aspect, trusts: bool, changed: &mut Vec<(u32, u64)>) -> Result<()> {
+    fn find(
+        &mut self,
+        known: &Names,
+        aspect: Aspect,
+        trusts: bool,
+        changed: &mut Vec<(u32, u64)>,
+    ) -> Result<()> {
         let Watched { scan, list, names } = self;
-        let found = scan.changed(list, aspect, trusts)?;
+        let found = scan.changed(list, aspect, trusts).map_err(|(place, error)| {
+            let name = names.get(place).map_or("a tensor", |number| known.name(*number));
+            Error::usage(format!("{name} cannot be hashed: {error}"))
+        })?;
         // The list may have become shorter: a place beyond its end has no name.
         changed.extend(found.filter_map(|(place, hash)| Some((*names.get(place)?, hash))));
         Ok(())
@@ -215,9 +224,9 @@ impl Changes {
         }
         let trusts = self.trusts();
         let trusts_buffers = trusts && !std::mem::take(&mut self.reads_buffers);
-        self.parameters.find(Aspect::Values, trusts, changed)?;
-        self.gradients.find(Aspect::Gradient, trusts, changed)?;
-        self.buffers.find(Aspect::Values, trusts_buffers, changed)?;
+        self.parameters.find(&self.names, Aspect::Values, trusts, changed)?;
+        self.gradients.find(&self.names, Aspect::Gradient, trusts, changed)?;
+        self.buffers.find(&self.names, Aspect::Values, trusts_buffers, changed)?;
         let trained = || run.model.vars.iter().map(|var| (&var.name, u64::from(var.tensor.requires_grad())));
         if is_new(&mut self.trained, trained().map(|(_, is_trained)| is_trained)) {
             for (name, is_trained) in trained() {
@@ -243,7 +252,7 @@ impl Changes {
             self.optimizers.list = tensors.into_iter().collect();
         }
         let trusts = self.trusts();
-        self.optimizers.find(Aspect::Values, trusts, changed)
+        self.optimizers.find(&self.names, Aspect::Values, trusts, changed)
     }
 
     /// Adds the batch, the prediction, the loss and the output of the innermost module, if they
@@ -260,7 +269,7 @@ impl Changes {
                 watched.names.push(names.number(kind, &name));
             }
             watched.list = tensors.into_iter().collect();
-            watched.find(Aspect::ValuesAndMark, trusts, changed)?;
+            watched.find(names, Aspect::ValuesAndMark, trusts, changed)?;
             // Do not keep the tensors of the batch alive.
             watched.list = TensorList::default();
             Ok(())
@@ -384,7 +393,7 @@ impl Changes {
         let names = tensors.keys().map(|key| self.names.number(kind, &format!("`{key}` {state}")));
         watched.names = names.collect();
         watched.list = tensors.into_values().map(Tensor::shallow_clone).collect();
-        watched.find(Aspect::Values, trusts, changed)
+        watched.find(&self.names, Aspect::Values, trusts, changed)
     }
 
     /// Adds a value that is not a tensor, if its hash differs from the last one.
