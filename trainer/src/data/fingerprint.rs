@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use tch::Device;
-
 use super::batch::Batch;
 use super::loader::{Batches, Loader};
 use super::named::NamedLoader;
@@ -82,11 +80,10 @@ pub(super) fn add_tensors(hash: &mut blake3::Hasher, batch: &impl Batch) -> Resu
     let mut result = Ok(());
     batch.tensors(&mut |tensor| {
         let mut add = || -> Result<()> {
-            let tensor = tensor.detach().f_to_device(Device::Cpu)?.f_contiguous()?;
             let shape = format!("{:?} {:?}", tensor.kind(), tensor.size());
             hash.update(&(shape.len() as u64).to_le_bytes());
             hash.update(shape.as_bytes());
-            hash.update(libtorch::bytes(&tensor)?);
+            hash.update(&libtorch::bytes(tensor, "a tensor of the data")?);
             Ok(())
         };
         if result.is_ok() {
