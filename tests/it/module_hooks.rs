@@ -86,13 +86,12 @@ fn activation_statistics_are_the_means_over_the_epoch() {
         assert!((found - expected).abs() < 1e-6, "{name}: {found} and {expected}");
     }
     assert!(expected[2].1 >= 1.0 / 8.0, "a unit is always zero");
-    let error = builder_error(ActivationStats::new("net.relu").every(0));
-    assert!(error.contains("`.every(0)`: expected at least 1"), "{error}");
 }
 
 /// Returns the error of a fit with this hook.
 fn builder_error(hook: impl trainer::Hooks) -> String {
-    builder().hook(hook).build().unwrap().fit(&mut rows(8), None).unwrap_err().to_string()
+    let built = builder().hook(hook).build();
+    built.and_then(|mut trainer| trainer.fit(&mut rows(8), None)).unwrap_err().to_string()
 }
 
 #[test]

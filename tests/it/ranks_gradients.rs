@@ -177,11 +177,13 @@ fn a_graph_that_is_not_static_is_an_error() {
         }
     }
     let builder = Trainer::builder(Tied::new(false, never)).optimizer(Sgd::new(0.1));
-    let builder = builder.hook(DataParallel::new().static_graph(true).find_unused(true));
-    let text = builder.build().unwrap().fit(&mut rows().unwrap(), None).unwrap_err().to_string();
+    let built = builder.hook(DataParallel::new().static_graph(true).find_unused(true)).build();
+    let text = built.and_then(|mut trainer| trainer.fit(&mut rows().unwrap(), None)).unwrap_err().to_string();
     assert!(text.contains("remove `.find_unused(true)`"), "{text}");
     let builder = Trainer::builder(crate::model::named_task()).optimizer(Sgd::new(0.1));
     let builder = builder.hook(DataParallel::new().static_graph(true)).hook(StochasticDepth::new("*", 0.5));
-    let text = builder.build().unwrap().fit(&mut crate::model::rows(8), None).unwrap_err().to_string();
+    let built = builder.build();
+    let text =
+        built.and_then(|mut trainer| trainer.fit(&mut crate::model::rows(8), None)).unwrap_err().to_string();
     assert!(text.contains("cannot be used with `StochasticDepth`"), "{text}");
 }

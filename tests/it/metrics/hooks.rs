@@ -192,8 +192,8 @@ fn per_class_is_refused_at_the_start_for_a_metric_without_values_per_class() {
 #[test]
 fn errors_of_a_renamed_metric_contain_its_new_name() {
     fn refused<M: Metric>(hook: MetricHook<M>) -> String {
-        let mut trainer = model::builder().hook(hook).build().unwrap();
-        trainer.validate(&mut rows(8)).unwrap_err().to_string()
+        let built = model::builder().hook(hook).build();
+        built.and_then(|mut trainer| trainer.validate(&mut rows(8))).unwrap_err().to_string()
     }
     let error = refused(Accuracy::multiclass(3).top_k(4).named("top4"));
     assert!(error.contains("metric `top4`: `.top_k(4)`: expected 1 to 3"), "{error}");
@@ -272,8 +272,8 @@ fn wrappers_pass_groups_to_the_metric_that_needs_them() {
     assert_eq!(metrics["valid/best_worst_accuracy"], each.into_iter().fold(1.0, f64::min));
 
     let refused = |hook: MetricHook<BestSoFar<PerGroup<Accuracy>>>| {
-        let mut trainer = model::builder().hook(hook).build().unwrap();
-        trainer.validate(&mut rows(10)).unwrap_err().to_string()
+        let built = model::builder().hook(hook).build();
+        built.and_then(|mut trainer| trainer.validate(&mut rows(10))).unwrap_err().to_string()
     };
     let best = || BestSoFar::new(accuracy(), Goal::Maximize);
     let error = refused(best().named("best"));

@@ -1,6 +1,6 @@
 //! Decay at given steps.
 
-use super::{Schedule, check_factor, mistake};
+use super::{Schedule, check_factor};
 use crate::error::Result;
 use crate::values::amount::Amount;
 use crate::values::facts::SettingList;
@@ -56,7 +56,12 @@ impl Schedule for MultiStep {
     }
 
     fn mistakes(&self) -> Vec<String> {
-        mistake(self)
+        let setting = "MultiStep::new([{}], …)";
+        let gamma = check_factor("the gamma of `MultiStep`", self.gamma).err();
+        let invalid = self.milestones.iter().filter_map(|milestone| milestone.mistake(setting));
+        let pairs = self.milestones.windows(2);
+        let disordered = pairs.filter_map(|pair| pair[0].order_mistake(pair[1], setting));
+        gamma.iter().map(ToString::to_string).chain(invalid).chain(disordered).collect()
     }
 
     fn settings(&self) -> SettingList {

@@ -82,7 +82,9 @@ impl Schedule for Sequential {
     fn mistakes(&self) -> Vec<String> {
         let steps = self.rest.iter().filter_map(|(at, _)| at.mistake(".then({}, …)"));
         let schedules = [&self.first].into_iter().chain(self.rest.iter().map(|(_, next)| next));
-        steps.chain(schedules.flat_map(|schedule| schedule.mistakes())).collect()
+        let pairs = self.rest.windows(2);
+        let disordered = pairs.filter_map(|pair| pair[0].0.order_mistake(pair[1].0, ".then({}, …)"));
+        steps.chain(disordered).chain(schedules.flat_map(|schedule| schedule.mistakes())).collect()
     }
 
     fn settings(&self) -> SettingList {

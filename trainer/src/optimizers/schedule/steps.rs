@@ -34,6 +34,16 @@ impl Amount {
         }
     }
 
+    /// Returns a message if `next` is not after this amount, whatever the length of the run. A number
+    /// and a fraction can only be compared if the length is known.
+    pub(super) fn order_mistake(self, next: Amount, setting: &str) -> Option<String> {
+        let is_number = |amount: Amount| matches!(amount.0, AmountKind::Number(_));
+        if is_number(self) != is_number(next) {
+            return None;
+        }
+        self.check_before(next, None, setting).err().map(|error| error.to_string())
+    }
+
     /// Returns a message if the amount is invalid in a run of any length.
     pub(super) fn mistake(self, setting: &str) -> Option<String> {
         self.steps(Some(1), setting).err().map(|error| error.to_string())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::Amount;
 use crate::metrics::{FBeta, Metric};
 
 /// An invalid setting, and a part of the message about it.
@@ -255,6 +256,21 @@ fn build_refuses_each_invalid_setting() {
         let builder = Trainer::builder(Supervised::new(vs, Two(layers), loss)).discover(Discover::None);
         let error = set(builder).build().err().unwrap_or_else(|| panic!("{method} is accepted")).to_string();
         assert!(error.contains(message), "{method}: {error}");
+    }
+}
+
+#[test]
+fn what_depends_on_the_length_of_the_run_is_accepted() {
+    let half = |amount: Amount| -> Amount { amount };
+    let schedules: [Box<dyn Schedule>; 4] = [
+        boxed(MultiStep::new([half(0.5.into()), half(20.into())], 0.1)),
+        boxed(Linear::to(0.5).then(0.5, Linear::to(0.5)).then(20, Linear::to(0.0))),
+        boxed(Cosine::to(0.0).warm_up(1_000_000)),
+        boxed(|_: u64| 0.5),
+    ];
+    for schedule in schedules {
+        let mistakes = schedule.mistakes();
+        assert!(mistakes.is_empty(), "{mistakes:?}");
     }
 }
 
