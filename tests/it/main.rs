@@ -9,6 +9,7 @@ mod api_docs;
 mod around;
 mod averaging;
 mod bad_input;
+mod batch_statistics;
 #[cfg(unix)]
 mod by_length;
 mod cancel;
@@ -30,6 +31,7 @@ mod early_stopping;
 mod error_attribution;
 mod errors;
 mod exact_checkpoints;
+mod eval;
 mod exit_paths;
 #[cfg(unix)]
 mod files;
@@ -54,6 +56,7 @@ mod lifecycles;
 #[cfg(unix)]
 mod live;
 #[cfg(target_os = "linux")]
+mod loaded_weights;
 mod local_sgd;
 mod lock;
 mod log_rows;

@@ -201,9 +201,10 @@ fn an_epoch_whose_mean_loss_is_nan_is_reported_once() {
     assert_eq!(
         warnings,
         [
-            "warning: the mean training loss of epoch 0 is NaN: if the weights are NaN too, training cannot recover; \
-          `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first batch with such a loss, before the weights are \
-          updated"
+            "warning: the mean training loss of epoch 0 is NaN, and there are NaN or infinite values in `fc1.bias`, `fc1.weight`, \
+             `fc2.bias`, `fc2.weight`, from which training cannot recover: return to an earlier checkpoint; \
+             `.hook(trainer::hooks::NanGuard::fail().gradients(true))` ends the run at the first batch with such a loss or gradient, \
+             before the weights are updated"
         ]
     );
 }

@@ -458,7 +458,9 @@ fn the_documented_table_of_operations_matches_real_runs() {
 #[test]
 fn the_table_of_operations_lists_every_operation() {
     let points = model::points().map(|point| point.name);
-    let declared: Vec<_> = points.filter_map(|point| point.strip_prefix("before_")).collect();
+    // `eval` runs only within a hook that calls it, to which it returns a result: see `eval.rs`.
+    let declared: Vec<_> =
+        points.filter_map(|point| point.strip_prefix("before_")).filter(|name| *name != "eval").collect();
     let mut listed = OPERATIONS.to_vec();
     listed.sort_unstable();
     let mut declared = declared.clone();

@@ -172,8 +172,8 @@ impl fmt::Display for Loaded {
 
 /// Atomically writes variables to a `safetensors` file. An existing file is replaced only if it has
 /// that format.
-pub(crate) fn save(vars: &Vars, path: &Path) -> Result<()> {
-    replace_file(path, tensors::check_format, |file| tensors::write(file, &named(vars)).map(drop))
+pub(crate) fn save(values: &[(String, Tensor)], path: &Path) -> Result<()> {
+    replace_file(path, tensors::check_format, |file| tensors::write(file, values).map(drop))
 }
 
 /// A file of weights. Its tensors are read when they are needed.

@@ -78,6 +78,11 @@ impl SyncBatchNorm {
         let (mean, variance, count) = {
             let _no_grad = tch::no_grad_guard();
             let (mean, variance, count) = moments(links, xs, features)?;
+            if count == 1.0 {
+                return Err(Error::usage(format!(
+                    "a synchronized batch normalization has one value per channel on all ranks together in training mode, because its                      input has the shape {size:?} on one rank, and the other ranks have no rows: the variance of one value is undefined; use                      larger batches, or leave out an incomplete last batch with `.drop_last(true)`"
+                )));
+            }
             self.update_running(&mean, &variance, count);
             (mean, variance, count)
         };
@@ -103,7 +108,7 @@ impl SyncBatchNorm {
     /// Updates the running statistics as libtorch does, with the unbiased variance.
     fn update_running(&self, mean: &Tensor, variance: &Tensor, count: f64) {
         let momentum = self.config.momentum;
-        let unbiased = variance * (count / (count - 1.0).max(1.0));
+        let unbiased = variance * (count / (count - 1.0));
         for (running, new) in [(&self.norm.running_mean, mean), (&self.norm.running_var, &unbiased)] {
             let mut running = running.shallow_clone();
             running.copy_(&(&running * (1.0 - momentum) + new * momentum));

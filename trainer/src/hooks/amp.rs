@@ -190,6 +190,12 @@ impl Amp {
         next.run(cx)
     }
 
+    /// Lets a hook compute with the model under autocast.
+    fn eval(&mut self, cx: &mut Cx<Eval>, next: Next<Eval>) -> Result<Done> {
+        let _autocast = self.enabled(cx);
+        next.run(cx)
+    }
+
     /// Scales the loss for fp16.
     fn before_backward(&mut self, cx: &mut Cx<BeforeBackward>) {
         if let Some(scaler) = &self.scaler {

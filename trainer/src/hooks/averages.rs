@@ -1,5 +1,7 @@
 //! [`Averages`]: averaged weights in addition to the live ones.
 
+use std::collections::BTreeSet;
+
 use tch::{Device, Tensor};
 
 use crate::checkpoint::Saved;
@@ -69,6 +71,7 @@ impl Averages {
     pub fn update(&mut self, vars: &Vars, weight: f64, buffers: bool) -> Result<()> {
         let averaged =
             || vars.iter().filter(|var| var.is_parameter || buffers && var.tensor.is_floating_point());
+        vars.note_averages(true);
         if self.is_empty() {
             self.names = averaged().map(|var| var.name.clone()).collect();
             self.values = averaged().map(|var| var.tensor.detach().copy()).collect();
@@ -104,6 +107,29 @@ impl Averages {
         }
     }
 
+    /// Replaces the averages of these variables with their current values, because the averages are
+    /// those of other weights. If they are all variables that have an average, drops all averages:
+    /// the next [`update`](Averages::update) then begins anew. For a hook, the names are those of
+    /// [`cx.changed_vars()`](crate::Cx::changed_vars).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a variable no longer exists.
+    pub fn replace<'n>(&mut self, vars: &Vars, changed: impl IntoIterator<Item = &'n str>) -> Result<()> {
+        let changed: BTreeSet<&str> = changed.into_iter().collect();
+        let is_changed = |name: &String| changed.contains(name.as_str());
+        if self.names.iter().all(is_changed) {
+            *self = Averages::default();
+            vars.note_averages(false);
+            return Ok(());
+        }
+        let own: Vec<String> = self.names.iter().filter(|name| is_changed(name)).cloned().collect();
+        for name in own {
+            self.set(&name, &vars.get(&name)?);
+        }
+        Ok(())
+    }
+
     /// Copies the averages into the variables, and keeps the live values. Does nothing if there are
     /// no averages, or if they are already in use.
     ///
@@ -115,6 +141,7 @@ impl Averages {
         if self.is_empty() || self.are_in_use() {
             return Ok(());
         }
+        vars.note_averages(true);
         let variables = self.variables(vars)?;
         let live = variables.iter().map(Tensor::copy).collect();
         copy(&variables, &self.values)?;

@@ -29,6 +29,17 @@ macro_rules! averaging {
                 self.averages.swap_in(&cx.vars())
             }
 
+            /// Uses the averages while a hook computes with the model.
+            fn eval(&mut self, cx: &mut Cx<Eval>, next: Next<Eval>) -> Result<Done> {
+                if self.averages.are_in_use() {
+                    return next.run(cx);
+                }
+                self.averages.swap_in(&cx.vars())?;
+                let done = next.run(cx);
+                self.averages.swap_out(&cx.vars())?;
+                done
+            }
+
             /// Restores the live weights.
             fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
                 self.averages.swap_out(&cx.vars())
@@ -78,8 +89,8 @@ macro_rules! averaging {
 /// # }
 /// ```
 ///
-/// During a `valid`, `test` or `predict` pass, from its first batch to its end, the variables hold
-/// the averages. At all other times, however the run ends, they hold the live weights. In
+/// During a `valid`, `test` or `predict` pass, from its first batch to its end, and in
+/// [`Cx::eval`], the variables hold the averages. At all other times, however the run ends, they hold the live weights. In
 /// checkpoints, `model.safetensors` contains the live weights, and `averages.safetensors` the
 /// averages, which [`load_weights`](crate::Trainer::load_weights) prefers. A checkpoint that
 /// [`keep_best`](super::Checkpoint::keep_best) keeps therefore contains the weights that were
@@ -156,12 +167,17 @@ impl Ema {
 
 averaging! {
 impl Ema {
-    /// Returns an error if the trainer also has `Swa`.
+    /// Drops the averages of weights that were replaced since the last entry point. Returns an error
+    /// if the trainer also has `Swa`.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if cx.hook::<Swa>().is_ok() {
             return Err(Error::msg(
                 "`Ema` and `Swa` both replace the weights in validation: remove one of them",
             ));
+        }
+        self.averages.replace(&cx.vars(), cx.changed_vars())?;
+        if self.averages.is_empty() {
+            self.updates = 0;
         }
         Ok(())
     }
@@ -262,6 +278,15 @@ impl Swa {
 
 averaging! {
 impl Swa {
+    /// Drops the averages of weights that were replaced since the last entry point.
+    fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
+        self.averages.replace(&cx.vars(), cx.changed_vars())?;
+        if self.averages.is_empty() {
+            self.updates = 0;
+        }
+        Ok(())
+    }
+
     /// Updates the averages with the live weights at the end of each epoch from `from_epoch` on.
     fn after_train_epoch(&mut self, cx: &Cx<AfterTrainEpoch>) -> Result<()> {
         if cx.counters().epoch < self.from_epoch {

@@ -34,8 +34,8 @@ impl<T: Task> TrainerBuilder<T> {
     /// live model and the random numbers of training do not change. If the model has no batch norm,
     /// the loader is not read.
     ///
-    /// Batches go directly to [`Task::pred`](crate::Task::pred): hooks around `transfer` and
-    /// `pred`, such as [`Amp`](crate::hooks::Amp), do not run. If several processes train together,
+    /// Batches go to [`Task::pred`](crate::Task::pred) in [`Cx::eval`], so adapters and
+    /// [`Amp`](crate::hooks::Amp) apply, but hooks around `transfer` and `pred` do not run. If several processes train together,
     /// each rank computes the same statistics from all of the data.
     ///
     /// ```no_run
@@ -123,14 +123,14 @@ impl<T: Task> BatchNormUpdate<T> {
             if batches == 0.0 {
                 // libtorch computes `(1 - momentum) * running + momentum * of_batch`.
                 fill(statistics, PROBE)?;
-                drop(cx.task_mut::<T>()?.pred(&batch, Mode::Train)?);
+                cx.eval(|task: &mut T| task.pred(&batch, Mode::Train).map(drop))?;
                 for Statistic { running, momentum, .. } in statistics.iter_mut() {
                     let kept = running.to_kind(Kind::Double).mean(Kind::Double).double_value(&[]) / PROBE;
                     *momentum = 1.0 - kept;
                 }
             }
             fill(statistics, 0.0)?;
-            drop(cx.task_mut::<T>()?.pred(&batch, Mode::Train)?);
+            cx.eval(|task: &mut T| task.pred(&batch, Mode::Train).map(drop))?;
             for Statistic { running, sum, .. } in statistics.iter_mut() {
                 *sum = &*sum + running.to_kind(Kind::Double);
             }

@@ -290,6 +290,14 @@ impl Checkpoint {
         // A later validation of the same step replaces the value of an earlier one.
         let others = || self.kept.best.iter().chain(&self.best_requested).filter(|(other, _)| *other != step);
         if others().count() < *count || others().any(|(_, other)| goal.is_better(value, *other)) {
+            let broken = cx.not_finite_vars()?;
+            if let Some(first) = broken.first() {
+                cx.warn(format!(
+                    "no checkpoint with NaN or infinite values is kept as one of the best, although `{metric}` is {value}: `{first}` has \
+                     such values"
+                ));
+                return Ok(());
+            }
             self.best_requested.push((step, value));
             self.request(cx)?;
         }

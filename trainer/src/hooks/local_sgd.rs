@@ -254,9 +254,22 @@ impl LocalSgd {
         self.averages.swap_in(&cx.vars())
     }
 
+    /// Uses the averages while a hook computes with the model, unless an evaluation pass uses them.
+    fn eval(&mut self, cx: &mut Cx<Eval>, next: Next<Eval>) -> Result<Done> {
+        if self.averages.are_in_use() {
+            return next.run(cx);
+        }
+        self.compute_averages(cx)?;
+        self.averages.swap_in(&cx.vars())?;
+        let done = next.run(cx);
+        self.averages.swap_out(&cx.vars())?;
+        done
+    }
+
     /// Averages the weights after every `n` optimizer steps.
     #[hook(only = train)]
     fn after_step(&mut self, cx: &mut Cx<AfterStep>) -> Result<()> {
+        self.averages = Averages::default(); // computed by a hook since the last batch
         self.batches += 1;
         self.weight += cx.weight();
         if cx.counters().optimizer_steps - self.steps >= self.every { self.synchronize(cx) } else { Ok(()) }
@@ -285,7 +298,11 @@ impl LocalSgd {
     /// Averages the weights, so that all ranks end with the same weights.
     fn after_fit(&mut self, cx: &mut Cx<AfterFit>) -> Result<()> {
         self.averages.swap_out(&cx.vars())?;
-        if self.batches > 0 { self.synchronize(cx) } else { Ok(()) }
+        if self.batches > 0 {
+            self.synchronize(cx)?;
+            self.averages = Averages::default();
+        }
+        Ok(())
     }
 
     /// Restores the weights of this rank, however the entry point ended.

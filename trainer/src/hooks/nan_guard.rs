@@ -7,8 +7,8 @@ use crate::libtorch::dense;
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
 use crate::prelude::*;
 
-/// Checks the loss, the gradients, or both for NaN and infinite values before they reach the
-/// weights.
+/// Checks the loss, the gradients and the buffers for NaN and infinite values before they reach the
+/// weights, and the results of validation.
 ///
 /// Use [`fail`](NanGuard::fail) when such a value indicates a mistake that you want to find,
 /// [`stop`](NanGuard::stop) when the program should continue with the weights from before the value
@@ -32,14 +32,18 @@ use crate::prelude::*;
 /// ```
 ///
 /// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch
-///   and, for gradients, the parameters; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
+///   and, for gradients and buffers, the variables; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
 ///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. In all cases, the
 ///   optimizer takes no step with such a value: the gradients of the whole accumulation window are
 ///   dropped, and the step is not counted. The weights and the optimizer's state do not change.
+///   If the loss is not finite, the buffers, such as the running statistics of batch norm, get the
+///   values back that they had before the batch, unless the run ends with an error.
 /// - **What it costs**: each check synchronizes with the device once. A check of the loss waits for
 ///   the forward pass, and a check of the gradients waits for the backward pass and the norms of
 ///   the gradients. [`every`](NanGuard::every) checks less often. By default, only the loss is
-///   checked, in each training batch.
+///   checked, in each training batch. [`stop`](NanGuard::stop) and
+///   [`skip_batch`](NanGuard::skip_batch) also copy the floating-point buffers before each batch that
+///   is checked.
 /// - **The metrics** include every logged value: the mean `train/loss` of an epoch that contains a
 ///   NaN is NaN, even if the step was skipped. [`found`](NanGuard::found) returns the number of
 ///   checks that found such a value. Checkpoints save this number.
@@ -58,6 +62,8 @@ pub struct NanGuard {
     every: u64,
     checks_loss: bool,
     checks_grads: bool,
+    checks_buffers: bool,
+    checks_validation: bool,
     found: u64,
     /// The parts of the model whose current accumulation window contains a NaN or infinite value.
     affected_parts: Vec<String>,
@@ -65,6 +71,9 @@ pub struct NanGuard {
     findings: Vec<String>,
     /// The number of optimizer steps before the current batch.
     steps: u64,
+    /// The floating-point buffers, each with a copy of its value before the current batch; `None`
+    /// before the first batch.
+    buffers: Option<Vec<(Tensor, Tensor)>>,
 }
 
 /// The maximum number of findings in the text of a record.
@@ -84,10 +93,13 @@ impl NanGuard {
             every: 1,
             checks_loss: true,
             checks_grads: false,
+            checks_buffers: false,
+            checks_validation: false,
             found: 0,
             affected_parts: Vec::new(),
             findings: Vec::new(),
             steps: 0,
+            buffers: None,
         }
     }
 
@@ -125,8 +137,29 @@ impl NanGuard {
         self
     }
 
-    /// Checks the loss in every `n`-th training batch, and the gradients before every `n`-th
-    /// optimizer step. Defaults to 1.
+    /// Whether the floating-point buffers, such as the running statistics of batch norm, are checked
+    /// before the optimizer step. They enter the results of evaluation only, so a training loss does
+    /// not show that they are NaN. They change in the forward pass, so only
+    /// [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) allow this check. Infinite values that a
+    /// buffer contained from the beginning, such as those of a mask, are allowed. Defaults to
+    /// `false`.
+    #[must_use]
+    pub fn buffers(mut self, check: bool) -> Self {
+        self.checks_buffers = check;
+        self
+    }
+
+    /// Whether the metrics of each validation are checked, `valid/loss` among them. Nothing is left
+    /// to skip then, so only [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) allow this check.
+    /// Defaults to `false`, because a metric may be undefined.
+    #[must_use]
+    pub fn validation(mut self, check: bool) -> Self {
+        self.checks_validation = check;
+        self
+    }
+
+    /// Checks the loss in every `n`-th training batch, and the gradients and the buffers before every
+    /// `n`-th optimizer step. Defaults to 1.
     ///
     /// A NaN that occurs between two checks reaches the weights, so only [`fail`](NanGuard::fail)
     /// and [`stop`](NanGuard::stop) allow an `n` above 1.
@@ -148,11 +181,15 @@ impl NanGuard {
         let Counters { epoch, batch_idx, .. } = cx.counters();
         let part = if cx.part().is_empty() { String::new() } else { format!(" of `{}`", cx.part()) };
         let step = self.steps + 1;
+        let at = match cx.phase() {
+            Phase::Train => format!("batch {batch_idx}"),
+            _ => "the validation".to_owned(),
+        };
         if self.findings.len() < MAX_FINDINGS {
-            self.findings.push(format!("step {step}{part}, epoch {epoch}, batch {batch_idx}: {what}"));
+            self.findings.push(format!("step {step}{part}, epoch {epoch}, {at}: {what}"));
         }
         log_once(cx, "nan_guard/found");
-        let text = format!("{what} in batch {batch_idx} of epoch {epoch}");
+        let text = format!("{what} in {at} of epoch {epoch}");
         match self.action {
             Action::Fail => return Err(Error::msg(text)),
             Action::Stop => cx.stop(text),
@@ -168,6 +205,33 @@ impl NanGuard {
         }
     }
 
+    /// Copies the buffers, so that [`restore_buffers`](NanGuard::restore_buffers) can restore them.
+    fn copy_buffers<P>(&mut self, cx: &Cx<P>) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        match &mut self.buffers {
+            Some(buffers) => buffers.iter_mut().try_for_each(|(buffer, copy)| Ok(copy.f_copy_(buffer)?)),
+            None => {
+                let vars = cx.vars();
+                let buffers = vars.iter().filter(|var| !var.is_parameter && var.tensor.is_floating_point());
+                let copied = |tensor: Tensor| (tensor.shallow_clone(), tensor.copy());
+                self.buffers = Some(buffers.map(|var| copied(var.tensor.detach())).collect());
+                Ok(())
+            }
+        }
+    }
+
+    /// Restores the buffers as they were before the batch.
+    fn restore_buffers(&mut self) -> Result<()> {
+        let _no_grad = tch::no_grad_guard();
+        let mut buffers = self.buffers.iter_mut().flatten();
+        buffers.try_for_each(|(buffer, copy)| Ok(buffer.f_copy_(copy)?))
+    }
+
+    /// Whether the loss of the current training batch is checked.
+    fn is_loss_due<P>(&self, cx: &Cx<P>) -> bool {
+        self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every)
+    }
+
     /// Whether the accumulation window of the current part contains a NaN or infinite value.
     fn is_affected<P>(&self, cx: &Cx<P>) -> bool {
         self.affected_parts.iter().any(|part| part == cx.part())
@@ -180,11 +244,41 @@ fn magnitudes<P: HasGrads>(cx: &Cx<P>) -> Result<Vec<(trainer::VarName, Tensor)>
     let part = cx.part().to_owned();
     let own = cx.grads().filter(move |(name, grad)| grad.numel() > 0 && name.is_in(&part));
     own.map(|(name, grad)| {
-        let values = dense(&grad, format_args!("the gradient of `{name}`"))?.f_reshape([-1])?;
-        let magnitude = values.f_linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)?;
+        let magnitude = magnitude(&dense(&grad, format_args!("the gradient of `{name}`"))?)?;
         Ok((name, magnitude))
     })
     .collect()
+}
+
+/// Returns the largest magnitude of an element, or NaN if any element is NaN.
+fn magnitude(tensor: &Tensor) -> Result<Tensor> {
+    Ok(tensor.f_reshape([-1])?.f_linalg_norm(f64::INFINITY, None::<&[i64]>, false, None)?)
+}
+
+/// Returns the names of the gradients of the current optimizer that are not finite.
+fn bad_gradients<P: HasGrads>(cx: &Cx<P>) -> Result<Vec<String>> {
+    let own = magnitudes(cx)?;
+    let largest = own.iter().map(|(_, own)| own.shallow_clone()).reduce(|one, other| one.maximum(&other));
+    if largest.is_none_or(|largest| largest.double_value(&[]).is_finite()) {
+        return Ok(Vec::new());
+    }
+    let names = own.iter().filter(|(_, own)| !own.double_value(&[]).is_finite());
+    Ok(names.map(|(name, _)| format!("`{name}`")).collect())
+}
+
+/// Returns the names of the buffers that are not finite.
+fn bad_buffers<P>(cx: &Cx<P>) -> Result<Vec<String>> {
+    let vars = cx.vars();
+    let buffers = vars.iter().filter(|var| !var.is_parameter && var.tensor.is_floating_point());
+    let largest = buffers.filter(|var| var.tensor.numel() > 0).map(|var| magnitude(&var.tensor.detach()));
+    let largest = largest.collect::<Result<Vec<_>>>()?.into_iter();
+    let largest =
+        largest.reduce(|one, other| one.to_kind(Kind::Double).maximum(&other.to_kind(Kind::Double)));
+    if largest.is_none_or(|largest| largest.double_value(&[]).is_finite()) {
+        return Ok(Vec::new());
+    }
+    let is_buffer = |name: &String| vars.iter().any(|var| var.name == *name && !var.is_parameter);
+    Ok(cx.not_finite_vars()?.into_iter().filter(is_buffer).map(|name| format!("`{name}`")).collect())
 }
 
 #[hook(in = stages::StepControl, state, settings, trial = false)]
@@ -194,12 +288,20 @@ impl NanGuard {
     fn setup(&mut self, _: &Cx<Setup>) {
         self.affected_parts.clear();
         self.findings.clear();
+        self.buffers = None;
+    }
+
+    /// Copies the buffers, which the forward pass may change, unless a finding ends the run.
+    #[hook(only = train)]
+    fn before_pred(&mut self, cx: &Cx<BeforePred>) -> Result<()> {
+        let copies = self.action != Action::Fail && self.is_loss_due(cx);
+        if copies { self.copy_buffers(cx) } else { Ok(()) }
     }
 
     /// Checks the loss, and skips the backward pass if the loss is NaN or infinite on any rank.
     fn check_loss(&mut self, cx: &mut Cx<Backward>, next: Next<Backward>) -> Result<Done> {
         self.steps = cx.counters().optimizer_steps;
-        if self.checks_loss && cx.counters().batches_seen.is_multiple_of(self.every) {
+        if self.is_loss_due(cx) {
             let loss = cx.loss().double_value(&[]);
             // All ranks skip the backward pass, or none does.
             if cx.world().any("a loss that is NaN or infinite", !loss.is_finite())? {
@@ -209,28 +311,35 @@ impl NanGuard {
                 let elsewhere =
                     if loss.is_finite() { " here, and NaN or infinite on another rank" } else { "" };
                 self.act(&format!("the loss is {loss}{elsewhere}"), cx)?;
+                self.restore_buffers()?;
                 return Ok(next.skip());
             }
         }
         next.run(cx)
     }
 
-    /// Checks the gradients, and skips the optimizer step if the accumulation window contains a NaN
+    /// Checks the gradients and the buffers, and skips the optimizer step if the accumulation window contains a NaN
     /// or infinite value.
     fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if !self.is_affected(cx) {
-            if !(self.checks_grads && cx.counters().optimizer_steps.is_multiple_of(self.every)) {
+            if !cx.counters().optimizer_steps.is_multiple_of(self.every) {
                 return next.run(cx);
             }
-            let own = magnitudes(cx)?;
-            let largest =
-                own.iter().map(|(_, own)| own.shallow_clone()).reduce(|one, other| one.maximum(&other));
-            if largest.is_none_or(|largest| largest.double_value(&[]).is_finite()) {
-                return next.run(cx);
-            }
-            let names = own.iter().filter(|(_, own)| !own.double_value(&[]).is_finite());
-            let names: Vec<_> = names.map(|(name, _)| format!("`{name}`")).collect();
-            self.act(&format!("the gradients of {} are NaN or infinite", names.join(", ")), cx)?;
+            let gradients = if self.checks_grads { bad_gradients(cx)? } else { Vec::new() };
+            let buffers = if self.checks_buffers { bad_buffers(cx)? } else { Vec::new() };
+            let what = match () {
+                () if !gradients.is_empty() => format!("the gradients of {}", gradients.join(", ")),
+                // The ranks have their own buffers, so each of them skips the step, or none does.
+                () if self.checks_buffers
+                    && cx.world().any("a buffer that is NaN or infinite", !buffers.is_empty())? =>
+                {
+                    let names =
+                        if buffers.is_empty() { "another rank".to_owned() } else { buffers.join(", ") };
+                    format!("the buffers of {names}")
+                }
+                () => return next.run(cx),
+            };
+            self.act(&format!("{what} are NaN or infinite"), cx)?;
         }
         cx.optimizer_mut()?.zero_grad()?;
         Ok(next.skip())
@@ -247,6 +356,23 @@ impl NanGuard {
         if cx.counters().optimizer_steps > self.steps && cx.is_record_due() {
             self.log_findings(cx);
             self.findings.clear();
+        }
+    }
+
+    /// Checks the metrics of a validation.
+    #[hook(only = valid)]
+    fn after_valid(&mut self, cx: &mut Cx<AfterValid>) -> Result<()> {
+        if !self.checks_validation {
+            return Ok(());
+        }
+        let metrics = cx.metrics();
+        let is_bad = |(name, value): &(&str, f64)| name.starts_with("valid/") && !value.is_finite();
+        match metrics.iter().find(is_bad) {
+            Some((name, value)) => {
+                self.steps = cx.counters().optimizer_steps;
+                self.act(&format!("`{name}` is {value}"), cx)
+            }
+            None => Ok(()),
         }
     }
 
@@ -297,24 +423,38 @@ impl Settings for NanGuard {
             every,
             checks_loss,
             checks_grads,
+            checks_buffers,
+            checks_validation,
             found: _,
             affected_parts: _,
             findings: _,
             steps: _,
+            buffers: _,
         } = self;
         SettingList::new()
             .with("action", action)
             .with("every", every)
             .with("loss", checks_loss)
             .with("gradients", checks_grads)
+            .with("buffers", checks_buffers)
+            .with("validation", checks_validation)
     }
 
     fn mistakes(&self) -> Vec<String> {
         let n = self.every;
         refused([
             (
-                !(self.checks_loss || self.checks_grads),
-                "`NanGuard` checks nothing: enable `.loss(true)` or `.gradients(true)`".to_owned(),
+                !(self.checks_loss || self.checks_grads || self.checks_buffers || self.checks_validation),
+                "`NanGuard` checks nothing: enable `.loss(true)`, `.gradients(true)`, `.buffers(true)` or `.validation(true)`"
+                    .to_owned(),
+            ),
+            (
+                self.action == Action::SkipStep && (self.checks_buffers || self.checks_validation),
+                format!(
+                    "`NanGuard::skip_batch().{}(true)`: skipping later steps does not repair what this check finds: use \
+                     `NanGuard::fail()` or `NanGuard::stop()`",
+                    if self.checks_buffers { "buffers" } else { "validation" }
+                ),
             ),
             (n == 0, "`.every(0)`: expected at least 1".to_owned()),
             (

@@ -13,6 +13,7 @@ use trainer_sys::{
 };
 
 mod autocast;
+mod batch_norm;
 mod checkpointing;
 pub mod cuda;
 #[cfg_attr(not(feature = "distributed"), path = "no_dist.rs")]
@@ -37,6 +38,7 @@ mod waits;
 mod warnings;
 
 pub(crate) use autocast::{AutocastGuard, Precision};
+pub(crate) use batch_norm::{SingleValue, Statistics, StatisticsGuard};
 pub(crate) use checkpointing::{CheckpointedRegion, RegionPause};
 pub(crate) use event::{Event, enter_stream, record_stream, upload};
 pub(crate) use flops::FlopCounter;

@@ -1,6 +1,7 @@
 //! Variables that several threads may read.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tch::Tensor;
 
@@ -21,7 +22,11 @@ pub struct Var {
 
 /// A list of variables that threads may share, because it only hands out shared references.
 #[derive(Debug)]
-pub(crate) struct SharedVars(Vec<Var>);
+pub(crate) struct SharedVars {
+    vars: Vec<Var>,
+    /// Whether averages of the variables exist.
+    has_averages: AtomicBool,
+}
 
 // SAFETY: nothing hands out a `&mut Var`, so threads only read the handles of the tensors, which
 // they may do concurrently. Through a `&Tensor`, a thread can do nothing that it could not do
@@ -31,7 +36,15 @@ unsafe impl Sync for SharedVars {}
 
 impl SharedVars {
     pub(crate) fn new(vars: Vec<Var>) -> Self {
-        SharedVars(vars)
+        SharedVars { vars, has_averages: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn has_averages(&self) -> bool {
+        self.has_averages.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_has_averages(&self, has_averages: bool) {
+        self.has_averages.store(has_averages, Ordering::Relaxed);
     }
 }
 
@@ -39,6 +52,6 @@ impl Deref for SharedVars {
     type Target = [Var];
 
     fn deref(&self) -> &[Var] {
-        &self.0
+        &self.vars
     }
 }

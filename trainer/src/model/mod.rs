@@ -1,6 +1,7 @@
 //! The model: its variables, named modules and gradients.
 
 pub(crate) mod added;
+pub(crate) mod finite;
 pub(crate) mod grad_hook;
 pub mod modules;
 pub(crate) mod norms;

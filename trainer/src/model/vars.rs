@@ -1,6 +1,6 @@
 //! Handles to the named variables and gradients of a task.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -53,6 +53,8 @@ pub struct Vars {
     vars: Arc<SharedVars>,
     may_grow: bool,
     share: Share,
+    /// Whether these are the values that evaluation uses, rather than the variables themselves.
+    are_evaluated: bool,
 }
 
 impl Vars {
@@ -74,7 +76,8 @@ impl Vars {
     }
 
     fn new(vars: Vec<Var>) -> Self {
-        Vars { vars: Arc::new(SharedVars::new(vars)), may_grow: false, share: Share { rank: 0, of: 1 } }
+        let share = Share { rank: 0, of: 1 };
+        Vars { vars: Arc::new(SharedVars::new(vars)), may_grow: false, share, are_evaluated: false }
     }
 
     /// Sets the rank of this process and the number of processes that train the variables together.
@@ -87,6 +90,34 @@ impl Vars {
     #[must_use]
     pub fn share(&self) -> Share {
         self.share
+    }
+
+    /// Returns the values that evaluation uses: copies of these variables in which those of
+    /// `averages` take the place of the live ones.
+    pub(crate) fn evaluated(&self, averages: &BTreeMap<String, Tensor>) -> Self {
+        let vars = self.iter().map(|var| Var {
+            name: var.name.clone(),
+            tensor: averages.get(&var.name).unwrap_or(&var.tensor).shallow_clone(),
+            is_parameter: var.is_parameter,
+            group: var.group,
+        });
+        Vars { are_evaluated: true, ..Vars::new(vars.collect()).shared_with(self.share) }
+    }
+
+    /// Whether these are the values that evaluation uses: see
+    /// [`eval_vars`](crate::Trainer::eval_vars).
+    pub(crate) fn are_evaluated(&self) -> bool {
+        self.are_evaluated
+    }
+
+    /// Whether these are live values although averages of them exist, which evaluation uses.
+    pub(crate) fn differ_from_evaluated(&self) -> bool {
+        !self.are_evaluated && self.vars.has_averages()
+    }
+
+    /// Notes whether averages of the variables exist.
+    pub(crate) fn note_averages(&self, exist: bool) {
+        self.vars.set_has_averages(exist);
     }
 
     /// Marks the variables as possibly incomplete: see [`may_grow`](Vars::may_grow).

@@ -29,6 +29,7 @@
 //! │        └─ step …                 without backward, opt_step, zero_grad
 //! ├─ test     └─ step …
 //! ├─ predict  └─ predict_step        transfer, pred
+//! ├─ eval                            within a hook that calls the model
 //! ├─ save_checkpoint, load_checkpoint
 //! ├─ after_record                    every few steps, after each pass, and at the end
 //! ├─ after_cancel
@@ -115,6 +116,12 @@ trainer_macros::root_lifecycle! {
         }
     }
 
+    /// A hook computes with the model as evaluation has it: [`Cx::eval`]. Runs in the phase
+    /// `predict`, within the moment of that hook.
+    operation eval in predict {
+        again module;
+    }
+
     /// A checkpoint is written: between two batches or epochs, or when a fit ends.
     operation save_checkpoint in train | valid;
 
@@ -167,6 +174,10 @@ trainer_macros::root_lifecycle! {
 
     /// The output of the forward pass: [`Cx::pred`].
     exists prediction: HasPred from after_pred to after_step, at after_predict_step;
+
+    /// The model can compute as in evaluation, because no graph of the batch depends on its weights:
+    /// [`Cx::eval`].
+    allows eval: CanEval from setup to before_pred, from after_backward to teardown;
 
     /// The loss of the current batch: [`Cx::loss`].
     exists loss: HasLoss from after_loss to after_zero_grad;

@@ -20,6 +20,7 @@ pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
 pub(crate) mod tape;
+mod weights;
 
 use std::any::{Any, TypeId, type_name};
 use std::cell::{Cell, RefCell};
@@ -55,6 +56,7 @@ pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks};
 pub(crate) use rehearsal::{Rehearsal, Rehearsed};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
+pub(crate) use weights::{Values, listed};
 
 /// What hooks have requested from the training loop.
 #[derive(Debug, Default)]
@@ -148,6 +150,7 @@ pub(crate) struct Model {
     pub(crate) vars: Vars,
     /// The variables that hooks added when the trainer was built.
     pub(crate) added: Added,
+    pub(crate) values: Values,
     pub(crate) device: Device,
     pub(crate) optimizers: Optimizers,
 }

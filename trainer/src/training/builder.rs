@@ -36,6 +36,7 @@ use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
 use crate::phase::Phase;
 use crate::profile;
+use crate::run::Values;
 use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClosure};
 use crate::run::dispatch::{guard, observers, of_task_variables};
 use crate::run::recorder::ProfileSettings;
@@ -322,13 +323,16 @@ impl<T: Task> TrainerBuilder<T> {
         let watched = table.watched(at::after_record::index());
         let dispatch = Dispatch::begin(table.hooks().len());
         let log = Log::recorded(watched, self.settings.record_every().is_some());
+        let mut model = Model { vars, added, values: Values::default(), device, optimizers: self.optimizers };
+        model.note_values();
+        model.note_masks()?;
         let run = Run {
             settings: self.settings,
             rank,
             ranks: Ranks::begin(World::solo(), self.world),
             handles_signals: false,
             hooks: RunHooks { table, instances: all, switched_off: Vec::new() },
-            model: Model { vars, added, device, optimizers: self.optimizers },
+            model,
             progress: LoopState::default(),
             fit: FitState::default(),
             step: StepData::new(Erased::<T>::boxed()),

@@ -119,10 +119,13 @@ fn run_guarded(
     run.incomplete_logs.get_mut().clear();
     run.fit.is_running = false;
     run.fit.failed_mid_step = false;
+    let mut is_set_up = false;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         ranks::compare(run, phase_entry(phase))?;
         seed(run);
+        run.model.values.changed = run.model.changed();
         run.fire::<at::setup>()?;
+        is_set_up = true;
         variables::adopt(run)?;
         modules::check_patterns(run)?;
         body(run)?;
@@ -194,6 +197,9 @@ fn run_guarded(
     let (later, late) = run.fire_all::<at::teardown>();
     keep_first(&mut panic, late);
     errors.extend(later);
+    if is_set_up {
+        run.model.note_values();
+    }
     errors.extend(dropped.err());
     run.report_failures();
     let result = first_of(run, errors);

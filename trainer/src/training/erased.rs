@@ -6,16 +6,14 @@ use std::any::{Any, type_name};
 use tch::{Tensor, nn};
 
 use super::task::{Mode, Task};
-use crate::checkpoint::Slot;
 use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
-use crate::libtorch::LossWatch;
+use crate::libtorch::{LossWatch, Statistics};
 use crate::lifecycle::at;
 use crate::run::context::missing;
-use crate::run::dispatch::OperationOutput;
-use crate::run::dispatch::modules::observed;
+use crate::run::dispatch::{OperationOutput, computing};
 use crate::run::{AnyTask, Run, StepData, task_is_lent};
 
 /// The batch and the prediction of the current step of a task.
@@ -140,44 +138,15 @@ fn typed_mut<T: Task>(data: &mut dyn AnyTask) -> &mut Erased<T> {
 }
 
 /// Calls `compute` with the task and the data of the step: its batch and its prediction. Hooks at
-/// the modules of the task observe the computation.
+/// the modules of the task observe the computation. The rows of a batch that do not count leave the
+/// running statistics of batch normalization as they are.
 #[inline]
 pub(super) fn borrowed<T: Task, R>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &Erased<T>) -> Result<R>,
 ) -> Result<R> {
-    if run.hooks.table.is_watching(run.place.phase) {
-        return lent::<T, R>(run, compute);
-    }
-    let Run { hooks, step, .. } = run;
-    compute(task_in::<T>(&mut hooks.instances)?, data(step))
-}
-
-/// The task, the batch and the prediction, moved out of the run while hooks at modules need the
-/// run. They are moved back on drop.
-struct Loan<'a> {
-    run: &'a mut Run,
-    task: Option<Slot>,
-    data: Option<Box<dyn AnyTask>>,
-}
-
-impl Drop for Loan<'_> {
-    fn drop(&mut self) {
-        self.run.hooks.instances[TASK].value = self.task.take();
-        self.run.step.data = self.data.take();
-    }
-}
-
-/// Does the work of [`borrowed`] if hooks observe the modules of the task.
-#[inline(never)]
-fn lent<T: Task, R>(run: &mut Run, compute: impl FnOnce(&mut T, &Erased<T>) -> Result<R>) -> Result<R> {
-    let task = run.hooks.instances[TASK].value.take();
-    let data = run.step.data.take();
-    let mut loan = Loan { run, task, data };
-    let Loan { run, task, data } = &mut loan;
-    let task = task.as_mut().and_then(|value| value.downcast_mut()).ok_or_else(task_is_lent)?;
-    let data = typed(data.as_deref().expect(HERE));
-    observed(run, || compute(task, data))
+    let statistics = if run.ranks.is_borrowed { Statistics::Kept } else { Statistics::Updated };
+    computing(run, statistics, |task, data| compute(task, typed(data.expect(HERE))))
 }
 
 pub(super) const PREDICTION: OperationOutput = OperationOutput { name: "prediction", setter: "set_pred" };

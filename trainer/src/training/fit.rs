@@ -249,8 +249,7 @@ fn train_pass<T: Task>(
     records::warn_of_unrecorded(run, false);
     records::flush(run)?;
     records::finish_pass(run)?;
-    plan::warn_of_divergence(run);
-    Ok(())
+    plan::warn_of_divergence(run)
 }
 
 /// Returns an error if every batch of the training pass that just ended had weight 0. If a limit ended

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use crate::checkpoint::progress::{FitStart, Plan};
 use crate::data::{Batch, NamedLoader};
-use crate::error::shortened;
+use crate::error::{Result, shortened};
 use crate::phase::Phase;
-use crate::run::Run;
 use crate::run::settings::Settings;
+use crate::run::{Run, listed};
 use crate::values::every::Every;
 use crate::values::float::readable;
 
@@ -183,21 +183,35 @@ pub(super) fn has_all_epochs(run: &Run) -> bool {
 
 /// Warns, once per fit, if the mean loss of the training pass that just ended is NaN or
 /// infinite, or if it is far above that of the first epoch of the fit.
-pub(super) fn warn_of_divergence(run: &mut Run) {
+///
+/// # Errors
+///
+/// Returns an error if the weights cannot be read.
+pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
     let Some(loss) =
         run.log.get_mut().metric("train/loss").filter(|_| !run.fit.plan.has_warned_of_divergence)
     else {
-        return;
+        return Ok(());
     };
     let first = run.history.points("train/loss").next().map(|(_, loss)| loss);
     let epoch = run.progress.counters.epoch;
     let text = if !loss.is_finite() {
         let found = if loss.is_nan() { "NaN" } else { "infinite" };
-        format!(
-            "the mean training loss of epoch {epoch} is {found}: if the weights are {found} too, training cannot recover; \
-             `.hook(trainer::hooks::NanGuard::fail())` ends the run at the first batch with such a loss, before the weights \
-             are updated"
-        )
+        let broken =
+            run.model.not_finite(run.model.vars.iter().map(|var| (var.name.as_str(), &var.tensor)))?;
+        if broken.is_empty() {
+            format!(
+                "the mean training loss of epoch {epoch} is {found}, because that of at least one batch is; the weights are \
+                 finite, so training continues"
+            )
+        } else {
+            format!(
+                "the mean training loss of epoch {epoch} is {found}, and there are NaN or infinite values in {}, from which training \
+                 cannot recover: return to an earlier checkpoint; `.hook(trainer::hooks::NanGuard::fail().gradients(true))` ends the run \
+                 at the first batch with such a loss or gradient, before the weights are updated",
+                listed(&broken)
+            )
+        }
     } else if loss.abs() > IMPLAUSIBLE || first.is_some_and(|first| 0.0 < first && first < loss / DIVERGED) {
         let from =
             first.map_or_else(String::new, |first| format!(", after {} in the first", readable(first)));
@@ -207,10 +221,11 @@ pub(super) fn warn_of_divergence(run: &mut Run) {
             readable(loss)
         )
     } else {
-        return;
+        return Ok(());
     };
     run.fit.plan.has_warned_of_divergence = true;
     run.warn(text);
+    Ok(())
 }
 
 /// Requests a stop once `max_time` has elapsed.

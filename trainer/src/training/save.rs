@@ -318,6 +318,9 @@ impl Snapshot {
         let parts =
             parts::with_values(run, |index| run.replay.is_none() || !run.hooks.instances[index].writes);
         let states = parts::save(run, &parts)?;
+        let weights = states.get(parts::VARIABLES).map(|saved| &saved.tensors);
+        let values = weights.into_iter().chain(states.values().map(|saved| &saved.averages)).flatten();
+        run.warn_of_not_finite("a checkpoint", values.map(|(name, value)| (name.as_str(), value)))?;
         let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device));
         manifest.parts = values_of(&states);
         manifest.averages = part_with_averages(&states)?;

@@ -248,7 +248,8 @@ impl<T: Task> Trainer<T> {
         erased::task_mut(&mut self.run)
     }
 
-    /// The variables of the task, by name.
+    /// The variables of the task, by name. If a hook averages weights, these are the live ones;
+    /// [`eval_vars`](Trainer::eval_vars) returns those that evaluation uses.
     #[must_use]
     pub fn vars(&self) -> &Vars {
         &self.run.model.vars

@@ -77,6 +77,7 @@ fn run_together<R>(
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
     let modes = (Modes::begin(run.settings.modes()), GradModeGuard::recorded());
+    let changed = run.model.changed();
     let copies = Copies::of(run, &table)?;
     let outer = Surroundings::replace(run, table);
     begin_fit(run);
@@ -94,6 +95,7 @@ fn run_together<R>(
     run.ranks.is_borrowed = false;
     outer.restore(run);
     let restored = copies.restore(run);
+    run.model.note_values_except(&changed);
     drop(modes);
     drop(active);
     let received = signals.and_then(|signals| {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::vars::{Changes, Vars};
-use crate::run::Run;
+use crate::run::{Run, listed};
 
 /// Adopts the changes that `setup` made to the task's variables: the optimizers then train the
 /// variables that were added or replaced.
@@ -40,15 +40,4 @@ pub(super) fn check(run: &Run) -> Result<()> {
         "{mistakes}, when the optimizers no longer pick up changes: change layers in a hook at `setup`, or before the trainer \
          is built"
     )))
-}
-
-/// Lists only the first few names, because a model may have thousands.
-fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 5;
-    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
-    let more = match names.len().saturating_sub(SHOWN) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    shown.join(", ") + &more
 }

@@ -7,12 +7,32 @@ use super::trainer::Trainer;
 use crate::checkpoint::{LoadWeights, Loaded, weights};
 use crate::error::Result;
 use crate::io::files::in_file;
+use crate::libtorch::{Var, identity};
+use crate::model::vars::Vars;
 
 /// # Weights
 impl<T: Task> Trainer<T> {
+    /// The values of the variables that evaluation uses: the averages of a hook such as
+    /// [`Ema`](crate::hooks::Ema) and, for variables without an average, the live values, as in
+    /// [`vars`](Trainer::vars). Writing to an average changes the average.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state of a hook cannot be read.
+    pub fn eval_vars(&self) -> Result<Vars> {
+        let mut averages = self.run.averages()?;
+        // The averages of variables that the program has changed are those of other weights.
+        self.run.model.changed().iter().for_each(|name| drop(averages.remove(name)));
+        Ok(self.vars().evaluated(&averages))
+    }
+
     /// Atomically writes the variables of the task, buffers included, as a `safetensors` file,
     /// which Python reads as a `state_dict`. An existing file is replaced if it is a `safetensors`
     /// file.
+    ///
+    /// The values are those that evaluation uses, [`eval_vars`](Trainer::eval_vars). If these are
+    /// averages, a line on standard error says so. A warning names variables that contain NaN or
+    /// infinite values, except infinite values that a buffer has contained from the beginning.
     ///
     /// # Errors
     ///
@@ -32,7 +52,18 @@ impl<T: Task> Trainer<T> {
                  trained weights; save them after that `fit`, or only if `trainer.is_resuming()` is false",
             ));
         }
-        weights::save(self.vars(), path)
+        let vars = self.eval_vars()?;
+        let values: Vec<_> = vars.iter().map(|var| (var.name.clone(), var.tensor.shallow_clone())).collect();
+        let what = path.display().to_string();
+        self.run.warn_of_not_finite(&what, values.iter().map(|(name, value)| (name.as_str(), value)))?;
+        weights::save(&values, path)?;
+        let is_live = |(own, live): (&Var, &Var)| identity(&own.tensor) == identity(&live.tensor);
+        if !vars.iter().zip(self.vars().iter()).all(is_live) {
+            self.run.notice(&format!(
+                "{what} has the averaged weights, which evaluation uses; `trainer.task().vars().save(…)` writes the live weights"
+            ));
+        }
+        Ok(())
     }
 
     /// Loads weights from a `safetensors` file, from a `.pt` file that PyTorch's `torch.save`
@@ -44,6 +75,10 @@ impl<T: Task> Trainer<T> {
     ///
     /// Variables that hooks have [added](crate::AddVariables) keep their values if the file
     /// contains none of these variables, as is usual for a pretrained model.
+    ///
+    /// The next entry point drops what hooks have derived from the old values, such as averages: see
+    /// [what loading weights resets](crate::guide::checkpoints#what-loading-weights-resets). The
+    /// state of the optimizer is kept.
     ///
     /// If a checkpoint has averaged weights, such as those of [`hooks::Ema`](crate::hooks::Ema),
     /// these are loaded, and a line on standard error says so. The file `model.safetensors` of the
@@ -64,6 +99,7 @@ impl<T: Task> Trainer<T> {
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let path = path.as_ref();
         let loaded = weights::load(self.vars(), &self.run.model.added, path, how)?;
+        self.run.model.note_masks()?;
         if loaded.is_averaged {
             self.run.notice(&format!(
                 "loaded the averaged weights of {}; its file `model.safetensors` contains the live weights",

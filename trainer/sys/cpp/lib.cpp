@@ -7,6 +7,7 @@
 #endif
 
 #include "autocast.cpp"
+#include "batch_norm.cpp"
 #include "checkpointing.cpp"
 #include "cuda.cpp"
 #include "draws.cpp"

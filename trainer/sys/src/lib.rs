@@ -28,6 +28,21 @@ pub struct AutocastMode {
     pub kind: i32,
 }
 
+// batch_norm.cpp
+unsafe extern "C" {
+    pub fn trainer_batch_norm_enter(what: i32) -> i32;
+    pub fn trainer_batch_norm_exit(before: i32, single: *mut SingleValue) -> bool;
+}
+
+/// The input of a batch normalization that has one value per channel.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct SingleValue {
+    pub running_mean: *const c_void,
+    pub dims: usize,
+    pub sizes: [i64; 6],
+}
+
 // checkpointing.cpp
 unsafe extern "C" {
     pub fn trainer_checkpointing_begin(begun: *mut bool) -> *mut c_char;

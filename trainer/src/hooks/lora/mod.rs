@@ -13,6 +13,8 @@ use super::{is_positive, refused, stages};
 use crate::checkpoint::{SettingList, Settings, tensors};
 use crate::error::suggestion_for_pattern;
 use crate::io::files::replace_file;
+use crate::io::terminal::eprint_line;
+use crate::model::finite::{Content, contents};
 use crate::modules::{Patterns, all_names};
 use crate::prelude::*;
 use crate::{AddVariables, NewVariables, Vars};
@@ -192,9 +194,14 @@ impl Lora {
     #[doc(alias = "merge_and_unload")]
     pub fn merge(&self, vars: &Vars) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
+        if vars.are_evaluated() {
+            return Err(Error::msg(
+                "`merge` changes the variables of the model, and not what evaluation uses: pass `trainer.vars()`",
+            ));
+        }
         for (module, adapter) in self.of(vars)? {
             let mut weight = vars.get(&format!("{module}.weight"))?;
-            let merged = self.merged(adapter, &weight)?;
+            let merged = self.merged(&adapter, &weight)?;
             weight.f_copy_(&merged)?;
             let _ = adapter.b.shallow_clone().f_zero_()?;
         }
@@ -203,7 +210,9 @@ impl Lora {
 
     /// Atomically writes the weights of an equivalent model without `Lora` as a `safetensors` file:
     /// the adapters are added to the weights of their modules, but are not written themselves. The
-    /// variables do not change.
+    /// variables do not change. `vars` are the variables of the trainer: if a hook averages weights,
+    /// [`trainer.eval_vars()`](Trainer::eval_vars) to write the averages, or
+    /// [`trainer.vars()`](Trainer::vars) to write the live weights.
     ///
     /// # Errors
     ///
@@ -215,8 +224,9 @@ impl Lora {
     /// - `path` cannot be written.
     pub fn save_merged(&self, vars: &Vars, path: impl AsRef<Path>) -> Result<()> {
         let _no_grad = tch::no_grad_guard();
+        let of_vars = self.of(vars)?;
         let own: BTreeMap<String, &Adapter> =
-            self.of(vars)?.map(|(module, adapter)| (format!("{module}.weight"), adapter)).collect();
+            of_vars.iter().map(|(module, adapter)| (format!("{module}.weight"), adapter)).collect();
         let mut named = Vec::new();
         for var in vars.iter() {
             let is_other = |module: &str| !self.adapters.contains_key(module);
@@ -237,7 +247,9 @@ impl Lora {
             };
             named.push((var.name.clone(), value));
         }
-        replace_file(path.as_ref(), tensors::check_format, |file| tensors::write(file, &named).map(drop))
+        let path = path.as_ref();
+        replace_file(path, tensors::check_format, |file| tensors::write(file, &named).map(drop))?;
+        Self::note_written(vars, path, &named)
     }
 
     /// Returns the adapters by module.
@@ -245,19 +257,43 @@ impl Lora {
     /// # Errors
     ///
     /// Returns an error if `vars` do not contain the adapters.
-    fn of(&self, vars: &Vars) -> Result<impl Iterator<Item = (&String, &Adapter)>> {
-        let is_own = |name: String, tensor: &Tensor| {
-            vars.get(&name).is_ok_and(|own| std::ptr::eq(own.data_ptr(), tensor.data_ptr()))
-        };
-        let missing =
-            self.adapters.iter().find(|(module, adapter)| !is_own(format!("{module}{A}"), &adapter.a));
-        if self.adapters.is_empty() || missing.is_some() {
-            return Err(Error::msg(
+    fn of(&self, vars: &Vars) -> Result<Vec<(&str, Adapter)>> {
+        let adapters = self.adapters.iter().map(|(module, own)| {
+            let [a, b] = [(A, &own.a), (B, &own.b)].map(|(suffix, own)| {
+                let found = vars.get(&format!("{module}{suffix}")).ok()?;
+                (vars.are_evaluated() || std::ptr::eq(found.data_ptr(), own.data_ptr())).then_some(found)
+            });
+            Some((module.as_str(), Adapter { a: a?, b: b?, is_transposed: own.is_transposed }))
+        });
+        adapters.collect::<Option<Vec<_>>>().filter(|adapters| !adapters.is_empty()).ok_or_else(|| {
+            Error::msg(
                 "these are not the variables of the trainer that this `Lora` belongs to: call this method on \
-                 `trainer.hook::<Lora>()?`, with `trainer.vars()`",
+                 `trainer.hook::<Lora>()?`, with `trainer.vars()` or `&trainer.eval_vars()?`",
+            )
+        })
+    }
+
+    /// Prints what is to be known about the values that were written: that evaluation uses others, or
+    /// that they are not finite.
+    fn note_written(vars: &Vars, path: &Path, named: &[(String, Tensor)]) -> Result<()> {
+        if vars.share().rank > 0 {
+            return Ok(());
+        }
+        if vars.differ_from_evaluated() {
+            eprint_line(&format!(
+                "{} has the live weights, but evaluation uses averages: to write these, pass `&trainer.eval_vars()?`",
+                path.display()
             ));
         }
-        Ok(self.adapters.iter())
+        let contents = contents(named.iter().map(|(_, value)| value))?;
+        let bad = named.iter().zip(contents).find(|(_, content)| *content != Content::Finite);
+        if let Some(((name, _), _)) = bad {
+            eprint_line(&format!(
+                "warning: {} has NaN or infinite values in `{name}`: return to an earlier checkpoint",
+                path.display()
+            ));
+        }
+        Ok(())
     }
 
     /// Returns a weight with its adapter added, in the dtype of the weight.

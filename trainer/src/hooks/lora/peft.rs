@@ -248,7 +248,8 @@ impl Lora {
         replace_file(&folder.join(MODEL), tensors::check_format, |file| {
             tensors::write(file, &named).map(drop)
         })?;
-        replace_file(&folder.join(CONFIG), check_config, |file| Ok(file.write(text.as_bytes())?))
+        replace_file(&folder.join(CONFIG), check_config, |file| Ok(file.write(text.as_bytes())?))?;
+        Self::note_written(vars, folder, &named)
     }
 }
 

@@ -666,7 +666,7 @@ impl<P: Moment> std::fmt::Debug for Cx<P> {
     }
 }
 
-fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
+pub(super) fn no_such_task<T: 'static>(task: TypeId, task_name: &str) -> Error {
     let name = type_name::<T>();
     Error::usage(if task == TypeId::of::<T>() {
         format!(

@@ -14,6 +14,8 @@ mod modules;
 
 mod recompute;
 
+mod eval;
+
 mod checkpoint;
 
 mod ranks;

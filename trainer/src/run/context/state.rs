@@ -121,6 +121,31 @@ impl<P> Cx<P> {
         self.run.model.vars.clone()
     }
 
+    /// The names of the variables whose values were changed between entry points: since the end of
+    /// the last one or, in the first, since the trainer was built. [`load_weights`] changes them, and
+    /// so does code of the program that writes to them, such as
+    /// [`Lora::merge`](crate::hooks::Lora::merge) and tch's `VarStore::load`.
+    ///
+    /// A hook that keeps something derived from the weights, such as averages, drops at `setup` what
+    /// it has derived from the old values of these variables.
+    ///
+    /// [`load_weights`]: crate::Trainer::load_weights
+    pub fn changed_vars(&self) -> impl Iterator<Item = &str> {
+        self.run.model.values.changed.iter().map(String::as_str)
+    }
+
+    /// Returns the names of the variables that contain NaN or infinite values, or whose average
+    /// does: see [`Saved::set_average`](crate::checkpoint::Saved::set_average). Infinite values that
+    /// a buffer already contained when the trainer was built, or when weights were loaded, do not
+    /// count. Reads every variable, and waits for the device.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the state of a hook cannot be read, or if libtorch fails.
+    pub fn not_finite_vars(&self) -> Result<Vec<String>> {
+        self.run.not_finite()
+    }
+
     /// The device of the task's variables.
     #[must_use]
     pub fn device(&self) -> Device {

@@ -1,9 +1,10 @@
 //! Dispatch: calling the hooks of points and operations from the frozen table.
 
 pub(crate) mod closure;
+mod compute;
 mod custom;
 pub(crate) mod guard;
-pub(crate) mod modules;
+mod modules;
 mod next;
 pub(crate) mod observers;
 mod operation;
@@ -14,6 +15,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use closure::{ClosureHook, HookOptions, ObserverClosure};
+pub(crate) use compute::computing;
 pub(crate) use custom::{enter_custom, fire_with};
 pub use next::{Done, Next};
 pub(crate) use operation::OperationOutput;

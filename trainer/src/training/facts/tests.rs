@@ -317,6 +317,8 @@ fn cases() -> Vec<Case> {
         hooks("NanGuard::fail", "action", [NanGuard::fail(), NanGuard::stop()]),
         hooks("NanGuard::stop", "action", [NanGuard::stop(), NanGuard::skip_batch()]),
         hooks("NanGuard::skip_batch", "action", [NanGuard::skip_batch(), NanGuard::fail()]),
+        hooks("NanGuard::buffers", "buffers", [NanGuard::fail(), NanGuard::fail().buffers(true)]),
+        hooks("NanGuard::validation", "validation", [NanGuard::fail(), NanGuard::fail().validation(true)]),
         hooks("NanGuard::loss", "loss", [true, false].map(|on| NanGuard::fail().gradients(true).loss(on))),
         hooks("NanGuard::gradients", "gradients", [true, false].map(|on| NanGuard::fail().gradients(on))),
         hooks("NanGuard::every", "every", [1, 2].map(|n| NanGuard::fail().every(n))),

@@ -21,6 +21,7 @@ use hooks::HookState;
 pub(super) use hooks::type_of;
 use kept::Kept;
 use log::Logged;
+pub(super) use model::VARIABLES;
 use model::{Gradients, Variables};
 use optimizers::OptimizerState;
 pub(crate) use part::{Part, Scope};

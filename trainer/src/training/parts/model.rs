@@ -25,7 +25,7 @@ impl Variables {
 }
 
 /// The name of the part with the variables.
-pub(super) const VARIABLES: &str = "variables";
+pub(in crate::training) const VARIABLES: &str = "variables";
 
 impl Part for Variables {
     fn name(&self) -> Cow<'static, str> {
