@@ -30,8 +30,8 @@ mod distributed;
 mod early_stopping;
 mod error_attribution;
 mod errors;
-mod exact_checkpoints;
 mod eval;
+mod exact_checkpoints;
 mod exit_paths;
 #[cfg(unix)]
 mod files;
