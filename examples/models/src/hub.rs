@@ -1,10 +1,22 @@
 //! Downloading from the Hugging Face hub (feature `hub`).
+//!
+//! The answers of a server are checked before they are used: commits and hashes are hexadecimal
+//! numbers, because they become names in the cache; redirects are few, never leave HTTPS, and never
+//! carry the token to another host; and a file takes its place in the cache only if its length and
+//! hash are those that the hub has announced.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Repo, RepoType};
+use indicatif::ProgressBar;
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
 use trainer::prelude::*;
+use ureq::http::{Response, Uri, header};
+use ureq::{Agent, Body};
 
 use crate::files::{CONFIG, Files, WEIGHTS};
 
@@ -39,6 +51,8 @@ pub struct Hub {
     token: Option<String>,
     revision: String,
     progress: bool,
+    max_bytes: u64,
+    timeout: Duration,
 }
 
 impl std::fmt::Debug for Hub {
@@ -63,7 +77,15 @@ impl Hub {
     #[must_use]
     pub fn new() -> Self {
         let token = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty());
-        Hub { endpoint: None, cache: None, token, revision: "main".to_owned(), progress: true }
+        Hub {
+            endpoint: None,
+            cache: None,
+            token,
+            revision: "main".to_owned(),
+            progress: true,
+            max_bytes: 64 << 30,
+            timeout: Duration::from_secs(6 * 3600),
+        }
     }
 
     /// Sets the address of the hub or of a mirror, such as `https://huggingface.co`.
@@ -80,7 +102,8 @@ impl Hub {
         self
     }
 
-    /// Sets the token for private or gated repositories.
+    /// Sets the token for private or gated repositories. It is sent to the host of the hub only, and
+    /// only over HTTPS or to this machine.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
@@ -101,33 +124,68 @@ impl Hub {
         self
     }
 
+    /// Sets the maximum number of bytes of a file. Defaults to 64 GiB. A configuration may have at
+    /// most 16 MiB.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// Sets the time after which the download of a file ends with an error. Defaults to 6 hours. A
+    /// server that sends nothing for a minute is an error too.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
     /// Returns the configuration and the weights of a repository: `config.json`, and
-    /// `model.safetensors` or else `pytorch_model.bin`. Files in the cache are not downloaded
-    /// again.
+    /// `model.safetensors` or else `pytorch_model.bin`, both of the same commit. Files in the cache
+    /// are not downloaded again. An interrupted download is continued.
     ///
     /// # Errors
     ///
-    /// Returns an error that names the repository and the file if a file cannot be downloaded.
+    /// Returns an error that names the repository and the file if a file cannot be downloaded, or if
+    /// it differs from what the hub has announced.
     pub fn fetch(&self, repository: &str) -> Result<Files> {
-        let is_part = |part: &str| {
-            let mut characters = part.chars();
-            !part.starts_with('.')
-                && !part.is_empty()
-                && characters.all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-        };
-        if repository.split('/').count() > 2 || !repository.split('/').all(is_part) {
+        if repository.split('/').count() > 2 || !is_name(repository) || repository.contains("--") {
             return Err(Error::msg(format!(
                 "`{repository}` is not the name of a repository on the hub: expected `owner/name`"
             )));
         }
-        let repo = self.repo(repository).map_err(|error| self.failed(repository, CONFIG, &error))?;
-        let get = |file: &str| repo.get(file);
-        let config = get(CONFIG).map_err(|error| self.failed(repository, CONFIG, &error))?;
+        if !is_name(&self.revision) {
+            return Err(Error::msg(format!(
+                "`{}` is not a revision: expected a branch, a tag or a commit hash",
+                self.revision
+            )));
+        }
+        let endpoint = self.endpoint.clone().or_else(|| variable("HF_ENDPOINT"));
+        let endpoint = endpoint.unwrap_or_else(|| "https://huggingface.co".to_owned());
+        let folder = self.cache.clone().unwrap_or_else(|| home().join("hub"));
+        let repo = Repo {
+            hub: self,
+            name: repository,
+            origin: Origin::of(&endpoint).ok_or_else(|| {
+                Error::msg(format!("`{endpoint}` is not the address of a hub: expected `https://…`"))
+            })?,
+            endpoint: endpoint.trim_end_matches('/'),
+            folder: folder.join(format!("models--{}", repository.replace('/', "--"))),
+            token: self.token.clone().or_else(|| {
+                let token = fs::read_to_string(home().join("token")).ok()?;
+                Some(token.trim().to_owned()).filter(|token| !token.is_empty())
+            }),
+        };
+        if let Some(files) = repo.cached_commit().and_then(|commit| repo.cached(&commit)) {
+            return Ok(files);
+        }
+        let (commit, config) =
+            repo.get(CONFIG, &self.revision).map_err(|failed| self.failed(repository, CONFIG, failed))?;
         for name in WEIGHTS {
-            match get(name) {
-                Ok(weights) => return Ok(Files { config, weights }),
-                Err(error) if status(&error) == Some(404) => {}
-                Err(error) => return Err(self.failed(repository, name, &error)),
+            match repo.get(name, &commit) {
+                Ok((_, weights)) => return Ok(Files { config, weights }),
+                Err(Failed::Status(404)) => {}
+                Err(failed) => return Err(self.failed(repository, name, failed)),
             }
         }
         Err(Error::msg(format!(
@@ -136,35 +194,23 @@ impl Hub {
         )))
     }
 
-    fn repo(&self, repository: &str) -> std::result::Result<ApiRepo, ApiError> {
-        let mut builder = ApiBuilder::from_env().with_progress(self.progress).with_retries(3);
-        if let Some(endpoint) = &self.endpoint {
-            builder = builder.with_endpoint(endpoint.clone());
-        }
-        if let Some(cache) = &self.cache {
-            builder = builder.with_cache_dir(cache.clone());
-        }
-        if let Some(token) = &self.token {
-            builder = builder.with_token(Some(token.clone()));
-        }
-        let repo = Repo::with_revision(repository.to_owned(), RepoType::Model, self.revision.clone());
-        Ok(builder.build()?.repo(repo))
-    }
-
     /// Returns the error for a file that was not downloaded.
-    fn failed(&self, repository: &str, file: &str, error: &ApiError) -> Error {
-        let reason = match (error, status(error)) {
-            (_, Some(status @ (401 | 403))) => format!(
+    fn failed(&self, repository: &str, file: &str, failed: Failed) -> Error {
+        let reason = match failed {
+            Failed::Status(status @ (401 | 403)) => format!(
                 "the hub refuses access (HTTP {status}): check the name; if the repository is not public, accept its terms \
-                 on its page, and set `HF_TOKEN` or run `hf auth login`"
+                 on its page, and set `HF_TOKEN` or run `hf auth login` (the token is sent over HTTPS only)"
             ),
-            (_, Some(404)) => format!("there is no such file at `{}`: check the names", self.revision),
-            (ApiError::LockAcquisition(_), _) => {
-                "another process is downloading it: fetch it in one process first".to_owned()
+            Failed::Status(404) => format!("there is no such file at `{}`: check the names", self.revision),
+            Failed::Status(status) => format!("the hub answered with HTTP {status}: try again later"),
+            Failed::Lies(what) => {
+                format!(
+                    "{what}: nothing was stored; check the address of the hub (`HF_ENDPOINT`), and try again"
+                )
             }
-            (_, Some(status)) => format!("the hub answered with HTTP {status}: try again later"),
-            _ => format!(
-                "{error}: without a network, download the files elsewhere, and use their folder (`Files::in_folder`, or \
+            Failed::Here(what) => what,
+            Failed::Network(what) => format!(
+                "{what}: without a network, download the files elsewhere, and use their folder (`Files::in_folder`, or \
                  `--weights DIR` in an example)"
             ),
         };
@@ -172,246 +218,427 @@ impl Hub {
     }
 }
 
-/// Returns the status of the hub's response, if that caused the error.
-fn status(error: &ApiError) -> Option<u16> {
-    match error {
-        ApiError::RequestError(error) => match **error {
-            ureq::Error::StatusCode(status) => Some(status),
-            _ => None,
-        },
-        ApiError::TooManyRetries(error) => status(error),
-        _ => None,
+/// The maximum number of bytes of a configuration.
+const MAX_CONFIG: u64 = 16 << 20;
+/// The maximum number of redirects for one request.
+const MAX_REDIRECTS: usize = 5;
+/// The number of times that a request is made if the network fails.
+const TRIES: u32 = 3;
+
+/// Why a file was not downloaded.
+#[derive(Debug)]
+enum Failed {
+    Status(u16),
+    /// The server sent something that it must not send.
+    Lies(String),
+    /// The cache cannot be used.
+    Here(String),
+    Network(String),
+}
+
+impl From<ureq::Error> for Failed {
+    fn from(error: ureq::Error) -> Self {
+        Failed::Network(error.to_string())
     }
+}
+
+/// Whether a text is a name, or names separated by `/`, that can be parts of a path.
+fn is_name(text: &str) -> bool {
+    text.split('/').all(|part| {
+        let is_plain = part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        is_plain && !part.is_empty() && !part.starts_with('.') && !part.contains("..")
+    })
+}
+
+fn is_hexadecimal(text: &str, length: usize) -> bool {
+    text.len() == length && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The folder of the cache and the token.
+fn home() -> PathBuf {
+    variable("HF_HOME")
+        .map_or_else(|| std::env::home_dir().unwrap_or_default().join(".cache/huggingface"), PathBuf::from)
+}
+
+/// The scheme, host and port of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Origin {
+    is_https: bool,
+    host: String,
+    port: u16,
+}
+
+impl Origin {
+    /// `None` if the address is not one of HTTP, or has a user.
+    fn of(address: &str) -> Option<Self> {
+        let uri: Uri = address.parse().ok()?;
+        let is_https = match uri.scheme_str()? {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let port = authority.port_u16().unwrap_or(if is_https { 443 } else { 80 });
+        Some(Origin { is_https, host: authority.host().to_ascii_lowercase(), port })
+    }
+
+    /// Whether the host is this machine, or another one that has no name.
+    fn is_internal(&self) -> bool {
+        let host = self.host.trim_matches(['[', ']']);
+        host.parse::<std::net::IpAddr>().is_ok() || host == "localhost" || host.ends_with(".localhost")
+    }
+
+    fn is_loopback(&self) -> bool {
+        let host = self.host.trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// Whether this hub may redirect to another address: over HTTPS to any host with a name, and
+    /// to its own host.
+    fn may_redirect_to(&self, other: &Origin) -> bool {
+        if other.host == self.host {
+            other.is_https || !self.is_https
+        } else {
+            other.is_https && !other.is_internal()
+        }
+    }
+}
+
+/// What the hub says about a file.
+struct Announced {
+    commit: String,
+    /// The SHA-256 of the file or, if it has 40 digits, the SHA-1 of git.
+    hash: String,
+    bytes: Option<u64>,
+}
+
+/// A repository on the hub, and its folder in the cache.
+struct Repo<'a> {
+    hub: &'a Hub,
+    name: &'a str,
+    endpoint: &'a str,
+    origin: Origin,
+    folder: PathBuf,
+    token: Option<String>,
+}
+
+impl Repo<'_> {
+    /// The commit of the revision when it was last downloaded.
+    fn cached_commit(&self) -> Option<String> {
+        let revision = &self.hub.revision;
+        let commit = fs::read_to_string(self.folder.join("refs").join(revision));
+        let commit = commit.map_or_else(|_| revision.clone(), |commit| commit.trim().to_owned());
+        is_hexadecimal(&commit, 40).then_some(commit)
+    }
+
+    fn snapshot(&self, commit: &str, file: &str) -> PathBuf {
+        self.folder.join("snapshots").join(commit).join(file)
+    }
+
+    /// The files of a commit, if all are in the cache.
+    fn cached(&self, commit: &str) -> Option<Files> {
+        let found = |file: &str| Some(self.snapshot(commit, file)).filter(|path| path.is_file());
+        Some(Files { config: found(CONFIG)?, weights: WEIGHTS.into_iter().find_map(found)? })
+    }
+
+    /// Downloads a file unless it is in the cache. Returns its commit and its path.
+    fn get(&self, file: &str, revision: &str) -> std::result::Result<(String, PathBuf), Failed> {
+        let deadline = Instant::now() + self.hub.timeout;
+        let revision = revision.replace('/', "%2F");
+        let address = format!("{}/{}/resolve/{revision}/{file}", self.endpoint, self.name);
+        let announced = retry(deadline, || self.announced(&address, deadline))?;
+        let limit = if file == CONFIG { self.hub.max_bytes.min(MAX_CONFIG) } else { self.hub.max_bytes };
+        if let Some(bytes) = announced.bytes.filter(|bytes| *bytes > limit) {
+            return Err(Failed::Here(format!(
+                "it has {bytes} bytes, more than the limit of {limit}: raise it with `.max_bytes(…)` if that is right"
+            )));
+        }
+        let blob = self.folder.join("blobs").join(&announced.hash);
+        let has = |bytes: u64| announced.bytes.is_none_or(|expected| expected == bytes);
+        if !fs::metadata(&blob).is_ok_and(|found| found.is_file() && has(found.len())) {
+            self.download(&address, &announced, &blob, limit, deadline)?;
+        }
+        let path = self.snapshot(&announced.commit, file);
+        self.publish(&announced, &path)
+            .map_err(|error| Failed::Here(format!("{}: {error}", path.display())))?;
+        Ok((announced.commit, path))
+    }
+
+    /// Asks the hub about a file, without its content. Follows redirects within the hub only: the
+    /// answer that leads elsewhere has what is needed.
+    fn announced(&self, address: &str, deadline: Instant) -> std::result::Result<Announced, Failed> {
+        let mut address = address.to_owned();
+        let (mut commit, mut hash, mut bytes) = (None, None, None);
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.request(true, &address, 0, deadline)?;
+            let text = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.trim().to_owned());
+            commit = commit.or_else(|| text("x-repo-commit"));
+            hash = hash.or_else(|| text("x-linked-etag"));
+            bytes = bytes.or_else(|| text("x-linked-size")?.parse().ok());
+            let next = self.redirect(&response, &address)?;
+            if let Some(next) = next.filter(|next| Origin::of(next).as_ref() == Some(&self.origin)) {
+                address = next;
+                continue;
+            }
+            if response.status().is_success() {
+                hash = hash.or_else(|| text("etag"));
+                bytes = bytes.or_else(|| text("content-length")?.parse().ok());
+            }
+            let hash = hash.unwrap_or_default();
+            let hash = hash.strip_prefix("W/").unwrap_or(&hash).trim_matches('"');
+            let commit = commit.unwrap_or_default();
+            if !is_hexadecimal(&commit, 40) {
+                return Err(Failed::Lies(format!(
+                    "the server sent the commit {commit:?}, expected 40 hexadecimal digits"
+                )));
+            }
+            if !is_hexadecimal(hash, 40) && !is_hexadecimal(hash, 64) {
+                return Err(Failed::Lies(format!(
+                    "the server sent the hash {hash:?}, expected 40 or 64 hexadecimal digits"
+                )));
+            }
+            return Ok(Announced { commit, hash: hash.to_owned(), bytes });
+        }
+        Err(too_many())
+    }
+
+    /// Makes one request. Returns an error for all answers but success and redirects.
+    fn request(
+        &self,
+        is_head: bool,
+        address: &str,
+        start: u64,
+        deadline: Instant,
+    ) -> std::result::Result<Response<Body>, Failed> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(out_of_time());
+        }
+        let minute = left.min(Duration::from_secs(60));
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .timeout_global(Some(left))
+            .timeout_connect(Some(minute))
+            .timeout_recv_response(Some(minute))
+            .timeout_per_read(Some(minute));
+        let agent: Agent = config.build().into();
+        let mut request = if is_head { agent.head(address) } else { agent.get(address) };
+        request = request.header(header::ACCEPT_ENCODING, "identity");
+        if start > 0 {
+            request = request.header(header::RANGE, format!("bytes={start}-"));
+        }
+        let is_safe = self.origin.is_https || self.origin.is_loopback();
+        let is_hub = Origin::of(address).as_ref() == Some(&self.origin);
+        if let Some(token) = self.token.as_ref().filter(|_| is_safe && is_hub) {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        let response = request.call()?;
+        match response.status().as_u16() {
+            200..=399 => Ok(response),
+            status => Err(Failed::Status(status)),
+        }
+    }
+
+    /// Returns the address to which an answer redirects, if it does.
+    fn redirect(&self, response: &Response<Body>, from: &str) -> std::result::Result<Option<String>, Failed> {
+        if !response.status().is_redirection() {
+            return Ok(None);
+        }
+        let location = response.headers().get(header::LOCATION).and_then(|location| location.to_str().ok());
+        let location = location.unwrap_or_default();
+        let next = match location.strip_prefix('/') {
+            Some(path) if !path.starts_with('/') => {
+                let end = from.find("://").map_or(0, |at| at + 3);
+                let end = from[end..].find('/').map_or(from.len(), |at| end + at);
+                format!("{}{location}", &from[..end])
+            }
+            _ => location.to_owned(),
+        };
+        match Origin::of(&next) {
+            Some(origin) if self.origin.may_redirect_to(&origin) => Ok(Some(next)),
+            _ => Err(Failed::Lies(format!(
+                "the server redirects to {location:?}, expected an address of `https://` at a host with a name"
+            ))),
+        }
+    }
+
+    /// Downloads a file into the cache, where it takes its place if its length and hash are right.
+    fn download(
+        &self,
+        address: &str,
+        announced: &Announced,
+        blob: &Path,
+        limit: u64,
+        deadline: Instant,
+    ) -> std::result::Result<(), Failed> {
+        let partial = blob.with_extension("trainer-part");
+        let here = |error: io::Error| Failed::Here(format!("{}: {error}", partial.display()));
+        fs::create_dir_all(partial.parent().unwrap_or(&partial)).map_err(here)?;
+        if fs::symlink_metadata(&partial).is_ok_and(|found| !found.is_file()) {
+            return Err(Failed::Here(format!("{} is not a file: remove it", partial.display())));
+        }
+        let mut options = File::options();
+        let mut file =
+            options.read(true).write(true).create(true).truncate(false).open(&partial).map_err(here)?;
+        if matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)) {
+            return Err(Failed::Here(
+                "another process is downloading it: fetch it in one process first".to_owned(),
+            ));
+        }
+        retry(deadline, || self.receive(address, announced, &mut file, limit, deadline))?;
+        let bytes = file.metadata().map_err(here)?.len();
+        let remove = |what: String| {
+            let _ = fs::remove_file(&partial);
+            Failed::Lies(what)
+        };
+        if let Some(expected) = announced.bytes.filter(|expected| *expected != bytes) {
+            return Err(remove(format!("the server sent {bytes} bytes, but had announced {expected}")));
+        }
+        let found = hash(&mut file, announced.hash.len()).map_err(here)?;
+        if found != announced.hash {
+            return Err(remove(format!("its hash is {found}, but the hub had announced {}", announced.hash)));
+        }
+        file.sync_all().and_then(|()| fs::rename(&partial, blob)).map_err(here)
+    }
+
+    /// Receives what a file lacks.
+    fn receive(
+        &self,
+        address: &str,
+        announced: &Announced,
+        file: &mut File,
+        limit: u64,
+        deadline: Instant,
+    ) -> std::result::Result<(), Failed> {
+        let here = |error: io::Error| Failed::Here(format!("the cache: {error}"));
+        let limit = announced.bytes.unwrap_or(limit);
+        let mut start = file.seek(SeekFrom::End(0)).map_err(here)?;
+        if announced.bytes == Some(start) {
+            return Ok(());
+        }
+        if start > limit || announced.bytes.is_none() {
+            start = 0;
+        }
+        let mut address = address.to_owned();
+        let mut response = self.request(false, &address, start, deadline)?;
+        for nth in 0.. {
+            let Some(next) = self.redirect(&response, &address)? else { break };
+            if nth == MAX_REDIRECTS {
+                return Err(too_many());
+            }
+            address = next;
+            response = self.request(false, &address, start, deadline)?;
+        }
+        let range = response.headers().get(header::CONTENT_RANGE).and_then(|range| range.to_str().ok());
+        let continues = response.status() == 206
+            && range.is_some_and(|range| range.starts_with(&format!("bytes {start}-")));
+        if !continues {
+            start = 0;
+        }
+        file.set_len(start).and_then(|()| file.seek(SeekFrom::Start(start))).map_err(here)?;
+        let bar = if self.hub.progress { ProgressBar::new(limit) } else { ProgressBar::hidden() };
+        // One byte more than announced is read, so that a longer file is noticed.
+        let mut body =
+            response.into_body().into_with_config().limit(u64::MAX).reader().take(limit - start + 1);
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = body.read(&mut buffer).map_err(|error| {
+                let of = announced.bytes.map_or_else(String::new, |bytes| format!(" of {bytes}"));
+                Failed::Network(format!("the connection ended after {start}{of} bytes: {error}"))
+            })?;
+            if read == 0 {
+                break;
+            }
+            file.write_all(&buffer[..read]).map_err(here)?;
+            start += read as u64;
+            bar.set_position(start);
+        }
+        bar.finish_and_clear();
+        match announced.bytes {
+            _ if start > limit => {
+                file.set_len(0).map_err(here)?;
+                Err(Failed::Lies(format!("the server sends more than {limit} bytes")))
+            }
+            Some(expected) if start < expected => {
+                Err(Failed::Network(format!("the connection ended after {start} of {expected} bytes")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Links a file of the cache under its name, and notes the commit of the revision.
+    fn publish(&self, announced: &Announced, path: &Path) -> io::Result<()> {
+        if !path.is_file() {
+            fs::create_dir_all(path.parent().unwrap_or(path))?;
+            if fs::symlink_metadata(path).is_ok() {
+                fs::remove_file(path)?; // a link to a file that is gone
+            }
+            let target = Path::new("../../blobs").join(&announced.hash);
+            #[cfg(unix)]
+            std::os::unix::fs::symlink(target, path)?;
+            #[cfg(not(unix))]
+            fs::copy(path.parent().unwrap_or(path).join(target), path).map(drop)?;
+        }
+        if self.hub.revision == announced.commit {
+            return Ok(());
+        }
+        let reference = self.folder.join("refs").join(&self.hub.revision);
+        fs::create_dir_all(reference.parent().unwrap_or(&reference))?;
+        let new = reference.with_extension(format!("{}.new", std::process::id()));
+        fs::write(&new, &announced.commit)?;
+        fs::rename(&new, &reference)
+    }
+}
+
+/// Makes a request again if the network or the server failed.
+fn retry<T>(
+    deadline: Instant,
+    mut request: impl FnMut() -> std::result::Result<T, Failed>,
+) -> std::result::Result<T, Failed> {
+    for nth in 1.. {
+        match request() {
+            Err(Failed::Network(_) | Failed::Status(429 | 500..=599))
+                if nth < TRIES && Instant::now() < deadline =>
+            {
+                thread::sleep(Duration::from_millis(100 << nth));
+            }
+            result => return result,
+        }
+    }
+    Err(out_of_time())
+}
+
+/// Returns the hash of a file: SHA-256 or, with 40 digits, that of git.
+fn hash(file: &mut File, digits: usize) -> io::Result<String> {
+    file.seek(SeekFrom::Start(0))?;
+    let (mut sha1, mut sha256) = (Sha1::new(), Sha256::new());
+    sha1.update(format!("blob {}\0", file.metadata()?.len()));
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => break,
+            read if digits == 40 => sha1.update(&buffer[..read]),
+            read => sha256.update(&buffer[..read]),
+        }
+    }
+    let digest = if digits == 40 { sha1.finalize().to_vec() } else { sha256.finalize().to_vec() };
+    Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn too_many() -> Failed {
+    Failed::Lies(format!("the server redirects more than {MAX_REDIRECTS} times"))
+}
+
+fn out_of_time() -> Failed {
+    Failed::Network("the download took longer than allowed: raise it with `.timeout(…)`".to_owned())
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::sync::{Arc, Mutex};
-    use std::thread;
-
-    use super::*;
-
-    const COMMIT: &str = "607a30d783dfa663caf39e06633721c8d4cfcd7e";
-
-    /// A local hub. It redirects requests for weights to a different address, like the real hub.
-    #[derive(Default)]
-    struct Server {
-        /// The contents of files by their path: `owner/name/resolve/main/config.json`.
-        files: BTreeMap<String, Vec<u8>>,
-        /// The token that requests must have, if any.
-        token: Option<&'static str>,
-        /// The number of downloads that are cut off half-way.
-        cut: Mutex<usize>,
-        /// The status of all responses, if set.
-        fails: Option<u16>,
-        /// The requests, each as its path and range.
-        requests: Mutex<Vec<String>>,
-    }
-
-    impl Server {
-        fn with(files: &[(&str, &[u8])]) -> Self {
-            let files = files.iter().map(|(path, content)| ((*path).to_owned(), content.to_vec())).collect();
-            Server { files, ..Server::default() }
-        }
-
-        /// Serves until the test process ends.
-        fn start(self) -> (Arc<Server>, String) {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let address = format!("http://{}", listener.local_addr().unwrap());
-            let server = Arc::new(self);
-            let shared = Arc::clone(&server);
-            let own = address.clone();
-            thread::spawn(move || {
-                for stream in listener.incoming() {
-                    let _ = shared.answer(&stream.unwrap(), &own);
-                }
-            });
-            (server, address)
-        }
-
-        fn answer(&self, mut stream: &TcpStream, address: &str) -> std::io::Result<()> {
-            let mut lines = Vec::new();
-            for line in BufReader::new(stream).lines() {
-                let line = line?;
-                if line.is_empty() {
-                    break;
-                }
-                lines.push(line);
-            }
-            let path = lines[0].split(' ').nth(1).unwrap().trim_start_matches('/').to_owned();
-            let header = |name: &str| {
-                let found = lines.iter().find(|line| line.to_lowercase().starts_with(name));
-                found.map(|line| line[name.len() + 1..].trim().to_owned())
-            };
-            let range = header("range").unwrap_or_default();
-            self.requests.lock().unwrap().push(format!("{path} {range}"));
-            if let Some(code) = self.fails {
-                return refuse(stream, code);
-            }
-            if self.token.is_some_and(|token| header("authorization") != Some(format!("Bearer {token}"))) {
-                return refuse(stream, 401);
-            }
-            let (is_stored, stored) = match path.strip_prefix("storage/") {
-                Some(path) => (true, path),
-                None => (false, &path[..]),
-            };
-            let Some(content) = self.files.get(stored) else { return refuse(stream, 404) };
-            let etag = format!("etag-{}", stored.replace('/', "-"));
-            if stored.ends_with("model.safetensors") && !is_stored {
-                return write!(
-                    stream,
-                    "HTTP/1.1 302 Found\r\nLocation: {address}/storage/{path}\r\nX-Repo-Commit: {COMMIT}\r\n\
-                     X-Linked-Etag: \"{etag}\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-                );
-            }
-            let (start, end) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
-            let start: usize = start.parse().unwrap();
-            let end = end.parse().map_or(content.len(), |last: usize| last + 1);
-            write!(
-                stream,
-                "HTTP/1.1 206 Partial\r\nContent-Range: bytes {start}-{}/{}\r\nX-Repo-Commit: {COMMIT}\r\n\
-                 ETag: \"{etag}\"\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-                end - 1,
-                content.len(),
-                end - start
-            )?;
-            let mut end = end;
-            let mut cut = self.cut.lock().unwrap();
-            if end - start > 1 && *cut > 0 {
-                *cut -= 1;
-                end = start + (end - start) / 2;
-            }
-            stream.write_all(&content[start..end])
-        }
-
-        fn requests(&self) -> Vec<String> {
-            std::mem::take(&mut *self.requests.lock().unwrap())
-        }
-    }
-
-    fn refuse(mut stream: &TcpStream, status: u16) -> std::io::Result<()> {
-        write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-    }
-
-    fn hub(address: &str, cache: &std::path::Path) -> Hub {
-        Hub::new().endpoint(address).cache(cache).progress(false)
-    }
-
-    const CONFIG_PATH: &str = "openai-community/gpt2/resolve/main/config.json";
-    const WEIGHTS_PATH: &str = "openai-community/gpt2/resolve/main/model.safetensors";
-
-    #[test]
-    fn files_are_downloaded_once() {
-        let weights: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
-        let (server, address) = Server::with(&[(CONFIG_PATH, b"{}"), (WEIGHTS_PATH, &weights)]).start();
-        let cache = tempfile::tempdir().unwrap();
-        let files = hub(&address, cache.path()).fetch("openai-community/gpt2").unwrap();
-        assert_eq!(std::fs::read(&files.config).unwrap(), b"{}");
-        assert_eq!(std::fs::read(&files.weights).unwrap(), weights);
-        assert!(files.weights.ends_with(format!("snapshots/{COMMIT}/model.safetensors")), "{files:?}");
-        assert_eq!(
-            server.requests(),
-            [
-                format!("{CONFIG_PATH} bytes=0-0"),
-                format!("{CONFIG_PATH} bytes=0-"),
-                format!("{WEIGHTS_PATH} bytes=0-0"),
-                format!("storage/{WEIGHTS_PATH} bytes=0-0"),
-                format!("{WEIGHTS_PATH} bytes=0-"),
-                format!("storage/{WEIGHTS_PATH} bytes=0-"),
-            ]
-        );
-        assert_eq!(hub(&address, cache.path()).fetch("openai-community/gpt2").unwrap(), files);
-        assert_eq!(server.requests(), [""; 0], "the second time, from the cache");
-        assert_eq!(Files::in_folder(files.config.parent().unwrap()).unwrap(), files);
-    }
-
-    #[test]
-    fn an_interrupted_download_is_continued() {
-        let weights: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
-        let server = Server {
-            cut: Mutex::new(2),
-            ..Server::with(&[
-                ("m/resolve/v1/config.json", b"{}"),
-                ("m/resolve/v1/model.safetensors", &weights),
-            ])
-        };
-        let (server, address) = server.start();
-        let cache = tempfile::tempdir().unwrap();
-        let files = hub(&address, cache.path()).revision("v1").fetch("m").unwrap();
-        assert_eq!(std::fs::read(&files.weights).unwrap(), weights);
-        assert!(
-            server.requests().contains(&"storage/m/resolve/v1/model.safetensors bytes=50000-".to_owned())
-        );
-    }
-
-    #[test]
-    fn weights_saved_by_torch_save_are_downloaded_from_older_repositories() {
-        let (_server, address) = Server::with(&[
-            ("m/resolve/main/config.json", b"{}"),
-            ("m/resolve/main/pytorch_model.bin", b"PK"),
-        ])
-        .start();
-        let cache = tempfile::tempdir().unwrap();
-        let files = hub(&address, cache.path()).fetch("m").unwrap();
-        assert_eq!(std::fs::read(&files.weights).unwrap(), b"PK");
-    }
-
-    #[test]
-    fn a_token_gives_access_to_a_restricted_repository() {
-        let server = Server {
-            token: Some("hf_secret"),
-            ..Server::with(&[
-                ("m/resolve/main/config.json", b"{}"),
-                ("m/resolve/main/model.safetensors", b"x"),
-            ])
-        };
-        let (_server, address) = server.start();
-        let cache = tempfile::tempdir().unwrap();
-        let hub = hub(&address, cache.path());
-        assert_eq!(
-            hub.clone().token("another").fetch("m").unwrap_err().to_string(),
-            "cannot download `config.json` of `m` from the hub: the hub refuses access (HTTP 401): check the name; if the \
-             repository is not public, accept its terms on its page, and set `HF_TOKEN` or run `hf auth login`"
-        );
-        let hub = hub.token("hf_secret");
-        assert!(!format!("{hub:?}").contains("secret"));
-        assert_eq!(std::fs::read(hub.fetch("m").unwrap().weights).unwrap(), b"x");
-    }
-
-    #[test]
-    fn errors_name_the_repository_the_file_and_a_remedy() {
-        let cache = tempfile::tempdir().unwrap();
-        let message = |address: &str, repository: &str| {
-            hub(address, cache.path()).fetch(repository).unwrap_err().to_string()
-        };
-        let (_server, address) = Server::with(&[("m/resolve/main/config.json", b"{}")]).start();
-        assert_eq!(
-            message(&address, "other/m"),
-            "cannot download `config.json` of `other/m` from the hub: there is no such file at `main`: check the names"
-        );
-        assert_eq!(
-            message(&address, "m"),
-            "`m` on the hub has neither `model.safetensors` nor `pytorch_model.bin` at `main`: weights in several files \
-             are not supported"
-        );
-        let (_server, address) = Server { fails: Some(503), ..Server::default() }.start();
-        assert_eq!(
-            message(&address, "a/b"),
-            "cannot download `config.json` of `a/b` from the hub: the hub answered with HTTP 503: try again later"
-        );
-        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let text = message(&format!("http://{closed}"), "a/b");
-        assert!(text.starts_with("cannot download `config.json` of `a/b` from the hub: "), "{text}");
-        assert!(text.contains("`--weights DIR`"), "{text}");
-        for name in ["", "/gpt2", "a/b/c", "../gpt2", "a b", "https://huggingface.co/a/b", "a/..", "gpt2/"] {
-            let text = message(&address, name);
-            assert!(
-                text.contains("is not the name of a repository on the hub: expected `owner/name`"),
-                "{text}"
-            );
-        }
-    }
-}
+#[path = "tests/hub.rs"]
+mod tests;
