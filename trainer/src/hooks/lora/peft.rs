@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{A, Adapter, B, Lora};
 use crate::checkpoint::tensors;
 use crate::error::shortened;
-use crate::io::files::{create_folders, in_file, read_text, replace_file};
+use crate::io::files::{create_folders, in_file, is_file, read_text, replace_file};
 use crate::io::tensor_format;
 use crate::modules::Patterns;
 use crate::prelude::*;
@@ -19,6 +19,8 @@ use crate::{NewVariables, Vars};
 
 const CONFIG: &str = "adapter_config.json";
 const MODEL: &str = "adapter_model.safetensors";
+/// The file that old versions of `peft` write, with `torch.save`.
+const OLD_MODEL: &str = "adapter_model.bin";
 /// The prefix that `peft` adds to the name of each variable.
 const PREFIX: &str = "base_model.model.";
 
@@ -42,35 +44,87 @@ struct Config {
     #[serde(default)]
     use_rslora: bool,
     bias: String,
+    /// How the adapters were initialized. Some ways change the weights of the model too, whenever
+    /// `peft` loads the adapter.
+    #[serde(default = "is_true")]
+    init_lora_weights: Value,
     /// All other fields of the file.
     #[serde(flatten)]
     others: BTreeMap<String, Value>,
 }
 
+/// The fields of `peft`'s `LoraConfig` that do not affect what saved adapters compute: where they
+/// came from, which modules they were for (their names are in the file of weights), and the details
+/// of an initialization, which `init_lora_weights` names.
+const HARMLESS: [&str; 13] = [
+    "auto_mapping",
+    "corda_config",
+    "eva_config",
+    "exclude_modules",
+    "layers_pattern",
+    "layers_to_transform",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+];
+
 /// The fields for variants of LoRA that this crate does not support. They must be absent, `false`,
-/// `null` or empty.
-const VARIANTS: [&str; 10] = [
+/// `null` or empty, and so must fields that are not listed here.
+const VARIANTS: [&str; 16] = [
+    "alora_invocation_tokens",
+    "alpha_pattern",
+    "arrow_config",
+    "ensure_weight_tying",
+    "kasa_config",
+    "layer_replication",
+    "lora_bias",
+    "megatron_config",
+    "monteclora_config",
+    "rank_pattern",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
     "use_dora",
     "use_qalora",
-    "use_bdlora",
-    "lora_bias",
-    "rank_pattern",
-    "alpha_pattern",
-    "layer_replication",
-    "trainable_token_indices",
-    "target_parameters",
-    "alora_invocation_tokens",
+    "velora_config",
 ];
+
+/// The values of `init_lora_weights`, besides `true` and `false`, with which `peft` leaves the
+/// weights of the model as they are, when it creates an adapter and when it loads one. With
+/// `pissa`, `pissa_niter_…`, `olora`, `corda`, `loftq` and `lora_ga` it does not.
+const INITIALIZATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+
+fn is_true() -> Value {
+    Value::Bool(true)
+}
 
 impl Config {
     /// Returns an error if the adapters use a feature that [`Lora`] does not support.
     fn check(&self) -> Result<()> {
-        let refuse = |what: String| Err(Error::msg(format!("{what}, which `Lora` does not support")));
+        let refuse = |what: String| {
+            Err(Error::msg(format!(
+                "{what}, which `Lora` does not support: merge it into its model in Python with `merge_and_unload()` of `peft`, \
+                 and load the weights of the merged model"
+            )))
+        };
         if self.peft_type != "LORA" {
             return refuse(format!("its `peft_type` is `{}`", shortened(&self.peft_type)));
         }
         if self.bias != "none" {
             return refuse(format!("its `bias` is `{}`", shortened(&self.bias)));
+        }
+        let is_known = match &self.init_lora_weights {
+            Value::Bool(_) | Value::Null => true,
+            Value::String(name) => INITIALIZATIONS.contains(&name.as_str()),
+            _ => false,
+        };
+        if !is_known {
+            let value = shortened(&self.init_lora_weights.to_string());
+            return refuse(format!("its `init_lora_weights` is {value}"));
         }
         let is_off = |value: &Value| match value {
             Value::Null | Value::Bool(false) => true,
@@ -78,10 +132,13 @@ impl Config {
             Value::Object(fields) => fields.is_empty(),
             _ => false,
         };
-        let used = VARIANTS.iter().find(|field| self.others.get(**field).is_some_and(|value| !is_off(value)));
+        let used =
+            self.others.iter().find(|(field, value)| !HARMLESS.contains(&field.as_str()) && !is_off(value));
         match used {
-            Some(field) => {
-                refuse(format!("it has `{field}` = {}", shortened(&self.others[*field].to_string())))
+            Some((field, value)) => {
+                let is_variant = VARIANTS.contains(&field.as_str());
+                let unknown = if is_variant { "" } else { " (a field that this crate does not know)" };
+                refuse(format!("it has `{}` = {}{unknown}", shortened(field), shortened(&value.to_string())))
             }
             None => Ok(()),
         }
@@ -164,7 +221,8 @@ impl Lora {
     /// # Errors
     ///
     /// Returns an error if a file cannot be read, or if the adapters are of a kind or variant that
-    /// this hook does not support, such as DoRA.
+    /// this hook does not support, such as DoRA, or PiSSA and OLoRA, which change the weights of the
+    /// model too. A field of the configuration that is not known must be off.
     #[doc(alias("PeftModel", "from_pretrained"))]
     pub fn from_peft(folder: impl AsRef<Path>, prefix: &str) -> Result<Self> {
         let folder = folder.as_ref();
@@ -173,6 +231,15 @@ impl Lora {
             serde_json::from_str(&read_text(&path)?).map_err(|error| in_file(&path, error))?;
         config.check().map_err(|error| in_file(&path, error))?;
         let path = folder.join(MODEL);
+        if !is_file(&path) && is_file(&folder.join(OLD_MODEL)) {
+            return Err(in_file(
+                folder,
+                format!(
+                    "it has `{OLD_MODEL}` of an old version of `peft`, expected `{MODEL}`: load it with `PeftModel.from_pretrained` in \
+                     Python, and save it again with `save_pretrained`"
+                ),
+            ));
+        }
         let saved = tensor_format::from_bytes(&tensors::read(&path)?);
         let saved = saved.map_err(|error| in_file(&path, error))?;
         let pretrained =
@@ -240,6 +307,7 @@ impl Lora {
             fan_in_fan_out: is_transposed,
             use_rslora: self.rs_lora,
             bias: "none".into(),
+            init_lora_weights: is_true(),
             others: BTreeMap::new(),
         };
         let text = serde_json::to_string_pretty(&config).map_err(|error| Error::msg(error.to_string()))?;
@@ -312,5 +380,77 @@ impl Pretrained {
         }
         let folder = folder.display().to_string();
         Ok(Pretrained { folder, is_transposed: config.fan_in_fan_out, adapters, others })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::{Map, Value, json};
+
+    use super::*;
+
+    /// The fields of `LoraConfig` and their defaults, written by `tests/interop/lora.py`.
+    const FIELDS: &str =
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference/peft_config.json"));
+
+    fn fields() -> Map<String, Value> {
+        serde_json::from_str(FIELDS).unwrap()
+    }
+
+    fn check(fields: &Map<String, Value>) -> Result<()> {
+        serde_json::from_value::<Config>(fields.clone().into()).unwrap().check()
+    }
+
+    /// The fields that [`Config`] has.
+    fn handled() -> BTreeSet<String> {
+        let config: Config = serde_json::from_value(fields().into()).unwrap();
+        let handled = Config { others: BTreeMap::new(), ..config };
+        serde_json::to_value(handled).unwrap().as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn every_field_of_peft_is_handled_or_harmless_or_refused() {
+        let handled = handled();
+        for field in fields().keys() {
+            let lists = [handled.contains(field), HARMLESS.contains(&&**field), VARIANTS.contains(&&**field)];
+            assert_eq!(lists.iter().filter(|is_in| **is_in).count(), 1, "{field}: {lists:?}");
+        }
+        check(&fields()).unwrap();
+        for field in HARMLESS {
+            let mut changed = fields();
+            changed.insert(field.to_owned(), json!({ "x": 1 }));
+            check(&changed).unwrap();
+        }
+        for field in VARIANTS.into_iter().chain(["a_field_of_the_future"]) {
+            for value in [json!(true), json!(7), json!("x"), json!([1]), json!({ "x": 1 })] {
+                let mut changed = fields();
+                changed.insert(field.to_owned(), value);
+                let text = check(&changed).unwrap_err().to_string();
+                assert!(text.starts_with(&format!("it has `{field}` = ")), "{text}");
+                assert!(text.contains("`Lora` does not support: merge it"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_initialization_that_may_change_the_model_is_refused() {
+        let with = |value: Value| {
+            let mut changed = fields();
+            changed.insert("init_lora_weights".into(), value);
+            check(&changed)
+        };
+        for known in
+            [json!(true), json!(false), json!(null), json!("gaussian"), json!("eva"), json!("orthogonal")]
+        {
+            with(known).unwrap();
+        }
+        for other in
+            ["pissa", "pissa_niter_4", "olora", "corda", "loftq", "lora_ga", "mica", "PiSSA", "of the future"]
+        {
+            let text = with(other.into()).unwrap_err().to_string();
+            assert!(text.starts_with(&format!("its `init_lora_weights` is \"{other}\", which")), "{text}");
+        }
     }
 }
