@@ -55,8 +55,11 @@ fn mismatched_files_are_reported_with_advice() {
     let mut trainer = model::builder().build().unwrap();
     let mut error = |how: LoadWeights<'_>| trainer.load_weights(THEIRS, &how).unwrap_err().to_string();
     let whole = error(LoadWeights::new());
-    assert!(whole.contains("`state_dict` is a `dict`, not a tensor"), "{whole}");
-    assert!(whole.contains(".section(\"state_dict\")"), "{whole}");
+    assert!(
+        whole.contains("`best` is `None`, not a tensor: the file has 9 tensors under `state_dict`"),
+        "{whole}"
+    );
+    assert!(whole.contains("LoadWeights::new().section(\"state_dict\")"), "{whole}");
     let section = error(LoadWeights::new().section("model"));
     assert!(section.contains("no state dict under the key `model`; the keys are `epoch`, `lr`"), "{section}");
     let own = || LoadWeights::new().section("state_dict");
@@ -161,7 +164,7 @@ fn forged_files_are_refused() {
             "neither `true` nor `false`",
         ),
         (archive(&[("a/data.pkl", &valid())]), "no data for its storage"),
-        (archive(&[("a/x", &data)]), "expected exactly one `data.pkl`"),
+        (archive(&[("a/x", &data)]), "expected weights, but the file is a zip archive: unpack it"),
         (archive(&[("a/data.pkl", b"\x80\x02]."), ("a/byteorder", b"little")]), "found a `list`"),
         (archive(&[("a/data.pkl", &valid()), ("a/byteorder", b"big"), ("a/data/0", &data)]), "big-endian"),
         (archive(&[("a/data.pkl", &valid()), ("a/data/0", &data), ("a/data/0", &data)]), "occurs twice"),
@@ -292,6 +295,129 @@ fn an_unreadable_entry_is_an_error_only_if_it_is_requested() {
     }
 }
 
+/// Returns the pickle of `{"model": {"fc1.weight": tensor}, "other": …}`, in which `other` is the
+/// pickle of the value.
+fn beside(other: &[u8]) -> Vec<u8> {
+    let float = pickle("torch\nFloatStorage", b"K\x20", b"K\0", b"K\x08K\x04\x86", b"K\x04K\x01\x86");
+    // Behind the protocol, the `dict` and the name `x`.
+    let model = [b"}X\x0a\0\0\0fc1.weight".as_slice(), &float[9..float.len() - 1]].concat();
+    [b"\x80\x04}X\x05\0\0\0model".as_slice(), &model, b"sX\x05\0\0\0other", other, b"s."].concat()
+}
+
+#[test]
+fn a_foreign_object_is_an_error_only_in_the_section_that_was_requested() {
+    let folder = scratch("pt-foreign");
+    let path = folder.join("foreign.pt");
+    let others: [(&str, &[u8]); 22] = [
+        ("Namespace", b"cargparse\nNamespace\n)\x81}X\x01\0\0\0aK\x01sb"),
+        ("Namespace of protocol 1", b"ccopy_reg\n_reconstructor\n(cargparse\nNamespace\nc__builtin__\nobject\nNtR}b"),
+        ("INST", b"(K\x01icollections\nThing\n"),
+        ("OBJ", b"(ccollections\nThing\nK\x01o"),
+        ("NEWOBJ_EX", b"ccollections\nThing\n)}\x92"),
+        ("scalar", b"cnumpy._core.multiarray\nscalar\ncnumpy\ndtype\nX\x02\0\0\0f8\x89\x88\x87R(K\x03X\x01\0\0\0<NtbC\x01a\x86R"),
+        ("set", b"\x8f(K\x01K\x02\x90"),
+        ("frozenset", b"(K\x01\x91"),
+        ("bytes", b"C\x02\xff\xfe"),
+        ("long bytes", b"B\x02\0\0\0\xff\xfe"),
+        ("bytearray", b"\x96\x02\0\0\0\0\0\0\0\xff\xfe"),
+        ("seed", b"\x8a\x09\0\0\0\0\0\0\0\x80\0"),
+        ("LONG4", b"\x8b\x02\0\0\0\x01\x01"),
+        ("text that is not UTF-8", b"X\x03\0\0\0\xed\xb2\x80"),
+        ("device", b"ctorch\ndevice\nX\x03\0\0\0cpu\x85R"),
+        ("Counter", b"ccollections\nCounter\n}X\x01\0\0\0aK\x02s\x85R"),
+        ("defaultdict", b"ccollections\ndefaultdict\nc__builtin__\nlist\n\x85RX\x01\0\0\0a]s"),
+        ("deque", b"ccollections\ndeque\n)R(K\x01K\x02e"),
+        ("partial", b"cfunctools\npartial\nc__builtin__\nprint\n\x85R(c__builtin__\nprint\n)}Ntb"),
+        ("call of a result", b"cfunctools\npartial\n)R)R"),
+        ("dict with other keys", b"}NK\x01sK\x07K\x01s"),
+        ("protocol 0", b"(lp1\nI01\naF1.5\naL12L\naS'a'\naVb\na0N"),
+    ];
+    for (name, other) in others {
+        let bytes = archive(&[("a/data.pkl", &beside(other)), ("a/data/0", &[0; 128])]);
+        fs::write(&path, bytes).unwrap();
+        let mut trainer = model::builder().build().unwrap();
+        let how = || LoadWeights::new().section("model").partial(true);
+        let report = trainer.load_weights(&path, &how()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(report.loaded, ["fc1.weight"], "{name}");
+        let error = trainer.load_weights(&path, &LoadWeights::new()).unwrap_err().to_string();
+        assert!(error.contains(".section(\"model\")"), "{name}: {error}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn files_of_the_variables_of_tch_are_read() {
+    let folder = scratch("pt-tch");
+    for name in ["weights.ot", "weights.pt", "weights.bin"] {
+        let path = folder.join(name);
+        let net = |vs: &nn::VarStore| {
+            let root = vs.root();
+            nn::linear(&root / "fc1", 4, 8, Default::default());
+            nn::linear(&root / "fc2", 8, 3, Default::default());
+        };
+        let vs = nn::VarStore::new(Device::Cpu);
+        net(&vs);
+        vs.save(&path).unwrap();
+        let mut trainer = model::builder().build().unwrap();
+        let report = trainer.load_weights(&path, &LoadWeights::new()).unwrap();
+        assert_eq!(report.loaded.len(), 4);
+        for (name, tensor) in vs.variables() {
+            assert_eq!(trainer.vars().get(&name).unwrap(), tensor, "{name}");
+        }
+        let error = trainer.load_weights(&path, &LoadWeights::new().section("x")).unwrap_err().to_string();
+        assert!(
+            error.contains("this is a TorchScript file, which has no sections: remove the call"),
+            "{error}"
+        );
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn the_calls_that_make_names_fit_are_advised_and_work() {
+    let folder = scratch("pt-names");
+    let path = folder.join("names.safetensors");
+    let shapes: [(&str, &[i64]); 4] =
+        [("fc1.bias", &[8]), ("fc1.weight", &[8, 4]), ("fc2.bias", &[3]), ("fc2.weight", &[3, 8])];
+    let cases: [(&str, fn(&str) -> String, &[&str], &str); 6] = [
+        ("prefix", |name| format!("model.{name}"), &[], ".rename_pattern(\"model.*\", \"*\")"),
+        (
+            "averages",
+            |name| format!("module.{name}"),
+            &["n_averaged"],
+            ".rename_pattern(\"module.*\", \"*\").skip(\"n_averaged\")",
+        ),
+        ("compiled", |name| format!("_orig_mod.{name}"), &[], ".rename_pattern(\"_orig_mod.*\", \"*\")"),
+        (
+            "compiled layers",
+            |name| name.replace('.', "._orig_mod."),
+            &[],
+            ".rename_pattern(\"*_orig_mod.*\", \"**\")",
+        ),
+        ("a head", str::to_owned, &["head.weight"], ".skip(\"head.weight\")"),
+        ("many", str::to_owned, &["a.x", "a.y", "a.z", "b.x"], ".skip(\"a.*\").skip(\"b.*\")"),
+    ];
+    for (case, renamed, more, expected) in cases {
+        let mut tensors: Vec<_> = shapes
+            .iter()
+            .map(|(name, shape)| (renamed(name), Tensor::ones(*shape, (Kind::Float, Device::Cpu))))
+            .collect();
+        tensors.extend(more.iter().map(|name| ((*name).to_owned(), Tensor::from(1.0))));
+        Tensor::write_safetensors(&tensors, &path).unwrap();
+        let mut trainer = model::builder().build().unwrap();
+        let error = trainer.load_weights(&path, &LoadWeights::new()).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("the names fit with `{expected}`")), "{case}: {error}");
+        // Follows the advice.
+        let calls = expected.split(").").map(|call| call.split('"').skip(1).step_by(2).collect::<Vec<_>>());
+        let how = calls.fold(LoadWeights::new(), |how, call| match &call[..] {
+            [from, to] => how.rename_pattern(*from, *to),
+            pattern => how.skip(pattern[0]),
+        });
+        assert_eq!(trainer.load_weights(&path, &how).unwrap().loaded.len(), 4, "{case}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn an_empty_file_is_reported_as_empty() {
     let folder = scratch("pt-empty");
@@ -300,7 +426,11 @@ fn an_empty_file_is_reported_as_empty() {
         fs::write(&path, "").unwrap();
         let mut trainer = model::builder().build().unwrap();
         let error = trainer.load_weights(&path, &LoadWeights::new()).unwrap_err().to_string();
-        assert!(error.contains(name) && error.contains("the file is empty"), "{error}");
+        assert!(
+            error.contains(name)
+                && error.contains("the file is an empty file: save, copy or download it again"),
+            "{error}"
+        );
     }
     fs::remove_dir_all(&folder).unwrap();
 }

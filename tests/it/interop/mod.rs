@@ -5,6 +5,7 @@
 
 #[cfg(target_os = "linux")]
 mod ddp;
+mod files;
 mod kernels;
 mod loggers;
 mod lora;

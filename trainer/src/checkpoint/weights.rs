@@ -1,9 +1,9 @@
 //! Weights files that other programs can read and write: `safetensors` files, and PyTorch's
 //! `torch.save` files, which are only read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tch::Tensor;
 
@@ -11,7 +11,8 @@ use super::files::{AVERAGES, MANIFEST, MODEL};
 use super::rename::Rules;
 use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, nearest, shortened};
-use crate::io::files::{in_file, is_file, replace_file};
+use crate::io::files::{entries, in_file, is_file, name_of, replace_file};
+use crate::io::format::Format;
 use crate::io::tensor_format::Encoded;
 use crate::model::added::Added;
 use crate::model::vars::Vars;
@@ -37,7 +38,7 @@ use crate::model::vars::Vars;
 /// ```
 #[derive(Default)]
 pub struct LoadWeights<'a> {
-    section: Option<String>,
+    section: Vec<String>,
     rules: Rules<'a>,
     partial: bool,
     skip_mismatched: bool,
@@ -51,10 +52,11 @@ impl<'a> LoadWeights<'a> {
     }
 
     /// Selects the state dict under this key of a `.pt` file, such as `state_dict` in Lightning
-    /// checkpoints. Setting a key for any other file is an error. Defaults to the outermost `dict`.
+    /// checkpoints. A second call selects a key within the first. Setting a key for any other file
+    /// is an error. Defaults to the outermost `dict`.
     #[must_use]
     pub fn section(mut self, key: impl Into<String>) -> Self {
-        self.section = Some(key.into());
+        self.section.push(key.into());
         self
     }
 
@@ -183,19 +185,19 @@ enum WeightsFile<'a> {
 }
 
 impl<'a> WeightsFile<'a> {
-    fn open(bytes: &'a [u8], section: Option<&str>) -> Result<Self> {
-        if bytes.is_empty() {
-            return Err(Error::msg("the file is empty: save, copy or download it again"));
+    fn open(bytes: &'a [u8], section: &[String]) -> Result<Self> {
+        if bytes.starts_with(b"PK\x03\x04") {
+            let file = pt::StateDict::open(bytes, section, conversion)?;
+            return Ok(WeightsFile::TorchSave(Box::new(file)));
         }
-        if pt::is_one(bytes) {
-            return Ok(WeightsFile::TorchSave(Box::new(pt::StateDict::open(bytes, section)?)));
-        }
-        if let Some(section) = section {
+        let file = Encoded::open(bytes, "weights (`safetensors` or `torch.save`)", conversion)
+            .map_err(Error::msg)?;
+        if let Some(section) = section.first() {
             return Err(Error::msg(format!(
                 "`.section({section:?})` is for `torch.save` files, but this file is not one: remove the call"
             )));
         }
-        Ok(WeightsFile::Safetensors(Encoded::open(bytes).map_err(Error::msg)?))
+        Ok(WeightsFile::Safetensors(file))
     }
 
     fn names(&self) -> Vec<String> {
@@ -221,6 +223,95 @@ impl<'a> WeightsFile<'a> {
     }
 }
 
+/// Returns how to convert a file of a format that cannot be read into one that can.
+fn conversion(format: Format) -> &'static str {
+    match format {
+        Format::TorchSaveLegacy => {
+            "load it in Python with `torch.load`, and save it again with `torch.save`, or with `safetensors.torch.save_file`"
+        }
+        Format::TorchTar => {
+            "if you trust it, load it in Python with `torch.load(…, weights_only=False)`, and save it again with `torch.save`"
+        }
+        Format::TorchExport => {
+            "load it in Python with `torch.export.load`, and save the `state_dict` of the program with `torch.save`"
+        }
+        Format::Pickle | Format::Zlib => {
+            "if you trust it, load it in Python with the package that wrote it, which executes what the file names, and save \
+             its arrays with `safetensors.numpy.save_file`, or its state dict with `torch.save`"
+        }
+        Format::Hdf5 => {
+            "load it in Python with `h5py` or Keras, and save its arrays by name with `safetensors.numpy.save_file`"
+        }
+        Format::Keras => {
+            "load it in Python with `keras.models.load_model`, and save the arrays of `model.variables` by their `path` with \
+             `safetensors.numpy.save_file`"
+        }
+        Format::Gguf => {
+            "use the `safetensors` files from which it was made, or save `gguf.dequantize(tensor.data, tensor.tensor_type)` of \
+             each tensor of `gguf.GGUFReader` with `safetensors.numpy.save_file` in Python"
+        }
+        Format::Onnx | Format::TfLite => {
+            "save the state dict of the model from which it was made: a converter may change weights, and keep their names"
+        }
+        Format::MessagePack => {
+            "load it in Python with `flax.serialization.msgpack_restore`, and save its arrays by name \
+             (`flax.traverse_util.flatten_dict(…, sep=\".\")`) with `safetensors.numpy.save_file`"
+        }
+        Format::Npy => {
+            "load it in Python with `numpy.load`, and save it by the name of its variable with `safetensors.numpy.save_file`"
+        }
+        Format::Npz => "save it in Python with `safetensors.numpy.save_file(dict(numpy.load(…)), …)`",
+        Format::Matlab => {
+            "load it in Python with `scipy.io.loadmat`, and save its arrays with `safetensors.numpy.save_file`"
+        }
+        Format::Json => {
+            "name the file with the weights; if it lists the files of several parts (`weight_map`), load each of these files \
+             with `.partial(true)`"
+        }
+        Format::Text => {
+            "name the file with the weights, or download it again if a server sent this text in its place"
+        }
+        Format::Unknown => {
+            "if it has weights, it is damaged or of a format that cannot be read: save them with \
+             `safetensors.torch.save_file` in Python"
+        }
+        _ => "name the file with the weights",
+    }
+}
+
+/// The remedy for the files of `torch.distributed.checkpoint`.
+const DISTRIBUTED: &str = "convert the folder of `torch.distributed.checkpoint` with \
+     `python -m torch.distributed.checkpoint.format_utils dcp_to_torch FOLDER FILE`, and load this file";
+
+/// Returns the message about a folder that is not a checkpoint of this crate.
+#[cold]
+fn without_manifest(entries: &[PathBuf]) -> String {
+    let has = |is: &dyn Fn(&str) -> bool| entries.iter().any(|path| is(name_of(path)));
+    let extensions = ["safetensors", "pt", "pth", "bin", "ckpt"];
+    let is_weights =
+        |path: &&PathBuf| path.extension().is_some_and(|own| extensions.iter().any(|it| own == *it));
+    let mut weights: Vec<_> =
+        entries.iter().filter(is_weights).map(|path| format!("`{}`", name_of(path))).collect();
+    weights.sort();
+    let help = match &weights[..] {
+        _ if has(&|name| name == ".metadata" || name.ends_with(".distcp")) => {
+            format!("it has several parts of the weights: {DISTRIBUTED}")
+        }
+        _ if has(&|name| name.ends_with(".index.json")) => {
+            format!("it has weights in several files: load each with `.partial(true)`: {}", shown(&weights))
+        }
+        [] => "it has no file of weights: name a file, or a checkpoint folder".to_owned(),
+        [only] => format!("name the file in it: {only}"),
+        several => format!("name one of the files in it: {}", shown(several)),
+    };
+    format!("the folder is not a checkpoint of this crate: {help}")
+}
+
+fn shown(names: &[String]) -> String {
+    let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
+    names[..names.len().min(8)].join(", ") + &more
+}
+
 /// Loads a file of weights, or the weights of a checkpoint folder, into variables. If the folder
 /// has averaged weights, loads these instead of the live ones. If the file has none of the
 /// variables that hooks have `added`, all variables that hooks added or set keep their values.
@@ -232,19 +323,29 @@ pub(crate) fn load(vars: &Vars, added: &Added, path: &Path, how: &LoadWeights<'_
     let mut report = Loaded { is_averaged, ..Loaded::default() };
     let mut paths = vec![path];
     paths.extend(is_averaged.then_some(&averages));
+    if path.extension().is_some_and(|extension| extension == "distcp") {
+        return Err(in_file(path, format!("it is a part of the weights: {DISTRIBUTED}")));
+    }
+    if let Ok(entries) = entries(path) {
+        return Err(in_file(path, without_manifest(&entries)));
+    }
     let bytes = paths.iter().map(|path| tensors::read(path)).collect::<Result<Vec<_>>>()?;
     let mut opened = Vec::new();
     // The index of the file with the tensor of each name; if two files have it, the later one.
     let mut file_of = BTreeMap::new();
     for (nth, (path, bytes)) in paths.iter().zip(&bytes).enumerate() {
-        let file = WeightsFile::open(bytes, how.section.as_deref()).map_err(|error| in_file(path, error))?;
+        let file = WeightsFile::open(bytes, &how.section).map_err(|error| in_file(path, error))?;
         file_of.extend(file.names().into_iter().map(|name| (name, nth)));
         opened.push(file);
     }
 
     let names: Vec<String> = file_of.keys().cloned().collect();
+    if names.is_empty() {
+        return Err(in_file(path, "the file has no tensors: save the weights again"));
+    }
     let mapped = how.rules.apply(&names).map_err(|error| in_file(path, error))?;
     let mut saved = BTreeMap::new();
+    let names: Vec<String> = mapped.iter().flatten().cloned().collect();
     for ((name, nth), own) in file_of.into_iter().zip(mapped) {
         let Some(own) = own else { continue };
         opened[nth].check(&name).map_err(|error| in_file(paths[nth], error))?;
@@ -282,22 +383,24 @@ pub(crate) fn load(vars: &Vars, added: &Added, path: &Path, how: &LoadWeights<'_
     let names_differ = !(report.missing.is_empty() && report.unexpected.is_empty());
     let refuses_names = names_differ && !how.partial;
     if refuses_names || !(report.mismatched.is_empty() || how.skip_mismatched) {
-        return Err(refused(path, &report, refuses_names));
+        return Err(refused(path, &report, refuses_names, || calls_that_fit(vars, &report, &names)));
     }
     copy(copies)?;
     Ok(report)
 }
 
-/// Returns the error that lists the differences.
+/// Returns the error that lists the differences. `calls` returns the calls that make the names fit.
 #[cold]
-fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
+fn refused(path: &Path, report: &Loaded, lists_names: bool, calls: impl FnOnce() -> Option<String>) -> Error {
     let mut parts = Vec::new();
     let mut help = Vec::new();
     if lists_names {
         parts.push(differences(&report.missing, &report.unexpected));
-        help.push(
-            "load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename_pattern(…)`",
-        );
+        help.push(match calls() {
+            Some(calls) => format!("the names fit with `{calls}`"),
+            None => "load part of it with `LoadWeights::new().partial(true)`, or map names with `.rename_pattern(…)`"
+                .to_owned(),
+        });
     }
     if !report.mismatched.is_empty() {
         let first = report.mismatched.iter().take(3).map(Mismatch::to_string);
@@ -306,9 +409,84 @@ fn refused(path: &Path, report: &Loaded, lists_names: bool) -> Error {
             count => format!(" and {} more", count - 3),
         };
         parts.push(first.collect::<Vec<_>>().join(", ") + &more);
-        help.push("keep the values of variables whose shape differs with `.skip_mismatched(true)`");
+        help.push(
+            "keep the values of variables whose shape differs with `.skip_mismatched(true)`".to_owned(),
+        );
     }
     in_file(path, format!("{}: {}", parts.join("; "), help.join("; ")))
+}
+
+/// The names with which wrappers of PyTorch hold the module that they wrap.
+const WRAPPERS: [&str; 5] =
+    ["module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module."];
+
+/// Returns the calls on [`LoadWeights`] after which more, or all, of the `names` in the file fit the
+/// variables of the task. `None` if there are none.
+#[cold]
+fn calls_that_fit(vars: &Vars, report: &Loaded, names: &[String]) -> Option<String> {
+    let own: BTreeSet<&str> = vars
+        .iter()
+        .map(|var| &*var.name)
+        .filter(|name| !report.kept.iter().any(|kept| kept == name))
+        .collect();
+    let missing_of = |names: &[String]| {
+        let unique: BTreeSet<&str> = names.iter().map(|name| &**name).collect();
+        (unique.len() == names.len()).then(|| own.difference(&unique).count())
+    };
+    // A prefix that the file has and the task lacks, or the other way round.
+    let mut patterns: BTreeSet<(String, String)> =
+        WRAPPERS.iter().map(|wrapper| (format!("*{wrapper}*"), "**".to_owned())).collect();
+    for missing in report.missing.iter().take(4) {
+        for name in names {
+            let ends_with =
+                |long: &'_ str, short: &str| Some(long.strip_suffix(short)?.strip_suffix('.')?.to_owned());
+            if let Some(prefix) = ends_with(name, missing) {
+                patterns.insert((format!("{prefix}.*"), "*".to_owned()));
+            }
+            if let Some(prefix) = ends_with(missing, name) {
+                patterns.insert(("*".to_owned(), format!("{prefix}.*")));
+            }
+        }
+    }
+    let mut names = names.to_vec();
+    let renamed = patterns.into_iter().take(64).filter_map(|(from, to)| {
+        let mut rules = Rules::default();
+        rules.add_pattern(from.clone(), to.clone());
+        let renamed: Vec<String> = rules.apply(&names).ok()?.into_iter().flatten().collect();
+        Some((missing_of(&renamed)?, from, to, renamed))
+    });
+    // Of two that fit equally well, a prefix is clearer.
+    let best = renamed.min_by_key(|(missing, from, ..)| (*missing, from.starts_with('*')));
+    let mut missing = report.missing.len();
+    let mut calls = String::new();
+    if let Some((fewer, from, to, renamed)) = best
+        && fewer < missing
+    {
+        calls = format!(".rename_pattern({from:?}, {to:?})");
+        missing = fewer;
+        names = renamed;
+    }
+    let unexpected: Vec<&String> = names
+        .iter()
+        .filter(|name| !own.contains(&***name) && !name.ends_with("num_batches_tracked"))
+        .collect();
+    let mut skips: BTreeSet<String> = unexpected.iter().map(|name| (*name).clone()).collect();
+    if skips.len() > 3 {
+        // Whole modules, if none of their variables is in the task.
+        skips = skips
+            .iter()
+            .map(|name| name.split_once('.').map_or(name.clone(), |(first, _)| format!("{first}.*")))
+            .collect();
+    }
+    let fits = |pattern: &String| {
+        !pattern.contains('?') && !own.iter().any(|name| wildmatch::WildMatch::new(pattern).matches(name))
+    };
+    if missing == 0 && skips.len() <= 3 && skips.iter().all(fits) {
+        calls.extend(skips.iter().map(|pattern| format!(".skip({pattern:?})")));
+    } else if !calls.is_empty() {
+        calls += ".partial(true)";
+    }
+    (!calls.is_empty()).then_some(calls)
 }
 
 fn named(vars: &Vars) -> NamedTensors {

@@ -1,5 +1,6 @@
-//! File operations and terminal output.
+//! File operations, formats of files and terminal output.
 
+pub(crate) mod format;
 pub(crate) mod tensor_format;
 pub(crate) mod terminal;
 

@@ -7,7 +7,8 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use tch::{Kind, Tensor};
 
-use crate::error::shortened;
+use crate::error::{Error, shortened};
+use crate::io::format::{self, Format};
 use crate::libtorch::{self, Form};
 
 fn dtype_of(kind: Kind) -> Option<Dtype> {
@@ -104,7 +105,11 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> 
 
 /// Decodes all tensors of a `safetensors` file.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
-    let file = Encoded::open(bytes)?;
+    let file = Encoded::open(
+        bytes,
+        "a `safetensors` file",
+        |_| "load it in the program that wrote it, and save its tensors with `safetensors.torch.save_file`",
+    )?;
     file.names().into_iter().map(|name| Ok((name.to_owned(), file.tensor(name)?))).collect()
 }
 
@@ -112,10 +117,19 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, Strin
 pub(crate) struct Encoded<'a>(SafeTensors<'a>);
 
 impl<'a> Encoded<'a> {
-    pub(crate) fn open(bytes: &'a [u8]) -> Result<Self, String> {
-        let file = SafeTensors::deserialize(bytes);
-        file.map(Encoded)
-            .map_err(|error| format!("this is not a valid safetensors file: {error}; save it again"))
+    /// Reads the header of a file. If the file has another format, the error says that this is not
+    /// what was `expected`, and `remedy` returns what to do.
+    pub(crate) fn open(
+        bytes: &'a [u8],
+        expected: &str,
+        remedy: impl FnOnce(Format) -> &'static str,
+    ) -> Result<Self, String> {
+        SafeTensors::deserialize(bytes).map(Encoded).map_err(|error| match Format::of(bytes) {
+            Format::Safetensors => format!(
+                "the safetensors file is damaged or truncated ({error}): copy, download or save it again"
+            ),
+            format => format::unexpected(bytes, format, expected, remedy),
+        })
     }
 
     pub(crate) fn names(&self) -> Vec<&str> {

@@ -405,11 +405,6 @@ fn call_world(called: &mut BTreeSet<String>) {
     let mut world = null_mut();
     succeeds(call!(called, trainer_world_open(&raw const with, &raw mut world)));
     let mut value = null_mut();
-    succeeds(call!(called, trainer_world_job(world, &raw mut value)));
-    assert!(value.is_null());
-    succeeds(call!(called, trainer_world_set_job(world, b"job".as_ptr(), 3)));
-    succeeds(call!(called, trainer_world_job(world, &raw mut value)));
-    assert_eq!(text(std::mem::replace(&mut value, null_mut())), "job");
     let mut sum = 0;
     succeeds(call!(called, trainer_world_count(world, c"count".as_ptr(), &raw mut sum)));
     assert_eq!(sum, 1);

@@ -1,59 +1,52 @@
-//! Reading the state dicts that PyTorch's `torch.save` writes: a zip archive with a pickle and the
-//! data of each storage.
+//! Reading the state dicts that PyTorch's `torch.save` writes, and the modules of TorchScript, as
+//! tch's `VarStore::save` writes them: a zip archive with a pickle and the data of each storage.
 //!
 //! A pickle is a program, and Python's own reader imports and calls whatever the pickle names. This
-//! reader executes nothing: it knows the few names that occur in a state dict, and refuses all
-//! others.
+//! reader executes nothing: what it does not know becomes an opaque object, which is an error only
+//! where a tensor is needed.
 
+mod contents;
 mod pickle;
 mod zip;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use tch::{Kind, Tensor};
 
+use self::contents::Contents;
 use self::pickle::{Global, Id, Object, Objects, View};
 use self::zip::Archive;
 use crate::error::{Error, Result, shortened};
+use crate::io::format::{self, Format};
 use crate::libtorch;
 
-/// The first bytes of a zip archive.
-const ZIP: &[u8] = b"PK\x03\x04";
-/// The first bytes of a file from before PyTorch 1.6: a pickled number.
-const LEGACY: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-
-/// Whether a file begins like a file that `torch.save` wrote.
-pub(super) fn is_one(bytes: &[u8]) -> bool {
-    bytes.starts_with(ZIP) || bytes.starts_with(LEGACY)
-}
-
-/// A state dict in a file that `torch.save` wrote. Its tensors are read when they are needed, so an
-/// entry that cannot be read does not make the others unreadable.
+/// The tensors of a file that `torch.save`, TorchScript or tch wrote. They are read when they are
+/// needed, so an entry that cannot be read does not make the others unreadable.
 pub(super) struct StateDict<'a> {
     objects: Objects<'a>,
-    entries: BTreeMap<&'a str, Id>,
-    /// Whether this is the file's outermost `dict`.
-    is_outermost: bool,
+    top: Id,
+    /// The keys that lead to the state dict.
+    section: Vec<String>,
+    entries: BTreeMap<Cow<'a, str>, Id>,
     storages: Storages<'a>,
 }
 
 impl<'a> StateDict<'a> {
-    /// Reads the outermost state dict of a file or, if `section` is set, the state dict under this
-    /// key.
-    pub(super) fn open(bytes: &'a [u8], section: Option<&str>) -> Result<Self> {
-        if bytes.starts_with(LEGACY) {
-            return Err(Error::msg(
-                "the file has PyTorch's format from before version 1.6: load it in Python, and save it again with \
-                 `torch.save`, or with `safetensors.torch.save_file`",
-            ));
-        }
+    /// Reads the state dict of a zip archive: the outermost `dict` or, if `section` has keys, the
+    /// one to which they lead. `remedy` returns what to do about an archive of another format.
+    pub(super) fn open(
+        bytes: &'a [u8],
+        section: &[String],
+        remedy: impl FnOnce(Format) -> &'static str,
+    ) -> Result<Self> {
         let archive = zip::open(bytes)?;
+        let format = Format::of_archive(archive.names());
         let mut roots = archive.names().filter_map(|name| name.strip_suffix("data.pkl"));
-        let (Some(root), None) = (roots.next(), roots.next()) else {
-            return Err(Error::msg(
-                "this is not a `torch.save` file: expected exactly one `data.pkl` in the archive; save a state dict in \
-                 Python with `torch.save(model.state_dict(), …)`",
-            ));
+        let (Format::TorchSave | Format::TorchScript, Some(root), None) =
+            (format, roots.next(), roots.next())
+        else {
+            return Err(Error::msg(format::unexpected(bytes, format, "weights", remedy)));
         };
         drop(roots);
         let order = archive.read(&format!("{root}byteorder"))?.unwrap_or(b"little");
@@ -64,34 +57,40 @@ impl<'a> StateDict<'a> {
         }
         let pickle = archive.read(&format!("{root}data.pkl"))?.unwrap_or_default();
         let (objects, top) = pickle::read(pickle)?;
+        let contents = Contents { objects: &objects, top };
+        let found = if format == Format::TorchScript {
+            contents.module(section)?
+        } else {
+            contents.state_dict(section)?
+        };
         let mut entries = BTreeMap::new();
-        for (key, value) in state_dict(&objects, top, section)? {
-            if entries.insert(key, value).is_some() {
+        for (key, value) in found {
+            if entries.contains_key(&key) {
                 return Err(Error::msg(format!(
                     "the state dict has two entries named `{}`: load it in Python, and save it again with unique names",
-                    shortened(key)
+                    shortened(&key)
                 )));
             }
+            entries.insert(key, value);
         }
         let storages = Storages { archive, root, loaded: HashMap::new() };
-        Ok(StateDict { objects, entries, is_outermost: section.is_none(), storages })
+        Ok(StateDict { objects, top, section: section.to_vec(), entries, storages })
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
-        self.entries.keys().copied()
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(|name| &**name)
     }
 
-    /// Returns an error if an entry is not a tensor. Unless a section was selected, the error
-    /// suggests selecting one: if there are nested `dict`s, it suggests the key of the first.
+    /// Returns an error if an entry is not a tensor. The error says how to load the tensors of the
+    /// file.
     pub(super) fn check(&self, name: &str) -> Result<()> {
-        let is_tensor =
-            |value: Id| matches!(self.objects[value], Object::Tensor(_) | Object::UnreadableTensor(..));
-        let Some(entry) = self.entries.get_key_value(name).filter(|(_, value)| !is_tensor(**value)) else {
-            return Ok(());
-        };
-        let dict = self.entries.iter().find(|(_, value)| matches!(self.objects[**value], Object::Dict(_)));
-        let (key, value) = dict.filter(|_| self.is_outermost).unwrap_or(entry);
-        Err(not_a_tensor(&self.objects, key, *value, self.is_outermost))
+        match self.entries.get(name) {
+            Some(value) if !self.objects.is_tensor(*value) => {
+                let contents = Contents { objects: &self.objects, top: self.top };
+                Err(contents.not_a_tensor(&self.section, &self.entries, name))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Reads the tensor with this name. Tensors with the same storage share its memory.
@@ -149,64 +148,6 @@ fn dtype_of(class: Global<'_>) -> String {
         Global::Torch(name) => format!("of `{}`", shortened(name)),
         _ => "of an unknown storage".to_owned(),
     }
-}
-
-type Entries<'a> = Vec<(&'a str, Id)>;
-
-/// Returns the entries of the outermost `dict`, or of the one under the key `section`.
-fn state_dict<'a>(objects: &Objects<'a>, top: Id, section: Option<&str>) -> Result<Entries<'a>> {
-    let mut entries = dict(objects, top).ok_or_else(|| {
-        let found = match &objects[top] {
-            Object::Dict(_) => "a `dict` with keys that are not strings",
-            other => other.what(),
-        };
-        Error::msg(format!(
-            "expected a state dict, a `dict` of tensors by name, found {found}: save one in Python with \
-             `torch.save(model.state_dict(), …)`"
-        ))
-    })?;
-    if let Some(section) = section {
-        let found = entries.iter().find(|(key, _)| *key == section);
-        let found = found.and_then(|(_, value)| dict(objects, *value));
-        entries = found.ok_or_else(|| {
-            Error::msg(format!(
-                "there is no state dict under the key `{section}`; the keys are {}: select another key with `.section(…)`",
-                listed(&entries)
-            ))
-        })?;
-    }
-    Ok(entries)
-}
-
-/// Returns the entries of a `dict`; `None` if the object is not a `dict`, or if a key is not a
-/// string.
-fn dict<'a>(objects: &Objects<'a>, id: Id) -> Option<Entries<'a>> {
-    let Object::Dict(entries) = &objects[id] else { return None };
-    entries.iter().map(|(key, value)| Some((objects.text(*key).ok()?, *value))).collect()
-}
-
-fn listed(entries: &Entries<'_>) -> String {
-    if entries.is_empty() {
-        return "none".to_owned();
-    }
-    let shown: Vec<_> = entries.iter().take(8).map(|(key, _)| format!("`{}`", shortened(key))).collect();
-    let more = if entries.len() > 8 { format!(" and {} more", entries.len() - 8) } else { String::new() };
-    shown.join(", ") + &more
-}
-
-#[cold]
-fn not_a_tensor(objects: &Objects<'_>, key: &str, value: Id, may_select: bool) -> Error {
-    let key = shortened(key);
-    let help = if may_select && matches!(objects[value], Object::Dict(_)) {
-        format!(": if that is the state dict, select it with `LoadWeights::new().section(\"{key}\")`")
-    } else if may_select {
-        ": if the state dict is under another key, select it with `LoadWeights::new().section(\"…\")`"
-            .to_owned()
-    } else {
-        ": select another key, or save a state dict in Python with `torch.save(model.state_dict(), …)`"
-            .to_owned()
-    };
-    Error::msg(format!("expected a state dict, but `{key}` is {}, not a tensor{help}", objects[value].what()))
 }
 
 /// The storages of an archive. Each is read when a tensor first needs it, and only once.

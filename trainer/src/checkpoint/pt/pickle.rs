@@ -1,4 +1,6 @@
-//! The subset of Python's pickle format that state dicts need.
+//! Python's pickle format, without what makes it a program: objects that state dicts need are built,
+//! and all others are [foreign](Object::Foreign): what a pickle would call is not called, and only
+//! its name is kept.
 //!
 //! Each opcode does work in proportion to its length, or to the number of objects that it removes
 //! from the stack, and creates at most one small object. Objects refer to each other by index, and
@@ -17,6 +19,9 @@ const MAX_OBJECTS: usize = 1 << 22;
 /// The maximum number of dimensions of a tensor, as in PyTorch.
 const MAX_DIMS: usize = 64;
 
+/// An `int` of more than 64 bits, such as a seed.
+const LONG: Object<'_> = Object::Other("an `int` of more than 64 bits");
+
 /// The index of an object in [`Objects`].
 pub(super) type Id = u32;
 
@@ -27,9 +32,16 @@ pub(super) struct Objects<'a>(Vec<Object<'a>>);
 /// An object that a pickle creates.
 #[derive(Debug)]
 pub(super) enum Object<'a> {
-    /// `None`, a `bool` or a `float`. No tensor needs these values, so only a description for error
-    /// messages is kept.
+    /// `None`, a `bool`, a `float`, `bytes` or a `set`, or an `int` of more than 64 bits. No tensor
+    /// needs these values, so only a description for error messages is kept.
     Other(&'static str),
+    /// The result of a call that was not executed.
+    Foreign {
+        /// The function or class that would have been called: the `Id` of a [`Object::Global`].
+        class: Id,
+        /// What the pickle sets as the attributes of the object.
+        state: Option<Id>,
+    },
     Int(i64),
     Text(&'a str),
     Tuple(Vec<Id>),
@@ -57,10 +69,11 @@ pub(super) struct View {
     pub(super) metadata: Option<Id>,
 }
 
-/// The Python names that a state dict may refer to.
+/// A Python name that a pickle refers to.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Global<'a> {
     OrderedDict,
+    DefaultDict,
     RebuildTensor,
     RebuildParameter,
     /// The function that calls another function to build a tensor, and then sets the attributes of
@@ -73,14 +86,17 @@ pub(super) enum Global<'a> {
     /// The class of the storages of this dtype.
     Storage(Kind),
     /// Any other name in the module `torch`, such as a dtype, a storage class or a quantization
-    /// scheme. It cannot be called.
+    /// scheme.
     Torch(&'a str),
+    /// Any other name, with its module.
+    Foreign(&'a str, &'a str),
 }
 
 impl<'a> Global<'a> {
-    fn find(module: &'a str, name: &'a str) -> Result<Self> {
-        Ok(match (module, name) {
+    fn find(module: &'a str, name: &'a str) -> Self {
+        match (module, name) {
             ("collections", "OrderedDict") => Global::OrderedDict,
+            ("collections", "defaultdict") => Global::DefaultDict,
             ("torch._utils", "_rebuild_tensor_v2") => Global::RebuildTensor,
             ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
                 Global::RebuildParameter
@@ -91,8 +107,26 @@ impl<'a> Global<'a> {
             ("torch.serialization", "_get_layout") => Global::Layout,
             ("torch.storage", "UntypedStorage") => Global::Torch(name),
             ("torch", name) => storage_kind(name).map_or(Global::Torch(name), Global::Storage),
-            _ => return Err(unknown(module, name)),
-        })
+            (module, name) => Global::Foreign(module, name),
+        }
+    }
+
+    /// The full name, for error messages.
+    fn name(self) -> String {
+        let (module, name) = match self {
+            Global::OrderedDict => ("collections", "OrderedDict"),
+            Global::DefaultDict => ("collections", "defaultdict"),
+            Global::RebuildTensor => ("torch._utils", "_rebuild_tensor_v2"),
+            Global::RebuildParameter => ("torch._utils", "_rebuild_parameter"),
+            Global::RebuildFromType => ("torch._tensor", "_rebuild_from_type_v2"),
+            Global::Rebuild(name) => ("torch._utils", name),
+            Global::Size => ("torch", "Size"),
+            Global::Layout => ("torch.serialization", "_get_layout"),
+            Global::Storage(_) => ("torch", "Storage"),
+            Global::Torch(name) => ("torch", name),
+            Global::Foreign(module, name) => (module, name),
+        };
+        format!("{}.{}", shortened(module), shortened(name))
     }
 }
 
@@ -112,33 +146,6 @@ fn storage_kind(name: &str) -> Option<Kind> {
     })
 }
 
-#[cold]
-fn unknown(module: &str, name: &str) -> Error {
-    Error::msg(format!(
-        "the file refers to `{}.{}`, which does not belong in a state dict; nothing in the file was executed: if you \
-         trust it, load it in Python, and save only its state dict with `torch.save(model.state_dict(), …)`",
-        shortened(module),
-        shortened(name)
-    ))
-}
-
-impl Object<'_> {
-    /// Describes the object for error messages.
-    pub(super) fn what(&self) -> &'static str {
-        match self {
-            Object::Other(what) => what,
-            Object::Int(_) => "an `int`",
-            Object::Text(_) => "a `str`",
-            Object::Tuple(_) => "a `tuple`",
-            Object::List => "a `list`",
-            Object::Dict(_) => "a `dict`",
-            Object::Global(_) => "a function or a class",
-            Object::Storage(_) => "a storage",
-            Object::Tensor(_) | Object::UnreadableTensor(..) => "a tensor",
-        }
-    }
-}
-
 impl<'a> Index<Id> for Objects<'a> {
     type Output = Object<'a>;
 
@@ -148,24 +155,56 @@ impl<'a> Index<Id> for Objects<'a> {
 }
 
 impl<'a> Objects<'a> {
+    /// The number of objects.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Describes an object for error messages.
+    pub(super) fn what(&self, id: Id) -> String {
+        let what = match &self[id] {
+            Object::Other(what) => what,
+            Object::Int(_) => "an `int`",
+            Object::Text(_) => "a `str`",
+            Object::Tuple(_) => "a `tuple`",
+            Object::List => "a `list`",
+            Object::Dict(_) => "a `dict`",
+            Object::Global(global) => return format!("a function or a class (`{}`)", global.name()),
+            Object::Foreign { class, .. } => {
+                return format!("a Python object (`{}`)", self.global(*class).name());
+            }
+            Object::Storage(_) => "a storage",
+            Object::Tensor(_) | Object::UnreadableTensor(..) => "a tensor",
+        };
+        what.to_owned()
+    }
+
+    /// The function or class of a foreign object.
+    pub(super) fn global(&self, class: Id) -> Global<'a> {
+        match self[class] {
+            Object::Global(global) => global,
+            _ => Global::Foreign("unknown", "unknown"),
+        }
+    }
+
     pub(super) fn text(&self, id: Id) -> Result<&'a str> {
         match &self[id] {
             Object::Text(text) => Ok(text),
-            other => Err(malformed(&format!("expected a `str`, found {}", other.what()))),
+            _ => Err(malformed(&format!("expected a `str`, found {}", self.what(id)))),
         }
     }
 
     pub(super) fn int(&self, id: Id) -> Result<i64> {
         match &self[id] {
             Object::Int(number) => Ok(*number),
-            other => Err(malformed(&format!("expected an `int`, found {}", other.what()))),
+            _ => Err(malformed(&format!("expected an `int`, found {}", self.what(id)))),
         }
     }
 
     pub(super) fn items(&self, id: Id) -> Result<&[Id]> {
         match &self[id] {
             Object::Tuple(ids) => Ok(ids),
-            other => Err(malformed(&format!("expected a `tuple`, found {}", other.what()))),
+            _ => Err(malformed(&format!("expected a `tuple`, found {}", self.what(id)))),
         }
     }
 
@@ -230,16 +269,19 @@ impl<'a> Input<'a> {
         Ok(usize::try_from(self.number(count)?).unwrap_or(usize::MAX))
     }
 
-    fn text(&mut self, length: usize) -> Result<&'a str> {
-        std::str::from_utf8(self.take(length)?).map_err(|_| malformed("a string is not UTF-8"))
+    /// Reads a string. One that is not UTF-8, such as a path with other bytes, cannot be the name of
+    /// a tensor.
+    fn text(&mut self, length: usize) -> Result<Object<'a>> {
+        let text = std::str::from_utf8(self.take(length)?);
+        Ok(text.map_or(Object::Other("a `str` that is not UTF-8"), Object::Text))
     }
 
     /// Reads up to the end of the line.
     fn line(&mut self) -> Result<&'a str> {
         let length = self.0.iter().position(|byte| *byte == b'\n');
-        let line = self.text(length.ok_or_else(|| malformed("it is truncated"))?)?;
+        let line = self.take(length.ok_or_else(|| malformed("it is truncated"))?)?;
         self.take(1)?;
-        Ok(line)
+        std::str::from_utf8(line).map_err(|_| malformed("a line is not UTF-8"))
     }
 }
 
@@ -304,6 +346,11 @@ impl<'a> Machine<'a> {
     fn recall(&mut self, index: u64) -> Result<()> {
         let id =
             *self.memo.get(&index).ok_or_else(|| malformed("it refers to an object that does not exist"))?;
+        self.push_again(id)
+    }
+
+    /// Pushes an object that exists already.
+    fn push_again(&mut self, id: Id) -> Result<()> {
         if self.stack.len() >= MAX_OBJECTS {
             return Err(malformed("it has too many objects for a state dict"));
         }
@@ -326,9 +373,25 @@ impl<'a> Machine<'a> {
                 self.marks.push(self.stack.len());
                 Ok(())
             }
+            b'0' => self.pop().map(drop),        // POP
+            b'1' => self.pop_marked().map(drop), // POP_MARK
+            b'2' => {
+                // DUP
+                let last = self.last()?;
+                self.push_again(last)
+            }
             b'N' => self.push(Object::Other("`None`")), // NONE
             0x88 | 0x89 => self.push(Object::Other("a `bool`")), // NEWTRUE, NEWFALSE
             b'G' => input.take(8).and_then(|_| self.push(Object::Other("a `float`"))), // BINFLOAT
+            b'F' => input.line().and_then(|_| self.push(Object::Other("a `float`"))), // FLOAT
+            b'I' | b'L' => {
+                // INT, which `True` and `False` are too, LONG
+                let number = match input.line()? {
+                    "00" | "01" => Object::Other("a `bool`"),
+                    line => line.trim_end_matches('L').parse().map_or(LONG, Object::Int),
+                };
+                self.push(number)
+            }
             b'K' => input.number(1).and_then(|value| self.push(Object::Int(value.cast_signed()))), // BININT1
             b'M' => input.number(2).and_then(|value| self.push(Object::Int(value.cast_signed()))), // BININT2
             b'J' => {
@@ -336,29 +399,70 @@ impl<'a> Machine<'a> {
                 let bits = u32::try_from(input.number(4)?).unwrap_or_default();
                 self.push(Object::Int(i64::from(bits.cast_signed())))
             }
-            0x8a => {
-                // LONG1
-                let length = input.length(1)?;
+            0x8a | 0x8b => {
+                // LONG1, LONG4
+                let length = input.length(if opcode == 0x8a { 1 } else { 4 })?;
                 if length > 8 {
-                    return Err(malformed("a number has more than 64 bits"));
+                    return input.take(length).and_then(|_| self.push(LONG));
                 }
                 let unused = 64 - 8 * u32::try_from(length).unwrap_or(8);
                 let bits = input.number(length)?.checked_shl(unused).unwrap_or(0).cast_signed();
                 self.push(Object::Int(bits.checked_shr(unused).unwrap_or(0)))
             }
-            b'X' | 0x8c | 0x8d => {
-                // BINUNICODE, SHORT_BINUNICODE, BINUNICODE8
-                let length =
-                    input.length(if opcode == b'X' { 4 } else { usize::from(opcode - 0x8c) * 7 + 1 })?;
-                self.push(Object::Text(input.text(length)?))
+            b'X' | b'T' => {
+                // BINUNICODE, BINSTRING
+                let length = input.length(4)?;
+                let text = input.text(length)?;
+                self.push(text)
+            }
+            0x8c | b'U' => {
+                // SHORT_BINUNICODE, SHORT_BINSTRING
+                let length = input.length(1)?;
+                let text = input.text(length)?;
+                self.push(text)
+            }
+            0x8d => {
+                // BINUNICODE8
+                let length = input.length(8)?;
+                let text = input.text(length)?;
+                self.push(text)
+            }
+            b'V' => input.line().and_then(|line| self.push(Object::Text(line))), // UNICODE
+            b'S' => input.line().and_then(|line| self.push(Object::Text(line.trim_matches(['\'', '"'])))), // STRING
+            b'C' | b'B' | 0x8e | 0x96 => {
+                // SHORT_BINBYTES, BINBYTES, BINBYTES8, BYTEARRAY8
+                let length = input.length(match opcode {
+                    b'C' => 1,
+                    b'B' => 4,
+                    _ => 8,
+                })?;
+                input.take(length)?;
+                self.push(Object::Other("`bytes`"))
             }
             b')' => self.push(Object::Tuple(Vec::new())), // EMPTY_TUPLE
             0x85..=0x87 => self.tuple(usize::from(opcode - 0x84)), // TUPLE1, TUPLE2, TUPLE3
             b't' => self.pop_marked().and_then(|ids| self.push(Object::Tuple(ids))), // TUPLE
             b']' => self.push(Object::List),              // EMPTY_LIST
+            b'l' => self.pop_marked().and_then(|_| self.push(Object::List)), // LIST
             b'}' => self.push(Object::Dict(Vec::new())),  // EMPTY_DICT
-            b'a' => self.pop().map(drop),                 // APPEND
-            b'e' => self.pop_marked().map(drop),          // APPENDS
+            b'd' => {
+                // DICT
+                let items = self.pop_marked()?;
+                self.push(Object::Dict(Vec::new()))?;
+                self.set_items(&items)
+            }
+            0x8f => self.push(Object::Other("a `set`")), // EMPTY_SET
+            0x91 => self.pop_marked().and_then(|_| self.push(Object::Other("a `frozenset`"))), // FROZENSET
+            b'a' => {
+                // APPEND
+                self.pop()?;
+                self.add_items()
+            }
+            b'e' | 0x90 => {
+                // APPENDS, ADDITEMS
+                self.pop_marked()?;
+                self.add_items()
+            }
             b's' => {
                 // SETITEM
                 let value = self.pop()?;
@@ -375,42 +479,110 @@ impl<'a> Machine<'a> {
             0x94 => self.remember(self.memo.len() as u64),                  // MEMOIZE
             b'h' => input.number(1).and_then(|index| self.recall(index)),   // BINGET
             b'j' => input.number(4).and_then(|index| self.recall(index)),   // LONG_BINGET
+            b'p' | b'g' => {
+                // PUT, GET
+                let index = input.line()?.parse().map_err(|_| malformed("an index is not a number"))?;
+                if opcode == b'p' { self.remember(index) } else { self.recall(index) }
+            }
             b'c' => {
                 // GLOBAL
-                self.push(Object::Global(Global::find(input.line()?, input.line()?)?))
+                let global = Global::find(input.line()?, input.line()?);
+                self.push(Object::Global(global))
             }
             0x93 => {
                 // STACK_GLOBAL
                 let name = self.pop()?;
                 let module = self.pop()?;
-                self.push(Object::Global(Global::find(self.objects.text(module)?, self.objects.text(name)?)?))
+                let global = Global::find(self.objects.text(module)?, self.objects.text(name)?);
+                self.push(Object::Global(global))
             }
             b'Q' => self.pop().and_then(|id| self.push(Object::Storage(id))), // BINPERSID
             b'R' => self.reduce(),                                            // REDUCE
-            b'b' => {
-                // BUILD, which sets the attribute `_metadata` of an `OrderedDict`
+            0x81 => {
+                // NEWOBJ
                 self.pop()?;
-                match self.objects[self.last()?] {
-                    Object::Dict(_) => Ok(()),
-                    _ => Err(malformed("it sets attributes of something that is not a `dict`")),
-                }
+                self.create()
             }
+            0x92 => {
+                // NEWOBJ_EX
+                self.pop()?;
+                self.pop()?;
+                self.create()
+            }
+            b'o' => {
+                // OBJ
+                let class = *self.pop_marked()?.first().ok_or_else(|| malformed("an object is missing"))?;
+                self.foreign(class)
+            }
+            b'i' => {
+                // INST
+                let global = Global::find(input.line()?, input.line()?);
+                self.pop_marked()?;
+                self.push(Object::Global(global))?;
+                self.create()
+            }
+            b'b' => self.build(), // BUILD
             _ => Err(malformed(&format!("the opcode {opcode:#04x} does not occur in a state dict"))),
         }
     }
 
     fn set_items(&mut self, items: &[Id]) -> Result<()> {
         let dict = self.last()?;
-        let Object::Dict(entries) = &mut self.objects.0[dict as usize] else {
-            return Err(malformed("it sets items of something that is not a `dict`"));
+        match &mut self.objects.0[dict as usize] {
+            Object::Dict(entries) => {
+                entries.try_reserve(items.len() / 2)?;
+                entries.extend(items.chunks_exact(2).map(|item| (item[0], item[1])));
+                Ok(())
+            }
+            Object::Foreign { .. } => Ok(()),
+            _ => Err(malformed("it sets items of something that is not a `dict`")),
+        }
+    }
+
+    /// Checks that items can be added to the object on top of the stack. They are not kept.
+    fn add_items(&self) -> Result<()> {
+        match self.objects[self.last()?] {
+            Object::List | Object::Other("a `set`") | Object::Foreign { .. } => Ok(()),
+            _ => Err(malformed("it adds items to something that is neither a `list` nor a `set`")),
+        }
+    }
+
+    /// Sets the attributes of an object. Those of a `dict`, such as the `_metadata` of a state dict,
+    /// are not kept.
+    fn build(&mut self) -> Result<()> {
+        let attributes = self.pop()?;
+        let object = self.last()?;
+        match &mut self.objects.0[object as usize] {
+            Object::Dict(_) => Ok(()),
+            Object::Foreign { state, .. } => {
+                *state = Some(attributes);
+                Ok(())
+            }
+            _ => Err(malformed("it sets attributes of something that has none")),
+        }
+    }
+
+    /// Replaces the class on top of the stack with an object of it.
+    fn create(&mut self) -> Result<()> {
+        let class = self.pop()?;
+        match self.objects[class] {
+            Object::Global(Global::OrderedDict | Global::DefaultDict) => self.push(Object::Dict(Vec::new())),
+            _ => self.foreign(class),
+        }
+    }
+
+    /// Pushes the result of a call that is not executed.
+    fn foreign(&mut self, function: Id) -> Result<()> {
+        let class = match self.objects[function] {
+            Object::Global(_) => function,
+            Object::Foreign { class, .. } => class,
+            _ => return Err(malformed("it calls something that is not a function")),
         };
-        entries.try_reserve(items.len() / 2)?;
-        entries.extend(items.chunks_exact(2).map(|item| (item[0], item[1])));
-        Ok(())
+        self.push(Object::Foreign { class, state: None })
     }
 
     /// Pushes the object that a call to one of the known functions would return, without calling
-    /// it.
+    /// it. The result of any other function is foreign.
     fn reduce(&mut self) -> Result<()> {
         let mut arguments = self.pop()?;
         let mut function = self.pop()?;
@@ -420,34 +592,37 @@ impl<'a> Machine<'a> {
             function = inner;
             arguments = of_inner;
         }
-        let Object::Global(function) = self.objects[function] else {
-            return Err(malformed("it calls something that is not a function"));
-        };
-        match (function, self.objects.items(arguments)?) {
-            (Global::OrderedDict, []) => self.push(Object::Dict(Vec::new())),
+        let Object::Global(global) = self.objects[function] else { return self.foreign(function) };
+        match (global, self.objects.items(arguments)?) {
+            (Global::OrderedDict, []) | (Global::DefaultDict, [] | [_]) => {
+                self.push(Object::Dict(Vec::new()))
+            }
             (Global::RebuildTensor, &[storage, offset, size, stride, ref more @ ..]) => {
                 let metadata = more.get(2).copied();
                 self.push(Object::Tensor(View { storage, offset, size, stride, metadata }))
             }
             (Global::Rebuild(function), _) => self.push(Object::UnreadableTensor(function, arguments)),
+            // A foreign object stays one.
             (Global::RebuildParameter, &[object, ..])
-                if matches!(self.objects[object], Object::Tensor(_) | Object::UnreadableTensor(..)) =>
+                if matches!(
+                    self.objects[object],
+                    Object::Tensor(_) | Object::UnreadableTensor(..) | Object::Foreign { .. }
+                ) =>
             {
-                self.stack.push(object);
-                Ok(())
+                self.push_again(object)
             }
             (Global::Size, &[size]) => {
                 self.objects.items(size)?;
-                self.stack.push(size);
-                Ok(())
+                self.push_again(size)
             }
             (Global::Layout, &[name]) => {
                 self.objects.text(name)?;
-                self.stack.push(name);
-                Ok(())
+                self.push_again(name)
             }
-            (Global::Torch(name), _) => Err(unknown("torch", name)),
-            _ => Err(malformed("it calls a function with arguments that do not occur in a state dict")),
+            (Global::RebuildTensor | Global::RebuildParameter, _) => {
+                Err(malformed("it builds a tensor from arguments that do not occur in a state dict"))
+            }
+            _ => self.foreign(function),
         }
     }
 }

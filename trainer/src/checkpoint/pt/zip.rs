@@ -1,4 +1,5 @@
-//! Zip archives as `torch.save` writes them: without compression.
+//! Zip archives as `torch.save` writes them: without compression. The code in archives of
+//! TorchScript is compressed, so an entry that cannot be read is an error only if it is read.
 
 use std::collections::HashMap;
 
@@ -27,6 +28,8 @@ pub(super) struct Archive<'a> {
 struct Entry<'a> {
     data: &'a [u8],
     crc32: u32,
+    /// Why the data cannot be read, if it cannot.
+    problem: Option<&'static str>,
 }
 
 impl<'a> Archive<'a> {
@@ -38,9 +41,12 @@ impl<'a> Archive<'a> {
     ///
     /// # Errors
     ///
-    /// Returns an error if the data does not match its checksum.
+    /// Returns an error if the data does not match its checksum, or is compressed or encrypted.
     pub(super) fn read(&self, name: &str) -> Result<Option<&'a [u8]>> {
-        let Some(Entry { data, crc32 }) = self.entries.get(name) else { return Ok(None) };
+        let Some(Entry { data, crc32, problem }) = self.entries.get(name) else { return Ok(None) };
+        if let Some(problem) = problem {
+            return Err(damaged(&format!("the entry `{}` {problem}", shortened(name))));
+        }
         if self.has_checksums && crc32fast::hash(data) != *crc32 {
             return Err(Error::msg(format!(
                 "the record `{}` does not match its checksum: the file was changed or damaged; copy or download it again",
@@ -55,8 +61,7 @@ impl<'a> Archive<'a> {
 ///
 /// # Errors
 ///
-/// Returns an error if the archive is damaged, compressed or encrypted, if entries overlap, or if
-/// two have the same name.
+/// Returns an error if the archive is damaged, if entries overlap, or if two have the same name.
 pub(super) fn open(bytes: &[u8]) -> Result<Archive<'_>> {
     let (count, mut at) = directory(bytes)?;
     let mut found: HashMap<&str, Entry<'_>> = HashMap::new();
@@ -68,28 +73,24 @@ pub(super) fn open(bytes: &[u8]) -> Result<Archive<'_>> {
         let extra = slice(bytes, at.saturating_add(CENTRAL.1 + lengths[0]), lengths[1])?;
         at = at.saturating_add(CENTRAL.1 + lengths[0] + lengths[1] + lengths[2]);
         let name = std::str::from_utf8(name).map_err(|_| damaged("an entry has a name that is not UTF-8"))?;
-        let of = |what: &str| damaged(&format!("the entry `{}` {what}", shortened(name)));
-        if u16_at(header, 8) & 1 != 0 {
-            return Err(of("is encrypted"));
-        }
-        if u16_at(header, 10) != 0 {
-            return Err(of("is compressed, which `torch.save` never does"));
-        }
         let mut sizes = [24, 20, 42].map(|field| u64::from(u32_at(header, field)));
         widen(&mut sizes, extra);
         let [size, stored, start] = sizes;
-        if size != stored {
-            return Err(of("has two different sizes"));
-        }
+        let problem = match () {
+            () if u16_at(header, 8) & 1 != 0 => Some("is encrypted"),
+            () if u16_at(header, 10) != 0 => Some("is compressed, which `torch.save` never does"),
+            () if size != stored => Some("has two different sizes"),
+            () => None,
+        };
         let start = usize::try_from(start).unwrap_or(usize::MAX);
         let local = record(bytes, start, LOCAL)?;
         let before = LOCAL.1 + usize::from(u16_at(local, 26)) + usize::from(u16_at(local, 28));
-        let data = slice(bytes, start.saturating_add(before), usize::try_from(size).unwrap_or(usize::MAX))?;
+        let data = slice(bytes, start.saturating_add(before), usize::try_from(stored).unwrap_or(usize::MAX))?;
         ranges.try_reserve(1)?;
         found.try_reserve(1)?;
         ranges.push((start, start + before + data.len()));
-        if found.insert(name, Entry { data, crc32: u32_at(header, 16) }).is_some() {
-            return Err(of("occurs twice"));
+        if found.insert(name, Entry { data, crc32: u32_at(header, 16), problem }).is_some() {
+            return Err(damaged(&format!("the entry `{}` occurs twice", shortened(name))));
         }
     }
     ranges.sort_unstable();
@@ -164,9 +165,11 @@ fn u64_at(record: &[u8], at: usize) -> u64 {
 }
 
 fn truncated() -> Error {
-    damaged("it is truncated")
+    Error::msg("the zip archive is truncated: copy or download the file again")
 }
 
 fn damaged(what: &str) -> Error {
-    Error::msg(format!("this `torch.save` file cannot be read: {what}; save it again in Python"))
+    Error::msg(format!(
+        "the zip archive cannot be read: {what}; copy or download the file again, or save it again in Python"
+    ))
 }
