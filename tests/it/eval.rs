@@ -180,10 +180,8 @@ fn hooks_around_eval_run() {
         .epochs(1)
         .on::<BeforeEval>("before", move |cx| before(cx.phase()))
         .on::<AfterEval>("after", move |cx| after(cx.phase()));
-    let mut trainer = evaluated::<AfterEpoch>(builder, &outputs)
-        .hook(AtModule(Box::new(move |phase| module(phase))))
-        .build()
-        .unwrap();
+    let mut trainer =
+        evaluated::<AfterEpoch>(builder, &outputs).hook(AtModule(Box::new(module))).build().unwrap();
     trainer.fit(&mut loader(), None).unwrap();
     let seen = seen.lock().unwrap();
     assert_eq!(seen[4..], ["before in predict", "module in predict", "after in predict"]);

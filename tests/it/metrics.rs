@@ -230,12 +230,12 @@ fn compare(random: &mut Random, case: &Value) -> Option<String> {
         "MeanSquaredError" if args["root"] == true => {
             check(random, case, || MeanSquaredError::new().root(true))
         }
-        "MeanSquaredError" => check(random, case, || MeanSquaredError::new()),
-        "MeanAbsoluteError" => check(random, case, || MeanAbsoluteError::new()),
-        "R2Score" => check(random, case, || R2Score::new()),
-        "ExplainedVariance" => check(random, case, || ExplainedVariance::new()),
-        "Pearson" => check(random, case, || Pearson::new()),
-        "Spearman" => check(random, case, || Spearman::new()),
+        "MeanSquaredError" => check(random, case, MeanSquaredError::new),
+        "MeanAbsoluteError" => check(random, case, MeanAbsoluteError::new),
+        "R2Score" => check(random, case, R2Score::new),
+        "ExplainedVariance" => check(random, case, ExplainedVariance::new),
+        "Pearson" => check(random, case, Pearson::new),
+        "Spearman" => check(random, case, Spearman::new),
         "Perplexity" => check(random, case, || match args["ignored"].as_i64() {
             Some(ignored) => Perplexity::new().ignore_index(ignored),
             None => Perplexity::new(),

@@ -7,7 +7,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde::Serialize;
 use tch::{Kind, Tensor};
 
-use crate::error::{Error, shortened};
+use crate::error::shortened;
 use crate::io::format::{self, Format};
 use crate::libtorch::{self, Form};
 
