@@ -1,5 +1,6 @@
 """Trains, uses and merges adapters with peft, and writes what this crate compares: see tests/it/interop/lora.rs."""
 
+import json
 import pathlib
 import sys
 
@@ -60,6 +61,20 @@ def main():
     with torch.no_grad():
         results["random"] = model(inputs)
     model.save_pretrained(FOLDER / "random")
+
+    # The adapter of an initialization that changes the weights of the model too, and the merged model.
+    config = LoraConfig(r=3, target_modules=["q_proj"], init_lora_weights="olora")
+    model = get_peft_model(Model(), config)
+    with torch.no_grad():
+        model.base_model.model.lm["0"]["q_proj"].lora_B["default"].weight.add_(0.5)
+    model.save_pretrained(FOLDER / "olora")
+    model = PeftModel.from_pretrained(Model(), FOLDER / "olora").eval()
+    with torch.no_grad():
+        results["olora"] = model(inputs)
+    save_file(model.merge_and_unload().state_dict(), FOLDER / "merged.safetensors")
+
+    config = LoraConfig().to_dict() | {"peft_version": None}
+    (FOLDER / "config.json").write_text(json.dumps(config, default=str))
 
     config = LoraConfig(r=3, target_modules=["q_proj"], use_dora=True)
     get_peft_model(Model(), config).save_pretrained(FOLDER / "dora")

@@ -13,7 +13,7 @@ use trainer::prelude::*;
 use trainer::{CancelToken, TrainerBuilder};
 
 use crate::model::{self, message, rows};
-use crate::support::{Random, child_process, device, distance, exact_state, flat_parameters, scratch};
+use crate::support::{Random, alone, child_process, device, distance, exact_state, flat_parameters, scratch};
 
 type Log = Arc<Mutex<Vec<(Phase, Tensor)>>>;
 
@@ -408,6 +408,10 @@ fn batch_norm_statistics_are_recomputed_for_the_averaged_weights() {
 
 #[test]
 fn recomputed_batch_norm_statistics_are_used_in_validation_and_do_not_change_training() {
+    alone(compare_recomputed_statistics);
+}
+
+fn compare_recomputed_statistics() {
     let train = |is_updated: bool| {
         let live = Arc::<Mutex<Vec<(String, Tensor)>>>::default();
         let mut builder = with_batch_norm().epochs(4).hook(Swa::from_epoch(2));
@@ -442,6 +446,10 @@ fn recomputed_batch_norm_statistics_are_used_in_validation_and_do_not_change_tra
 
 #[test]
 fn a_run_with_recomputed_batch_norm_statistics_resumes_bit_for_bit() {
+    alone(resume_with_recomputed_statistics);
+}
+
+fn resume_with_recomputed_statistics() {
     let folder = scratch("swa-batch-norm");
     let run = |epochs: u64| {
         let mut trainer = with_batch_norm()

@@ -379,8 +379,8 @@ fn the_calls_that_make_names_fit_are_advised_and_work() {
     let path = folder.join("names.safetensors");
     let shapes: [(&str, &[i64]); 4] =
         [("fc1.bias", &[8]), ("fc1.weight", &[8, 4]), ("fc2.bias", &[3]), ("fc2.weight", &[3, 8])];
-    type Case = (&'static str, fn(&str) -> String, &'static [&'static str], &'static str);
-    let cases: [Case; 6] = [
+    type Renamed = fn(&str) -> String;
+    let cases: [(&str, Renamed, &[&str], &str); 6] = [
         ("prefix", |name| format!("model.{name}"), &[], ".rename_pattern(\"model.*\", \"*\")"),
         (
             "averages",

@@ -55,7 +55,8 @@ fn settings<T: Task>(
     let builder = builder.fast_dev_run(0).overfit_batches(1);
     let builder = builder.hook(Checkpoint::new("runs/first"));
     let builder = builder.hook(DataParallel::new().find_unused(true));
-    let builder = builder.hook(trainer::hooks::NanGuard::fail());
+    let builder = builder.hook(trainer::hooks::NanGuard::fail().gradients(true));
+    let builder = builder.hook(NanGuard::fail().gradients(true).buffers(true));
     let builder = builder.hook(Swa::from_epoch(0));
     let builder = builder.hyperparameter("", 1.0);
     let builder = builder.on::<AfterStep>("name", |cx| cx.log("x", 1.0));
@@ -135,6 +136,8 @@ fn hooks() {
     let _ = MixUp::new(0.2).classes(10);
     let _ = NanGuard::fail().loss(true).gradients(true);
     let _ = NanGuard::skip_batch().every(10);
+    let _ = NanGuard::skip_batch().validation(true);
+    let _ = NanGuard::stop();
     let _ = ParameterMonitor::new("encoder.*").weights(true).gradients(true).updates(true);
     let _ = ReduceOnPlateau::new("valid/loss", Goal::Minimize).factor(0.1);
     let _ = Sam::new(0.05);
@@ -183,7 +186,7 @@ fn data(loader: impl Loader<Pair>, inputs: Tensor) -> Result<()> {
     let _ = inputs.resolve_conj().resolve_neg();
     let _ = NamedLoaders::new().add("name", loader);
     let _ = NamedLoaders::<Pair>::new().add_every("name", from_fn(|_| Vec::<Pair>::new()), Every::Epochs(2));
-    let _ = InMemory::new(inputs.copy())?.batch_size(0).prefetch(0).to_device(Device::Cpu);
+    let _ = InMemory::new(inputs.copy())?.batch_size(0).drop_last(true).prefetch(0).to_device(Device::Cpu);
     let _ = from_fn(|_| Vec::<Pair>::new()).deterministic(true).sliced();
     let _ = from_fn(|_| Vec::<Pair>::new()).per_rank();
     let _ = DataLoader::new(Items).workers(2);
@@ -500,6 +503,8 @@ fn added<T: Task>(trainer: Trainer<T>, teacher: trainer::hooks::Distillation) ->
     let _ = Lora::new("*", 8).alpha(16.0).dropout(0.1).transposed("*");
     let _ = trainer.hook::<Lora>()?;
     let _ = trainer.vars();
+    let _ = &trainer.eval_vars()?;
+    trainer.task().vars().save("live.safetensors")?;
     let _ = teacher.hint("a", "b", 1.0).temperature(2.0).weight(0.5);
     let _ = SpikeGuard::new().limit(3);
     Ok(())

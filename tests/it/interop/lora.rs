@@ -121,6 +121,27 @@ fn peft_and_this_crate_read_each_others_adapters_and_train_them_alike() {
         let own = predictions(&mut trainer);
         assert!(distance(&own, &results[name]) / scale < 2e-6, "{name}: {}", distance(&own, &results[name]));
     }
+    let text = Lora::from_peft(folder.join("olora"), "").err().unwrap().to_string();
+    assert!(
+        text.contains("`init_lora_weights` is \"olora\"") && text.contains("`merge_and_unload()`"),
+        "{text}"
+    );
+    let mut merged = Trainer::builder(task()).discover(Discover::None).build().unwrap();
+    merged.load_weights(folder.join("merged.safetensors"), &LoadWeights::new()).unwrap();
+    let own = predictions(&mut merged);
+    // Merging rounds; without the change of the weights, the outputs would be another model's.
+    assert!(distance(&own, &results["olora"]) < 1e-4, "{}", distance(&own, &results["olora"]));
+    // The unit tests of `from_peft` decide about each field of this file.
+    let parsed = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let known = parsed(include_str!("../../reference/peft_config.json"));
+    let fields = parsed(&fs::read_to_string(folder.join("config.json")).unwrap());
+    for (field, default) in fields.as_object().unwrap() {
+        assert_eq!(
+            known.get(field),
+            Some(default),
+            "`{field}` is new: add it to tests/reference/peft_config.json"
+        );
+    }
     let text = Lora::from_peft(folder.join("dora"), "").err().unwrap().to_string();
     assert!(text.contains("it has `use_dora` = true, which `Lora` does not support"), "{text}");
     fs::remove_dir_all(folder).unwrap();

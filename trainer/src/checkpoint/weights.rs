@@ -11,7 +11,7 @@ use super::files::{AVERAGES, MANIFEST, MODEL};
 use super::rename::Rules;
 use super::{NamedTensors, pt, tensors};
 use crate::error::{Error, Result, nearest, shortened};
-use crate::io::files::{entries, in_file, is_file, name_of, replace_file};
+use crate::io::files::{Links, entries, in_file, is_file, name_of, open, replace_file};
 use crate::io::format::Format;
 use crate::io::tensor_format::Encoded;
 use crate::model::added::Added;
@@ -288,8 +288,10 @@ const DISTRIBUTED: &str = "convert the folder of `torch.distributed.checkpoint` 
 fn without_manifest(entries: &[PathBuf]) -> String {
     let has = |is: &dyn Fn(&str) -> bool| entries.iter().any(|path| is(name_of(path)));
     let extensions = ["safetensors", "pt", "pth", "bin", "ckpt"];
-    let is_weights =
-        |path: &&PathBuf| path.extension().is_some_and(|own| extensions.iter().any(|it| own == *it));
+    let is_weights = |path: &&PathBuf| {
+        path.extension()
+            .is_some_and(|own| extensions.iter().any(|it| own == *it) && open(path, Links::Follow).is_ok())
+    };
     let mut weights: Vec<_> =
         entries.iter().filter(is_weights).map(|path| format!("`{}`", name_of(path))).collect();
     weights.sort();
@@ -304,7 +306,7 @@ fn without_manifest(entries: &[PathBuf]) -> String {
         [only] => format!("name the file in it: {only}"),
         several => format!("name one of the files in it: {}", shown(several)),
     };
-    format!("the folder is not a checkpoint of this crate: {help}")
+    format!("expected a file of weights or a checkpoint, found a folder that is neither: {help}")
 }
 
 fn shown(names: &[String]) -> String {
