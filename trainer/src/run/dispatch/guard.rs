@@ -263,9 +263,8 @@ mod tests {
     use crate::hook::discovery::HookImpl;
 
     /// The built-in types whose hooks all observe, but whose failures end the run.
-    const MUST_NOT_FAIL: [(&str, &str); 4] = [
+    const MUST_NOT_FAIL: [(&str, &str); 3] = [
         ("ActivationCheckpointing", "decides how modules are computed"),
-        ("Certificate", "without it, the run proves nothing"),
         ("Checkpoint", "a run that cannot be resumed must say so"),
         ("FeatureRecorder", "the features are its result"),
     ];
