@@ -121,7 +121,7 @@ fn each_method_of_the_context_says_when_it_can_be_called() {
 
 /// The methods of `Cx` that a hook on rank 0 only may call although they change something or make a
 /// request, each with the reason.
-const ON_RANK_0: [(&[&str], &str); 7] = [
+const ON_RANK_0: [(&[&str], &str); 8] = [
     (&["fire", "fire_with", "run"], "`FireableFrom<P>` is implemented for moments on all ranks only"),
     (&["end_epoch", "keep_state", "roll_back", "stop"], "a request on any rank takes effect on all ranks"),
     (&["save_checkpoint", "save_checkpoint_in_background", "take_checkpoint_request"], "as above"),
@@ -135,6 +135,7 @@ const ON_RANK_0: [(&[&str], &str); 7] = [
         "only messages and records depend on them",
     ),
     (&["checkpoint_activations"], "the results do not depend on it"),
+    (&["eval"], "it changes nothing, and a collective in a hook at `eval` is refused while rank 0 runs alone"),
 ];
 
 /// The methods of `Cx` that take `&self`, but are collectives or return a handle for them.

@@ -405,7 +405,7 @@ fn types_that_a_hook_reads_in_every_call_are_checked_when_the_trainer_is_built()
     the trainer cannot be built, for 3 reasons:
     - `it::errors::Reads::batch` (tests/it/errors.rs:_) calls `cx.batch::<alloc::vec::Vec<tch::wrappers::tensor::Tensor>>()`, but the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`: use that type, or exclude the hook with `.without(…)`
     - `it::errors::Reads::pred` (tests/it/errors.rs:_) calls `cx.pred::<f64>()`, but the task's prediction is a `tch::wrappers::tensor::Tensor`: use that type, or exclude the hook with `.without(…)`
-    - `it::errors::Generic::around` (tests/it/errors.rs:_) calls `cx.batch::<(tch::wrappers::tensor::Tensor, u8)>()`, but the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`: use that type, or exclude the hook with `.without(…)`
+    - `it::errors::Generic<u8>::around` (tests/it/errors.rs:_) calls `cx.batch::<(tch::wrappers::tensor::Tensor, u8)>()`, but the task's batch is a `(tch::wrappers::tensor::Tensor, tch::wrappers::tensor::Tensor)`: use that type, or exclude the hook with `.without(…)`
     ");
     let generic = Generic::<Tensor>(0, std::marker::PhantomData);
     let mut trainer = model::builder().hook(generic).hook(Conditional).build().unwrap();

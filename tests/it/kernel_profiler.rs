@@ -84,11 +84,11 @@ fn a_concurrent_recording_is_refused_and_the_first_continues() {
     let first = KernelProfiler::new(folder.join("first.json"), 0..4);
     let second = KernelProfiler::new(folder.join("second.json"), 2..3);
     let outcome = Harness::small().hook(first).hook(second).run().unwrap();
-    let error = outcome.error().to_string();
-    let expected = "`KernelProfiler` failed at before_step, epoch 0, batch 2: another recording of libtorch's profiler is \
-                    active, and a process can only have one: record the ranges one after the other";
-    assert_eq!(error, expected);
-    assert_eq!(calls(&folder.join("first.json"), "aten::nll_loss"), 2);
+    let warnings = &outcome.summary().warnings;
+    let expected = "another recording of libtorch's profiler is active, and a process can only have one: record the ranges \
+                    one after the other; the run continues";
+    assert!(warnings.iter().any(|text| text.contains(expected)), "{warnings:?}");
+    assert_eq!(calls(&folder.join("first.json"), "aten::nll_loss"), 4);
     assert!(!folder.join("second.json").exists());
 
     // Consecutive recordings are accepted.

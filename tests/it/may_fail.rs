@@ -135,7 +135,9 @@ fn fails_at_each_point() {
             // The first failure in each entry point, and how many followed.
             assert!(own.len() <= 4, "{point}: {own:#?}");
             assert!(
-                summaries.iter().any(|summary| summary.incomplete_logs[..] == ["it::may_fail::Fails"]),
+                summaries.iter().any(
+                    |summary| matches!(&summary.incomplete_logs[..], [log] if log.starts_with("it::may_fail::Fails"))
+                ),
                 "{point}"
             );
         }
