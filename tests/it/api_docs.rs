@@ -135,7 +135,10 @@ const ON_RANK_0: [(&[&str], &str); 8] = [
         "only messages and records depend on them",
     ),
     (&["checkpoint_activations"], "the results do not depend on it"),
-    (&["eval"], "it changes nothing, and a collective in a hook at `eval` is refused while rank 0 runs alone"),
+    (
+        &["eval"],
+        "it changes nothing, and a collective in a hook at `eval` is refused while rank 0 runs alone",
+    ),
 ];
 
 /// The methods of `Cx` that take `&self`, but are collectives or return a handle for them.

@@ -5,7 +5,7 @@ use crate::keys::nearest;
 use crate::lifecycle::pascal;
 
 /// The operations.
-const OPERATIONS: [&str; 18] = [
+const OPERATIONS: [&str; 19] = [
     "fit",
     "sanity_check",
     "epoch",
@@ -22,6 +22,7 @@ const OPERATIONS: [&str; 18] = [
     "test",
     "predict",
     "predict_step",
+    "eval",
     "save_checkpoint",
     "load_checkpoint",
 ];

@@ -405,6 +405,9 @@ fn call_world(called: &mut BTreeSet<String>) {
     let mut world = null_mut();
     succeeds(call!(called, trainer_world_open(&raw const with, &raw mut world)));
     let mut value = null_mut();
+    succeeds(call!(called, trainer_world_set_shared(world, c"shared".as_ptr(), b"job".as_ptr(), 3)));
+    succeeds(call!(called, trainer_world_shared(world, c"shared".as_ptr(), &raw mut value)));
+    assert_eq!(text(std::mem::replace(&mut value, null_mut())), "job");
     let mut sum = 0;
     succeeds(call!(called, trainer_world_count(world, c"count".as_ptr(), &raw mut sum)));
     assert_eq!(sum, 1);
@@ -506,6 +509,31 @@ fn call_world(called: &mut BTreeSet<String>) {
     let _ = std::fs::remove_file(file.to_str().unwrap());
 }
 
+fn call_guards(called: &mut BTreeSet<String>) {
+    let ones = Tensor::ones([3, 2], FLOAT).set_requires_grad(true);
+    let none = None::<Tensor>;
+    let normalize = |rows: i64| {
+        let (mean, var) = (Tensor::zeros([2], FLOAT), Tensor::ones([2], FLOAT));
+        let rows = ones.narrow(0, 0, rows);
+        rows.f_batch_norm(none.as_ref(), none.as_ref(), Some(&mean), Some(&var), true, 0.1, 1e-5, false)
+    };
+    let mut single = SingleValue { running_mean: std::ptr::null(), sizes: [0; 6], dims: 0 };
+    let before = call!(called, trainer_batch_norm_enter(1));
+    normalize(3).unwrap();
+    let _ = normalize(1);
+    assert!(call!(called, trainer_batch_norm_exit(before, &raw mut single)));
+    assert_eq!(single.sizes[..single.dims], [1, 2]);
+
+    succeeds(call!(called, trainer_warnings_begin()));
+    assert_eq!(text(call!(called, trainer_warnings_next())), "");
+    call!(called, trainer_warnings_end());
+
+    let mut handle = 0;
+    succeeds(call!(called, trainer_losses_start(&raw mut handle)));
+    let _ = ones.l1_loss(&Tensor::ones([3, 2], FLOAT), tch::Reduction::Mean);
+    assert_eq!(text(call!(called, trainer_losses_stop(handle))), "");
+}
+
 #[test]
 fn every_entry_point_can_be_called() {
     let mut called = BTreeSet::from(["trainer_free".to_owned()]); // in `text_of`
@@ -517,6 +545,7 @@ fn every_entry_point_can_be_called() {
     call_modes(calls);
     call_scan(calls);
     call_cuda(calls);
+    call_guards(calls);
     let mut declared = declared("sys");
     #[cfg(feature = "distributed")]
     {
