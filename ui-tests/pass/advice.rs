@@ -551,3 +551,16 @@ pub mod keys {
         fn in_prediction(&mut self, _: &Cx<BeforeModule>) {}
     }
 }
+
+/// What messages about data and losses advise.
+fn data_and_losses(pred: &Tensor, target: &Tensor) {
+    let _ = pred.squeeze_dim(-1);
+    let _ = target.unsqueeze(-1);
+    let _ = Checkpoint::new("checkpoints").every(Every::Steps(1));
+    let _ = Every::Fraction(1.0);
+    let _ = Kind::Int64;
+    let _ = Resume::From("checkpoints".into());
+    let _ = DataParallel::new().compress(Kind::BFloat16);
+    let loader = from_fn(|_| [Tensor::new()]).with_fingerprint("version 3");
+    let _: &dyn Loader<Tensor> = &loader;
+}
