@@ -1,6 +1,6 @@
 //! Types that stay on their thread.
 
-/// Implemented by no type: explains why a type with [`stays_on_its_thread`] does not leave its
+/// Implemented by no type: explains why a type with `stays_on_its_thread!` does not leave its
 /// thread.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be used on another thread than the one that runs the hook",
