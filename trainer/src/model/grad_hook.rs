@@ -168,6 +168,7 @@ impl GradOutcome for <fn() -> ! as Returned>::Type {
 /// ```
 /// use std::sync::{Arc, OnceLock};
 ///
+/// use trainer::GradHook;
 /// use trainer::prelude::*;
 ///
 /// let weight = Tensor::from_slice(&[1.0, 2.0]).set_requires_grad(true);
