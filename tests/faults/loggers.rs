@@ -21,8 +21,8 @@ use crate::support::{exact_state, scratch};
 
 const FOLDER: &str = "TRAINER_TESTS_FOLDER";
 
-/// The observers whose files fail: a part of the path of each file. Every built-in hook with the key
-/// `may_fail` is here or in `WITHOUT_FILES`.
+/// The observers whose files fail: a part of the path of each file. Every built-in hook with the
+/// key `may_fail` is here or in `WITHOUT_FILES`.
 const FILES: [(&str, &str); 15] = [
     ("Csv", "values.csv"),
     ("JsonLines", "records.jsonl"),

@@ -1,5 +1,5 @@
-//! Batch normalization over one value per channel is refused before it damages the model, and values
-//! that are not finite are not written without a word.
+//! Batch normalization over one value per channel is refused before it damages the model, and
+//! values that are not finite are not written without a word.
 
 use std::fs;
 use std::sync::{Arc, Mutex};

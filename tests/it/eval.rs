@@ -111,8 +111,8 @@ fn compare_methods() {
             let outputs = std::mem::take(&mut *outputs.lock().unwrap());
             let (_, last) = outputs.last().unwrap();
             assert_eq!(last.kind(), predicted.kind(), "{case}");
-            // The outputs at the end of the fit, or in `predict`, are those of `predict`, up to the order
-            // of sums in a larger batch.
+            // The outputs at the end of the fit, or in `predict`, are those of `predict`, up to the
+            // order of sums in a larger batch.
             let distance = (last - &predicted).abs().max().double_value(&[]);
             assert!(
                 distance < 1e-6 || predicted.kind() != Kind::Float && distance < 1e-2,
@@ -128,8 +128,8 @@ fn training_continues_with_the_live_weights() {
 }
 
 fn compare_training() {
-    // In every training batch, the model is evaluated before the forward pass and after the backward
-    // pass, which must not disturb the graph.
+    // In every training batch, the model is evaluated before the forward pass and after the
+    // backward pass, which must not disturb the graph.
     let run = |evaluates: bool| {
         let outputs = Outputs::default();
         let mut builder = builder().hook(Ema::new(0.9)).hook(Lora::new("fc*", 2));

@@ -349,7 +349,8 @@ fn the_table_of_exit_paths_covers_every_moment() {
     for point in model::points().map(|point| point.name) {
         let operation = point.strip_prefix("before_").unwrap_or(point);
         let is_listed = |name: &str| MOMENTS.iter().any(|(moment, _)| *moment == name);
-        // `eval` runs only within a hook that calls it, whose errors are those of the hook: see `eval.rs`.
+        // `eval` runs only within a hook that calls it, whose errors are those of the hook: see
+        // `eval.rs`.
         let is_elsewhere = operation.contains("checkpoint") || operation.ends_with("eval");
         assert!(is_elsewhere || is_listed(point) && is_listed(operation), "{point}");
     }

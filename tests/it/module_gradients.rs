@@ -258,8 +258,8 @@ impl Drop for Owned {
 /// A handle that a closure can reach.
 type Reached = Arc<OnceLock<GradHook>>;
 
-/// Returns a leaf that requires a gradient, and a tensor that depends on it, which is the leaf itself
-/// if `is_leaf` is set.
+/// Returns a leaf that requires a gradient, and a tensor that depends on it, which is the leaf
+/// itself if `is_leaf` is set.
 fn leaf_and(is_leaf: bool) -> (Tensor, Tensor) {
     let leaf = Tensor::ones([2], (Kind::Float, device())).set_requires_grad(true);
     let tensor = if is_leaf { leaf.shallow_clone() } else { &leaf * 1.0 };

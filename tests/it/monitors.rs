@@ -318,8 +318,8 @@ fn settings_that_record_nothing_are_refused_when_the_fit_starts() {
         error.contains("the task is on Cpu, but libtorch only tracks the memory of CUDA devices"),
         "{error}"
     );
-    // A driver that cannot be opened does not end the run: the first warning is given without one, the
-    // second with one.
+    // A driver that cannot be opened does not end the run: the first warning is given without one,
+    // the second with one.
     let mut trainer = model::builder().hook(GpuMonitor::new()).build().unwrap();
     let warnings = trainer.fit(&mut model::rows(8), None).unwrap().warnings.join("\n");
     assert!(

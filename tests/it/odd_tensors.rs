@@ -290,8 +290,8 @@ fn loss(odd: &Tensor) -> Result<Option<Tensor>> {
 }
 
 fn gradient(odd: &Tensor) -> Result<Option<Tensor>> {
-    // Only a gradient of the shape, dtype and layout of the parameter can be set, so the guard reads
-    // what a hook can put there.
+    // Only a gradient of the shape, dtype and layout of the parameter can be set, so the guard
+    // reads what a hook can put there.
     let odd = Mutex::new(odd.shallow_clone());
     let builder = builder(Carrier::new()).hook(NanGuard::fail()).on::<AfterBackward>("changes", move |cx| {
         cx.grad("fc.bias")?.f_set_data(&odd.lock().unwrap().f_narrow(0, 0, 2)?)?;
@@ -301,8 +301,8 @@ fn gradient(odd: &Tensor) -> Result<Option<Tensor>> {
     Ok(None)
 }
 
-/// A place that reads tensors: its name, what it reads, what a message about the tensor contains, and
-/// what it makes of a plain tensor with the same values.
+/// A place that reads tensors: its name, what it reads, what a message about the tensor contains,
+/// and what it makes of a plain tensor with the same values.
 type Place = (&'static str, fn(&Tensor) -> Result<Option<Tensor>>, &'static [&'static str]);
 
 const PLACES: [Place; 14] = [

@@ -12,8 +12,8 @@ use trainer::testing::{Harness, Ranks, SmallTask};
 type Builder = TrainerBuilder<SmallTask>;
 type Change = fn(Builder) -> Builder;
 
-/// Trains on two ranks with each of the changes, in a world of its own, because an error disconnects
-/// the ranks. Returns the errors of both ranks for each change; empty without an error.
+/// Trains on two ranks with each of the changes, in a world of its own, because an error
+/// disconnects the ranks. Returns the errors of both ranks for each change; empty without an error.
 fn errors_of(changes: &[Change]) -> Vec<[String; 2]> {
     let ranks = Ranks::new(2).run(|| {
         let launch = Launch::from_env()?.unwrap();

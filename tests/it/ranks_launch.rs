@@ -293,8 +293,8 @@ fn a_second_process_with_the_same_rank_is_refused_by_name() {
 #[test]
 fn two_jobs_without_an_id_do_not_train_with_each_others_ranks() {
     let folder = once(|| scratch("ranks-two-jobs"));
-    // The processes 0 and 1 are one job, and 2 is rank 1 of another one, whose rank 0 found the port
-    // in use.
+    // The processes 0 and 1 are one job, and 2 is rank 1 of another one, whose rank 0 found the
+    // port in use.
     let results = tcp_ranks(3, "60").results(|| {
         let process = rank();
         let port = std::env::var("MASTER_PORT").unwrap().parse().unwrap();

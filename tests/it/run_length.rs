@@ -387,8 +387,8 @@ fn announcing(announced: u64, count: usize) -> impl Loader<Tensor> {
 
 #[test]
 fn a_wrong_length_of_a_loader_is_one_warning_and_the_validation_still_happens() {
-    // The announced number of batches, the number of batches, the interval, and the validations of an
-    // epoch.
+    // The announced number of batches, the number of batches, the interval, and the validations of
+    // an epoch.
     let cells = [
         (10, 5, Every::Fraction(1.0), 1),
         (10, 5, Every::Fraction(0.5), 1),

@@ -1,5 +1,5 @@
-//! What a second `fit` of one trainer begins anew, and what it keeps: the table of the guide, hook by
-//! hook.
+//! What a second `fit` of one trainer begins anew, and what it keeps: the table of the guide, hook
+//! by hook.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -94,8 +94,8 @@ fn end_of_ord(tokens: &[TokenTree]) -> Option<usize> {
 }
 
 /// Returns the candidate to suggest for a misspelled name: the most similar one, if at most one in
-/// three letters differs. Returns `None` if no candidate is that similar, because advice that is not
-/// what the user meant leads to the next error.
+/// three letters differs. Returns `None` if no candidate is that similar, because advice that is
+/// not what the user meant leads to the next error.
 pub(crate) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let scored = candidates.into_iter().map(|known| (strsim::damerau_levenshtein(name, known), known));
     let near =

@@ -139,8 +139,8 @@ impl Error {
         }
     }
 
-    /// Whether the operating system failed to do what it was asked with a file, rather than reporting
-    /// a path that leads to something else.
+    /// Whether the operating system failed to do what it was asked with a file, rather than
+    /// reporting a path that leads to something else.
     pub(crate) fn is_fault(&self) -> bool {
         let is_other = |kind| matches!(kind, io::ErrorKind::InvalidInput | io::ErrorKind::NotADirectory);
         self.downcast_ref::<io::Error>().is_some_and(|error| !is_other(error.kind()))

@@ -71,7 +71,8 @@ fn is_clippy() -> bool {
     wrapper.is_some_and(|wrapper| wrapper.file_stem().is_some_and(|name| name == "clippy-driver"))
 }
 
-/// With the variable [`SANITIZE`], lets the C++ code report errors of memory and undefined behavior.
+/// With the variable [`SANITIZE`], lets the C++ code report errors of memory and undefined
+/// behavior.
 fn sanitize(build: &mut cc::Build) {
     let Some(libraries) = env::var_os(SANITIZE).map(PathBuf::from) else { return };
     for flag in [

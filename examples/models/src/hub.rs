@@ -102,8 +102,8 @@ impl Hub {
         self
     }
 
-    /// Sets the token for private or gated repositories. It is sent to the host of the hub only, and
-    /// only over HTTPS or to this machine.
+    /// Sets the token for private or gated repositories. It is sent to the host of the hub only,
+    /// and only over HTTPS or to this machine.
     #[must_use]
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
@@ -146,8 +146,8 @@ impl Hub {
     ///
     /// # Errors
     ///
-    /// Returns an error that names the repository and the file if a file cannot be downloaded, or if
-    /// it differs from what the hub has announced.
+    /// Returns an error that names the repository and the file if a file cannot be downloaded, or
+    /// if it differs from what the hub has announced.
     pub fn fetch(&self, repository: &str) -> Result<Files> {
         if repository.split('/').count() > 2 || !is_name(repository) || repository.contains("--") {
             return Err(Error::msg(format!(

@@ -44,7 +44,8 @@ struct Case {
     adapter: bool,
 }
 
-/// Returns an error unless the variables of the model have the values of the script: 0, 1, 2, … plus the number of the variable.
+/// Returns an error unless the variables of the model have the values of the script: 0, 1, 2, …
+/// plus the number of the variable.
 fn loaded(trainer: &Trainer<impl Task>) -> Result<(), String> {
     let mut vars: Vec<_> = trainer.vars().iter().collect();
     vars.sort_by(|a, b| a.name.cmp(&b.name));

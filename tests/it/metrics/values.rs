@@ -1,5 +1,5 @@
-//! What a metric makes of data that decides nothing by itself: scores that could be logits, targets that
-//! are all ignored, hooks that compare the wrong way round.
+//! What a metric makes of data that decides nothing by itself: scores that could be logits, targets
+//! that are all ignored, hooks that compare the wrong way round.
 
 use trainer::hooks::{Checkpoint, EarlyStopping, ReduceOnPlateau};
 use trainer::metrics::{

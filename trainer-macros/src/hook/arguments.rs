@@ -108,8 +108,8 @@ impl List {
         Some(List { key, elements: vec![text_of(&value)] })
     }
 
-    /// Returns whether an argument is a further element: `"b"` in `of = "a", "b"`. A word that may be
-    /// a key, a flag, a phase or a moment is none.
+    /// Returns whether an argument is a further element: `"b"` in `of = "a", "b"`. A word that may
+    /// be a key, a flag, a phase or a moment is none.
     fn continues_with(&self, argument: &TokenStream) -> bool {
         let text = argument.to_string();
         match self.key {

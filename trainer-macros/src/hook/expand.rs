@@ -28,8 +28,8 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
         Checked::Free(hooks) => hooks.iter().map(|hook| hook.function.allowed()).collect(),
         Checked::Block(block, _) => block.allowed(),
     };
-    // The constant has a name, because the function may be in an `impl` block, by mistake: rustc then
-    // only reports that there is no such function.
+    // The constant has a name, because the function may be in an `impl` block, by mistake: rustc
+    // then only reports that there is no such function.
     let name = match checked {
         Checked::Free(hooks) => hooks.first().map(|hook| {
             let name = &hook.function.signature.ident;

@@ -122,8 +122,8 @@ pub(super) fn repair(item: &mut Item, krate: &Krate<'_>) {
     }
 }
 
-/// Writes `Next<'_, Backward>` for `Next<Backward>`: rustc does not allow an `async fn` to leave the
-/// lifetime out.
+/// Writes `Next<'_, Backward>` for `Next<Backward>`: rustc does not allow an `async fn` to leave
+/// the lifetime out.
 fn name_lifetimes(function: &mut Function) {
     for argument in &mut function.signature.inputs {
         if let FnArg::Typed(argument) = argument

@@ -62,8 +62,8 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
                 let words = words(&checked, &arguments);
                 fallback::repair(&mut item, &krate);
                 match &item {
-                    // The function may be in an impl block, which cannot contain other items, so the
-                    // report goes into its body.
+                    // The function may be in an impl block, which cannot contain other items, so
+                    // the report goes into its body.
                     Item::Function(function) => {
                         let reporting = function.reporting(&report);
                         quote!(#words #reporting)

@@ -156,8 +156,8 @@ impl<'a> Resolved<'a> {
     /// condition that the missing stage is there, which it never is.
     ///
     /// A method is bounded by the three stages and then by the trait. For such a moment, rustc then
-    /// reports the missing stage, with its own words, and not the trait, whose error is the same. For
-    /// a type parameter, it reports the trait, and not the stages, which the trait implies.
+    /// reports the missing stage, with its own words, and not the trait, whose error is the same.
+    /// For a type parameter, it reports the trait, and not the stages, which the trait implies.
     pub(super) fn missing(&self, moment: usize, marker: &Ident) -> Option<TokenStream> {
         if self.holds(moment) || !self.comes_and_goes() {
             return None;

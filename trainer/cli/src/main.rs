@@ -126,8 +126,8 @@ struct DiffArguments {
     /// The program of the second run with its arguments, as one text, if it is another one
     #[arg(long, value_name = "COMMAND", requires = "replay")]
     second_program: Option<String>,
-    /// The program of the runs and its arguments, after `--`. Command lines that stand in the folders
-    /// of the runs are never started
+    /// The program of the runs and its arguments, after `--`. Command lines that stand in the
+    /// folders of the runs are never started
     #[arg(last = true, requires = "replay", value_name = "PROGRAM")]
     program: Vec<String>,
 }

@@ -102,7 +102,8 @@ fn width() -> Option<usize> {
 
 /// The style of a text. `{style}` begins it and `{style:#}` ends it, as with anstyle, but what is
 /// written is a noncharacter: [`Output`] shows every other control character as an escape, and only
-/// then replaces these by escape sequences. A text from a file cannot style or move what is printed.
+/// then replaces these by escape sequences. A text from a file cannot style or move what is
+/// printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Style(usize);
 

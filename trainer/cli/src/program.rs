@@ -1,5 +1,5 @@
-//! [`Program`]: the program of a run, which is started again to repeat a part of the run. It is always
-//! named by the person who types the command, never by a file of the run.
+//! [`Program`]: the program of a run, which is started again to repeat a part of the run. It is
+//! always named by the person who types the command, never by a file of the run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -10,8 +10,8 @@ use serde_json::Value as Json;
 use trainer_formats::run::RunFile;
 use trainer_formats::tape::{Entry, EntryKind, Level, MAGIC, Position, Process, Record};
 
-/// Writes the tape of a run that has the state after every 10 batches, and a `run.json` whose command
-/// line leaves a mark.
+/// Writes the tape of a run that has the state after every 10 batches, and a `run.json` whose
+/// command line leaves a mark.
 #[cfg(unix)]
 fn coarse(folder: &str, hash: u64, mark: &std::path::Path) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("trainer-cli-diff-{folder}-{}", std::process::id()));

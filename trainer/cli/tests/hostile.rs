@@ -1,5 +1,5 @@
-//! Folders that someone else made: links, pipes and devices at every name, hostile texts, numbers at
-//! their limits, and files that are too long or too deep.
+//! Folders that someone else made: links, pipes and devices at every name, hostile texts, numbers
+//! at their limits, and files that are too long or too deep.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "tests write the folders that the command reads")]
@@ -17,7 +17,8 @@ use support::{Scratch, measure, run_file};
 use trainer_formats::run::{Goal, Live, RunFile, Status};
 use trainer_formats::tape::{Entry, EntryKind, MAGIC, Position, Process, Record};
 
-/// Runs the command with 1 GiB of memory and 10 minutes, which only a hang takes, and returns its output.
+/// Runs the command with 1 GiB of memory and 10 minutes, which only a hang takes, and returns its
+/// output.
 fn limited(scratch: &Scratch, arguments: &[&str]) -> Output {
     let mut command = Command::new("timeout");
     command.args(["600", "sh", "-c", "ulimit -v 1048576; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_trainer")]);
@@ -198,8 +199,8 @@ fn nothing_is_written_through_a_link_or_into_what_is_not_ours() {
     }
 }
 
-/// Texts that would move the cursor, clear the screen, set its title, print over a line, reverse text,
-/// hide it, or style what follows.
+/// Texts that would move the cursor, clear the screen, set its title, print over a line, reverse
+/// text, hide it, or style what follows.
 const HOSTILE: [&str; 10] = [
     "\u{1b}[2J\u{1b}[H",
     "\u{1b}]0;title\u{7}",
@@ -229,7 +230,8 @@ fn is_clean(text: &str) -> bool {
     !text.contains(is_hidden)
 }
 
-/// Replaces each string below a value by this text, and puts it into each key of a map of free names.
+/// Replaces each string below a value by this text, and puts it into each key of a map of free
+/// names.
 fn infest(value: &mut Json, hostile: &str, depth: usize) {
     match value {
         Json::String(text) if depth > 0 => text.push_str(hostile),

@@ -6,8 +6,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::{Links, Result, folder_of, in_file, is_folder, metadata, open_with};
 
-/// Permits every operation. With the feature `faults`, `fault::permit` takes its place, and can make
-/// operations fail.
+/// Permits every operation. With the feature `faults`, `fault::permit` takes its place, and can
+/// make operations fail.
 #[cfg(not(feature = "faults"))]
 fn permit(_: &Path) -> io::Result<()> {
     Ok(())

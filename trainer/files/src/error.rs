@@ -11,8 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error that concerns a file or folder.
 ///
-/// `Display` already includes the message of the problem, so `source()` skips the problem and returns
-/// its source instead.
+/// `Display` already includes the message of the problem, so `source()` skips the problem and
+/// returns its source instead.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Error {

@@ -35,8 +35,8 @@ pub(crate) fn permit(path: &Path) -> io::Result<()> {
 /// Whether a thread of this process has ever set a fault.
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process tests faults. Its files are then not synced, because thousands of runs would
-/// wait for the disk.
+/// Whether this process tests faults. Its files are then not synced, because thousands of runs
+/// would wait for the disk.
 pub(crate) fn is_used() -> bool {
     IS_USED.load(Ordering::Relaxed)
 }

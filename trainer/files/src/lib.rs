@@ -1,8 +1,8 @@
 //! How the training library [`trainer`](https://docs.rs/trainer) and its command open, create,
 //! change, lock and remove files.
 //!
-//! In all other crates of the workspace, `clippy.toml` forbids the functions of the standard library
-//! that do this, so the same rules hold everywhere:
+//! In all other crates of the workspace, `clippy.toml` forbids the functions of the standard
+//! library that do this, so the same rules hold everywhere:
 //!
 //! - **Links are not followed.** A symbolic link to a file is not opened, and neither is a file in
 //!   a linked folder inside the folder of a run. Only two paths may be links: that of a folder that
@@ -14,8 +14,8 @@
 //! - **A file that is replaced is complete at all times**: the new content is written to a
 //!   temporary file, which is synced and renamed. A temporary file that a killed process has left
 //!   is removed when the file is replaced again. [`replace_volatile_file`] does not sync.
-//! - **What is read has a limit**: [`read_text`] and [`read_small`] refuse a file that is longer than
-//!   their limit, and [`read_start`] reads no more than its caller requests.
+//! - **What is read has a limit**: [`read_text`] and [`read_small`] refuse a file that is longer
+//!   than their limit, and [`read_start`] reads no more than its caller requests.
 //!
 //! libtorch itself writes the profile of its kernels and the store of a rendezvous, but into files
 //! or folders that this crate created.

@@ -52,9 +52,10 @@ fn has_no_locks(error: &io::Error) -> bool {
 
 /// The lock of a folder, released when dropped.
 ///
-/// The lock is that of the operating system on the file `.trainer-lock`, which ends with the process.
-/// Where the file system has none, the file `.trainer-lock-owner` takes its place, with the host, the ID
-/// and the start of the process. One that a killed process on this host has left is replaced.
+/// The lock is that of the operating system on the file `.trainer-lock`, which ends with the
+/// process. Where the file system has none, the file `.trainer-lock-owner` takes its place, with
+/// the host, the ID and the start of the process. One that a killed process on this host has left
+/// is replaced.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -69,8 +70,8 @@ impl Lock {
         Self::acquire_or(folder, "the folder is locked by another trainer: give each run its own folder")
     }
 
-    /// Locks a folder, like [`acquire`](Lock::acquire). If it is locked, returns an error with the text
-    /// `busy`.
+    /// Locks a folder, like [`acquire`](Lock::acquire). If it is locked, returns an error with the
+    /// text `busy`.
     pub fn acquire_or(folder: &Path, busy: &str) -> Result<Self> {
         create_folders(folder)?;
         let path = folder.join(LOCK);
@@ -96,8 +97,8 @@ impl Drop for Lock {
         match &self.owner {
             Some(owner) if self.is_held() => drop(remove_file(owner)),
             Some(_) => {}
-            // Closing the file is not enough: a child process that was forked and has not called `exec`
-            // yet shares the open file, and with it the lock.
+            // Closing the file is not enough: a child process that was forked and has not called
+            // `exec` yet shares the open file, and with it the lock.
             None => drop(self.file.unlock()),
         }
     }
@@ -116,8 +117,8 @@ fn own(folder: &Path, busy: &str) -> Result<PathBuf> {
         );
         Err(in_file(folder, why))
     };
-    // Only one process at a time looks whether the owner has ended, so none removes the file of another
-    // that has just replaced it.
+    // Only one process at a time looks whether the owner has ended, so none removes the file of
+    // another that has just replaced it.
     let takeover = folder.join(TAKEOVER);
     if !create_owner(&takeover)? {
         return held(format!("the process in {}, which is taking it over", takeover.display()));
@@ -225,7 +226,8 @@ mod tests {
             dead.started = dead.started.map(|ticks| ticks + 1);
             write(&owner, &serde_json::to_vec(&dead).unwrap()).unwrap();
             drop(Lock::acquire(&folder).unwrap());
-            // Of processes on other hosts, and of damaged files, nothing is known: the advice helps.
+            // Of processes on other hosts, and of damaged files, nothing is known: the advice
+            // helps.
             dead.host = Some("far".to_owned());
             for unknown in [serde_json::to_vec(&dead).unwrap(), Vec::new(), b"[".to_vec()] {
                 write(&owner, &unknown).unwrap();

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-/// Whether a terminal or a browser would not show this character as itself: control characters, which
-/// begin escape sequences; characters that change the direction or the order of the text around them;
-/// invisible characters that can hide text; and noncharacters.
+/// Whether a terminal or a browser would not show this character as itself: control characters,
+/// which begin escape sequences; characters that change the direction or the order of the text
+/// around them; invisible characters that can hide text; and noncharacters.
 ///
 /// Joiners and variation selectors, which scripts and emoji need, are not among them.
 pub(crate) fn is_hidden(letter: char) -> bool {
@@ -59,8 +59,8 @@ fn escaped(text: &str, is_kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Returns the text of a JSON value with the characters that [`visible`] escapes as escapes of JSON, so
-/// that it is safe to print and has the same value.
+/// Returns the text of a JSON value with the characters that [`visible`] escapes as escapes of
+/// JSON, so that it is safe to print and has the same value.
 #[must_use]
 pub fn visible_json(text: &str) -> Cow<'_, str> {
     // Outside of strings, JSON has no such characters but line breaks.

@@ -179,8 +179,8 @@ fn holds_state(folder: &Path) -> bool {
     entries(folder).unwrap_or_default().iter().any(|path| is_of_checkpoint(name_of(path)))
 }
 
-/// Whether this is the folder of a checkpoint, even a damaged one: it has a manifest, or it is named
-/// after a step and has other files of a checkpoint.
+/// Whether this is the folder of a checkpoint, even a damaged one: it has a manifest, or it is
+/// named after a step and has other files of a checkpoint.
 pub(crate) fn is_checkpoint(folder: &Path) -> bool {
     let is_damaged = || step_of(name_of(folder)).is_some() && holds_state(folder);
     is_folder(folder) && (is_file(&folder.join(MANIFEST)) || is_damaged())
@@ -294,8 +294,8 @@ impl Drop for UnfinishedFolder {
     }
 }
 
-/// Moves the files that are not part of the checkpoint from its old folder to its new one. If a name
-/// is taken there, adds a number.
+/// Moves the files that are not part of the checkpoint from its old folder to its new one. If a
+/// name is taken there, adds a number.
 fn keep_others(before: &Path, target: &Path) -> Result<()> {
     for from in entries(before)? {
         let Some(name) = from.file_name() else { continue };

@@ -99,9 +99,9 @@ impl CheckpointFolder {
         newest_first(&self.path).iter().filter_map(|path| self.step_of(path)).collect()
     }
 
-    /// Whether a run can resume exactly from the checkpoint of this step. It cannot if the checkpoint
-    /// was written after an error in the middle of a step, for example, or if its manifest is
-    /// damaged.
+    /// Whether a run can resume exactly from the checkpoint of this step. It cannot if the
+    /// checkpoint was written after an error in the middle of a step, for example, or if its
+    /// manifest is damaged.
     #[must_use]
     pub fn is_exact(&self, step: u64) -> bool {
         is_exact(&self.step(step))

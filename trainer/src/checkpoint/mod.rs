@@ -133,9 +133,9 @@ pub use weights::{LoadWeights, Loaded, Mismatch};
 #[serde(rename_all = "snake_case")]
 pub enum Resume {
     /// The newest undamaged checkpoint in the folder of the
-    /// [`Checkpoint`](crate::hooks::Checkpoint) hook from which the run can resume exactly. A warning
-    /// names each newer one that is skipped. If the folder has no checkpoint, the run starts from the
-    /// beginning; if all of them are damaged, `fit` returns an error.
+    /// [`Checkpoint`](crate::hooks::Checkpoint) hook from which the run can resume exactly. A
+    /// warning names each newer one that is skipped. If the folder has no checkpoint, the run
+    /// starts from the beginning; if all of them are damaged, `fit` returns an error.
     Auto,
     /// This checkpoint, or the one that [`Auto`](Resume::Auto) would choose in this folder of
     /// checkpoints. If there is none, `fit` returns an error.

@@ -23,8 +23,8 @@ pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())
 }
 
-/// Whether a run can resume exactly from this checkpoint, according to its manifest. Returns `false`
-/// if the manifest cannot be read.
+/// Whether a run can resume exactly from this checkpoint, according to its manifest. Returns
+/// `false` if the manifest cannot be read.
 pub(crate) fn is_exact(folder: &Path) -> bool {
     Manifest::load(&present(folder)).is_ok_and(|manifest| manifest.inexact.is_empty())
 }

@@ -422,8 +422,8 @@ fn refused(path: &Path, report: &Loaded, lists_names: bool, calls: impl FnOnce()
 const WRAPPERS: [&str; 5] =
     ["module.", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_forward_module."];
 
-/// Returns the calls on [`LoadWeights`] after which more, or all, of the `names` in the file fit the
-/// variables of the task. `None` if there are none.
+/// Returns the calls on [`LoadWeights`] after which more, or all, of the `names` in the file fit
+/// the variables of the task. `None` if there are none.
 #[cold]
 fn calls_that_fit(vars: &Vars, report: &Loaded, names: &[String]) -> Option<String> {
     let own: BTreeSet<&str> = vars

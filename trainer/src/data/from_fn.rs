@@ -30,8 +30,8 @@ impl<F, I> FromFn<F, I> {
     /// Sets the number of batches per epoch. Progress bars, schedules over the whole run and
     /// fractions of an epoch need this number.
     ///
-    /// The number is not enforced: a pass ends when the iterator does. A pass with another number of
-    /// batches leads to a warning.
+    /// The number is not enforced: a pass ends when the iterator does. A pass with another number
+    /// of batches leads to a warning.
     #[must_use]
     pub fn with_len(mut self, batches: u64) -> Self {
         self.len = Some(batches);

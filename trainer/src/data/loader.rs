@@ -47,9 +47,9 @@ pub trait Loader<B: Batch> {
     }
 
     /// Returns a description of everything that determines the batches (rows, batch size, seed,
-    /// content), if it is known. Checkpoints store it, to detect changed data when a run is resumed,
-    /// and the ranks compare it. Defaults to `None`. [`with_fingerprint`](Loader::with_fingerprint)
-    /// sets it from outside.
+    /// content), if it is known. Checkpoints store it, to detect changed data when a run is
+    /// resumed, and the ranks compare it. Defaults to `None`.
+    /// [`with_fingerprint`](Loader::with_fingerprint) sets it from outside.
     fn fingerprint(&self) -> Option<String> {
         None
     }

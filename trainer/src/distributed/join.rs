@@ -23,8 +23,8 @@ const READY: &str = "trainer/ready";
 /// The key that the last rank sets when it is ready.
 const GO: &str = "trainer/go";
 
-/// The key, shared by all programs at an address, for the [identity](Launch::identity) of the job that
-/// the store serves.
+/// The key, shared by all programs at an address, for the [identity](Launch::identity) of the job
+/// that the store serves.
 const JOB: &str = "trainer/job";
 
 /// The parts of an identity: before the attempt, and before the id of the job.
@@ -73,7 +73,8 @@ fn connect(launch: &Launch, ranks: &[u32]) -> Result<(Group, Peers)> {
              them were started with this address, and that no other program uses it ({why})"
         ))
     };
-    // The store ends with the process that serves it: libtorch's own error says nothing about ranks.
+    // The store ends with the process that serves it: libtorch's own error says nothing about
+    // ranks.
     let explained = |error: Error| match error {
         Error::Torch(error) => failed(&error.to_string()),
         error => error,
@@ -131,8 +132,8 @@ fn open(launch: &Launch) -> Result<Group> {
     })
 }
 
-/// Checks that the store belongs to the job of this process, which rank 0 declares. Returns an error
-/// if the store belongs to a different job or to a different attempt of the same job, and
+/// Checks that the store belongs to the job of this process, which rank 0 declares. Returns an
+/// error if the store belongs to a different job or to a different attempt of the same job, and
 /// `Err(None)` if no job is declared before the timeout.
 fn check_job(
     group: &Group,
@@ -187,8 +188,8 @@ fn named(id: &str) -> String {
 ///
 /// # Errors
 ///
-/// Returns an error if another process has claimed the rank. If the ranks are not complete yet, they
-/// all return it: it is unknown which of the two processes belongs to them.
+/// Returns an error if another process has claimed the rank. If the ranks are not complete yet,
+/// they all return it: it is unknown which of the two processes belongs to them.
 fn claim(group: &Group, launch: &Launch, address: &str) -> Result<()> {
     static OWN: OnceLock<String> = OnceLock::new();
     let own = OWN.get_or_init(|| {

@@ -72,8 +72,8 @@ struct Launcher {
     pass_address: &'static str,
 }
 
-/// The launchers whose variables are read, each before those that may have started it: `torchrun` may
-/// run in a task of SLURM or MPI, and `mpirun` in a task of SLURM.
+/// The launchers whose variables are read, each before those that may have started it: `torchrun`
+/// may run in a task of SLURM or MPI, and `mpirun` in a task of SLURM.
 const LAUNCHERS: [Launcher; 4] = [
     Launcher {
         name: "torchrun",

@@ -569,8 +569,8 @@ fn on_cpu(tensor: &Tensor, what: &str) -> Result<Tensor> {
     libtorch::on_host(tensor, format_args!("a tensor of {}", quoted(what)))
 }
 
-/// Returns the bytes of a contiguous tensor, in one dimension. They share its data. gloo cannot send
-/// tensors of every dtype, but bytes of all of them.
+/// Returns the bytes of a contiguous tensor, in one dimension. They share its data. gloo cannot
+/// send tensors of every dtype, but bytes of all of them.
 fn bytes_of(dense: &Tensor) -> Tensor {
     dense.view([-1]).view_dtype(tch::Kind::Uint8)
 }

@@ -287,8 +287,8 @@ fn is_ahead(other: &[u64; 3], own: &[u64; 3]) -> bool {
     other[0] < own[0] && (other[1] > own[1] || other[2] > own[2])
 }
 
-/// Returns the collective in which a rank waits, if it has published that it waits in the collective
-/// that this rank is in, or in a later one. `begun` are the numbers of this rank.
+/// Returns the collective in which a rank waits, if it has published that it waits in the
+/// collective that this rank is in, or in a later one. `begun` are the numbers of this rank.
 pub(super) fn is_waiting(group: &Group, rank: u32, begun: &[u64; 3]) -> Option<String> {
     let position: Position = serde_json::from_str(&group.get(&key(rank)).ok()??).ok()?;
     let has_reached = position.begun.iter().zip(begun).all(|(other, own)| other >= own);

@@ -52,9 +52,10 @@ use crate::prelude::*;
 /// then ends with an error. The statistics of batch normalization are an exception. The run also
 /// ends with an error if a hook modifies in place an activation that is computed inside the module:
 /// use [`Cx::set_output`] instead. The same applies to changes that libtorch does not count: those
-/// through `tensor.data()`, and data that `set_data` replaces. The backward pass fails if the module's input or one of its
-/// parameters was modified in place after the forward pass. With several processes, the module must
-/// not contain [`sync_batch_norm`](crate::distributed::sync_batch_norm).
+/// through `tensor.data()`, and data that `set_data` replaces. The backward pass fails if the
+/// module's input or one of its parameters was modified in place after the forward pass. With
+/// several processes, the module must not contain
+/// [`sync_batch_norm`](crate::distributed::sync_batch_norm).
 ///
 /// With [`Cx::checkpoint_activations`], a custom hook can decide for each call of a module whether
 /// to recompute its activations.

@@ -90,11 +90,11 @@ macro_rules! averaging {
 /// ```
 ///
 /// During a `valid`, `test` or `predict` pass, from its first batch to its end, and in
-/// [`Cx::eval`], the variables hold the averages. At all other times, however the run ends, they hold the live weights. In
-/// checkpoints, `model.safetensors` contains the live weights, and `averages.safetensors` the
-/// averages, which [`load_weights`](crate::Trainer::load_weights) prefers. A checkpoint that
-/// [`keep_best`](super::Checkpoint::keep_best) keeps therefore contains the weights that were
-/// validated.
+/// [`Cx::eval`], the variables hold the averages. At all other times, however the run ends, they
+/// hold the live weights. In checkpoints, `model.safetensors` contains the live weights, and
+/// `averages.safetensors` the averages, which [`load_weights`](crate::Trainer::load_weights)
+/// prefers. A checkpoint that [`keep_best`](super::Checkpoint::keep_best) keeps therefore contains
+/// the weights that were validated.
 ///
 /// [`average`](Ema::average) returns the averages.
 #[doc(alias("ExponentialMovingAverage", "EMACallback", "AveragedModel"))]
@@ -167,8 +167,8 @@ impl Ema {
 
 averaging! {
 impl Ema {
-    /// Drops the averages of weights that were replaced since the last entry point. Returns an error
-    /// if the trainer also has `Swa`.
+    /// Drops the averages of weights that were replaced since the last entry point. Returns an
+    /// error if the trainer also has `Swa`.
     fn setup(&mut self, cx: &Cx<Setup>) -> Result<()> {
         if cx.hook::<Swa>().is_ok() {
             return Err(Error::msg(

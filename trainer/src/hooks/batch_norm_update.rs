@@ -35,8 +35,9 @@ impl<T: Task> TrainerBuilder<T> {
     /// the loader is not read.
     ///
     /// Batches go to [`Task::pred`](crate::Task::pred) in [`Cx::eval`], so adapters and
-    /// [`Amp`](crate::hooks::Amp) apply, but hooks around `transfer` and `pred` do not run. If several processes train together,
-    /// each rank computes the same statistics from all of the data.
+    /// [`Amp`](crate::hooks::Amp) apply, but hooks around `transfer` and `pred` do not run. If
+    /// several processes train together, each rank computes the same statistics from all of the
+    /// data.
     ///
     /// ```no_run
     /// # use trainer::hooks::Swa;

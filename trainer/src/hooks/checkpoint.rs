@@ -349,7 +349,8 @@ impl Checkpoint {
             let [mut exact, mut inexact] = [0; 2];
             last.reverse();
             last.retain(|step| {
-                // One that is not exact is kept beside the exact ones, until there is a newer exact one.
+                // One that is not exact is kept beside the exact ones, until there is a newer exact
+                // one.
                 let is_exact = folder.is_exact(*step);
                 let count = if is_exact { &mut exact } else { &mut inexact };
                 *count += 1;
@@ -565,8 +566,9 @@ impl Checkpoint {
 
     /// Restores the list of checkpoints, and removes the checkpoints that are no longer kept, in
     /// case the process was killed before it removed them. Warns about the best ones that no longer
-    /// exist; other checkpoints that no longer exist are dropped from the list. Checkpoints that are not in the list, because they were written after
-    /// the loaded one, become the oldest in the list, so that the next checkpoint replaces them.
+    /// exist; other checkpoints that no longer exist are dropped from the list. Checkpoints that
+    /// are not in the list, because they were written after the loaded one, become the oldest in
+    /// the list, so that the next checkpoint replaces them.
     fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
         // A checkpoint that was written without this hook has no list.
         self.kept = if cx.has_saved(KEPT) { cx.load(KEPT)? } else { Kept::default() };

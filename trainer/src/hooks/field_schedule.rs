@@ -48,9 +48,9 @@ use crate::values::float::readable;
 ///
 /// The schedule is evaluated at the number of optimizer steps taken so far, and the length of the
 /// run is [`Cx::planned_steps`]. With [`by_epoch`](FieldSchedule::by_epoch), the epoch and
-/// [`Cx::planned_epochs`] are used instead. The output of the schedule is the value of the field, not a
-/// factor. If the trainer has several hooks of type `H`, only the first one is scheduled; if it has
-/// none, `fit` returns an error.
+/// [`Cx::planned_epochs`] are used instead. The output of the schedule is the value of the field,
+/// not a factor. If the trainer has several hooks of type `H`, only the first one is scheduled; if
+/// it has none, `fit` returns an error.
 pub struct FieldSchedule<H> {
     schedule: Box<dyn Schedule>,
     set: Setter<H>,

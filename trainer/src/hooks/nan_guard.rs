@@ -32,18 +32,18 @@ use crate::prelude::*;
 /// ```
 ///
 /// - **What happens**: [`fail`](NanGuard::fail) ends the run with an error that names the batch
-///   and, for gradients and buffers, the variables; [`stop`](NanGuard::stop) ends training as [`Cx::stop`]
-///   does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. In all cases, the
-///   optimizer takes no step with such a value: the gradients of the whole accumulation window are
-///   dropped, and the step is not counted. The weights and the optimizer's state do not change.
-///   If the loss is not finite, the buffers, such as the running statistics of batch norm, get the
-///   values back that they had before the batch, unless the run ends with an error.
+///   and, for gradients and buffers, the variables; [`stop`](NanGuard::stop) ends training as
+///   [`Cx::stop`] does; [`skip_batch`](NanGuard::skip_batch) continues with the next batch. In all
+///   cases, the optimizer takes no step with such a value: the gradients of the whole accumulation
+///   window are dropped, and the step is not counted. The weights and the optimizer's state do not
+///   change. If the loss is not finite, the buffers, such as the running statistics of batch norm,
+///   get the values back that they had before the batch, unless the run ends with an error.
 /// - **What it costs**: each check synchronizes with the device once. A check of the loss waits for
 ///   the forward pass, and a check of the gradients waits for the backward pass and the norms of
 ///   the gradients. [`every`](NanGuard::every) checks less often. By default, only the loss is
 ///   checked, in each training batch. [`stop`](NanGuard::stop) and
-///   [`skip_batch`](NanGuard::skip_batch) also copy the floating-point buffers before each batch that
-///   is checked.
+///   [`skip_batch`](NanGuard::skip_batch) also copy the floating-point buffers before each batch
+///   that is checked.
 /// - **The metrics** include every logged value: the mean `train/loss` of an epoch that contains a
 ///   NaN is NaN, even if the step was skipped. [`found`](NanGuard::found) returns the number of
 ///   checks that found such a value. Checkpoints save this number.
@@ -137,11 +137,11 @@ impl NanGuard {
         self
     }
 
-    /// Whether the floating-point buffers, such as the running statistics of batch norm, are checked
-    /// before the optimizer step. They enter the results of evaluation only, so a training loss does
-    /// not show that they are NaN. They change in the forward pass, so only
-    /// [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) allow this check. Infinite values that a
-    /// buffer contained from the beginning, such as those of a mask, are allowed. Defaults to
+    /// Whether the floating-point buffers, such as the running statistics of batch norm, are
+    /// checked before the optimizer step. They enter the results of evaluation only, so a training
+    /// loss does not show that they are NaN. They change in the forward pass, so only
+    /// [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) allow this check. Infinite values that
+    /// a buffer contained from the beginning, such as those of a mask, are allowed. Defaults to
     /// `false`.
     #[must_use]
     pub fn buffers(mut self, check: bool) -> Self {
@@ -150,16 +150,16 @@ impl NanGuard {
     }
 
     /// Whether the metrics of each validation are checked, `valid/loss` among them. Nothing is left
-    /// to skip then, so only [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) allow this check.
-    /// Defaults to `false`, because a metric may be undefined.
+    /// to skip then, so only [`fail`](NanGuard::fail) and [`stop`](NanGuard::stop) allow this
+    /// check. Defaults to `false`, because a metric may be undefined.
     #[must_use]
     pub fn validation(mut self, check: bool) -> Self {
         self.checks_validation = check;
         self
     }
 
-    /// Checks the loss in every `n`-th training batch, and the gradients and the buffers before every
-    /// `n`-th optimizer step. Defaults to 1.
+    /// Checks the loss in every `n`-th training batch, and the gradients and the buffers before
+    /// every `n`-th optimizer step. Defaults to 1.
     ///
     /// A NaN that occurs between two checks reaches the weights, so only [`fail`](NanGuard::fail)
     /// and [`stop`](NanGuard::stop) allow an `n` above 1.
@@ -318,8 +318,8 @@ impl NanGuard {
         next.run(cx)
     }
 
-    /// Checks the gradients and the buffers, and skips the optimizer step if the accumulation window contains a NaN
-    /// or infinite value.
+    /// Checks the gradients and the buffers, and skips the optimizer step if the accumulation
+    /// window contains a NaN or infinite value.
     fn check_gradients(&mut self, cx: &mut Cx<OptStep>, next: Next<OptStep>) -> Result<Done> {
         if !self.is_affected(cx) {
             if !cx.counters().optimizer_steps.is_multiple_of(self.every) {

@@ -35,10 +35,10 @@ use crate::prelude::*;
 /// metric, `train/…`, after each pass over the training data. When the metric has not improved on
 /// its best value in more than [`patience`](ReduceOnPlateau::patience) checks in a row, the
 /// learning rate of every parameter group is multiplied by [`factor`](ReduceOnPlateau::factor). A
-/// value that is not finite never counts as an improvement. Each `fit` begins anew, with the reduced
-/// rate. The name of the metric is checked as
-/// for [`EarlyStopping`](super::EarlyStopping): for example, a `fit` without validation returns an
-/// error at its start if the metric is a validation metric.
+/// value that is not finite never counts as an improvement. Each `fit` begins anew, with the
+/// reduced rate. The name of the metric is checked as for [`EarlyStopping`](super::EarlyStopping):
+/// for example, a `fit` without validation returns an error at its start if the metric is a
+/// validation metric.
 ///
 /// An [`LrSchedule`](super::LrSchedule) of the same trainer continues from the reduced rate.
 ///
@@ -73,8 +73,8 @@ pub struct PlateauState {
     pub bad: u64,
     /// The number of upcoming values that do not count toward the patience.
     pub cooldown: u64,
-    /// The number of reductions in this fit, including those that [`min_lr`](ReduceOnPlateau::min_lr) or
-    /// [`eps`](ReduceOnPlateau::eps) prevented.
+    /// The number of reductions in this fit, including those that
+    /// [`min_lr`](ReduceOnPlateau::min_lr) or [`eps`](ReduceOnPlateau::eps) prevented.
     pub reductions: u64,
 }
 

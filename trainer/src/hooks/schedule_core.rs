@@ -421,8 +421,8 @@ pub(super) struct LengthChange {
     pub(super) advice: String,
 }
 
-/// Returns the change of a schedule's output at a step, or an epoch, if the run had the first length
-/// before and has the second now. `None` if the output is the same.
+/// Returns the change of a schedule's output at a step, or an epoch, if the run had the first
+/// length before and has the second now. `None` if the output is the same.
 pub(super) fn length_change(
     schedule: &dyn Schedule,
     at: u64,

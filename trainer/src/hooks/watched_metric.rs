@@ -9,8 +9,8 @@ use crate::values::float::exact;
 /// hosts of the ranks round differently.
 const ROUNDING: f64 = 1e-6;
 
-/// Adds 1 to the count `name` of something that has happened on all ranks together: the sum over all
-/// ranks counts it once.
+/// Adds 1 to the count `name` of something that has happened on all ranks together: the sum over
+/// all ranks counts it once.
 pub(super) fn log_once<P: CanLog>(cx: &Cx<P>, name: &str) {
     cx.log_as(name, f64::from(u8::from(cx.is_main())), Reduce::Sum);
 }

@@ -359,7 +359,8 @@ fn is_onnx(bytes: &[u8]) -> bool {
                 };
                 rest = after;
             }
-            // A graph, which begins with a node (1), a name (2) or a tensor (5), each with a length.
+            // A graph, which begins with a node (1), a name (2) or a tensor (5), each with a
+            // length.
             Some(0x3a) => {
                 return varint(&mut rest).is_some_and(|length| length >= 2)
                     && matches!(rest.first(), Some(0x0a | 0x12 | 0x2a));

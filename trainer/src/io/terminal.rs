@@ -79,8 +79,8 @@ pub fn print_line(line: impl Display) {
     print_styled_line(&visible(&line.to_string()));
 }
 
-/// Prints a text like [`print_line`], with the styles that this crate has put into it. Its other parts
-/// must be [`one_line`] or [`visible`].
+/// Prints a text like [`print_line`], with the styles that this crate has put into it. Its other
+/// parts must be [`one_line`] or [`visible`].
 pub(crate) fn print_styled_line(line: &str) {
     if !is_taken(Stream::Stdout, line) {
         beside_bar(|| Stream::Stdout.print_styled(line));

@@ -1,5 +1,5 @@
-//! A test that calls every function of `trainer-sys` and `trainer-c10d-sys`. `make sanitize` runs it
-//! with the sanitizers.
+//! A test that calls every function of `trainer-sys` and `trainer-c10d-sys`. `make sanitize` runs
+//! it with the sanitizers.
 
 #![allow(
     clippy::disallowed_macros,
@@ -32,8 +32,9 @@ fn declared(package: &str) -> BTreeSet<String> {
 macro_rules! call {
     ($called:ident, $function:ident($($argument:expr),* $(,)?)) => {{
         $called.insert(stringify!($function).to_owned());
-        // SAFETY: the arguments satisfy the contract of the function, which its wrapper in this module
-        // documents: handles are alive, counts are those of the lists, and outputs can be written to.
+        // SAFETY: the arguments satisfy the contract of the function, which its wrapper in this
+        // module documents: handles are alive, counts are those of the lists, and outputs can be
+        // written to.
         unsafe { $function($($argument),*) }
     }};
 }

@@ -9,8 +9,8 @@
 )]
 pub trait OnAnyThread {}
 
-/// Declares that a type is neither `Send` nor `Sync`. Otherwise, rustc reports each of its fields that
-/// is not.
+/// Declares that a type is neither `Send` nor `Sync`. Otherwise, rustc reports each of its fields
+/// that is not.
 macro_rules! stays_on_its_thread {
     ($stays:ident<$parameter:ident>) => {
         // SAFETY: nothing implements `OnAnyThread`, so the type is not `Send`.

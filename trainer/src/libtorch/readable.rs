@@ -146,8 +146,9 @@ impl Deref for Bytes {
         if self.count == 0 {
             return &[];
         }
-        // SAFETY: the storage has `count` bytes starting at `begin`, and `_values` keeps it alive. No
-        // other thread writes to it during that time: the trainer does not compute while it reads.
+        // SAFETY: the storage has `count` bytes starting at `begin`, and `_values` keeps it alive.
+        // No other thread writes to it during that time: the trainer does not compute while it
+        // reads.
         unsafe { std::slice::from_raw_parts(self.begin, self.count) }
     }
 }

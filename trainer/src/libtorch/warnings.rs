@@ -57,8 +57,8 @@ impl LossWatch {
         Ok(LossWatch { handle, not_send: PhantomData })
     }
 
-    /// Ends the check, and describes the first loss whose prediction and target broadcast to a shape
-    /// with more elements than either has.
+    /// Ends the check, and describes the first loss whose prediction and target broadcast to a
+    /// shape with more elements than either has.
     pub(crate) fn stop(self) -> Option<String> {
         let found = self.end();
         std::mem::forget(self);

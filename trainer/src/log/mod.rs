@@ -96,8 +96,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Returns the goal that the hook that measures a metric has recorded. `name` has the phase, and
-    /// may have the name of a loader and of a class.
+    /// Returns the goal that the hook that measures a metric has recorded. `name` has the phase,
+    /// and may have the name of a loader and of a class.
     pub(crate) fn own_goal(&self, name: &str) -> Option<Goal> {
         let mut own = name;
         while let Some((_, rest)) = own.split_once('/') {

@@ -62,8 +62,8 @@ const MAX_PENDING: usize = 16 << 20;
 /// Rows that an interrupted run wrote after its last checkpoint are not deleted: the resumed run
 /// moves them to `<file>.before-resume-<n>`. A run that [rolls back](crate::Cx::roll_back) does the
 /// same. A resume is refused if the file no longer begins with the rows that it had at the time of
-/// the checkpoint; nothing has been moved by then. Links are not followed: the file itself must be a
-/// regular file, and if it is in the run folder, its path must not go through a link to another
+/// the checkpoint; nothing has been moved by then. Links are not followed: the file itself must be
+/// a regular file, and if it is in the run folder, its path must not go through a link to another
 /// folder.
 ///
 /// If an operation on the file fails, the run continues, unless the file is
@@ -419,8 +419,8 @@ impl GrowingFile {
         Ok(())
     }
 
-    /// Returns an error if the file exists but does not begin with the rows of the checkpoint, or if
-    /// it is missing. Changes nothing. If the file cannot be read now, that is left to the first
+    /// Returns an error if the file exists but does not begin with the rows of the checkpoint, or
+    /// if it is missing. Changes nothing. If the file cannot be read now, that is left to the first
     /// operation that needs it.
     fn check_before_resume(&self) -> Result<()> {
         let position = self.position.unwrap_or(0);
@@ -568,8 +568,8 @@ impl State for GrowingFile {
         Ok(saved)
     }
 
-    /// Restores the position. In a resume, returns an error if the file does not begin with the rows
-    /// that it had at the time of the checkpoint.
+    /// Restores the position. In a resume, returns an error if the file does not begin with the
+    /// rows that it had at the time of the checkpoint.
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.position = Some(saved.get::<Option<u64>>("position")?.unwrap_or(0));
         self.crc = saved.get("crc")?;

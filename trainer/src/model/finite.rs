@@ -13,8 +13,8 @@ pub(crate) enum Content {
     Nan,
 }
 
-/// Returns what each tensor contains. Integers, and tensors without elements, are finite. Reads each
-/// tensor once, and waits for a device once.
+/// Returns what each tensor contains. Integers, and tensors without elements, are finite. Reads
+/// each tensor once, and waits for a device once.
 pub(crate) fn contents<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Result<Vec<Content>> {
     let _no_grad = tch::no_grad_guard();
     let mut contents = Vec::new();
@@ -44,8 +44,8 @@ pub(crate) fn contents<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> Res
     Ok(contents)
 }
 
-/// Returns the stored floating-point values of a tensor in a dtype that libtorch compares; `None` if
-/// it has none.
+/// Returns the stored floating-point values of a tensor in a dtype that libtorch compares; `None`
+/// if it has none.
 fn values_of(tensor: &Tensor) -> Result<Option<Tensor>> {
     if !tensor.defined() {
         return Ok(None);

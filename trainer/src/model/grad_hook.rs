@@ -18,8 +18,8 @@ pub trait OnGrad {
     /// The closure can return nothing, a tensor that replaces the gradient, or an `Option<Tensor>`.
     /// A replacement must have the shape of the gradient. The closure is called on the thread that
     /// computes the gradient; for a tensor on a GPU, this is one of libtorch's threads. The closure
-    /// lives until it is [removed](GradHook::remove), or as long as the graph of the tensor. It must
-    /// not own a tensor of that graph: the resulting reference cycle would never be freed.
+    /// lives until it is [removed](GradHook::remove), or as long as the graph of the tensor. It
+    /// must not own a tensor of that graph: the resulting reference cycle would never be freed.
     ///
     /// ```
     /// use std::sync::{Arc, Mutex};

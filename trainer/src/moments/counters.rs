@@ -27,9 +27,10 @@ pub struct Counters {
     /// The number of training batches completed over all epochs, excluding skipped ones.
     pub batches_seen: u64,
     /// The number of optimizer steps taken. Learning-rate schedules, `max_steps` and intervals in
-    /// steps count the same steps. If there are several optimizers, those that take turns in a batch
-    /// count once: the number is increased in each batch by the steps of the optimizer that stepped
-    /// most often. [`Cx::steps_of`](crate::Cx::steps_of) returns the number of steps of each.
+    /// steps count the same steps. If there are several optimizers, those that take turns in a
+    /// batch count once: the number is increased in each batch by the steps of the optimizer that
+    /// stepped most often. [`Cx::steps_of`](crate::Cx::steps_of) returns the number of steps of
+    /// each.
     #[doc(alias = "global_step")]
     pub optimizer_steps: u64,
     /// The number of training samples used, over all epochs and ranks.

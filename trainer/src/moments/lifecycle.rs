@@ -116,8 +116,8 @@ trainer_macros::root_lifecycle! {
         }
     }
 
-    /// A hook computes with the model as evaluation has it: [`Cx::eval`](crate::Cx::eval). Runs in the phase
-    /// `predict`, within the moment of that hook.
+    /// A hook computes with the model as evaluation has it: [`Cx::eval`](crate::Cx::eval). Runs in
+    /// the phase `predict`, within the moment of that hook.
     operation eval in predict {
         again module;
     }
@@ -175,8 +175,8 @@ trainer_macros::root_lifecycle! {
     /// The output of the forward pass: [`Cx::pred`].
     exists prediction: HasPred from after_pred to after_step, at after_predict_step;
 
-    /// The model can compute as in evaluation, because no graph of the batch depends on its weights:
-    /// [`Cx::eval`](crate::Cx::eval).
+    /// The model can compute as in evaluation, because no graph of the batch depends on its
+    /// weights: [`Cx::eval`](crate::Cx::eval).
     allows eval: CanEval from setup to before_pred, from after_backward to teardown;
 
     /// The loss of the current batch: [`Cx::loss`].

@@ -135,11 +135,11 @@ pub const writes: () = ();
 
 /// `may_fail`, for a hook that only observes, such as a logger or a monitor: an error or a panic of
 /// the hook is a [warning](crate::Summary::warnings), and the run continues with the same result.
-/// After an error, the hook is called again the next time. After a panic, only the `teardown` of its
-/// value is called in the same entry point. The same holds for saving and restoring the [state] of
-/// the value, and for dropping it. An error that is marked with [`Error::fatal`](crate::Error::fatal)
-/// ends the run: use it at `setup` for a setting that cannot work. Without this key, an error of any
-/// hook ends the run.
+/// After an error, the hook is called again the next time. After a panic, only the `teardown` of
+/// its value is called in the same entry point. The same holds for saving and restoring the [state]
+/// of the value, and for dropping it. An error that is marked with
+/// [`Error::fatal`](crate::Error::fatal) ends the run: use it at `setup` for a setting that cannot
+/// work. Without this key, an error of any hook ends the run.
 pub const may_fail: () = ();
 
 /// `more`, on a block: marks a further block of a type that already has a block with `#[hook]`, for

@@ -140,8 +140,8 @@ pub(crate) struct RunHooks {
     pub(crate) table: Table,
     /// The task, followed by the hook values.
     pub(crate) instances: Vec<Instance>,
-    /// The hooks that may fail, have panicked in this entry point and are no longer called: the slot
-    /// of the value and the type.
+    /// The hooks that may fail, have panicked in this entry point and are no longer called: the
+    /// slot of the value and the type.
     pub(crate) switched_off: Vec<(Option<u32>, TypeId)>,
 }
 

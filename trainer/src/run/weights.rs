@@ -19,8 +19,8 @@ pub(crate) struct Values {
     marks: BTreeMap<String, (usize, i64)>,
     /// The variables that were changed between the last two entry points.
     pub(crate) changed: Vec<String>,
-    /// The buffers that contained infinite values when the trainer was built or weights were loaded,
-    /// such as masks.
+    /// The buffers that contained infinite values when the trainer was built or weights were
+    /// loaded, such as masks.
     masks: BTreeSet<String>,
 }
 
@@ -82,8 +82,8 @@ impl Model {
 }
 
 impl Run {
-    /// Returns the averages of variables that a hook keeps, by the names of the variables. Hooks that
-    /// only observe keep none.
+    /// Returns the averages of variables that a hook keeps, by the names of the variables. Hooks
+    /// that only observe keep none.
     pub(crate) fn averages(&self) -> Result<BTreeMap<String, Tensor>> {
         let mut averages = BTreeMap::new();
         for instance in self.hooks.instances.iter().filter(|instance| !instance.observes) {
@@ -94,7 +94,8 @@ impl Run {
         Ok(averages)
     }
 
-    /// Returns the names of the variables that contain NaN or infinite values, or whose average does.
+    /// Returns the names of the variables that contain NaN or infinite values, or whose average
+    /// does.
     pub(crate) fn not_finite(&self) -> Result<Vec<String>> {
         let averages = self.averages()?;
         let live = self.model.vars.iter().map(|var| (var.name.as_str(), &var.tensor));

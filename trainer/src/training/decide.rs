@@ -348,8 +348,8 @@ fn trained_hash(run: &Run) -> f64 {
     hash(run.model.vars.parameters().map(|var| u64::from(var.tensor.requires_grad())))
 }
 
-/// Returns a hash of the current settings of all optimizers, such as their learning rates. Hooks may
-/// have changed them since the ranks compared their programs. 0 if each rank trains by itself.
+/// Returns a hash of the current settings of all optimizers, such as their learning rates. Hooks
+/// may have changed them since the ranks compared their programs. 0 if each rank trains by itself.
 fn settings_hash(run: &Run) -> f64 {
     if run.ranks.train_separately {
         return 0.0;

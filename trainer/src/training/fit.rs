@@ -252,8 +252,8 @@ fn train_pass<T: Task>(
     plan::warn_of_divergence(run)
 }
 
-/// Returns an error if every batch of the training pass that just ended had weight 0. If a limit ended
-/// the pass, later batches may have a weight, so this is only a warning.
+/// Returns an error if every batch of the training pass that just ended had weight 0. If a limit
+/// ended the pass, later batches may have a weight, so this is only a warning.
 fn check_weights(run: &Run, is_limited: bool) -> Result<()> {
     if run.fit.weighed.with || !run.fit.weighed.without || decide::ends_pass(run) {
         return Ok(());

@@ -7,9 +7,9 @@ use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Run;
 
-/// At the end of the first fit of a run, prints a line for each hook of the program that did not run, because
-/// nothing fired its custom moment or because its `every` never came due. This may be intended, as
-/// for a point that only fires if something is wrong, so it is not a warning.
+/// At the end of the first fit of a run, prints a line for each hook of the program that did not
+/// run, because nothing fired its custom moment or because its `every` never came due. This may be
+/// intended, as for a point that only fires if something is wrong, so it is not a warning.
 pub(super) fn note_hooks_that_never_ran(run: &Run) {
     if run.settings.is_fast_dev_run() || run.replay.is_some() || run.progress.fits_begun > 1 {
         return;

@@ -144,8 +144,8 @@ impl<'a, B: Batch> Pass<'a, B> {
         self.limit.is_some_and(|limit| run.progress.counters.batch_idx >= limit)
     }
 
-    /// Warns, once for each loader of an entry point, if the number of batches was not the announced
-    /// one.
+    /// Warns, once for each loader of an entry point, if the number of batches was not the
+    /// announced one.
     #[cold]
     fn check_length(&self, run: &mut Run) {
         let Some(announced) = self.announced else { return };

@@ -17,8 +17,8 @@ const DIVERGED: f64 = 1_000.0;
 /// A mean loss above this value has diverged, regardless of the first epoch.
 const IMPLAUSIBLE: f64 = 1e15;
 
-/// Plans a fit from the settings, the number of optimizer steps that the task takes for a batch and,
-/// if it is known, the number of batches in an epoch.
+/// Plans a fit from the settings, the number of optimizer steps that the task takes for a batch
+/// and, if it is known, the number of batches in an epoch.
 pub(super) fn plan<B: Batch>(
     run: &Run,
     batches: Option<u64>,

@@ -82,8 +82,8 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
     saved.and(complete(run))
 }
 
-/// After an error, drops the requests that were made before it if the state is no longer exact, with
-/// a warning for each.
+/// After an error, drops the requests that were made before it if the state is no longer exact,
+/// with a warning for each.
 pub(crate) fn drop_inexact(run: &mut Run) {
     let why = match () {
         () if run.fit.failed_mid_step => "in the middle of a step",

@@ -181,8 +181,8 @@ pub trait Task: Send + Sized + 'static {
     /// and `opt_step`.
     ///
     /// Each operation consumes the token returned by the previous one, so a step in the wrong
-    /// order, or without a loss, does not compile. A `train_step` that takes several optimizer steps
-    /// for a batch needs [`steps_per_batch`](Task::steps_per_batch) too.
+    /// order, or without a loss, does not compile. A `train_step` that takes several optimizer
+    /// steps for a batch needs [`steps_per_batch`](Task::steps_per_batch) too.
     ///
     /// # Errors
     ///
@@ -202,8 +202,8 @@ pub trait Task: Send + Sized + 'static {
     ///
     /// The length of the run in steps is computed from it, and so are schedules over the whole run.
     /// If `train_step` takes more steps, that length is not known
-    /// ([`planned_steps`](crate::Cx::planned_steps)), and a schedule that needs it ends the run with
-    /// an error. If the number of steps differs between batches, return the largest.
+    /// ([`planned_steps`](crate::Cx::planned_steps)), and a schedule that needs it ends the run
+    /// with an error. If the number of steps differs between batches, return the largest.
     ///
     /// ```
     /// # use trainer::prelude::*;

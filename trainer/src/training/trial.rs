@@ -288,8 +288,8 @@ fn begin_fit(run: &mut Run) {
     run.requests = Requests::default();
 }
 
-/// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon as one
-/// of them has no batch left.
+/// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon as
+/// one of them has no batch left.
 pub(crate) fn next_batch<T: Task>(
     run: &mut Run,
     batches: &mut Batches<'_, T::Batch>,

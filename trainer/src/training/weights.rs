@@ -76,9 +76,9 @@ impl<T: Task> Trainer<T> {
     /// Variables that hooks have [added](crate::AddVariables) keep their values if the file
     /// contains none of these variables, as is usual for a pretrained model.
     ///
-    /// The next entry point drops what hooks have derived from the old values, such as averages: see
-    /// [what loading weights resets](crate::guide::checkpoints#what-loading-weights-resets). The
-    /// state of the optimizer is kept.
+    /// The next entry point drops what hooks have derived from the old values, such as averages:
+    /// see [what loading weights resets](crate::guide::checkpoints#what-loading-weights-resets).
+    /// The state of the optimizer is kept.
     ///
     /// If a checkpoint has averaged weights, such as those of [`hooks::Ema`](crate::hooks::Ema),
     /// these are loaded, and a line on standard error says so. The file `model.safetensors` of the

@@ -62,8 +62,8 @@ pub trait Settings {
     fn settings(&self) -> SettingList;
 
     /// Returns a message for each setting that is invalid, which says which setting it is and what
-    /// is expected. [`build`](crate::TrainerBuilder::build) returns an error that lists the messages
-    /// of all hooks, each with the name of the hook. Defaults to none.
+    /// is expected. [`build`](crate::TrainerBuilder::build) returns an error that lists the
+    /// messages of all hooks, each with the name of the hook. Defaults to none.
     fn mistakes(&self) -> Vec<String> {
         Vec::new()
     }

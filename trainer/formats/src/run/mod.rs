@@ -18,10 +18,10 @@
 //! only append to their files, except when a run is resumed, which [`Points`] detects. Reading
 //! never changes the folder.
 //!
-//! A run may have come from someone else, so what is read has a limit: symbolic links, pipes and devices
-//! are refused, as are a `run.json` or a `live.json` of more than [`MAX_BYTES`], a logger's file of more
-//! than [`MAX_POINTS_BYTES`] and a line of it of more than [`MAX_LINE_BYTES`]. JSON may be nested 128
-//! levels deep.
+//! A run may have come from someone else, so what is read has a limit: symbolic links, pipes and
+//! devices are refused, as are a `run.json` or a `live.json` of more than [`MAX_BYTES`], a logger's
+//! file of more than [`MAX_POINTS_BYTES`] and a line of it of more than [`MAX_LINE_BYTES`]. JSON
+//! may be nested 128 levels deep.
 //!
 //! `run.json` is JSON that includes the [version](RunFile::parse) of its format.
 

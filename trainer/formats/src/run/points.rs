@@ -23,7 +23,8 @@ pub const JSON_LINES_FILE: &str = "records.jsonl";
 pub const REPORT_RECORDS_FILE: &str = "report.jsonl";
 /// The maximum size of a logger's file that is read, in bytes.
 pub const MAX_POINTS_BYTES: u64 = 1 << 32;
-/// The maximum length of a line of a logger's file, in bytes. A line may be a record with its images.
+/// The maximum length of a line of a logger's file, in bytes. A line may be a record with its
+/// images.
 pub const MAX_LINE_BYTES: u64 = 1 << 26;
 
 /// The number of bytes that are read at once.
@@ -189,7 +190,8 @@ impl Points {
         }
     }
 
-    /// Reads the complete lines at the start of `bytes`, and returns the number of bytes behind them.
+    /// Reads the complete lines at the start of `bytes`, and returns the number of bytes behind
+    /// them.
     fn read_lines(&mut self, bytes: &[u8], points: &mut Vec<Point>) -> Result<usize, Error> {
         let is_csv = self.path.extension().is_some_and(|extension| extension == "csv");
         let mut rest = bytes;

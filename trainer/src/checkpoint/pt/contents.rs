@@ -48,8 +48,8 @@ impl<'a> Objects<'a> {
 }
 
 impl<'a> Contents<'_, 'a> {
-    /// Returns the entries of the outermost `dict` or, if there are `keys`, of the one to which they
-    /// lead.
+    /// Returns the entries of the outermost `dict` or, if there are `keys`, of the one to which
+    /// they lead.
     pub(super) fn state_dict(self, keys: &[String]) -> Result<Entries<'a>> {
         let objects = self.objects;
         let mut at = self.top;
@@ -171,8 +171,8 @@ impl<'a> Contents<'_, 'a> {
         ))
     }
 
-    /// Says which section has tensors, or what else the file contains; `None` if it has nothing that
-    /// a message can name. `selected` is the section that has none.
+    /// Says which section has tensors, or what else the file contains; `None` if it has nothing
+    /// that a message can name. `selected` is the section that has none.
     fn advice(self, selected: &[String]) -> Option<String> {
         let mut candidates = self.candidates(selected);
         if candidates.is_empty() {
@@ -222,8 +222,8 @@ impl<'a> Contents<'_, 'a> {
         found
     }
 
-    /// The number of tensors in a `dict` that can be that of a model: at least half of the values are
-    /// tensors, and not all of them are single numbers, as in a record of scores.
+    /// The number of tensors in a `dict` that can be that of a model: at least half of the values
+    /// are tensors, and not all of them are single numbers, as in a record of scores.
     fn tensors_of_model(self, dict: Id) -> Option<usize> {
         let (mut tensors, mut others, mut is_model) = (0, 0, false);
         for (name, value) in self.objects.dict(dict)? {
@@ -260,8 +260,8 @@ impl<'a> Contents<'_, 'a> {
         has("state") && has("param_groups")
     }
 
-    /// Calls a function with each `dict` that keys lead to, and with these keys. Looks into each `dict`
-    /// once, and not into the state of an optimizer.
+    /// Calls a function with each `dict` that keys lead to, and with these keys. Looks into each
+    /// `dict` once, and not into the state of an optimizer.
     fn walk(self, mut visit: impl FnMut(&[&'a str], Id)) {
         let mut seen = HashSet::new();
         let mut open = vec![(Vec::new(), self.top)];

@@ -1,6 +1,6 @@
-//! Python's pickle format, without what makes it a program: objects that state dicts need are built,
-//! and all others are [foreign](Object::Foreign): what a pickle would call is not called, and only
-//! its name is kept.
+//! Python's pickle format, without what makes it a program: objects that state dicts need are
+//! built, and all others are [foreign](Object::Foreign): what a pickle would call is not called,
+//! and only its name is kept.
 //!
 //! Each opcode does work in proportion to its length, or to the number of objects that it removes
 //! from the stack, and creates at most one small object. Objects refer to each other by index, and
@@ -269,8 +269,8 @@ impl<'a> Input<'a> {
         Ok(usize::try_from(self.number(count)?).unwrap_or(usize::MAX))
     }
 
-    /// Reads a string. One that is not UTF-8, such as a path with other bytes, cannot be the name of
-    /// a tensor.
+    /// Reads a string. One that is not UTF-8, such as a path with other bytes, cannot be the name
+    /// of a tensor.
     fn text(&mut self, length: usize) -> Result<Object<'a>> {
         let text = std::str::from_utf8(self.take(length)?);
         Ok(text.map_or(Object::Other("a `str` that is not UTF-8"), Object::Text))
@@ -547,8 +547,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Sets the attributes of an object. Those of a `dict`, such as the `_metadata` of a state dict,
-    /// are not kept.
+    /// Sets the attributes of an object. Those of a `dict`, such as the `_metadata` of a state
+    /// dict, are not kept.
     fn build(&mut self) -> Result<()> {
         let attributes = self.pop()?;
         let object = self.last()?;

@@ -42,8 +42,8 @@ use crate::io::files::{Links, in_file, open, read_at};
 /// ```
 ///
 /// Fields are separated by commas and may be quoted; [`CsvReader`] has settings for other files. An
-/// empty field becomes `None` in an `Option`. A whole number may be written as `1.0`, and a `bool` as
-/// `True` or `TRUE`, because Python writes them so.
+/// empty field becomes `None` in an `Option`. A whole number may be written as `1.0`, and a `bool`
+/// as `True` or `TRUE`, because Python writes them so.
 ///
 /// # Errors
 ///

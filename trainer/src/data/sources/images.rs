@@ -225,8 +225,8 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<DynamicImage, String> {
     DynamicImage::from_decoder(decoder).map_err(undecodable)
 }
 
-/// Whether a JPEG has the marker at its end. Segments are skipped by their length, because a preview
-/// in one has an end marker of its own (ITU-T T.81, annex B).
+/// Whether a JPEG has the marker at its end. Segments are skipped by their length, because a
+/// preview in one has an end marker of its own (ITU-T T.81, annex B).
 fn has_end_marker(bytes: &[u8]) -> bool {
     let mut at = 0;
     loop {

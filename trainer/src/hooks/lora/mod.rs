@@ -210,8 +210,8 @@ impl Lora {
 
     /// Atomically writes the weights of an equivalent model without `Lora` as a `safetensors` file:
     /// the adapters are added to the weights of their modules, but are not written themselves. The
-    /// variables do not change. `vars` are the variables of the trainer: if a hook averages weights,
-    /// [`trainer.eval_vars()`](Trainer::eval_vars) to write the averages, or
+    /// variables do not change. `vars` are the variables of the trainer: if a hook averages
+    /// weights, [`trainer.eval_vars()`](Trainer::eval_vars) to write the averages, or
     /// [`trainer.vars()`](Trainer::vars) to write the live weights.
     ///
     /// # Errors
@@ -273,8 +273,8 @@ impl Lora {
         })
     }
 
-    /// Prints what is to be known about the values that were written: that evaluation uses others, or
-    /// that they are not finite.
+    /// Prints what is to be known about the values that were written: that evaluation uses others,
+    /// or that they are not finite.
     fn note_written(vars: &Vars, path: &Path, named: &[(String, Tensor)]) -> Result<()> {
         if vars.share().rank > 0 {
             return Ok(());

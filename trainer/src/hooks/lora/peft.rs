@@ -221,8 +221,8 @@ impl Lora {
     /// # Errors
     ///
     /// Returns an error if a file cannot be read, or if the adapters are of a kind or variant that
-    /// this hook does not support, such as DoRA, or PiSSA and OLoRA, which change the weights of the
-    /// model too. A field of the configuration that is not known must be off.
+    /// this hook does not support, such as DoRA, or PiSSA and OLoRA, which change the weights of
+    /// the model too. A field of the configuration that is not known must be off.
     #[doc(alias("PeftModel", "from_pretrained"))]
     pub fn from_peft(folder: impl AsRef<Path>, prefix: &str) -> Result<Self> {
         let folder = folder.as_ref();
@@ -391,8 +391,8 @@ mod tests {
 
     use super::*;
 
-    /// The fields of `LoraConfig` in `peft` 0.19 and 0.21, and their defaults. `make interop` compares
-    /// them with the installed version.
+    /// The fields of `LoraConfig` in `peft` 0.19 and 0.21, and their defaults. `make interop`
+    /// compares them with the installed version.
     const FIELDS: &str =
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/reference/peft_config.json"));
 

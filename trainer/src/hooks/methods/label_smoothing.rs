@@ -15,10 +15,10 @@ use crate::prelude::*;
 /// The targets become probabilities `[n, classes]`, which the loss must accept, as for
 /// [`MixUp`](super::MixUp). The two hooks can be combined. Validation targets are not smoothed.
 ///
-/// With class weights, libtorch divides the loss of class indices by the sum of their weights, but that
-/// of probabilities by the number of rows (`torch.nn.functional.cross_entropy`), so the loss differs
-/// from that of PyTorch's `cross_entropy(weight=…, label_smoothing=…)`, which keeps the indices. To
-/// train with that loss, pass the smoothing to `cross_entropy_loss` instead.
+/// With class weights, libtorch divides the loss of class indices by the sum of their weights, but
+/// that of probabilities by the number of rows (`torch.nn.functional.cross_entropy`), so the loss
+/// differs from that of PyTorch's `cross_entropy(weight=…, label_smoothing=…)`, which keeps the
+/// indices. To train with that loss, pass the smoothing to `cross_entropy_loss` instead.
 ///
 /// ```
 /// use trainer::hooks::LabelSmoothing;

@@ -35,8 +35,9 @@ use crate::prelude::*;
 /// # }
 /// ```
 ///
-/// With class weights, libtorch divides the loss of class indices by the sum of their weights, but that
-/// of probabilities by the number of rows, so training and validation losses have different scales.
+/// With class weights, libtorch divides the loss of class indices by the sum of their weights, but
+/// that of probabilities by the number of rows, so training and validation losses have different
+/// scales.
 ///
 /// Floating-point targets, as in regression, are mixed as they are. The random numbers come from
 /// libtorch's generator, whose state is part of checkpoints.

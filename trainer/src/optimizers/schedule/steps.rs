@@ -34,8 +34,8 @@ impl Amount {
         }
     }
 
-    /// Returns a message if `next` is not after this amount, whatever the length of the run. A number
-    /// and a fraction can only be compared if the length is known.
+    /// Returns a message if `next` is not after this amount, whatever the length of the run. A
+    /// number and a fraction can only be compared if the length is known.
     pub(super) fn order_mistake(self, next: Amount, setting: &str) -> Option<String> {
         let is_number = |amount: Amount| matches!(amount.0, AmountKind::Number(_));
         if is_number(self) != is_number(next) {

@@ -14,9 +14,9 @@ use crate::run::dispatch::{computing, enter_custom};
 
 /// # Computing with the model
 impl<P> Cx<P> {
-    /// Calls `compute` with the task, whose model then computes what it computes in evaluation: with
-    /// the averages of [`Ema`](crate::hooks::Ema) and [`Swa`](crate::hooks::Swa), the adapters of
-    /// [`Lora`](crate::hooks::Lora) and the precision of [`Amp`](crate::hooks::Amp), and without
+    /// Calls `compute` with the task, whose model then computes what it computes in evaluation:
+    /// with the averages of [`Ema`](crate::hooks::Ema) and [`Swa`](crate::hooks::Swa), the adapters
+    /// of [`Lora`](crate::hooks::Lora) and the precision of [`Amp`](crate::hooks::Amp), and without
     /// gradients. Use this in a hook that writes text, draws samples or evaluates the model itself.
     ///
     #[doc = available!(CanEval)]
@@ -27,8 +27,8 @@ impl<P> Cx<P> {
     /// `compute` runs within the operation [`eval`](crate::lifecycle::Eval), in the phase
     /// [`Predict`](Phase::Predict). Call the model in evaluation mode, with
     /// [`Mode::Eval`](crate::Mode::Eval) or `train = false`, and on inputs on
-    /// [`cx.device()`](Cx::device). Each call exchanges the weights with their averages and back, so
-    /// compute with all inputs in one call.
+    /// [`cx.device()`](Cx::device). Each call exchanges the weights with their averages and back,
+    /// so compute with all inputs in one call.
     ///
     /// ```standalone_crate
     /// use trainer::prelude::*;

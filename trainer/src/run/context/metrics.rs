@@ -87,10 +87,10 @@ impl<P> Cx<P> {
         self.as_run().log.borrow_mut().expected.push(name);
     }
 
-    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better. A
-    /// name without a phase stands for the metric in every phase and for every loader.
-    /// This determines the best value of the metric in the file `run.json` of the
-    /// [run folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
+    /// Records whether smaller or larger values of a metric, such as `valid/accuracy`, are better.
+    /// A name without a phase stands for the metric in every phase and for every loader. This
+    /// determines the best value of the metric in the file `run.json` of the [run
+    /// folder](crate::TrainerBuilder::run_folder). Call it at `setup`. The goal of the loss is
     /// already known.
     pub fn record_goal(&self, metric: impl Into<String>, goal: Goal) {
         self.as_run().log.borrow_mut().goals.insert(metric.into(), goal);

@@ -122,12 +122,12 @@ impl<P> Cx<P> {
     }
 
     /// The names of the variables whose values were changed between entry points: since the end of
-    /// the last one or, in the first, since the trainer was built. [`load_weights`] changes them, and
-    /// so does code of the program that writes to them, such as
+    /// the last one or, in the first, since the trainer was built. [`load_weights`] changes them,
+    /// and so does code of the program that writes to them, such as
     /// [`Lora::merge`](crate::hooks::Lora::merge) and tch's `VarStore::load`.
     ///
-    /// A hook that keeps something derived from the weights, such as averages, drops at `setup` what
-    /// it has derived from the old values of these variables.
+    /// A hook that keeps something derived from the weights, such as averages, drops at `setup`
+    /// what it has derived from the old values of these variables.
     ///
     /// [`load_weights`]: crate::Trainer::load_weights
     pub fn changed_vars(&self) -> impl Iterator<Item = &str> {
@@ -135,9 +135,9 @@ impl<P> Cx<P> {
     }
 
     /// Returns the names of the variables that contain NaN or infinite values, or whose average
-    /// does: see [`Saved::set_average`](crate::checkpoint::Saved::set_average). Infinite values that
-    /// a buffer already contained when the trainer was built, or when weights were loaded, do not
-    /// count. Reads every variable, and waits for the device.
+    /// does: see [`Saved::set_average`](crate::checkpoint::Saved::set_average). Infinite values
+    /// that a buffer already contained when the trainer was built, or when weights were loaded, do
+    /// not count. Reads every variable, and waits for the device.
     ///
     /// # Errors
     ///
@@ -245,8 +245,8 @@ impl<P> Cx<P> {
 /// # The optimizer step
 impl<P> Cx<P> {
     /// The number of the optimizer step that is being taken or was taken last, from 1. It is the
-    /// [`optimizer_steps`](Counters::optimizer_steps) after this step, so optimizers that take turns
-    /// in a batch have the same number.
+    /// [`optimizer_steps`](Counters::optimizer_steps) after this step, so optimizers that take
+    /// turns in a batch have the same number.
     #[must_use]
     pub fn step_number(&self) -> u64 {
         self.run.step.step_number

@@ -70,8 +70,8 @@ where
 }
 
 /// An argument of a method that is not a hook. If the type of the argument is a context, under
-/// whatever name, an inherent method of this type takes precedence over the method of [`NoContext`],
-/// and does not compile.
+/// whatever name, an inherent method of this type takes precedence over the method of
+/// [`NoContext`], and does not compile.
 #[derive(Debug)]
 pub struct Probe<T>(PhantomData<T>);
 

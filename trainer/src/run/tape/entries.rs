@@ -27,8 +27,8 @@ pub(crate) fn record(hook: &mut Hook) {
 /// The functions that entries around operations call.
 pub(crate) const SHIMS: Shims = Shims { point: None, around: None, operation, body: operation };
 
-/// Calls `body` with the recorder, if there is one. If that fails, the tape ends with a warning, and
-/// the run continues.
+/// Calls `body` with the recorder, if there is one. If that fails, the tape ends with a warning,
+/// and the run continues.
 ///
 /// # Errors
 ///

@@ -220,8 +220,8 @@ fn search(
     Ok(Ok(BatchSizeFound { size: fits, limit: BatchSizeLimit::Memory }))
 }
 
-/// Trains on at most `steps` batches of one size, each rank by itself on its shares of them. Returns
-/// the outcome, which is the same on all ranks.
+/// Trains on at most `steps` batches of one size, each rank by itself on its shares of them.
+/// Returns the outcome, which is the same on all ranks.
 fn attempt<T: Task, L: Loader<T::Batch>>(
     run: &mut Run,
     loader: &mut impl FnMut(usize) -> Result<L>,

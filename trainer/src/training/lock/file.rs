@@ -138,9 +138,9 @@ impl Format {
         )
     }
 
-    /// Returns an error unless the text of a file is the one that its content is written as, apart from
-    /// space and empty lines. A line that was moved, removed or repeated is then not read as something
-    /// else.
+    /// Returns an error unless the text of a file is the one that its content is written as, apart
+    /// from space and empty lines. A line that was moved, removed or repeated is then not read as
+    /// something else.
     pub(super) fn check_places(&self, text: &str, written: &str) -> Result<(), String> {
         let lines = |text| str::lines(text).map(str::trim).zip(1..).filter(|(line, _)| !line.is_empty());
         let mut expected = lines(written).map(|(line, _)| line);
