@@ -474,6 +474,37 @@ fn resume_with_recomputed_statistics() {
 }
 
 #[test]
+fn averages_of_half_precision_variables_are_kept_in_single_precision() {
+    for kind in [Kind::BFloat16, Kind::Half, Kind::Float, Kind::Double] {
+        let mut vs = nn::VarStore::new(Device::Cpu);
+        let _ = vs.root().var("weight", &[1], nn::Init::Const(1.0));
+        vs.set_kind(kind);
+        let task = Supervised::new(vs, nn::func(Tensor::shallow_clone), |pred: &Tensor, _: &Tensor| {
+            pred.sum(Kind::Float)
+        });
+        let trainer = Trainer::builder(task).build().unwrap();
+        let vars = trainer.vars();
+        let mut averages = trainer::Averages::default();
+        averages.update(&vars, 1.0, false).unwrap();
+        let mut live = vars.get("weight").unwrap();
+        tch::no_grad(|| live.fill_(2.0));
+        for _ in 0..1000 {
+            averages.update(&vars, 0.001, false).unwrap();
+        }
+        let wide = if kind == Kind::Double { Kind::Double } else { Kind::Float };
+        let (_, average) = averages.iter().next().unwrap();
+        assert_eq!(average.kind(), wide, "{kind:?}");
+        let expected = 2.0 - 0.999_f64.powi(1000);
+        assert!((average.double_value(&[0]) - expected).abs() < 1e-4, "{kind:?}: {average:?}");
+        averages.swap_in(&vars).unwrap();
+        assert_eq!(live.kind(), kind);
+        assert!((live.double_value(&[0]) - expected).abs() < 1e-2, "{kind:?}");
+        averages.swap_out(&vars).unwrap();
+        assert_eq!(live.double_value(&[0]), 2.0);
+    }
+}
+
+#[test]
 fn update_batch_norm_is_refused_without_averages_and_skipped_without_batch_norm() {
     let mut alone = with_batch_norm().update_batch_norm(rows(20)).build().unwrap();
     let error = message(&alone.fit(&mut rows(8), None).unwrap_err());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
@@ -65,6 +65,9 @@ impl Averages {
     /// call copies the values. If `buffers` is set, floating-point buffers, such as the running
     /// statistics of batch norm, are averaged too; otherwise, buffers keep their live values.
     ///
+    /// The averages of half-precision variables are in single precision: in `BFloat16`, an average
+    /// with a decay of 0.999 would not move.
+    ///
     /// # Errors
     ///
     /// Returns an error if the variables differ from those of the first call, or if libtorch fails.
@@ -74,10 +77,10 @@ impl Averages {
         vars.note_averages(true);
         if self.is_empty() {
             self.names = averaged().map(|var| var.name.clone()).collect();
-            self.values = averaged().map(|var| var.tensor.detach().copy()).collect();
+            self.values = averaged().map(|var| wide(&var.tensor.detach()).copy()).collect();
             return Ok(());
         }
-        let live: TensorList = averaged().map(|var| var.tensor.shallow_clone()).collect();
+        let live: TensorList = averaged().map(|var| wide(&var.tensor)).collect();
         if averaged().map(|var| var.name.as_str()).eq(self.names.iter().map(String::as_str)) {
             check(&self.values, live.iter())?;
             return libtorch::lerp(&self.values, &live, weight);
@@ -97,7 +100,7 @@ impl Averages {
     /// other. Later calls of [`update`](Averages::update) leave it unchanged, unless they average
     /// this variable too.
     pub fn set(&mut self, name: &str, value: &Tensor) {
-        let value = value.detach().copy();
+        let value = wide(&value.detach()).copy();
         match self.names.binary_search_by(|own| own.as_str().cmp(name)) {
             Ok(at) => self.values = replaced(&self.values, at, 1, value),
             Err(at) => {
@@ -176,7 +179,7 @@ impl Averages {
     #[must_use]
     pub fn load(saved: &Saved) -> Self {
         let (names, values): (Vec<_>, Vec<_>) =
-            saved.averages().map(|(name, average)| (name.to_owned(), average.shallow_clone())).unzip();
+            saved.averages().map(|(name, average)| (name.to_owned(), wide(average))).unzip();
         Averages { names, values: values.into_iter().collect(), live: None }
     }
 
@@ -197,9 +200,21 @@ impl Averages {
     }
 }
 
+/// Returns the dtype of the average of a variable.
+fn wide_kind(kind: Kind) -> Kind {
+    if matches!(kind, Kind::Half | Kind::BFloat16) { Kind::Float } else { kind }
+}
+
+/// Converts a tensor to the dtype of its average. The result may share its data.
+fn wide(tensor: &Tensor) -> Tensor {
+    tensor.to_kind(wide_kind(tensor.kind()))
+}
+
 /// Returns an error unless the variables have the shapes and dtypes of their averages.
 fn check<'a>(averages: &TensorList, variables: impl Iterator<Item = &'a Tensor>) -> Result<()> {
-    let fits = |(own, other): (&Tensor, &Tensor)| own.size() == other.size() && own.kind() == other.kind();
+    let fits = |(own, other): (&Tensor, &Tensor)| {
+        own.size() == other.size() && own.kind() == wide_kind(other.kind())
+    };
     if averages.iter().zip(variables).all(fits) { Ok(()) } else { Err(differs()) }
 }
 

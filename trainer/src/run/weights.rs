@@ -82,13 +82,18 @@ impl Model {
 }
 
 impl Run {
-    /// Returns the averages of variables that a hook keeps, by the names of the variables. Hooks
-    /// that only observe keep none.
+    /// Returns the averages of variables that a hook keeps, by the names of the variables and in
+    /// their dtypes. Hooks that only observe keep none.
     pub(crate) fn averages(&self) -> Result<BTreeMap<String, Tensor>> {
         let mut averages = BTreeMap::new();
         for instance in self.hooks.instances.iter().filter(|instance| !instance.observes) {
             if let (Some(state), Some(value)) = (instance.state, &instance.value) {
                 averages.append(&mut (state.save)(value)?.averages);
+            }
+        }
+        for var in self.model.vars.iter() {
+            if let Some(average) = averages.get_mut(&var.name) {
+                *average = average.f_to_kind(var.tensor.kind())?;
             }
         }
         Ok(averages)
