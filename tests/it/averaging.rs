@@ -485,21 +485,21 @@ fn averages_of_half_precision_variables_are_kept_in_single_precision() {
         let trainer = Trainer::builder(task).build().unwrap();
         let vars = trainer.vars();
         let mut averages = trainer::Averages::default();
-        averages.update(&vars, 1.0, false).unwrap();
+        averages.update(vars, 1.0, false).unwrap();
         let mut live = vars.get("weight").unwrap();
-        tch::no_grad(|| live.fill_(2.0));
+        let _ = tch::no_grad(|| live.fill_(2.0));
         for _ in 0..1000 {
-            averages.update(&vars, 0.001, false).unwrap();
+            averages.update(vars, 0.001, false).unwrap();
         }
         let wide = if kind == Kind::Double { Kind::Double } else { Kind::Float };
         let (_, average) = averages.iter().next().unwrap();
         assert_eq!(average.kind(), wide, "{kind:?}");
         let expected = 2.0 - 0.999_f64.powi(1000);
         assert!((average.double_value(&[0]) - expected).abs() < 1e-4, "{kind:?}: {average:?}");
-        averages.swap_in(&vars).unwrap();
+        averages.swap_in(vars).unwrap();
         assert_eq!(live.kind(), kind);
         assert!((live.double_value(&[0]) - expected).abs() < 1e-2, "{kind:?}");
-        averages.swap_out(&vars).unwrap();
+        averages.swap_out(vars).unwrap();
         assert_eq!(live.double_value(&[0]), 2.0);
     }
 }
