@@ -9,7 +9,13 @@ not read. The rules:
 - `Run` and its parts: `Run`, and each struct that a field of a counted struct names (directly, or as an argument of
   `Option`, `Vec` and the like; not behind `&`, `Arc`, `fn` or `dyn`), if it is declared below one of the files and folders in
   STATE, and not below one in NOT_STATE, wherever these are. Each struct is counted once.
-- Methods of `Run`: the functions in its inherent impl blocks.
+- Functions of `Run`: the functions in its inherent impl blocks, and all others that take `&Run` or `&mut Run`, more than three
+  of the types of its fields, or a struct of more than three of these, by reference.
+- Fields of `Run` that can be reached: those with a visibility.
+- The loop: the files in LOOP. Calls that a `fit` passes through: the pairs of a file and of a function in another file that it
+  calls, in the functions that can be reached from those of LOOP. A call is `path::name(…)`, or `.name(…)` if one file alone
+  defines a function of that name.
+- Exceptions: the items that are private to the crate and that files below BUILT_IN import, or call on `cx`, unless they are below BUILT_IN too.
 - Places that ask for a world: the patterns in WORLD.
 - Code lines: lines with code, in all packages that a program depends on.
 - An import is a pair of files, one of which uses an item of the other in a path that starts with `crate`, `self` or `super`.
@@ -27,7 +33,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "trainer" / "src"
-PACKAGES = ["trainer/src", "trainer/sys/src", "trainer/c10d-sys/src", "trainer/formats/src", "trainer/cli/src", "trainer-macros/src"]
+PACKAGES = ["trainer/src", "trainer-macros/src", *sorted(f"{path.parent.relative_to(ROOT)}/src" for path in (ROOT / "trainer").glob("*/Cargo.toml"))]
+LOOP = ["training/fit.rs", "training/pass.rs", "training/step.rs", "training/decide.rs"]
+BUILT_IN = ["hooks", "loggers"]
 STATE = {"run", "progress", "log", "record", "settings"}
 NOT_STATE = {"cancel", "context", "dispatch", "history", "profile", "recorder", "run_folder", "summary"}
 WORLD = r"world(?:\(\))?\s*\.is_(?:some|none)\(\)|Some\((?:ref )?world\)\s*=|match [^{;]*\bworld\b(?:\(\))?\s*\{"
@@ -116,20 +124,18 @@ class Modules:
         self.module_of = {name: module for module, name in self.file_of.items()}
         self.uses = {name: self.read_uses(name) for name in files}
         for name, uses in self.uses.items():
-            self.names[name] = [(path, alias) for path, alias, _, _ in uses]
+            self.names[name] = [(path, alias) for path, alias, _ in uses]
 
     def read_uses(self, name):
-        """Returns the `use` declarations of a file: the path from the root, the name, whether it is a re-export, and whether
-        it is written as a path from the root."""
+        """Returns the `use` declarations of a file: the path from the root, the name, and whether it is a re-export."""
         code, uses = self.files[name], []
         for found in re.finditer(r"^([ \t]*)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);", code, re.MULTILINE):
             inner = self.inline_depth(code, found.start())
             if found.group(3).startswith("::"):
                 continue  # another crate
             for path, alias in leaves(found.group(3)):
-                is_from_root = path[0] == "crate"
                 if path := self.absolute(name, path, inner):
-                    uses.append((path, alias, bool(found.group(2)), is_from_root))
+                    uses.append((path, alias, bool(found.group(2))))
         return uses
 
     @staticmethod
@@ -174,19 +180,13 @@ class Modules:
                 return found
         return name
 
-    def uses_from_root(self):
-        """Returns the imports by declarations that begin with `use crate::`."""
-        uses = [(name, use) for name, uses in self.uses.items() if name != "lib.rs" for use in uses]
-        pairs = {(name, self.resolve(path)) for name, (path, _, is_export, is_from_root) in uses if is_from_root and not is_export}
-        return {(source, target) for source, target in pairs if source != target}
-
     def imports(self):
         """Returns the pairs of files, the first of which uses an item of the second."""
         pairs = set()
         for name, code in self.files.items():
             if name == "lib.rs":
                 continue
-            paths = [path for path, _, is_export, _ in self.uses[name] if not is_export]
+            paths = [path for path, _, is_export in self.uses[name] if not is_export]
             body = re.sub(r"\buse\s+[^;]+;", lambda found: " " * len(found.group()), code)
             for found in re.finditer(r"(?<![\w$:])(?:crate|super|self)(?:\s*::\s*\w+)+", body):
                 path = re.findall(r"\w+", found.group())
@@ -313,6 +313,138 @@ def methods_of_run(files):
     return found
 
 
+def split_arguments(code, begin):
+    """Returns the types of the arguments of a function whose bracket opens at `begin`."""
+    arguments = split_fields(code[begin + 1 : closing(code, begin)])
+    return [argument.partition(":")[2].strip() if ":" in argument else argument for argument in arguments]
+
+
+def functions(code):
+    """Yields each function with a body: its name, the types of its arguments, and the body."""
+    for found in re.finditer(r"\bfn (\w+)", code):
+        begin = found.end()
+        if code[begin : begin + 1] == "<":
+            depth = 0
+            for begin in range(begin, len(code)):
+                depth += (code[begin] == "<") - (code[begin] == ">" and code[begin - 1] != "-")
+                if depth == 0:
+                    break
+        begin = code.find("(", begin)
+        end = closing(code, begin)
+        body = re.match(r"[^;{]*\{", code[end:])
+        if body:
+            start = end + body.end() - 1
+            yield found.group(1), split_arguments(code, begin), code[start : closing(code, start) + 1]
+
+
+def functions_of_run(files):
+    """Returns the functions that take a run, or more than three of its parts, by file."""
+    known = structs(files)
+    owned = {re.sub(r"^(?:Option|RefCell|Box|Vec)<(?:Option<|Box<)*|>+$", "", kind).split("::")[-1] for _, kind in known["Run"][1]}
+    owned -= {"bool", "u32", "Vec", "String"}
+
+    def borrowed(text):
+        return re.findall(r"&(?:'\w+ )?(?:mut )?(?:\w+::)*(\w+)", text)
+
+    large = {"Run"}
+    for code in files.values():
+        for struct in re.finditer(r"\bstruct (\w+)[^;{(]*\{", code):
+            if len(owned & set(borrowed(code[struct.end() : closing(code, struct.end() - 1)]))) > 3:
+                large.add(struct.group(1))
+    found = collections.defaultdict(list)
+    for name, code in files.items():
+        for function, arguments, _ in functions(code):
+            taken = {kind for argument in arguments for kind in borrowed(argument)}
+            by_value = {kind for argument in arguments for kind in re.findall(r"^(?:\w+::)*(\w+)", argument)} - {"Run"}
+            if (taken | by_value) & large or len(taken & owned) > 3:
+                found[name].append(function)
+    for name, methods in methods_of_run(files).items():
+        found[name] += [method for method in methods if method not in found[name]]
+    return found
+
+
+def fields_in_reach(files):
+    """Returns the fields of `Run` that have a visibility."""
+    code = next(code for code in files.values() if re.search(r"\bstruct Run \{", code))
+    begin = re.search(r"\bstruct Run \{", code).end() - 1
+    body = re.sub(r"#\[[^\]]*\]", "", code[begin : closing(code, begin)])
+    return re.findall(r"\bpub(?:\([^)]*\))?\s+(\w+)\s*:", body)
+
+
+def reached(imports, start):
+    """Returns the files that a file imports, directly or through others."""
+    targets = collections.defaultdict(set)
+    for source, target in imports:
+        targets[source].add(target)
+    found, queue = set(), [start]
+    while queue:
+        for target in targets[queue.pop()] - found - {"lib.rs", start}:
+            found.add(target)
+            queue.append(target)
+    return found
+
+
+def calls_of_a_fit(files, modules):
+    """Returns the calls from file to file in the functions that the loop reaches."""
+    bodies, owners = {}, collections.defaultdict(set)
+    for name, code in files.items():
+        for function, _, body in functions(code):
+            bodies[name, function] = bodies.get((name, function), "") + body
+            owners[function].add(name)
+    queue = [key for key in bodies if key[0] in LOOP]
+    seen, calls = set(queue), set()
+    while queue:
+        name, function = queue.pop()
+        targets = set()
+        for found in re.finditer(r"(\.)?\b((?:\w+\s*::\s*)*)(\w+)(?:::<[^()]*?>)?\(", bodies[name, function]):
+            if found.group(1):
+                if len(owners[found.group(3)]) == 1:
+                    targets.add((*owners[found.group(3)], found.group(3)))
+                continue
+            path = re.findall(r"\w+", found.group(2)) + [found.group(3)]
+            used = {alias: use for use, alias, _ in modules.uses[name]}
+            if path[0] in used:
+                path = list(used[path[0]]) + path[1:]
+            elif path[0] in ("crate", "self", "super") or len(path) > 1:
+                path = modules.absolute(name, path) or []
+            if path:
+                targets.add((modules.resolve(path) if len(path) > 1 else name, path[-1]))
+        for target in targets & bodies.keys():
+            if target[0] != name:
+                calls.add((name, *target))
+            if target not in seen:
+                seen.add(target)
+                queue.append(target)
+    return calls
+
+
+def exceptions(files, modules):
+    """Returns what the built-in hooks use that is private to the crate."""
+    private = re.compile(r"\bpub\((?:crate|super|in [^)]*)\) (?:const )?(?:unsafe )?(?:fn|struct|enum|trait|type|const|static) (\w+)")
+    public = {item for code in files.values() for item in re.findall(r"\bpub (?:const )?(?:unsafe )?(?:fn|struct|enum|trait|type|const|static) (\w+)", code)}
+    hidden = collections.defaultdict(set)
+    methods = set()
+    for name, code in files.items():
+        for item in private.finditer(code):
+            hidden[item.group(1)].add(name)
+            line = code[code.rfind("\n", 0, item.start()) + 1 : item.start()]
+            if line.startswith("    ") and item.group().split()[-2] == "fn":
+                methods.add(item.group(1))
+    found = set()
+    for name, code in files.items():
+        if door(name) not in BUILT_IN:
+            continue
+        for path, _, _ in modules.uses[name]:
+            for item in path:
+                target = modules.resolve(path)
+                if target in hidden[item] and door(target) not in BUILT_IN:
+                    found.add((item, target))
+        for item in re.findall(r"\bcx\s*\.(\w+)(?:::<[^()]*?>)?\(", code):
+            if item in methods and item not in public:
+                found.add((item, *sorted(hidden[item])[:1]))
+    return sorted(found)
+
+
 def thread_locals(files):
     """Returns the thread-local variables by file."""
     found = collections.defaultdict(list)
@@ -337,7 +469,10 @@ def measure():
     parts, methods, statics = run_and_parts(files), methods_of_run(files), thread_locals(files)
     world = matches(files, WORLD)
     up, missing = going_up(imports)
-    circles, all_circles = cycles(modules.uses_from_root()), cycles(imports)
+    circles = cycles(imports)
+    of_run, calls, private = functions_of_run(files), calls_of_a_fit(files, modules), exceptions(files, modules)
+    reach = reached(imports, "hook/order.rs")
+    size = {name: sum(bool(line.strip()) for line in files[name].splitlines()) for name in LOOP}
     lines = {}
     for package in PACKAGES:
         if (ROOT / package).exists():
@@ -350,8 +485,14 @@ def measure():
         "structs among Run and its parts": len(parts),
         "booleans among these fields": sum(kind == "bool" for _, _, kind in fields),
         "function pointers among these fields": sum(len(re.findall(r"\bfn\(", kind)) for _, _, kind in fields),
+        "fields of Run that can be reached": len(fields_in_reach(files)),
+        "functions and methods of Run": sum(map(len, of_run.values())),
         "methods of Run": sum(map(len, methods.values())),
         "files with impl Run": len(methods),
+        "calls between files that a fit passes through": len(calls),
+        "code lines of the loop": sum(size.values()),
+        "private items that built-in hooks use": len(private),
+        "files that hook/order.rs reaches": len(reach),
         "thread-local variables": sum(map(len, statics.values())),
         "places that ask for a world": sum(world.values()),
         "code lines": sum(lines.values()),
@@ -359,20 +500,22 @@ def measure():
         "imports that go up": len(up),
         "pairs of doors whose imports go up": len({(door(source), door(target)) for source, target in up}),
         "doors that ARCHITECTURE.md lacks": len(missing),
-        "files in the largest cycle of `use crate::`": len(circles[0]) if circles else 0,
-        "files in the largest cycle of all imports": len(all_circles[0]) if all_circles else 0,
-        "cycles of all imports": len(all_circles),
+        "files in the largest cycle of imports": len(circles[0]) if circles else 0,
+        "cycles of imports": len(circles),
     }
     counted = {
         "structs": {name: len(fields) for name, fields in parts.items()},
+        "functions and methods of Run": {name: len(found) for name, found in sorted(of_run.items())},
         "methods of Run": {name: len(found) for name, found in methods.items()},
+        "code lines of the loop": size,
+        "private items that built-in hooks use": private,
+        "files that hook/order.rs reaches": sorted(reach),
         "thread-local variables": statics,
         "places that ask for a world": world,
         "code lines": lines,
         "imports that go up": [f"{source} -> {target}" for source, target in up],
         "doors that ARCHITECTURE.md lacks": missing,
-        "cycles of `use crate::`": circles,
-        "cycles of all imports": all_circles,
+        "cycles of imports": circles,
     }
     return numbers, counted
 
