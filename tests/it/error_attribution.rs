@@ -217,3 +217,77 @@ fn gradients_of_a_failed_step_are_dropped_before_the_next() {
         assert_eq!(*one, other);
     }
 }
+
+/// Handles the errors of steps and keeps the last one.
+struct Keeps(Arc<Mutex<Option<Error>>>);
+
+#[hook]
+impl Keeps {
+    fn keep(&mut self, cx: &mut Cx<Step>, next: Next<Step>) -> Result<Done> {
+        next.run_or(cx, |_, error| *self.0.lock().unwrap() = Some(error))
+    }
+}
+
+/// Where the hook `inner` gets the error that it returns at batch 3.
+#[derive(Clone, Copy, Debug)]
+enum From {
+    /// A trainer that the hook runs.
+    Inner,
+    /// The error of batch 0, which another hook has handled.
+    Batch0,
+}
+
+#[test]
+fn an_error_from_elsewhere_names_the_hook_that_returns_it() {
+    // An error that was handled before must not decide how a later one is reported.
+    for (from, is_handled) in [(From::Inner, false), (From::Inner, true), (From::Batch0, true)] {
+        let kept: Arc<Mutex<Option<Error>>> = Arc::default();
+        let mut trainer = model::builder()
+            .hook(Keeps(Arc::clone(&kept)))
+            .on::<AfterPred>("fails", move |cx| {
+                if is_handled && cx.counters().batch_idx == 0 {
+                    Err(Error::msg("of batch 0"))
+                } else {
+                    Ok(())
+                }
+            })
+            .on::<AfterEpoch>("inner", move |_| match from {
+                From::Batch0 => Err(kept.lock().unwrap().take().unwrap()),
+                From::Inner => {
+                    let inner = model::builder()
+                        .on::<AfterLoss>("nested", |_| Err(Error::msg("of the inner trainer")));
+                    inner.build().unwrap().fit(&mut model::rows(4), None).map(drop)
+                }
+            })
+            .build()
+            .unwrap();
+        let error = trainer.fit(&mut model::rows(16), None).unwrap_err();
+        let Error::Hook(error) = error else { panic!("{from:?} {is_handled}: {error}") };
+        assert_eq!(
+            (error.hook.as_str(), error.location.counters.batch_idx),
+            ("inner", 4),
+            "{from:?} {is_handled}"
+        );
+        let source = error.source.to_string();
+        assert!(
+            source.ends_with(match from {
+                From::Inner => "failed at after_loss, epoch 0, batch 0: of the inner trainer",
+                From::Batch0 => "failed at after_pred, epoch 0, batch 0: of batch 0",
+            }),
+            "{source}"
+        );
+    }
+}
+
+#[test]
+fn an_error_of_a_trainer_within_an_operation_keeps_both_locations() {
+    let mut trainer = model::builder().build().unwrap();
+    let error = trainer.predict_each(&mut model::rows(4), |_| {
+        let inner = model::builder().on::<AfterLoss>("nested", |_| Err(Error::msg("of the inner trainer")));
+        inner.build().unwrap().fit(&mut model::rows(4), None).map(drop)
+    });
+    let error = error.unwrap_err().to_string();
+    let [outer, inner] =
+        ["failed at predict, epoch 0, batch 1", "failed at after_loss, epoch 0, batch 0: of the"];
+    assert!(error.starts_with(outer) && error.contains(inner), "{error}");
+}

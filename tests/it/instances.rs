@@ -244,3 +244,37 @@ fn a_task_hook_cannot_wrap_an_operation_that_the_task_computes() {
     let error = Trainer::builder(Computes(plain())).discover(Discover::None).build().unwrap_err().to_string();
     insta::assert_snapshot!(message(&error), @"the trainer cannot be built: `it::instances::Computes::around_step` (tests/it/instances.rs:_) wraps `step` and borrows the task throughout, but the task computes inside it: move the hook to a separate type, or to a free function");
 }
+
+/// A task with a hook around `eval`, which computes with the task.
+struct Evaluates(Plain);
+
+impl Task for Evaluates {
+    type Batch = (Tensor, Tensor);
+    type Pred = Tensor;
+    fn vars(&self) -> &nn::VarStore {
+        self.0.vars()
+    }
+    fn pred(&mut self, batch: &Self::Batch, mode: Mode) -> Result<Tensor> {
+        self.0.pred(batch, mode)
+    }
+    fn loss(&mut self, pred: &Tensor, batch: &Self::Batch) -> Result<Tensor> {
+        self.0.loss(pred, batch)
+    }
+}
+
+#[hook]
+impl Evaluates {
+    fn around_eval(&mut self, cx: &mut Cx<Eval>, next: Next<Eval>) -> Result<Done> {
+        next.run(cx)
+    }
+}
+
+#[test]
+fn a_task_hook_cannot_wrap_an_evaluation_with_the_task() {
+    let error =
+        Trainer::builder(Evaluates(plain())).discover(Discover::None).build().unwrap_err().to_string();
+    assert!(
+        error.contains("wraps `eval` and borrows the task throughout, but the task computes inside it"),
+        "{error}"
+    );
+}

@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tch::TchError;
 pub use trainer_files::Error as FileError;
@@ -101,6 +102,16 @@ impl Error {
             Error::Hook(error) => Some(error.location.clone()),
             Error::Operation(error) => Some(error.location.clone()),
             Error::Cancelled(error) => Some(error.location.clone()),
+            _ => None,
+        }
+    }
+
+    /// Where a run has created the error; `None` for an error without a location.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        match self {
+            Error::Hook(error) => Some(error.origin),
+            Error::Operation(error) => Some(error.origin),
+            Error::Cancelled(error) => Some(error.origin),
             _ => None,
         }
     }
@@ -233,6 +244,29 @@ fn advice(said: &str) -> &'static str {
     }
 }
 
+/// The batch of an entry point in which a run has created an error. While the error is on its way
+/// out of the run, no other batch begins, so an error with another origin is not the one that a hook
+/// has just received: it is the error of another trainer, or one that the hook has kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Origin {
+    entry: u64,
+    /// The number of batches that have begun in the entry point.
+    batch: u64,
+}
+
+impl Origin {
+    /// The origin of errors before the first batch of an entry point.
+    pub(crate) fn begin() -> Self {
+        static ENTRIES: AtomicU64 = AtomicU64::new(0);
+        Origin { entry: ENTRIES.fetch_add(1, Ordering::Relaxed), batch: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn next_batch(&mut self) {
+        self.batch += 1;
+    }
+}
+
 /// A location in a run: the point or operation, the phase and the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -305,6 +339,7 @@ pub struct HookError {
     pub line: u32,
     /// The location in the run at which the hook failed.
     pub location: Location,
+    pub(crate) origin: Origin,
     /// The error that the hook returned, the error for an invalid value that it logged, or the
     /// message of its panic.
     pub source: BoxError,
@@ -314,7 +349,7 @@ pub struct HookError {
 
 impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HookError { hook, file, line, location, source, cleanup } = self;
+        let HookError { hook, file, line, location, origin: _, source, cleanup } = self;
         // For a built-in hook, only the name of its type is shown.
         let path =
             ["trainer::hooks::", "trainer::loggers::"].iter().find_map(|prefix| hook.strip_prefix(prefix));
@@ -338,6 +373,7 @@ impl std::error::Error for HookError {
 pub struct OperationError {
     /// The location in the run at which the operation failed.
     pub location: Location,
+    pub(crate) origin: Origin,
     /// The part of the message that describes the batch, ` on a batch of …`; empty if there was no
     /// batch.
     pub batch: String,
@@ -349,7 +385,7 @@ pub struct OperationError {
 
 impl fmt::Display for OperationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OperationError { location, batch, source, cleanup } = self;
+        let OperationError { location, origin: _, batch, source, cleanup } = self;
         write!(f, "failed at {location}{batch}: {source}{}", CleanupErrors(cleanup))
     }
 }
@@ -412,6 +448,7 @@ pub struct CancelledError {
     pub by: CancelledBy,
     /// The location at which the run ended.
     pub location: Location,
+    pub(crate) origin: Origin,
     /// The errors raised during cleanup.
     pub cleanup: Vec<Error>,
 }

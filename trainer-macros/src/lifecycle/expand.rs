@@ -373,6 +373,7 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
         });
         quote!(.by(&[#(#reachers),*]))
     });
+    let computes = moment.computes.then(|| quote!(.computes()));
     quote! {
         #trainer::moment::MomentInfo::new(
             #name,
@@ -383,6 +384,7 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
         )
         .reached(#phases, #counts)
         .within(#within, &[#(#again),*])
+        #computes
         #by
     }
 }

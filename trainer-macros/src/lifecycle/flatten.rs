@@ -34,6 +34,8 @@ pub(super) struct Moment {
     /// The phases that must also reach the operation `outside`.
     pub(super) checked: Vec<Ident>,
     pub(super) counts: Option<Ident>,
+    /// Whether the operation itself computes with the task.
+    pub(super) computes: bool,
     /// The indices of the operations around the moment, outermost first. An operation is in its own
     /// list.
     pub(super) within: Vec<usize>,
@@ -249,6 +251,8 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
         errors.push(name.span(), "expected a doc comment: `describe_hooks` and the docs show it");
     }
     let mut moment = |name: Ident, kind: Kind, docs: Vec<String>, position: Position| Moment {
+        // A custom operation may compute anything.
+        computes: !position.leaves_phases || head.computes && matches!(kind, Kind::Operation { .. }),
         checked: std::mem::take(&mut checked),
         // A name of the expansion: the user cannot change it, so lints do not report it.
         marker: Ident::new(&pascal(&name.unraw().to_string()), Span::call_site().located_at(name.span())),

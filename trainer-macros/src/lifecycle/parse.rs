@@ -5,7 +5,7 @@
 //!                 ( node | availability | `within` operation by? `{` node* `}` )*
 //! by           := `by` hook-or-task (`|` hook-or-task)*
 //! node         := docs `point` name payload? has? phases? counts? `;`
-//!               | docs `operation` name has? phases? counts? ( `;` | `{` node* `}` )
+//!               | docs `operation` name has? phases? counts? `computes`? ( `;` | `{` node* `}` )
 //!               | `again` operation-or-point `;`
 //! payload      := `(` type `)`
 //! has          := `:` noun (`+` noun)*
@@ -22,7 +22,8 @@
 //! - `payload` is the type of the value that a hook or a task passes when it fires the point.
 //! - `again` repeats a subtree that is declared elsewhere.
 //! - `has` lists nouns, which name what exists at the node and at its children.
-//! - `has`, `in` and `counts` can be in any order. `in` and `counts` default to the parent's.
+//! - `has`, `in`, `counts` and `computes` can be in any order. `in` and `counts` default to the parent's.
+//! - `computes` marks an operation that computes with the task itself; a custom one always may.
 //! - `exists` is for a singular noun, `exist` for a plural one.
 //! - With `except`, a method is allowed everywhere else, including in custom lifecycles.
 //!
@@ -42,6 +43,7 @@ mod word {
     syn::custom_keyword!(within);
     syn::custom_keyword!(by);
     syn::custom_keyword!(counts);
+    syn::custom_keyword!(computes);
     syn::custom_keyword!(exists);
     syn::custom_keyword!(exist);
     syn::custom_keyword!(allows);
@@ -86,6 +88,8 @@ pub(super) struct Head {
     pub(super) has: Vec<Path>,
     pub(super) phases: Option<Vec<Ident>>,
     pub(super) counts: Option<Ident>,
+    /// Whether the operation itself computes with the task.
+    pub(super) computes: bool,
 }
 
 /// Something that exists only at some moments, or a method that can be called only at some moments.
@@ -241,6 +245,7 @@ impl Head {
         let mut has = Vec::new();
         let mut phases = None;
         let mut counts = None;
+        let mut computes = false;
         // Each at most once, in any order.
         loop {
             if has.is_empty() && input.parse::<Option<Token![:]>>()?.is_some() {
@@ -258,11 +263,13 @@ impl Head {
                 phases = Some(listed);
             } else if counts.is_none() && input.parse::<Option<word::counts>>()?.is_some() {
                 counts = Some(input.parse()?);
+            } else if !computes && input.parse::<Option<word::computes>>()?.is_some() {
+                computes = true;
             } else {
                 break;
             }
         }
-        Ok(Head { docs, name, payload, has, phases, counts })
+        Ok(Head { docs, name, payload, has, phases, counts, computes })
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use super::definition::{Hook, HookDef};
 use super::instance::TASK;
 use super::read::TaskTypes;
-use crate::lifecycle::{MOMENTS, at};
+use crate::lifecycle::at;
 use crate::moment::{Moment, MomentInfo};
 use crate::moments::tree;
 use crate::phase::PhaseSet;
@@ -137,9 +137,7 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
             by_value.entry(slot).or_default().push(&hook.definition);
         }
     }
-    // A custom operation may compute anything.
-    let computes =
-        |moment: usize| [at::pred::index(), at::loss::index()].contains(&moment) || moment >= MOMENTS.len();
+    let computes = |moment: usize| tree::moments()[moment].computes;
     for (slot, of_value) in by_value {
         let is_task = usize::try_from(slot) == Ok(TASK);
         let borrows_task = [at::before_module::index(), at::module::index(), at::after_module::index()];

@@ -123,6 +123,41 @@ impl Record {
     }
 }
 
+/// When the next record of training steps is due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RecordPlan {
+    /// Not before the next batch, if at all.
+    #[default]
+    Never,
+    /// At this number of optimizer steps.
+    At(u64),
+    /// At this number of optimizer steps, at the end of the current batch.
+    Expected(u64),
+}
+
+impl RecordPlan {
+    /// Plans the record that follows the `steps` optimizer steps so far, if there is one after every
+    /// `every` steps. The current batch is planned to end after `planned` steps.
+    #[inline]
+    pub(crate) fn new(every: Option<u64>, steps: u64, planned: u64) -> Self {
+        match every.map(|every| (steps / every + 1).saturating_mul(every)) {
+            None => RecordPlan::Never,
+            Some(at) if at <= planned => RecordPlan::Expected(at),
+            Some(at) => RecordPlan::At(at),
+        }
+    }
+
+    fn is_expected(self) -> bool {
+        matches!(self, RecordPlan::Expected(_))
+    }
+
+    /// Whether a record is due at this number of optimizer steps.
+    #[inline]
+    pub(crate) fn is_reached(self, steps: u64) -> bool {
+        matches!(self, RecordPlan::At(at) | RecordPlan::Expected(at) if at <= steps)
+    }
+}
+
 /// The records of a run.
 #[derive(Default)]
 pub(crate) struct Records {
@@ -134,8 +169,7 @@ pub(crate) struct Records {
     /// separately.
     pub(crate) number: u64,
     counts: Counts,
-    /// Whether a record is due at the end of the current training batch.
-    pub(crate) is_due: bool,
+    pub(crate) plan: RecordPlan,
     /// The histograms, images and texts of the next records.
     pub(super) media: Waiting,
     /// A record whose values are being copied from a device.
@@ -163,7 +197,7 @@ impl Records {
     /// Whether a histogram, image or text that is logged now becomes part of a record.
     /// `in_training_batch` states whether this happens in a training batch.
     pub(crate) fn keeps_media(&self, phase: Phase, in_training_batch: bool) -> bool {
-        self.watches(phase) && (self.is_due || !in_training_batch)
+        self.watches(phase) && (self.plan.is_expected() || !in_training_batch)
     }
 
     /// Assigns the next number to this record.
@@ -176,7 +210,7 @@ impl Records {
     /// Notes that a histogram, image or text was logged in a training batch.
     pub(super) fn note_name(&mut self, name: &str) {
         if self.watches(Phase::Train) {
-            self.media.note_name(name, self.is_due, self.of_training_steps());
+            self.media.note_name(name, self.plan.is_expected(), self.of_training_steps());
         }
     }
 

@@ -63,13 +63,13 @@ trainer_macros::root_lifecycle! {
                     operation transfer in train | sanity | valid | test | predict;
 
                     /// The forward pass.
-                    operation pred in train | sanity | valid | test | predict {
+                    operation pred computes in train | sanity | valid | test | predict {
                         /// A named [module](crate::modules) computes its output.
                         operation module;
                     }
 
                     /// The loss of the prediction.
-                    operation loss {
+                    operation loss computes {
                         again module;
                     }
 
@@ -118,7 +118,7 @@ trainer_macros::root_lifecycle! {
 
     /// A hook computes with the model as evaluation has it: [`Cx::eval`](crate::Cx::eval). Runs in
     /// the phase `predict`, within the moment of that hook.
-    operation eval in predict {
+    operation eval computes in predict {
         again module;
     }
 

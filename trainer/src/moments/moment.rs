@@ -211,6 +211,8 @@ pub struct MomentInfo {
     /// The name of the metric for a loss that is computed in this operation:
     /// `discriminator_step/loss`.
     pub(crate) loss: &'static str,
+    /// Whether the operation itself computes with the task. Operations inside it have their own.
+    pub(crate) computes: bool,
 }
 
 /// A function that returns the row of a moment in the dispatch table. The row depends on all
@@ -241,7 +243,15 @@ impl MomentInfo {
             again: &[],
             by: &[],
             loss,
+            computes: false,
         }
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn computes(mut self) -> Self {
+        self.computes = true;
+        self
     }
 
     #[doc(hidden)]

@@ -13,7 +13,7 @@ use crate::hook::instance::{Instance, TASK};
 use crate::io::files::Lock;
 use crate::optim::{Optimizers, ParamGroup};
 use crate::run::run_folder::{RunFile, RunFolder};
-use crate::run::settings::Settings;
+use crate::run::settings::{SettingKind, Settings};
 use crate::values::facts::{NOT_SET, SettingList};
 use crate::values::hyperparameter::Hyperparameter;
 
@@ -99,8 +99,7 @@ pub(crate) fn recorded(
             all.extend(group.settings().map(|(name, value)| (format!("{path}{name}"), value.into())));
         }
     }
-    let length = settings.length().map(|(name, value)| (name.to_owned(), value));
-    let settings = settings.fingerprint().into_iter().chain(length);
+    let settings = settings.of(SettingKind::Result).chain(settings.of(SettingKind::Length));
     let settings =
         settings.chain(hooks.iter().enumerate().flat_map(|(nth, hook)| of_hook(hook, &hooks[..nth])));
     for (name, value) in settings.filter(|(_, value)| value != NOT_SET) {

@@ -16,9 +16,11 @@ mod ranks;
 pub(crate) mod recorder;
 mod rehearsal;
 pub(crate) mod replay;
+mod requests;
 pub(crate) mod run_folder;
 pub(crate) mod settings;
 mod step;
+mod surroundings;
 pub(crate) mod tape;
 mod weights;
 
@@ -30,7 +32,7 @@ use tch::Device;
 
 use crate::checkpoint::States;
 use crate::checkpoint::progress::{FitState, LoopState};
-use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Result};
+use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Origin, Result};
 use crate::hook::definition::public_path;
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Table};
@@ -53,28 +55,11 @@ pub use frame::Rest;
 pub(crate) use frame::{Ending, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
-pub(crate) use ranks::{Amount, Ranks};
+pub(crate) use ranks::{Amount, Ranks, SavesOfRanks, Upcoming};
 pub(crate) use rehearsal::{Rehearsal, Rehearsed};
+pub(crate) use requests::{Requests, SavedRequests, StoppedBy};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 pub(crate) use weights::{Values, listed};
-
-/// What hooks have requested from the training loop.
-#[derive(Debug, Default)]
-pub(crate) struct Requests {
-    pub(crate) skip_batch: bool,
-    pub(crate) end_epoch: bool,
-    /// Whether to keep the state before the next batch of training.
-    pub(crate) keep_state: bool,
-    /// The reason to return to the kept state before the next batch of training, if that was
-    /// requested.
-    pub(crate) roll_back: Option<String>,
-    /// The reason for the stop, if one was requested.
-    pub(crate) stop: Option<String>,
-    /// Whether `max_time` requested the stop.
-    pub(crate) is_of_clock: bool,
-    /// Whether a stop prevented planned training or validation.
-    pub(crate) is_cut_short: bool,
-}
 
 /// A copy of the state of a run. The run can return to it in the same pass over the training data.
 pub(crate) struct KeptState {
@@ -162,9 +147,8 @@ pub(crate) struct Dispatch {
     pub(crate) responsible: Option<HookId>,
     /// Whether a hook set the output of the current operation.
     pub(crate) output_overridden: bool,
-    /// Whether an error with a location was returned to a hook. The hook may return the error as
-    /// its own.
-    pub(crate) error_is_located: bool,
+    /// The origin of errors that are created now.
+    pub(crate) origin: Origin,
     /// The payloads of the custom points that are being fired, by the index of the point.
     pub(crate) payloads: BTreeMap<usize, Box<dyn Any + Send>>,
     /// The custom points that were fired, and the custom operations that were run, by their index.
@@ -181,7 +165,7 @@ impl Dispatch {
             due: vec![Cell::new(false); hooks],
             responsible: None,
             output_overridden: false,
-            error_is_located: false,
+            origin: Origin::begin(),
             payloads: BTreeMap::new(),
         }
     }
@@ -262,14 +246,20 @@ impl Run {
         }
     }
 
-    /// Adds the current operation and batch to an error that has no location.
+    /// Adds the current operation and batch to an error that this run has not located yet.
     pub(crate) fn locate(&self, source: Error) -> Error {
-        if source.location().is_some() {
+        if self.has_located(&source) {
             return source;
         }
         let location = self.location(self.place.operation);
         let batch = self.describe_batch();
-        Error::Operation(Box::new(OperationError { location, batch, source, cleanup: Vec::new() }))
+        let origin = self.dispatch.origin;
+        Error::Operation(Box::new(OperationError { location, origin, batch, source, cleanup: Vec::new() }))
+    }
+
+    /// Whether an error on its way out of this run has the location at which it occurred.
+    pub(crate) fn has_located(&self, error: &Error) -> bool {
+        error.origin() == Some(self.dispatch.origin)
     }
 
     /// Returns the error of an invalid value that the current hook logged, if any. Called before
@@ -296,7 +286,8 @@ impl Run {
     #[cold]
     pub(crate) fn cancelled(&self, by: CancelledBy) -> Error {
         let location = self.location(self.place.operation);
-        Error::Cancelled(Box::new(CancelledError { by, location, cleanup: Vec::new() }))
+        let origin = self.dispatch.origin;
+        Error::Cancelled(Box::new(CancelledError { by, location, origin, cleanup: Vec::new() }))
     }
 
     /// The current location in the run, at the moment `at`.

@@ -29,11 +29,8 @@ pub(crate) struct Ranks {
     /// The random state of libtorch before the next batch was drawn, which a checkpoint saves
     /// because the resumed run draws that batch again.
     pub(crate) random_before_draw: Option<Tensor>,
-    /// Whether any rank has a next batch in the current pass.
-    pub(crate) others_have_batches: bool,
-    /// Whether no rank has a batch after the next one. `false` if the next batch fills its
-    /// accumulation window.
-    pub(crate) is_last: bool,
+    /// Which batches any rank has in the current pass.
+    pub(crate) upcoming: Upcoming,
     /// Whether each rank trains by itself, so that the weights of the ranks differ.
     pub(crate) train_separately: bool,
     /// The parts of the model whose gradients are averages over all ranks.
@@ -52,25 +49,39 @@ impl Ranks {
             next: None,
             is_borrowed: false,
             random_before_draw: None,
-            others_have_batches: false,
-            is_last: false,
+            upcoming: Upcoming::None,
             train_separately: false,
             averaged: BTreeSet::new(),
         }
     }
 }
 
-/// The requests that the ranks have agreed on. A request of one rank takes effect once all ranks
-/// know of it.
+/// What the ranks have agreed on besides [`Requests`](super::Requests). It takes effect once all
+/// ranks know of it.
 #[derive(Debug, Default)]
 pub(crate) struct Agreed {
     pub(crate) cancelled: Option<CancelledBy>,
-    pub(crate) stop: bool,
-    pub(crate) end_epoch: bool,
-    /// Whether checkpoints were requested.
-    pub(crate) saves: bool,
-    /// Whether a rank is writing a checkpoint in the background.
-    pub(crate) is_writing: bool,
+    pub(crate) saves: SavesOfRanks,
+}
+
+/// The checkpoints of all ranks before a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SavesOfRanks {
+    #[default]
+    None,
+    /// A rank is writing a checkpoint in the background.
+    Writing,
+    /// A hook has requested a checkpoint on any rank.
+    Requested,
+}
+
+/// The batches that any rank has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upcoming {
+    None,
+    /// No rank has a batch after the next one, which does not fill its accumulation window.
+    Last,
+    More,
 }
 
 /// The weight and the number of samples of a batch.

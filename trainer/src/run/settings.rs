@@ -1,6 +1,5 @@
 //! Loop settings and their validation, which runs when the trainer is built.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use crate::phase::Phase;
 use crate::run::cancel::{CancelToken, OnSignal};
 use crate::values::amount::{Amount, fraction_mistake};
 use crate::values::every::Every;
+use crate::values::facts::NOT_SET;
 
 /// The settings of the loop, as the builder collected them.
 #[derive(Debug, Default)]
@@ -44,6 +44,17 @@ pub(crate) struct Settings {
     pub(crate) inexact: bool,
 }
 
+/// What a setting can change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SettingKind {
+    /// The result, so that it must be unchanged for an exact resume.
+    Result,
+    /// The length of a run, or nothing after a checkpoint, so that a resumed run may change it.
+    Length,
+    /// Nothing in a fit.
+    Other,
+}
+
 impl Settings {
     /// The limit on the batches of a pass, with the name of the setting that it comes from.
     pub(crate) fn limit(&self, phase: Phase) -> Option<(Amount, &'static str)> {
@@ -58,55 +69,66 @@ impl Settings {
         fast_dev_run.or(overfit.map(|limit| (limit, "overfit_batches"))).or(own)
     }
 
-    /// The settings that must be unchanged for an exact resume, as text.
-    /// [`length`](Settings::length) returns those that may change.
-    pub(crate) fn fingerprint(&self) -> BTreeMap<String, String> {
-        let limit = |limit: Option<Amount>| limit.map(|limit| limit.to_string());
+    /// The settings of a kind, as text. A new setting does not compile until it is in the list.
+    pub(crate) fn of(&self, kind: SettingKind) -> impl Iterator<Item = (String, String)> {
+        use SettingKind::{Length, Other, Result};
+        let Settings {
+            epochs,
+            min_epochs,
+            max_steps,
+            min_steps,
+            max_time,
+            limit_train,
+            limit_valid,
+            limit_test,
+            limit_predict,
+            overfit,
+            fast_dev_run,
+            validate_every,
+            sanity_batches,
+            record_every,
+            accumulate,
+            deterministic,
+            detect_anomaly,
+            matmul_precision,
+            cudnn_benchmark,
+            channels_last,
+            seed,
+            // These say where and how a program runs.
+            device: _,
+            on_signal: _,
+            cancel_token: _,
+            inexact: _,
+        } = self;
+        let limit = |limit: &Option<Amount>| limit.map(|limit| limit.to_string());
+        let count = |count: &u64| (*count > 0).then(|| count.to_string());
+        let switch = |switch: &bool| switch.then(|| "true".to_owned());
+        let every = |every: &Option<Every>| every.map(|every| format!("{every:?}"));
         let settings = [
-            ("accumulate", (!self.accumulate.is_empty()).then(|| format!("{:?}", self.accumulate))),
-            ("limit_train_batches", limit(self.limit_train)),
-            ("limit_valid_batches", limit(self.limit_valid)),
-            ("overfit_batches", limit(self.overfit)),
-            ("validate_every", self.validate_every.map(|every| format!("{every:?}"))),
-            ("deterministic", self.deterministic.then(|| "true".to_owned())),
-            ("matmul_precision", self.matmul_precision.map(|precision| format!("{precision:?}"))),
-            ("cudnn_benchmark", self.cudnn_benchmark.then(|| "true".to_owned())),
-            ("channels_last", self.channels_last.then(|| "true".to_owned())),
+            (Result, "accumulate", (!accumulate.is_empty()).then(|| format!("{accumulate:?}"))),
+            (Result, "channels_last", switch(channels_last)),
+            (Result, "cudnn_benchmark", switch(cudnn_benchmark)),
+            (Result, "deterministic", switch(deterministic)),
+            (Result, "limit_train_batches", limit(limit_train)),
+            (Result, "limit_valid_batches", limit(limit_valid)),
+            (Result, "matmul_precision", matmul_precision.map(|precision| format!("{precision:?}"))),
+            (Result, "overfit_batches", limit(overfit)),
+            (Result, "validate_every", every(validate_every)),
+            (Length, "epochs", epochs.map(|epochs| epochs.to_string())),
+            (Length, "min_epochs", count(min_epochs)),
+            (Length, "max_steps", max_steps.map(|steps| steps.to_string())),
+            (Length, "min_steps", count(min_steps)),
+            (Length, "max_time", max_time.map(|time| format!("{time:?}"))),
+            (Length, "sanity_batches", count(sanity_batches)),
+            (Length, "seed", seed.map(|seed| seed.to_string())),
+            (Length, "record_every", every(record_every)),
+            (Length, "detect_anomaly", switch(detect_anomaly)),
+            (Other, "limit_test_batches", limit(limit_test)),
+            (Other, "limit_predict_batches", limit(limit_predict)),
+            (Other, "fast_dev_run", fast_dev_run.map(|batches| batches.to_string())),
         ];
-        settings
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value.unwrap_or_else(|| "not set".to_owned())))
-            .collect()
-    }
-
-    /// The settings that a resumed run may change: those that limit its length, and those that do
-    /// not affect its results after the checkpoint.
-    pub(crate) fn length(&self) -> [(&'static str, String); 9] {
-        let text = |value: Option<String>| value.unwrap_or_else(|| "not set".to_owned());
-        let count = |value: u64| text((value > 0).then(|| value.to_string()));
-        [
-            ("epochs", text(self.epochs.map(|epochs| epochs.to_string()))),
-            ("min_epochs", count(self.min_epochs)),
-            ("max_steps", text(self.max_steps.map(|steps| steps.to_string()))),
-            ("min_steps", count(self.min_steps)),
-            ("max_time", text(self.max_time.map(|time| format!("{time:?}")))),
-            ("sanity_batches", count(self.sanity_batches)),
-            ("seed", text(self.seed.map(|seed| seed.to_string()))),
-            ("record_every", text(self.record_every.map(|every| format!("{every:?}")))),
-            ("detect_anomaly", text(self.detect_anomaly.then(|| "true".to_owned()))),
-        ]
-    }
-
-    /// The settings that do not affect the results of a fit.
-    pub(crate) fn others(&self) -> [(&'static str, String); 3] {
-        let limit =
-            |limit: Option<Amount>| limit.map_or_else(|| "not set".to_owned(), |limit| limit.to_string());
-        let fast = self.fast_dev_run.map_or_else(|| "not set".to_owned(), |batches| batches.to_string());
-        [
-            ("limit_test_batches", limit(self.limit_test)),
-            ("limit_predict_batches", limit(self.limit_predict)),
-            ("fast_dev_run", fast),
-        ]
+        let of_kind = settings.into_iter().filter(move |(of, ..)| *of == kind);
+        of_kind.map(|(_, name, value)| (name.to_owned(), value.unwrap_or_else(|| NOT_SET.to_owned())))
     }
 
     /// The modes of libtorch that an entry point needs.

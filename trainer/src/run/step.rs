@@ -101,11 +101,6 @@ impl StepData {
             step_number: 0,
         }
     }
-
-    /// The weight and the number of samples of this rank's batch.
-    pub(crate) fn own_amount(&self) -> Amount {
-        Amount { weight: self.weight, samples: self.batch_len.unwrap_or(1) as f64 }
-    }
 }
 
 impl Run {

@@ -2,57 +2,70 @@
 
 use tch::{Kind, Tensor};
 
-use super::decide;
+use super::agreement::agree_on_weight;
 use super::erased::{data, task_in};
 use super::task::Task;
 use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result};
 use crate::phase::Phase;
-use crate::run::Run;
+use crate::run::{Amount, Run, RunHooks};
 
-/// Stores the weight of the current batch, which the task computes. The weight is 0 if the batch is
-/// borrowed: its row then belongs to another rank.
-pub(super) fn weigh_current<T: Task>(run: &mut Run) -> Result<()> {
-    run.step.is_batch_changed = false;
-    if run.ranks.is_borrowed {
-        run.step.weight = 0.0; // the row belongs to another rank
-        run.step.total = run.ranks.next.take().unwrap_or_default();
-        return Ok(());
+/// Returns the weight and the number of samples of a batch on this rank. Both are 0 if the batch is
+/// borrowed: its rows then belong to another rank.
+fn amount<T: Task>(
+    hooks: &mut RunHooks,
+    phase: Phase,
+    is_borrowed: bool,
+    batch: &T::Batch,
+) -> Result<Amount> {
+    if is_borrowed {
+        return Ok(Amount::default());
     }
-    let Some(batch) = &data::<T>(&run.step).batch else { return Ok(()) };
-    let samples = batch.samples().unwrap_or(1);
-    let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
-    run.step.batch_len = Some(samples);
-    run.step.weight = checked_weight(run, weight)?;
-    run.step.total = run.ranks.next.take().unwrap_or_else(|| run.step.own_amount());
-    Ok(())
-}
-
-/// Returns the weight, or an error if it is negative or not finite.
-fn checked_weight(run: &Run, weight: f64) -> Result<f64> {
+    let samples = batch.samples().unwrap_or(1) as f64;
+    if phase == Phase::Predict {
+        return Ok(Amount { weight: samples, samples });
+    }
+    let weight = task_in::<T>(&mut hooks.instances)?.weight(batch);
     if weight.is_finite() && weight >= 0.0 {
-        return Ok(weight);
+        return Ok(Amount { weight, samples });
     }
-    Err(run.locate(Error::usage(format!(
-        "`Task::weight` returned {weight}: expected the number of elements over which the loss is averaged, \
-         finite and at least 0"
-    ))))
+    Err(Error::usage(format!(
+        "`Task::weight` returned {weight}: expected the number of elements over which the loss is averaged, finite and at least 0"
+    )))
 }
 
-/// Returns the weight of a batch that is about to be processed.
-pub(super) fn weigh<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<f64> {
-    let weight = task_in::<T>(&mut run.hooks.instances)?.weight(batch);
-    checked_weight(run, weight)
+/// Returns the weight and the number of samples of a batch that is about to be processed.
+pub(super) fn amount_ahead<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Amount> {
+    let amount = amount::<T>(&mut run.hooks, run.place.phase, run.ranks.is_borrowed, batch);
+    amount.map_err(|error| run.locate(error))
 }
 
-/// Computes the weight of the batch again if a hook may have changed the batch.
+/// Stores the weight and the number of samples of the current batch.
+pub(super) fn weigh<T: Task>(run: &mut Run) -> Result<()> {
+    let Run { step, ranks, .. } = run;
+    step.is_batch_changed = false;
+    let Some(batch) = &data::<T>(step).batch else { return Ok(()) };
+    let samples = batch.samples().unwrap_or(1);
+    let amount = amount::<T>(&mut run.hooks, run.place.phase, ranks.is_borrowed, batch);
+    step.batch_len = Some(samples);
+    match amount {
+        Ok(amount) => {
+            step.weight = amount.weight;
+            step.total = ranks.next.take().unwrap_or(amount);
+            Ok(())
+        }
+        Err(error) => Err(run.locate(error)),
+    }
+}
+
+/// Weighs the batch again if a hook may have changed it.
 pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
-    if !run.step.is_batch_changed || run.place.phase == Phase::Predict {
+    if !run.step.is_batch_changed {
         return Ok(());
     }
-    weigh_current::<T>(run)?;
-    decide::agree_on_weight(run)
+    weigh::<T>(run)?;
+    agree_on_weight(run)
 }
 
 /// Whether the batch has a weight of 0, so there is no loss to compute.

@@ -4,6 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::active::{self, ActiveEntry};
+use super::agreement::agree;
 use super::{
     decide, device, facts, modules, ranks, records, replay, resume, run_folder, save, variables, window,
 };
@@ -11,14 +12,14 @@ use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes, Warnings};
 use crate::lifecycle::at;
-use crate::log::history::{History, Summary};
+use crate::log::history::Summary;
 use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 use crate::profile;
 use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::dispatch::Panic;
-use crate::run::{Dispatch, Place, Requests, Run};
+use crate::run::{Place, Run};
 
 /// Runs an entry point. If the run is resumed and the entry point had already ended before the
 /// interruption, returns the recorded result instead.
@@ -108,17 +109,7 @@ fn run_guarded(
     operation: &'static MomentInfo,
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
-    run.place = Place::begin(operation, phase);
-    run.dispatch = Dispatch::begin(run.hooks.table.hooks().len());
-    run.requests = Requests::default();
-    run.kept = None;
-    run.checkpoints.requests.get_mut().clear();
-    run.checkpoints.is_requested.set(false);
-    run.log.get_mut().clear();
-    run.history = History::default();
-    run.incomplete_logs.get_mut().clear();
-    run.fit.is_running = false;
-    run.fit.failed_mid_step = false;
+    run.begin_entry(operation, phase);
     let mut is_set_up = false;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         ranks::compare(run, phase_entry(phase))?;
@@ -130,7 +121,7 @@ fn run_guarded(
         modules::check_patterns(run)?;
         body(run)?;
         run.place.operation = operation;
-        decide::agree(run, None)?;
+        agree(run, None)?;
         decide::check_cancelled(run)
     }));
 
@@ -217,7 +208,7 @@ fn run_guarded(
     }
     result?;
     let history = run.history.clone();
-    let stopped = run.requests.stop.take().filter(|_| run.requests.is_cut_short);
+    let stopped = run.requests.reason_cut_short().map(str::to_owned);
     if let Some(reason) = &stopped {
         run.notice(&format!("stopped early: {reason}"));
     }

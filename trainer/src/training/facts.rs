@@ -12,6 +12,7 @@ use crate::moment::Moment;
 use crate::optim::Optimizers;
 use crate::phase::PhaseSet;
 use crate::run::Run;
+use crate::run::settings::SettingKind;
 use crate::values::facts::{Facts, HookFacts, SettingList};
 use crate::values::hyperparameter::GivenBy;
 
@@ -37,7 +38,7 @@ pub(super) fn note(run: &mut Run) {
 
 /// Returns the facts that decide the result.
 pub(super) fn of(run: &Run, audience: Audience) -> Facts {
-    let settings = run.settings.fingerprint().into_iter();
+    let settings = run.settings.of(SettingKind::Result);
     let mut settings: BTreeMap<_, _> = settings.map(|(name, value)| (format!(".{name}(…)"), value)).collect();
     settings.extend(of_optimizers(&run.model.optimizers, audience));
     let compared = run.hyperparameters.iter().filter(|given| given.by != GivenBy::ChangeableSetting);
@@ -49,9 +50,8 @@ pub(super) fn of(run: &Run, audience: Audience) -> Facts {
 /// Returns the settings that a resumed run may change, under the names that a checkpoint uses for
 /// them.
 pub(super) fn changeable(run: &Run) -> impl Iterator<Item = (String, String)> {
-    let length = run.settings.length().into_iter().map(|(name, value)| (name.to_owned(), value));
     let given = run.hyperparameters.iter().filter(|given| given.by == GivenBy::ChangeableSetting);
-    length.chain(given.map(|given| (given.shown(), given.text())))
+    run.settings.of(SettingKind::Length).chain(given.map(|given| (given.shown(), given.text())))
 }
 
 fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::batch_weight::weigh;
-use super::decide::{self, decide};
+use super::batch_weight::amount_ahead;
+use super::decide::{Before, Decision, decide};
 use super::erased::task_in;
 use super::pass::{Pass, batches_of_epoch};
 use super::ranks::{PassLength, agree_on_length};
@@ -73,28 +73,33 @@ pub(super) fn fit<T: Task>(
     let batches = batches_of_epoch(run, known)?;
     run.fit.plan = plan::plan(run, batches, steps_per_batch, &valid);
     plan::warn_of_short_fractions(run, batches, &valid);
-    if resumed && run.fit.position.stage == Stage::BetweenEpochs && decide::is_over(run) {
-        run.notice(&plan::nothing_left(run));
-    }
     operate::<at::fit>(run, resumed, |run| {
         if !resumed || run.fit.position.stage == Stage::SanityCheck {
             sanity_check::<T>(run, &mut valid)?;
         }
-        let mut is_within = run.fit.position.stage != Stage::BetweenEpochs;
-        loop {
-            if !is_within {
-                decide(run, None)?;
-                if decide::is_over(run) {
-                    records::warn_of_unrecorded(run, !resumed);
-                    if !resumed {
-                        never_ran::note_hooks_that_never_ran(run);
-                    }
-                    run.requests.is_cut_short |= !plan::has_all_epochs(run) && decide::is_stopped(run);
-                    return Ok(());
-                }
-            }
-            epoch::<T>(run, train, &mut valid, std::mem::take(&mut is_within))?;
+        let mut has_trained = run.fit.position.stage != Stage::BetweenEpochs;
+        if has_trained {
+            epoch::<T>(run, train, &mut valid, true)?;
         }
+        let is_unbounded = run.fit.plan.epochs.is_none() && run.settings.max_time.is_none();
+        let mut is_idle = false;
+        while decide(run, Before::Epoch)? == Decision::Go {
+            if is_unbounded && is_idle {
+                return Err(never_ends());
+            }
+            let steps = run.progress.counters.optimizer_steps;
+            epoch::<T>(run, train, &mut valid, false)?;
+            is_idle = run.progress.counters.optimizer_steps == steps && run.fit.window.filled == 0;
+            has_trained = true;
+        }
+        if resumed && !has_trained {
+            run.notice(&plan::nothing_left(run));
+        }
+        records::warn_of_unrecorded(run, !resumed);
+        if !resumed {
+            never_ran::note_hooks_that_never_ran(run);
+        }
+        Ok(())
     })?;
     replicas::compare(run, Compared::WeightsAndOptimizers, "at the end of the fit")
 }
@@ -152,44 +157,36 @@ fn epoch<T: Task>(
         run.log.get_mut().begin_epoch();
         run.progress.epochs_begun += 1;
     }
-    let steps = run.progress.counters.optimizer_steps;
     operate::<at::epoch>(run, resumed, |run| {
         let is_validating = resumed && run.fit.position.stage == Stage::Validating;
         if !is_validating {
             operate::<at::train_epoch>(run, resumed, |run| train_pass::<T>(run, train, valid, resumed))?;
             records::emit_pass(run)?;
-            run.requests.end_epoch = false; // the request was for that pass
+            run.requests.take_end_of_pass(); // the request was for that pass
         }
-        decide::agree(run, None)?;
         // A stop that was requested during a validation lets the validation finish.
         if is_validating {
             return validate::<T>(run, valid, true);
         }
-        if !is_any_due(run, valid, Stage::Validating, 0)? {
-            return Ok(());
+        let due = Stage::Validating;
+        if is_any_due(run, valid, due, 0)? && decide(run, Before::Validation(due))? == Decision::Go {
+            run.fit.position.stage = due;
+            validate::<T>(run, valid, false)?;
         }
-        if decide::is_stopped(run) {
-            run.requests.is_cut_short = true;
-            return Ok(());
-        }
-        run.fit.position.stage = Stage::Validating;
-        validate::<T>(run, valid, false)
+        Ok(())
     })?;
     records::emit_pass(run)?; // the values logged at `after_epoch`
     run.fit.position = LoopPosition::default();
     run.progress.epochs_done += 1;
     run.log.get_mut().add_row(&mut run.history, run.progress.counters);
-    let is_unbounded = run.fit.plan.epochs.is_none() && run.settings.max_time.is_none();
-    let is_idle = run.progress.counters.optimizer_steps == steps
-        && run.fit.window.filled == 0
-        && !decide::is_stopped(run);
-    if is_unbounded && !resumed && is_idle {
-        return Err(Error::usage(
-            "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: look for a hook that skips \
-             the steps and for batches of weight 0, or set `.epochs(…)` too",
-        ));
-    }
     Ok(())
+}
+
+fn never_ends() -> Error {
+    Error::usage(
+        "an epoch ended without an optimizer step, so `.max_steps(…)` would never be reached: look for a hook that skips the \
+         steps and for batches of weight 0, or set `.epochs(…)` too",
+    )
 }
 
 /// Runs one pass over the training data, including the validations that are due within it.
@@ -211,29 +208,22 @@ fn train_pass<T: Task>(
         run.log.get_mut().add_row(&mut run.history, run.progress.counters);
     }
     run.rehearse_start()?;
-    while let Some(batch) = pass.next(run, &mut weigh::<T>)? {
-        // Drawing a batch ahead is only necessary if this batch does not fill the window.
-        run.fit.window.is_last_of_pass = !window::is_filled_by_next(run) && pass.is_last(run);
+    while let Some(batch) = pass.next(run, &mut amount_ahead::<T>)? {
         let Counters { optimizer_steps: steps, batches_seen, .. } = run.progress.counters;
-        records::expect(
-            run,
-            window::is_filled_by_next(run) || run.fit.window.is_last_of_pass || decide::ends_pass(run),
-        );
+        records::plan(run, window::is_filled_by_next(run) || run.fit.window.is_last_of_pass);
         step::<T>(run, batch)?;
         run.fit.weighed.add(run.step.total.weight, run.progress.counters.batches_seen == batches_seen);
-        records::emit_if_due(run, steps)?;
+        records::emit_if_due(run)?;
         if run.progress.counters.optimizer_steps > steps {
             run.rehearse_step()?;
             if !run.fit.plan.unused.is_empty() {
                 plan::warn_of_unused(run);
             }
         }
-        if is_any_due(run, valid, Stage::ValidatingWithin, steps)?
-            && !decide::is_stopped_by_now(run)?
-            && !decide::rolls_back(run)
-        {
+        let due = Stage::ValidatingWithin;
+        if is_any_due(run, valid, due, steps)? && decide(run, Before::Validation(due))? == Decision::Go {
             run.fit.position = LoopPosition {
-                stage: Stage::ValidatingWithin,
+                stage: due,
                 train: run.progress.counters.batch_idx,
                 steps_before: steps,
                 ..LoopPosition::default()
@@ -243,7 +233,7 @@ fn train_pass<T: Task>(
         }
     }
     run.kept = None;
-    check_weights(run, pass.has_reached_limit(run))?;
+    check_weights(run, &pass)?;
     variables::check(run)?;
     modules::warn_of_uncalled(run);
     records::warn_of_unrecorded(run, false);
@@ -254,8 +244,8 @@ fn train_pass<T: Task>(
 
 /// Returns an error if every batch of the training pass that just ended had weight 0. If a limit
 /// ended the pass, later batches may have a weight, so this is only a warning.
-fn check_weights(run: &Run, is_limited: bool) -> Result<()> {
-    if run.fit.weighed.with || !run.fit.weighed.without || decide::ends_pass(run) {
+fn check_weights<B: Batch>(run: &Run, pass: &Pass<'_, B>) -> Result<()> {
+    if run.fit.weighed.with || !run.fit.weighed.without || pass.is_cut() {
         return Ok(());
     }
     let text = format!(
@@ -263,7 +253,7 @@ fn check_weights(run: &Run, is_limited: bool) -> Result<()> {
          masked",
         run.progress.counters.epoch
     );
-    if is_limited {
+    if pass.has_reached_limit(run) {
         run.warn(text);
         return Ok(());
     }

@@ -4,13 +4,15 @@
 // order of their modules. Blank lines keep rustfmt from sorting them.
 mod builder;
 
-pub(crate) mod options;
+pub(crate) mod operations;
+mod options;
 
 mod trainer;
 
 mod weights;
 
 mod active;
+mod agreement;
 mod batch_weight;
 mod decide;
 pub(crate) mod device;

@@ -2,7 +2,8 @@
 
 use tch::Device;
 
-use super::decide::{Decision, NextBatch, decide};
+use super::agreement::NextBatch;
+use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
 use super::window;
 use crate::checkpoint::progress::{LoopPosition, Stage};
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::phase::Phase;
 use crate::profile;
-use crate::run::{Run, tape};
+use crate::run::{Amount, Run, Upcoming, tape};
 
 /// The batches of one pass.
 pub(super) struct Pass<'a, B> {
@@ -24,6 +25,8 @@ pub(super) struct Pass<'a, B> {
     limit: Option<u64>,
     /// Whether the loader has no further batch.
     has_ended: bool,
+    /// Whether the pass was ended before the loader had no further batch.
+    is_cut: bool,
     /// Whether no batch of the pass has been returned yet, not even before a resume.
     is_new: bool,
     /// The next batch, if it was already drawn.
@@ -87,6 +90,7 @@ impl<'a, B: Batch> Pass<'a, B> {
             announced: known,
             limit,
             has_ended: false,
+            is_cut: false,
             is_new: start == 0,
             ahead: None,
             second: None,
@@ -96,7 +100,7 @@ impl<'a, B: Batch> Pass<'a, B> {
     }
 
     /// [Decides](decide) whether the pass continues. Returns its next batch, or `None` at its end.
-    /// `weigh` returns the weight of a batch.
+    /// `weigh` returns the weight and the number of samples of a batch.
     ///
     /// # Errors
     ///
@@ -105,7 +109,7 @@ impl<'a, B: Batch> Pass<'a, B> {
     pub(super) fn next(
         &mut self,
         run: &mut Run,
-        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
+        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<Amount>,
     ) -> Result<Option<B>> {
         let done = run.progress.counters.batch_idx;
         match run.place.phase {
@@ -119,24 +123,27 @@ impl<'a, B: Batch> Pass<'a, B> {
             notes.forget_before(done);
         }
         let next = if run.ranks.world.is_solo() { None } else { Some(self.look(run, weigh)?) };
-        let decision = decide(run, next)?;
-        let is_window_open = run.place.phase == Phase::Train && run.fit.window.filled > 0;
-        // An open accumulation window gets one more batch, which ends it.
-        if decision != Decision::Go && !is_window_open {
-            run.requests.is_cut_short |= decision == Decision::Stop;
-            self.check_length(run);
-            return Ok(None);
-        }
-        let batch = self.take(run)?;
+        let decision = decide(run, Before::Batch(next))?;
+        self.is_cut = decision == Decision::End;
+        let mut batch = if self.is_cut { None } else { self.take(run)? };
         run.ranks.random_before_draw = None;
-        if batch.is_none() && run.ranks.others_have_batches {
+        if batch.is_none() && !self.is_cut && run.ranks.upcoming != Upcoming::None {
             run.ranks.is_borrowed = true;
-            return self.copy_of_first(run).map(Some);
+            batch = Some(self.copy_of_first(run)?);
         }
         if batch.is_none() {
             self.check_length(run);
+        } else if run.place.phase == Phase::Train {
+            // Drawing a batch ahead is only necessary if this batch does not fill the window.
+            run.fit.window.is_last_of_pass =
+                decision == Decision::GoOnce || !window::is_filled_by_next(run) && self.is_last(run);
         }
         Ok(batch)
+    }
+
+    /// Whether a request or a setting has ended the pass, apart from its limit.
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// Whether the pass has had as many batches as a setting allows.
@@ -197,7 +204,7 @@ impl<'a, B: Batch> Pass<'a, B> {
     fn look(
         &mut self,
         run: &mut Run,
-        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<f64>,
+        weigh: &mut dyn FnMut(&mut Run, &B) -> Result<Amount>,
     ) -> Result<NextBatch> {
         let is_train = run.place.phase == Phase::Train;
         run.ranks.random_before_draw =
@@ -210,10 +217,7 @@ impl<'a, B: Batch> Pass<'a, B> {
             Some(Err(_)) => next.exists = true,
             Some(Ok(batch)) => {
                 next.exists = true;
-                if !run.ranks.is_borrowed {
-                    next.samples = batch.samples().unwrap_or(1) as f64;
-                    next.weight = if is_train { weigh(run, batch)? } else { next.samples };
-                }
+                next.amount = weigh(run, batch)?;
             }
         }
         next.is_last =
@@ -237,16 +241,16 @@ impl<'a, B: Batch> Pass<'a, B> {
             self.stand_in = StandIn::of(batch);
         }
         match next {
-            None if is_first && !run.ranks.others_have_batches => Err(no_batch()),
+            None if is_first && run.ranks.upcoming == Upcoming::None => Err(no_batch()),
             next => next.transpose(),
         }
     }
 
     /// Whether no batch is left on any rank. Draws the next batch to find out; [`next`](Pass::next)
     /// then returns this batch, or the error of the loader.
-    pub(super) fn is_last(&mut self, run: &mut Run) -> bool {
+    fn is_last(&mut self, run: &mut Run) -> bool {
         if !run.ranks.world.is_solo() {
-            return run.ranks.is_last; // the ranks have agreed on it
+            return run.ranks.upcoming == Upcoming::Last; // the ranks have agreed on it
         }
         if self.ahead.is_none() {
             self.ahead = Some(self.draw(run));

@@ -8,7 +8,7 @@ use crate::data::{Batch, NamedLoader};
 use crate::error::{Result, shortened};
 use crate::phase::Phase;
 use crate::run::settings::Settings;
-use crate::run::{Run, listed};
+use crate::run::{Run, StoppedBy, listed};
 use crate::values::every::Every;
 use crate::values::float::readable;
 
@@ -159,7 +159,7 @@ pub(super) fn nothing_left(run: &Run) -> String {
         let more = counters.optimizer_steps.saturating_sub(run.fit.start.steps).saturating_add(1);
         raise.push(format!("it has taken all of its steps: set `.max_steps({more})` or more"));
     }
-    if let Some(reason) = &run.requests.stop
+    if let Some(reason) = run.requests.reason_to_stop()
         && raise.is_empty()
     {
         let more = run.progress.epochs_done.saturating_sub(run.fit.start.epochs).saturating_add(1);
@@ -232,12 +232,12 @@ pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
 #[inline]
 pub(super) fn check_deadline(run: &mut Run) {
     if let Some(deadline) = run.fit.plan.deadline
-        && run.requests.stop.is_none()
+        && run.requests.reason_to_stop().is_none()
         && run.replay.is_none()
         && Instant::now() >= deadline
     {
         let time = run.settings.max_time.unwrap_or_default();
-        run.requests.is_of_clock = true;
-        run.requests.stop = Some(format!("`max_time` of {time:?} was reached"));
+        let reason = format!("`max_time` of {time:?} was reached");
+        run.requests.stop(reason, StoppedBy::Clock, run.ranks.world.is_solo());
     }
 }

@@ -16,6 +16,7 @@ use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::run_folder::now;
+use crate::run::settings::SettingKind;
 use crate::run::{Ranks, Run};
 use crate::values::facts::{Difference, Facts};
 
@@ -110,7 +111,7 @@ pub(super) fn compare(run: &mut Run, entry: &str) -> Result<()> {
         )));
     }
     let mut facts = facts::of(run, Audience::Ranks);
-    let length = run.settings.length().into_iter();
+    let length = run.settings.of(SettingKind::Length);
     facts.settings.extend(length.map(|(name, value)| (format!(".{name}(…)"), value)));
     if matches!(run.model.device, Device::Cuda(_)) {
         let gpus = world.gather_named(&Gpu::of(run.model.device), "the comparison of the GPUs")?;

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::log::Joined;
-use crate::log::record::{InFlight, Record, Span};
+use crate::log::record::{InFlight, Record, RecordPlan, Span};
 use crate::phase::Phase;
 use crate::run::Run;
 use crate::run::dispatch::Panic;
@@ -18,41 +18,33 @@ pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
     run.log.get_mut().finish(phase)
 }
 
-/// Notes whether a record will be due at the end of the next training batch, assuming that the
-/// batch takes as many optimizer steps as planned.
+/// Plans the next record. The current batch is expected to take as many optimizer steps as planned
+/// if it ends its accumulation window.
 #[inline]
-pub(super) fn expect(run: &mut Run, ends_window: bool) {
-    let Some(n) = run.settings.record_every().filter(|_| ends_window) else {
-        run.log.get_mut().records.is_due = false;
-        return;
-    };
+pub(super) fn plan(run: &mut Run, ends_window: bool) {
     let steps = run.progress.counters.optimizer_steps;
-    run.log.get_mut().records.is_due = (steps + run.fit.plan.steps_per_batch.max(1)) / n > steps / n;
+    let planned = if ends_window { steps + run.fit.plan.steps_per_batch.max(1) } else { steps };
+    run.log.get_mut().records.plan = RecordPlan::new(run.settings.record_every(), steps, planned);
 }
 
-/// Creates a record if the optimizer steps since `steps_before` ended an interval.
+/// Creates the planned record if the current batch has reached it.
 #[inline]
-pub(super) fn emit_if_due(run: &mut Run, steps_before: u64) -> Result<()> {
-    if run.log.get_mut().records.is_due || ends_interval(run, steps_before) {
-        return emit_steps(run, steps_before);
+pub(super) fn emit_if_due(run: &mut Run) -> Result<()> {
+    let plan = run.log.get_mut().records.plan;
+    if plan.is_reached(run.progress.counters.optimizer_steps) {
+        return emit_steps(run);
+    }
+    if let RecordPlan::Expected(_) = plan {
+        // The batch took no step, so the values logged for its record belong to no record.
+        run.log.get_mut().records.plan = RecordPlan::Never;
+        run.log.get_mut().drop_media_of_batch();
     }
     Ok(())
 }
 
-/// Whether the optimizer steps since `steps_before` ended an interval of records.
-fn ends_interval(run: &Run, steps_before: u64) -> bool {
-    let steps = run.progress.counters.optimizer_steps;
-    run.settings.record_every().is_some_and(|n| steps / n > steps_before / n)
-}
-
 #[cold]
-fn emit_steps(run: &mut Run, steps_before: u64) -> Result<()> {
-    run.log.get_mut().records.is_due = false;
-    if !ends_interval(run, steps_before) {
-        // The batch took no step, so the values logged for its record belong to no record.
-        run.log.get_mut().drop_media_of_batch();
-        return Ok(());
-    }
+fn emit_steps(run: &mut Run) -> Result<()> {
+    run.log.get_mut().records.plan = RecordPlan::Never;
     let phase = run.place.phase;
     if !run.log.get_mut().records.watches(phase) {
         return Ok(());
@@ -117,7 +109,7 @@ type Failures = (Vec<Error>, Option<Panic>);
 
 /// Fires `after_record` for the record in flight when an entry point ends.
 pub(super) fn flush_at_exit(run: &mut Run) -> Failures {
-    run.log.get_mut().records.is_due = false;
+    run.log.get_mut().records.plan = RecordPlan::Never;
     let in_flight = run.log.get_mut().records.in_flight.take();
     in_flight.map_or_else(|| (Vec::new(), None), |in_flight| fire_all_for(run, in_flight.arrive()))
 }

@@ -437,7 +437,7 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
             ));
         }
     }
-    if let Some(reason) = &run.requests.stop {
+    if let Some(reason) = run.requests.reason_to_stop() {
         run.notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));
     }
     for hook in unsaved(run) {

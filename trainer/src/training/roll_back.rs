@@ -3,22 +3,23 @@
 use super::{parts, records, save};
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
+use crate::log::record::RecordPlan;
 use crate::run::{KeptState, Run};
 
 /// Carries out the requests of hooks: first to return to the kept state, then to keep the current
 /// state.
 #[inline]
 pub(super) fn fulfill_requests(run: &mut Run) -> Result<()> {
-    if run.requests.roll_back.is_some() {
+    if run.requests.reason_to_roll_back().is_some() {
         roll_back(run)?;
     }
-    if run.requests.keep_state { keep(run) } else { Ok(()) }
+    if run.requests.keeps_state() { keep(run) } else { Ok(()) }
 }
 
 /// Keeps a copy of the state. If several processes train together, every rank must call this.
 #[cold]
 fn keep(run: &mut Run) -> Result<()> {
-    run.requests.keep_state = false;
+    run.requests.keep_state(false);
     // A record that is in flight belongs to the state that is kept, as in a checkpoint.
     records::flush(run)?;
     let mut kept = parts::all(run);
@@ -38,14 +39,14 @@ fn keep(run: &mut Run) -> Result<()> {
 /// batch.
 #[cold]
 fn roll_back(run: &mut Run) -> Result<()> {
-    let Some(reason) = run.requests.roll_back.take() else { return Ok(()) };
+    let Some(reason) = run.requests.take_roll_back() else { return Ok(()) };
     let Some(kept) = run.kept.take() else { return Err(nothing_kept(run, &reason)) };
     save::complete(run)?;
     // What hooks have requested or logged since then is undone.
-    run.requests.keep_state = false;
+    run.requests.keep_state(false);
     run.checkpoints.requests.get_mut().clear();
     run.log.get_mut().records.in_flight = None;
-    run.log.get_mut().records.is_due = false;
+    run.log.get_mut().records.plan = RecordPlan::Never;
     for part in parts::all(run) {
         if let Some(saved) = kept.states.get(&*part.name()) {
             // Hooks may adopt the tensors without copying them, and the state may be needed again.

@@ -15,6 +15,7 @@ use crate::io::files::{Lock, in_file};
 use crate::moments::counters::Counters;
 use crate::profile::Profile;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
+use crate::run::settings::SettingKind;
 use crate::run::{FolderState, Run};
 use crate::values::float::Float;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
@@ -225,7 +226,7 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
         Some(Ended { status, error }) => (status, Some(error)),
     };
     file.ended = Some(now());
-    file.stopped = run.requests.stop.clone().filter(|_| run.requests.is_cut_short);
+    file.stopped = run.requests.reason_cut_short().map(str::to_owned);
     file.roll_backs.clone_from(&run.progress.roll_backs);
     for (name, value) in measured(run) {
         match file.metrics.get_mut(&name) {
@@ -299,8 +300,7 @@ fn describe(run: &Run, entry: &str) -> RunFile {
     file.seed = run.settings.seed;
     file.command_line = (!run.folder.omits_command_line)
         .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());
-    file.settings = run.settings.fingerprint();
-    file.settings.extend(run.settings.length().map(|(name, value)| (name.to_owned(), value)));
+    file.settings.extend(run.settings.of(SettingKind::Result).chain(run.settings.of(SettingKind::Length)));
     let json = |value| match value {
         Hyperparameter::Number(number) => serde_json::to_value(Float(number)).unwrap_or_default(),
         Hyperparameter::Bool(switch) => Json::Bool(switch),

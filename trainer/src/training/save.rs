@@ -18,7 +18,7 @@ use crate::error::{Error, Result, panic_text};
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
 use crate::lifecycle::at;
-use crate::run::{BackgroundSave, Ending, Run, SaveRequest};
+use crate::run::{BackgroundSave, Ending, Run, SaveRequest, SavesOfRanks};
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.
@@ -35,8 +35,10 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
 /// order of the ranks, each folder only once. Otherwise, continues a background save.
 #[cold]
 fn save_with_ranks(run: &mut Run) -> Result<()> {
-    if !std::mem::take(&mut run.ranks.agreed.saves) {
-        return if run.ranks.agreed.is_writing { Ok(()) } else { continue_background(run) };
+    match std::mem::take(&mut run.ranks.agreed.saves) {
+        SavesOfRanks::None => return continue_background(run),
+        SavesOfRanks::Writing => return Ok(()),
+        SavesOfRanks::Requested => {}
     }
     let own = run.checkpoints.requests.take();
     let of_ranks: Vec<Vec<SaveRequest>> =
@@ -70,7 +72,7 @@ fn continue_background(run: &mut Run) -> Result<()> {
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
     let saved = if !run.ranks.world.is_solo() && run.fit.is_running {
-        run.ranks.agreed.saves = true;
+        run.ranks.agreed.saves = SavesOfRanks::Requested;
         save_with_ranks(run)
     } else {
         warn_of_unwritten(run);

@@ -1,59 +1,20 @@
-//! The operations `step` and `predict_step`, which handle one batch, and the operations within
-//! them.
+//! The operations `step` and `predict_step`, which handle one batch.
 
-use tch::Tensor;
-
-use super::batch_weight::{is_weightless, no_loss, weigh_again, weigh_current};
-use super::erased::{LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred, data, data_mut};
-use super::task::{Mode, Task, TrainStep};
-use super::{decide, layout, window};
+use super::batch_weight::{weigh, weigh_again};
+use super::erased::{PREDICTION, data_mut};
+use super::task::{Task, TrainStep};
+use super::{agreement, layout, operations, window};
 use crate::data::Batch;
-use crate::error::{Error, Result};
-use crate::libtorch;
+use crate::error::Result;
 use crate::lifecycle::at;
-use crate::log::LOSS;
 use crate::moment::Moment;
-use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::dispatch::OperationOutput;
 use crate::run::{Ending, Run, tape};
 
-/// Runs the operation `step` for one batch. The batch, its prediction and its loss are dropped at
-/// the end.
+/// Runs the operation `step` for one batch.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
-    begin::<T>(run, batch);
-    run.fit.window.is_last_micro_batch = false;
-    let weighed = run.returning(|run| {
-        run.place.operation = at::step::INFO; // for errors of `Task::weight`
-        weigh_current::<T>(run)
-    });
-    if let Err(error) = weighed {
-        run.clear_step();
-        return Err(error);
-    }
-    run.progress.batch_number = if run.place.phase == Phase::Train {
-        run.progress.train_batches += 1;
-        run.progress.train_batches
-    } else {
-        run.progress.counters.batch_idx + 1
-    };
-    run.fit.failed_mid_step = true;
-    let result = tape::loaded(run).and_then(|()| run_step::<T>(run));
-    run.fit.failed_mid_step = result.is_err();
-    run.clear_step();
-    result
-}
-
-/// Stores the batch of a `step` or `predict_step`, and resets the flags of the step.
-fn begin<T: Task>(run: &mut Run, batch: T::Batch) {
-    let samples = batch.samples().unwrap_or(1);
-    run.step.batch_len = Some(samples);
-    run.step.weight = samples as f64;
-    data_mut::<T>(&mut run.step).batch = Some(batch);
-    run.step.is_batch_changed = false;
-    run.step.steps = 0;
-    run.step.losses_before = run.step.losses;
-    run.requests.skip_batch = false;
+    with_batch::<T>(run, batch, run_step::<T>)
 }
 
 /// Runs the operation `predict_step` for one batch, and passes the prediction to `sink`.
@@ -62,11 +23,44 @@ pub(super) fn predict_step<T: Task>(
     batch: T::Batch,
     sink: &mut dyn FnMut(T::Pred) -> Result<()>,
 ) -> Result<()> {
-    begin::<T>(run, batch);
-    run.progress.batch_number = run.progress.counters.batch_idx + 1;
-    let result = tape::loaded(run).and_then(|()| run_prediction::<T>(run, sink));
+    with_batch::<T>(run, batch, |run| run_prediction::<T>(run, sink))
+}
+
+/// Calls `body` with this batch. The batch, its prediction and its loss are dropped at the end.
+fn with_batch<T: Task>(
+    run: &mut Run,
+    batch: T::Batch,
+    body: impl FnOnce(&mut Run) -> Result<()>,
+) -> Result<()> {
+    let result = begin::<T>(run, batch).and_then(|()| {
+        run.fit.failed_mid_step = true;
+        let result = tape::loaded(run).and_then(|()| body(run));
+        run.fit.failed_mid_step = result.is_err();
+        result
+    });
     run.clear_step();
     result
+}
+
+/// Stores a batch, resets the flags of the step, and counts the batch.
+fn begin<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
+    run.dispatch.origin.next_batch();
+    data_mut::<T>(&mut run.step).batch = Some(batch);
+    run.step.steps = 0;
+    run.step.losses_before = run.step.losses;
+    run.requests.skip_batch(false);
+    run.fit.window.is_last_micro_batch = false;
+    run.returning(|run| {
+        run.place.operation = at::step::INFO; // for errors of `Task::weight`
+        weigh::<T>(run)
+    })?;
+    run.progress.batch_number = if run.place.phase == Phase::Train {
+        run.progress.train_batches += 1;
+        run.progress.train_batches
+    } else {
+        run.progress.counters.batch_idx + 1
+    };
+    Ok(())
 }
 
 fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Result<()>) -> Result<()> {
@@ -74,7 +68,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     run.dispatch.output_overridden = false;
     let done = run.inside::<at::predict_step>(|run| {
         transfer::<T>(run)?;
-        pred::<T>(run)?;
+        operations::pred::<T>(run)?;
         run.progress.counters.batch_idx += 1;
         Ok(())
     })?;
@@ -98,8 +92,8 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
 /// Runs the operation `step` with its hooks, and updates the counters.
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
-    decide::agree_on_skip(run)?;
-    let took_place = !std::mem::take(&mut run.requests.skip_batch)
+    agreement::agree_on_skip(run)?;
+    let took_place = !run.requests.take_skip()
         && run
             .inside::<at::step>(|run| {
                 transfer::<T>(run)?;
@@ -114,8 +108,8 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                     }
                     result
                 } else {
-                    pred::<T>(run)?;
-                    eval_loss::<T>(run)
+                    operations::pred::<T>(run)?;
+                    operations::eval_loss::<T>(run)
                 }
             })?
             .took_place();
@@ -146,260 +140,7 @@ fn transfer<T: Task>(run: &mut Run) -> Result<()> {
         Ok(())
     })?;
     run.fire::<at::after_transfer>()?;
-    // Hooks may have replaced the batch.
-    if run.place.phase == Phase::Predict {
-        let samples = data::<T>(&run.step).batch.as_ref().and_then(Batch::samples).unwrap_or(1);
-        run.step.batch_len = Some(samples);
-        run.step.weight = samples as f64;
-    }
     weigh_again::<T>(run)
 }
 
 const BATCH: OperationOutput = OperationOutput { name: "batch", setter: "set_batch" };
-
-/// Runs the operation `pred`. Returns the sequence number of the prediction, for the token to hold.
-pub(crate) fn pred<T: Task>(run: &mut Run) -> Result<u64> {
-    run.fire::<at::before_pred>()?;
-    run.produce::<at::pred>(PREDICTION, |run| {
-        let mode = if run.place.phase == Phase::Train { Mode::Train } else { Mode::Eval };
-        compute_pred(run, |task: &mut T, batch| task.pred(batch, mode))
-    })?;
-    after_pred(run)
-}
-
-/// Runs the operation `pred` with the given forward pass.
-pub(crate) fn pred_with<T: Task>(
-    run: &mut Run,
-    compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
-) -> Result<u64> {
-    run.fire::<at::before_pred>()?;
-    run.produce::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
-    after_pred(run)
-}
-
-fn after_pred(run: &mut Run) -> Result<u64> {
-    run.step.preds += 1;
-    run.fire::<at::after_pred>()?;
-    Ok(run.step.preds)
-}
-
-/// Runs the operation `loss`, or sets the loss to 0 for a batch of weight 0. Returns the sequence
-/// number of the loss, for the token to hold.
-pub(crate) fn loss<T: Task>(run: &mut Run, pred: u64) -> Result<u64> {
-    check_not_stale(pred, run.step.preds, "prediction")?;
-    if is_weightless::<T>(run)? {
-        return Ok(no_loss(run));
-    }
-    run.fire::<at::before_loss>()?;
-    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
-        compute_loss(run, |task: &mut T, pred, batch| task.loss(pred, batch).map(Some))
-    })?;
-    after_loss::<T>(run)
-}
-
-/// Runs the operation `loss` outside of training, where the task may return no loss.
-fn eval_loss<T: Task>(run: &mut Run) -> Result<()> {
-    if is_weightless::<T>(run)? {
-        return Ok(());
-    }
-    run.fire::<at::before_loss>()?;
-    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
-        compute_loss(run, |task: &mut T, pred, batch| task.eval_loss(pred, batch))
-    })?;
-    if run.step.loss.is_none() {
-        return Ok(());
-    }
-    after_loss::<T>(run).map(drop)
-}
-
-/// Runs the operation `loss` with the given loss function.
-pub(crate) fn loss_with<T: Task>(
-    run: &mut Run,
-    pred: u64,
-    compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
-) -> Result<u64> {
-    check_not_stale(pred, run.step.preds, "prediction")?;
-    if is_weightless::<T>(run)? {
-        return Ok(no_loss(run));
-    }
-    run.fire::<at::before_loss>()?;
-    run.produce::<at::loss>(LOSS_OUTPUT, |run| {
-        compute_loss(run, |task, pred, batch| compute(task, pred, batch).map(Some))
-    })?;
-    after_loss::<T>(run)
-}
-
-/// Returns an error unless the loss is a scalar whose value can be read.
-fn check_loss(loss: &Tensor) -> Result<()> {
-    libtorch::check_readable(loss, "the loss")?;
-    if loss.numel() == 1 {
-        return Ok(());
-    }
-    Err(Error::usage(format!(
-        "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
-        loss.size()
-    )))
-}
-
-/// Checks and logs the loss, and fires `after_loss`. The name of the metric is `loss`, or
-/// `<operation>/loss` within an operation of a custom lifecycle.
-fn after_loss<T: Task>(run: &mut Run) -> Result<u64> {
-    weigh_again::<T>(run)?;
-    if run.step.weight == 0.0 {
-        return Ok(no_loss(run));
-    }
-    let loss = run.step.loss.as_ref().expect("computed, or set by a hook");
-    let name = run.scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
-    if let Err(error) = check_loss(loss) {
-        // `loss` has ended, but the error concerns its output.
-        run.place.operation = at::loss::INFO;
-        return Err(run.locate(error));
-    }
-    let loss = loss.into();
-    run.log_loss(name, loss).map_err(|error| run.locate(error))?;
-    run.step.loss_scale = 1.0;
-    run.step.losses += 1;
-    run.fire::<at::after_loss>()?;
-    if run.place.phase == Phase::Train {
-        run.rehearse_loss(name)?;
-    }
-    Ok(run.step.losses)
-}
-
-/// Returns an error unless a token belongs to the newest prediction or loss, because older ones are
-/// not stored.
-fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
-    if nth == newest {
-        Ok(())
-    } else {
-        Err(Error::usage(format!(
-            "stale {what}: it was replaced by a newer one; use each {what} before creating the next"
-        )))
-    }
-}
-
-/// Runs the operation `backward`, for the whole model or for a part of it. Returns the index of the
-/// optimizer that uses the gradients.
-///
-/// If the operation fails, the gradients of that part are dropped, because they are incomplete,
-/// even if a hook handles the error.
-pub(crate) fn backward(run: &mut Run, loss: u64, part: Option<&str>) -> Result<usize> {
-    check_not_stale(loss, run.step.losses, "loss")?;
-    let part = run.model.optimizers.select(part)?;
-    if run.step.total.weight == 0.0 {
-        return Ok(part); // its gradients are 0
-    }
-    run.model.optimizers.reset_if_dropped();
-    run.fire::<at::before_backward>()?;
-    let done = match run.inside::<at::backward>(compute_gradients) {
-        Ok(done) => done,
-        Err(error) => {
-            let _ = run.model.optimizers.drop_grads();
-            return Err(error);
-        }
-    };
-    match done {
-        Ending::Ran => {}
-        Ending::Replaced => {
-            if !run.model.optimizers.has_grads() {
-                let text = "the hook replaced `backward` without computing a gradient: in the replacement, call \
-                            `cx.backward(&cx.scaled_loss())`, or skip the operation";
-                return Err(run.blame_responsible(at::backward::INFO, text.into()));
-            }
-        }
-        Ending::Open | Ending::Skipped => {
-            if run.model.optimizers.has_uncounted_grads()? {
-                run.model.optimizers.drop_grads()?;
-                let text = "the hook computed gradients without running `backward`, so they would not count: call \
-                            `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`";
-                return Err(run.blame_responsible(at::backward::INFO, text.into()));
-            }
-        }
-        Ending::Failed => run.model.optimizers.drop_grads()?,
-    }
-    if done.took_place() {
-        run.model.optimizers.accumulate(run.gradient_weight())?;
-        run.fire::<at::after_backward>()?;
-    }
-    Ok(part)
-}
-
-/// Computes the gradients, as the operation `backward` does unless a hook replaces it.
-fn compute_gradients(run: &mut Run) -> Result<()> {
-    run.note_own_gradients();
-    let loss = run.step.loss.as_ref().expect("the token of `loss` is from this step");
-    if !loss.requires_grad() {
-        return Err(Error::usage(
-            "the loss does not require gradients: check that some parameters are trained, and that the loss is not detached",
-        ));
-    }
-    run.model.optimizers.reset_if_dropped(); // by hooks since the loss
-    run.forget_module_gradients();
-    let factor = run.loss_factor();
-    if factor == 1.0 {
-        run.model.optimizers.backward(loss)?;
-    } else {
-        run.model.optimizers.backward(&(loss * factor))?;
-    }
-    if run.progress.counters.batches_seen == 0
-        && !run.model.vars.parameters().any(|var| var.tensor.grad().defined())
-    {
-        return Err(Error::usage(
-            "no parameter of the task's `VarStore` has a gradient: check that the network was built on this `VarStore`",
-        ));
-    }
-    run.fire_module_gradients()
-}
-
-/// Runs the operation `opt_step` of the optimizer that the gradients were computed for, and then
-/// `zero_grad` if the optimizer step took place. Does nothing before the end of an accumulation
-/// window, or if the window has no gradient.
-pub(crate) fn opt_step(run: &mut Run, part: usize) -> Result<()> {
-    if !run.fit.window.is_last_micro_batch {
-        return Ok(());
-    }
-    run.model.optimizers.select_index(part);
-    run.model.optimizers.reset_if_dropped();
-    if !run.model.optimizers.has_accumulated() {
-        return Ok(());
-    }
-    run.model.optimizers.make_mean()?;
-    let steps = run.model.optimizers.current_steps();
-    let in_batch = run.model.optimizers.steps_in_batch();
-    run.step.step_number = run.progress.counters.optimizer_steps - run.step.steps + in_batch + 1;
-    if in_batch >= run.fit.plan.steps_per_batch {
-        run.fit.plan.planned_steps = run.fit.plan.max_steps; // the epochs have more steps than planned
-    }
-    run.fire::<at::before_opt_step>()?;
-    let done = run.inside::<at::opt_step>(|run| {
-        if run.model.optimizers.step()? {
-            count_step(run);
-        }
-        Ok(())
-    })?;
-    if done == Ending::Replaced {
-        run.model.optimizers.count_step();
-        count_step(run);
-    }
-    // The built-in step does not take place if a hook dropped the gradients before it.
-    if !done.took_place() || run.model.optimizers.current_steps() == steps {
-        return Ok(());
-    }
-    run.fire::<at::after_opt_step>()?;
-    run.fire::<at::before_zero_grad>()?;
-    let done = run.inside::<at::zero_grad>(|run| run.model.optimizers.drop_grads())?;
-    if done == Ending::Replaced {
-        run.model.optimizers.reset_accumulated();
-    }
-    if done.took_place() { run.fire::<at::after_zero_grad>() } else { Ok(()) }
-}
-
-/// Increments `optimizer_steps`, unless another optimizer has already taken as many steps in this
-/// batch as the current one.
-fn count_step(run: &mut Run) {
-    let in_batch = run.model.optimizers.steps_in_batch();
-    if in_batch > run.step.steps {
-        run.step.steps = in_batch;
-        run.progress.counters.optimizer_steps += 1;
-    }
-}

@@ -7,7 +7,7 @@ use ref_cast::ref_cast_custom;
 use tch::Tensor;
 
 use super::task::{BackwardDone, ForwardDone, LossDone, StepDone, Task, TrainStep};
-use super::{erased, step};
+use super::{erased, operations};
 use crate::error::Result;
 use crate::log::{IntoValue, Reduce};
 use crate::moment::{AtOperation, FireableFrom, HasPayload, WithoutPayload};
@@ -47,7 +47,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Returns the error of the task or of the first hook that fails.
     pub fn pred(&mut self) -> Result<ForwardDone<'s>> {
-        step::pred::<T>(&mut self.run).map(|id| ForwardDone(id, PhantomData))
+        operations::pred::<T>(&mut self.run).map(|id| ForwardDone(id, PhantomData))
     }
 
     /// Runs the operation `loss` ([`Task::loss`]) with its hooks. For a batch of
@@ -59,7 +59,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// not have exactly one element or if `forward` is not the most recent prediction.
     pub fn loss(&mut self, forward: ForwardDone<'s>) -> Result<LossDone<'s>> {
         let ForwardDone(id, brand) = forward;
-        step::loss::<T>(&mut self.run, id).map(|id| LossDone(id, brand))
+        operations::loss_with(&mut self.run, id, |task: &mut T, pred, batch| task.loss(pred, batch))
+            .map(|id| LossDone(id, brand))
     }
 
     /// Runs the operation `backward` with its hooks. It does nothing for a batch of
@@ -78,7 +79,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// - a hook or libtorch fails.
     pub fn backward(&mut self, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
         let LossDone(id, brand) = loss;
-        step::backward(&mut self.run, id, None).map(|part| BackwardDone(part, brand))
+        operations::backward(&mut self.run, id, None).map(|part| BackwardDone(part, brand))
     }
 
     /// Runs the operation `backward` for one part of the model that has [its own
@@ -96,7 +97,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// - a hook or libtorch fails.
     pub fn backward_of(&mut self, part: &str, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
         let LossDone(id, brand) = loss;
-        step::backward(&mut self.run, id, Some(part)).map(|part| BackwardDone(part, brand))
+        operations::backward(&mut self.run, id, Some(part)).map(|part| BackwardDone(part, brand))
     }
 
     /// Runs the operation `opt_step` with its hooks, and `zero_grad` if the optimizer step took
@@ -108,7 +109,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Returns an error if the optimizer fails or if a hook fails.
     pub fn opt_step(&mut self, gradients: BackwardDone<'s>) -> Result<StepDone<'s>> {
         let BackwardDone(part, brand) = gradients;
-        step::opt_step(&mut self.run, part).map(|()| StepDone(brand))
+        operations::opt_step(&mut self.run, part).map(|()| StepDone(brand))
     }
 
     /// Runs the operation `pred` with its hooks, calling `compute` instead of [`Task::pred`].
@@ -120,7 +121,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         &mut self,
         compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
     ) -> Result<ForwardDone<'s>> {
-        step::pred_with(&mut self.run, compute).map(|id| ForwardDone(id, PhantomData))
+        operations::pred_with(&mut self.run, compute).map(|id| ForwardDone(id, PhantomData))
     }
 
     /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`]. For a
@@ -136,7 +137,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
     ) -> Result<LossDone<'s>> {
         let ForwardDone(id, brand) = forward;
-        step::loss_with(&mut self.run, id, compute).map(|id| LossDone(id, brand))
+        operations::loss_with(&mut self.run, id, compute).map(|id| LossDone(id, brand))
     }
 
     /// Logs a number, or a one-element tensor, like [`Cx::log`](crate::Cx::log).

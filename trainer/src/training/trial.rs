@@ -1,22 +1,21 @@
 //! Trial runs: training whose effects are undone afterwards.
 
 use std::any::TypeId;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use tch::Device;
 
 use super::active::ActiveEntry;
-use super::batch_weight::weigh;
-use super::decide::NextBatch;
+use super::agreement::{NextBatch, agree};
+use super::batch_weight::amount_ahead;
 use super::parts::{self, Part};
 use super::step::step;
 use super::task::Task;
 use super::{decide, entry, ranks, records, window};
 use crate::checkpoint::progress::FitState;
 use crate::checkpoint::{Saved, States};
-use crate::data::{Batch, Batches, Loader, PassNotes};
+use crate::data::{Batches, Loader, PassNotes};
 use crate::distributed::World;
 use crate::distributed::current::{self, Current};
 use crate::error::{Error, Result, panic_text};
@@ -25,15 +24,12 @@ use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::Table;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
-use crate::log::history::History;
-use crate::log::{LOSS, Log};
+use crate::log::LOSS;
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
 use crate::phase::Phase;
 use crate::run::cancel::{OnSignal, SignalGuard};
-use crate::run::recorder::Recorder;
-use crate::run::tape;
-use crate::run::{Dispatch, Modules, Place, Requests, Run};
+use crate::run::{Dispatch, Place, Run};
 
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
 /// and everything that the run records, even after an error or a panic.
@@ -79,7 +75,7 @@ fn run_together<R>(
     let modes = (Modes::begin(run.settings.modes()), GradModeGuard::recorded());
     let changed = run.model.changed();
     let copies = Copies::of(run, &table)?;
-    let outer = Surroundings::replace(run, table);
+    let outer = run.begin_trial(table);
     begin_fit(run);
     run.handles_signals = signals.is_some();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -198,50 +194,6 @@ fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
     }
 }
 
-/// The state that a trial replaces besides the [parts](super::parts) of the run: the hooks, the log
-/// that they see, and the state of dispatch.
-struct Surroundings {
-    table: Table,
-    place: Place,
-    log: RefCell<Log>,
-    history: History,
-    dispatch: Dispatch,
-    recorder: Option<Box<Recorder>>,
-    tape: Option<Box<tape::Recorder>>,
-    modules: Modules,
-    handles_signals: bool,
-}
-
-impl Surroundings {
-    /// Replaces the surroundings of a run with new ones, and returns the old ones.
-    fn replace(run: &mut Run, table: Table) -> Self {
-        let modules = Modules::new(run.modules.is_unchecked);
-        Surroundings {
-            table: std::mem::replace(&mut run.hooks.table, table),
-            place: std::mem::replace(&mut run.place, Place::begin(lifecycle::Fit::INFO, Phase::Train)),
-            log: std::mem::take(&mut run.log),
-            history: std::mem::take(&mut run.history),
-            dispatch: std::mem::replace(&mut run.dispatch, Dispatch::begin(run.hooks.table.hooks().len())),
-            recorder: run.recorder.take(),
-            tape: run.tape.get_mut().take(),
-            modules: std::mem::replace(&mut run.modules, modules),
-            handles_signals: run.handles_signals,
-        }
-    }
-
-    fn restore(self, run: &mut Run) {
-        run.hooks.table = self.table;
-        run.place = self.place;
-        run.log = self.log;
-        run.history = self.history;
-        run.dispatch = self.dispatch;
-        run.recorder = self.recorder;
-        *run.tape.get_mut() = self.tape;
-        run.modules = self.modules;
-        run.handles_signals = self.handles_signals;
-    }
-}
-
 /// Copies of the parts of a run, on the CPU.
 struct Copies {
     parts: Vec<Box<dyn Part>>,
@@ -285,7 +237,6 @@ fn begin_fit(run: &mut Run) {
     run.progress.counters.batch_idx = 0;
     run.progress.batches = None;
     run.fit = FitState::default();
-    run.requests = Requests::default();
 }
 
 /// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon as
@@ -305,12 +256,8 @@ pub(crate) fn next_batch<T: Task>(
     let Some(batch) = batch.filter(|_| any_is_missing == 0.0) else { return Ok(None) };
     let index = run.progress.counters.batch_idx;
     run.ranks.is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
-    let mut next = NextBatch { exists: true, ..NextBatch::default() };
-    if !run.ranks.is_borrowed {
-        next.samples = batch.samples().unwrap_or(1) as f64;
-        next.weight = weigh::<T>(run, &batch)?;
-    }
-    decide::agree(run, Some(next))?;
+    let amount = amount_ahead::<T>(run, &batch)?;
+    agree(run, Some(NextBatch { exists: true, is_last: false, amount }))?;
     Ok(Some(batch))
 }
 

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::lifecycle::at;
 use crate::moment::AtOperation;
 use crate::phase::Phase;
-use crate::run::Run;
 use crate::run::settings::Settings;
+use crate::run::{Amount, Run};
 use crate::values::every::{Every, ends_interval};
 
 /// The validation or test loaders of an entry point, in the order of their passes.
@@ -233,14 +233,14 @@ pub(super) fn in_phase<R>(
     records::flush(run)?;
     let done = run.progress.counters.batch_idx;
     let batches = run.progress.batches;
-    let ends_outer = std::mem::take(&mut run.requests.end_epoch);
+    let ends_outer = run.requests.take_end_of_pass();
     let result = run.returning(|run| {
         run.place.phase = phase;
         body(run)
     });
     run.progress.counters.batch_idx = done;
     run.progress.batches = batches;
-    run.requests.end_epoch = ends_outer;
+    run.requests.return_to(ends_outer);
     result
 }
 
@@ -254,11 +254,11 @@ pub(super) fn each_batch<B: Batch>(
     let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
     // A resumed pass may have had batches with a weight.
     let mut weighed = if resumed.is_none() { Weighed::NONE } else { Weighed::default() };
-    while let Some(batch) = pass.next(run, &mut |_, _| Ok(0.0))? {
+    while let Some(batch) = pass.next(run, &mut |_, _| Ok(Amount::default()))? {
         each(run, batch)?;
         weighed.add(run.step.weight, false);
     }
-    run.requests.end_epoch = false; // the request was for this pass
+    run.requests.take_end_of_pass(); // the request was for this pass
     warn_of_no_weight(run, weighed)?;
     modules::warn_of_uncalled(run);
     records::finish_pass(run)

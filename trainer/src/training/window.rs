@@ -1,6 +1,6 @@
 //! Accumulation windows: the batches whose gradients one optimizer step uses.
 
-use super::decide;
+use super::decide::ends_pass;
 use crate::checkpoint::progress::AccumulationWindow;
 use crate::error::Result;
 use crate::run::Run;
@@ -21,7 +21,7 @@ pub(super) fn is_filled_by_next(run: &Run) -> bool {
 
 /// Adds the current batch to the window, and determines whether it is the last of the window.
 pub(super) fn fill(run: &mut Run) {
-    let ends_pass = decide::ends_pass(run);
+    let ends_pass = ends_pass(run);
     let size = size(run);
     let window = &mut run.fit.window;
     window.size = size;

@@ -317,9 +317,9 @@ impl Changes {
     fn add_plain(&mut self, run: &Run, changed: &mut Vec<(u32, u64)>) {
         let Run { step, requests, .. } = run;
         for (kind, name, is_requested) in [
-            (Kind::SkipRequest, "the request to skip the batch", requests.skip_batch),
-            (Kind::EpochRequest, "the request to end the epoch", requests.end_epoch),
-            (Kind::StopRequest, "the request to stop", requests.stop.is_some()),
+            (Kind::SkipRequest, "the request to skip the batch", requests.skips_batch()),
+            (Kind::EpochRequest, "the request to end the epoch", requests.has_end_of_pass()),
+            (Kind::StopRequest, "the request to stop", requests.reason_to_stop().is_some()),
         ] {
             self.plain(kind, name, u64::from(is_requested) + 1, changed);
         }

@@ -21,7 +21,7 @@ use crate::log::history::Metrics;
 use crate::log::{IntoValue, Reduce};
 use crate::model::vars::Grads;
 use crate::moment::{Moment, OnAllRanks};
-use crate::run::{Run, task_is_lent};
+use crate::run::{Run, StoppedBy, task_is_lent};
 
 /// The context of a hook: access to the run at `P`, which is a point or an operation.
 ///
@@ -368,9 +368,7 @@ impl<P> Cx<P> {
         optimizers.accumulate(weight)?;
         let run = &mut self.run;
         run.check_logged()?;
-        let result = run.returning(Run::fire_module_gradients);
-        run.dispatch.error_is_located |= result.is_err();
-        result
+        run.returning(Run::fire_module_gradients)
     }
 
     /// The gradients of all parameters that have one, with their names. The tensors share their
@@ -558,7 +556,7 @@ impl<P> Cx<P> {
     where
         P: CanSkipBatch + OnAllRanks,
     {
-        self.run.requests.skip_batch = true;
+        self.run.requests.skip_batch(true);
     }
 
     /// Ends the current pass over data, in training or evaluation, after this batch. If an
@@ -570,7 +568,7 @@ impl<P> Cx<P> {
     where
         P: CanEndEpoch,
     {
-        self.run.requests.end_epoch = true;
+        self.run.requests.end_pass(self.run.ranks.world.is_solo());
     }
 
     /// Stops training after this batch: no further pass begins, and the points after the running
@@ -589,7 +587,8 @@ impl<P> Cx<P> {
     where
         P: CanStop,
     {
-        self.run.requests.stop.get_or_insert(reason.into());
+        let is_solo = self.run.ranks.world.is_solo();
+        self.run.requests.stop(reason.into(), StoppedBy::Hook, is_solo);
     }
 
     /// Keeps a copy of the state of the run, so that [`roll_back`](Cx::roll_back) can return to it:
@@ -603,7 +602,7 @@ impl<P> Cx<P> {
     where
         P: CanRollBack,
     {
-        self.run.requests.keep_state = true;
+        self.run.requests.keep_state(true);
     }
 
     /// Before the next batch of training, returns to the state that [`keep_state`](Cx::keep_state)
@@ -629,7 +628,7 @@ impl<P> Cx<P> {
     where
         P: CanRollBack,
     {
-        self.run.requests.roll_back.get_or_insert(reason.into());
+        self.run.requests.roll_back(reason.into());
     }
 }
 

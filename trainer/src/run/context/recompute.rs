@@ -58,9 +58,7 @@ fn recompute_grads(run: &mut Run) -> Result<Tensor> {
         ));
     }
     let recompute = run.step.data.as_ref().ok_or_else(task_is_lent)?.recompute_loss();
-    let result = run.returning(|run| recompute(run).and_then(|loss| replace_grads(run, loss)));
-    run.dispatch.error_is_located |= result.is_err();
-    result
+    run.returning(|run| recompute(run).and_then(|loss| replace_grads(run, loss)))
 }
 
 /// Replaces the gradients with those of this loss.

@@ -169,12 +169,10 @@ pub(crate) fn enter_custom<Q: Moment, R>(
         return Err(within_itself(run, moment));
     }
     run.dispatch.entered.insert(moment);
-    let result = run.returning(|run| {
+    run.returning(|run| {
         run.enter_scope(moment);
         body(run)
-    });
-    run.dispatch.error_is_located |= result.is_err();
-    result
+    })
 }
 
 #[cold]

@@ -200,7 +200,6 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
         (Ok(()), Within::Failed) => Err(super::observers::not_run(ending)),
         (called, within) => {
             run.place = place;
-            run.dispatch.error_is_located = false;
             let failure = called.err().or_else(|| {
                 (within == Within::Before).then(|| (super::observers::not_run(Ending::Skipped), None))
             });
@@ -217,12 +216,11 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
 #[cold]
 fn failed(run: &mut Run, id: HookId, (error, panic): (BoxError, Option<Panic>)) -> HookResult {
     let error = ending(error)?;
-    run.dispatch.error_is_located = false;
     let hook = run.hooks.table.hook(id);
     let definition = &hook.definition;
     let (at, writes, owner) = (definition.moment, definition.writes, owner(hook));
     let who = definition.origin.path.to_string();
-    let text = run.hook_failed(id, at, error).to_string();
+    let text = run.blame(id, at, error).to_string();
     if writes {
         run.note_incomplete(who.clone());
     }

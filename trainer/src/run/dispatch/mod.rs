@@ -105,18 +105,20 @@ impl Run {
     /// Builds the error of a hook. If the hook received the error from within an operation and
     /// returned it, the error keeps its own location.
     #[cold]
-    pub(crate) fn hook_failed(&mut self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
-        let source = match source.downcast::<Error>() {
-            Ok(error) if matches!(*error, Error::Fatal(_)) => {
-                let Error::Fatal(error) = *error else { unreachable!("it was just matched") };
-                *error
-            }
-            Ok(error)
-                if std::mem::take(&mut self.dispatch.error_is_located) && error.location().is_some() =>
-            {
-                return *error;
-            }
-            Ok(error) => error,
+    pub(crate) fn hook_failed(&self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
+        match source.downcast::<Error>() {
+            Ok(error) if self.has_located(&error) => *error,
+            Ok(error) => self.blame(hook, at, error),
+            Err(other) => self.blame(hook, at, other),
+        }
+    }
+
+    /// Builds an error that names the hook.
+    #[cold]
+    pub(super) fn blame(&self, hook: HookId, at: &'static MomentInfo, source: BoxError) -> Error {
+        let source = match source.downcast::<Error>().map(|error| *error) {
+            Ok(Error::Fatal(error)) => *error,
+            Ok(error) => error.into(),
             Err(other) => other,
         };
         let origin = &self.hooks.table.hook(hook).definition.origin;
@@ -128,6 +130,7 @@ impl Run {
             file,
             line,
             location: self.location(at),
+            origin: self.dispatch.origin,
             source,
             cleanup: Vec::new(),
         }))

@@ -83,7 +83,7 @@ impl Run {
         result.map_err(|error| self.locate_in(frame.operation, error))
     }
 
-    /// Adds this operation and the batch to an error that has no location.
+    /// Adds this operation and the batch to an error that this run has not located yet.
     #[cold]
     fn locate_in(&mut self, operation: &'static MomentInfo, error: Error) -> Error {
         let outer = std::mem::replace(&mut self.place.operation, operation);
@@ -150,9 +150,6 @@ impl Run {
         let this_hook = self.place.hook;
         let result = self.run_rest(rest);
         self.place.hook = this_hook;
-        if result.is_err() {
-            self.dispatch.error_is_located = true;
-        }
         result
     }
 
@@ -187,7 +184,7 @@ impl Run {
 
     #[cold]
     pub(crate) fn missing_output(
-        &mut self,
+        &self,
         done: Ending,
         OperationOutput { name: output, setter }: OperationOutput,
         operation: &'static MomentInfo,
@@ -217,7 +214,7 @@ impl Run {
     /// Builds an error that names the hook responsible for how the most recent operation with
     /// `around` hooks ended: the hook that skipped or replaced the operation, or handled its error.
     #[cold]
-    pub(crate) fn blame_responsible(&mut self, operation: &'static MomentInfo, source: BoxError) -> Error {
+    pub(crate) fn blame_responsible(&self, operation: &'static MomentInfo, source: BoxError) -> Error {
         let responsible =
             self.dispatch.responsible.expect("a hook skipped or replaced the operation or handled its error");
         self.hook_failed(responsible, operation, source)

@@ -99,8 +99,6 @@ fn timed(run: &mut Run, row: u32, rest: Rest<'_>, is_body: bool) -> HookResult {
     let phase = run.place.phase;
     let span = Span::begin(run, key, phase, is_body);
     let result = span.run.run_rest(rest);
-    // This is not a hook, so the error keeps its own location.
-    span.run.dispatch.error_is_located |= result.is_err();
     drop(span);
     result.map_err(Into::into)
 }

@@ -88,12 +88,7 @@ fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
         Some(call) if row == Module::index() => Key::Module(call.known),
         _ => Key::Operation(row),
     };
-    within(run, key, |run| {
-        let result = run.run_rest(rest);
-        // This is not a hook, so the error keeps its own location.
-        run.dispatch.error_is_located |= result.is_err();
-        result.map_err(Into::into)
-    })
+    within(run, key, |run| run.run_rest(rest).map_err(Into::into))
 }
 
 /// Runs `draw`, which waits for a loader, and records what it changes, such as the random state.

@@ -11,6 +11,7 @@ use crate::hook::definition::public_path;
 use crate::io::files::in_file;
 use crate::io::terminal::one_line;
 use crate::run::Run;
+use crate::run::settings::SettingKind;
 use crate::training::facts::{self, Audience};
 use crate::training::task::Task;
 use crate::training::trainer::Trainer;
@@ -151,7 +152,8 @@ impl Lock {
             let own = of.settings.into_iter().map(|(name, value)| (format!("{hook}.{name}"), value));
             settings.extend(own);
         }
-        let further = run.settings.length().into_iter().chain(run.settings.others());
+        let further =
+            [SettingKind::Length, SettingKind::Other].into_iter().flat_map(|kind| run.settings.of(kind));
         settings.extend(further.map(|(name, value)| (format!(".{name}(…)"), value)));
         settings.retain(|name, value| value != NOT_SET && !name.starts_with(TAPE));
         settings.values_mut().for_each(|value| *value = one_line(value));

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
-
 use super::part::{Part, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::checkpoint::manifest::Manifest;
@@ -11,7 +9,7 @@ use crate::checkpoint::progress::{AccumulationWindow, FitState, LoopState};
 use crate::data::is_same;
 use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
-use crate::run::{Requests, Run};
+use crate::run::{Requests, Run, SavedRequests};
 
 /// The counters of the loop, and the position, the start and the accumulation window of the fit.
 pub(super) struct Position;
@@ -99,13 +97,6 @@ pub(super) struct PendingRequests;
 
 const REQUESTS: &str = "requests";
 
-#[derive(Deserialize, Serialize)]
-struct SavedRequests {
-    stop: Option<String>,
-    end_epoch: bool,
-    is_cut_short: bool,
-}
-
 impl Part for PendingRequests {
     fn name(&self) -> Cow<'static, str> {
         REQUESTS.into()
@@ -116,21 +107,8 @@ impl Part for PendingRequests {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        // `skip_batch` concerns a single batch, and the other two are carried out before a
-        // checkpoint is written.
-        let Requests {
-            skip_batch: _,
-            keep_state: _,
-            roll_back: _,
-            end_epoch,
-            ref stop,
-            is_of_clock,
-            is_cut_short,
-        } = run.requests;
-        // A stop requested by `max_time` is not saved: the resumed fit checks the time itself.
-        let stop = stop.clone().filter(|_| !is_of_clock);
         let mut saved = Saved::new();
-        saved.set("value", &SavedRequests { stop, end_epoch, is_cut_short })?;
+        saved.set("value", &run.requests.saved())?;
         Ok(saved)
     }
 
@@ -139,8 +117,7 @@ impl Part for PendingRequests {
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let SavedRequests { stop, end_epoch, is_cut_short } = value(REQUESTS, "value", saved)?;
-        run.requests = Requests { stop, end_epoch, is_cut_short, ..Requests::default() };
+        run.requests = Requests::restored(value(REQUESTS, "value", saved)?, run.ranks.world.is_solo());
         Ok(())
     }
 }

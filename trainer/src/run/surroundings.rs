@@ -1,0 +1,130 @@
+//! The state of a run that begins anew: at an entry point for good, and in a trial for its duration.
+
+use std::cell::RefCell;
+
+use super::recorder::Recorder;
+use super::{Dispatch, Modules, Place, Requests, Run, tape};
+use crate::hook::table::Table;
+use crate::lifecycle::Fit;
+use crate::log::Log;
+use crate::log::history::History;
+use crate::moment::{Moment, MomentInfo};
+use crate::phase::Phase;
+
+/// The state that a trial replaces and that no checkpoint contains, together with the log and the
+/// history, which a trial begins empty.
+pub(crate) struct Surroundings {
+    table: Table,
+    place: Place,
+    log: RefCell<Log>,
+    history: History,
+    dispatch: Dispatch,
+    recorder: Option<Box<Recorder>>,
+    tape: RefCell<Option<Box<tape::Recorder>>>,
+    modules: Modules,
+    handles_signals: bool,
+}
+
+impl Run {
+    /// Begins an entry point, or a trial if there is a table for it, and returns what the trial has
+    /// replaced. This is the only list of what lasts: a new field does not compile until it is in
+    /// it. A trial restores the parts of a checkpoint by itself.
+    fn begin_anew(
+        &mut self,
+        operation: &'static MomentInfo,
+        phase: Phase,
+        of_trial: Option<Table>,
+    ) -> Option<Surroundings> {
+        let Run {
+            // Of the program, for all entry points.
+            settings: _,
+            rank: _,
+            ranks: _,
+            names: _,
+            folder: _,
+            hyperparameters: _,
+            replay: _,
+            // In a checkpoint, and in the parts that a trial restores.
+            model: _,
+            progress: _,
+            fit,
+            checkpoints,
+            // Empty between entry points, and in a trial.
+            step: _,
+            record: _,
+            error: _,
+            // For the summary of the current entry point or of the next one.
+            warnings: _,
+            failures: _,
+            // New for each entry point.
+            requests,
+            kept,
+            incomplete_logs,
+            // New for each entry point, and replaced in a trial.
+            hooks,
+            place,
+            dispatch,
+            log,
+            history,
+            // Of the trainer, and replaced in a trial.
+            recorder,
+            tape,
+            modules,
+            handles_signals,
+        } = self;
+        let outer_place = std::mem::replace(place, Place::begin(operation, phase));
+        *requests = Requests::default();
+        let Some(table) = of_trial else {
+            *kept = None;
+            *dispatch = Dispatch::begin(hooks.table.hooks().len());
+            *history = History::default();
+            log.get_mut().clear();
+            incomplete_logs.get_mut().clear();
+            checkpoints.requests.get_mut().clear();
+            checkpoints.is_requested.set(false);
+            fit.is_running = false;
+            fit.failed_mid_step = false;
+            return None;
+        };
+        let of_table = Dispatch::begin(table.hooks().len());
+        let new_modules = Modules::new(modules.is_unchecked);
+        Some(Surroundings {
+            table: std::mem::replace(&mut hooks.table, table),
+            place: outer_place,
+            log: std::mem::take(log),
+            history: std::mem::take(history),
+            dispatch: std::mem::replace(dispatch, of_table),
+            recorder: recorder.take(),
+            tape: std::mem::take(tape),
+            modules: std::mem::replace(modules, new_modules),
+            handles_signals: *handles_signals,
+        })
+    }
+
+    /// Begins an entry point.
+    pub(crate) fn begin_entry(&mut self, operation: &'static MomentInfo, phase: Phase) {
+        self.begin_anew(operation, phase, None);
+    }
+
+    /// Begins a trial with the hooks of this table.
+    pub(crate) fn begin_trial(&mut self, table: Table) -> Surroundings {
+        self.begin_anew(Fit::INFO, Phase::Train, Some(table)).expect("a trial replaces its surroundings")
+    }
+}
+
+impl Surroundings {
+    /// Ends a trial.
+    pub(crate) fn restore(self, run: &mut Run) {
+        let Surroundings { table, place, log, history, dispatch, recorder, tape, modules, handles_signals } =
+            self;
+        run.hooks.table = table;
+        run.place = place;
+        run.log = log;
+        run.history = history;
+        run.dispatch = dispatch;
+        run.recorder = recorder;
+        run.tape = tape;
+        run.modules = modules;
+        run.handles_signals = handles_signals;
+    }
+}
