@@ -478,6 +478,7 @@ fn rows(tokens: trainer::data::TokenFile, loader: DataLoader<Vec<Vec<i64>>>) -> 
     use trainer::data::{RowRng, Sequence, TokenFile, augment};
     let _ = TokenFile::open("tokens.npy")?;
     let _ = TokenFile::u16("tokens.bin")?;
+    let _ = TokenFile::u8("tokens.bin")?;
     let _ = TokenFile::u32("tokens.bin")?;
     let _ = tokens.sequence(0);
     let _ = tokens.windows(0, 1);

@@ -32,6 +32,12 @@ where
         loader.batches(1, start).unwrap().map(Result::unwrap).collect()
     };
     let all = pass(loader(), 0);
+    if !skip_damaged {
+        let in_order = DataLoader::new(make()).batch_size(BATCH).batches(0, 0).unwrap();
+        let in_order: Vec<Vec<String>> = in_order.map(Result::unwrap).collect();
+        let rows: Vec<String> = make().rows().map(|row| row.unwrap().0).collect();
+        assert_eq!(rows, in_order.concat(), "rows without a loader");
+    }
     for workers in [1, 2, 3] {
         assert_eq!(pass(loader().workers(workers), 0), all, "{workers} workers");
     }

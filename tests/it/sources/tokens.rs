@@ -24,23 +24,24 @@ fn npy(descr: &str, shape: &str, version: u8, data: &[u8]) -> Vec<u8> {
 #[test]
 fn tokens_are_read_from_every_layout_of_files() {
     let folder = scratch("tokens");
-    let tokens: Vec<i64> = (0..103).map(|n| n * 7 % 65_536).collect();
-    let path = folder.join("tokens");
+    let tokens: Vec<i64> = (0..103).map(|n| n * 7 % 256).collect();
     let bytes =
         |size: usize| -> Vec<u8> { tokens.iter().flat_map(|n| n.to_le_bytes()[..size].to_vec()).collect() };
     let mut read = Vec::new();
-    for (descr, size) in [("<u2", 2), ("<u4", 4), ("<i4", 4), ("<i8", 8)] {
+    for (descr, size) in [("|u1", 1), ("<u2", 2), ("<u4", 4), ("<i4", 4), ("<i8", 8)] {
         for version in [1, 2, 3] {
+            let path = folder.join(format!("{}-{version}.npy", &descr[1..]));
             fs::write(&path, npy(descr, "(103,)", version, &bytes(size))).unwrap();
             read.push(TokenFile::open(&path).unwrap());
         }
     }
-    for (size, open) in [(2, TokenFile::u16 as fn(PathBuf) -> Result<TokenFile>), (4, TokenFile::u32)] {
+    type Open = fn(PathBuf) -> Result<TokenFile>;
+    for (size, open) in [(1, TokenFile::u8 as Open), (2, TokenFile::u16), (4, TokenFile::u32)] {
         let path = folder.join(format!("{size}.bin"));
         fs::write(&path, bytes(size)).unwrap();
         read.push(open(path).unwrap());
     }
-    for file in &read[12..] {
+    for file in &read {
         assert_eq!(file.len(), 103);
         // 10 rows of 10 tokens: the last has token 100 as its last target.
         let mut loader = DataLoader::new(file.sequence(10)).batch_size(10);
@@ -50,7 +51,7 @@ fn tokens_are_read_from_every_layout_of_files() {
         assert_eq!(batch.tokens.view([-1]), expected.narrow(0, 0, 100));
         assert_eq!(batch.targets.view([-1]), expected.narrow(0, 1, 100));
     }
-    let file = &read[12];
+    let file = &read[0];
     // A row needs the token after it: of 103 tokens, 102 are enough for 2 rows of 51, or one of
     // 102.
     assert_eq!([file.sequence(51).len(), file.sequence(102).len(), file.sequence(103).len()], [2, 1, 0]);
@@ -78,6 +79,7 @@ fn damaged_token_files_are_refused_with_the_reason() {
     let whole = npy("<u2", "(3,)", 1, &[0; 6]);
     for (content, open, problem) in [
         (vec![0; 7], u16, "7 bytes, which is not a multiple of 2"),
+        (whole.clone(), TokenFile::u8, "`TokenFile::open`"),
         (vec![0; 10], u32, "10 bytes, which is not a multiple of 4"),
         (whole.clone(), u16, "`TokenFile::open`"),
         (vec![0; 10], open, "`TokenFile::u16`"),

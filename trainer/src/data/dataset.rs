@@ -6,7 +6,7 @@ use super::adapters::{Map, Subset, Weighted, split, weighted};
 use super::batch_sampler::permutation;
 use super::fingerprint::UNKNOWN_CONTENT;
 use super::rng::RowRng;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Rows that are produced on demand, for example by reading, decoding and augmenting files. A
 /// [`DataLoader`](super::DataLoader) forms batches of them, and can produce the rows on several
@@ -119,6 +119,44 @@ pub trait Dataset: Send + Sync + 'static {
     /// Returns a name for messages that says where a row comes from. Defaults to its index.
     fn row_name(&self, index: usize) -> String {
         format!("row {index}")
+    }
+
+    /// Returns the rows one after the other: those of the first epoch of a loader that does not
+    /// shuffle.
+    ///
+    /// Use this for statistics of the training rows, such as the mean and the standard deviation of
+    /// each column.
+    ///
+    /// ```
+    /// use trainer::prelude::*;
+    ///
+    /// let [train, valid] = vec![3.0, 5.0, 7.0, 9.0].random_split(42, [0.75, 0.25]);
+    /// let mean = train.rows().sum::<Result<f64>>()? / train.len() as f64;
+    /// let train = train.map(move |value, _| Ok(value - mean));
+    /// let valid = valid.map(move |value, _| Ok(value - mean));
+    /// assert!(train.rows().sum::<Result<f64>>()?.abs() < 1e-9);
+    /// # drop(valid);
+    /// # Ok::<(), trainer::Error>(())
+    /// ```
+    ///
+    /// Each element is an error where [`row`](Dataset::row) returns one, prefixed with the
+    /// [name of the row](Dataset::row_name). If [`order`](Dataset::order) fails, its error is the
+    /// only element.
+    fn rows(&self) -> impl Iterator<Item = Result<Self::Row>>
+    where
+        Self: Sized,
+    {
+        let (order, error) = match self.order(0, None) {
+            Ok(order) => (order, None),
+            Err(error) => (Some(Vec::new()), Some(Err(error))),
+        };
+        let len = order.as_ref().map_or_else(|| self.len(), Vec::len);
+        let rows = (0..len).map(move |position| {
+            let index = order.as_ref().map_or(position, |order| order[position]);
+            self.row(index, &mut RowRng::new(0, 0, position))
+                .map_err(|error| Error::msg(format!("{}: {error}", self.row_name(index))))
+        });
+        error.into_iter().chain(rows)
     }
 
     /// Returns a data set that changes each row of this data set with a closure. `change` could,

@@ -28,7 +28,8 @@ pub(super) fn read_header(path: &Path, file: &File, length: u64) -> Result<Heade
     let known = usize::try_from(length).map_or(12, |length| length.min(12));
     read_at(path, file, 0, &mut start[..known])?;
     if start[..6] != *MAGIC {
-        let text = "it is not a `.npy` file: open a file of tokens without a header with `TokenFile::u16` or `TokenFile::u32`";
+        let text = "it is not a `.npy` file: open a file of tokens without a header with `TokenFile::u8`, `TokenFile::u16` or \
+                    `TokenFile::u32`";
         return Err(in_file(path, text));
     }
     let (text_start, text_length) = match start[6] {
@@ -64,13 +65,14 @@ fn parse(text: &str) -> Result<(TokenType, u64), String> {
         return Err("its dtype is a record type or is damaged: expected an array of integers".to_owned());
     };
     let kind = match descr {
+        "|u1" => TokenType::U8,
         "<u2" => TokenType::U16,
         "<u4" => TokenType::U32,
         "<i4" => TokenType::I32,
         "<i8" => TokenType::I64,
         other => {
             return Err(format!(
-                "its elements have the type `{other}`: expected `<u2`, `<u4`, `<i4` or `<i8`, for example after `.astype(\"uint16\")`"
+                "its elements have the type `{other}`: expected `|u1`, `<u2`, `<u4`, `<i4` or `<i8`, for example after `.astype(\"uint16\")`"
             ));
         }
     };
@@ -94,6 +96,7 @@ mod tests {
         let header = |descr, shape| {
             parse(&format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"))
         };
+        assert_eq!(header("'|u1'", "(9,)"), Ok((TokenType::U8, 9)));
         assert_eq!(header("'<u2'", "(1000,)"), Ok((TokenType::U16, 1000)));
         assert_eq!(header("'<u4'", "(7,)"), Ok((TokenType::U32, 7)));
         assert_eq!(header("'<i4'", "(0,)"), Ok((TokenType::I32, 0)));

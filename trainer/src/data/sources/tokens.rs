@@ -17,6 +17,7 @@ use crate::io::files::{Links, in_file, open, read_at};
 /// The type of the tokens in a file, in little-endian byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenType {
+    U8,
     U16,
     U32,
     I32,
@@ -26,6 +27,7 @@ pub(super) enum TokenType {
 impl TokenType {
     fn bytes(self) -> usize {
         match self {
+            TokenType::U8 => 1,
             TokenType::U16 => 2,
             TokenType::U32 | TokenType::I32 => 4,
             TokenType::I64 => 8,
@@ -38,6 +40,7 @@ impl TokenType {
             bytes.as_chunks().0.iter().map(|token| number(*token)).collect()
         }
         match self {
+            TokenType::U8 => each(bytes, |[token]| i64::from(token)),
             TokenType::U16 => each(bytes, |token| i64::from(u16::from_le_bytes(token))),
             TokenType::U32 => each(bytes, |token| i64::from(u32::from_le_bytes(token))),
             TokenType::I32 => each(bytes, |token| i64::from(i32::from_le_bytes(token))),
@@ -87,8 +90,8 @@ struct Tokens {
 }
 
 impl TokenFile {
-    /// Opens a `.npy` file with a one-dimensional array of integers: 16- or 32-bit unsigned, or 32-
-    /// or 64-bit signed.
+    /// Opens a `.npy` file with a one-dimensional array of integers: 8-, 16- or 32-bit unsigned, or
+    /// 32- or 64-bit signed.
     ///
     /// # Errors
     ///
@@ -112,6 +115,16 @@ impl TokenFile {
             return Err(in_file(path, text));
         }
         Self::new(path, file, header.kind, header.start, header.count)
+    }
+
+    /// Opens a file of bytes, each of which is a token: a text file, to train on bytes or on ASCII
+    /// characters without a tokenizer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be read or is a `.npy` file.
+    pub fn u8(path: impl AsRef<Path>) -> Result<Self> {
+        Self::without_header(path.as_ref(), TokenType::U8)
     }
 
     /// Opens a file of 16-bit unsigned integers without a header, in little-endian byte order, like
