@@ -34,7 +34,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "trainer" / "src"
 PACKAGES = ["trainer/src", "trainer-macros/src", *sorted(f"{path.parent.relative_to(ROOT)}/src" for path in (ROOT / "trainer").glob("*/Cargo.toml"))]
-LOOP = ["training/fit.rs", "training/pass.rs", "training/step.rs", "training/decide.rs"]
+LOOP = [f"training/{name}.rs" for name in ("fit", "pass", "step", "operations", "decide", "agreement")]
 BUILT_IN = ["hooks", "loggers"]
 STATE = {"run", "progress", "log", "record", "settings"}
 NOT_STATE = {"cancel", "context", "dispatch", "history", "profile", "recorder", "run_folder", "summary"}
@@ -472,7 +472,7 @@ def measure():
     circles = cycles(imports)
     of_run, calls, private = functions_of_run(files), calls_of_a_fit(files, modules), exceptions(files, modules)
     reach = reached(imports, "hook/order.rs")
-    size = {name: sum(bool(line.strip()) for line in files[name].splitlines()) for name in LOOP}
+    size = {name: sum(bool(line.strip()) for line in files[name].splitlines()) for name in LOOP if name in files}
     lines = {}
     for package in PACKAGES:
         if (ROOT / package).exists():
