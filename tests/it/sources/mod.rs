@@ -33,8 +33,8 @@ where
     };
     let all = pass(loader(), 0);
     if !skip_damaged {
-        let in_order = DataLoader::new(make()).batch_size(BATCH).batches(0, 0).unwrap();
-        let in_order: Vec<Vec<String>> = in_order.map(Result::unwrap).collect();
+        let mut in_order = DataLoader::new(make()).batch_size(BATCH);
+        let in_order: Vec<Vec<String>> = in_order.batches(0, 0).unwrap().map(Result::unwrap).collect();
         let rows: Vec<String> = make().rows().map(|row| row.unwrap().0).collect();
         assert_eq!(rows, in_order.concat(), "rows without a loader");
     }
