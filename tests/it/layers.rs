@@ -46,7 +46,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 
 /// Returns the code without comments, the contents of strings, and what is only compiled for tests
 /// and documentation.
-fn code(source: &str) -> String {
+pub(crate) fn code(source: &str) -> String {
     let mut rest = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let mut code = String::with_capacity(rest.len());
     while let Some(at) = rest.find(['"', '\'', '/']) {

@@ -2,6 +2,7 @@
 
 use plugin as _;
 
+mod accumulators;
 mod activation_checkpointing;
 mod allocation;
 mod amp;

@@ -135,10 +135,11 @@ impl Sequences {
 
     /// Returns the loss of a language model: the mean cross-entropy of the targets that are not
     /// [`IGNORED`]. The logits have the shape `[rows, length, vocabulary]` or
-    /// `[rows · length, vocabulary]`.
+    /// `[rows · length, vocabulary]`. Half-precision logits are converted to `f32` first.
     pub fn cross_entropy(&self, logits: &Tensor) -> Tensor {
         let targets = self.targets.flatten(0, 1);
         let logits = logits.flatten(0, -2);
+        let logits = if logits.kind() == Kind::Double { logits } else { logits.to_kind(Kind::Float) };
         logits.cross_entropy_loss::<Tensor>(&targets, None, Reduction::Mean, IGNORED, 0.0)
     }
 

@@ -8,6 +8,7 @@ use super::links::Links;
 use super::{World, current, watch};
 use crate::error::{Error, Result};
 use crate::libtorch::dist::BatchNorm;
+use crate::libtorch::wide_kind;
 
 /// Batch normalization whose mean and variance are computed over the rows of all processes that
 /// train together, so that the results do not depend on the number of processes. Created by
@@ -119,10 +120,7 @@ impl SyncBatchNorm {
 /// Returns the mean and the variance of each feature over the rows of all ranks, and the number of
 /// values per feature.
 fn moments(links: &Links, input: &Tensor, features: i64) -> Result<(Tensor, Tensor, f64)> {
-    let kind = match input.kind() {
-        Kind::Half | Kind::BFloat16 => Kind::Float,
-        kind => kind,
-    };
+    let kind = wide_kind(input.kind());
     // One row for each rank: the means, the sums of squared deviations from the mean, the count.
     let rows = Tensor::zeros([i64::from(links.size()), 2 * features + 1], (kind, input.device()));
     let count = if current::is_borrowed() { 0 } else { input.numel() as i64 / features.max(1) };

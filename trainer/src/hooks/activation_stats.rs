@@ -71,7 +71,8 @@ impl ActivationStats {
         }
         let _no_grad = tch::no_grad_guard();
         let output = cx.output().detach();
-        let output = if output.is_floating_point() { output } else { output.to_kind(Kind::Float) };
+        // The result of a reduction has the dtype of the output.
+        let output = if output.kind() == Kind::Double { output } else { output.to_kind(Kind::Float) };
         let zeros = output.eq(0.0).to_kind(Kind::Float).mean(Kind::Float);
         let name = format!("activation/{}", cx.module());
         cx.log(format!("{name}/mean"), output.mean(None));

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use tch::{Device, Kind, Tensor};
+use tch::{Device, Tensor};
 
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
-use crate::libtorch::{self, TensorList};
+use crate::libtorch::{self, TensorList, wide, wide_kind};
 use crate::model::vars::Vars;
 
 /// A second set of values for the variables of a task: their averages over time.
@@ -198,16 +198,6 @@ impl Averages {
         check(&self.values, variables.iter())?;
         Ok(variables)
     }
-}
-
-/// Returns the dtype of the average of a variable.
-fn wide_kind(kind: Kind) -> Kind {
-    if matches!(kind, Kind::Half | Kind::BFloat16) { Kind::Float } else { kind }
-}
-
-/// Converts a tensor to the dtype of its average. The result may share its data.
-fn wide(tensor: &Tensor) -> Tensor {
-    tensor.to_kind(wide_kind(tensor.kind()))
 }
 
 /// Returns an error unless the variables have the shapes and dtypes of their averages.

@@ -60,10 +60,6 @@ impl<T: Task> TrainerBuilder<T> {
     }
 }
 
-/// The value of all running statistics before the forward pass that measures the momentum. The
-/// value is so large that the statistics of the batch are negligible in comparison.
-const PROBE: f64 = 1e18;
-
 /// A running mean or running variance.
 struct Statistic {
     name: String,
@@ -104,10 +100,33 @@ impl Statistic {
     }
 }
 
-/// Sets all statistics to a value.
-fn fill(statistics: &mut [Statistic], value: f64) -> Result<()> {
-    for Statistic { running, .. } in statistics {
-        let _ = running.f_fill_(value)?;
+/// Measures the momentum of each statistic, after the first batch, with more forward passes of it.
+///
+/// libtorch computes `(1 - momentum) * running + momentum * of_batch`, and `sum` is the second term.
+/// Half precision rounds the result to 3 or 4 digits, so 16 passes with different values are averaged.
+fn measure_momentum(statistics: &mut [Statistic], mut forward: impl FnMut() -> Result<()>) -> Result<()> {
+    let is_half = |statistic: &Statistic| matches!(statistic.live.kind(), Kind::Half | Kind::BFloat16);
+    let passes = if statistics.iter().any(is_half) { 16 } else { 1 };
+    let mut kept = vec![0.0; statistics.len()];
+    for pass in 0..passes {
+        let set = statistics.iter_mut().map(|Statistic { running, .. }| {
+            // So large that the statistics of the batch hardly count.
+            let scale = if running.kind() == Kind::Half { 16384.0 } else { 1e18 };
+            let count = i64::try_from(running.numel()).unwrap_or(i64::MAX);
+            let places = Tensor::arange_start(pass * count, (pass + 1) * count, (Kind::Double, Device::Cpu));
+            let values = ((places * 0.618_033_988_75).frac() + 1.0) * scale;
+            running.f_copy_(&values.f_reshape(running.size())?)?;
+            Ok(running.to_kind(Kind::Double).copy())
+        });
+        let set: Vec<Tensor> = set.collect::<Result<_>>()?;
+        forward()?;
+        for (kept, (Statistic { running, sum, .. }, set)) in kept.iter_mut().zip(statistics.iter().zip(&set))
+        {
+            *kept += ((running.to_kind(Kind::Double) - sum) / set).mean(Kind::Double).double_value(&[]);
+        }
+    }
+    for (Statistic { momentum, .. }, kept) in statistics.iter_mut().zip(kept) {
+        *momentum = 1.0 - kept / passes as f64;
     }
     Ok(())
 }
@@ -121,19 +140,16 @@ impl<T: Task> BatchNormUpdate<T> {
         for batch in self.loader.batches(cx.counters().epoch, 0)?.take(limit) {
             let mut batch = batch?;
             batch.move_to(cx.device())?;
-            if batches == 0.0 {
-                // libtorch computes `(1 - momentum) * running + momentum * of_batch`.
-                fill(statistics, PROBE)?;
-                cx.eval(|task: &mut T| task.pred(&batch, Mode::Train).map(drop))?;
-                for Statistic { running, momentum, .. } in statistics.iter_mut() {
-                    let kept = running.to_kind(Kind::Double).mean(Kind::Double).double_value(&[]) / PROBE;
-                    *momentum = 1.0 - kept;
-                }
+            let mut forward = || cx.eval(|task: &mut T| task.pred(&batch, Mode::Train).map(drop));
+            for Statistic { running, .. } in statistics.iter_mut() {
+                let _ = running.f_zero_()?;
             }
-            fill(statistics, 0.0)?;
-            cx.eval(|task: &mut T| task.pred(&batch, Mode::Train).map(drop))?;
+            forward()?;
             for Statistic { running, sum, .. } in statistics.iter_mut() {
                 *sum = &*sum + running.to_kind(Kind::Double);
+            }
+            if batches == 0.0 {
+                measure_momentum(statistics, forward)?;
             }
             batches += 1.0;
         }

@@ -4,6 +4,7 @@ use super::{DataParallel, Ema, Lookahead, Swa, is_positive, refused, stages};
 use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
+use crate::libtorch::wide;
 use crate::prelude::*;
 
 /// Lets each of several [processes](crate::distributed) train independently, and averages their
@@ -152,7 +153,8 @@ impl LocalSgd {
                 weight,
             };
             let vars = cx.vars();
-            self.shared.extend(vars.parameters().map(|var| shared(var.tensor.detach().copy(), &var.name)));
+            self.shared
+                .extend(vars.parameters().map(|var| shared(wide(&var.tensor.detach()).copy(), &var.name)));
         }
     }
 
@@ -169,12 +171,19 @@ impl LocalSgd {
         // Exactly 1 if all ranks have the same weight.
         let factor = if total > 0.0 { self.weight * f64::from(world.size()) / total } else { 1.0 };
         let tensors: Vec<_> = tensors.filter(|(_, tensor)| tensor.is_floating_point()).collect();
+        let sums: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, wide(tensor))).collect();
         if factor != 1.0 {
-            for (_, tensor) in &tensors {
-                let _ = tensor.shallow_clone().f_mul_scalar_(factor)?;
+            for (_, sum) in &sums {
+                let _ = sum.shallow_clone().f_mul_scalar_(factor)?;
             }
         }
-        world.average(tensors)
+        world.average(sums.iter().map(|(name, sum)| (*name, sum)))?;
+        for ((_, mut tensor), (_, sum)) in tensors.into_iter().zip(&sums) {
+            if tensor.kind() != sum.kind() {
+                tensor.f_copy_(sum)?;
+            }
+        }
+        Ok(())
     }
 
     /// Averages the weights of all ranks, and takes a step of the outer optimizer if there is one.
@@ -336,13 +345,13 @@ impl State for LocalSgd {
         let momentum = |name: &str| {
             let found = tensors.iter().find(|(own, _)| own.strip_prefix("momentum/") == Some(name));
             let found = found.ok_or_else(|| Error::msg(format!("the momentum of `{name}` is missing")))?;
-            Ok::<_, Error>(found.1.copy())
+            Ok::<_, Error>(wide(found.1).copy())
         };
         self.shared = tensors
             .iter()
             .filter_map(|(own, weight)| Some((own.strip_prefix("weight/")?, weight)))
             .map(|(name, weight)| {
-                Ok(Shared { name: name.to_owned(), weight: weight.copy(), momentum: momentum(name)? })
+                Ok(Shared { name: name.to_owned(), weight: wide(weight).copy(), momentum: momentum(name)? })
             })
             .collect::<Result<_>>()?;
         self.averages = Averages::default(); // they are computed from the weights

@@ -60,7 +60,7 @@ pub(crate) use readable::{Form, bytes, check_readable, copied, dense, describe, 
 pub(crate) use scan::{Aspect, Scan, cpu_capability, hash_of_bytes, hash_of_random_state};
 pub(crate) use shared_vars::SharedVars;
 pub use shared_vars::Var;
-pub(crate) use tensors::{Parameters, TensorList, lerp};
+pub(crate) use tensors::{Parameters, TensorList, lerp, wide, wide_kind};
 #[cfg(test)]
 pub(crate) use waits::imitate_wait;
 pub(crate) use waits::{count_waits, waits};

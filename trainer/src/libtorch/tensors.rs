@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 use trainer_sys::{C_tensor, Params, trainer_lerp};
 
 use super::{failure, outcome, text_of};
@@ -91,4 +91,15 @@ pub(crate) fn lerp(from: &TensorList, to: &TensorList, weight: f64) -> Result<()
     assert_eq!(from.len(), to.len(), "expected lists of the same length");
     // SAFETY: the handles are alive, and both lists have `count` of them, as was just checked.
     outcome(unsafe { trainer_lerp(from.handles.as_ptr(), to.handles.as_ptr(), from.len(), weight) })
+}
+
+/// Returns the dtype in which sums, averages and states of tensors of this dtype are kept: `Float`
+/// for half precision.
+pub(crate) fn wide_kind(kind: Kind) -> Kind {
+    if matches!(kind, Kind::Half | Kind::BFloat16) { Kind::Float } else { kind }
+}
+
+/// Converts a tensor to its [`wide_kind`]; returns one of another dtype as it is.
+pub(crate) fn wide(tensor: &Tensor) -> Tensor {
+    tensor.to_kind(wide_kind(tensor.kind()))
 }

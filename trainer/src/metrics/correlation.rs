@@ -5,6 +5,7 @@ use std::ops::Range;
 use tch::{Kind, Tensor};
 
 use super::labels::{histogram, int};
+use super::moments::{self, MOMENTS, MOMENTS_STATE, Moments};
 use super::ranking::ranks;
 use super::regression::{check_outputs, state_of};
 use super::state::{StateReduction, States};
@@ -33,9 +34,7 @@ fn columns(metric: &impl Metric, state: &str, pred: &Tensor, target: &Tensor) ->
 /// order matters, use [`Spearman`].
 ///
 /// Predictions and targets have shape `[n]` or `[n, outputs]`. With shape `[n, outputs]`, the
-/// metric has a value for each output. The value is NaN if predictions or targets are constant. The
-/// state has ten numbers for each batch and output. Means and variances are combined from these
-/// numbers without loss of precision (Chan, Golub and LeVeque, 1979).
+/// metric has a value for each output. The value is NaN if predictions or targets are constant.
 ///
 /// ```
 /// use trainer::metrics::{Metric, Pearson};
@@ -52,71 +51,12 @@ pub struct Pearson {
     states: States,
 }
 
-/// The name of the state: for each batch, a row of shape `[10, outputs]` with the number of
-/// samples, the means, the sums of the squared deviations, the sum of the products of the
-/// deviations, and the smallest and largest values.
-const MOMENTS: &str = "moments";
-
-/// The moments of two variables.
-#[derive(Clone, Copy)]
-struct Moments {
-    count: f64,
-    mean: [f64; 2],
-    squares: [f64; 2],
-    mixed: f64,
-    min: [f64; 2],
-    max: [f64; 2],
-}
-
-impl Moments {
-    fn new(values: [f64; 10]) -> Self {
-        let [count, mean_x, mean_y, xx, yy, mixed, min_x, min_y, max_x, max_y] = values;
-        Moments {
-            count,
-            mean: [mean_x, mean_y],
-            squares: [xx, yy],
-            mixed,
-            min: [min_x, min_y],
-            max: [max_x, max_y],
-        }
-    }
-
-    fn merged(self, other: Moments) -> Moments {
-        let count = self.count + other.count;
-        let delta = [0, 1].map(|i| other.mean[i] - self.mean[i]);
-        let weight = self.count * other.count / count;
-        Moments {
-            count,
-            mean: [0, 1].map(|i| self.mean[i] + delta[i] * other.count / count),
-            squares: [0, 1].map(|i| self.squares[i] + other.squares[i] + delta[i] * delta[i] * weight),
-            mixed: self.mixed + other.mixed + delta[0] * delta[1] * weight,
-            min: [0, 1].map(|i| self.min[i].min(other.min[i])),
-            max: [0, 1].map(|i| self.max[i].max(other.max[i])),
-        }
-    }
-
-    /// Returns the correlation, or NaN if a variance is close to 0 by the criterion of
-    /// torchmetrics.
-    fn correlation(&self) -> f64 {
-        let scale = [0, 1].map(|i| (self.max[i] - self.mean[i]).max(self.mean[i] - self.min[i]));
-        let variance = [0, 1].map(|i| self.squares[i] / (self.count - 1.0) / (scale[i] * scale[i]));
-        let covariance = self.mixed / (self.count - 1.0) / (scale[0] * scale[1]);
-        let bound = f64::EPSILON.sqrt();
-        if !variance.iter().all(|variance| variance.is_finite() && *variance >= bound)
-            || !covariance.is_finite()
-        {
-            return f64::NAN;
-        }
-        (covariance / (variance[0] * variance[1]).sqrt()).clamp(-1.0, 1.0)
-    }
-}
-
 impl Pearson {
     /// Creates the metric, which is logged as `pearson`.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "no metric has a default")]
     pub fn new() -> Self {
-        Pearson { states: States::new([(MOMENTS, StateReduction::Concat)]) }
+        Pearson { states: States::new([MOMENTS_STATE]) }
     }
 }
 
@@ -127,45 +67,34 @@ impl Metric for Pearson {
 
     fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
         let Some([x, y]) = columns(self, MOMENTS, pred, target)? else { return Ok(()) };
-        let kind = x.kind();
-        let [mean_x, mean_y] = [&x, &y].map(|values| values.mean_dim(0i64, false, kind));
-        let dx = &x - &mean_x;
-        let dy = &y - &mean_y;
-        let [xx, yy, xy] =
-            [dx.square(), dy.square(), dx * dy].map(|products| products.sum_dim_intlist(0i64, false, kind));
-        let count = mean_x.full_like(int(usize::try_from(x.size()[0]).unwrap_or(0)));
-        let row = [
-            count,
-            mean_x,
-            mean_y,
-            xx,
-            yy,
-            xy,
-            x.amin(0i64, false),
-            y.amin(0i64, false),
-            x.amax(0i64, false),
-            y.amax(0i64, false),
-        ];
-        self.states.update(MOMENTS, Tensor::stack(&row, 0).unsqueeze(0));
+        moments::update(&mut self.states, &x, &y);
         Ok(())
     }
 
     fn compute(&mut self) -> Result<Tensor> {
-        let moments = self.states.get(MOMENTS).ok_or_else(|| self.no_data())?;
-        let outputs = usize::try_from(moments.size()[2]).unwrap_or(0);
-        let values = self.states.floats(MOMENTS)?;
-        let found: Vec<f64> = (0..outputs)
-            .map(|output| {
-                let batches = values.chunks(10 * outputs);
-                let moments = batches
-                    .map(|batch| Moments::new(std::array::from_fn(|row| batch[row * outputs + output])));
-                moments.reduce(Moments::merged).map_or(f64::NAN, |moments| moments.correlation())
-            })
-            .collect();
+        let moments = moments::read(&self.states)?;
+        if moments.is_empty() {
+            return Err(self.no_data());
+        }
+        let found: Vec<f64> = moments.iter().map(correlation).collect();
         Ok(if let [one] = found[..] { scalar(one) } else { Tensor::from_slice(&found) })
     }
 
     state_of!();
+}
+
+/// Returns the correlation, or NaN if a variance is close to 0 by the criterion of torchmetrics.
+fn correlation(moments: &Moments) -> f64 {
+    let Moments { count, mean, squares, mixed, min, max } = moments;
+    let scale = [0, 1].map(|i| (max[i] - mean[i]).max(mean[i] - min[i]));
+    let variance = [0, 1].map(|i| squares[i] / (count - 1.0) / (scale[i] * scale[i]));
+    let covariance = mixed / (count - 1.0) / (scale[0] * scale[1]);
+    let bound = f64::EPSILON.sqrt();
+    if !variance.iter().all(|variance| variance.is_finite() && *variance >= bound) || !covariance.is_finite()
+    {
+        return f64::NAN;
+    }
+    (covariance / (variance[0] * variance[1]).sqrt()).clamp(-1.0, 1.0)
 }
 
 /// Spearman's rank correlation coefficient. Corresponds to torchmetrics' `SpearmanCorrCoef`.

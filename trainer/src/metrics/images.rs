@@ -335,8 +335,11 @@ impl Ssim {
         let line = (distance.square() * -0.5).exp();
         let line = &line / line.sum(options.0);
         let kernel = line.outer(&line).expand([channels, 1, 2 * padding + 1, 2 * padding + 1], false);
-        let padded = [pred, target].map(|images| images.pad([padding; 4], "reflect", None));
-        let [x, y] = &padded;
+        // Variances are computed of deviations from the mean, so that an offset of the pixels is not
+        // lost in the squares.
+        let means = [pred, target].map(|images| images.mean_dim([2i64, 3].as_slice(), true, options.0));
+        let centered = [pred - &means[0], target - &means[1]];
+        let [x, y] = &centered.map(|images| images.pad([padding; 4], "reflect", None));
         let inputs = Tensor::cat(&[x.shallow_clone(), y.shallow_clone(), x * x, y * y, x * y], 0);
         let outputs = inputs.conv2d(&kernel, None::<Tensor>, [1, 1], [0, 0], [1, 1], channels);
         let outputs = outputs.split(pred.size()[0], 0);
@@ -344,11 +347,14 @@ impl Ssim {
             unreachable!("split into five")
         };
         let [c1, c2] = self.constants.map(|constant| (constant * self.data_range).powi(2));
+        let upper = (mixed - mean_x * mean_y) * 2.0 + c2;
+        let variances = [square_x - mean_x.square(), square_y - mean_y.square()];
+        let [variance_x, variance_y] = variances.map(|variance| variance.clamp_min(0.0));
+        let lower = variance_x + variance_y + c2;
+        let (mean_x, mean_y) = (mean_x + &means[0], mean_y + &means[1]);
         let mean_xx = mean_x.square();
         let mean_yy = mean_y.square();
         let mean_xy = mean_x * mean_y;
-        let upper = (mixed - &mean_xy) * 2.0 + c2;
-        let lower = (square_x - &mean_xx).clamp_min(0.0) + (square_y - &mean_yy).clamp_min(0.0) + c2;
         let full = (mean_xy * 2.0 + c1) * upper / ((mean_xx + mean_yy + c1) * lower);
         full.flatten(1, -1).mean_dim(1i64, false, options.0)
     }

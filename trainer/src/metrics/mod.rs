@@ -99,6 +99,7 @@ mod images;
 mod jaccard;
 mod labels;
 mod matrix_image;
+mod moments;
 mod ranking;
 mod regression;
 mod scores;

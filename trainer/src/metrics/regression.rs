@@ -2,6 +2,7 @@
 
 use tch::Tensor;
 
+use super::moments::{self, MOMENTS, MOMENTS_STATE, Moments};
 use super::state::{StateReduction, States};
 use super::{Metric, check_pair, exact, scalar, sum_kind};
 use crate::error::Result;
@@ -173,10 +174,6 @@ impl Metric for MeanAbsoluteError {
     state_of!();
 }
 
-/// The name of the state of R² and the explained variance. For each output, this state holds the
-/// sums of the targets, the squared targets, the errors and the squared errors.
-const SUMS: &str = "sums";
-
 /// Returns an error if `outputs`, the number of outputs of a batch, differs from that of the
 /// previous batches, which is the size of the last dimension of the state named `state`.
 pub(super) fn check_outputs(metric: &impl Metric, state: &str, outputs: i64) -> Result<()> {
@@ -189,8 +186,8 @@ pub(super) fn check_outputs(metric: &impl Metric, state: &str, outputs: i64) -> 
     }
 }
 
-/// Adds the sums of a batch of shape `[n]` or `[n, outputs]`.
-fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
+/// Adds the moments of the targets and the errors of a batch of shape `[n]` or `[n, outputs]`.
+fn update_moments(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Result<()> {
     check_pair(metric, pred, target)?;
     if !(1..=2).contains(&pred.dim()) {
         return Err(metric
@@ -200,31 +197,20 @@ fn update_sums(metric: &mut impl Metric, pred: &Tensor, target: &Tensor) -> Resu
         return Ok(());
     }
     let samples = pred.size()[0];
-    let kind = sum_kind(pred);
     let [pred, target] = [pred, target].map(|tensor| exact(tensor).reshape([samples, -1]));
-    let error = &target - pred;
-    let terms = [target.shallow_clone(), target.square(), error.shallow_clone(), error.square()];
-    let sums = Tensor::stack(&terms, 0).sum_dim_intlist(1i64, false, kind);
-    check_outputs(metric, SUMS, sums.size()[1])?;
-    metric.states_mut().update(SUMS, sums);
-    add_count(metric.states_mut(), samples);
+    check_outputs(metric, MOMENTS, pred.size()[1])?;
+    moments::update(metric.states_mut(), &target, &(&target - pred));
     Ok(())
 }
 
-/// Reads the number of samples and the sums of each output.
-fn read_sums(metric: &impl Metric) -> Result<(f64, Vec<[f64; 4]>)> {
-    let sums = metric.states().floats(SUMS)?;
-    if sums.is_empty() {
-        return Err(metric.no_data());
-    }
-    let outputs = sums.len() / 4;
-    let of_outputs =
-        (0..outputs).map(|output| std::array::from_fn(|row| sums[row * outputs + output])).collect();
-    Ok((count(metric.states())?, of_outputs))
+/// Reads the moments of the target and the error of each output.
+fn read_moments(metric: &impl Metric) -> Result<Vec<Moments>> {
+    let moments = moments::read(metric.states())?;
+    if moments.is_empty() { Err(metric.no_data()) } else { Ok(moments) }
 }
 
-/// Implements [`Metric`] for a value that is computed from [`SUMS`] and averaged over the outputs.
-macro_rules! of_sums {
+/// Implements [`Metric`] for a value that is computed from [`MOMENTS`] and averaged over the outputs.
+macro_rules! of_moments {
     ($metric:ident, $name:literal) => {
         impl Metric for $metric {
             fn name(&self) -> String {
@@ -236,7 +222,7 @@ macro_rules! of_sums {
             }
 
             fn update(&mut self, pred: &Tensor, target: &Tensor) -> Result<()> {
-                update_sums(self, pred, target)
+                update_moments(self, pred, target)
             }
 
             fn compute(&mut self) -> Result<Tensor> {
@@ -285,17 +271,18 @@ impl R2Score {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "no metric has a default")]
     pub fn new() -> Self {
-        R2Score { states: States::new([(SUMS, StateReduction::Sum), COUNT_STATE]) }
+        R2Score { states: States::new([MOMENTS_STATE]) }
     }
 
     fn outputs(&self) -> Result<Vec<f64>> {
-        let (count, sums) = read_sums(self)?;
-        if count < 2.0 {
+        let moments = read_moments(self)?;
+        if moments.iter().any(|moments| moments.count < 2.0) {
             return Err(self.error("the data has only 1 sample: expected at least 2"));
         }
-        let scores = sums.into_iter().map(|[sum, squares, _, residuals]| {
-            let total = squares - sum * sum / count;
-            match (residuals.abs() <= 1e-4, total.abs() <= 1e-4) {
+        let scores = moments.iter().map(|moments| {
+            let total = moments.deviations(0);
+            let residuals = moments.deviations(1) + moments.count * moments.mean[1].powi(2);
+            match (residuals <= 1e-4, total <= 1e-4) {
                 (true, _) => 1.0,
                 (false, true) => 0.0,
                 (false, false) => 1.0 - residuals / total,
@@ -305,7 +292,7 @@ impl R2Score {
     }
 }
 
-of_sums!(R2Score, "r2");
+of_moments!(R2Score, "r2");
 
 /// The explained variance, averaged over the outputs. Corresponds to torchmetrics'
 /// `ExplainedVariance`.
@@ -333,14 +320,12 @@ impl ExplainedVariance {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "no metric has a default")]
     pub fn new() -> Self {
-        ExplainedVariance { states: States::new([(SUMS, StateReduction::Sum), COUNT_STATE]) }
+        ExplainedVariance { states: States::new([MOMENTS_STATE]) }
     }
 
     fn outputs(&self) -> Result<Vec<f64>> {
-        let (count, sums) = read_sums(self)?;
-        let scores = sums.into_iter().map(|[sum, squares, errors, residuals]| {
-            let num = residuals / count - (errors / count).powi(2);
-            let denom = squares / count - (sum / count).powi(2);
+        let scores = read_moments(self)?.into_iter().map(|moments| {
+            let [denom, num] = [0, 1].map(|variable| moments.deviations(variable));
             match (num == 0.0, denom == 0.0) {
                 (true, _) => 1.0,
                 (false, true) => 0.0,
@@ -351,7 +336,7 @@ impl ExplainedVariance {
     }
 }
 
-of_sums!(ExplainedVariance, "explained_variance");
+of_moments!(ExplainedVariance, "explained_variance");
 
 pub(super) fn numel(tensor: &Tensor) -> i64 {
     super::labels::int(tensor.numel())

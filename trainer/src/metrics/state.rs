@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 #[doc(alias = "dist_reduce_fx")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateReduction {
-    /// Takes the elementwise sum.
+    /// Takes the elementwise sum: of integers and `Bool` in 64 bits, of floating-point numbers in
+    /// double precision (in single precision on MPS).
     Sum,
     /// Takes the elementwise minimum.
     Min,
@@ -130,6 +131,7 @@ impl States {
     pub fn update(&mut self, name: &str, value: Tensor) {
         let entry = self.entry_mut(name);
         let reduction = entry.reduction;
+        let value = if reduction == StateReduction::Sum { summed(value) } else { value };
         let mut tensors = match entry.value.take() {
             None => Vec::new(),
             Some(Value::Tensors(tensors)) => tensors,
@@ -390,6 +392,15 @@ impl Clone for Value {
             Value::Counts(counts) => Value::Counts(counts.clone()),
             Value::Tensors(tensors) => Value::Tensors(tensors.iter().map(Tensor::shallow_clone).collect()),
         }
+    }
+}
+
+/// Converts a term of a sum to a dtype in which long sums stay exact or precise.
+fn summed(value: Tensor) -> Tensor {
+    match value.kind() {
+        kind if value.is_floating_point() && kind != Kind::Double => value.to_kind(super::sum_kind(&value)),
+        Kind::Bool | Kind::Uint8 | Kind::Int8 | Kind::Int16 | Kind::Int => value.to_kind(Kind::Int64),
+        _ => value,
     }
 }
 

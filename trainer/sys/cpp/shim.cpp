@@ -26,6 +26,7 @@
 
 #include "counted.h"
 #include "guarded.h"
+#include "norms.h"
 #include "readable.h"
 
 namespace {
@@ -472,9 +473,7 @@ char* trainer_clip_grad_norm(Params* list, double max_norm, at::Tensor** norm) {
       *norm = new at::Tensor(at::zeros({}));
       return;
     }
-    auto norms = at::_foreach_norm(grads, 2);
-    for (auto& each : norms) each = each.to(norms[0].device(), at::promote_types(norms[0].scalar_type(), at::kFloat));
-    auto total = at::linalg_vector_norm(at::stack(norms), 2);
+    auto total = norm_of_norms(norms_of(grads));
     auto factor = at::clamp_max(max_norm / (total + 1e-6), 1.0);
     bool together = true;
     for (auto& grad : grads) together &= grad.device() == factor.device() && grad.scalar_type() == factor.scalar_type();
@@ -671,6 +670,8 @@ char* trainer_rmsprop(Lists* lists, const RmsProp* with) {
     } else {
       at::_foreach_lerp_(grad_avg, grads, 1 - with->alpha);
       avg = at::_foreach_addcmul(square_avg, grad_avg, grad_avg, -1);
+      // Rounding makes the variance of gradients that hardly change negative, and its root NaN.
+      at::_foreach_clamp_min_(avg, 0);
       at::_foreach_sqrt_(avg);
     }
     at::_foreach_add_(avg, with->eps);

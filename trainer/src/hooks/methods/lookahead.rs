@@ -2,6 +2,7 @@
 
 use super::super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
+use crate::libtorch::wide;
 use crate::prelude::*;
 
 /// Keeps slow weights in addition to those that the optimizer updates (Zhang et al., *Lookahead
@@ -45,7 +46,7 @@ impl Lookahead {
     fn before_fit(&mut self, cx: &Cx<BeforeFit>) {
         if !cx.is_resuming() || self.slow.is_empty() {
             let weights = cx.vars();
-            let copy = weights.parameters().map(|var| (var.name.clone(), var.tensor.detach().copy()));
+            let copy = weights.parameters().map(|var| (var.name.clone(), wide(&var.tensor.detach()).copy()));
             self.slow = copy.collect();
             self.steps = cx.counters().optimizer_steps;
         }
@@ -62,7 +63,7 @@ impl Lookahead {
         let vars = cx.vars();
         for (name, slow) in &mut self.slow {
             let mut weight = vars.get(name)?.shallow_clone();
-            let _ = slow.f_lerp_(&weight, self.alpha)?;
+            let _ = slow.f_lerp_(&wide(&weight), self.alpha)?;
             weight.f_copy_(slow)?;
         }
         Ok(())
@@ -89,7 +90,7 @@ impl State for Lookahead {
 
     fn load(&mut self, saved: &Saved) -> Result<()> {
         self.steps = saved.get("steps")?;
-        self.slow = saved.tensors().map(|(name, slow)| (name.to_owned(), slow.copy())).collect();
+        self.slow = saved.tensors().map(|(name, slow)| (name.to_owned(), wide(slow).copy())).collect();
         Ok(())
     }
 }

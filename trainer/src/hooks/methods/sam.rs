@@ -2,6 +2,7 @@
 
 use super::super::{is_positive, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
+use crate::norms;
 use crate::prelude::*;
 
 /// Takes each optimizer step with the gradients at the nearby weights where, to first order, the
@@ -60,16 +61,17 @@ impl Sam {
         let _no_grad = tch::no_grad_guard();
         let vars = cx.vars();
         let mut perturbed = Perturbed(Vec::new());
+        let mut measured = Vec::new();
         let mut steps = Vec::new();
         for (name, grad) in cx.grads() {
             let weight = vars.get(&name)?.shallow_clone();
-            let norm = if self.adaptive { (weight.abs() * &grad).norm() } else { grad.norm() };
+            measured.push(if self.adaptive { weight.abs() * &grad } else { grad.shallow_clone() });
             perturbed.0.push((weight.copy(), weight));
-            steps.push((grad, norm));
+            steps.push(grad);
         }
-        let norms: Vec<_> = steps.iter().map(|(_, norm)| norm.to_device(cx.device())).collect();
-        let scale = Tensor::f_stack(&norms, 0)?.norm().f_add_scalar(1e-12)?.reciprocal() * self.rho;
-        for ((before, weight), (grad, _)) in perturbed.0.iter_mut().zip(steps) {
+        let norm = norms([&norms(&measured)?])?.get(0).to_device(cx.device());
+        let scale = norm.f_add_scalar(1e-12)?.reciprocal() * self.rho;
+        for ((before, weight), grad) in perturbed.0.iter_mut().zip(steps) {
             let step = if self.adaptive { before.square() * grad } else { grad.shallow_clone() };
             let _ = weight.f_add_(&(step * &scale))?;
         }

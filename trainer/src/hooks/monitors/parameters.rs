@@ -153,7 +153,7 @@ impl ParameterMonitor {
     /// Logs the norm over all tensors and, if `per_parameter` is set, the norm of each.
     fn log_norms(&self, what: &str, names: &[&str], norms: &Tensor, cx: &Cx<OptStep>) -> Result<()> {
         let total = if cx.part().is_empty() { what.to_owned() } else { format!("{what}/{}", cx.part()) };
-        cx.log_weighted(total, norms.f_norm()?, 1.0);
+        cx.log_weighted(total, total_of(norms)?, 1.0);
         self.log_each(what, names, norms, cx)
     }
 
@@ -219,7 +219,7 @@ impl ParameterMonitor {
         let updates: Vec<Tensor> = updates.collect::<Result<_>>()?;
         let of_updates = norms(&updates)?;
         let of_weights = norms(&before)?;
-        let ratio = of_updates.f_norm()?.f_div(&of_weights.f_norm()?)?;
+        let ratio = total_of(&of_updates)?.f_div(&total_of(&of_weights)?)?;
         let total = match cx.part() {
             "" => "update_ratio".to_owned(),
             part => format!("update_ratio/{part}"),
@@ -230,6 +230,11 @@ impl ParameterMonitor {
         self.log_histograms("updates", &names_with_grad, &updates, cx);
         Ok(done)
     }
+}
+
+/// Returns the norm of all tensors as one vector, from the norm of each.
+fn total_of(each: &Tensor) -> Result<Tensor> {
+    Ok(norms([each])?.f_get(0)?)
 }
 
 #[hook(in = stages::Monitors, only = train, single, settings, may_fail)]

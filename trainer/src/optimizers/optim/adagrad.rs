@@ -41,7 +41,8 @@ impl Adagrad {
     }
 
     /// Sets the learning-rate decay: step `n` of a parameter, counted from 0, uses
-    /// `lr / (1 + n · lr_decay)`. Defaults to 0.
+    /// `lr / (1 + n · lr_decay)`. Defaults to 0. As in PyTorch, `n` stays at 16,777,216 once it is
+    /// reached, because the steps of a parameter are counted in `f32`.
     #[must_use]
     pub fn lr_decay(self, lr_decay: f64) -> Self {
         Adagrad(self.0.with("lr_decay", lr_decay))

@@ -4,6 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::ParamGroup;
 use crate::error::{Error, Result, suggestion};
+use crate::libtorch::wide_kind;
 
 /// The definition of an optimization algorithm. See [`Custom`](super::Custom) for an example.
 ///
@@ -217,21 +218,12 @@ impl StateSlot {
     pub(super) fn create(&self, parameter: &Tensor, start: f64) -> Result<Tensor> {
         let device = match self.kind {
             StateKind::Elements => {
-                let like = parameter.f_detach()?.f_to_kind(computed_in(parameter.kind()))?;
+                let like = parameter.f_detach()?.f_to_kind(wide_kind(parameter.kind()))?;
                 return Ok(like.f_full_like(start)?);
             }
             StateKind::Steps => parameter.device(),
             StateKind::StepsOnCpu => Device::Cpu,
         };
         Ok(Tensor::f_full([0; 0], start, (Kind::Float, device))?)
-    }
-}
-
-/// Returns the dtype of the state and the computations for a parameter of dtype `kind`: `f32` for
-/// half-precision parameters, and `kind` for all others.
-fn computed_in(kind: Kind) -> Kind {
-    match kind {
-        Kind::BFloat16 | Kind::Half => Kind::Float,
-        kind => kind,
     }
 }

@@ -65,7 +65,8 @@ impl RmsProp {
     }
 
     /// Normalizes the gradient by its running standard deviation instead of its root mean square.
-    /// Off by default.
+    /// Off by default. A variance that rounding makes negative, for which PyTorch's weights become
+    /// NaN, counts as 0.
     #[must_use]
     pub fn centered(self, centered: bool) -> Self {
         RmsProp(self.0.with_flag("centered", centered))

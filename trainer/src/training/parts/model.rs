@@ -1,13 +1,16 @@
 //! The variables of the task, their gradients, and the random state of libtorch.
 
 use std::borrow::Cow;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use tch::Kind;
 
 use super::part::{Part, Scope, value};
 use crate::checkpoint::files::{MODEL, STATE};
 use crate::checkpoint::{Saved, weights};
 use crate::error::Result;
-use crate::libtorch;
+use crate::libtorch::{self, wide};
 use crate::model::vars::Var;
 use crate::run::Run;
 
@@ -16,11 +19,13 @@ pub(super) struct Variables {
     scope: Scope,
     /// The number of ranks whose variables were added to those of rank 0.
     added: Cell<u32>,
+    /// The dtypes of the variables whose sum has a wider one.
+    narrow: RefCell<BTreeMap<String, Kind>>,
 }
 
 impl Variables {
     pub(super) fn new(scope: Scope) -> Self {
-        Variables { scope, added: Cell::new(0) }
+        Variables { scope, added: Cell::new(0), narrow: RefCell::default() }
     }
 }
 
@@ -62,6 +67,13 @@ impl Part for Variables {
         let _no_grad = tch::no_grad_guard();
         if self.added.replace(self.added.get() + 1) == 0 {
             merged.own_its_memory()?;
+            for (name, sum) in &mut merged.tensors {
+                let kind = sum.kind();
+                *sum = wide(sum);
+                if sum.kind() != kind {
+                    self.narrow.borrow_mut().insert(name.clone(), kind);
+                }
+            }
         }
         for (name, value) in other.tensors {
             if let Some(sum) = merged.tensors.get_mut(&name).filter(|sum| sum.is_floating_point()) {
@@ -71,12 +83,17 @@ impl Part for Variables {
         Ok(())
     }
 
-    fn merged(&self, _rank: u32, _written_by: u32, merged: Saved) -> Result<Saved> {
+    fn merged(&self, _rank: u32, _written_by: u32, mut merged: Saved) -> Result<Saved> {
         let _no_grad = tch::no_grad_guard();
         let added = self.added.take();
         if added > 0 {
             for sum in merged.tensors.values().filter(|sum| sum.is_floating_point()) {
                 let _ = sum.shallow_clone().f_div_scalar_(f64::from(added + 1))?;
+            }
+        }
+        for (name, kind) in self.narrow.take() {
+            if let Some(mean) = merged.tensors.get_mut(&name) {
+                *mean = mean.f_to_kind(kind)?;
             }
         }
         Ok(merged)
@@ -136,7 +153,8 @@ impl Part for Gradients {
         run.model.optimizers.zero_all()?;
         for var in run.model.vars.iter() {
             if let Some(grad) = saved.tensors.get(&var.name) {
-                libtorch::set_grad(&var.name, &var.tensor, &grad.f_to_device(var.tensor.device())?)?;
+                let grad = grad.f_to_device(var.tensor.device())?.f_to_kind(var.tensor.kind())?;
+                libtorch::set_grad(&var.name, &var.tensor, &grad)?;
             }
         }
         Ok(())
@@ -147,8 +165,8 @@ impl Part for Gradients {
         let _no_grad = tch::no_grad_guard();
         for (name, grad) in other.tensors {
             let sum = match merged.tensors.get(&name) {
-                Some(sum) => sum.f_add(&grad)?,
-                None => grad,
+                Some(sum) => sum.f_add(&wide(&grad))?,
+                None => wide(&grad),
             };
             merged.tensors.insert(name, sum);
         }
