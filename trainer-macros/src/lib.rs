@@ -5,6 +5,7 @@
 //! without our attributes.
 
 mod batch;
+mod docs;
 mod errors;
 #[cfg(test)]
 mod fuzz;

@@ -329,7 +329,9 @@ pub mod __private {
     pub use crate::data::batch::Skipped;
     pub use crate::data::rows::common_row_count as same_rows;
     pub use crate::hook::constraint::{OrderConstraint, id_of_own, target_type};
-    pub use crate::hook::definition::{Definitions, HookDef, HookResult, Hooks, Origin, is_due, phase_of};
+    pub use crate::hook::definition::{
+        Definitions, FurtherBlocksNeedHookMore, HookDef, HookResult, Hooks, Origin, is_due, phase_of,
+    };
     pub use crate::hook::discovery::{Auto, AutoWhen, Discovered, HookImpl, MoreHooks};
     pub use crate::hook::read::Read;
     pub use crate::hook::selected::Selected;

@@ -232,6 +232,35 @@ pub mod further {
     }
 }
 
+/// Lifecycles that a macro writes, with doc comments that rustc evaluates.
+pub mod written_by_a_macro {
+    macro_rules! look {
+        ($name:ident, $($about:tt)*) => {
+            trainer::lifecycle! {
+                within step {
+                    #[doc = $($about)*]
+                    operation $name {
+                        #[doc = concat!("Within `", stringify!($name), "`.")]
+                        /// It is over.
+                        point at_end;
+                    }
+                }
+            }
+        };
+    }
+    look!(look, concat!("Looks at ", 3, " rows."));
+    const fn about<P: trainer::moment::Moment>() -> &'static [u8] {
+        P::INFO.docs.as_bytes()
+    }
+    const _: () = assert!(matches!(about::<Look>(), b"Looks at 3 rows."));
+    const _: () = assert!(matches!(about::<AtEnd>(), b"Within `look`. It is over."));
+
+    /// A doc comment of several lines.
+    pub mod from_a_file {
+        look!(read, include_str!("../../LICENSE-MIT"));
+    }
+}
+
 /// A lifecycle that refers to the trainer crate by another path.
 pub mod elsewhere {
     trainer::lifecycle! {

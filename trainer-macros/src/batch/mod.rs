@@ -12,6 +12,7 @@ use proc_macro2::TokenStream;
 
 use crate::errors::Errors;
 use crate::krate::Krate;
+use crate::lifecycle::borrows;
 use parse::Item;
 
 /// The trait that is derived.
@@ -38,6 +39,10 @@ pub(crate) fn expand(derived: Derived, tokens: TokenStream) -> TokenStream {
     };
     let item = Item::parse(input, derived, &mut errors);
     if !Krate::check(item.krate.as_ref(), "#[batch(crate = my_framework::trainer)]", &mut errors) {
+        return errors.finish().err().unwrap_or_default();
+    }
+    // rustc reports a lifetime that the struct does not declare.
+    if item.generics.lifetimes().next().is_none() && item.fields.iter().any(|field| borrows(&field.ty)) {
         return errors.finish().err().unwrap_or_default();
     }
     check::check(&item, derived, &mut errors);

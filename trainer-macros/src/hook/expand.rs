@@ -88,17 +88,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let trainer = krate.at(Span::call_site());
     let self_type = &block.self_type;
     let origin = origin(&path_of(&last_word(self_type)), krate);
-    // A separate type distinguishes each additional block of a hook type from the others.
-    let of_block = match arguments.more {
-        Some(_) => quote!(__Block),
-        None => quote!(()),
-    };
-    let definitions = hooks
-        .iter()
-        .enumerate()
-        .map(|(index, hook)| method(hook, index, block.is_generic(), &of_block, krate));
-    let generics = bounded(block);
-    let (impl_generics, _, where_clause) = generics.split_for_impl();
+    let definitions =
+        hooks.iter().enumerate().map(|(index, hook)| method(hook, index, block.is_generic(), krate));
     let single = arguments.single.map(|_| {
         let of = arguments.single_of.as_ref().map_or_else(|| quote!(Self), ToTokens::to_token_stream);
         quote!(
@@ -109,8 +100,11 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let state = arguments.state.as_ref().map(|state| {
         let here = krate.at(ours(state.span));
         // Located on the word `state`, where rustc reports a type without a state.
-        let of = Ident::new(if state.field.is_some() { "of_field" } else { "of" }, ours(state.span));
-        let of_self = quote_spanned!(ours(state.span)=> #here::__private::StateOf::#of::<Self>());
+        let of = match state.field {
+            Some(_) => quote_spanned!(ours(state.span)=> of_field::<Self, __Block>),
+            None => quote_spanned!(ours(state.span)=> of::<Self>),
+        };
+        let of_self = quote_spanned!(ours(state.span)=> #here::__private::StateOf::#of());
         quote! {
             const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#of_self);
         }
@@ -143,7 +137,7 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         _ if let Some(more) = arguments.more => {
             let here = krate.at(ours(more));
             // Located on the word `more`, where rustc reports a type without another block.
-            quote_spanned!(ours(more)=> #here::__private::MoreHooks::new::<#self_type, #of_block>())
+            quote_spanned!(ours(more)=> #here::__private::MoreHooks::new::<#self_type, __Block>())
         }
         _ if block.is_generic() => quote!(#trainer::__private::HookImpl::generic(__ORIGIN)),
         None => quote!(#trainer::__private::HookImpl::new::<#self_type>(__ORIGIN)),
@@ -162,22 +156,11 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
     let selected = selected(hooks, krate);
     let helpers = helpers(block, krate);
     let calls = calls(hooks, krate);
-    // As for a function, located so that errors about the types are equal.
-    let impl_token = block.impl_token;
-    let (block_type, block_argument) = match arguments.more {
-        Some(_) => (
-            Some(quote!(
-                enum __Block {}
-            )),
-            Some(quote!(<#of_block>)),
-        ),
-        None => (None, None),
-    };
-    quote! {
-        #block_type
-        const __ORIGIN: #trainer::__private::Origin = #origin;
-        #[diagnostic::do_not_recommend]
-        #impl_token #impl_generics #trainer::__private::Hooks #block_argument for #self_type #where_clause {
+    let implementation = implement(
+        block,
+        arguments,
+        krate,
+        &quote! {
             fn __hooks() -> #trainer::__private::Definitions {
                 #trainer::__private::Definitions::from([#(#definitions),*])
             }
@@ -189,9 +172,49 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
             #selected
             #calls
             #state_of_field
-        }
+        },
+    );
+    quote! {
+        const __ORIGIN: #trainer::__private::Origin = #origin;
+        #implementation
         #helpers
         #trainer::__private::inventory::submit! { #linked }
+    }
+}
+
+/// Expands to the impl of `Hooks` with these items, and to the type that distinguishes the block
+/// from the other blocks of the hook type.
+pub(super) fn implement(
+    block: &Block,
+    arguments: &Arguments,
+    krate: &Krate<'_>,
+    items: &TokenStream,
+) -> TokenStream {
+    let trainer = krate.at(Span::call_site());
+    let generics = bounded(block);
+    let (generics, _, clause) = generics.split_for_impl();
+    // As for a function, located so that errors about the types are equal.
+    let Block { impl_token, self_type, .. } = block;
+    // rustc reports a type that is not `Send` at the first impl. The second only assumes it.
+    let mut assumed = bounded(block);
+    if arguments.more.is_none() && !block.is_generic() {
+        let send = syn::parse_quote!(for<'__send> #self_type: ::core::marker::Send);
+        assumed.make_where_clause().predicates.push(send);
+    }
+    let assumed = &assumed.where_clause;
+    let first = arguments.more.is_none().then(|| {
+        quote! {
+            #[diagnostic::do_not_recommend]
+            #impl_token #generics #trainer::__private::FurtherBlocksNeedHookMore for #self_type #clause {
+                type Block = __Block;
+            }
+        }
+    });
+    quote! {
+        pub enum __Block {}
+        #first
+        #[diagnostic::do_not_recommend]
+        #impl_token #generics #trainer::__private::Hooks<__Block> for #self_type #assumed { #items }
     }
 }
 
@@ -404,7 +427,7 @@ fn state_of_field(state: &SavedState, krate: &Krate<'_>) -> Option<TokenStream> 
 
 /// Returns the generics of a block, with the bounds of a hook type if the block has type
 /// parameters, so that the user need not write them.
-pub(super) fn bounded(block: &Block) -> Generics {
+fn bounded(block: &Block) -> Generics {
     let mut generics = block.generics.clone();
     if generics.type_params().next().is_some() {
         let self_type = &block.self_type;
@@ -414,13 +437,7 @@ pub(super) fn bounded(block: &Block) -> Generics {
     generics
 }
 
-fn method(
-    hook: &Hook<'_>,
-    index: usize,
-    is_generic: bool,
-    of_block: &TokenStream,
-    krate: &Krate<'_>,
-) -> TokenStream {
+fn method(hook: &Hook<'_>, index: usize, is_generic: bool, krate: &Krate<'_>) -> TokenStream {
     let word = hook.function.signature.ident.unraw().to_string();
     let trainer = krate.at(Span::call_site());
     let call_nth = format_ident!("{}", if hook.next.is_some() { "call_around_nth" } else { "call_nth" });
@@ -429,8 +446,8 @@ fn method(
         krate,
         origin: quote!(__ORIGIN.method(#word) #of_type),
         id: quote!(::core::any::TypeId::of::<Self>()),
-        shim: quote!(#trainer::__private::#call_nth::<Self, #of_block, #index>),
-        selected: Some(quote!(#trainer::__private::selected_by_nth::<Self, #of_block, #index>)),
+        shim: quote!(#trainer::__private::#call_nth::<Self, __Block, #index>),
+        selected: Some(quote!(#trainer::__private::selected_by_nth::<Self, __Block, #index>)),
     };
     let definition = definition.expand(hook);
     let cfg = hook.function.cfg();

@@ -6,7 +6,7 @@ use syn::{AngleBracketedGenericArguments, FnArg, GenericArgument, PathArguments,
 
 use super::arguments::Arguments;
 use super::check::{Checked, done_of, theirs};
-use super::expand::bounded;
+use super::expand::implement;
 use super::parse::{Function, Item, Member};
 use super::signature::{context_of, is_named, next_of, takes_context, typed, unnamed_moment};
 use crate::errors::Errors;
@@ -30,20 +30,17 @@ pub(super) fn hooks(checked: &Checked<'_>, arguments: &Arguments, krate: &Krate<
     if !block.can_be_hooks() || arguments.more.is_some() {
         return None;
     }
-    let generics = bounded(block);
-    let (generics, _, clause) = generics.split_for_impl();
     let trainer = krate.at(Span::call_site());
     let import = krate.import();
-    let self_type = &block.self_type;
-    Some(quote! {
-        const _: () = {
-            #import
-            #[diagnostic::do_not_recommend]
-            impl #generics #trainer::__private::Hooks for #self_type #clause {
-                fn __hooks() -> #trainer::__private::Definitions { ::core::default::Default::default() }
-            }
-        };
-    })
+    let implementation = implement(
+        block,
+        arguments,
+        krate,
+        &quote! {
+            fn __hooks() -> #trainer::__private::Definitions { ::core::default::Default::default() }
+        },
+    );
+    Some(quote!(const _: () = { #import #implementation };))
 }
 
 /// Corrects the types in the signatures of an item's hooks to the ones that the messages suggest,

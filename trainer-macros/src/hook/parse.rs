@@ -8,6 +8,7 @@ use syn::spanned::Spanned;
 use syn::{Attribute, Generics, Meta, ReturnType, Signature, Token, Type, Visibility, braced, token};
 
 use super::arguments::{Arguments, On};
+use crate::docs::{self, Line};
 use crate::errors::Errors;
 use crate::keys::split_at_commas;
 use crate::lints::{allowed, is_deprecated};
@@ -110,31 +111,10 @@ impl Function {
     /// Expands to the text of the doc comment, up to its first empty line. A doc attribute with a
     /// macro call, as in `#[doc = concat!(…)]`, is evaluated by rustc.
     pub(super) fn docs(&self) -> TokenStream {
-        let values = self.attributes.iter().filter_map(|attribute| match &attribute.meta {
-            Meta::NameValue(pair) if pair.path.is_ident("doc") => Some(&pair.value),
-            _ => None,
-        });
-        let mut all = quote!();
-        let mut paragraph = Some(String::new());
-        for value in values {
-            let line = literal(value);
-            match (&mut paragraph, &line) {
-                (Some(known), Some(line)) => known.extend([line, "\n"]),
-                _ => paragraph = None,
-            }
-            match line {
-                Some(line) => all.extend(quote!(#line, "\n",)),
-                None => all.extend(quote!(#value, "\n",)),
-            }
-        }
-        match paragraph {
-            Some(text) => {
-                let lines = text.lines().skip_while(|line| line.trim().is_empty());
-                let lines: Vec<_> = lines.take_while(|line| !line.trim().is_empty()).collect();
-                lines.join("\n").into_token_stream()
-            }
-            None => quote!(::core::concat!(#all)),
-        }
+        let lines = docs::lines(&self.attributes);
+        let is_empty = |line: &Line| line.text().is_some_and(|text| text.trim().is_empty());
+        let lines = lines.into_iter().skip_while(is_empty).take_while(|line| !is_empty(line));
+        docs::joined(&lines.collect::<Vec<_>>(), "\n")
     }
 
     /// Returns the `#[allow(…)]`s that the registration of the function needs.
@@ -274,16 +254,6 @@ impl Member {
     }
 }
 
-/// Returns the text of a string literal, also within the invisible group that a macro's fragment
-/// `$docs:literal` creates.
-fn literal(value: &syn::Expr) -> Option<String> {
-    match value {
-        syn::Expr::Group(group) => literal(&group.expr),
-        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(line), .. }) => Some(line.value()),
-        _ => None,
-    }
-}
-
 /// Returns whether an attribute is `#[hook]`, by any path: `#[trainer::hook]`, `#[renamed::hook]`.
 fn is_hook(attribute: &Attribute) -> bool {
     attribute.path().segments.last().is_some_and(|last| last.ident == "hook")
@@ -379,9 +349,9 @@ impl ToTokens for Item {
     }
 }
 
-/// Returns whether a type is from another crate, as far as its tokens show: a built-in type,
-/// such as a slice or a reference, or a name of the standard prelude. rustc rejects an inherent
-/// `impl` for such a type.
+/// Returns whether a type is from another crate, as far as its tokens show: a built-in type, such as
+/// a slice or a reference, a name of the standard prelude, or a path of the standard library. rustc
+/// rejects an inherent `impl` for such a type.
 pub(super) fn is_foreign(written: &Type) -> bool {
     const NAMES: [&str; 22] = [
         "Vec", "String", "Option", "Result", "Box", "bool", "char", "str", "f32", "f64", "i8", "i16", "i32",
@@ -394,9 +364,13 @@ pub(super) fn is_foreign(written: &Type) -> bool {
         | Type::Ptr(_)
         | Type::FnPtr(_)
         | Type::Reference(_) => true,
-        Type::Path(path) if path.qself.is_none() && path.path.leading_colon.is_none() => {
+        Type::Path(path) if path.qself.is_none() => {
             let segments = &path.path.segments;
-            segments.len() == 1 && NAMES.contains(&&*segments[0].ident.to_string())
+            let first = segments[0].ident.to_string();
+            match segments.len() {
+                1 => path.path.leading_colon.is_none() && NAMES.contains(&&*first),
+                _ => ["std", "core", "alloc"].contains(&&*first),
+            }
         }
         _ => false,
     }

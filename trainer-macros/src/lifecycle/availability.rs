@@ -285,7 +285,7 @@ impl<'a> Resolved<'a> {
     }
 
     pub(super) fn traits(&self, trainer: &Path) -> TokenStream {
-        let Availability { docs, has, what, kind, .. } = self.availability;
+        let Availability { docs, has, what, kind, on_all_ranks, .. } = self.availability;
         let when = self.when();
         let (is, it_exists, it_existed) = match kind {
             AvailabilityKind::Plural => ("are", "they exist", "they existed"),
@@ -298,12 +298,18 @@ impl<'a> Resolved<'a> {
         };
         let label =
             if *kind == AvailabilityKind::Allowed { "not here".into() } else { format!("no {what} here") };
-        let facts = format!(" Implemented {when}.");
+        let (facts, moment) = match on_all_ranks {
+            true => (format!(" Implemented {when}, but not for `Main`."), quote!(OnAllRanks)),
+            false => (format!(" Implemented {when}."), quote!(Moment)),
+        };
+        // A condition that never holds, as in `missing`.
+        let never = on_all_ranks
+            .then(|| quote!(where for<'__never> #trainer::moment::Main<__P>: #trainer::moment::OnAllRanks));
         // What exists at a moment also exists for its hooks that run on rank 0 only.
         let on_main = |name: &Ident| {
             quote! {
                 #[diagnostic::do_not_recommend]
-                impl<__P: #name> #name for #trainer::moment::Main<__P> {}
+                impl<__P: #name> #name for #trainer::moment::Main<__P> #never {}
             }
         };
         let has_on_main = on_main(has);
@@ -315,7 +321,7 @@ impl<'a> Resolved<'a> {
                 #[doc = ""]
                 #[doc = #facts]
                 #[diagnostic::on_unimplemented(message = #lead, label = #label)]
-                pub trait #has: #trainer::moment::Moment {}
+                pub trait #has: #trainer::moment::#moment {}
             };
         }
         let [within, begun, kept] = self.stages();

@@ -41,7 +41,8 @@ pub(super) fn table(moments: &[Moment], availabilities: &[Resolved<'_>], path: &
             .collect();
         let exists = exists.into_iter().chain(promised(moment)).collect::<Vec<_>>().join(", ");
         let name = &moment.name;
-        let about = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+        let about =
+            moment.docs.iter().filter_map(|line| Some(line.text()?.trim())).collect::<Vec<_>>().join(" ");
         let about = match &moment.kind {
             Kind::Operation { .. } => format!("*operation*: {about}"),
             _ => about,

@@ -10,6 +10,7 @@ use super::availability::Resolved;
 use super::docs;
 use super::flatten::{self, Kind, Moment, Origin, elsewhere, pascal, spanned};
 use super::parse::Declaration;
+use crate::docs::joined;
 use crate::errors::Errors;
 
 pub(super) fn expand(declaration: &Declaration, origin: Origin, errors: &mut Errors) -> TokenStream {
@@ -338,7 +339,7 @@ fn info(moment: &Moment, moments: &[Moment], trainer: &Path) -> TokenStream {
         None if outside.is_some() => of_outside(quote!(counts)),
         None => quote!(::core::option::Option::None),
     };
-    let docs = moment.docs.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+    let docs = joined(&moment.docs, " ");
     // The operation around it; `within` ends with the operation itself.
     let is_operation = matches!(moment.kind, Kind::Operation { .. });
     let around = moment.within.iter().rev().nth(usize::from(is_operation));

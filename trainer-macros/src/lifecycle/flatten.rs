@@ -4,10 +4,11 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, format_ident};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Attribute, Expr, ExprLit, Lit, Meta, Path, Type};
+use syn::{Path, Type};
 
 use super::parse::{Declaration, Extension, Head, Node};
 use super::payload;
+use crate::docs::{self, Line};
 use crate::errors::Errors;
 use crate::moments::{is_operation, is_point, nearest_operation, operations};
 
@@ -25,7 +26,7 @@ pub(super) struct Moment {
     /// The name of the marker type: `BeforeStep`, `Step`.
     pub(super) marker: Ident,
     /// The lines of the moment's doc comment.
-    pub(super) docs: Vec<String>,
+    pub(super) docs: Vec<Line>,
     pub(super) kind: Kind,
     /// The type of the payload, if the moment is a point with a payload.
     pub(super) payload: Option<Type>,
@@ -246,11 +247,11 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
     if let (Some(payload), Some(_)) = (&head.payload, children) {
         errors.push(payload.span(), "an operation has no payload: declare a point inside it that has one");
     }
-    let about = doc_lines(&head.docs);
+    let about = docs::lines(&head.docs);
     if about.is_empty() {
         errors.push(name.span(), "expected a doc comment: `describe_hooks` and the docs show it");
     }
-    let mut moment = |name: Ident, kind: Kind, docs: Vec<String>, position: Position| Moment {
+    let mut moment = |name: Ident, kind: Kind, docs: Vec<Line>, position: Position| Moment {
         // A custom operation may compute anything.
         computes: !position.leaves_phases || head.computes && matches!(kind, Kind::Operation { .. }),
         checked: std::mem::take(&mut checked),
@@ -277,7 +278,7 @@ fn flatten(node: &Node, position: &Position, moments: &mut Vec<Moment>, errors: 
     let before = format_ident!("before_{bare}", span = name.span());
     let after = format_ident!("after_{bare}", span = name.span());
     let docs_of_point = |when: &str| {
-        let mut lines = vec![format!(" {when} `{bare}`:")];
+        let mut lines = vec![Line::Text(format!(" {when} `{bare}`:"))];
         lines.extend(about.iter().cloned());
         lines
     };
@@ -327,18 +328,6 @@ fn phases(listed: &[Ident], errors: &mut Errors) -> Vec<Ident> {
         }
     }
     phases
-}
-
-/// Returns the text of `///` lines, each with its leading space.
-fn doc_lines(attributes: &[Attribute]) -> Vec<String> {
-    let lines = attributes.iter().filter_map(|attribute| match &attribute.meta {
-        Meta::NameValue(pair) if pair.path.is_ident("doc") => match &pair.value {
-            Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) => Some(line.value()),
-            _ => None,
-        },
-        _ => None,
-    });
-    lines.collect()
 }
 
 /// Converts to PascalCase: `AfterStep` for `after_step`. Letters without case stay as they are.

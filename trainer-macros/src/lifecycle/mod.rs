@@ -10,6 +10,7 @@ mod payload;
 
 pub(crate) use flatten::Origin;
 pub(crate) use flatten::{pascal, snake};
+pub(crate) use payload::borrows;
 use proc_macro2::TokenStream;
 use quote::quote;
 

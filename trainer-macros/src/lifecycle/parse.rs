@@ -51,6 +51,7 @@ mod word {
     syn::custom_keyword!(to);
     syn::custom_keyword!(at);
     syn::custom_keyword!(except);
+    syn::custom_keyword!(OnAllRanks);
 }
 
 /// A parsed `lifecycle!`.
@@ -98,6 +99,9 @@ pub(super) struct Availability {
     pub(super) kind: AvailabilityKind,
     pub(super) what: Ident,
     pub(super) has: Ident,
+    /// Whether the method is for hooks on all ranks only: `allows fire: CanFire + OnAllRanks`. The
+    /// trait then implies `OnAllRanks`.
+    pub(super) on_all_ranks: bool,
     /// Whether the thing or method is available everywhere except in the spans.
     pub(super) except: bool,
     pub(super) spans: Vec<Span>,
@@ -294,6 +298,10 @@ impl Availability {
         let what = input.parse()?;
         input.parse::<Token![:]>()?;
         let has = input.parse()?;
+        let on_all_ranks = kind == AvailabilityKind::Allowed && input.parse::<Option<Token![+]>>()?.is_some();
+        if on_all_ranks {
+            input.parse::<word::OnAllRanks>()?;
+        }
         let except = input.parse::<Option<word::except>>()?.is_some();
         let mut spans = Vec::new();
         loop {
@@ -313,6 +321,6 @@ impl Availability {
             }
         }
         input.parse::<Token![;]>()?;
-        Ok(Availability { docs, kind, what, has, except, spans })
+        Ok(Availability { docs, kind, what, has, on_all_ranks, except, spans })
     }
 }

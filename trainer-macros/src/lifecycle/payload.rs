@@ -48,6 +48,13 @@ pub(super) fn owned(mut written: Type, errors: &mut Errors) -> Type {
     advised
 }
 
+/// Returns whether a type has a lifetime other than `'static`, with or without a name.
+pub(crate) fn borrows(written: &Type) -> bool {
+    let mut found = false;
+    make_static(&mut written.clone(), &mut |_| found = true);
+    found
+}
+
 /// Returns `Box<dyn … + Send>` for these bounds.
 fn boxed(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Type {
     let is_send = |bound: &TypeParamBound| matches!(bound, TypeParamBound::Trait(one) if one.path.segments.last().is_some_and(|last| last.ident == "Send"));

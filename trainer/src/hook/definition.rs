@@ -499,8 +499,8 @@ pub fn is_due(run: &Run) -> bool {
     is_due
 }
 
-/// A type with hooks. `#[hook] impl MyType { … }` implements it; each block with `#[hook(more)]`
-/// implements it with its own `Block` type.
+/// A type with hooks. Each block `#[hook] impl MyType { … }` implements it with its own `Block`
+/// type, and the block without the key `more` stands for the hook type itself: `Hooks<()>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no hooks",
     label = "has no hooks",
@@ -560,6 +560,26 @@ pub trait Hooks<Block = ()>: Send + 'static {
     #[doc(hidden)]
     fn __call_around<const NTH: usize>(&mut self, _: &mut Run, _: Rest<'_>) -> HookResult {
         unreachable!()
+    }
+}
+
+/// A type with a block without the key `more`, whose type is `Block`. rustc reports the name of
+/// this trait if a type has two such blocks.
+#[doc(hidden)]
+pub trait FurtherBlocksNeedHookMore: Hooks<<Self as FurtherBlocksNeedHookMore>::Block> {
+    type Block;
+}
+
+#[diagnostic::do_not_recommend]
+impl<H: FurtherBlocksNeedHookMore> Hooks for H {
+    const SINGLE: Option<TypeId> = <H as Hooks<H::Block>>::SINGLE;
+    const STATE: Option<StateOf> = <H as Hooks<H::Block>>::STATE;
+    const CHANGES: bool = <H as Hooks<H::Block>>::CHANGES;
+    const SETTINGS: Option<SettingsOf> = <H as Hooks<H::Block>>::SETTINGS;
+    const VARIABLES: Option<VariablesOf> = <H as Hooks<H::Block>>::VARIABLES;
+
+    fn __hooks() -> Definitions {
+        <H as Hooks<H::Block>>::__hooks()
     }
 }
 

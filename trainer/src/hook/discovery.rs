@@ -3,7 +3,7 @@
 use std::any::{TypeId, type_name};
 use std::collections::BTreeSet;
 
-use super::definition::{Definitions, HookDef, Hooks, Origin, crate_of};
+use super::definition::{Definitions, FurtherBlocksNeedHookMore, HookDef, Hooks, Origin, crate_of};
 use super::instance::Instance;
 use crate::checkpoint::{Saved, StateOf};
 use crate::error::suggestion;
@@ -117,7 +117,7 @@ impl StateOf {
     /// Creates the functions that save and load the state of a value of type `H`. The state is that
     /// of one field of the value.
     #[must_use]
-    pub const fn of_field<H: Hooks>() -> Self {
+    pub const fn of_field<H: Hooks<Block>, Block>() -> Self {
         StateOf {
             name: type_name::<H>,
             save: |slot| slot.downcast_ref::<H>().map_or_else(|| Ok(Saved::new()), H::__save),
@@ -134,10 +134,10 @@ impl StateOf {
     message = "`#[hook(more)]` marks an additional block of a type with hooks, but `{Self}` has no other block with `#[hook]`",
     label = "remove `more`"
 )]
-pub trait HasHooks: Hooks {}
+pub trait HasHooks {}
 
 #[diagnostic::do_not_recommend]
-impl<H: Hooks> HasHooks for H {}
+impl<H: FurtherBlocksNeedHookMore> HasHooks for H {}
 
 /// Returns the hooks of a type: those of its first block, then those of its additional blocks.
 pub(crate) fn hooks_of<H: Hooks>() -> Definitions {

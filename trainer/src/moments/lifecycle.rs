@@ -163,14 +163,14 @@ trainer_macros::root_lifecycle! {
     exists output_grad: HasOutputGrad at after_module_backward;
 
     /// The input of a module can be replaced: [`Cx::set_input`].
-    allows set_input: CanSetInput from before_module to module;
+    allows set_input: CanSetInput + OnAllRanks from before_module to module;
 
     /// The activations of a module can be left out of the graph, because they are not computed yet:
     /// [`Cx::checkpoint_activations`].
     allows checkpoint_activations: CanCheckpointActivations from before_module to module;
 
     /// A hook can set the output of a module, before or after it is computed: [`Cx::set_output`].
-    allows set_output: CanSetOutput from module to after_module;
+    allows set_output: CanSetOutput + OnAllRanks from module to after_module;
 
     /// The output of the forward pass: [`Cx::pred`].
     exists prediction: HasPred from after_pred to after_step, at after_predict_step;
@@ -201,25 +201,25 @@ trainer_macros::root_lifecycle! {
     exists checkpoint: HasCheckpoint from before_save_checkpoint to after_save_checkpoint, from before_load_checkpoint to after_load_checkpoint;
 
     /// The batch can be replaced by one that is already on the device: [`Cx::set_batch`].
-    allows set_batch: CanSetBatch at transfer;
+    allows set_batch: CanSetBatch + OnAllRanks at transfer;
 
     /// The prediction can be set by a hook instead of by the task: [`Cx::set_pred`].
-    allows set_pred: CanSetPred at pred, at predict_step;
+    allows set_pred: CanSetPred + OnAllRanks at pred, at predict_step;
 
     /// The loss can be set by a hook instead of by the task: [`Cx::set_loss`].
-    allows set_loss: CanSetLoss at loss;
+    allows set_loss: CanSetLoss + OnAllRanks at loss;
 
     /// The loss can be scaled, because its gradients are not computed yet: [`Cx::scale_loss`].
-    allows scale_loss: CanScaleLoss from after_loss to backward;
+    allows scale_loss: CanScaleLoss + OnAllRanks from after_loss to backward;
 
     /// The optimizer is selected, and the gradients are not computed yet: [`Cx::scaled_loss`].
     allows scaled_loss: CanStartBackward from before_backward to backward;
 
     /// A backward pass can be run, because the optimizer is selected: [`Cx::backward`].
-    allows backward: CanRunBackward from before_backward to backward;
+    allows backward: CanRunBackward + OnAllRanks from before_backward to backward;
 
     /// The batch can be skipped: [`Cx::skip_batch`].
-    allows skip_batch: CanSkipBatch at before_step;
+    allows skip_batch: CanSkipBatch + OnAllRanks at before_step;
 
     /// A pass over the data is running, and can end early: [`Cx::end_epoch`].
     allows end_epoch: CanEndEpoch from before_train_epoch to after_step;

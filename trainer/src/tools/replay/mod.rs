@@ -157,7 +157,7 @@ fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> 
     let checkpoint = checkpoint.map(|(path, _)| Resume::From(path.clone()));
     let mut kept = Vec::new();
     if tape.is_some() {
-        kept.push((Instance::with_hooks(TapeFile::default()), TapeFile::__hooks()));
+        kept.push((Instance::with_hooks(TapeFile::default()), <TapeFile as Hooks>::__hooks()));
     }
     replay::begin(run, checkpoint, replay, tape, kept)
 }

@@ -1,0 +1,9 @@
+use trainer::prelude::*;
+
+#[derive(Batch, Rows)]
+struct Pair {
+    input: &Tensor,
+    target: Tensor,
+}
+
+fn main() {}
