@@ -15,8 +15,8 @@ use trainer::checkpoint;
 use trainer::data::rand::Rng;
 use trainer::data::{NamedLoaders, RowRng};
 use trainer::hooks::{
-    ActivationCheckpointing, Amp, Checkpoint, Distillation, EarlyStopping, Ema, Freeze, Lora, LrSchedule,
-    MixUp, ReduceOnPlateau, SpikeGuard,
+    ActivationCheckpointing, Amp, Checkpoint, Distillation, EarlyStopping, Ema, Freeze,
+    HyperparameterSchedule, Lora, MixUp, ReduceOnPlateau, SpikeGuard,
 };
 use trainer::loggers::{Csv, JsonLines, Report, TensorBoard, ToFile};
 use trainer::optim::Muon;
@@ -142,7 +142,7 @@ fn program(folder: &Path) -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>>
         .resume(Resume::Auto)
         .hook(checkpoint)
         .hook(EarlyStopping::new("valid/clean/loss", Goal::Minimize).patience(4 * EPOCHS))
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)))
         .hook(ReduceOnPlateau::new("valid/noisy/loss", Goal::Minimize).patience(1))
         .hook(Amp::bf16())
         .hook(ActivationCheckpointing::new("block"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trainer::data::rand::Rng;
 use trainer::data::{IGNORED, Mixture, RowRng, Sample, Sequence, Sequences, Shards, TokenFile};
-use trainer::hooks::{Checkpoint, EarlyStopping, Ema, LrSchedule};
+use trainer::hooks::{Checkpoint, EarlyStopping, Ema, HyperparameterSchedule};
 use trainer::loggers::{Csv, JsonLines, Report, TensorBoard};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -119,7 +119,7 @@ fn trains_on_streams_until_killed() {
         .resume(Resume::Auto)
         .hook(checkpoint)
         .hook(EarlyStopping::new("valid/loss", Goal::Minimize).patience(1000))
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(5)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(5)))
         .hook(Ema::new(0.9))
         .hook(Csv::new())
         .hook(JsonLines::new())

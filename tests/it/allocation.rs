@@ -4,7 +4,8 @@ use allocation_counter::measure;
 use trainer::OnSignal;
 use trainer::data::from_fn;
 use trainer::hooks::{
-    HyperparameterMonitor, LrSchedule, NanGuard, ParameterMonitor, SystemMonitor, ThroughputMonitor,
+    HyperparameterMonitor, HyperparameterSchedule, NanGuard, ParameterMonitor, SystemMonitor,
+    ThroughputMonitor,
 };
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -27,7 +28,7 @@ fn a_step_after_the_first_epoch_allocates_nothing() {
         .discover(Discover::crates(["plugin"])) // free hooks, one of which logs
         .on_signal(OnSignal::Ignore) // installing signal handlers allocates
         .hook(Counter(0))
-        .hook(LrSchedule::new(Cosine::to(0.1).over(900).warm_up(100)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.1).over(900).warm_up(100)))
         .on::<AfterModule>("module", |cx| assert_eq!(cx.module(), "fc1"))
         .on::<AfterStep>("logs", |cx| cx.log("seen", cx.counters().samples_seen))
         .build()

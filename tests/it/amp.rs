@@ -1,6 +1,6 @@
 //! `Amp`: autocast, and the gradient scaler of fp16.
 
-use trainer::hooks::{Amp, Checkpoint, LrSchedule};
+use trainer::hooks::{Amp, Checkpoint, HyperparameterSchedule};
 use trainer::prelude::*;
 use trainer::schedule::Linear;
 use trainer::{CancelToken, TrainerBuilder};
@@ -130,7 +130,7 @@ fn a_skipped_step_does_not_advance_the_schedule() {
         let mut lrs = Vec::new();
         let (send, receive) = std::sync::mpsc::channel();
         let builder = overflow_in(elementwise(), if amp { &[1] } else { &[] })
-            .hook(LrSchedule::new(Linear::to(0.0).over(8)))
+            .hook(HyperparameterSchedule::lr(Linear::to(0.0).over(8)))
             .on::<AfterOptStep>("lrs", move |cx| send.send(cx.lrs()[0]).unwrap());
         let builder = if amp { builder.hook(Amp::fp16()) } else { builder };
         builder.build().unwrap().fit(&mut rows(20), None).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use trainer::TrainerBuilder;
 use trainer::checkpoint::{Resume, SettingList, Settings};
-use trainer::hooks::{Checkpoint, Ema, GradientNoise, LrSchedule, Progress, SystemMonitor};
+use trainer::hooks::{Checkpoint, Ema, GradientNoise, HyperparameterSchedule, Progress, SystemMonitor};
 use trainer::loggers::Csv;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -70,7 +70,7 @@ fn a_refused_resume_lists_each_changed_hook_optimizer_and_setting() {
         }
     };
     let none = |_: &mut Cx<AfterBackward>| ();
-    let lr = |schedule: Cosine| builder().hook(LrSchedule::new(schedule));
+    let lr = |schedule: Cosine| builder().hook(HyperparameterSchedule::lr(schedule));
     let noise = "trainer::hooks::GradientNoise";
     let cases = [
         (
@@ -112,7 +112,7 @@ fn a_refused_resume_lists_each_changed_hook_optimizer_and_setting() {
         ),
         (
             resumed("facts-schedule", lr(Cosine::to(0.0)), lr(Cosine::to(0.1))).err(),
-            vec!["`trainer::hooks::LrSchedule.schedule.end` was 0.0 when the checkpoint was written and is now 0.1".to_owned()],
+            vec!["`trainer::hooks::HyperparameterSchedule.schedule.end` was 0.0 when the checkpoint was written and is now 0.1".to_owned()],
         ),
         (
             resumed(

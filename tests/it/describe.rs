@@ -316,7 +316,7 @@ fn built_in_hooks_are_shown_under_paths_that_programs_can_import() {
         trainer::hooks::LocalSgd,
         trainer::hooks::Lookahead,
         trainer::hooks::Lora,
-        trainer::hooks::LrSchedule,
+        trainer::hooks::HyperparameterSchedule,
         trainer::hooks::MixUp,
         trainer::hooks::ModelSummary,
         trainer::hooks::NanGuard,

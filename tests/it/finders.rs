@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use trainer::data::from_fn;
 use trainer::finders::{BatchSizeLimit, FindBatchSize, FindLr};
 use trainer::hooks::{
-    Amp, EarlyStopping, Ema, Freeze, HyperparameterSchedule, Lookahead, LrSchedule, Progress, StochasticDepth,
+    Amp, EarlyStopping, Ema, Freeze, HyperparameterSchedule, Lookahead, Progress, StochasticDepth,
 };
 use trainer::optim::{Group, Tch};
 use trainer::prelude::*;
@@ -40,7 +40,7 @@ fn the_curve_matches_a_fit_with_exponentially_growing_rates() {
         .optimizer(Sgd::new(1.0).group("fc1.*", Group::new().lr(0.5)))
         .discover(Discover::None)
         .max_steps(30)
-        .hook(LrSchedule::new(|step: u64| 1e-4 * 1e4_f64.powf(step as f64 / 29.0)));
+        .hook(HyperparameterSchedule::lr(|step: u64| 1e-4 * 1e4_f64.powf(step as f64 / 29.0)));
     let losses = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&losses);
     by_hand =
@@ -228,7 +228,7 @@ fn child_between_two_fits() {
             .record_every(trainer::Every::Steps(1))
             .hook(Amp::bf16())
             .hook(Ema::new(0.9))
-            .hook(LrSchedule::new(Cosine::to(0.0)))
+            .hook(HyperparameterSchedule::lr(Cosine::to(0.0)))
             .on::<AfterRecord>("note", move |cx| {
                 let record = cx.record();
                 let scalars: Vec<_> = record.scalars().collect();
@@ -443,7 +443,7 @@ fn a_finder_warns_of_hooks_that_may_change_training_but_do_not_run() {
     let mut trainer = model::builder()
         .hook(Lookahead::new(5, 0.5))
         .hook(HyperparameterSchedule::momentum(Cosine::to(0.0)))
-        .hook(LrSchedule::new(Cosine::to(0.0)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0)))
         .hook(Progress::new())
         .on::<BeforeOptStep>("mine", |_| {})
         .on::<Main<AfterStep>>("observer", |_| {})

@@ -7,7 +7,7 @@ use std::path::Path;
 use inotify::{Inotify, WatchMask};
 use serde_json::{Value, json};
 use trainer::checkpoint;
-use trainer::hooks::{Checkpoint, EarlyStopping, LrSchedule, ReduceOnPlateau};
+use trainer::hooks::{Checkpoint, EarlyStopping, HyperparameterSchedule, ReduceOnPlateau};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 
@@ -203,7 +203,7 @@ fn resume(folder: &Path, epochs: u64) -> Result<u64> {
         .max_steps(epochs)
         .hook(hook)
         .hook(EarlyStopping::new("train/loss", Goal::Minimize))
-        .hook(LrSchedule::new(Cosine::to(0.0)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0)))
         .hook(ReduceOnPlateau::new("train/loss", Goal::Minimize))
         .allow_inexact_resume(true)
         .resume(Resume::Auto)

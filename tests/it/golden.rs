@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use trainer::hooks::{Checkpoint, Ema, LrSchedule, Progress, ReduceOnPlateau};
+use trainer::hooks::{Checkpoint, Ema, HyperparameterSchedule, Progress, ReduceOnPlateau};
 use trainer::lock::{Compared, Golden};
 use trainer::loggers::Csv;
 use trainer::prelude::*;
@@ -44,7 +44,7 @@ fn program() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor
     model::builder()
         .seed(7)
         .epochs(6)
-        .hook(LrSchedule::new(Linear::to(0.0)))
+        .hook(HyperparameterSchedule::lr(Linear::to(0.0)))
         .hook(ReduceOnPlateau::new("valid/loss", Goal::Minimize).patience(0))
         .hook(Ema::new(0.9))
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use trainer::TrainerBuilder;
-use trainer::hooks::{Checkpoint, FieldSchedule, HyperparameterSchedule, LrSchedule};
+use trainer::hooks::{Checkpoint, FieldSchedule, HyperparameterSchedule};
 use trainer::optim::{Adagrad, Group};
 use trainer::prelude::*;
 use trainer::schedule::{Constant, Linear, OneCycle, WarmUp};
@@ -85,8 +85,11 @@ fn factors_scale_the_value_of_each_selected_group() {
     assert_eq!(one, [[0.1, 0.4], [0.1, 0.4 * 0.75], [0.1, 0.2], [0.1, 0.1]]);
     let rest = values_of_run(with(optimizer()).hook(decay().ungrouped()), "weight_decay", 4);
     assert_eq!(rest, [[0.1, 0.4], [0.1 * 0.75, 0.4], [0.05, 0.4], [0.025, 0.4]]);
-    let rates =
-        values_of_run(with(optimizer()).hook(LrSchedule::new(Linear::to(0.0)).group("fc1.*")), "lr", 4);
+    let rates = values_of_run(
+        with(optimizer()).hook(HyperparameterSchedule::lr(Linear::to(0.0)).group("fc1.*")),
+        "lr",
+        4,
+    );
     assert_eq!(rates, [[0.01, 0.01], [0.01, 0.01 * 0.75], [0.01, 0.005], [0.01, 0.0025]]);
 }
 
@@ -174,7 +177,7 @@ fn a_cancelled_run_resumes_with_its_schedules() {
             with(optimizer)
                 .epochs(3)
                 .hook(Noise { scale: 9.0, seen: Vec::new() })
-                .hook(LrSchedule::new(cycle))
+                .hook(HyperparameterSchedule::lr(cycle))
                 .hook(HyperparameterSchedule::momentum(cycle.momentum(0.5, 0.95)))
                 .hook(HyperparameterSchedule::factors("weight_decay", Linear::to(0.1)).group("fc2.*"))
                 .hook(FieldSchedule::new(Linear::to(0.0), |noise: &mut Noise, scale| noise.scale = scale))
@@ -233,7 +236,7 @@ fn settings_are_checked_in_a_resumed_fit_too() {
     let cases = [
         (refused_in_a_resumed_fit(of_field(short()), of_field(long())), "exceeds the run of 9 steps"),
         (
-            refused_in_a_resumed_fit(LrSchedule::new(short()), LrSchedule::new(long())),
+            refused_in_a_resumed_fit(HyperparameterSchedule::lr(short()), HyperparameterSchedule::lr(long())),
             "exceeds the run of 9 steps",
         ),
         (

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use trainer::hooks::{
-    Checkpoint, CudaMemoryMonitor, GpuMonitor, HyperparameterMonitor, LrSchedule, NanGuard, ParameterMonitor,
-    SystemMonitor, ThroughputMonitor,
+    Checkpoint, CudaMemoryMonitor, GpuMonitor, HyperparameterMonitor, HyperparameterSchedule, NanGuard,
+    ParameterMonitor, SystemMonitor, ThroughputMonitor,
 };
 use trainer::modules::Patterns;
 use trainer::optim::Group;
@@ -52,7 +52,7 @@ fn every_hyperparameter_of_every_group_is_recorded_with_the_value_that_the_step_
     let mut trainer = Trainer::builder(model::task())
         .optimizer(optimizer)
         .discover(Discover::None)
-        .hook(LrSchedule::new(Cosine::to(0.0)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0)))
         .hook(HyperparameterMonitor::new().every(2))
         .on::<AfterOptStep>("used", move |cx| {
             if cx.counters().optimizer_steps == 6 {
@@ -457,7 +457,7 @@ fn a_resumed_run_has_the_records_of_an_uninterrupted_one() {
                 .record_every(Every::Steps(3))
                 .accumulate(2)
                 .cancel_token(token)
-                .hook(LrSchedule::new(Cosine::to(0.0)))
+                .hook(HyperparameterSchedule::lr(Cosine::to(0.0)))
                 .hook(HyperparameterMonitor::new())
                 .hook(ParameterMonitor::new("*").weights(true).updates(true).histograms(true))
                 .hook(ThroughputMonitor::new())

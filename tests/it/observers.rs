@@ -238,7 +238,7 @@ const CHANGING: [&str; 27] = [
     "LocalSgd",
     "Lookahead",
     "Lora",
-    "LrSchedule",
+    "HyperparameterSchedule",
     "MixUp",
     "NanGuard",
     "ReduceOnPlateau",

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use trainer::data::NamedLoaders;
 use trainer::distributed::World;
-use trainer::hooks::{Checkpoint, Ema, GradientNoise, LrSchedule};
+use trainer::hooks::{Checkpoint, Ema, GradientNoise, HyperparameterSchedule};
 use trainer::loggers::Csv;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -43,7 +43,7 @@ pub(crate) fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor)>> {
         .accumulate(2)
         .hook(Ema::new(0.9))
         .hook(GradientNoise::new(0.01))
-        .hook(LrSchedule::new(Cosine::to(0.001).warm_up(3)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.001).warm_up(3)))
 }
 
 pub(crate) fn data() -> InMemory<(Tensor, Tensor)> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value as Json;
-use trainer::hooks::{Checkpoint, LrSchedule};
+use trainer::hooks::{Checkpoint, HyperparameterSchedule};
 use trainer::loggers::Csv;
 use trainer::prelude::*;
 use trainer::schedule::Constant;
@@ -287,7 +287,7 @@ fn run_json_has_the_settings_of_the_last_resumed_fit() {
     let folder = scratch("run-folder-resumed");
     let make = |epochs, width: i64, inexact| {
         let builder = builder().epochs(epochs).hyperparameter("width", width).run_folder(&folder);
-        let builder = builder.hook(LrSchedule::new(Constant::new(0.5)));
+        let builder = builder.hook(HyperparameterSchedule::lr(Constant::new(0.5)));
         builder.hook(Checkpoint::in_run_folder()).resume(Resume::Auto).allow_inexact_resume(inexact)
     };
     let recorded = || {

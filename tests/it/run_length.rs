@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use trainer::TrainerBuilder;
 use trainer::checkpoint::Resume;
 use trainer::data::from_fn;
-use trainer::hooks::{Checkpoint, EarlyStopping, FieldSchedule, LrSchedule};
+use trainer::hooks::{Checkpoint, EarlyStopping, FieldSchedule, HyperparameterSchedule};
 use trainer::prelude::*;
 use trainer::schedule::{Cosine, Linear};
 
@@ -101,7 +101,7 @@ fn schedules_limits_and_intervals_count_the_same_steps() {
         let counted = Arc::new(Mutex::new((0, 0)));
         let count = Arc::clone(&counted);
         let (builder, rates) = recorded(repeats(steps, most));
-        let builder = builder.epochs(2).hook(LrSchedule::new(Linear::to(0.0)));
+        let builder = builder.epochs(2).hook(HyperparameterSchedule::lr(Linear::to(0.0)));
         let builder = builder.on::<AfterOptStep>(HookOptions::named("every").every(2), move |cx| {
             if cx.part() == "left" {
                 count.lock().unwrap().0 += 1;
@@ -128,7 +128,7 @@ fn schedules_limits_and_intervals_count_the_same_steps() {
 fn accumulation_max_steps_and_skipped_steps_keep_the_schedule_in_step() {
     let rates_of = |set: fn(TrainerBuilder<Repeats>) -> TrainerBuilder<Repeats>| {
         let (builder, rates) = recorded(repeats([4, 0], 4));
-        let mut trainer = set(builder).hook(LrSchedule::new(Linear::to(0.0))).build().unwrap();
+        let mut trainer = set(builder).hook(HyperparameterSchedule::lr(Linear::to(0.0))).build().unwrap();
         let summary = trainer.fit(&mut batches(5), None).unwrap();
         (of("left", &rates), summary.counters.optimizer_steps)
     };
@@ -150,13 +150,15 @@ fn accumulation_max_steps_and_skipped_steps_keep_the_schedule_in_step() {
 
 #[test]
 fn a_schedule_over_the_run_is_refused_if_a_batch_takes_more_steps_than_the_task_says() {
-    let fit = |says, schedule: LrSchedule, set: fn(TrainerBuilder<Repeats>) -> TrainerBuilder<Repeats>| {
+    let fit = |says,
+               schedule: HyperparameterSchedule,
+               set: fn(TrainerBuilder<Repeats>) -> TrainerBuilder<Repeats>| {
         let (builder, rates) = recorded(repeats([4, 0], says));
         let mut trainer = set(builder.hook(schedule)).build().unwrap();
         trainer.fit(&mut batches(3), None).map(|summary| (of("left", &rates), summary.warnings))
     };
-    let over = LrSchedule::new(Linear::to(0.0).over(24));
-    let whole = || LrSchedule::new(Linear::to(0.0));
+    let over = HyperparameterSchedule::lr(Linear::to(0.0).over(24));
+    let whole = || HyperparameterSchedule::lr(Linear::to(0.0));
     for says in [1, 3] {
         let error = fit(says, whole(), |builder| builder.epochs(2)).unwrap_err().to_string();
         let expected = "`train_step` takes more steps than `Task::steps_per_batch` returns: use a number of steps instead, \
@@ -177,7 +179,7 @@ fn a_schedule_over_the_run_is_refused_if_a_batch_takes_more_steps_than_the_task_
     let halves = [[1.0; 12], [0.5; 12]].concat();
     assert_eq!(fit(1, by_epoch, |builder| builder.epochs(2)).unwrap(), (halves, none.clone()));
     // Without a schedule, nothing needs the length.
-    let constant = LrSchedule::new(|_: u64| 1.0);
+    let constant = HyperparameterSchedule::lr(|_: u64| 1.0);
     assert_eq!(fit(1, constant, |builder| builder.epochs(2)).unwrap(), (vec![1.0; 24], none));
     let (builder, _) = recorded(repeats([1, 0], 0));
     let error = builder.build().unwrap().fit(&mut batches(1), None).unwrap_err().to_string();
@@ -194,7 +196,7 @@ impl Noise {
 
 #[test]
 fn a_longer_run_reports_how_it_changes_a_schedule() {
-    let warnings = |schedule: LrSchedule| {
+    let warnings = |schedule: HyperparameterSchedule| {
         let builder = builder().epochs(2).hook(schedule).hook(Noise(0.0));
         let field = FieldSchedule::new(Linear::to(0.0).over(4), |noise: &mut Noise, value| noise.0 = value);
         let mut trainer = builder.hook(field).build().unwrap();
@@ -204,14 +206,14 @@ fn a_longer_run_reports_how_it_changes_a_schedule() {
     let expected = "the schedule of `lr` spans the run, which now has 8 steps instead of 4, and is at step 4, so `lr` \
                     changes from 0.0250 to 0.0500 instead of 0.0000; to prevent this, give the schedule its length as a number of \
                     steps, such as `.over(4)`";
-    assert_eq!(warnings(LrSchedule::new(Linear::to(0.0))), [expected]);
+    assert_eq!(warnings(HyperparameterSchedule::lr(Linear::to(0.0))), [expected]);
     let expected = "the schedule of `lr` spans the run, which now has 4 epochs instead of 2, and is at epoch 2, so `lr` \
                     changes from 0.0500 to 0.0500 instead of 0.0000; to prevent this, give the schedule its length as a number of \
                     epochs, such as `.over(2)`";
-    assert_eq!(warnings(LrSchedule::new(Linear::to(0.0)).by_epoch(true)), [expected]);
+    assert_eq!(warnings(HyperparameterSchedule::lr(Linear::to(0.0)).by_epoch(true)), [expected]);
     let none = Vec::<String>::new();
-    assert_eq!(warnings(LrSchedule::new(Linear::to(0.0).over(4))), none);
-    assert_eq!(warnings(LrSchedule::new(|step: u64| 0.5_f64.powi(step as i32))), none);
+    assert_eq!(warnings(HyperparameterSchedule::lr(Linear::to(0.0).over(4))), none);
+    assert_eq!(warnings(HyperparameterSchedule::lr(|step: u64| 0.5_f64.powi(step as i32))), none);
 
     let field = FieldSchedule::new(Linear::to(0.0), |noise: &mut Noise, value| noise.0 = value);
     let mut trainer = builder().epochs(2).hook(Noise(0.0)).hook(field).build().unwrap();
@@ -228,7 +230,7 @@ fn a_resume_with_more_epochs_reports_how_it_changes_a_schedule() {
     let folder = scratch("longer-schedule");
     let fit = |epochs| {
         let builder = builder().epochs(epochs).hook(Checkpoint::new(&folder)).resume(Resume::Auto);
-        let mut trainer = builder.hook(LrSchedule::new(Cosine::to(0.0))).build().unwrap();
+        let mut trainer = builder.hook(HyperparameterSchedule::lr(Cosine::to(0.0))).build().unwrap();
         trainer.fit(&mut rows(8), None).unwrap().warnings
     };
     assert_eq!(fit(2), Vec::<String>::new());
@@ -483,7 +485,7 @@ fn the_advice_for_a_packed_loader_works() {
             Ok(pred.square().sum(Kind::Float))
         }
     }
-    let fit = |hook: LrSchedule, steps: Option<u64>| {
+    let fit = |hook: HyperparameterSchedule, steps: Option<u64>| {
         let vars = nn::VarStore::new(device());
         let weight = vars.root().ones("weight", &[1]);
         let builder = Trainer::builder(Mean(vars, weight)).optimizer(Sgd::new(0.1)).discover(Discover::None);
@@ -494,15 +496,15 @@ fn the_advice_for_a_packed_loader_works() {
         let mut train = DataLoader::new(texts.clone()).batch_size(2).pack(8);
         builder.hook(hook).build().unwrap().fit(&mut train, None).map(drop)
     };
-    let error = fit(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)), None).unwrap_err().to_string();
+    let error = fit(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)), None).unwrap_err().to_string();
     assert!(
         error
             .contains("use a number of steps instead, `.warm_up(1000)`, or end the run with `.max_steps(…)`"),
         "{error}"
     );
-    fit(LrSchedule::new(Cosine::to(0.0).over(1000).warm_up(10)), None).unwrap();
-    fit(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)), Some(20)).unwrap();
-    fit(LrSchedule::new(Cosine::to(0.0).warm_up(0.5)).by_epoch(true), None).unwrap();
+    fit(HyperparameterSchedule::lr(Cosine::to(0.0).over(1000).warm_up(10)), None).unwrap();
+    fit(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)), Some(20)).unwrap();
+    fit(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.5)).by_epoch(true), None).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use trainer::TrainerBuilder;
-use trainer::hooks::{LrSchedule, PlateauState, ReduceOnPlateau};
+use trainer::hooks::{HyperparameterSchedule, PlateauState, ReduceOnPlateau};
 use trainer::prelude::*;
 use trainer::schedule::{
     Constant, Cosine, CosineRestarts, Exponential, Linear, MultiStep, OneCycle, Polynomial, StepDecay,
@@ -155,7 +155,7 @@ fn a_run_uses_the_rates_of_its_schedule() {
     let reference = reference();
     for (name, schedule) in schedules() {
         // Batches of 4 rows.
-        let rates = rates_of_run(builder().epochs(50).hook(LrSchedule::new(schedule)), 80, 1);
+        let rates = rates_of_run(builder().epochs(50).hook(HyperparameterSchedule::lr(schedule)), 80, 1);
         let off = deviation(rates.into_iter(), &reference[name], BASE);
         assert!(off <= 1e-12, "{name} deviates by {off:e}");
     }
@@ -164,7 +164,7 @@ fn a_run_uses_the_rates_of_its_schedule() {
 #[test]
 fn a_schedule_counts_optimizer_steps_or_epochs() {
     let reference = reference();
-    let cosine = || LrSchedule::new(Cosine::to(0.0).warm_up(100).starting_at(0.1));
+    let cosine = || HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(100).starting_at(0.1));
     let accumulated = rates_of_run(builder().epochs(250).accumulate(2).hook(cosine()), 28, 1);
     let bounded = rates_of_run(builder().max_steps(1000).hook(cosine()), 28, 1);
     let by_epoch = rates_of_run(builder().epochs(1000).hook(cosine().by_epoch(true)), 8, 1);
@@ -179,18 +179,18 @@ fn a_schedule_counts_optimizer_steps_or_epochs() {
 #[test]
 fn a_second_fit_continues_the_schedule() {
     // With a length in steps, two fits equal one of twice the length.
-    let schedule = || LrSchedule::new(Cosine::to(0.0).over(40).warm_up(5));
+    let schedule = || HyperparameterSchedule::lr(Cosine::to(0.0).over(40).warm_up(5));
     assert_eq!(
         rates_of_run(builder().epochs(3).hook(schedule()), 40, 2),
         rates_of_run(builder().epochs(6).hook(schedule()), 40, 1)
     );
     // With a length of the whole run, the second fit makes the run longer.
-    let rates = rates_of_run(builder().epochs(2).hook(LrSchedule::new(Linear::to(0.0))), 20, 2);
+    let rates = rates_of_run(builder().epochs(2).hook(HyperparameterSchedule::lr(Linear::to(0.0))), 20, 2);
     let expected = |steps: std::ops::Range<u64>, run: f64| steps.map(move |n| BASE * (1.0 - n as f64 / run));
     let expected: Vec<_> = expected(0..10, 10.0).chain(expected(10..20, 20.0)).collect();
     assert!(rates.iter().zip(&expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-15), "{rates:?}");
     assert_eq!(rates.len(), expected.len());
-    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch(true);
+    let by_epoch = HyperparameterSchedule::lr(Linear::to(0.0)).by_epoch(true);
     assert_eq!(rates_of_run(builder().epochs(1).hook(by_epoch), 4, 2), [BASE, BASE * 0.5]);
 }
 
@@ -207,7 +207,8 @@ fn two_groups() -> impl Task<Batch = (Tensor, Tensor)> {
 fn each_group_is_scaled_relative_to_its_own_rate() {
     let builder =
         Trainer::builder(two_groups()).optimizer(AdamW::new(BASE)).discover(Discover::None).epochs(4);
-    let (builder, rates) = record_rates(builder.hook(LrSchedule::new(Polynomial::new(2.0).warm_up(3))));
+    let (builder, rates) =
+        record_rates(builder.hook(HyperparameterSchedule::lr(Polynomial::new(2.0).warm_up(3))));
     let mut trainer = builder.build().unwrap();
     trainer.optimizer_mut().unwrap().groups_mut()[1].lr = 0.001;
     trainer.fit(&mut model::rows(20), None).unwrap();
@@ -263,7 +264,7 @@ impl Task for Pair {
 }
 
 /// Returns the rates of each of the two parts over two epochs of 10 batches.
-fn rates_of_parts(both: bool, hooks: Vec<LrSchedule>) -> HashMap<String, Vec<f64>> {
+fn rates_of_parts(both: bool, hooks: Vec<HyperparameterSchedule>) -> HashMap<String, Vec<f64>> {
     let rates = Arc::<Mutex<HashMap<String, Vec<f64>>>>::default();
     let notes = Arc::clone(&rates);
     let builder = Trainer::builder(Pair::new(both))
@@ -284,14 +285,14 @@ fn rates_of_parts(both: bool, hooks: Vec<LrSchedule>) -> HashMap<String, Vec<f64
 fn every_optimizer_is_scheduled_by_the_steps_of_the_run() {
     let line =
         |lr: f64, run: u32| (0..run).map(|n| lr * (1.0 - f64::from(n) / f64::from(run))).collect::<Vec<_>>();
-    let rates = rates_of_parts(true, vec![LrSchedule::new(Linear::to(0.0))]);
+    let rates = rates_of_parts(true, vec![HyperparameterSchedule::lr(Linear::to(0.0))]);
     assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 20), &line(0.01, 20)));
     // A part that takes half as many steps still ends its schedule with the run.
-    let rates = rates_of_parts(false, vec![LrSchedule::new(Linear::to(0.0))]);
+    let rates = rates_of_parts(false, vec![HyperparameterSchedule::lr(Linear::to(0.0))]);
     let each_second = |rates: &[f64]| rates.iter().skip(1).step_by(2).copied().collect::<Vec<_>>();
     assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 20), &each_second(&line(0.01, 20))));
     // One schedule for each part, then for one of them.
-    let of = |part: &str, schedule: Linear| LrSchedule::new(schedule).part(part);
+    let of = |part: &str, schedule: Linear| HyperparameterSchedule::lr(schedule).part(part);
     let rates =
         rates_of_parts(true, vec![of("right", Linear::to(0.0)), of("left", Linear::to(0.0).over(40))]);
     assert_eq!((&rates["left"], &rates["right"]), (&line(0.1, 40)[..20].to_vec(), &line(0.01, 20)));
@@ -313,7 +314,7 @@ impl Skips {
 
 #[test]
 fn skipped_optimizer_steps_do_not_advance_a_schedule() {
-    let halving = || LrSchedule::new(Exponential::new(0.5));
+    let halving = || HyperparameterSchedule::lr(Exponential::new(0.5));
     let rates = rates_of_run(builder().hook(halving()).hook(Skips::default()), 24, 1);
     assert_eq!(rates, [BASE, BASE * 0.5, BASE * 0.25]);
 }
@@ -329,11 +330,11 @@ fn rate_changes_by_other_hooks_are_kept() {
         }
     };
     // A change scales the later values: 1, 3/4, then half of 1/2 and of 1/4.
-    let line = || LrSchedule::new(Linear::to(0.0));
+    let line = || HyperparameterSchedule::lr(Linear::to(0.0));
     let halved = builder().hook(line()).on::<AfterStep>("halve", at(2, |lr| *lr *= 0.5));
     assert_eq!(rates_of_run(halved, 16, 1), [1.0, 0.75, 0.25, 0.125].map(|factor| BASE * factor));
     // A rate of 0 cannot be scaled, so the new rate becomes the base.
-    let from_zero = || LrSchedule::new(|step: u64| if step == 0 { 0.0 } else { 0.5 });
+    let from_zero = || HyperparameterSchedule::lr(|step: u64| if step == 0 { 0.0 } else { 0.5 });
     let set = builder().hook(from_zero()).on::<AfterStep>("set", at(1, |lr| *lr = 0.4));
     assert_eq!(rates_of_run(set, 12, 1), [0.0, 0.2, 0.2]);
     // A change after the last step of a fit scales the next fit; a rate set between fits becomes
@@ -354,8 +355,8 @@ fn factors_of_schedules_by_step_and_by_epoch_are_multiplied() {
     let rates = rates_of_run(
         builder()
             .epochs(5)
-            .hook(LrSchedule::new(Cosine::to(0.5).warm_up(7)))
-            .hook(LrSchedule::new(StepDecay::new(2, 0.1)).by_epoch(true)),
+            .hook(HyperparameterSchedule::lr(Cosine::to(0.5).warm_up(7)))
+            .hook(HyperparameterSchedule::lr(StepDecay::new(2, 0.1)).by_epoch(true)),
         40,
         1,
     );
@@ -369,12 +370,12 @@ fn factors_of_schedules_by_step_and_by_epoch_are_multiplied() {
 
 #[test]
 fn invalid_schedules_are_refused_by_build_or_when_training_begins() {
-    let fit = |hook: LrSchedule| {
+    let fit = |hook: HyperparameterSchedule| {
         let built = builder().epochs(10).hook(hook).build();
         message(&built.and_then(|mut trainer| trainer.fit(&mut model::rows(40), None)).unwrap_err())
     };
-    fn case(schedule: impl Schedule) -> LrSchedule {
-        LrSchedule::new(schedule)
+    fn case(schedule: impl Schedule) -> HyperparameterSchedule {
+        HyperparameterSchedule::lr(schedule)
     }
     let all = Constant::new(1.0);
     let cases = [
@@ -469,8 +470,8 @@ fn invalid_schedules_are_refused_by_build_or_when_training_begins() {
         let error = fit(hook);
         // What depends on the run is only known when it begins.
         let depends_on_run = ["exceeds the run", "no optimizer"].iter().any(|part| expected.contains(part));
-        let fit = "`LrSchedule` failed at before_fit, epoch 0, batch 0: ";
-        let place = if depends_on_run { fit } else { "hook `trainer::hooks::LrSchedule`: " };
+        let fit = "`HyperparameterSchedule` failed at before_fit, epoch 0, batch 0: ";
+        let place = if depends_on_run { fit } else { "hook `trainer::hooks::HyperparameterSchedule`: " };
         assert!(error.ends_with(&format!("{place}{expected}")), "{error}");
     }
     // An invalid value that only appears later is reported before it is used.
@@ -487,20 +488,24 @@ fn a_schedule_over_the_whole_run_requires_a_known_length() {
         let own = move |(inputs, labels): &(Tensor, Tensor)| (inputs.shallow_clone(), labels.shallow_clone());
         trainer::data::from_fn(move |_| batches.iter().map(own).collect::<Vec<_>>())
     };
-    let fit = |builder: TrainerBuilder<_>, hook: LrSchedule| {
+    let fit = |builder: TrainerBuilder<_>, hook: HyperparameterSchedule| {
         let (builder, rates) = record_rates(builder.hook(hook));
         builder.build().unwrap().fit(&mut stream(), None).map(|_| take_rates(&rates))
     };
-    let error = message(&fit(model::builder().epochs(2), LrSchedule::new(Cosine::to(0.0))).unwrap_err());
+    let error =
+        message(&fit(model::builder().epochs(2), HyperparameterSchedule::lr(Cosine::to(0.0))).unwrap_err());
     let text = "failed at before_fit, epoch 0, batch 0: `Cosine::to(…).over(1.0)` is a fraction of the run, whose length in steps is \
                 unknown, because the loader does not report how many batches it has, `.epochs(…)` is not set on the builder, or \
                 `train_step` takes more steps than `Task::steps_per_batch` returns: use a number of steps instead, \
                 `Cosine::to(…).over(1000)`, or end the run with `.max_steps(…)`";
     assert!(error.ends_with(text), "{error}");
     let line = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0].map(|factor| 0.1 * factor);
-    assert_eq!(fit(model::builder(), LrSchedule::new(Linear::to(0.0).over(4))).unwrap(), line);
-    assert_eq!(fit(model::builder().max_steps(4), LrSchedule::new(Linear::to(0.0))).unwrap(), line[..4]);
-    let by_epoch = LrSchedule::new(Linear::to(0.0)).by_epoch(true);
+    assert_eq!(fit(model::builder(), HyperparameterSchedule::lr(Linear::to(0.0).over(4))).unwrap(), line);
+    assert_eq!(
+        fit(model::builder().max_steps(4), HyperparameterSchedule::lr(Linear::to(0.0))).unwrap(),
+        line[..4]
+    );
+    let by_epoch = HyperparameterSchedule::lr(Linear::to(0.0)).by_epoch(true);
     assert_eq!(fit(model::builder().epochs(2), by_epoch).unwrap()[5..7], [0.1, 0.05]);
 }
 
@@ -576,7 +581,7 @@ fn reduce_on_plateau_counts_only_validations_within_a_fit() {
 fn a_schedule_continues_from_a_reduced_rate() {
     let hook = ReduceOnPlateau::new("train/recorded", Goal::Minimize).factor(0.1).patience(0);
     let (builder, rates) = recorded(vec![1.0, 1.0, 0.5, 0.25], hook);
-    let builder = builder.hook(LrSchedule::new(Linear::to(0.0)));
+    let builder = builder.hook(HyperparameterSchedule::lr(Linear::to(0.0)));
     builder.epochs(4).build().unwrap().fit(&mut model::rows(4), None).unwrap();
     let expected = [1.0, 0.75, 0.05, 0.025].map(|factor| BASE * factor);
     assert!(take_rates(&rates).iter().zip(expected).all(|(own, by_hand)| (own - by_hand).abs() < 1e-16));

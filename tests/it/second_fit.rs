@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use trainer::TrainerBuilder;
 use trainer::hooks::{
-    Amp, Checkpoint, DeadUnits, EarlyStopping, Ema, FeatureRecorder, FieldSchedule, Freeze, LrSchedule,
-    NanGuard, ReduceOnPlateau, SpikeGuard, Swa,
+    Amp, Checkpoint, DeadUnits, EarlyStopping, Ema, FeatureRecorder, FieldSchedule, Freeze,
+    HyperparameterSchedule, NanGuard, ReduceOnPlateau, SpikeGuard, Swa,
 };
 use trainer::metrics::{Accuracy, MetricHook};
 use trainer::prelude::*;
@@ -171,7 +171,7 @@ fn averages_continue() {
 fn schedules_freezing_and_the_loss_scale_continue() {
     let rates = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&rates);
-    let builder = model::builder().hook(LrSchedule::new(Linear::to(0.0).over(8)));
+    let builder = model::builder().hook(HyperparameterSchedule::lr(Linear::to(0.0).over(8)));
     let builder = builder.on::<AfterOptStep>("rate", move |cx| seen.lock().unwrap().push(cx.lrs()[0]));
     after_each(builder.hook(Freeze::new("fc1.*").thaw_at(1, "fc1.*")), |_| ());
     let line: Vec<f64> = (0..4).map(|step| 0.1 * (1.0 - f64::from(step) / 8.0)).collect();

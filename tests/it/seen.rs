@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use trainer::hooks::{
-    ClipGradNorm, ClipGradValue, Ema, GradientNoise, LabelSmoothing, Lookahead, LrSchedule, MixUp, Sam,
+    ClipGradNorm, ClipGradValue, Ema, GradientNoise, HyperparameterSchedule, LabelSmoothing, Lookahead,
+    MixUp, Sam,
 };
 use trainer::prelude::*;
 use trainer::schedule::Linear;
@@ -429,7 +430,7 @@ fn orders_in_a_separate_process() {
             .hook(LabelSmoothing::new(0.1).classes(3))
             .hook(MixUp::new(0.2).classes(3))
             .hook(GradientNoise::new(0.01))
-            .hook(LrSchedule::new(Linear::to(0.0)))
+            .hook(HyperparameterSchedule::lr(Linear::to(0.0)))
             .hook(ClipGradValue::new(0.01))
             .hook(ClipGradNorm::new(0.01))
             .hook(Ema::new(0.9))

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trainer::data::from_fn;
-use trainer::hooks::{Checkpoint, LrSchedule};
+use trainer::hooks::{Checkpoint, HyperparameterSchedule};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::{Amount, TrainerBuilder};
@@ -174,8 +174,9 @@ fn a_fast_dev_run_limits_every_pass_and_writes_no_checkpoint() {
     let settings =
         builder().epochs(100).max_steps(1000).sanity_batches(4).limit_valid_batches(9).fast_dev_run(2);
     let folder = crate::support::scratch("dev-run");
-    let settings =
-        settings.hook(Checkpoint::new(&folder)).hook(LrSchedule::new(Cosine::to(0.0).warm_up(500)));
+    let settings = settings
+        .hook(Checkpoint::new(&folder))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(500)));
     let (mut trainer, notes) = recording(settings);
     trainer.fit(&mut model::rows(40), Some(&mut model::rows(40))).unwrap();
     assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "no checkpoint");

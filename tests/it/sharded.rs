@@ -3,7 +3,7 @@
 use std::fs;
 
 use trainer::TrainerBuilder;
-use trainer::hooks::{Ema, LrSchedule};
+use trainer::hooks::{Ema, HyperparameterSchedule};
 use trainer::optim::{Adagrad, Adam, Custom, Group, Lion, Muon, RmsProp, Sharded, Tch};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -50,7 +50,7 @@ pub(crate) fn with_optimizer_hooks(scene: &Scene, mut builder: TrainerBuilder<Ne
         });
     }
     if scene.is("hooks") {
-        builder = builder.hook(Ema::new(0.9)).hook(LrSchedule::new(Cosine::to(0.0).warm_up(5)));
+        builder = builder.hook(Ema::new(0.9)).hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(5)));
     }
     builder
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 use trainer::checkpoint::Resume;
-use trainer::hooks::{Checkpoint, DataParallel, EarlyStopping, LrSchedule, SpikeGuard};
+use trainer::hooks::{Checkpoint, DataParallel, EarlyStopping, HyperparameterSchedule, SpikeGuard};
 use trainer::loggers::{Csv, JsonLines};
 use trainer::optim::Sharded;
 use trainer::prelude::*;
@@ -53,7 +53,7 @@ fn builder() -> TrainerBuilder<impl Task<Batch = (Tensor, Tensor), Pred = Tensor
     Trainer::builder(task())
         .optimizer(AdamW::new(0.01))
         .discover(Discover::None)
-        .hook(LrSchedule::new(Linear::to(0.1).over(100)))
+        .hook(HyperparameterSchedule::lr(Linear::to(0.1).over(100)))
 }
 
 /// Counts the batches that were trained, as a state that is rolled back.

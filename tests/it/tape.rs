@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use trainer::distributed::World;
-use trainer::hooks::{Checkpoint, ClipGradNorm, Ema, GradientNoise, LrSchedule};
+use trainer::hooks::{Checkpoint, ClipGradNorm, Ema, GradientNoise, HyperparameterSchedule};
 use trainer::prelude::*;
 use trainer::schedule::Linear;
 use trainer::testing::{Ranks, once};
@@ -111,7 +111,7 @@ impl Program {
             builder = builder.hook(GradientNoise::new(alpha));
         }
         if let Some(end) = self.scheduled {
-            builder = builder.hook(LrSchedule::new(Linear::to(end)));
+            builder = builder.hook(HyperparameterSchedule::lr(Linear::to(end)));
         }
         if let Some(jump) = self.state {
             builder = builder.hook(Counts { batches: 0, jump_at: (jump > 0).then_some(jump) });
@@ -333,7 +333,8 @@ fn more_pairs() -> Vec<(String, Program, Program, String)> {
         pairs.push((format!("loss-{factor}"), p, Program { loss_factor: Some(factor), ..p }, loss));
     }
     let [scheduled, constant] = [Some(0.5), None].map(|scheduled| Program { scheduled, ..p });
-    let only = "train batch 1 (epoch 0): only the first run has the hook `trainer::hooks::LrSchedule";
+    let only =
+        "train batch 1 (epoch 0): only the first run has the hook `trainer::hooks::HyperparameterSchedule";
     pairs.push(("unscheduled".into(), scheduled, constant, only.into()));
     let decay = "train batch 1 (epoch 0): hook `trainer::hooks::Ema::after_step` at after_step (";
     for state in [3, 9] {

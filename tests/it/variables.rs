@@ -3,7 +3,7 @@
 use std::fs;
 
 use trainer::TrainerBuilder;
-use trainer::hooks::{Checkpoint, LrSchedule};
+use trainer::hooks::{Checkpoint, HyperparameterSchedule};
 use trainer::optim::Group;
 use trainer::prelude::*;
 use trainer::schedule::Linear;
@@ -77,7 +77,7 @@ fn with_growing_hook(builder: TrainerBuilder<Growing>) -> TrainerBuilder<Growing
 fn layers_added_in_setup_are_trained_like_those_present_at_build() {
     let mut task = Growing::new();
     task.grow();
-    let schedule = || LrSchedule::new(Linear::to(0.0));
+    let schedule = || HyperparameterSchedule::lr(Linear::to(0.0));
     let whole = Trainer::builder(task).optimizer(AdamW::new(0.01)).discover(Discover::None);
     let mut whole = whole.hook(schedule()).epochs(2).build().unwrap();
     let mut grown = with_growing_hook(builder()).hook(schedule()).epochs(2).build().unwrap();
@@ -122,7 +122,7 @@ fn layers_added_for_a_second_fit_do_not_reset_the_others() {
                 .group("body.weight", Group::new().lr(0.25)),
         )
         .discover(Discover::None)
-        .hook(LrSchedule::new(Linear::to(0.5).over(4)))
+        .hook(HyperparameterSchedule::lr(Linear::to(0.5).over(4)))
         .on::<Setup>("grow_later", |cx| {
             if cx.counters().batches_seen > 0 {
                 cx.task_mut::<Growing>()?.grow();

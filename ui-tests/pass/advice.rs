@@ -15,8 +15,8 @@ use trainer::distributed::World;
 use trainer::finders::{FindBatchSize, FindLr};
 use trainer::hooks::{
     Amp, Checkpoint, DataParallel, DeadUnits, Ema, Freeze, HyperparameterMonitor, HyperparameterSchedule,
-    KernelProfiler, LabelSmoothing, LocalSgd, Lookahead, LrSchedule, MixUp, NanGuard, ParameterMonitor,
-    ReduceOnPlateau, Sam, SaturatedUnits, Swa,
+    KernelProfiler, LabelSmoothing, LocalSgd, Lookahead, MixUp, NanGuard, ParameterMonitor, ReduceOnPlateau,
+    Sam, SaturatedUnits, Swa,
 };
 use trainer::metrics::{
     Accuracy, Auroc, Average, Bleu, CalibrationError, Dice, FBeta, MeanSquaredError, Metric, PerGroup, Psnr,
@@ -159,7 +159,7 @@ fn schedules() {
     let _ = OneCycle::new().div_factor(25.0);
     let _ = OneCycle::new().momentum(0.85, 0.95);
     let _ = Linear::to(0.0).warm_up(1000).then(1000, Constant::new(0.5));
-    let _ = LrSchedule::new(|step: u64| 0.5_f64.powf(step as f64)).part("generator");
+    let _ = HyperparameterSchedule::lr(|step: u64| 0.5_f64.powf(step as f64)).part("generator");
 }
 
 fn finders() {
@@ -170,7 +170,7 @@ fn finders() {
 fn optimizers(vs: &nn::VarStore, vars: &trainer::Vars) -> Result<()> {
     let _ = AdamW::new(1e-3).group("head.*", AdamW::new(1e-3)).layer_decay(0.9, ["encoder.0"]);
     let _ = Sgd::new(0.1).momentum(0.9).nesterov(true);
-    let _ = LrSchedule::new(Cosine::to(0.0)).group("head.*").ungrouped();
+    let _ = HyperparameterSchedule::lr(Cosine::to(0.0)).group("head.*").ungrouped();
     let _ = Sharded::new(AdamW::new(1e-3));
     let _ = Tch::new(nn::Adam::default(), &vs, 1e-3)?;
     let _ = net(&vs.root());

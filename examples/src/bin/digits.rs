@@ -4,7 +4,7 @@ use digits_hooks as _; // links the crate, which makes its hooks active
 use examples::digits::Digits;
 use examples::per_class;
 use trainer::RunFolder;
-use trainer::hooks::{LrSchedule, Progress};
+use trainer::hooks::{HyperparameterSchedule, Progress};
 use trainer::loggers::{Csv, TensorBoard};
 use trainer::metrics::{Accuracy, Metric, Precision};
 use trainer::prelude::*;
@@ -66,7 +66,7 @@ fn main() -> Result<()> {
         .record_every(Every::Steps(20))
         .hyperparameter("hidden units", 256)
         .require_crate("digits_hooks")
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(50)))
         .hook(GradientMonitor::new("fc1.weight"))
         .hook(Accuracy::multiclass(10).per_class(true))
         .hook(Precision::multiclass(10).per_class(true))

@@ -6,7 +6,7 @@
 use examples::text;
 use trainer::MetricInputs;
 use trainer::data::{IGNORED, NamedLoaders, Sequence, Sequences};
-use trainer::hooks::{Amp, Checkpoint, Ema, LrSchedule, Progress};
+use trainer::hooks::{Amp, Checkpoint, Ema, HyperparameterSchedule, Progress};
 use trainer::loggers::JsonLines;
 use trainer::metrics::Perplexity;
 use trainer::prelude::*;
@@ -94,7 +94,7 @@ fn main() -> Result<()> {
         .clip_grad_norm(1.0)
         .run_folder("runs/gpt")
         .resume(Resume::Auto)
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(50)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(50)))
         .hook(Amp::bf16())
         .hook(Ema::new(0.98).warm_up(true))
         .hook(Perplexity::new().ignore_index(IGNORED))

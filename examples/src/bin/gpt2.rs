@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use examples::text;
 use models::{Files, Generate, Gpt2, Gpt2Config, Sampling};
 use trainer::data::{IGNORED, NamedLoaders, Sequence, Sequences};
-use trainer::hooks::{Amp, Checkpoint, Lora, LrSchedule, Progress};
+use trainer::hooks::{Amp, Checkpoint, HyperparameterSchedule, Lora, Progress};
 use trainer::metrics::Perplexity;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -58,7 +58,7 @@ fn builder(config: &Gpt2Config, lr: f64, steps: u64, folder: &Path) -> TrainerBu
         .clip_grad_norm(1.0)
         .run_folder(folder)
         .resume(Resume::Auto)
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)))
         .hook(Amp::bf16())
         .hook(Perplexity::new().ignore_index(IGNORED))
         .hook(Checkpoint::in_run_folder())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use examples::idx::Mnist;
 use examples::per_class;
 use trainer::data::Rows;
-use trainer::hooks::{LrSchedule, Progress};
+use trainer::hooks::{HyperparameterSchedule, Progress};
 use trainer::metrics::{Accuracy, Metric, Precision};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         .optimizer(AdamW::new(4e-3))
         .epochs(3)
         // The learning rate rises to 4e-3 over the first tenth of the run, then decays to 0.
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)))
         .hook(Accuracy::multiclass(10).per_class(true))
         .hook(Precision::multiclass(10).per_class(true))
         .hook(Progress::new())

@@ -11,7 +11,7 @@ use std::str::FromStr;
 
 use examples::digits::Digits;
 use trainer::RunFolder;
-use trainer::hooks::{Checkpoint, EarlyStopping, LrSchedule};
+use trainer::hooks::{Checkpoint, EarlyStopping, HyperparameterSchedule};
 use trainer::loggers::Csv;
 use trainer::metrics::Accuracy;
 use trainer::prelude::*;
@@ -46,7 +46,7 @@ fn main() -> Result<()> {
         .run_folder(RunFolder::numbered("runs")) // `trainer sweep` chooses another folder for each trial
         .resume(Resume::Auto) // a trial that was interrupted continues
         .hyperparameter("hidden", hidden)
-        .hook(LrSchedule::new(Cosine::to(0.0)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0)))
         .hook(Accuracy::multiclass(10))
         .hook(EarlyStopping::new("valid/accuracy", Goal::Maximize).patience(4))
         .hook(Checkpoint::in_run_folder())

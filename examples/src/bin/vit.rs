@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use examples::digits::Digits;
 use models::{Files, Vit, VitConfig, loss};
 use trainer::data::ImageFolder;
-use trainer::hooks::{LrSchedule, MixUp, Progress};
+use trainer::hooks::{HyperparameterSchedule, MixUp, Progress};
 use trainer::metrics::Accuracy;
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
@@ -71,7 +71,7 @@ fn main() -> Result<()> {
         .epochs(30)
         .seed(1) // for dropout and MixUp
         .clip_grad_norm(1.0)
-        .hook(LrSchedule::new(Cosine::to(0.0).warm_up(0.1)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.0).warm_up(0.1)))
         .hook(MixUp::new(0.2).classes(10))
         .hook(Accuracy::multiclass(10))
         .hook(Progress::new())

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use trainer::data::from_fn;
-use trainer::hooks::{Amp, LrSchedule};
+use trainer::hooks::{Amp, HyperparameterSchedule};
 use trainer::prelude::*;
 use trainer::schedule::Cosine;
 use trainer::{Counters, TrainerBuilder};

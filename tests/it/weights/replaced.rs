@@ -221,7 +221,7 @@ fn results_of(
     let builder = builder(halves(true, in_turn), by)
         .accumulate(2)
         .clip_grad_norm(0.5)
-        .hook(LrSchedule::new(Cosine::to(0.1).over(6)))
+        .hook(HyperparameterSchedule::lr(Cosine::to(0.1).over(6)))
         .on::<AfterOptStep>("lrs", move |cx| note.lock().unwrap().extend(cx.lrs()));
     let mut trainer = with(builder).build().unwrap();
     let summary = trainer.fit(&mut uneven(), None).unwrap();

@@ -21,6 +21,15 @@ const OLDEST: u64 = 7;
 /// The field that holds the hash of all other fields.
 const HASH: &str = "blake3";
 
+/// What earlier versions called a hook, and its name now.
+const RENAMED: [(&str, &str); 2] = [
+    (
+        "trainer::hooks::lr_schedule::LrSchedule",
+        "trainer::hooks::hyperparameter_schedule::HyperparameterSchedule",
+    ),
+    ("trainer::hooks::LrSchedule", "trainer::hooks::HyperparameterSchedule"),
+];
+
 /// Writes a value that has the fields `format` and `version` to a new file, and waits until the
 /// file is on disk.
 pub(super) fn write_sealed<T: Serialize>(path: &Path, value: &T) -> Result<()> {
@@ -85,6 +94,7 @@ pub(super) fn read_sealed<T: DeserializeOwned>(path: &Path, format: &str) -> Res
             "its hash differs from the recorded one: the file was changed or damaged; restore it, or use another checkpoint",
         ));
     }
+    let json = renamed(json).map_err(|error| in_file(path, error))?;
     serde_path_to_error::deserialize(&json).map_err(|error| {
         in_file(
             path,
@@ -95,6 +105,20 @@ pub(super) fn read_sealed<T: DeserializeOwned>(path: &Path, format: &str) -> Res
             ),
         )
     })
+}
+
+/// Replaces the names in [`RENAMED`]. A file that has both names of a hook stays as it is, because
+/// the two would be equal.
+fn renamed(json: Json) -> serde_json::Result<Json> {
+    let mut text = json.to_string();
+    let mut is_changed = false;
+    for (old, new) in RENAMED {
+        if text.contains(old) && !text.contains(new) {
+            text = text.replace(old, new);
+            is_changed = true;
+        }
+    }
+    if is_changed { serde_json::from_str(&text) } else { Ok(json) }
 }
 
 /// Reads the bytes of a file of at most [`MAX_MANIFEST_BYTES`].
@@ -131,5 +155,24 @@ impl io::Write for Growing {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::renamed;
+
+    #[test]
+    fn earlier_names_of_hooks_are_replaced_unless_both_are_there() {
+        let old = json!({"parts": {"hook/trainer::hooks::lr_schedule::LrSchedule/0": {"length": 8}},
+            "order": {"setup": ["trainer::hooks::LrSchedule::setup"]}});
+        let part = "hook/trainer::hooks::hyperparameter_schedule::HyperparameterSchedule/0";
+        let new = json!({"parts": {part: {"length": 8}},
+            "order": {"setup": ["trainer::hooks::HyperparameterSchedule::setup"]}});
+        assert_eq!(renamed(old).unwrap(), new);
+        let both = json!(["trainer::hooks::LrSchedule", "trainer::hooks::HyperparameterSchedule"]);
+        assert_eq!(renamed(both.clone()).unwrap(), both);
     }
 }

@@ -87,7 +87,6 @@ stages! {
     /// [`Lora`](crate::hooks::Lora) and [`Freeze`](crate::hooks::Freeze): before hooks that read
     /// the outputs of modules, or that read which parameters are trained.
     Freezing,
-    /// [`LrSchedule`](crate::hooks::LrSchedule),
     /// [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) and
     /// [`FieldSchedule`](crate::hooks::FieldSchedule).
     Schedules,

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::schedule_core::length_change;
+use super::hyperparameter_schedule::length_change;
 use super::stages;
 use crate::checkpoint::{SettingList, Settings};
 use crate::prelude::*;

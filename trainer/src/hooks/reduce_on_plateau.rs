@@ -12,7 +12,7 @@ use crate::prelude::*;
 /// `torch.optim.lr_scheduler.ReduceLROnPlateau` does.
 ///
 /// Use this when you cannot plan a schedule, because you do not know the length of the run.
-/// Otherwise, use an [`LrSchedule`](super::LrSchedule).
+/// Otherwise, use a [`HyperparameterSchedule`](super::HyperparameterSchedule).
 ///
 /// ```
 /// use trainer::hooks::ReduceOnPlateau;
@@ -40,7 +40,8 @@ use crate::prelude::*;
 /// for example, a `fit` without validation returns an error at its start if the metric is a
 /// validation metric.
 ///
-/// An [`LrSchedule`](super::LrSchedule) of the same trainer continues from the reduced rate.
+/// A [`HyperparameterSchedule`](super::HyperparameterSchedule) of the same trainer continues from
+/// the reduced rate.
 ///
 /// The settings have PyTorch's names and defaults; `mode="max"` is [`Goal::Maximize`], and
 /// `threshold_mode="abs"` is [`threshold_abs`](ReduceOnPlateau::threshold_abs).

@@ -111,7 +111,7 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Optimizers
 ///
-/// A learning-rate schedule is a hook: [`LrSchedule`](crate::hooks::LrSchedule).
+/// A learning-rate schedule is a hook: [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule).
 impl<T: Task> TrainerBuilder<T> {
     /// Sets the optimizer of the whole model.
     #[doc(alias = "configure_optimizers")]

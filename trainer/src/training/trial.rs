@@ -1,6 +1,6 @@
 //! Trial runs: training whose effects are undone afterwards.
 
-use std::any::TypeId;
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -31,25 +31,28 @@ use crate::phase::Phase;
 use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::{Dispatch, Place, Run};
 
+/// Whether the caller of a trial does itself what a hook with this value does.
+type Replaced = fn(&(dyn Any + Send)) -> bool;
+
 /// Runs `body` in the training phase, and then restores the model, the optimizers, the random state
 /// and everything that the run records, even after an error or a panic.
 ///
 /// Only hooks with a state or with `trial` are called, because the changes of other hooks could not
 /// be undone. For these hooks, a trial begins like the next `fit`, with `before_fit` and
 /// `before_epoch`. A warning names the hooks that are left out although they may change training,
-/// except those whose types are in `replaced`.
+/// except those for whose values `is_replaced` returns `true`.
 ///
 /// In several processes, all ranks run the trial together. An error of `body` disconnects this rank
 /// from the others, so an error that all ranks return must be in `R`.
 pub(crate) fn trial<R>(
     run: &mut Run,
     name: &str,
-    replaced: &[TypeId],
+    is_replaced: Replaced,
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
     check(run, name)?;
     ranks::join(run)?;
-    let result = run_together(run, name, replaced, body);
+    let result = run_together(run, name, is_replaced, body);
     match &result {
         Err(error) if !(error.is_cancelled() && run.ranks.agreed.cancelled.is_some()) => {
             ranks::leave(run, error);
@@ -62,13 +65,13 @@ pub(crate) fn trial<R>(
 fn run_together<R>(
     run: &mut Run,
     name: &str,
-    replaced: &[TypeId],
+    is_replaced: Replaced,
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
     let table = kept_hooks(run)?;
     let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
     ranks::compare(run, name)?;
-    warn_of_missed(run, name, replaced);
+    warn_of_missed(run, name, is_replaced);
     let _unobserved = WatchGuard::nothing();
     let on_signal = run.settings.on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
@@ -157,15 +160,14 @@ fn is_kept(run: &Run, hook: &Hook) -> bool {
     hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
 }
 
-/// Whether a trial leaves out a hook that may change training. `replaced` lists the types of the
-/// hooks that the trial does not need.
-fn is_missed(run: &Run, hook: &Hook, replaced: &[TypeId]) -> bool {
+/// Whether a trial leaves out a hook that may change training, and that it does not replace.
+fn is_missed(run: &Run, hook: &Hook, is_replaced: Replaced) -> bool {
     let definition = &hook.definition;
     !is_kept(run, hook)
         && !definition.observes
         && !definition.main_only
         && definition.phases().contains(Phase::Train)
-        && value_of(run, hook).is_none_or(|value| !replaced.contains(&value.type_id))
+        && !value_of(run, hook).is_some_and(|value| value.value.as_deref().is_some_and(is_replaced))
 }
 
 /// The value of a hook; `None` for a function or a closure.
@@ -181,9 +183,9 @@ fn kept_hooks(run: &Run) -> Result<Table> {
 }
 
 /// Warns about the hooks that do not run in a trial, although they may change training.
-fn warn_of_missed(run: &mut Run, name: &str, replaced: &[TypeId]) {
+fn warn_of_missed(run: &mut Run, name: &str, is_replaced: Replaced) {
     let hooks = run.hooks.table.hooks().iter();
-    let missed = hooks.filter(|hook| is_missed(run, hook, replaced));
+    let missed = hooks.filter(|hook| is_missed(run, hook, is_replaced));
     let paths: BTreeSet<String> = missed.map(|hook| format!("`{}`", hook.definition.origin.path)).collect();
     if !paths.is_empty() {
         let listed = paths.into_iter().collect::<Vec<_>>().join(", ");

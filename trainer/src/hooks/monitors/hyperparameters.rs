@@ -9,7 +9,7 @@ use crate::optim::ParamGroup;
 use crate::prelude::*;
 
 /// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
-/// step uses them: after [`LrSchedule`](super::super::LrSchedule) has set them.
+/// step uses them: after [`HyperparameterSchedule`](super::super::HyperparameterSchedule) has set them.
 ///
 /// Use this when a schedule or a hook changes the learning rate, and you want to see it alongside
 /// the loss.
@@ -22,7 +22,7 @@ use crate::prelude::*;
 /// or 1. The value of an epoch is the last one.
 ///
 /// ```
-/// use trainer::hooks::{HyperparameterMonitor, LrSchedule};
+/// use trainer::hooks::{HyperparameterMonitor, HyperparameterSchedule};
 /// use trainer::prelude::*;
 /// use trainer::schedule::Cosine;
 ///
@@ -31,7 +31,7 @@ use crate::prelude::*;
 /// # let task = Supervised::new(vs, net, |logits, labels| logits.cross_entropy_for_logits(labels));
 /// let mut trainer = Trainer::builder(task)
 ///     .optimizer(AdamW::new(1e-2))
-///     .hook(LrSchedule::new(Cosine::to(0.0)))
+///     .hook(HyperparameterSchedule::lr(Cosine::to(0.0)))
 ///     .hook(HyperparameterMonitor::new().names(["lr", "weight_decay"]).every(1))
 ///     .build()?;
 /// # let inputs = Tensor::randn([64, 4], (Kind::Float, Device::Cpu));

@@ -17,14 +17,14 @@ use crate::values::facts::SettingList;
 /// keeps its last value.
 ///
 /// ```
-/// use trainer::hooks::LrSchedule;
+/// use trainer::hooks::HyperparameterSchedule;
 /// use trainer::prelude::*;
 /// use trainer::schedule::Cosine;
 ///
 /// let schedule = Cosine::to(0.1); // over the whole run
 /// assert_eq!(schedule.factor(0, Some(1000))?, 1.0);
 /// assert_eq!(schedule.factor(1000, Some(1000))?, 0.1);
-/// let hook = LrSchedule::new(schedule.warm_up(100));
+/// let hook = HyperparameterSchedule::lr(schedule.warm_up(100));
 /// # Ok::<(), trainer::Error>(())
 /// ```
 #[doc(alias = "CosineAnnealingLR")]

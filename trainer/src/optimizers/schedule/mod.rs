@@ -2,7 +2,8 @@
 //!
 //! Schedules are closed forms: the factor at step n does not depend on earlier steps, so a resumed
 //! run continues exactly. The factor multiplies the learning rate that the optimizer was created
-//! with. The hook [`LrSchedule`](crate::hooks::LrSchedule) sets the product at each optimizer step.
+//! with. The hook [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule) sets the product
+//! at each optimizer step.
 //!
 //! ```
 //! use trainer::prelude::*;
@@ -20,9 +21,9 @@
 //! # Steps
 //!
 //! Steps are counted from 0. They are optimizer steps, or epochs with
-//! [`by_epoch`](crate::hooks::LrSchedule::by_epoch). Lengths are [`Amount`]s: a number of steps,
-//! `500`, or a fraction of the run, `0.1`. The length of a schedule defaults to the whole run.
-//! After its end, a schedule keeps its last value, except [`Constant`], whose factor is then 1.
+//! [`by_epoch`](crate::hooks::HyperparameterSchedule::by_epoch). Lengths are [`Amount`]s: a number
+//! of steps, `500`, or a fraction of the run, `0.1`. The length of a schedule defaults to the whole
+//! run. After its end, a schedule keeps its last value, except [`Constant`], whose factor is then 1.
 //!
 //! # Available schedules
 //!

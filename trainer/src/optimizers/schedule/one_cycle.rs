@@ -20,14 +20,14 @@ use crate::values::facts::SettingList;
 /// this:
 ///
 /// ```
-/// use trainer::hooks::{HyperparameterSchedule, LrSchedule};
+/// use trainer::hooks::HyperparameterSchedule;
 /// use trainer::prelude::*;
 /// use trainer::schedule::OneCycle;
 ///
 /// fn one_cycle<T: Task>(builder: trainer::TrainerBuilder<T>) -> trainer::TrainerBuilder<T> {
 ///     let cycle = OneCycle::new();
 ///     builder
-///         .hook(LrSchedule::new(cycle))
+///         .hook(HyperparameterSchedule::lr(cycle))
 ///         .hook(HyperparameterSchedule::momentum(cycle.momentum(0.85, 0.95)))
 /// }
 /// ```

@@ -162,7 +162,7 @@ impl<T: Task> Trainer<T> {
                  the first size no larger than the maximum"
             )));
         }
-        trial(&mut self.run, "find_batch_size", &super::replaced(), |run| {
+        trial(&mut self.run, "find_batch_size", super::is_replaced, |run| {
             search(with, |size| attempt::<T, L>(run, &mut loader, size, steps))
         })?
     }

@@ -184,7 +184,7 @@ impl<T: Task> Trainer<T> {
                 "`find_lr` supports only one optimizer, but this trainer has several: build a trainer for a single part of the model",
             ));
         }
-        trial(&mut self.run, "find_lr", &super::replaced(), |run| range_test::<T>(run, train, with))?
+        trial(&mut self.run, "find_lr", super::is_replaced, |run| range_test::<T>(run, train, with))?
     }
 }
 

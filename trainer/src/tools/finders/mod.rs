@@ -5,16 +5,18 @@ mod curve;
 mod learning_rate;
 mod plot;
 
-use std::any::TypeId;
+use std::any::Any;
 
 pub use batch_size::{BatchSizeFound, BatchSizeLimit, FindBatchSize};
 pub use curve::{LrCurve, LrPoint};
 pub use learning_rate::FindLr;
 
-use crate::hooks::{LrSchedule, NanGuard, SpikeGuard};
+use crate::hooks::{HyperparameterSchedule, NanGuard, SpikeGuard};
 
-/// Returns the types of the hooks that a finder omits without a warning. The finder itself sets the
-/// learning rates and checks the loss, instead of these hooks.
-fn replaced() -> [TypeId; 3] {
-    [TypeId::of::<LrSchedule>(), TypeId::of::<NanGuard>(), TypeId::of::<SpikeGuard>()]
+/// Whether a finder omits a hook without a warning, because the finder itself sets the learning
+/// rates and checks the loss.
+fn is_replaced(hook: &(dyn Any + Send)) -> bool {
+    hook.is::<NanGuard>()
+        || hook.is::<SpikeGuard>()
+        || hook.downcast_ref().is_some_and(HyperparameterSchedule::sets_lr)
 }

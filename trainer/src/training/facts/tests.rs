@@ -67,7 +67,7 @@ fn optimizers<O: Optimizer + 'static>(
 }
 
 fn schedules<S: Schedule>(method: &'static str, setting: &'static str, both: [S; 2]) -> Case {
-    hooks(method, setting, both.map(LrSchedule::new))
+    hooks(method, setting, both.map(HyperparameterSchedule::lr))
 }
 
 fn boxed(schedule: impl Schedule) -> Box<dyn Schedule> {
@@ -151,7 +151,7 @@ static ALGORITHM: Algorithm = Algorithm::new("Own", |_| Ok(())).settings(&[Setti
 
 fn cases() -> Vec<Case> {
     let linear = || StochasticDepth::linear_decay(["a", "b"], 0.2);
-    let lr = || LrSchedule::new(Constant::new(1.0));
+    let lr = || HyperparameterSchedule::lr(Constant::new(1.0));
     let beta = || HyperparameterSchedule::values("momentum", Constant::new(1.0));
     let mut cases = vec![
         hooks("Amp::bf16", "", [Amp::bf16(), Amp::fp16()]),
@@ -275,7 +275,7 @@ fn cases() -> Vec<Case> {
         hooks("Lora::rs_lora", "rs_lora", [true, false].map(|on| lora(1).rs_lora(on))),
         hooks("Lora::transposed", "transposed", [lora(1).transposed("a"), lora(1)]),
         hooks("Lora::trainable", "trainable", ["b.*", "b.weight"].map(|names| lora(1).trainable(names))),
-        hooks("LrSchedule::new", "", [lr(), LrSchedule::new(Cosine::to(0.0))]),
+        hooks("HyperparameterSchedule::lr", "", [lr(), HyperparameterSchedule::lr(Cosine::to(0.0))]),
         hooks("$hook::by_epoch", "by_epoch", [true, false].map(|on| lr().by_epoch(on))),
         hooks("$hook::part", "part", [lr().part("a"), lr()]),
         hooks("$hook::group", "groups", ["a", "b"].map(|name| lr().group(name))),

@@ -19,7 +19,7 @@ fn hook<H: Hooks>(method: &'static str, hook: H, message: &'static str) -> Inval
 }
 
 fn schedule(method: &'static str, schedule: impl Schedule, message: &'static str) -> Invalid {
-    hook(method, LrSchedule::new(schedule), message)
+    hook(method, HyperparameterSchedule::lr(schedule), message)
 }
 
 const AT_LEAST_1: &str = "`.every(0)`: expected at least 1";
@@ -282,7 +282,8 @@ fn build_lists_the_invalid_settings_of_all_hooks_at_once() {
         }));
     let builder = builder.discover(Discover::None).optimizer(Sgd::new(0.1)).epochs(0);
     let builder = builder.hook(Amp::fp16().init_scale(0.0).growth_interval(0)).hook(Ema::new(2.0).every(0));
-    let builder = builder.hook(LrSchedule::new(Linear::to(-1.0).warm_up(0).then(0, Cosine::to(-2.0))));
+    let builder =
+        builder.hook(HyperparameterSchedule::lr(Linear::to(-1.0).warm_up(0).then(0, Cosine::to(-2.0))));
     let error = builder.build().unwrap_err().to_string();
     let expected = [
         "`.epochs(0)`",
@@ -290,10 +291,10 @@ fn build_lists_the_invalid_settings_of_all_hooks_at_once() {
         "Amp`: `.growth_interval(0)`",
         "Ema`: `Ema::new(2.0)`",
         "Ema`: `.every(0)`",
-        "LrSchedule`: `.then(0, …)`",
-        "LrSchedule`: `.warm_up(0)`",
-        "LrSchedule`: the end of `Linear` is -1.0",
-        "LrSchedule`: the end of `Cosine` is -2.0",
+        "HyperparameterSchedule`: `.then(0, …)`",
+        "HyperparameterSchedule`: `.warm_up(0)`",
+        "HyperparameterSchedule`: the end of `Linear` is -1.0",
+        "HyperparameterSchedule`: the end of `Cosine` is -2.0",
     ];
     for part in expected {
         assert!(error.contains(part), "{part} is missing: {error}");
