@@ -20,10 +20,8 @@ fn the_table_lists_each_hook_with_its_moment_and_source() {
 }
 
 #[test]
-fn tree_mermaid_and_json_agree_with_the_table() {
+fn json_agrees_with_the_table() {
     let table = trainer().describe_hooks().only_used();
-    insta::assert_snapshot!("tree", table.tree());
-    insta::assert_snapshot!("mermaid", table.mermaid());
     insta::assert_snapshot!("json", table.json());
 
     let json: serde_json::Value = serde_json::from_str(&trainer().describe_hooks().json()).unwrap();
@@ -113,28 +111,14 @@ fn user_supplied_text_does_not_break_any_format() {
     let lines = |text: &str| text.lines().count();
     for text in TEXTS {
         let table = table_with(text);
-        for (format, of_text, of_plain) in [
-            ("markdown", table.to_string(), plain.to_string()),
-            ("tree", table.tree(), plain.tree()),
-            ("mermaid", table.mermaid(), plain.mermaid()),
-        ] {
-            assert_eq!(lines(&of_text), lines(&of_plain), "{format} of {text:?}:\n{of_text}");
-            assert!(
-                !of_text.chars().any(|letter| letter.is_control() && letter != '\n'),
-                "{format} of {text:?}:\n{of_text}"
-            );
+        let of_text = table.to_string();
+        assert_eq!(lines(&of_text), lines(&plain.to_string()), "{text:?}:\n{of_text}");
+        let is_control = |letter: char| letter.is_control() && letter != '\n';
+        for of_text in [of_text, table.terminal(80)] {
+            assert!(!of_text.contains(is_control), "{text:?}:\n{of_text}");
         }
         for line in table.to_string().lines().take_while(|line| !line.is_empty()) {
             assert_eq!(cells(line), 7, "{text:?}: {line}");
-        }
-        for line in table.mermaid().lines().filter(|line| line.contains('"')) {
-            let (head, label) = line.split_once("[\"").unwrap();
-            let label = label.strip_suffix("\"]").unwrap();
-            assert!(head.trim_start().trim_start_matches("subgraph ").starts_with('n'), "{line}");
-            assert!(
-                !label.contains('"') && !label.replace("<br/>", "").contains(['<', '>', '`', '%']),
-                "{line}"
-            );
         }
         let json: serde_json::Value = serde_json::from_str(&table.json()).unwrap();
         let shown = json.to_string().contains(serde_json::to_string(text).unwrap().trim_matches('"'));
@@ -164,14 +148,9 @@ fn describe_requested_prints_the_format_that_the_environment_names() {
         assert!(output.status.success());
         String::from_utf8(output.stdout).unwrap()
     };
-    for (form, start) in [
-        ("terminal", "fit\n"),
-        ("full", "fit\n"),
-        ("markdown", "| Lifecycle Point"),
-        ("tree", "setup\n"),
-        ("json", "{\n"),
-        ("mermaid", "flowchart TB\n"),
-    ] {
+    for (form, start) in
+        [("terminal", "fit\n"), ("full", "fit\n"), ("markdown", "| Lifecycle Point"), ("json", "{\n")]
+    {
         let text = run(form);
         let printed = text
             .split_once("describe::prints_the_requested_table ... ")
@@ -179,11 +158,10 @@ fn describe_requested_prints_the_format_that_the_environment_names() {
         let printed = printed.split_once("running 1 test\n").map_or(printed, |(_, printed)| printed);
         assert!(printed.starts_with(start), "{form}: {text}");
     }
-    for (value, similar) in [("tere", "; did you mean `tree`?"), ("ful", "; did you mean `full`?"), ("", "")]
-    {
+    for (value, similar) in [("jsn", "; did you mean `json`?"), ("ful", "; did you mean `full`?"), ("", "")] {
         let text = run(value);
         let error = format!(
-            "`TRAINER_DESCRIBE={value}` is not a known format: expected one of `terminal`, `full`, `markdown`, `tree`, `json`, `mermaid`{similar}"
+            "`TRAINER_DESCRIBE={value}` is not a known format: expected one of `terminal`, `full`, `markdown`, `json`{similar}"
         );
         assert!(text.contains(&error), "{text}");
     }

@@ -68,7 +68,6 @@ fn a_custom_lifecycle_is_shown_within_its_parent() {
         model::builder().hook(Looks::default()).hook(Witness::default()).hook(Skips).build().unwrap();
     let table = trainer.describe_hooks();
     assert_eq!(table.at("plugin::rounds::at::second_look"), ["it::lifecycles::Skips::skip"]);
-    insta::assert_snapshot!("lifecycles_tree", message(&table.clone().only_used().tree()));
     insta::assert_snapshot!("lifecycles_markdown", message(&table.only_used()));
 }
 

@@ -172,8 +172,8 @@ impl<T: Task> Trainer<T> {
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
     /// `TRAINER_DESCRIBE` names, and returns whether the variable is set. The formats are
     /// `terminal` and `full` (as wide as the terminal, or 80 columns; `full` expands the built-in
-    /// hooks), `markdown`, `tree`, `json` and `mermaid`. If several processes train together, only
-    /// the [main](Trainer::is_main) process prints.
+    /// hooks), `markdown` and `json`. If several processes train together, only the
+    /// [main](Trainer::is_main) process prints.
     ///
     /// ```no_run
     /// # use trainer::prelude::*;

@@ -4,10 +4,8 @@ mod escape;
 mod json;
 mod lines;
 mod markdown;
-mod mermaid;
 mod page;
 mod terminal;
-mod tree;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -139,12 +137,6 @@ impl HookRow {
         sets.chain(self.constraints.iter().map(|constraint| format!(", {constraint}"))).collect()
     }
 
-    /// Formats the hook as one line: `around: 10 my_crate::scaled, after = my_crate::Clip`.
-    fn line(&self) -> String {
-        let around = if self.around { "around: " } else { "" };
-        format!("{around}{} {}{}", self.position(), self.hook, self.relations())
-    }
-
     /// Formats the hook's access to the run: `&` if it only observes, otherwise `&mut`.
     pub(crate) fn access(&self) -> &'static str {
         if self.observes { "&" } else { "&mut" }
@@ -168,8 +160,8 @@ impl HookRow {
 /// The hooks of a trainer, and when each runs.
 ///
 /// [`print`](HookTable::print) shows the table in a terminal, in the form of
-/// [`terminal`](HookTable::terminal). `Display` writes a Markdown table; other formats are
-/// [`tree`](HookTable::tree), [`json`](HookTable::json) and [`mermaid`](HookTable::mermaid).
+/// [`terminal`](HookTable::terminal). `Display` writes a Markdown table, and
+/// [`json`](HookTable::json) returns the table for programs.
 ///
 /// The column `Cx` is `&` for a hook that only [observes](crate::Cx#observers), and `&mut` for one
 /// that may change training. A hook with [`Main`](crate::Main) in its context is marked `rank 0`;
@@ -459,7 +451,7 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
 }
 
 /// The valid values of `TRAINER_DESCRIBE`.
-const FORMATS: [&str; 6] = ["terminal", "full", "markdown", "tree", "json", "mermaid"];
+const FORMATS: [&str; 4] = ["terminal", "full", "markdown", "json"];
 
 /// Returns the description in the format that the environment variable `TRAINER_DESCRIBE` names, or
 /// `None` if the variable is not set.
@@ -474,9 +466,7 @@ pub(crate) fn requested(table: &Table) -> Result<Option<String>> {
         "terminal" => table.for_stdout(),
         "full" => table.full().for_stdout(),
         "markdown" => table.to_string(),
-        "tree" => table.tree(),
         "json" => table.json(),
-        "mermaid" => table.mermaid(),
         other => {
             let known = FORMATS.map(|known| format!("`{known}`")).join(", ");
             let similar = suggestion(other, FORMATS);
