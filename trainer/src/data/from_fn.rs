@@ -4,11 +4,11 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::batch::Batch;
-use super::loader::{Batches, Loader};
+use super::loader::{Batches, Loader, undivided};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 
-/// A loader that takes its batches from a closure: see [`from_fn`].
+/// A loader that takes its batches from a closure: see [`from_fn`] and [`from_fn_per_rank`].
 ///
 /// ```
 /// use trainer::data::from_fn;
@@ -21,35 +21,37 @@ use crate::error::{Error, Result};
 /// ```
 pub struct FromFn<F, I> {
     batches: F,
+    share: Share,
     len: Option<u64>,
     is_deterministic: bool,
     iterator: PhantomData<fn() -> I>,
 }
 
 impl<F, I> FromFn<F, I> {
-    /// Sets the number of batches per epoch. Progress bars, schedules over the whole run and
-    /// fractions of an epoch need this number.
-    ///
-    /// The number is not enforced: a pass ends when the iterator does. A pass with another number
-    /// of batches leads to a warning.
-    #[must_use]
-    pub fn with_len(mut self, batches: u64) -> Self {
-        self.len = Some(batches);
-        self
+    fn new(batches: F) -> Self {
+        let share = Share { rank: 0, of: 1 };
+        FromFn { batches, share, len: None, is_deterministic: false, iterator: PhantomData }
     }
 
-    /// Sets whether the closure returns the same batches whenever it is called for the same epoch,
-    /// so that a run can be resumed exactly. Defaults to `false`.
-    #[must_use]
-    pub fn deterministic(mut self, deterministic: bool) -> Self {
-        self.is_deterministic = deterministic;
-        self
+    setters! {
+        /// Sets the number of batches per epoch. Progress bars, schedules over the whole run and
+        /// fractions of an epoch need this number.
+        ///
+        /// The number is not enforced: a pass ends when the iterator does. A pass with another
+        /// number of batches leads to a warning. With [`from_fn_per_rank`], it is the number on
+        /// this rank; if every rank sets it, the length of an epoch is the largest of these
+        /// numbers.
+        with_len(batches: u64) => len = Some(batches);
+
+        /// Sets whether the closure returns the same batches whenever it is called for the same
+        /// epoch (and rank), so that a run can be resumed exactly. Defaults to `false`.
+        deterministic(deterministic: bool) => is_deterministic = deterministic;
     }
 }
 
 impl<F, I> fmt::Debug for FromFn<F, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FromFn").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("FromFn").field("share", &self.share).field("len", &self.len).finish_non_exhaustive()
     }
 }
 
@@ -87,7 +89,38 @@ where
     F: FnMut(u64) -> I,
     I: IntoIterator,
 {
-    FromFn { batches, len: None, is_deterministic: false, iterator: PhantomData }
+    FromFn::new(batches)
+}
+
+/// A closure of [`from_fn_per_rank`].
+pub struct OfRank<F>(F);
+
+/// A closure that returns the batches of an epoch.
+pub trait BatchesOf<I> {
+    /// Returns the batches of an epoch.
+    fn call(&mut self, epoch: u64, share: Share) -> I;
+
+    /// Returns an error if the closure cannot return the batches of this share.
+    #[allow(clippy::missing_errors_doc)]
+    fn divide(_share: Share) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: FnMut(u64) -> I, I> BatchesOf<I> for F {
+    fn call(&mut self, epoch: u64, _: Share) -> I {
+        self(epoch)
+    }
+
+    fn divide(share: Share) -> Result<()> {
+        undivided(share)
+    }
+}
+
+impl<F: FnMut(u64, Share) -> I, I> BatchesOf<I> for OfRank<F> {
+    fn call(&mut self, epoch: u64, share: Share) -> I {
+        (self.0)(epoch, share)
+    }
 }
 
 /// An item of an iterator over batches: a batch, or a `Result` with one.
@@ -116,13 +149,14 @@ impl<B: Batch, E: Into<crate::BoxError>> IntoBatch<B> for Result<B, E> {
 impl<B, F, I> Loader<B> for FromFn<F, I>
 where
     B: Batch,
-    F: FnMut(u64) -> I,
+    F: BatchesOf<I>,
     I: IntoIterator,
     I::Item: IntoBatch<B>,
 {
     fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
         let start = usize::try_from(start).unwrap_or(usize::MAX);
-        Ok(Box::new((self.batches)(epoch).into_iter().skip(start).map(IntoBatch::into_batch)))
+        let batches = self.batches.call(epoch, self.share).into_iter();
+        Ok(Box::new(batches.skip(start).map(IntoBatch::into_batch)))
     }
 
     fn len(&self) -> Option<u64> {
@@ -132,41 +166,10 @@ where
     fn is_deterministic(&self) -> bool {
         self.is_deterministic
     }
-}
 
-/// A loader that takes the batches of each rank from a closure: see [`from_fn_per_rank`].
-pub struct FromFnPerRank<F, I> {
-    batches: F,
-    share: Share,
-    len: Option<u64>,
-    is_deterministic: bool,
-    iterator: PhantomData<fn() -> I>,
-}
-
-impl<F, I> FromFnPerRank<F, I> {
-    /// Sets the number of batches per epoch on this rank, as [`FromFn::with_len`] does. If every
-    /// rank sets it, the length of an epoch is the largest of these numbers.
-    #[must_use]
-    pub fn with_len(mut self, batches: u64) -> Self {
-        self.len = Some(batches);
-        self
-    }
-
-    /// Sets whether the closure returns the same batches whenever it is called for the same epoch
-    /// and rank, so that a run can be resumed exactly. Defaults to `false`.
-    #[must_use]
-    pub fn deterministic(mut self, deterministic: bool) -> Self {
-        self.is_deterministic = deterministic;
-        self
-    }
-}
-
-impl<F, I> fmt::Debug for FromFnPerRank<F, I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FromFnPerRank")
-            .field("share", &self.share)
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+    fn share(&mut self, share: Share) -> Result<()> {
+        self.share = share;
+        F::divide(share)
     }
 }
 
@@ -191,38 +194,10 @@ impl<F, I> fmt::Debug for FromFnPerRank<F, I> {
 ///
 /// The batches of all ranks together form one training batch. The ranks may have different numbers
 /// of batches, as with [`Loader::per_rank`]. Everything else is as with [`from_fn`].
-pub fn from_fn_per_rank<F, I>(batches: F) -> FromFnPerRank<F, I>
+pub fn from_fn_per_rank<F, I>(batches: F) -> FromFn<OfRank<F>, I>
 where
     F: FnMut(u64, Share) -> I,
     I: IntoIterator,
 {
-    let share = Share { rank: 0, of: 1 };
-    FromFnPerRank { batches, share, len: None, is_deterministic: false, iterator: PhantomData }
-}
-
-impl<B, F, I> Loader<B> for FromFnPerRank<F, I>
-where
-    B: Batch,
-    F: FnMut(u64, Share) -> I,
-    I: IntoIterator,
-    I::Item: IntoBatch<B>,
-{
-    fn batches(&mut self, epoch: u64, start: u64) -> Result<Batches<'_, B>> {
-        let start = usize::try_from(start).unwrap_or(usize::MAX);
-        let batches = (self.batches)(epoch, self.share).into_iter();
-        Ok(Box::new(batches.skip(start).map(IntoBatch::into_batch)))
-    }
-
-    fn len(&self) -> Option<u64> {
-        self.len
-    }
-
-    fn is_deterministic(&self) -> bool {
-        self.is_deterministic
-    }
-
-    fn share(&mut self, share: Share) -> Result<()> {
-        self.share = share;
-        Ok(())
-    }
+    FromFn::new(OfRank(batches))
 }

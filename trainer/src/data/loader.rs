@@ -12,6 +12,18 @@ use super::share::{PerRank, Sliced};
 use crate::distributed::Share;
 use crate::error::{Error, Result};
 
+/// Returns an error if a loader that does not divide its batches has to.
+pub(super) fn undivided(share: Share) -> Result<()> {
+    if share.of == 1 {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "{} processes train together, but this loader does not divide its batches among them: call `.sliced()` on it to \
+         give each rank its rows of every batch, or `.per_rank()` if it yields different batches on each rank",
+        share.of
+    )))
+}
+
 /// An iterator over the batches of one pass.
 pub type Batches<'a, B> = Box<dyn Iterator<Item = Result<B>> + 'a>;
 
@@ -80,14 +92,7 @@ pub trait Loader<B: Batch> {
     ///
     /// Returns an error if the loader cannot divide its batches.
     fn share(&mut self, share: Share) -> Result<()> {
-        if share.of == 1 {
-            return Ok(());
-        }
-        Err(Error::usage(format!(
-            "{} processes train together, but this loader does not divide its batches among them: call `.sliced()` on it to \
-             give each rank its rows of every batch, or `.per_rank()` if it yields different batches on each rank",
-            share.of
-        )))
+        undivided(share)
     }
 
     /// Returns the loader's notes about the batches of its passes: which batches [are

@@ -45,7 +45,7 @@ pub use data_loader::DataLoader;
 pub use dataset::Dataset;
 pub use fingerprint::Fingerprinted;
 pub(crate) use fingerprint::{UNKNOWN_CONTENT, is_same};
-pub use from_fn::{FromFn, FromFnPerRank, IntoBatch, from_fn, from_fn_per_rank};
+pub use from_fn::{FromFn, IntoBatch, from_fn, from_fn_per_rank};
 pub use in_memory::InMemory;
 pub use loader::{Batches, Loader};
 pub(crate) use named::not_one_loader;
