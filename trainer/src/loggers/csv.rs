@@ -31,40 +31,16 @@ pub struct Csv {
     file: GrowingFile,
 }
 
-impl Default for Csv {
-    fn default() -> Self {
-        Csv { file: GrowingFile::in_run_folder("values.csv") }
-    }
-}
+file_logger!(Csv, "values.csv");
 
 impl Csv {
-    /// Creates a logger that writes `values.csv` in the
-    /// [run folder](crate::TrainerBuilder::run_folder).
-    #[must_use]
-    pub fn new() -> Self {
-        Csv::default()
-    }
-
-    /// Creates a logger that writes the file at this path.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
-        Csv { file: GrowingFile::at(path) }
-    }
-
-    /// Whether a failed write ends the run. Defaults to `false`: see
-    /// [`GrowingFile::strict`].
-    #[must_use]
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.file = self.file.strict(strict);
-        self
-    }
-
-    /// Formats the rows of a record.
-    fn rows(record: &Record) -> String {
+    /// Formats the rows of a record, below the header if they are the first ones.
+    fn rows(&mut self, record: &Record) -> Result<String> {
         let Counters { epoch, batches_seen, optimizer_steps, samples_seen, .. } = record.counters();
         let time = seconds(record.time());
         let phase = record.phase();
         let span = record.span().name();
-        let mut rows = String::new();
+        let mut rows = if self.file.is_empty() { HEADER.to_owned() } else { String::new() };
         for (name, value) in record.scalars() {
             let name = quoted(name);
             let _ = writeln!(
@@ -72,7 +48,7 @@ impl Csv {
                 "{optimizer_steps},{epoch},{batches_seen},{samples_seen},{time:.3},{phase},{span},{name},{value}"
             );
         }
-        rows
+        Ok(rows)
     }
 }
 
@@ -86,30 +62,3 @@ fn quoted(field: &str) -> Cow<'_, str> {
 }
 
 const HEADER: &str = "optimizer_steps,epoch,batches_seen,samples_seen,time,phase,span,name,value\n";
-
-#[hook(in = stages::Loggers, state = self.file, writes, may_fail)]
-impl Csv {
-    /// Creates the file of a new run. Returns an error if the file already contains data of an
-    /// earlier run.
-    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
-        self.file.begin(cx)
-    }
-
-    /// Moves the rows written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        self.file.continue_after_resume(cx)
-    }
-
-    /// Appends the rows of a record.
-    #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
-        let rows = Csv::rows(cx.record());
-        let header = if self.file.is_empty() { HEADER } else { "" };
-        self.file.append(cx, format!("{header}{rows}").as_bytes())
-    }
-
-    /// Writes the rows that could not be written yet, or reports them as missing.
-    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
-        self.file.finish(cx)
-    }
-}

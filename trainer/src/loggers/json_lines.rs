@@ -29,35 +29,11 @@ pub struct JsonLines {
     file: GrowingFile,
 }
 
-impl Default for JsonLines {
-    fn default() -> Self {
-        JsonLines { file: GrowingFile::in_run_folder("records.jsonl") }
-    }
-}
+file_logger!(JsonLines, "records.jsonl");
 
 impl JsonLines {
-    /// Creates a logger that writes `records.jsonl` in the
-    /// [run folder](crate::TrainerBuilder::run_folder).
-    #[must_use]
-    pub fn new() -> Self {
-        JsonLines::default()
-    }
-
-    /// Creates a logger that writes the file at this path.
-    pub fn at(path: impl Into<PathBuf>) -> Self {
-        JsonLines { file: GrowingFile::at(path) }
-    }
-
-    /// Whether a failed write ends the run. Defaults to `false`: see
-    /// [`GrowingFile::strict`].
-    #[must_use]
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.file = self.file.strict(strict);
-        self
-    }
-
     /// Formats the line of a record.
-    fn line(record: &Record) -> String {
+    fn rows(&mut self, record: &Record) -> Result<String> {
         let mut line = numbers_and_texts(record);
         for (name, histogram) in record.histograms() {
             let value = json!({
@@ -71,7 +47,7 @@ impl JsonLines {
             });
             add(&mut line, name, &value);
         }
-        line + "}\n"
+        Ok(line + "}\n")
     }
 }
 
@@ -99,30 +75,4 @@ pub(super) fn add(line: &mut String, name: &str, value: &Json) {
 /// Converts a number to JSON: NaN and infinities, which JSON does not have, become strings.
 fn number(value: f64) -> Json {
     if value.is_finite() { value.into() } else { value.to_string().into() }
-}
-
-#[hook(in = stages::Loggers, state = self.file, writes, may_fail)]
-impl JsonLines {
-    /// Creates the file of a new run. Returns an error if the file already contains data of an
-    /// earlier run.
-    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
-        self.file.begin(cx)
-    }
-
-    /// Moves the lines written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        self.file.continue_after_resume(cx)
-    }
-
-    /// Appends the line of a record.
-    #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
-        let line = JsonLines::line(cx.record());
-        self.file.append(cx, line.as_bytes())
-    }
-
-    /// Writes the lines that could not be written yet, or reports them as missing.
-    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
-        self.file.finish(cx)
-    }
 }

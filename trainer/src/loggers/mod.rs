@@ -20,6 +20,72 @@
 //! # }
 //! ```
 
+/// Implements a logger whose `rows(&mut self, &Record) -> Result<impl AsRef<[u8]>>` returns what its
+/// `file` grows by for each record. With the name of the file in the run folder, also implements its
+/// constructors.
+macro_rules! file_logger {
+    ($logger:ident) => {
+        impl $logger {
+            /// Whether a failed write ends the run. Defaults to `false`: see
+            /// [`GrowingFile::strict`].
+            #[must_use]
+            pub fn strict(mut self, strict: bool) -> Self {
+                self.file = self.file.strict(strict);
+                self
+            }
+        }
+
+        #[hook(in = stages::Loggers, state = self.file, writes, may_fail)]
+        impl $logger {
+            /// Creates the file of a new run. Returns an error if the file already contains data of
+            /// an earlier run.
+            fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
+                self.file.begin(cx)
+            }
+
+            /// Moves the rows written since the checkpoint to a separate file.
+            fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
+                self.file.continue_after_resume(cx)
+            }
+
+            /// Appends the rows of a record.
+            #[hook(only(train, valid, test, predict))]
+            fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
+                let rows = self.rows(cx.record())?;
+                self.file.append(cx, rows.as_ref())
+            }
+
+            /// Writes the rows that could not be written yet, or reports them as missing.
+            fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
+                self.file.finish(cx)
+            }
+        }
+    };
+    ($logger:ident, $name:literal) => {
+        impl Default for $logger {
+            fn default() -> Self {
+                $logger { file: GrowingFile::in_run_folder($name) }
+            }
+        }
+
+        impl $logger {
+            #[doc = concat!("Creates a logger that writes `", $name, "` in the")]
+            /// [run folder](crate::TrainerBuilder::run_folder).
+            #[must_use]
+            pub fn new() -> Self {
+                $logger::default()
+            }
+
+            /// Creates a logger that writes the file at this path.
+            pub fn at(path: impl Into<PathBuf>) -> Self {
+                $logger { file: GrowingFile::at(path) }
+            }
+        }
+
+        file_logger!($logger);
+    };
+}
+
 mod axis;
 mod console;
 mod csv;

@@ -30,7 +30,6 @@ use crate::prelude::*;
 pub struct ToFile {
     file: GrowingFile,
     format: Box<Format>,
-    out: Vec<u8>,
 }
 
 /// A closure that formats a record, and appends its rows to a buffer.
@@ -42,7 +41,7 @@ impl ToFile {
         path: impl Into<PathBuf>,
         format: impl FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send + 'static,
     ) -> Self {
-        ToFile { file: GrowingFile::at(path), format: Box::new(format), out: Vec::new() }
+        ToFile { file: GrowingFile::at(path), format: Box::new(format) }
     }
 
     /// Creates a logger that appends to the file with this name in the
@@ -51,47 +50,20 @@ impl ToFile {
         name: impl Into<PathBuf>,
         format: impl FnMut(&Record, &mut Vec<u8>) -> Result<()> + Send + 'static,
     ) -> Self {
-        ToFile { file: GrowingFile::in_run_folder(name), format: Box::new(format), out: Vec::new() }
+        ToFile { file: GrowingFile::in_run_folder(name), format: Box::new(format) }
     }
 
-    /// Whether a failed write ends the run. Defaults to `false`: see
-    /// [`GrowingFile::strict`].
-    #[must_use]
-    pub fn strict(mut self, strict: bool) -> Self {
-        self.file = self.file.strict(strict);
-        self
+    fn rows(&mut self, record: &Record) -> Result<Vec<u8>> {
+        let mut rows = Vec::new();
+        (self.format)(record, &mut rows)?;
+        Ok(rows)
     }
 }
+
+file_logger!(ToFile);
 
 impl fmt::Debug for ToFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ToFile").field("file", &self.file).finish_non_exhaustive()
-    }
-}
-
-#[hook(in = stages::Loggers, state = self.file, writes, may_fail)]
-impl ToFile {
-    /// Creates the file of a new run. Returns an error if the file already contains data of an
-    /// earlier run.
-    fn setup(&mut self, cx: &Cx<Main<Setup>>) -> Result<()> {
-        self.file.begin(cx)
-    }
-
-    /// Moves the rows written since the checkpoint to a separate file.
-    fn after_load_checkpoint(&mut self, cx: &Cx<Main<AfterLoadCheckpoint>>) -> Result<()> {
-        self.file.continue_after_resume(cx)
-    }
-
-    /// Appends the rows of a record.
-    #[hook(only(train, valid, test, predict))]
-    fn after_record(&mut self, cx: &Cx<Main<AfterRecord>>) -> Result<()> {
-        self.out.clear();
-        (self.format)(cx.record(), &mut self.out)?;
-        self.file.append(cx, &self.out)
-    }
-
-    /// Writes the rows that could not be written yet, or reports them as missing.
-    fn teardown(&mut self, cx: &Cx<Main<Teardown>>) -> Result<()> {
-        self.file.finish(cx)
     }
 }
