@@ -12,7 +12,7 @@ use crate::CompareArguments;
 use crate::facts::{differing, goals, value};
 use crate::output::{FAINT, Failure, GOOD, HEADING, Output, PLAIN, Style, counted, open, style_of};
 use crate::show::{by_moment, list};
-use crate::table::{Cell, Column, GAP, Table, shortened};
+use crate::table::{Cell, Column, GAP, Table};
 
 /// A fact about runs, with a value for each run.
 struct Fact {
@@ -82,7 +82,10 @@ pub(crate) fn run(arguments: &CompareArguments, out: &mut Output) -> Result<Exit
         .collect();
     if !counts.is_empty() {
         let text = format!("equal: {}; --all lists them", counts.join(", "));
-        out.line(format!("\n{FAINT}{}{FAINT:#}", shortened(&text, out.width().unwrap_or(usize::MAX))))?;
+        out.line(format!(
+            "\n{FAINT}{}{FAINT:#}",
+            trainer_formats::fit(&text, out.width().unwrap_or(usize::MAX))
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

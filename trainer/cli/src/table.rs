@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use trainer_formats::one_line;
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use trainer_formats::{fit, one_line};
+use unicode_width::UnicodeWidthStr;
 
 use crate::output::{FAINT, HEADING, PLAIN, Style};
 
@@ -93,7 +93,7 @@ impl Table {
     /// Returns the text of the table, which fits into `width` columns, and the names of the columns
     /// that are omitted.
     pub(crate) fn render(&self, width: Option<usize>) -> (String, Vec<&str>) {
-        let (widths, left_out) = self.fit(width);
+        let (widths, left_out) = self.fitted(width);
         let shown: Vec<_> = self
             .columns
             .iter()
@@ -119,7 +119,7 @@ impl Table {
 
     /// Chooses the width of each column, which is `None` if the column is omitted. Also returns the
     /// names of the omitted columns.
-    fn fit(&self, width: Option<usize>) -> (Vec<Option<usize>>, Vec<&str>) {
+    fn fitted(&self, width: Option<usize>) -> (Vec<Option<usize>>, Vec<&str>) {
         let full = self.columns.iter().map(|column| column.width_of_cells().max(column.title.width()));
         let Some(room) = width else { return (full.map(Some).collect(), Vec::new()) };
         let full: Vec<usize> =
@@ -162,7 +162,7 @@ fn write_row(text: &mut String, cells: impl Iterator<Item = (Cell, bool, usize)>
     let mut line = String::new();
     let mut padding = 0;
     for (nth, (cell, is_right, width)) in cells.enumerate() {
-        let content = shortened(&cell.text, width);
+        let content = fit(&cell.text, width);
         let empty = width - content.width().min(width);
         padding += if nth == 0 { 0 } else { GAP };
         let (before, after) = if is_right { (empty, 0) } else { (0, empty) };
@@ -178,31 +178,13 @@ fn write_row(text: &mut String, cells: impl Iterator<Item = (Cell, bool, usize)>
     text.push('\n');
 }
 
-/// Shortens a text to `width` columns, with `…` at its end.
-pub(crate) fn shortened(text: &str, width: usize) -> String {
-    let text = one_line(text);
-    if text.width() <= width {
-        return text.into_owned();
-    }
-    let mut short = String::new();
-    let mut used = 1;
-    for character in text.chars() {
-        used += character.width().unwrap_or(0);
-        if used > width {
-            break;
-        }
-        short.push(character);
-    }
-    short + "…"
-}
-
 /// Returns the note about the columns that do not fit into the terminal, if there are any.
 pub(crate) fn note(left_out: &[&str], width: Option<usize>) -> Option<String> {
     if left_out.is_empty() {
         return None;
     }
     let text = format!("omitted columns (--json has all): {}", left_out.join(", "));
-    let text = width.map_or(text.clone(), |width| shortened(&text, width));
+    let text = width.map_or(text.clone(), |width| fit(&text, width));
     Some(format!("{FAINT}{text}{FAINT:#}"))
 }
 
@@ -246,7 +228,7 @@ mod tests {
 
     #[test]
     fn shortened_text_has_no_control_characters() {
-        assert_eq!(shortened("a\tb\u{1b}[1m", 20), "a b\\u{1b}[1m");
-        assert_eq!(shortened("状態状態", 5), "状態…");
+        assert_eq!(fit("a\tb\u{1b}[1m", 20), "a b\\u{1b}[1m");
+        assert_eq!(fit("状態状態", 5), "状態…");
     }
 }

@@ -8,6 +8,7 @@
 //!   runs.
 
 mod float;
+mod layout;
 pub mod report;
 pub mod run;
 pub mod sweep;
@@ -15,6 +16,7 @@ pub mod tape;
 mod text;
 
 pub use float::{Float, exact, readable};
+pub use layout::{columns, duration, fit, padded};
 pub use text::{one_line, visible, visible_json};
 
 /// The code in the README, which must compile.

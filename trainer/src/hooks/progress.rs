@@ -277,25 +277,7 @@ fn table(epochs: &[(u64, Metrics)]) -> String {
         });
         rows.push([name.to_owned(), last, lowest, highest]);
     }
-    let widths = [0, 1, 2, 3].map(|column| {
-        rows.iter().map(|row| unicode_width::UnicodeWidthStr::width(row[column].as_str())).max().unwrap_or(0)
-    });
-    let lines = rows.iter().map(|row| {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let missing = widths[column] - unicode_width::UnicodeWidthStr::width(cell.as_str());
-            let (before, after) = if column == 0 { (0, missing) } else { (missing, 0) };
-            let _ = write!(
-                line,
-                "{}{}{cell}{}",
-                if column == 0 { "" } else { "  " },
-                " ".repeat(before),
-                " ".repeat(after)
-            );
-        }
-        line
-    });
-    lines.collect::<Vec<_>>().join("\n")
+    trainer_formats::columns(&rows, 1).join("\n")
 }
 
 #[hook(in = stages::Display, single, may_fail)]

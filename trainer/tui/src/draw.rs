@@ -9,10 +9,10 @@ use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Clear, Dataset, GraphType, Paragraph};
 use trainer_formats::run::{Live, LiveHook, Status};
-use trainer_formats::{one_line, readable};
+use trainer_formats::{duration, fit, one_line, readable};
 use unicode_width::UnicodeWidthStr;
 
-use crate::text::{bytes, fit, fit_end, nanos, rough, wrap};
+use crate::text::{bytes, fit_end, rough, wrap};
 use crate::{Curve, Panel, State, Theme, View};
 
 /// The minimum size of the terminal. A smaller one shows only a hint.
@@ -351,8 +351,8 @@ fn hooks(state: &State, width: usize, height: usize, scroll: usize, theme: Theme
         let times = if !is_measured {
             String::new()
         } else if let Some(time) = hook.time.filter(|time| time.calls > 0) {
-            let mean = nanos(time.nanos / time.calls);
-            format!(" {:>CALLS$} {mean:>TIME$} {:>TIME$}", time.calls, nanos(time.nanos))
+            let mean = duration(time.nanos / time.calls);
+            format!(" {:>CALLS$} {mean:>TIME$} {:>TIME$}", time.calls, duration(time.nanos))
         } else {
             format!(" {:>CALLS$} {:>TIME$} {:>TIME$}", 0, "-", "-")
         };

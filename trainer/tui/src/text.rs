@@ -3,27 +3,7 @@
 use trainer_formats::one_line;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Returns the text as one line of at most `width` columns. If it is shortened, it ends in `…`.
-pub(crate) fn fit(text: &str, width: usize) -> String {
-    let line = one_line(text);
-    if line.width() <= width {
-        return line.into_owned();
-    }
-    let (mut kept, mut used) = (String::new(), 1);
-    for letter in line.chars() {
-        used += letter.width().unwrap_or(0);
-        if used > width {
-            break;
-        }
-        kept.push(letter);
-    }
-    if width > 0 {
-        kept.push('…');
-    }
-    kept
-}
-
-/// Like [`fit`], but keeps the end of the text, which distinguishes the paths of hooks.
+/// Like [`trainer_formats::fit`], but keeps the end of the text, which distinguishes the paths of hooks.
 pub(crate) fn fit_end(text: &str, width: usize) -> String {
     let line = one_line(text);
     if line.width() <= width {
@@ -100,27 +80,10 @@ pub(crate) fn bytes(count: u64) -> String {
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Formats nanoseconds with three significant digits: `1.25 ms`.
-pub(crate) fn nanos(count: u64) -> String {
-    let value = count as f64;
-    let (value, unit) = match count {
-        0..1_000 => (value, "ns"),
-        1_000..1_000_000 => (value / 1e3, "µs"),
-        1_000_000..1_000_000_000 => (value / 1e6, "ms"),
-        _ => (value / 1e9, "s"),
-    };
-    let digits = if unit == "ns" || value >= 100.0 {
-        0
-    } else if value >= 10.0 {
-        1
-    } else {
-        2
-    };
-    format!("{value:.digits$} {unit}")
-}
-
 #[cfg(test)]
 mod tests {
+    use trainer_formats::fit;
+
     use super::*;
 
     #[test]
@@ -156,9 +119,5 @@ mod tests {
     fn amounts_are_rounded_to_their_leading_units() {
         assert_eq!([0.4, 119.0, 7500.0, 270_000.0].map(rough), ["0 s", "2 min", "2 h 5 min", "3 d 3 h"]);
         assert_eq!([0, 999, 1000, 1 << 30].map(bytes), ["0 B", "999 B", "1.0 KiB", "1.0 GiB"]);
-        assert_eq!(
-            [7, 1_250, 99_500_000, 2_000_000_000].map(nanos),
-            ["7 ns", "1.25 µs", "99.5 ms", "2.00 s"]
-        );
     }
 }

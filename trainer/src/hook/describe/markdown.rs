@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use trainer_formats::padded;
 use unicode_width::UnicodeWidthStr;
 
 use super::{Contributor, HookTable, escape};
@@ -78,9 +79,4 @@ impl HookTable {
             _ => format!("{listed}\nThis is rank {}: {left_out} {hooks} on rank 0 only", self.rank),
         }
     }
-}
-
-/// Pads a text with spaces to this display width.
-pub(super) fn padded(text: &str, width: usize) -> String {
-    format!("{text}{}", " ".repeat(width.saturating_sub(text.width())))
 }

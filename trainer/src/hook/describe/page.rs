@@ -1,10 +1,10 @@
 //! Formats lines for a terminal, with columns, wrapping and colors.
 
 use console::Style;
+use trainer_formats::{fit, padded};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use super::lines::{Folded, HookLine, Line};
-use super::markdown::padded;
 
 /// The width of the column with `&` or `&mut`.
 const ACCESS: usize = 5;
@@ -142,27 +142,10 @@ fn folded(names: &[Folded], columns: usize) -> String {
             break;
         }
         text.push_str(separator);
-        text.push_str(&cut(name, room));
+        text.push_str(&fit(name, room));
         hidden = rest;
     }
     if hidden == 0 { text } else { format!("{text} +{hidden}") }
-}
-
-/// Shortens a text to a number of columns.
-fn cut(text: &str, columns: usize) -> String {
-    if text.width() <= columns {
-        return text.to_owned();
-    }
-    let mut short = String::new();
-    let mut width = 1;
-    for letter in text.chars() {
-        width += letter.width().unwrap_or(0);
-        if width > columns {
-            break;
-        }
-        short.push(letter);
-    }
-    short + "…"
 }
 
 /// Splits a text into lines between its words. A word that is longer than a line is also split; a

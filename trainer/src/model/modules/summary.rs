@@ -1,10 +1,10 @@
 //! A summary of a model: the shapes, parameters and floating-point operations of its modules.
 
 use std::cell::RefCell;
-use std::fmt::{self, Write};
+use std::fmt;
 
 use tch::{Tensor, nn};
-use unicode_width::UnicodeWidthStr;
+use trainer_formats::columns;
 
 use super::layer::Layer;
 use super::name::Name;
@@ -112,16 +112,8 @@ impl fmt::Display for SummaryTable {
                 grouped(row.flops),
             ]);
         }
-        let widths: [usize; 6] =
-            std::array::from_fn(|column| lines.iter().map(|line| line[column].width()).max().unwrap_or(0));
-        for line in &lines {
-            let mut text = String::new();
-            for (nth, (cell, width)) in line.iter().zip(widths).enumerate() {
-                let space = " ".repeat(width - cell.width());
-                // Numbers are aligned to the right.
-                if nth < 4 { write!(text, "{cell}{space}  ")? } else { write!(text, "{space}{cell}  ")? }
-            }
-            writeln!(f, "{}", text.trim_end())?;
+        for line in columns(&lines, 4) {
+            writeln!(f, "{line}")?;
         }
         write!(
             f,

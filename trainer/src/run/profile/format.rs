@@ -5,6 +5,7 @@ use std::process;
 use std::time::Duration;
 
 use serde_json::json;
+use trainer_formats::{columns, duration};
 
 use super::{Profile, ProfileRow, nanos};
 use crate::io::terminal::one_line;
@@ -106,48 +107,32 @@ impl fmt::Display for Profile {
         let rows = self.rows();
         let total = nanos(self.total()).max(1) as f64;
         writeln!(f, "profile of `{}`: {}", self.entry, time(self.total()))?;
-        let labels: Vec<_> = rows.iter().map(|row| one_line(&row.label())).collect();
-        let width = labels.iter().map(|label| label.chars().count()).max().unwrap_or(0).max(4);
-        let mut line = |cells: [&str; 8], waits: Option<String>| {
-            let [label, phase, calls, own, share, total, mean, max] = cells;
-            let waits = waits.map_or_else(String::new, |waits| format!(" {waits:>9}"));
-            writeln!(
-                f,
-                "{label:<width$}  {phase:<7} {calls:>9} {own:>9} {share:>6} {total:>9} {mean:>9} {max:>9}{waits}"
-            )
-        };
         let counts_waits = rows.iter().any(|row| row.waits.is_some());
-        let title = counts_waits.then(|| "waits".to_owned());
-        line(["span", "phase", "calls", "self", "self %", "total", "mean", "max"], title)?;
-        for (row, label) in rows.into_iter().zip(&labels) {
-            let share = format!("{:.1}", 100.0 * nanos(row.self_time) as f64 / total);
+        let titles = ["span", "phase", "calls", "self", "self %", "total", "mean", "max"].map(String::from);
+        let mut lines = vec![titles.into_iter().chain(counts_waits.then(|| "waits".to_owned())).collect()];
+        for row in rows {
             let cells = [
-                label,
-                row.phase.name(),
-                &row.calls.to_string(),
-                &time(row.self_time),
-                &share,
-                &time(row.total),
-                &time(row.mean()),
-                &time(row.max),
+                one_line(&row.label()),
+                row.phase.name().to_owned(),
+                row.calls.to_string(),
+                time(row.self_time),
+                format!("{:.1}", 100.0 * nanos(row.self_time) as f64 / total),
+                time(row.total),
+                time(row.mean()),
+                time(row.max),
             ];
-            line(cells, row.waits.map(|waits| waits.to_string()))?;
+            let waits = row.waits.map(|waits| waits.to_string());
+            lines.push(cells.into_iter().chain(waits).collect::<Vec<_>>());
+        }
+        for line in columns(&lines, 2) {
+            writeln!(f, "{line}")?;
         }
         Ok(())
     }
 }
 
-/// Formats a time with its unit and, from 1 µs on, at least three significant digits: `1.23 ms`.
 fn time(time: Duration) -> String {
-    let ns = nanos(time);
-    let (value, unit) = match ns {
-        0..1_000 => return format!("{ns} ns"),
-        1_000..1_000_000 => (ns as f64 / 1e3, "µs"),
-        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
-        _ => (ns as f64 / 1e9, "s"),
-    };
-    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-    format!("{value:.decimals$} {unit}")
+    duration(nanos(time))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::super::escape::Text;
 use super::super::{Content, Report};
 use super::{Clipped, MAX_VALUE, column_class, count, run_heading, swatch};
+use crate::duration;
 use crate::run::{Profile, ProfileRow, settings_of, text_of_setting};
 
 /// The table of hooks is initially open if there are at most this many hooks.
@@ -26,7 +27,7 @@ pub(in crate::report) fn profiles(out: &mut String, report: &Report) {
                 out,
                 "<h4><code>{}</code> {}<span class=\"quiet\">{resumed}</span></h4>",
                 Text(&profile.entry),
-                span(profile.total_ns)
+                duration(profile.total_ns)
             );
             let (first, others) = profile.rows.split_at(profile.rows.len().min(MAX_ROWS));
             profile_table(out, profile, first);
@@ -59,11 +60,11 @@ fn profile_table(out: &mut String, profile: &Profile, rows: &[ProfileRow]) {
              <td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td><td>{}</td></tr>",
             Text(&row.name),
             moment.unwrap_or_default(),
-            span(row.self_ns),
+            duration(row.self_ns),
             row.calls,
-            span(row.total_ns),
-            span(row.mean_ns),
-            span(row.max_ns),
+            duration(row.total_ns),
+            duration(row.mean_ns),
+            duration(row.max_ns),
             Text(&row.phase)
         );
     }
@@ -189,17 +190,4 @@ fn hook_table(out: &mut String, hooks: &[String]) {
         );
     }
     out.push_str("</tbody>\n</table></div></details>\n");
-}
-
-/// Formats a duration given in nanoseconds, with its unit.
-fn span(nanoseconds: u64) -> String {
-    let value = nanoseconds as f64;
-    let (value, unit) = match nanoseconds {
-        0..1_000 => return format!("{nanoseconds} ns"),
-        1_000..1_000_000 => (value / 1e3, "µs"),
-        1_000_000..1_000_000_000 => (value / 1e6, "ms"),
-        _ => (value / 1e9, "s"),
-    };
-    let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
-    format!("{value:.decimals$} {unit}")
 }
