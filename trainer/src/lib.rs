@@ -376,13 +376,13 @@ pub mod __private {
 
     /// Makes the trainer read logged CPU tensors as late as GPU tensors. Used by tests.
     pub fn leave_unread<T>(trainer: &mut crate::Trainer<T>) {
-        trainer.run.log.get_mut().leave_unread();
+        trainer.run.logs_mut().leave_unread();
     }
 
     /// The number of logged tensors that the trainer has read. Used by tests.
     #[must_use]
     pub fn reads<T>(trainer: &crate::Trainer<T>) -> u64 {
-        trainer.run.log.borrow().reads()
+        trainer.run.logs().reads()
     }
 
     /// Runs an operation with the hooks around it, and returns whether it took place. Used by
@@ -394,7 +394,7 @@ pub mod __private {
     #[inline]
     pub fn operate<O: crate::moment::AtOperation, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<bool> {
         let done = trainer.run.inside::<O>(|run| {
-            std::hint::black_box(run.progress.counters.epoch);
+            std::hint::black_box(run.counters().epoch);
             Ok(())
         })?;
         Ok(done.took_place())

@@ -177,29 +177,50 @@ impl Default for FitState {
 }
 
 /// Which weights the batches of a pass have had so far.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(crate) struct Weighed {
-    /// Whether a batch of weight 0 was processed.
-    pub(crate) without: bool,
-    /// Whether a batch had a weight above 0.
-    pub(crate) with: bool,
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(from = "SavedWeights", into = "SavedWeights")]
+pub(crate) enum Weighed {
+    /// No batch was processed.
+    None,
+    /// Every batch had weight 0.
+    Without,
+    /// A batch had a weight above 0. The batches of a pass in an old checkpoint are not known, so one
+    /// of them may have had a weight.
+    #[default]
+    With,
 }
 
-impl Weighed {
-    /// The state at the start of a pass.
-    pub(crate) const NONE: Weighed = Weighed { without: false, with: false };
+/// [`Weighed`] as a checkpoint stores it.
+#[derive(Deserialize, Serialize)]
+struct SavedWeights {
+    without: bool,
+    with: bool,
+}
 
-    /// Adds a batch.
-    pub(crate) fn add(&mut self, weight: f64, is_skipped: bool) {
-        self.with |= weight > 0.0;
-        self.without |= weight == 0.0 && !is_skipped;
+impl From<SavedWeights> for Weighed {
+    fn from(SavedWeights { without, with }: SavedWeights) -> Self {
+        match (with, without) {
+            (true, _) => Weighed::With,
+            (false, true) => Weighed::Without,
+            (false, false) => Weighed::None,
+        }
     }
 }
 
-/// The batches of a pass in an old checkpoint are not known, so one of them may have had a weight.
-impl Default for Weighed {
-    fn default() -> Self {
-        Weighed { with: true, ..Weighed::NONE }
+impl From<Weighed> for SavedWeights {
+    fn from(weighed: Weighed) -> Self {
+        SavedWeights { without: weighed == Weighed::Without, with: weighed == Weighed::With }
+    }
+}
+
+impl Weighed {
+    /// Adds a batch.
+    pub(crate) fn add(&mut self, weight: f64, is_skipped: bool) {
+        if weight > 0.0 {
+            *self = Weighed::With;
+        } else if *self == Weighed::None && !is_skipped {
+            *self = Weighed::Without;
+        }
     }
 }
 
@@ -238,11 +259,74 @@ pub(crate) struct Plan {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct AccumulationWindow {
     /// The number of batches in a full window.
-    pub(crate) size: u64,
+    size: u64,
     /// The number of batches in the window so far, including the current one.
-    pub(crate) filled: u64,
-    /// Whether the current batch is the last of its pass.
-    pub(crate) is_last_of_pass: bool,
-    /// Whether the current batch ends the window, so that an optimizer step follows it.
-    pub(crate) is_last_micro_batch: bool,
+    filled: u64,
+    #[serde(skip)]
+    end: WindowEnd,
+}
+
+/// Where a window ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum WindowEnd {
+    /// After the current batch, as far as it is known.
+    #[default]
+    Later,
+    /// With the current batch, which is the last of its pass and not in the window yet.
+    WithPass,
+    /// With the current batch, so that an optimizer step follows it.
+    Here,
+}
+
+impl AccumulationWindow {
+    /// Whether the window has begun and has not ended.
+    pub(crate) fn is_open(self) -> bool {
+        self.filled > 0
+    }
+
+    /// Whether the current batch ends the window.
+    #[inline]
+    pub(crate) fn ends_here(self) -> bool {
+        self.end == WindowEnd::Here
+    }
+
+    /// Whether the next batch fills the window. `full` is the size of a window that begins with it.
+    #[inline]
+    pub(crate) fn is_filled_by_next(self, full: u64) -> bool {
+        self.filled + 1 >= if self.is_open() { self.size } else { full }
+    }
+
+    /// Whether the batch that has begun ends the window, as far as it is known.
+    #[inline]
+    pub(crate) fn will_end(self, full: u64) -> bool {
+        self.end == WindowEnd::WithPass || self.is_filled_by_next(full)
+    }
+
+    /// Begins a batch.
+    #[inline]
+    pub(crate) fn begin_batch(&mut self, is_last_of_pass: bool) {
+        self.end = if is_last_of_pass { WindowEnd::WithPass } else { WindowEnd::Later };
+    }
+
+    /// Adds the current batch, and determines whether it is the last of the window.
+    pub(crate) fn add_batch(&mut self, full: u64, ends_pass: bool) {
+        let ends = ends_pass || self.will_end(full);
+        if !self.is_open() {
+            self.size = full;
+        }
+        self.filled += 1;
+        self.end = if ends { WindowEnd::Here } else { WindowEnd::Later };
+    }
+
+    /// Begins a new window if the current batch ends this one.
+    pub(crate) fn end_batch(&mut self) {
+        if self.ends_here() {
+            self.filled = 0;
+        }
+    }
+
+    /// Whether the numbers are possible.
+    pub(crate) fn is_sound(self, is_count: impl Fn(u64) -> bool) -> bool {
+        self.filled <= self.size.max(1) && is_count(self.size)
+    }
 }

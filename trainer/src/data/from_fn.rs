@@ -33,19 +33,24 @@ impl<F, I> FromFn<F, I> {
         FromFn { batches, share, len: None, is_deterministic: false, iterator: PhantomData }
     }
 
-    setters! {
-        /// Sets the number of batches per epoch. Progress bars, schedules over the whole run and
-        /// fractions of an epoch need this number.
-        ///
-        /// The number is not enforced: a pass ends when the iterator does. A pass with another
-        /// number of batches leads to a warning. With [`from_fn_per_rank`], it is the number on
-        /// this rank; if every rank sets it, the length of an epoch is the largest of these
-        /// numbers.
-        with_len(batches: u64) => len = Some(batches);
+    /// Sets the number of batches per epoch. Progress bars, schedules over the whole run and
+    /// fractions of an epoch need this number.
+    ///
+    /// The number is not enforced: a pass ends when the iterator does. A pass with another number
+    /// of batches leads to a warning. With [`from_fn_per_rank`], it is the number on this rank; if
+    /// every rank sets it, the length of an epoch is the largest of these numbers.
+    #[must_use]
+    pub fn with_len(mut self, batches: u64) -> Self {
+        self.len = Some(batches);
+        self
+    }
 
-        /// Sets whether the closure returns the same batches whenever it is called for the same
-        /// epoch (and rank), so that a run can be resumed exactly. Defaults to `false`.
-        deterministic(deterministic: bool) => is_deterministic = deterministic;
+    /// Sets whether the closure returns the same batches whenever it is called for the same epoch
+    /// (and rank), so that a run can be resumed exactly. Defaults to `false`.
+    #[must_use]
+    pub fn deterministic(mut self, deterministic: bool) -> Self {
+        self.is_deterministic = deterministic;
+        self
     }
 }
 

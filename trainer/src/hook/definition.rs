@@ -483,18 +483,18 @@ pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
 /// steps, epochs or records.
 #[inline]
 pub fn is_due(run: &Run) -> bool {
-    let Some(id) = run.place.hook else { return true };
-    let hook = &run.hooks.table.hook(id).definition;
+    let Some(id) = run.place().hook else { return true };
+    let hook = &run.hooks().table.hook(id).definition;
     let Some(every) = hook.every else { return true };
     let count = match hook.moment.counts {
-        Some(Unit::Epochs) => run.progress.counters.epoch + 1,
-        Some(Unit::Steps) => run.step.step_number,
-        Some(Unit::Records) => run.log.borrow().records.number,
-        Some(Unit::Batches) | None => run.progress.batch_number,
+        Some(Unit::Epochs) => run.counters().epoch + 1,
+        Some(Unit::Steps) => run.step().step_number,
+        Some(Unit::Records) => run.logs().records.number,
+        Some(Unit::Batches) | None => run.progress().batch_number,
     };
     let is_due = count.is_multiple_of(every);
     if is_due {
-        run.dispatch.mark_due(id);
+        run.dispatch().mark_due(id);
     }
     is_due
 }

@@ -80,10 +80,9 @@ pub(super) struct Waiting {
 #[derive(Debug)]
 struct MediaName {
     name: String,
-    /// Whether a record was due at the end of at least one batch that logged this name.
-    is_recorded: bool,
-    /// The number of records of training steps that existed when the name was first logged.
-    since: u64,
+    /// The number of records of training steps that existed when the name was first logged; `None`
+    /// if a record was due at the end of at least one batch that logged it.
+    unrecorded_since: Option<u64>,
 }
 
 impl Waiting {
@@ -111,8 +110,11 @@ impl Waiting {
     /// due at the end of the batch, and `since` is the number of records of training steps so far.
     pub(super) fn note_name(&mut self, name: &str, is_recorded: bool, since: u64) {
         match self.names.iter_mut().find(|known| known.name == name) {
-            Some(known) => known.is_recorded |= is_recorded,
-            None => self.names.push(MediaName { name: name.to_owned(), is_recorded, since }),
+            Some(known) => known.unrecorded_since = known.unrecorded_since.filter(|_| !is_recorded),
+            None => {
+                let unrecorded_since = (!is_recorded).then_some(since);
+                self.names.push(MediaName { name: name.to_owned(), unrecorded_since });
+            }
         }
     }
 
@@ -120,10 +122,8 @@ impl Waiting {
     /// steps so far. If it is given, omits names that were first logged after the last of these
     /// records.
     pub(super) fn unrecorded(&self, records: Option<u64>) -> Vec<String> {
-        let lost = self
-            .names
-            .iter()
-            .filter(|name| !name.is_recorded && records.is_none_or(|records| records > name.since));
+        let is_lost = |since: u64| records.is_none_or(|records| records > since);
+        let lost = self.names.iter().filter(|name| name.unrecorded_since.is_some_and(is_lost));
         lost.map(|name| name.name.clone()).collect()
     }
 

@@ -192,11 +192,32 @@ pub(super) struct Meter {
     pub(super) last: Option<Value>,
     /// Whether the metric was last logged by a hook that runs on rank 0 only.
     pub(super) is_main_only: bool,
-    /// The index of the hook that logged the metric last. After a resume, the index is unknown
-    /// until the hook logs the metric again.
-    pub(super) hook: Option<usize>,
-    /// Whether it is known that different hooks log the metric.
-    pub(super) is_shared: bool,
+    pub(super) by: LoggedBy,
+}
+
+/// Which hook has logged a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoggedBy {
+    /// None that is known: after a resume, until a hook logs the metric again.
+    Unknown,
+    /// The hook with this index, most recently.
+    Hook(usize),
+    /// Different hooks, which was reported, and most recently the one with this index.
+    Shared(usize),
+}
+
+impl LoggedBy {
+    pub(super) fn hook(self) -> Option<usize> {
+        match self {
+            LoggedBy::Unknown => None,
+            LoggedBy::Hook(hook) | LoggedBy::Shared(hook) => Some(hook),
+        }
+    }
+
+    /// Notes that it was reported that different hooks log the metric.
+    pub(super) fn shared(self) -> Self {
+        self.hook().map_or(self, LoggedBy::Shared)
+    }
 }
 
 impl Meter {
@@ -209,8 +230,7 @@ impl Meter {
             window: Sum::default(),
             last: None,
             is_main_only: false,
-            hook: None,
-            is_shared: false,
+            by: LoggedBy::Unknown,
         }
     }
 
@@ -429,8 +449,7 @@ impl MeterState {
             window: self.window.sum(unread(&self.key(WINDOW))),
             last: self.last.map(|last| Value::Number(last.0)),
             is_main_only: self.is_main_only,
-            hook: None,
-            is_shared: false,
+            by: LoggedBy::Unknown,
         }
     }
 

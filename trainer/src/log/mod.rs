@@ -36,7 +36,7 @@ pub use history::Goal;
 pub(crate) use media::Content;
 pub(crate) use merge::Joined;
 pub use meter::{IntoValue, Reduce, Value};
-use meter::{Meter, MeterState, Reader, Scalar};
+use meter::{LoggedBy, Meter, MeterState, Reader, Scalar};
 
 /// The name under which the trainer itself logs the loss.
 pub(crate) const LOSS: &str = "loss";
@@ -149,8 +149,16 @@ impl Log {
         let has_window = phase == Phase::Train && self.records.has_windows();
         let meter = &mut self.meters[index];
         meter.is_main_only = is_main_only;
-        let other = meter.hook.filter(|_| !meter.is_shared && hook.is_some() && meter.hook != hook);
-        meter.hook = hook;
+        let other = match (meter.by, hook) {
+            (LoggedBy::Hook(other), Some(hook)) if other != hook => Some(other),
+            _ => None,
+        };
+        meter.by = match (meter.by, hook) {
+            (LoggedBy::Shared(_), Some(hook)) => LoggedBy::Shared(hook),
+            (shared @ LoggedBy::Shared(_), None) => shared,
+            (_, Some(hook)) => LoggedBy::Hook(hook),
+            (_, None) => LoggedBy::Unknown,
+        };
         if meter.reduce != reduce {
             return Err(Error::usage(format!(
                 "it was already logged with the reduction {}, and is now logged with {reduce}: use one reduction for each name",
@@ -166,7 +174,7 @@ impl Log {
         let meters = self.meters.iter_mut();
         meters
             .filter(|meter| meter.phase == phase && meter.name == name)
-            .for_each(|meter| meter.is_shared = true);
+            .for_each(|meter| meter.by = meter.by.shared());
     }
 
     /// Returns the index of a meter, creating the meter if it does not exist.
@@ -241,7 +249,7 @@ impl Log {
     /// Returns the name of each logged value, with the index of the hook that logged it and the
     /// result of the last pass. Reads no tensors.
     pub(crate) fn sources(&self) -> impl Iterator<Item = (String, Option<usize>, Option<f64>)> {
-        let of_passes = self.meters.iter().map(|meter| (meter.full_name(), meter.hook));
+        let of_passes = self.meters.iter().map(|meter| (meter.full_name(), meter.by.hook()));
         let set = self.set_by.iter().map(|(name, hook)| (name.clone(), *hook));
         of_passes.chain(set).map(|(name, hook)| {
             let closed = self.closed.iter().find(|metric| metric.name == name);

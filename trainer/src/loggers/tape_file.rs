@@ -151,7 +151,7 @@ impl<T: Task> TrainerBuilder<T> {
     /// `trainer diff` compares the tapes of two runs, and finds where the runs differ: see the
     /// [guide](crate::guide::tape).
     ///
-    /// The tape is `run.tape` in the [run folder](Self::run_folder). The environment variable
+    /// The tape is `run.tape()` in the [run folder](Self::run_folder). The environment variable
     /// `TRAINER_TAPE` requests a tape for a program that has none: `steps:100`, `full`,
     /// `full:100..200` (only these training batches) or `paranoid`.
     ///

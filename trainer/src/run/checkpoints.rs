@@ -49,7 +49,25 @@ impl CheckpointState {
 #[derive(Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct SaveRequest {
     pub(crate) folder: PathBuf,
-    pub(crate) in_background: bool,
+    pub(crate) mode: SaveMode,
+}
+
+/// How a checkpoint is written.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum SaveMode {
+    /// Before the loop continues.
+    Now,
+    /// On a thread.
+    InBackground,
+}
+
+/// What the threads of a [`BackgroundSave`] do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SaveStage {
+    /// Each writes the files of its rank.
+    Writing,
+    /// The one of rank 0 publishes the checkpoint, whose files are written.
+    Publishing,
 }
 
 /// A checkpoint that threads are writing, one on each rank.
@@ -57,11 +75,9 @@ pub(crate) struct BackgroundSave {
     pub(crate) active: ActiveCheckpoint,
     /// The length of its history file in bytes.
     pub(crate) history: u64,
-    /// The thread that writes the files of this rank or, on rank 0, publishes the checkpoint once
-    /// the files of all ranks are written. `None` if this rank has nothing left to do.
+    /// The thread that does the work of this rank. `None` if this rank has nothing left to do.
     pub(crate) thread: Option<JoinHandle<Result<Option<Unpublished>>>>,
-    /// Whether the files of all ranks are written.
-    pub(crate) is_written: bool,
+    pub(crate) stage: SaveStage,
 }
 
 impl BackgroundSave {
@@ -86,12 +102,17 @@ impl Run {
         }
     }
 
-    pub(crate) fn request_checkpoint(&self, folder: PathBuf, in_background: bool) {
+    /// Adds the new rows of the history to the journal.
+    pub(crate) fn update_journal(&mut self) -> Result<()> {
+        self.checkpoints.journal.update(&self.history)
+    }
+
+    pub(crate) fn request_checkpoint(&self, folder: PathBuf, mode: SaveMode) {
         if self.replay.is_some() {
             return; // a replay writes nothing
         }
         let mut requests = self.checkpoints.requests.borrow_mut();
         requests.retain(|request| request.folder != folder);
-        requests.push(SaveRequest { folder, in_background });
+        requests.push(SaveRequest { folder, mode });
     }
 }

@@ -7,11 +7,27 @@ use super::Run;
 use crate::error::{Error, Result};
 use crate::hook::definition::{Hook, public_path};
 use crate::hook::table::HookId;
-use crate::log::{Content, LOSS, Logged, Reduce, Value};
+use crate::log::record::{InFlight, Span};
+use crate::log::{Content, Joined, LOSS, Logged, Reduce, Value};
 use crate::moments::tree;
 use crate::phase::Phase;
 
 impl Run {
+    /// Adds the current metrics to the history.
+    pub(crate) fn add_row(&mut self) {
+        self.log.get_mut().add_row(&mut self.history, self.progress.counters);
+    }
+
+    /// Merges the values that all ranks have logged in a phase.
+    pub(crate) fn join_logs(&mut self, phase: Phase, joined: Joined) -> Result<()> {
+        self.log.get_mut().join_ranks(&self.ranks.world, phase, joined)
+    }
+
+    /// Begins the record of what was logged in a phase, if there is anything for it.
+    pub(crate) fn depart(&mut self, phase: Phase, span: Span) -> Result<Option<InFlight>> {
+        self.log.get_mut().depart(self.progress.counters, phase, span)
+    }
+
     /// Logs a value for a hook or the task. `weight` defaults to the weight of the current batch.
     pub(crate) fn log(&self, reduce: Reduce, name: &str, value: Value, weight: Option<f64>) {
         if let Err(error) = self.try_log(reduce, name, value, weight) {

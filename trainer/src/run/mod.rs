@@ -25,31 +25,35 @@ pub(crate) mod tape;
 mod weights;
 
 use std::any::{Any, TypeId, type_name};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use tch::Device;
 
 use crate::checkpoint::States;
 use crate::checkpoint::progress::{FitState, LoopState};
+use crate::distributed::World;
 use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Origin, Result};
 use crate::hook::definition::public_path;
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::table::{HookId, Table};
 use crate::io::terminal;
+use crate::lifecycle::Fit;
 use crate::log::Log;
 use crate::log::history::History;
 use crate::log::record::Record;
 use crate::model::added::Added;
 use crate::model::vars::Vars;
-use crate::moment::MomentInfo;
+use crate::moment::{Moment, MomentInfo};
+use crate::moments::counters::Counters;
 use crate::moments::tree;
 use crate::optim::Optimizers;
+use crate::phase::Phase;
 use crate::run::recorder::Recorder;
 use crate::run::replay::Replay;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Given;
-pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveRequest};
+pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveMode, SaveRequest, SaveStage};
 pub(crate) use folder::{FolderState, LiveState, recorded};
 pub use frame::Rest;
 pub(crate) use frame::{Ending, Frame};
@@ -73,51 +77,107 @@ pub(crate) struct KeptState {
 
 /// The state of a trainer. Hooks access it through [`Cx`](crate::Cx).
 pub struct Run {
-    pub(crate) settings: Settings,
+    settings: Settings,
     /// The rank of this process among the processes that train together.
-    pub(crate) rank: u32,
-    pub(crate) ranks: Ranks,
+    rank: u32,
+    ranks: Ranks,
     /// Whether signals cancel the run.
-    pub(crate) handles_signals: bool,
-    pub(crate) hooks: RunHooks,
-    pub(crate) model: Model,
-    pub(crate) place: Place,
-    pub(crate) names: Names,
-    pub(crate) progress: LoopState,
-    pub(crate) fit: FitState,
-    pub(crate) step: StepData,
-    pub(crate) dispatch: Dispatch,
-    pub(crate) requests: Requests,
+    handles_signals: bool,
+    hooks: RunHooks,
+    model: Model,
+    place: Place,
+    names: Names,
+    progress: LoopState,
+    fit: FitState,
+    step: StepData,
+    dispatch: Dispatch,
+    requests: Requests,
     /// The state that a roll-back returns to.
-    pub(crate) kept: Option<KeptState>,
+    kept: Option<KeptState>,
     /// The values that hooks have logged. In a `RefCell`, because observers can log as well: see
     /// [`log`].
-    pub(crate) log: RefCell<Log>,
-    pub(crate) history: History,
+    log: RefCell<Log>,
+    history: History,
     /// The record for which `after_record` is firing.
-    pub(crate) record: Option<Record>,
+    record: Option<Record>,
     /// The warnings for the summary of the current entry point or, between entry points, of the
     /// next one.
-    pub(crate) warnings: RefCell<Vec<String>>,
+    warnings: RefCell<Vec<String>>,
     /// What has failed in the current entry point without ending it.
-    pub(crate) failures: RefCell<Vec<dispatch::guard::Failed>>,
+    failures: RefCell<Vec<dispatch::guard::Failed>>,
     /// For the summary of the current entry point, the names of the logs that lack some of its
     /// rows.
-    pub(crate) incomplete_logs: RefCell<Vec<String>>,
-    pub(crate) folder: FolderState,
+    incomplete_logs: RefCell<Vec<String>>,
+    folder: FolderState,
     /// The hyperparameters that the program has set.
-    pub(crate) hyperparameters: Vec<Given>,
-    pub(crate) checkpoints: CheckpointState,
+    hyperparameters: Vec<Given>,
+    checkpoints: CheckpointState,
     /// Measures the run, if the trainer has a profile.
-    pub(crate) recorder: Option<Box<Recorder>>,
+    recorder: Option<Box<Recorder>>,
     /// Records the run, if it has a tape. In a `RefCell`, because hooks that only observe use it
     /// too.
-    pub(crate) tape: RefCell<Option<Box<tape::Recorder>>>,
+    tape: RefCell<Option<Box<tape::Recorder>>>,
     /// Set if the run repeats a part of a recorded run.
-    pub(crate) replay: Option<Replay>,
-    pub(crate) modules: Modules,
+    replay: Option<Replay>,
+    modules: Modules,
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
-    pub(crate) error: Option<Error>,
+    error: Option<Error>,
+}
+
+/// What a trainer is built of.
+pub(crate) struct NewRun {
+    pub(crate) settings: Settings,
+    pub(crate) rank: u32,
+    /// The world that the program passed to the builder.
+    pub(crate) world: Option<World>,
+    pub(crate) hooks: RunHooks,
+    pub(crate) model: Model,
+    pub(crate) step: StepData,
+    pub(crate) log: Log,
+    pub(crate) folder: FolderState,
+    pub(crate) hyperparameters: Vec<Given>,
+    pub(crate) checkpoints: CheckpointState,
+    pub(crate) recorder: Option<Box<Recorder>>,
+    pub(crate) tape: Option<Box<tape::Recorder>>,
+    pub(crate) modules: Modules,
+}
+
+/// Writes the methods that lend the parts of a run.
+macro_rules! lend {
+    ($($(#[$docs:meta])* $name:ident, $name_mut:ident: $field:ident: $kind:ty;)*) => {
+        impl Run {
+            $(
+                $(#[$docs])*
+                #[inline]
+                pub(crate) fn $name(&self) -> &$kind {
+                    &self.$field
+                }
+
+                #[inline]
+                pub(crate) fn $name_mut(&mut self) -> &mut $kind {
+                    &mut self.$field
+                }
+            )*
+        }
+    };
+}
+
+lend! {
+    ranks, ranks_mut: ranks: Ranks;
+    hooks, hooks_mut: hooks: RunHooks;
+    model, model_mut: model: Model;
+    place, place_mut: place: Place;
+    progress, progress_mut: progress: LoopState;
+    fit, fit_mut: fit: FitState;
+    step, step_mut: step: StepData;
+    dispatch, dispatch_mut: dispatch: Dispatch;
+    requests, requests_mut: requests: Requests;
+    kept, kept_mut: kept: Option<KeptState>;
+    history, history_mut: history: History;
+    folder_state, folder_state_mut: folder: FolderState;
+    checkpoints, checkpoints_mut: checkpoints: CheckpointState;
+    replay, replay_mut: replay: Option<Replay>;
+    modules, modules_mut: modules: Modules;
 }
 
 /// The hooks of a trainer, and the values on which hook methods are called.
@@ -182,7 +242,158 @@ impl Dispatch {
     }
 }
 
+/// Writes methods that return a value of a part.
+macro_rules! value {
+    ($($(#[$docs:meta])* $name:ident: $($field:ident).+ => $kind:ty;)*) => {
+        impl Run {
+            $(
+                $(#[$docs])*
+                #[inline]
+                pub(crate) fn $name(&self) -> $kind {
+                    self.$($field).+
+                }
+            )*
+        }
+    };
+}
+
+value! {
+    rank: rank => u32;
+    /// Whether signals cancel the run.
+    handles_signals: handles_signals => bool;
+    counters: progress.counters => Counters;
+    phase: place.phase => Phase;
+    device: model.device => Device;
+}
+
+/// Writes methods that lend a value of a part.
+macro_rules! shared {
+    ($($(#[$docs:meta])* $name:ident: $($field:ident).+ => $kind:ty;)*) => {
+        impl Run {
+            $(
+                $(#[$docs])*
+                #[inline]
+                pub(crate) fn $name(&self) -> &$kind {
+                    &self.$($field).+
+                }
+            )*
+        }
+    };
+}
+
+shared! {
+    settings: settings => Settings;
+    /// The hyperparameters that the program has set.
+    hyperparameters: hyperparameters => [Given];
+    /// The world of the current entry point.
+    world: ranks.world => World;
+    vars: model.vars => Vars;
+    optimizers: model.optimizers => Optimizers;
+}
+
 impl Run {
+    #[inline]
+    pub(crate) fn optimizers_mut(&mut self) -> &mut Optimizers {
+        &mut self.model.optimizers
+    }
+
+    /// Whether this process trains by itself.
+    #[inline]
+    pub(crate) fn is_solo(&self) -> bool {
+        self.ranks.world.is_solo()
+    }
+
+    /// Creates the state of a new trainer.
+    pub(crate) fn new(new: NewRun) -> Self {
+        Run {
+            settings: new.settings,
+            rank: new.rank,
+            ranks: Ranks::begin(World::solo(), new.world),
+            handles_signals: false,
+            dispatch: Dispatch::begin(new.hooks.table.hooks().len()),
+            hooks: new.hooks,
+            model: new.model,
+            place: Place::begin(Fit::INFO, Phase::Train),
+            names: Names::default(),
+            progress: LoopState::default(),
+            fit: FitState::default(),
+            step: new.step,
+            requests: Requests::default(),
+            kept: None,
+            log: RefCell::new(new.log),
+            history: History::default(),
+            record: None,
+            warnings: RefCell::default(),
+            failures: RefCell::default(),
+            incomplete_logs: RefCell::default(),
+            folder: new.folder,
+            hyperparameters: new.hyperparameters,
+            checkpoints: new.checkpoints,
+            recorder: new.recorder,
+            tape: RefCell::new(new.tape),
+            replay: None,
+            modules: new.modules,
+            error: None,
+        }
+    }
+
+    /// Sets the record for which `after_record` is about to fire.
+    pub(crate) fn set_record(&mut self, record: Option<Record>) {
+        self.record = record;
+    }
+
+    /// No longer measures the run.
+    pub(crate) fn drop_recorder(&mut self) {
+        self.recorder = None;
+    }
+
+    /// The error that ended the run, while `after_cancel` or `after_error` fires.
+    pub(crate) fn error(&self) -> Option<&Error> {
+        self.error.as_ref()
+    }
+
+    /// Sets the error that ended the run, and returns the one that was set.
+    pub(crate) fn set_error(&mut self, error: Option<Error>) -> Option<Error> {
+        std::mem::replace(&mut self.error, error)
+    }
+
+    /// Sets whether signals cancel the run.
+    pub(crate) fn handle_signals(&mut self, handles: bool) {
+        self.handles_signals = handles;
+    }
+
+    #[inline]
+    pub(crate) fn logs_mut(&mut self) -> &mut Log {
+        self.log.get_mut()
+    }
+
+    #[inline]
+    pub(crate) fn logs(&self) -> Ref<'_, Log> {
+        self.log.borrow()
+    }
+
+    pub(crate) fn tape(&self) -> Ref<'_, Option<Box<tape::Recorder>>> {
+        self.tape.borrow()
+    }
+
+    pub(crate) fn warnings(&self) -> Ref<'_, Vec<String>> {
+        self.warnings.borrow()
+    }
+
+    /// Takes the warnings for the summary of an entry point.
+    pub(crate) fn take_warnings(&mut self) -> Vec<String> {
+        self.warnings.take()
+    }
+
+    /// Takes the names of the logs that lack rows.
+    pub(crate) fn take_incomplete_logs(&mut self) -> Vec<String> {
+        self.incomplete_logs.take()
+    }
+
+    pub(crate) fn tape_mut(&mut self) -> &mut Option<Box<tape::Recorder>> {
+        self.tape.get_mut()
+    }
+
     /// Returns the hook values of type `H` in the order in which they were added, except values
     /// that are lent to one of their own methods.
     pub(crate) fn values<H: 'static>(&self) -> impl Iterator<Item = &H> {

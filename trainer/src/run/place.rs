@@ -67,6 +67,11 @@ impl Run {
         result
     }
 
+    /// Sets the loader of the current pass, if the loader has a name.
+    pub(crate) fn set_loader(&mut self, name: Option<&Arc<str>>) {
+        self.place.loader = name.map(|name| self.names.loader(name));
+    }
+
     /// The name of the loader of the current pass, if the loader has a name.
     pub(crate) fn loader(&self) -> Option<&Arc<str>> {
         self.place.loader.map(|LoaderId(index)| &self.names.loaders[usize::from(index)])

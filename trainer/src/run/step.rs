@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tch::{Tensor, nn};
 
-use super::{Amount, Run};
+use super::{Amount, Ranks, Run, RunHooks};
 use crate::distributed::current;
 use crate::error::{Error, Result, discard_panic};
 use crate::hook::instance::TASK;
@@ -104,6 +104,11 @@ impl StepData {
 }
 
 impl Run {
+    /// The hooks with the task, the step and the ranks, which the weight of a batch concerns.
+    pub(crate) fn weighing(&mut self) -> (&mut RunHooks, &mut StepData, &mut Ranks) {
+        (&mut self.hooks, &mut self.step, &mut self.ranks)
+    }
+
     /// The task; `None` while one of its own hooks is running.
     pub(crate) fn task(&self) -> Option<&dyn Any> {
         self.hooks.instances[TASK].value.as_deref().map(|task| task as &dyn Any)

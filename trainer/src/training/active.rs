@@ -72,10 +72,10 @@ impl ActiveEntry {
     pub(super) fn begin(run: &mut Run, operation: &'static MomentInfo) -> Result<Self> {
         let level = Level {
             operation: operation.name,
-            around: run.hooks.table.around_count(),
-            device: run.model.device,
+            around: run.hooks().table.around_count(),
+            device: run.device(),
         };
-        let seed = run.settings.seed;
+        let seed = run.settings().seed;
         let outer = LEVELS.with_borrow_mut(|levels| {
             check_nesting(levels, &level)?;
             let outer = if seed.is_some() { random_states(levels)? } else { Vec::new() };

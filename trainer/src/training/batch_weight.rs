@@ -37,17 +37,20 @@ fn amount<T: Task>(
 
 /// Returns the weight and the number of samples of a batch that is about to be processed.
 pub(super) fn amount_ahead<T: Task>(run: &mut Run, batch: &T::Batch) -> Result<Amount> {
-    let amount = amount::<T>(&mut run.hooks, run.place.phase, run.ranks.is_borrowed, batch);
+    let phase = run.phase();
+    let (hooks, _, ranks) = run.weighing();
+    let amount = amount::<T>(hooks, phase, ranks.is_borrowed, batch);
     amount.map_err(|error| run.locate(error))
 }
 
 /// Stores the weight and the number of samples of the current batch.
 pub(super) fn weigh<T: Task>(run: &mut Run) -> Result<()> {
-    let Run { step, ranks, .. } = run;
+    let phase = run.phase();
+    let (hooks, step, ranks) = run.weighing();
     step.is_batch_changed = false;
     let Some(batch) = &data::<T>(step).batch else { return Ok(()) };
     let samples = batch.samples().unwrap_or(1);
-    let amount = amount::<T>(&mut run.hooks, run.place.phase, ranks.is_borrowed, batch);
+    let amount = amount::<T>(hooks, phase, ranks.is_borrowed, batch);
     step.batch_len = Some(samples);
     match amount {
         Ok(amount) => {
@@ -61,7 +64,7 @@ pub(super) fn weigh<T: Task>(run: &mut Run) -> Result<()> {
 
 /// Weighs the batch again if a hook may have changed it.
 pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
-    if !run.step.is_batch_changed {
+    if !run.step().is_batch_changed {
         return Ok(());
     }
     weigh::<T>(run)?;
@@ -71,29 +74,29 @@ pub(super) fn weigh_again<T: Task>(run: &mut Run) -> Result<()> {
 /// Whether the batch has a weight of 0, so there is no loss to compute.
 #[inline]
 pub(super) fn is_weightless<T: Task>(run: &mut Run) -> Result<bool> {
-    if run.step.weight == 0.0 {
+    if run.step().weight == 0.0 {
         weigh_again::<T>(run)?;
     }
-    Ok(run.step.weight == 0.0)
+    Ok(run.step().weight == 0.0)
 }
 
 /// Sets the loss of a batch of weight 0 to 0, so that a loss exists for hooks that run at an
 /// optimizer step after this batch. Returns the sequence number of the loss.
 #[cold]
 pub(super) fn no_loss(run: &mut Run) -> u64 {
-    let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.model.device));
-    if run.place.phase == Phase::Train && !run.ranks.world.is_solo() {
+    let mut loss = Tensor::zeros([0; 0], (Kind::Float, run.device()));
+    if run.phase() == Phase::Train && !run.is_solo() {
         // The gradients of this loss are 0, but its backward pass takes part in the reduction over
         // all ranks and in the collectives of layers.
-        for var in run.model.vars.parameters().filter(|var| var.tensor.requires_grad()) {
+        for var in run.vars().parameters().filter(|var| var.tensor.requires_grad()) {
             loss += var.tensor.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
         for output in current::outputs() {
             loss += output.flatten(0, -1).narrow(0, 0, 0).sum(Kind::Float);
         }
     }
-    run.step.loss = Some(loss);
-    run.step.loss_scale = 1.0;
-    run.step.losses += 1;
-    run.step.losses
+    run.step_mut().loss = Some(loss);
+    run.step_mut().loss_scale = 1.0;
+    run.step_mut().losses += 1;
+    run.step().losses
 }

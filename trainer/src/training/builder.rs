@@ -1,7 +1,6 @@
 //! [`TrainerBuilder`]: collects the task, optimizers, hooks and settings of a trainer.
 
 use std::any::type_name;
-use std::cell::RefCell;
 use std::fmt;
 use std::marker::PhantomData;
 use std::panic::Location;
@@ -17,7 +16,6 @@ use super::run_folder::check_hyperparameters;
 use super::task::Task;
 use super::trainer::Trainer;
 use crate::checkpoint::Resume;
-use crate::checkpoint::progress::{FitState, LoopState};
 use crate::distributed::Share;
 use crate::distributed::World;
 use crate::error::{BuildError, Error, Result};
@@ -27,14 +25,12 @@ use crate::hook::discovery::{Discover, hooks_of};
 use crate::hook::instance::{Instance, TASK};
 use crate::hook::read::TaskTypes;
 use crate::hook::table::Table;
-use crate::lifecycle::{self, at};
+use crate::lifecycle::at;
 use crate::log::Log;
-use crate::log::history::History;
 use crate::model::added::{Added, NewVariables};
 use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
-use crate::phase::Phase;
 use crate::profile;
 use crate::run::Values;
 use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClosure};
@@ -42,10 +38,7 @@ use crate::run::dispatch::{guard, observers, of_task_variables};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::tape::{self, Tape};
-use crate::run::{
-    CheckpointState, Dispatch, FolderState, Model, Modules, Names, Place, Ranks, Requests, Run, RunHooks,
-    StepData, recorded,
-};
+use crate::run::{CheckpointState, FolderState, Model, Modules, NewRun, Run, RunHooks, StepData, recorded};
 use crate::values::hyperparameter::Given;
 
 /// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
@@ -321,41 +314,25 @@ impl<T: Task> TrainerBuilder<T> {
             vec![Instance { state: task_state, settings: task_settings, ..Instance::new(self.task) }];
         all.extend(instances);
         let watched = table.watched(at::after_record::index());
-        let dispatch = Dispatch::begin(table.hooks().len());
         let log = Log::recorded(watched, self.settings.record_every().is_some());
         let mut model = Model { vars, added, values: Values::default(), device, optimizers: self.optimizers };
         model.note_values();
         model.note_masks()?;
-        let run = Run {
+        let run = Run::new(NewRun {
             settings: self.settings,
             rank,
-            ranks: Ranks::begin(World::solo(), self.world),
-            handles_signals: false,
+            world: self.world,
             hooks: RunHooks { table, instances: all, switched_off: Vec::new() },
             model,
-            progress: LoopState::default(),
-            fit: FitState::default(),
             step: StepData::new(Erased::<T>::boxed()),
-            place: Place::begin(lifecycle::Fit::INFO, Phase::Train),
-            names: Names::default(),
-            dispatch,
-            requests: Requests::default(),
-            kept: None,
-            log: RefCell::new(log),
-            history: History::default(),
-            record: None,
-            warnings: RefCell::default(),
-            failures: RefCell::default(),
-            incomplete_logs: RefCell::default(),
+            log,
             folder: self.folder.or_requested(),
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
             recorder,
-            tape: RefCell::new(tape),
-            replay: None,
+            tape,
             modules: Modules::new(may_grow),
-            error: None,
-        };
+        });
         Ok(Trainer { run, task: PhantomData })
     }
 

@@ -2,10 +2,13 @@
 
 use super::agreement::{NextBatch, agree};
 use super::{live, plan, replay, roll_back, save};
+use crate::checkpoint::progress::FitState;
+use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::Stage;
 use crate::error::Result;
 use crate::libtorch::Warnings;
 use crate::phase::Phase;
+use crate::run::Requests;
 use crate::run::{Run, cancel};
 
 /// What the loop is about to do.
@@ -35,7 +38,7 @@ pub(super) enum Decision {
 ///
 /// Returns an error if the run was cancelled.
 pub(super) fn decide(run: &mut Run, before: Before) -> Result<Decision> {
-    let is_train = run.place.phase == Phase::Train;
+    let is_train = run.phase() == Phase::Train;
     match before {
         Before::Epoch => carry_out(run, None)?,
         Before::Batch(next) => carry_out(run, next)?,
@@ -43,29 +46,33 @@ pub(super) fn decide(run: &mut Run, before: Before) -> Result<Decision> {
     }
     // A requested stop lets a validation finish, because metrics of half a validation would be
     // misleading.
-    let is_stopped = is_train && is_stopped(run);
+    let is_stopped = is_train && is_stopped(run.requests(), run.fit(), run.progress());
     let ends = match before {
-        Before::Epoch => plan::has_all_epochs(run) || plan::has_all_steps(run),
-        Before::Batch(_) => run.requests.ends_pass() || is_train && plan::has_all_steps(run),
+        Before::Epoch => {
+            plan::has_all_epochs(run.fit(), run.progress()) || plan::has_all_steps(run.fit(), run.counters())
+        }
+        Before::Batch(_) => {
+            run.requests().ends_pass() || is_train && plan::has_all_steps(run.fit(), run.counters())
+        }
         Before::Validation(stage) => {
-            stage == Stage::ValidatingWithin && run.requests.reason_to_roll_back().is_some()
+            stage == Stage::ValidatingWithin && run.requests().reason_to_roll_back().is_some()
         }
     };
     if !is_stopped && !ends {
         return Ok(Decision::Go);
     }
-    if matches!(before, Before::Batch(_)) && is_train && run.fit.window.filled > 0 {
+    if matches!(before, Before::Batch(_)) && is_train && run.fit().window.is_open() {
         return Ok(Decision::GoOnce);
     }
-    if is_stopped && !(matches!(before, Before::Epoch) && plan::has_all_epochs(run)) {
-        run.requests.cut_short();
+    if is_stopped && !(matches!(before, Before::Epoch) && plan::has_all_epochs(run.fit(), run.progress())) {
+        run.requests_mut().cut_short();
     }
     Ok(Decision::End)
 }
 
 /// Carries out what the clock, signals, a replay and the hooks on any rank have requested.
 fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
-    let is_train = run.place.phase == Phase::Train;
+    let is_train = run.phase() == Phase::Train;
     replay::check_end(run)?;
     if is_train {
         plan::check_deadline(run);
@@ -84,22 +91,22 @@ fn carry_out(run: &mut Run, next: Option<NextBatch>) -> Result<()> {
 /// Returns an error if the run was cancelled and all ranks know that it was.
 #[inline]
 pub(super) fn check_cancelled(run: &Run) -> Result<()> {
-    let by = if run.ranks.world.is_solo() { run.cancel_request() } else { run.ranks.agreed.cancelled };
+    let by = if run.is_solo() { run.cancel_request() } else { run.ranks().agreed.cancelled };
     by.map_or(Ok(()), |by| Err(run.cancelled(by)))
 }
 
 /// Whether a stop was requested and the minimum number of epochs and steps is reached.
 #[inline]
-fn is_stopped(run: &Run) -> bool {
-    run.requests.has_stop()
-        && run.progress.epochs_done >= run.fit.plan.min_epochs
-        && run.progress.counters.optimizer_steps >= run.fit.plan.min_steps
+fn is_stopped(requests: &Requests, fit: &FitState, progress: &LoopState) -> bool {
+    requests.has_stop()
+        && progress.epochs_done >= fit.plan.min_epochs
+        && progress.counters.optimizer_steps >= fit.plan.min_steps
 }
 
 /// Whether the pass over the training data ends after the current batch, as far as it is known: by
 /// request, or because all steps have been taken.
-pub(super) fn ends_pass(run: &Run) -> bool {
-    run.requests.ends_pass() || plan::has_all_steps(run) || is_stopped(run)
+pub(super) fn ends_pass(requests: &Requests, fit: &FitState, progress: &LoopState) -> bool {
+    requests.ends_pass() || plan::has_all_steps(fit, progress.counters) || is_stopped(requests, fit, progress)
 }
 
 /// Reports the warnings of libtorch since the last call.
@@ -114,8 +121,8 @@ pub(super) fn report_warnings(run: &Run) {
 /// checkpoints. Warns if no hook would write the checkpoint.
 #[inline]
 fn note_checkpoint_request(run: &mut Run) {
-    let is_due = run.place.phase == Phase::Train || !run.fit.is_running;
-    if is_due && run.handles_signals && cancel::take_checkpoint_request() {
+    let is_due = run.phase() == Phase::Train || !run.fit().is_running;
+    if is_due && run.handles_signals() && cancel::take_checkpoint_request() {
         accept_checkpoint_request(run);
     }
 }
@@ -123,7 +130,7 @@ fn note_checkpoint_request(run: &mut Run) {
 #[cold]
 fn accept_checkpoint_request(run: &mut Run) {
     match run.why_no_checkpoint() {
-        None => run.checkpoints.is_requested.set(true),
+        None => run.checkpoints().is_requested.set(true),
         Some(why) => run.warn(format!("SIGUSR1 requests a checkpoint, but none is written: {why}")),
     }
 }

@@ -51,11 +51,11 @@ pub(super) fn kind_of(device: &str) -> &str {
 /// this line, the unused GPU might go unnoticed for hours.
 pub(super) fn say_why_on_cpu(run: &Run) {
     static ONCE: Once = Once::new();
-    if run.model.device != Device::Cpu || ONCE.is_completed() {
+    if run.device() != Device::Cpu || ONCE.is_completed() {
         return;
     }
     ONCE.call_once(|| {
-        if let Some(text) = why_on_cpu(&cuda::support(), run.settings.device) {
+        if let Some(text) = why_on_cpu(&cuda::support(), run.settings().device) {
             run.notice(&text);
         }
     });

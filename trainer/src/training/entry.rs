@@ -8,6 +8,8 @@ use super::agreement::agree;
 use super::{
     decide, device, facts, modules, ranks, records, replay, resume, run_folder, save, variables, window,
 };
+use crate::checkpoint::progress::LoopState;
+use crate::distributed::World;
 use crate::error::{Error, Result, discard_panic, panic_text};
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes, Warnings};
@@ -19,6 +21,7 @@ use crate::phase::Phase;
 use crate::profile;
 use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::dispatch::Panic;
+use crate::run::settings::Settings;
 use crate::run::{Place, Run};
 
 /// Runs an entry point. If the run is resumed and the entry point had already ended before the
@@ -36,7 +39,7 @@ pub(super) fn enter(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<Summary> {
     if active::is_outermost() {
-        replay::check_requested(run)?;
+        replay::check_requested(run.replay().as_ref())?;
     }
     // Before the signal handlers are installed, so that a signal ends a process that waits here.
     ranks::join(run)?;
@@ -52,18 +55,18 @@ pub(super) fn enter(
     // The entry point may run within the forward pass of another run, whose modules it must not
     // observe.
     let _unobserved = WatchGuard::nothing();
-    let on_signal = run.settings.on_signal;
+    let on_signal = run.settings().on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose();
     let signals = ranks::or_leave(run, signals)?;
-    run.handles_signals = signals.is_some();
+    run.handle_signals(signals.is_some());
     let folder = run_folder::begin(run, phase_entry(phase));
     ranks::or_leave(run, folder)?;
-    let modes = (Modes::begin(run.settings.modes()), GradModeGuard::recorded());
+    let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
     let warned = ranks::or_leave(run, Warnings::begin())?;
     let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
     decide::report_warnings(run);
     drop((warned, modes));
-    let is_unrecorded = run.tape.get_mut().as_ref().is_some_and(|tape| !tape.has_begun());
+    let is_unrecorded = run.tape_mut().as_ref().is_some_and(|tape| !tape.has_begun());
     if is_unrecorded && phase == Phase::Train && result.is_ok() {
         run.warn(
             "a tape was requested, but no hook writes it, because `.discover(…)` excludes the hooks of `trainer`: call `.tape(…)` on \
@@ -71,12 +74,12 @@ pub(super) fn enter(
                 .to_owned(),
         );
     }
-    let warnings = run.warnings.take();
+    let warnings = run.take_warnings();
     let result = result.map(|summary| Summary { warnings, ..summary });
     if phase == Phase::Predict {
-        run.checkpoints.predictions += 1;
+        run.checkpoints_mut().predictions += 1;
     } else {
-        run.checkpoints.journal.finish(phase, &result)?;
+        run.checkpoints_mut().journal.finish(phase, &result)?;
     }
     drop(active);
     let Some(signals) = signals else { return result };
@@ -113,14 +116,14 @@ fn run_guarded(
     let mut is_set_up = false;
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         ranks::compare(run, phase_entry(phase))?;
-        seed(run);
-        run.model.values.changed = run.model.changed();
+        seed(run.settings(), run.progress(), run.world());
+        run.model_mut().values.changed = run.model().changed();
         run.fire::<at::setup>()?;
         is_set_up = true;
         variables::adopt(run)?;
         modules::check_patterns(run)?;
         body(run)?;
-        run.place.operation = operation;
+        run.place_mut().operation = operation;
         agree(run, None)?;
         decide::check_cancelled(run)
     }));
@@ -132,37 +135,37 @@ fn run_guarded(
     // Reset the mode: a panic may have left a `tch::no_grad` active.
     GradModeGuard::record();
     run.clear_step();
-    run.modules.abandon_calls();
+    run.modules_mut().abandon_calls();
     let mut errors = Vec::new();
     // Fires `after_record` first, because the record in flight was created before the run ended.
     let (in_flight, late) = records::flush_at_exit(run);
     keep_first(&mut panic, late);
     if let Err(error) = result
-        && !replay::has_ended(run)
+        && !replay::has_ended(run.replay().as_ref())
     {
-        let counters = run.progress.counters;
+        let counters = run.counters();
         // The hooks see the phase and the counters of the moment where the error occurred.
         if let Some(location) = error.location() {
-            run.place.phase = location.phase;
-            run.place.loader = location.loader.as_ref().map(|name| run.names.loader(name));
-            run.progress.counters = location.counters;
+            run.place_mut().phase = location.phase;
+            run.set_loader(location.loader.as_ref());
+            run.progress_mut().counters = location.counters;
         }
-        run.log.get_mut().failed = None;
+        run.logs_mut().failed = None;
         let is_cancelled = error.is_cancelled();
         if !is_cancelled {
             ranks::leave(run, &error); // before the hooks, because the other ranks wait
         }
-        run.fit.failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
-        run.error = Some(error);
+        run.fit_mut().failed_mid_step |= panic.is_some() || matches!(error, Error::Hook(_));
+        run.set_error(Some(error));
         if !is_cancelled {
             save::drop_inexact(run);
         }
         let (later, late) =
             if is_cancelled { run.fire_all::<at::after_cancel>() } else { run.fire_all::<at::after_error>() };
-        run.place = Place::begin(operation, phase);
-        run.progress.counters = counters;
+        *run.place_mut() = Place::begin(operation, phase);
+        run.progress_mut().counters = counters;
         keep_first(&mut panic, late);
-        errors.extend(run.error.take()); // hooks can only read it
+        errors.extend(run.set_error(None)); // hooks can only read it
         errors.extend(later);
     }
     errors.extend(in_flight);
@@ -172,14 +175,14 @@ fn run_guarded(
         Err(payload) => {
             errors.push(panicked(run, &payload));
             keep_first(&mut panic, Some(payload));
-            run.log.get_mut().failed = None;
+            run.logs_mut().failed = None;
             GradModeGuard::record(); // as after a panic in the loop
         }
     }
     // Gradients of an incomplete step or window must not enter the next one.
     let dropped = window::discard(run);
     // After the last checkpoint, because a resumed run continues these records.
-    if !replay::has_ended(run) {
+    if !replay::has_ended(run.replay().as_ref()) {
         let (rest, late) = records::emit_rest(run);
         keep_first(&mut panic, late);
         errors.extend(rest);
@@ -189,13 +192,13 @@ fn run_guarded(
     keep_first(&mut panic, late);
     errors.extend(later);
     if is_set_up {
-        run.model.note_values();
+        run.model_mut().note_values();
     }
     errors.extend(dropped.err());
     run.report_failures();
     let result = first_of(run, errors);
     if result.is_ok() {
-        run.log.get_mut().add_row(&mut run.history, run.progress.counters);
+        run.add_row();
     }
     run_folder::end(run, &result);
 
@@ -207,14 +210,14 @@ fn run_guarded(
         resume_unwind(payload);
     }
     result?;
-    let history = run.history.clone();
-    let stopped = run.requests.reason_cut_short().map(str::to_owned);
+    let history = run.history().clone();
+    let stopped = run.requests().reason_cut_short().map(str::to_owned);
     if let Some(reason) = &stopped {
         run.notice(&format!("stopped early: {reason}"));
     }
-    let incomplete_logs = run.incomplete_logs.take();
+    let incomplete_logs = run.take_incomplete_logs();
     Ok(Summary {
-        counters: run.progress.counters,
+        counters: run.counters(),
         metrics: history.last(),
         history,
         stopped,
@@ -246,11 +249,11 @@ fn first_of(run: &Run, errors: Vec<Error>) -> Result<()> {
 
 /// Seeds libtorch if a seed is set. The value passed to libtorch also depends on the number of
 /// epochs so far and on the rank.
-pub(super) fn seed(run: &Run) {
-    if let Some(seed) = run.settings.seed {
+pub(super) fn seed(settings: &Settings, progress: &LoopState, world: &World) {
+    if let Some(seed) = settings.seed {
         // 2^64 divided by the golden ratio spreads the seeds of consecutive epochs.
-        let mixed = seed.wrapping_add(run.progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let rank = run.ranks.world.rank();
+        let mixed = seed.wrapping_add(progress.epochs_begun.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let rank = world.rank();
         let mixed = mixed.wrapping_add(u64::from(rank).wrapping_mul(0xd1b5_4a32_d192_ed03));
         tch::manual_seed(mixed.cast_signed());
     }
@@ -259,8 +262,8 @@ pub(super) fn seed(run: &Run) {
 /// Converts a panic to an error about the hook that was running, or else about the operation.
 fn panicked(run: &mut Run, payload: &Panic) -> Error {
     let text = panic_text(&**payload);
-    match run.place.hook.take() {
+    match run.place_mut().hook.take() {
         None => run.locate(Error::Panic(Box::new(text))),
-        Some(hook) => run.hook_failed(hook, run.hooks.table.hook(hook).definition.moment, text.into()),
+        Some(hook) => run.hook_failed(hook, run.hooks().table.hook(hook).definition.moment, text.into()),
     }
 }

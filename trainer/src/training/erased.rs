@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::hook::instance::{Instance, TASK};
 use crate::libtorch::{LossWatch, Statistics};
 use crate::lifecycle::at;
+use crate::run::RunHooks;
 use crate::run::context::missing;
 use crate::run::dispatch::{OperationOutput, computing};
 use crate::run::{AnyTask, Run, StepData, task_is_lent};
@@ -105,8 +106,8 @@ pub(super) fn task<T: Task>(run: &Run) -> &T {
 
 /// Returns mutable access to the task of a run. Panics while one of the task's own hooks is
 /// running.
-pub(super) fn task_mut<T: Task>(run: &mut Run) -> &mut T {
-    task_in(&mut run.hooks.instances).expect("no hook of the task is running")
+pub(super) fn task_mut<T: Task>(hooks: &mut RunHooks) -> &mut T {
+    task_in(&mut hooks.instances).expect("no hook of the task is running")
 }
 
 pub(super) fn task_in<T: Task>(instances: &mut [Instance]) -> Result<&mut T> {
@@ -145,7 +146,7 @@ pub(super) fn borrowed<T: Task, R>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &Erased<T>) -> Result<R>,
 ) -> Result<R> {
-    let statistics = if run.ranks.is_borrowed { Statistics::Kept } else { Statistics::Updated };
+    let statistics = if run.ranks().is_borrowed { Statistics::Kept } else { Statistics::Updated };
     computing(run, statistics, |task, data| compute(task, typed(data.expect(HERE))))
 }
 
@@ -157,12 +158,12 @@ pub(super) fn compute_pred<T: Task>(
     run: &mut Run,
     compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
 ) -> Result<()> {
-    current::begin_forward(run.ranks.is_borrowed);
+    current::begin_forward(run.ranks().is_borrowed);
     let pred = borrowed::<T, _>(run, |task, data| {
         compute(task, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
     current::check_layers()?;
-    data_mut::<T>(&mut run.step).pred = Some(pred);
+    data_mut::<T>(run.step_mut()).pred = Some(pred);
     Ok(())
 }
 
@@ -172,8 +173,8 @@ pub(super) fn compute_loss<T: Task>(
     compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
 ) -> Result<()> {
     // The shapes of later batches differ only in their number of rows.
-    let watch = (run.progress.counters.batch_idx == 0).then(LossWatch::start).transpose()?;
-    run.step.loss = borrowed::<T, _>(run, |task, data| {
+    let watch = (run.counters().batch_idx == 0).then(LossWatch::start).transpose()?;
+    run.step_mut().loss = borrowed::<T, _>(run, |task, data| {
         let pred = data.pred.as_ref().ok_or_else(|| missing("prediction"))?;
         compute(task, pred, data.batch.as_ref().ok_or_else(|| missing("batch"))?)
     })?;
@@ -189,11 +190,11 @@ pub(super) fn compute_loss<T: Task>(
 /// Computes the prediction and the loss of the current batch a second time, and returns this loss.
 /// The hooks around `pred` and `loss` run again. The step keeps its first prediction and loss.
 pub(super) fn recompute_loss<T: Task>(run: &mut Run) -> Result<Tensor> {
-    let pred = data_mut::<T>(&mut run.step).pred.take();
-    let loss = run.step.loss.take();
+    let pred = data_mut::<T>(run.step_mut()).pred.take();
+    let loss = run.step_mut().loss.take();
     let result = compute::<T>(run);
-    data_mut::<T>(&mut run.step).pred = pred;
-    let again = std::mem::replace(&mut run.step.loss, loss);
+    data_mut::<T>(run.step_mut()).pred = pred;
+    let again = std::mem::replace(&mut run.step_mut().loss, loss);
     result.map(|()| again.expect("`produce` returns an error without a loss"))
 }
 

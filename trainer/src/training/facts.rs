@@ -12,6 +12,7 @@ use crate::moment::Moment;
 use crate::optim::Optimizers;
 use crate::phase::PhaseSet;
 use crate::run::Run;
+use crate::run::RunHooks;
 use crate::run::settings::SettingKind;
 use crate::values::facts::{Facts, HookFacts, SettingList};
 use crate::values::hyperparameter::GivenBy;
@@ -31,17 +32,17 @@ pub(super) enum Audience {
 
 /// Records the facts that decide the result, before the first entry point changes any of them.
 pub(super) fn note(run: &mut Run) {
-    if run.checkpoints.facts.is_none() {
-        run.checkpoints.facts = Some(of(run, Audience::Resume));
+    if run.checkpoints().facts.is_none() {
+        run.checkpoints_mut().facts = Some(of(run, Audience::Resume));
     }
 }
 
 /// Returns the facts that decide the result.
 pub(super) fn of(run: &Run, audience: Audience) -> Facts {
-    let settings = run.settings.of(SettingKind::Result);
+    let settings = run.settings().of(SettingKind::Result);
     let mut settings: BTreeMap<_, _> = settings.map(|(name, value)| (format!(".{name}(…)"), value)).collect();
-    settings.extend(of_optimizers(&run.model.optimizers, audience));
-    let compared = run.hyperparameters.iter().filter(|given| given.by != GivenBy::ChangeableSetting);
+    settings.extend(of_optimizers(run.optimizers(), audience));
+    let compared = run.hyperparameters().iter().filter(|given| given.by != GivenBy::ChangeableSetting);
     settings.extend(compared.map(|given| (given.shown(), given.text())));
     let (hooks, order) = hook_facts(run, audience);
     Facts { settings, hooks, order }
@@ -50,8 +51,8 @@ pub(super) fn of(run: &Run, audience: Audience) -> Facts {
 /// Returns the settings that a resumed run may change, under the names that a checkpoint uses for
 /// them.
 pub(super) fn changeable(run: &Run) -> impl Iterator<Item = (String, String)> {
-    let given = run.hyperparameters.iter().filter(|given| given.by == GivenBy::ChangeableSetting);
-    run.settings.of(SettingKind::Length).chain(given.map(|given| (given.shown(), given.text())))
+    let given = run.hyperparameters().iter().filter(|given| given.by == GivenBy::ChangeableSetting);
+    run.settings().of(SettingKind::Length).chain(given.map(|given| (given.shown(), given.text())))
 }
 
 fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {
@@ -65,12 +66,13 @@ fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BT
         Audience::Lock => true,
         Audience::Resume => {
             let is_of_load = on_load.contains(&(hook.definition.row)());
-            let is_left_out = instance_of(run, hook).map_or(hook.definition.observes, Instance::is_left_out);
+            let is_left_out =
+                instance_of(run.hooks(), hook).map_or(hook.definition.observes, Instance::is_left_out);
             !is_of_load && !is_left_out
         }
     };
-    let rows: Vec<&Hook> = run.hooks.table.hooks().iter().filter(is_compared).collect();
-    let names = names_of(&rows, &run.hooks.instances);
+    let rows: Vec<&Hook> = run.hooks().table.hooks().iter().filter(is_compared).collect();
+    let names = names_of(&rows, &run.hooks().instances);
     let mut hooks = BTreeMap::<_, HookFacts>::new();
     let mut order = BTreeMap::<_, Vec<_>>::new();
     for (hook, name) in rows.into_iter().zip(names) {
@@ -81,15 +83,18 @@ fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BT
         let facts = hooks.entry(name).or_insert_with(|| HookFacts {
             package: [origin.krate(), origin.version.unwrap_or_default()].map(str::to_owned),
             runs: Vec::new(),
-            settings: instance_of(run, hook).map(Instance::settings).unwrap_or_default().into_values(),
+            settings: instance_of(run.hooks(), hook)
+                .map(Instance::settings)
+                .unwrap_or_default()
+                .into_values(),
         });
         facts.runs.push(moment + &condition(hook));
     }
     (hooks, order)
 }
 
-fn instance_of<'r>(run: &'r Run, hook: &Hook) -> Option<&'r Instance> {
-    run.hooks.instances.get(hook.slot? as usize)
+fn instance_of<'r>(hooks: &'r RunHooks, hook: &Hook) -> Option<&'r Instance> {
+    hooks.instances.get(hook.slot? as usize)
 }
 
 /// Formats when a hook runs: ` (in train, every 2, of encoder.*)`, or nothing if it always runs.

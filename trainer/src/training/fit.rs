@@ -23,6 +23,8 @@ use crate::lifecycle::at;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::Run;
+use crate::run::RunHooks;
+use crate::run::settings::Settings;
 
 /// Runs the operation `fit`. A resumed fit continues where it was interrupted: points that have
 /// already fired do not fire again.
@@ -31,65 +33,65 @@ pub(super) fn fit<T: Task>(
     train: &mut dyn Loader<T::Batch>,
     mut valid: Option<&mut dyn Loader<T::Batch>>,
 ) -> Result<()> {
-    run.model.optimizers.require()?;
+    run.optimizers().require()?;
     if train.named().is_some() {
         return Err(not_one_loader());
     }
     if valid.is_none() {
-        check_needs_no_validation(run)?;
+        check_needs_no_validation(run.settings())?;
     }
-    let share = run.ranks.world.share();
+    let share = run.world().share();
     train.share(share)?;
     if let Some(valid) = valid.as_deref_mut() {
         valid.share(share)?;
     }
     let fingerprints = [fingerprint(train), valid.as_deref().map_or_else(|| "none".to_owned(), fingerprint)];
-    ranks::compare_data(run, &fingerprints)?;
-    run.progress.fits_begun += 1;
+    ranks::compare_data(run.world(), &fingerprints)?;
+    run.progress_mut().fits_begun += 1;
     let data = DataFingerprint {
         is_deterministic: train.is_deterministic() && valid.as_deref().is_none_or(Loader::is_deterministic),
         fingerprints,
     };
     let mut valid = valid.map_or_else(|| Ok(Vec::new()), |valid| loaders_of(valid))?;
-    set_intervals(&mut valid, &run.settings)?;
+    set_intervals(&mut valid, run.settings())?;
     let resumed = resume::resume(run, &data)?;
     run_folder::describe_resumed(run);
     if resumed {
-        check_resumed(run.fit.position, &valid)?;
+        check_resumed(run.fit().position, &valid)?;
     } else {
         // Gradients left by an earlier run, or by the program, must not enter the first step.
         window::discard(run)?;
-        run.fit.position = LoopPosition::default();
-        run.progress.roll_backs.clear();
+        run.fit_mut().position = LoopPosition::default();
+        run.progress_mut().roll_backs.clear();
         // The remainder of an epoch that ended early is not trained.
-        run.progress.epochs_done = run.progress.epochs_begun;
-        run.fit.start =
-            FitStart::now(run.progress.epochs_begun, run.progress.counters.optimizer_steps, Duration::ZERO);
+        run.progress_mut().epochs_done = run.progress().epochs_begun;
+        run.fit_mut().start =
+            FitStart::now(run.progress().epochs_begun, run.counters().optimizer_steps, Duration::ZERO);
     }
-    run.fit.is_running = true;
-    run.fit.data = data.fingerprints;
-    let PassLength { known, .. } = agree_on_length(run, train.len())?;
-    let steps_per_batch = steps_per_batch::<T>(run)?;
+    run.fit_mut().is_running = true;
+    run.fit_mut().data = data.fingerprints;
+    let PassLength { known, .. } = agree_on_length(run.world(), train.len())?;
+    let steps_per_batch = steps_per_batch::<T>(run.hooks_mut())?;
     let batches = batches_of_epoch(run, known)?;
-    run.fit.plan = plan::plan(run, batches, steps_per_batch, &valid);
+    run.fit_mut().plan = plan::plan(run, batches, steps_per_batch, &valid);
     plan::warn_of_short_fractions(run, batches, &valid);
     operate::<at::fit>(run, resumed, |run| {
-        if !resumed || run.fit.position.stage == Stage::SanityCheck {
+        if !resumed || run.fit().position.stage == Stage::SanityCheck {
             sanity_check::<T>(run, &mut valid)?;
         }
-        let mut has_trained = run.fit.position.stage != Stage::BetweenEpochs;
+        let mut has_trained = run.fit().position.stage != Stage::BetweenEpochs;
         if has_trained {
             epoch::<T>(run, train, &mut valid, true)?;
         }
-        let is_unbounded = run.fit.plan.epochs.is_none() && run.settings.max_time.is_none();
+        let is_unbounded = run.fit().plan.epochs.is_none() && run.settings().max_time.is_none();
         let mut is_idle = false;
         while decide(run, Before::Epoch)? == Decision::Go {
             if is_unbounded && is_idle {
                 return Err(never_ends());
             }
-            let steps = run.progress.counters.optimizer_steps;
+            let steps = run.counters().optimizer_steps;
             epoch::<T>(run, train, &mut valid, false)?;
-            is_idle = run.progress.counters.optimizer_steps == steps && run.fit.window.filled == 0;
+            is_idle = run.counters().optimizer_steps == steps && !run.fit().window.is_open();
             has_trained = true;
         }
         if resumed && !has_trained {
@@ -105,8 +107,8 @@ pub(super) fn fit<T: Task>(
 }
 
 /// Returns the number of optimizer steps that the task takes for a batch.
-fn steps_per_batch<T: Task>(run: &mut Run) -> Result<u64> {
-    match task_in::<T>(&mut run.hooks.instances)?.steps_per_batch() {
+fn steps_per_batch<T: Task>(hooks: &mut RunHooks) -> Result<u64> {
+    match task_in::<T>(&mut hooks.instances)?.steps_per_batch() {
         0 => Err(Error::usage("`Task::steps_per_batch` returned 0: expected at least 1")),
         steps => Ok(steps),
     }
@@ -114,15 +116,15 @@ fn steps_per_batch<T: Task>(run: &mut Run) -> Result<u64> {
 
 /// Runs the operation `sanity_check`, if it is enabled.
 fn sanity_check<T: Task>(run: &mut Run, valid: &mut Loaders<'_, T::Batch>) -> Result<()> {
-    if run.settings.sanity_batches > 0 {
-        run.fit.position.stage = Stage::SanityCheck;
+    if run.settings().sanity_batches > 0 {
+        run.fit_mut().position.stage = Stage::SanityCheck;
         in_phase(run, Phase::Sanity, |run| {
             run.operate::<at::sanity_check>(|run| {
                 valid.iter_mut().try_for_each(|loader| evaluate::<T, at::valid>(run, loader, None))
             })
         })?;
     }
-    run.fit.position.stage = Stage::BetweenEpochs;
+    run.fit_mut().position.stage = Stage::BetweenEpochs;
     Ok(())
 }
 
@@ -132,9 +134,9 @@ fn fingerprint<B: Batch>(loader: &dyn Loader<B>) -> String {
 }
 
 /// Returns an error if a setting requires validation data.
-fn check_needs_no_validation(run: &Run) -> Result<()> {
-    let setting = match run.settings.validate_every {
-        _ if run.settings.sanity_batches > 0 => "sanity_batches",
+fn check_needs_no_validation(settings: &Settings) -> Result<()> {
+    let setting = match settings.validate_every {
+        _ if settings.sanity_batches > 0 => "sanity_batches",
         Some(_) => "validate_every",
         None => return Ok(()),
     };
@@ -152,33 +154,34 @@ fn epoch<T: Task>(
     resumed: bool,
 ) -> Result<()> {
     if !resumed {
-        run.progress.counters.epoch = run.progress.epochs_begun;
-        run.progress.counters.batch_idx = 0;
-        run.log.get_mut().begin_epoch();
-        run.progress.epochs_begun += 1;
+        run.progress_mut().counters.epoch = run.progress().epochs_begun;
+        run.progress_mut().counters.batch_idx = 0;
+        run.logs_mut().begin_epoch();
+        run.progress_mut().epochs_begun += 1;
     }
     operate::<at::epoch>(run, resumed, |run| {
-        let is_validating = resumed && run.fit.position.stage == Stage::Validating;
+        let is_validating = resumed && run.fit().position.stage == Stage::Validating;
         if !is_validating {
             operate::<at::train_epoch>(run, resumed, |run| train_pass::<T>(run, train, valid, resumed))?;
             records::emit_pass(run)?;
-            run.requests.take_end_of_pass(); // the request was for that pass
+            run.requests_mut().take_end_of_pass(); // the request was for that pass
         }
         // A stop that was requested during a validation lets the validation finish.
         if is_validating {
             return validate::<T>(run, valid, true);
         }
         let due = Stage::Validating;
-        if is_any_due(run, valid, due, 0)? && decide(run, Before::Validation(due))? == Decision::Go {
-            run.fit.position.stage = due;
+        if is_any_due(run.progress(), valid, due, 0)? && decide(run, Before::Validation(due))? == Decision::Go
+        {
+            run.fit_mut().position.stage = due;
             validate::<T>(run, valid, false)?;
         }
         Ok(())
     })?;
     records::emit_pass(run)?; // the values logged at `after_epoch`
-    run.fit.position = LoopPosition::default();
-    run.progress.epochs_done += 1;
-    run.log.get_mut().add_row(&mut run.history, run.progress.counters);
+    run.fit_mut().position = LoopPosition::default();
+    run.progress_mut().epochs_done += 1;
+    run.add_row();
     Ok(())
 }
 
@@ -196,43 +199,47 @@ fn train_pass<T: Task>(
     valid: &mut Loaders<'_, T::Batch>,
     resumed: bool,
 ) -> Result<()> {
-    let order = if run.settings.repeats_batches() { 0 } else { run.progress.counters.epoch };
-    let begun = resumed.then_some(run.fit.position.train);
+    let order = if run.settings().repeats_batches() { 0 } else { run.counters().epoch };
+    let begun = resumed.then_some(run.fit().position.train);
     if !resumed {
-        run.kept = None; // left by a fit that failed: a roll-back stays within a pass
-        run.fit.weighed = Weighed::NONE;
+        *run.kept_mut() = None; // left by a fit that failed: a roll-back stays within a pass
+        run.fit_mut().weighed = Weighed::None;
     }
     let mut pass = Pass::begin(run, train, order, begun)?;
-    if resumed && run.fit.position.stage == Stage::ValidatingWithin {
+    if resumed && run.fit().position.stage == Stage::ValidatingWithin {
         validate::<T>(run, valid, true)?;
-        run.log.get_mut().add_row(&mut run.history, run.progress.counters);
+        run.add_row();
     }
     run.rehearse_start()?;
     while let Some(batch) = pass.next(run, &mut amount_ahead::<T>)? {
-        let Counters { optimizer_steps: steps, batches_seen, .. } = run.progress.counters;
-        records::plan(run, window::is_filled_by_next(run) || run.fit.window.is_last_of_pass);
+        let Counters { optimizer_steps: steps, batches_seen, .. } = run.counters();
+        records::plan(run);
         step::<T>(run, batch)?;
-        run.fit.weighed.add(run.step.total.weight, run.progress.counters.batches_seen == batches_seen);
+        let weight = run.step().total.weight;
+        let is_skipped = run.counters().batches_seen == batches_seen;
+        run.fit_mut().weighed.add(weight, is_skipped);
         records::emit_if_due(run)?;
-        if run.progress.counters.optimizer_steps > steps {
+        if run.counters().optimizer_steps > steps {
             run.rehearse_step()?;
-            if !run.fit.plan.unused.is_empty() {
+            if !run.fit().plan.unused.is_empty() {
                 plan::warn_of_unused(run);
             }
         }
         let due = Stage::ValidatingWithin;
-        if is_any_due(run, valid, due, steps)? && decide(run, Before::Validation(due))? == Decision::Go {
-            run.fit.position = LoopPosition {
+        if is_any_due(run.progress(), valid, due, steps)?
+            && decide(run, Before::Validation(due))? == Decision::Go
+        {
+            run.fit_mut().position = LoopPosition {
                 stage: due,
-                train: run.progress.counters.batch_idx,
+                train: run.counters().batch_idx,
                 steps_before: steps,
                 ..LoopPosition::default()
             };
             validate::<T>(run, valid, false)?;
-            run.log.get_mut().add_row(&mut run.history, run.progress.counters);
+            run.add_row();
         }
     }
-    run.kept = None;
+    *run.kept_mut() = None;
     check_weights(run, &pass)?;
     variables::check(run)?;
     modules::warn_of_uncalled(run);
@@ -245,13 +252,13 @@ fn train_pass<T: Task>(
 /// Returns an error if every batch of the training pass that just ended had weight 0. If a limit
 /// ended the pass, later batches may have a weight, so this is only a warning.
 fn check_weights<B: Batch>(run: &Run, pass: &Pass<'_, B>) -> Result<()> {
-    if run.fit.weighed.with || !run.fit.weighed.without || pass.is_cut() {
+    if run.fit().weighed != Weighed::Without || pass.is_cut() {
         return Ok(());
     }
     let text = format!(
         "every training batch of epoch {} had weight 0, so nothing was trained: check `Task::weight`, and whether every target is \
          masked",
-        run.progress.counters.epoch
+        run.counters().epoch
     );
     if pass.has_reached_limit(run) {
         run.warn(text);

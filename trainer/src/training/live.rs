@@ -22,14 +22,14 @@ const HEAD_BYTES: u64 = 64;
 
 /// Starts describing an entry point. The file is written before the first batch.
 pub(super) fn begin(run: &mut Run, entry: &str) {
-    run.folder.live = Some(Box::new(begun(run, entry)));
+    run.folder_state_mut().live = Some(Box::new(begun(run, entry)));
 }
 
 /// Returns the initial description of an entry point.
 pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
-    let mut live = Live::new(entry, run.place.phase.name());
-    let moments = run.hooks.table.hooks().iter().map(|hook| hook.definition.moment.path());
-    let names = hook_names(&run.hooks.table);
+    let mut live = Live::new(entry, run.phase().name());
+    let moments = run.hooks().table.hooks().iter().map(|hook| hook.definition.moment.path());
+    let names = hook_names(&run.hooks().table);
     live.hooks = names.into_iter().zip(moments).map(|(name, moment)| LiveHook::new(name, moment)).collect();
     let now = Instant::now();
     LiveState { began: now, due: now, has_trained: false, content: live, writer: None }
@@ -39,7 +39,7 @@ pub(crate) fn begun(run: &Run, entry: &str) -> LiveState {
 /// otherwise, it reads the clock once.
 #[inline]
 pub(super) fn write_if_due(run: &mut Run) {
-    if let Some(live) = &run.folder.live
+    if let Some(live) = &run.folder_state().live
         && live.due <= Instant::now()
     {
         write(run, false);
@@ -49,17 +49,21 @@ pub(super) fn write_if_due(run: &mut Run) {
 /// Writes the file when an entry point ends.
 pub(super) fn end(run: &mut Run) {
     write(run, true);
-    run.folder.live = None;
+    run.folder_state_mut().live = None;
 }
 
 /// Writes the file. Before the first batch and at the end, it is written immediately; otherwise it
 /// is written on a thread, unless that thread is still busy.
 #[cold]
 fn write(run: &mut Run, has_ended: bool) {
-    let (Some(mut state), Some(folder)) = (run.folder.live.take(), run.folder.path.clone()) else { return };
+    let (Some(mut state), Some(folder)) =
+        (run.folder_state_mut().live.take(), run.folder_state().path.clone())
+    else {
+        return;
+    };
     state.due = Instant::now() + INTERVAL;
     if !has_ended && state.writer.as_ref().is_some_and(|writer| !writer.is_finished()) {
-        run.folder.live = Some(state);
+        run.folder_state_mut().live = Some(state);
         return;
     }
     let is_first = state.content.written == 0.0;
@@ -77,7 +81,7 @@ fn write(run: &mut Run, has_ended: bool) {
         Ok(())
     });
     match written {
-        Ok(()) => run.folder.live = Some(state),
+        Ok(()) => run.folder_state_mut().live = Some(state),
         // Writing is not retried: a full or slow disk has better uses.
         Err(error) => run.warn(format!("`trainer watch` cannot follow this entry point: {error}")),
     }
@@ -100,36 +104,36 @@ fn replace(folder: &Path, live: &Live) -> Result<()> {
 /// Updates the description of the run. Reads nothing from the device.
 pub(crate) fn update(run: &Run, state: &mut LiveState) {
     let LiveState { began, has_trained, content: live, .. } = state;
-    let counters = run.progress.counters;
+    let counters = run.counters();
     live.set_time(SystemTime::now());
     live.elapsed = began.elapsed().as_secs_f64();
-    live.phase = run.place.phase.name().to_owned();
+    live.phase = run.phase().name().to_owned();
     live.loader = run.loader().map(|name| name.to_string());
-    (live.epoch, live.batch, live.batches) = (counters.epoch, counters.batch_idx, run.progress.batches);
+    (live.epoch, live.batch, live.batches) = (counters.epoch, counters.batch_idx, run.progress().batches);
     (live.optimizer_steps, live.samples_seen) = (counters.optimizer_steps, counters.samples_seen);
-    let plan = &run.fit.plan;
-    (live.epochs, live.planned_steps) = if run.fit.is_running {
+    let plan = &run.fit().plan;
+    (live.epochs, live.planned_steps) = if run.fit().is_running {
         (plan.epochs, plan.planned_steps)
     } else {
         (live.epochs, live.planned_steps)
     };
     if !*has_trained {
         live.first_step = counters.optimizer_steps;
-        *has_trained = run.fit.is_running && run.place.phase == Phase::Train;
+        *has_trained = run.fit().is_running && run.phase() == Phase::Train;
     }
     live.memory = resident_bytes();
-    live.device_memory = match run.model.device {
+    live.device_memory = match run.device() {
         device @ Device::Cuda(_) => cuda::memory(device).ok().map(|memory| memory.allocated),
         _ => None,
     };
     for (nth, hook) in live.hooks.iter_mut().enumerate() {
         hook.time = time_of_hook(run, nth).map(|(calls, nanos)| HookTime { calls, nanos });
     }
-    let log = run.log.borrow();
+    let log = run.logs();
     live.logged = log.sources().map(|(name, hook, value)| LiveValue::new(name, hook, value)).collect();
-    live.warnings.clone_from(&run.warnings.borrow());
-    live.checkpoint = run.checkpoints.written.as_ref().map(|path| path.display().to_string());
-    live.takes_checkpoint_requests = run.handles_signals && run.why_no_checkpoint().is_none();
+    live.warnings.clone_from(&run.warnings());
+    live.checkpoint = run.checkpoints().written.as_ref().map(|path| path.display().to_string());
+    live.takes_checkpoint_requests = run.handles_signals() && run.why_no_checkpoint().is_none();
 }
 
 /// Returns the number of bytes of memory that the process occupies; `None` except on Linux, which

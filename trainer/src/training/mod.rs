@@ -6,6 +6,7 @@ mod builder;
 
 pub(crate) mod operations;
 mod options;
+mod out_of_step;
 
 mod trainer;
 

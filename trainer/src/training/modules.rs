@@ -57,11 +57,11 @@ fn message(hook: &Hook, pattern: &ModulePattern, names: &[&str]) -> String {
 /// Returns an error for the first pattern that matches no module. Called after `setup`, because
 /// hooks may add layers there.
 pub(super) fn check_patterns(run: &mut Run) -> Result<()> {
-    if !std::mem::take(&mut run.modules.is_unchecked) {
+    if !std::mem::take(&mut run.modules_mut().is_unchecked) {
         return Ok(());
     }
     let mut mistakes = Vec::new();
-    unmatched(run.hooks.table.hooks().iter(), &mut mistakes);
+    unmatched(run.hooks().table.hooks().iter(), &mut mistakes);
     match mistakes.into_iter().next() {
         None => Ok(()),
         Some(mistake) => Err(run.locate(Error::usage(mistake))),
@@ -71,13 +71,13 @@ pub(super) fn check_patterns(run: &mut Run) -> Result<()> {
 /// At the end of a pass over data, warns about each pattern that is not optional and matches no
 /// module that was called.
 pub(super) fn warn_of_uncalled(run: &mut Run) {
-    let phase = run.place.phase;
-    if !run.hooks.table.is_watching(phase) {
+    let phase = run.phase();
+    if !run.hooks().table.is_watching(phase) {
         return;
     }
     let mut warnings = Vec::new();
-    for hook in run.hooks.table.module_hooks(phase) {
-        if hook.modules.is_empty() && run.modules.names().next().is_none() {
+    for hook in run.hooks().table.module_hooks(phase) {
+        if hook.modules.is_empty() && run.modules().names().next().is_none() {
             warnings.push(format!(
                 "{} is at all named modules, but the forward pass called none: modules are observed within the operations \
                  `pred` and `loss`, on the thread that runs them",
@@ -85,7 +85,7 @@ pub(super) fn warn_of_uncalled(run: &mut Run) {
             ));
         }
         for pattern in hook.modules.iter().filter(|pattern| !pattern.optional) {
-            if run.modules.names().any(|name| pattern.matches(name)) {
+            if run.modules().names().any(|name| pattern.matches(name)) {
                 continue;
             }
             let placed = hook.definition.origin.placed();

@@ -5,23 +5,24 @@ use crate::lifecycle::MOMENTS;
 use crate::moment::MomentKind;
 use crate::moments::tree;
 use crate::phase::Phase;
+use crate::run::Dispatch;
 use crate::run::Run;
 
 /// At the end of the first fit of a run, prints a line for each hook of the program that did not
 /// run, because nothing fired its custom moment or because its `every` never came due. This may be
 /// intended, as for a point that only fires if something is wrong, so it is not a warning.
 pub(super) fn note_hooks_that_never_ran(run: &Run) {
-    if run.settings.is_fast_dev_run() || run.replay.is_some() || run.progress.fits_begun > 1 {
+    if run.settings().is_fast_dev_run() || run.replay().is_some() || run.progress().fits_begun > 1 {
         return;
     }
-    let hooks = run.hooks.table.hooks();
+    let hooks = run.hooks().table.hooks();
     for (index, hook) in hooks.iter().enumerate().filter(|(_, hook)| is_expected(hook)) {
         let definition = &hook.definition;
         let placed = definition.origin.placed();
-        if let Some(missing) = never_entered(run, hook) {
+        if let Some(missing) = never_entered(run.dispatch(), hook) {
             run.notice(&format!("{placed} did not run in this fit, because {missing}"));
         } else if let (Some(every), Some(unit)) = (definition.every, definition.moment.counts)
-            && !run.dispatch.was_due(index)
+            && !run.dispatch().was_due(index)
         {
             run.notice(&format!(
                 "{placed} did not run in this fit, because its `every = {every}` never came due: there were fewer {} at `{}`",
@@ -39,7 +40,7 @@ fn is_expected(hook: &Hook) -> bool {
 }
 
 /// If nothing has fired or run the custom moment of a hook, says so.
-fn never_entered(run: &Run, hook: &Hook) -> Option<String> {
+fn never_entered(dispatch: &Dispatch, hook: &Hook) -> Option<String> {
     let moment = hook.definition.moment;
     let row = (hook.definition.row)();
     let (entered, verb) = match moment.kind {
@@ -47,7 +48,7 @@ fn never_entered(run: &Run, hook: &Hook) -> Option<String> {
         MomentKind::Operation => (row, "run"),
         MomentKind::Before | MomentKind::After => (moment.within?(), "run"),
     };
-    if row < MOMENTS.len() || run.dispatch.entered.contains(&entered) {
+    if row < MOMENTS.len() || dispatch.entered.contains(&entered) {
         return None;
     }
     let path = tree::moments()[entered].path();

@@ -5,13 +5,15 @@ use tch::Device;
 use super::agreement::NextBatch;
 use super::decide::{Before, Decision, decide};
 use super::ranks::{PassLength, agree_on_length};
-use super::window;
+use crate::checkpoint::progress::FitState;
 use crate::checkpoint::progress::{LoopPosition, Stage};
 use crate::data::{Batch, Batches, Loader, PassNotes};
 use crate::error::{Error, Result};
 use crate::libtorch;
+use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::profile;
+use crate::run::settings::Settings;
 use crate::run::{Amount, Run, Upcoming, tape};
 
 /// The batches of one pass.
@@ -63,24 +65,25 @@ impl<'a, B: Batch> Pass<'a, B> {
         epoch: u64,
         resumed: Option<u64>,
     ) -> Result<Self> {
-        loader.share(run.ranks.world.share())?;
-        let PassLength { known, is_equal } = agree_on_length(run, loader.len())?;
-        let limit = limit_in(run, run.place.phase, known)?;
+        loader.share(run.world().share())?;
+        let PassLength { known, is_equal } = agree_on_length(run.world(), loader.len())?;
+        let phase = run.phase();
+        let limit = limit_in(run, phase, known)?;
         let start = resumed.unwrap_or(0);
-        run.progress.counters.batch_idx = start;
-        run.progress.batches = batches_of(known, limit);
+        run.progress_mut().counters.batch_idx = start;
+        run.progress_mut().batches = batches_of(known, limit);
         let stand_in = if start == 0 || is_equal { StandIn::None } else { first_of(loader, epoch)? };
         let notes = loader.notes();
         if let Some(notes) = &notes {
             notes.clear();
         }
-        let stream = run.fit.stream_mut(run.place.phase);
+        let stream = run.fit_mut().stream_mut(phase);
         stream.notes.clone_from(&notes);
         if let (Some(batch), Some(position)) = (resumed, stream.resumed.take()) {
             loader.seek(epoch, batch, &position)?;
         }
         if resumed.is_none() {
-            run.log.get_mut().restart(run.place.phase);
+            run.logs_mut().restart(phase);
         }
         let left = limit.unwrap_or(u64::MAX).saturating_sub(start);
         let batches = draw(run, || loader.batches(epoch, start))??;
@@ -111,32 +114,33 @@ impl<'a, B: Batch> Pass<'a, B> {
         run: &mut Run,
         weigh: &mut dyn FnMut(&mut Run, &B) -> Result<Amount>,
     ) -> Result<Option<B>> {
-        let done = run.progress.counters.batch_idx;
-        match run.place.phase {
+        let done = run.counters().batch_idx;
+        match run.phase() {
             Phase::Train => {
                 let begun = LoopPosition { stage: Stage::Training, ..LoopPosition::default() };
-                run.fit.position = LoopPosition { train: done, ..begun };
+                run.fit_mut().position = LoopPosition { train: done, ..begun };
             }
-            _ => run.fit.position.valid = done,
+            _ => run.fit_mut().position.valid = done,
         }
         if let Some(notes) = &self.notes {
             notes.forget_before(done);
         }
-        let next = if run.ranks.world.is_solo() { None } else { Some(self.look(run, weigh)?) };
+        let next = if run.is_solo() { None } else { Some(self.look(run, weigh)?) };
         let decision = decide(run, Before::Batch(next))?;
         self.is_cut = decision == Decision::End;
         let mut batch = if self.is_cut { None } else { self.take(run)? };
-        run.ranks.random_before_draw = None;
-        if batch.is_none() && !self.is_cut && run.ranks.upcoming != Upcoming::None {
-            run.ranks.is_borrowed = true;
+        run.ranks_mut().random_before_draw = None;
+        if batch.is_none() && !self.is_cut && run.ranks().upcoming != Upcoming::None {
+            run.ranks_mut().is_borrowed = true;
             batch = Some(self.copy_of_first(run)?);
         }
         if batch.is_none() {
             self.check_length(run);
-        } else if run.place.phase == Phase::Train {
+        } else if run.phase() == Phase::Train {
             // Drawing a batch ahead is only necessary if this batch does not fill the window.
-            run.fit.window.is_last_of_pass =
-                decision == Decision::GoOnce || !window::is_filled_by_next(run) && self.is_last(run);
+            let is_last = decision == Decision::GoOnce
+                || !is_filled_by_next(run.fit(), run.settings(), run.counters()) && self.is_last(run);
+            run.fit_mut().window.begin_batch(is_last);
         }
         Ok(batch)
     }
@@ -148,7 +152,7 @@ impl<'a, B: Batch> Pass<'a, B> {
 
     /// Whether the pass has had as many batches as a setting allows.
     pub(super) fn has_reached_limit(&self, run: &Run) -> bool {
-        self.limit.is_some_and(|limit| run.progress.counters.batch_idx >= limit)
+        self.limit.is_some_and(|limit| run.counters().batch_idx >= limit)
     }
 
     /// Warns, once for each loader of an entry point, if the number of batches was not the
@@ -156,14 +160,14 @@ impl<'a, B: Batch> Pass<'a, B> {
     #[cold]
     fn check_length(&self, run: &mut Run) {
         let Some(announced) = self.announced else { return };
-        let done = run.progress.counters.batch_idx;
-        let is_short = self.has_ended && run.progress.batches.is_some_and(|batches| done < batches);
+        let done = run.counters().batch_idx;
+        let is_short = self.has_ended && run.progress().batches.is_some_and(|batches| done < batches);
         if !is_short && done <= announced {
             return;
         }
-        let phase = run.place.phase;
+        let phase = run.phase();
         let of = run.loader().map_or_else(|| format!("of `{}`", phase.name()), |name| format!("`{name}`"));
-        let reported = &mut run.fit.plan.wrong_lengths;
+        let reported = &mut run.fit_mut().plan.wrong_lengths;
         if reported.contains(&of) {
             return;
         }
@@ -195,7 +199,7 @@ impl<'a, B: Batch> Pass<'a, B> {
         Err(run.locate(Error::usage(format!(
             "rank {} has no data left, but other ranks have another batch, so this rank would have to process a copy of its first \
              batch with a weight of 0, which is not possible, because {why}, or use loaders that yield the same number of batches on all ranks",
-            run.ranks.world.rank()
+            run.world().rank()
         ))))
     }
 
@@ -206,10 +210,10 @@ impl<'a, B: Batch> Pass<'a, B> {
         run: &mut Run,
         weigh: &mut dyn FnMut(&mut Run, &B) -> Result<Amount>,
     ) -> Result<NextBatch> {
-        let is_train = run.place.phase == Phase::Train;
-        run.ranks.random_before_draw =
+        let is_train = run.phase() == Phase::Train;
+        run.ranks_mut().random_before_draw =
             if self.ahead.is_some() { None } else { Some(libtorch::random_state(Device::Cpu)?) };
-        run.ranks.is_borrowed = self.is_borrowed(run);
+        run.ranks_mut().is_borrowed = self.is_borrowed(run);
         let mut next = NextBatch::default();
         match self.peek(run) {
             None => {}
@@ -220,8 +224,9 @@ impl<'a, B: Batch> Pass<'a, B> {
                 next.amount = weigh(run, batch)?;
             }
         }
-        next.is_last =
-            is_train && !window::is_filled_by_next(run) && (!next.exists || self.is_second_last(run));
+        next.is_last = is_train
+            && !is_filled_by_next(run.fit(), run.settings(), run.counters())
+            && (!next.exists || self.is_second_last(run));
         Ok(next)
     }
 
@@ -236,12 +241,12 @@ impl<'a, B: Batch> Pass<'a, B> {
         let is_first = std::mem::take(&mut self.is_new);
         if let Some(Ok(batch)) = &next
             && matches!(self.stand_in, StandIn::None)
-            && !run.ranks.world.is_solo()
+            && !run.is_solo()
         {
             self.stand_in = StandIn::of(batch);
         }
         match next {
-            None if is_first && run.ranks.upcoming == Upcoming::None => Err(no_batch()),
+            None if is_first && run.ranks().upcoming == Upcoming::None => Err(no_batch()),
             next => next.transpose(),
         }
     }
@@ -249,8 +254,8 @@ impl<'a, B: Batch> Pass<'a, B> {
     /// Whether no batch is left on any rank. Draws the next batch to find out; [`next`](Pass::next)
     /// then returns this batch, or the error of the loader.
     fn is_last(&mut self, run: &mut Run) -> bool {
-        if !run.ranks.world.is_solo() {
-            return run.ranks.upcoming == Upcoming::Last; // the ranks have agreed on it
+        if !run.is_solo() {
+            return run.ranks().upcoming == Upcoming::Last; // the ranks have agreed on it
         }
         if self.ahead.is_none() {
             self.ahead = Some(self.draw(run));
@@ -276,7 +281,7 @@ impl<'a, B: Batch> Pass<'a, B> {
 
     /// Whether the next batch has no row for this rank. Peeks at the batch.
     fn is_borrowed(&mut self, run: &mut Run) -> bool {
-        let index = run.progress.counters.batch_idx;
+        let index = run.counters().batch_idx;
         self.peek(run).is_some() && self.notes.as_ref().is_some_and(|notes| notes.is_borrowed(index))
     }
 
@@ -313,12 +318,19 @@ fn draw<R>(run: &mut Run, draw: impl FnOnce() -> R) -> Result<R> {
     tape::data(run, |run| profile::data(run, draw))
 }
 
+/// Whether the next batch fills its accumulation window.
+fn is_filled_by_next(fit: &FitState, settings: &Settings, counters: Counters) -> bool {
+    fit.window.is_filled_by_next(settings.accumulate_in(counters.epoch))
+}
+
 /// Returns the maximum number of batches of a pass in this phase, if there is one. `known` is the
 /// number of batches that the loader reports.
 fn limit_in(run: &Run, phase: Phase, known: Option<u64>) -> Result<Option<u64>> {
-    let limit =
-        run.settings.limit(phase).map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
-    let sanity = (phase == Phase::Sanity).then_some(run.settings.sanity_batches);
+    let limit = run
+        .settings()
+        .limit(phase)
+        .map(|(limit, setting)| limit.batches(known, setting).map_err(Error::usage));
+    let sanity = (phase == Phase::Sanity).then_some(run.settings().sanity_batches);
     Ok(limit.transpose()?.into_iter().chain(sanity).min())
 }
 

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::checkpoint::progress::FitState;
+use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{FitStart, Plan};
 use crate::data::{Batch, NamedLoader};
 use crate::error::{Result, shortened};
+use crate::moments::counters::Counters;
 use crate::phase::Phase;
 use crate::run::settings::Settings;
 use crate::run::{Run, StoppedBy, listed};
@@ -25,17 +28,17 @@ pub(super) fn plan<B: Batch>(
     steps_per_batch: u64,
     valid: &[NamedLoader<'_, B>],
 ) -> Plan {
-    let Settings { min_epochs, max_steps, min_steps, max_time, .. } = &run.settings;
-    let epochs = run.settings.planned_epochs();
-    let FitStart { epochs: begun, steps, at, before } = run.fit.start;
+    let Settings { min_epochs, max_steps, min_steps, max_time, .. } = run.settings();
+    let epochs = run.settings().planned_epochs();
+    let FitStart { epochs: begun, steps, at, before } = run.fit().start;
     let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
     let steps_of_epochs = epochs
         .zip(batches)
-        .map(|(epochs, batches)| run.settings.windows_of(begun..epochs, batches))
+        .map(|(epochs, batches)| run.settings().windows_of(begun..epochs, batches))
         .map(|windows| steps.saturating_add(windows.saturating_mul(steps_per_batch)));
     let max_steps = max_steps.map(|max| steps.saturating_add(max));
     let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
-    let last = last_epoch(run, planned_steps, batches, steps_per_batch, epochs);
+    let last = last_epoch(run.fit(), run.settings(), planned_steps, batches, steps_per_batch, epochs);
     let why_unused = |loader: &NamedLoader<'_, B>| match loader.every? {
         Every::Steps(n) => {
             let planned = planned_steps.filter(|planned| planned / n <= steps / n)?;
@@ -72,17 +75,18 @@ pub(super) fn plan<B: Batch>(
 
 /// Returns the number of epochs that have begun at the planned end of the fit, if it is known.
 fn last_epoch(
-    run: &Run,
+    fit: &FitState,
+    settings: &Settings,
     planned_steps: Option<u64>,
     batches: Option<u64>,
     steps_per_batch: u64,
     epochs: Option<u64>,
 ) -> Option<u64> {
-    let FitStart { epochs: begun, steps, .. } = run.fit.start;
+    let FitStart { epochs: begun, steps, .. } = fit.start;
     let (Some(planned), Some(batches)) = (planned_steps, batches) else { return epochs };
     let left = planned.saturating_sub(steps);
     let is_reached =
-        |epoch: u64| run.settings.windows_of(begun..epoch, batches).saturating_mul(steps_per_batch) >= left;
+        |epoch: u64| settings.windows_of(begun..epoch, batches).saturating_mul(steps_per_batch) >= left;
     // An epoch has at least one step.
     let (mut low, mut high) = (begun, epochs.unwrap_or_else(|| begun.saturating_add(left)));
     while low < high {
@@ -111,8 +115,8 @@ fn unused<B: Batch>(loader: &NamedLoader<'_, B>, why: &str) -> String {
 /// optimizer step.
 #[cold]
 pub(super) fn warn_of_unused(run: &mut Run) {
-    let unused = std::mem::take(&mut run.fit.plan.unused);
-    if run.step.steps <= run.fit.plan.steps_per_batch {
+    let unused = std::mem::take(&mut run.fit_mut().plan.unused);
+    if run.step().steps <= run.fit().plan.steps_per_batch {
         unused.into_iter().for_each(|text| run.warn(text));
     }
 }
@@ -124,7 +128,7 @@ pub(super) fn warn_of_short_fractions<B: Batch>(
     batches: Option<u64>,
     valid: &[NamedLoader<'_, B>],
 ) {
-    let Some(batches) = batches.filter(|_| run.settings.limit(Phase::Train).is_none()) else { return };
+    let Some(batches) = batches.filter(|_| run.settings().limit(Phase::Train).is_none()) else { return };
     for loader in valid {
         if let Some(Every::Fraction(fraction)) = loader.every
             && fraction * (batches as f64) < 1.0
@@ -139,11 +143,11 @@ pub(super) fn warn_of_short_fractions<B: Batch>(
 
 /// Describes why a resumed fit has nothing left to train, and what to raise.
 pub(super) fn nothing_left(run: &Run) -> String {
-    let counters = run.progress.counters;
+    let counters = run.counters();
     let mut raise = Vec::new();
-    if has_all_epochs(run) {
-        let epochs = run.progress.epochs_begun.saturating_sub(run.fit.start.epochs);
-        let cut = run.progress.batches.filter(|batches| counters.batch_idx < *batches).map(|batches| {
+    if has_all_epochs(run.fit(), run.progress()) {
+        let epochs = run.progress().epochs_begun.saturating_sub(run.fit().start.epochs);
+        let cut = run.progress().batches.filter(|batches| counters.batch_idx < *batches).map(|batches| {
             format!(
                 ", and the rest of the last one, which ended after {} of {batches} batches, is not trained",
                 counters.batch_idx
@@ -155,14 +159,14 @@ pub(super) fn nothing_left(run: &Run) -> String {
             epochs.saturating_add(1)
         ));
     }
-    if has_all_steps(run) {
-        let more = counters.optimizer_steps.saturating_sub(run.fit.start.steps).saturating_add(1);
+    if has_all_steps(run.fit(), run.counters()) {
+        let more = counters.optimizer_steps.saturating_sub(run.fit().start.steps).saturating_add(1);
         raise.push(format!("it has taken all of its steps: set `.max_steps({more})` or more"));
     }
-    if let Some(reason) = run.requests.reason_to_stop()
+    if let Some(reason) = run.requests().reason_to_stop()
         && raise.is_empty()
     {
-        let more = run.progress.epochs_done.saturating_sub(run.fit.start.epochs).saturating_add(1);
+        let more = run.progress().epochs_done.saturating_sub(run.fit().start.epochs).saturating_add(1);
         raise.push(format!(
             "a hook has stopped it ({}): set `.min_epochs({more})` or more",
             shortened(reason)
@@ -172,13 +176,13 @@ pub(super) fn nothing_left(run: &Run) -> String {
 }
 
 /// Whether the fit has taken all of its optimizer steps.
-pub(super) fn has_all_steps(run: &Run) -> bool {
-    run.fit.plan.max_steps.is_some_and(|steps| run.progress.counters.optimizer_steps >= steps)
+pub(super) fn has_all_steps(fit: &FitState, counters: Counters) -> bool {
+    fit.plan.max_steps.is_some_and(|steps| counters.optimizer_steps >= steps)
 }
 
 /// Whether the fit has begun all of its epochs.
-pub(super) fn has_all_epochs(run: &Run) -> bool {
-    run.fit.plan.epochs.is_some_and(|epochs| run.progress.epochs_begun >= epochs)
+pub(super) fn has_all_epochs(fit: &FitState, progress: &LoopState) -> bool {
+    fit.plan.epochs.is_some_and(|epochs| progress.epochs_begun >= epochs)
 }
 
 /// Warns, once per fit, if the mean loss of the training pass that just ended is NaN or
@@ -188,17 +192,15 @@ pub(super) fn has_all_epochs(run: &Run) -> bool {
 ///
 /// Returns an error if the weights cannot be read.
 pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
-    let Some(loss) =
-        run.log.get_mut().metric("train/loss").filter(|_| !run.fit.plan.has_warned_of_divergence)
+    let Some(loss) = run.logs_mut().metric("train/loss").filter(|_| !run.fit().plan.has_warned_of_divergence)
     else {
         return Ok(());
     };
-    let first = run.history.points("train/loss").next().map(|(_, loss)| loss);
-    let epoch = run.progress.counters.epoch;
+    let first = run.history().points("train/loss").next().map(|(_, loss)| loss);
+    let epoch = run.counters().epoch;
     let text = if !loss.is_finite() {
         let found = if loss.is_nan() { "NaN" } else { "infinite" };
-        let broken =
-            run.model.not_finite(run.model.vars.iter().map(|var| (var.name.as_str(), &var.tensor)))?;
+        let broken = run.model().not_finite(run.vars().iter().map(|var| (var.name.as_str(), &var.tensor)))?;
         if broken.is_empty() {
             format!(
                 "the mean training loss of epoch {epoch} is {found}, because that of at least one batch is; the weights are \
@@ -223,7 +225,7 @@ pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
     } else {
         return Ok(());
     };
-    run.fit.plan.has_warned_of_divergence = true;
+    run.fit_mut().plan.has_warned_of_divergence = true;
     run.warn(text);
     Ok(())
 }
@@ -231,13 +233,14 @@ pub(super) fn warn_of_divergence(run: &mut Run) -> Result<()> {
 /// Requests a stop once `max_time` has elapsed.
 #[inline]
 pub(super) fn check_deadline(run: &mut Run) {
-    if let Some(deadline) = run.fit.plan.deadline
-        && run.requests.reason_to_stop().is_none()
-        && run.replay.is_none()
+    if let Some(deadline) = run.fit().plan.deadline
+        && run.requests().reason_to_stop().is_none()
+        && run.replay().is_none()
         && Instant::now() >= deadline
     {
-        let time = run.settings.max_time.unwrap_or_default();
+        let time = run.settings().max_time.unwrap_or_default();
         let reason = format!("`max_time` of {time:?} was reached");
-        run.requests.stop(reason, StoppedBy::Clock, run.ranks.world.is_solo());
+        let is_solo = run.is_solo();
+        run.requests_mut().stop(reason, StoppedBy::Clock, is_solo);
     }
 }

@@ -13,8 +13,10 @@ use crate::error::{Error, Result, shortened};
 use crate::io::{files, terminal};
 use crate::libtorch;
 use crate::lifecycle::at;
+use crate::model::vars::Vars;
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::CheckpointState;
 use crate::run::run_folder::now;
 use crate::run::settings::SettingKind;
 use crate::run::{Ranks, Run};
@@ -65,23 +67,23 @@ fn rank_from_environment() -> Result<u32, String> {
 
 /// Joins the other ranks for an entry point, if there are any.
 pub(super) fn join(run: &mut Run) -> Result<()> {
-    let given = run.ranks.given.take();
+    let given = run.ranks_mut().given.take();
     let world = given.clone().map_or_else(World::from_env, Ok);
-    run.ranks = Ranks::begin(World::solo(), given);
-    run.ranks.world = world?;
-    compare_resume(run)
+    *run.ranks_mut() = Ranks::begin(World::solo(), given);
+    run.ranks_mut().world = world?;
+    compare_resume(run.checkpoints(), run.world())
 }
 
 /// Returns an error if only some of the ranks look for a checkpoint. The ranks may have different
 /// paths to the folder that they share.
-fn compare_resume(run: &Run) -> Result<()> {
-    let own = match &run.checkpoints.resume {
+fn compare_resume(checkpoints: &CheckpointState, world: &World) -> Result<()> {
+    let own = match &checkpoints.resume {
         None => "not set",
         Some(Resume::Auto) => "`Resume::Auto`",
         Some(Resume::From(_)) => "`Resume::From(…)`",
     };
     let what = "the comparison of `.resume(…)`";
-    match run.ranks.world.difference(&own.to_owned(), what)? {
+    match world.difference(&own.to_owned(), what)? {
         None => Ok(()),
         Some(Unequal { of_main, rank, of_rank }) => Err(Error::usage(format!(
             "`.resume(…)` is {of_main} on rank 0, but {of_rank} on rank {rank}: resume on all ranks, or on none"
@@ -92,32 +94,32 @@ fn compare_resume(run: &Run) -> Result<()> {
 /// Makes the world current on this thread, and returns an error if the configuration of the
 /// other ranks differs, or if the ranks cannot train together on the device of the task.
 pub(super) fn compare(run: &mut Run, entry: &str) -> Result<()> {
-    let world = run.ranks.world.clone();
+    let world = run.world().clone();
     current::begin_entry(&world)?;
     if world.is_solo() {
         return Ok(());
     }
-    run.ranks.may_skip = run.hooks.table.hooks().iter().any(|hook| {
+    run.ranks_mut().may_skip = run.hooks().table.hooks().iter().any(|hook| {
         (hook.definition.row)() == at::before_step::index()
             && hook.definition.phases().contains(Phase::Train)
             && !hook.definition.observes
     });
-    if run.model.device != Device::Cpu && !cfg!(feature = "nccl") {
+    if run.device() != Device::Cpu && !cfg!(feature = "nccl") {
         return Err(Error::usage(format!(
             "the task is on {:?}, but without the feature `nccl` of the crate `trainer`, {} processes can train together on the \
              CPU only: enable the feature, or use `.device(Device::Cpu)`",
-            run.model.device,
+            run.device(),
             world.size()
         )));
     }
     let mut facts = facts::of(run, Audience::Ranks);
-    let length = run.settings.of(SettingKind::Length);
+    let length = run.settings().of(SettingKind::Length);
     facts.settings.extend(length.map(|(name, value)| (format!(".{name}(…)"), value)));
-    if matches!(run.model.device, Device::Cuda(_)) {
-        let gpus = world.gather_named(&Gpu::of(run.model.device), "the comparison of the GPUs")?;
+    if matches!(run.device(), Device::Cuda(_)) {
+        let gpus = world.gather_named(&Gpu::of(run.device()), "the comparison of the GPUs")?;
         check_one_gpu_each(&gpus)?;
     }
-    let own = (program(run, entry), facts);
+    let own = (program(run.device(), run.vars(), entry), facts);
     let Some(Unequal { of_main, rank, of_rank }) =
         world.difference(&own, "the comparison of the programs")?
     else {
@@ -129,21 +131,17 @@ pub(super) fn compare(run: &mut Run, entry: &str) -> Result<()> {
 }
 
 /// Returns the lists that identify the program, the entry point and the model.
-fn program(run: &Run, entry: &str) -> Lists {
+fn program(device: Device, vars: &Vars, entry: &str) -> Lists {
     let program = std::env::current_exe().ok().and_then(|path| {
         let bytes = path.metadata().ok()?.len();
         Some(format!("{} of {bytes} bytes", path.file_name()?.to_string_lossy()))
     });
-    let vars = run
-        .model
-        .vars
-        .iter()
-        .map(|var| format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size()));
+    let vars = vars.iter().map(|var| format!("{} {:?} {:?}", var.name, var.tensor.kind(), var.tensor.size()));
     let one = |text: String| vec![text];
     BTreeMap::from([
         ("entry point".to_owned(), one(entry.to_owned())),
         ("program".to_owned(), program.into_iter().collect()),
-        ("kind of device".to_owned(), one(kind_of(&format!("{:?}", run.model.device)).to_owned())),
+        ("kind of device".to_owned(), one(kind_of(&format!("{:?}", device)).to_owned())),
         ("version of `trainer`".to_owned(), one(env!("CARGO_PKG_VERSION").to_owned())),
         ("version of libtorch".to_owned(), one(libtorch::version())),
         ("variables of the model".to_owned(), vars.collect()),
@@ -151,10 +149,10 @@ fn program(run: &Run, entry: &str) -> Lists {
 }
 
 /// Returns an error if the other ranks have different training or validation data.
-pub(super) fn compare_data(run: &Run, fingerprints: &[String; 2]) -> Result<()> {
+pub(super) fn compare_data(world: &World, fingerprints: &[String; 2]) -> Result<()> {
     let names = ["training data", "validation data"].map(str::to_owned);
     let own: Lists = names.into_iter().zip(fingerprints.iter().map(|text| vec![text.clone()])).collect();
-    match run.ranks.world.difference(&own, "the comparison of the data")? {
+    match world.difference(&own, "the comparison of the data")? {
         None => Ok(()),
         Some(Unequal { of_main, rank, of_rank }) => compare_lists(&of_main, &of_rank, rank),
     }
@@ -170,13 +168,13 @@ pub(super) struct PassLength {
 
 /// Agrees with the other ranks on the number of batches of a pass. `own` is the number that the
 /// loader of this rank reports.
-pub(super) fn agree_on_length(run: &Run, own: Option<u64>) -> Result<PassLength> {
-    if run.ranks.world.is_solo() {
+pub(super) fn agree_on_length(world: &World, own: Option<u64>) -> Result<PassLength> {
+    if world.is_solo() {
         return Ok(PassLength { known: own, is_equal: true });
     }
     let number = own.map_or(-1.0, |batches| batches as f64);
     let what = "the agreement on the length of a pass";
-    let ([longest, negative], []) = run.ranks.world.combine(both(number), [], what)?;
+    let ([longest, negative], []) = world.combine(both(number), [], what)?;
     // The negative of the shortest length is at most 0 if all lengths are known.
     let is_known = negative <= 0.0;
     Ok(PassLength {
@@ -187,12 +185,12 @@ pub(super) fn agree_on_length(run: &Run, own: Option<u64>) -> Result<PassLength>
 
 /// Sends an error to the other ranks, disconnects from them, and drops the requested checkpoints.
 pub(super) fn leave(run: &mut Run, error: &Error) {
-    let world = std::mem::replace(&mut run.ranks.world, World::solo());
+    let world = std::mem::replace(&mut run.ranks_mut().world, World::solo());
     if !world.is_solo() {
-        run.ranks.has_left = true;
+        run.ranks_mut().has_left = true;
         // A checkpoint that was due would lack the states of the other ranks, which could then
         // not resume exactly.
-        run.checkpoints.requests.get_mut().clear();
+        run.checkpoints_mut().requests.get_mut().clear();
         current::end_entry();
         let recent = world.recent();
         world.leave(&error.to_string());
@@ -207,12 +205,12 @@ fn report(run: &Run, error: &Error, recent: &[String]) {
     let list = |lines: &[String]| lines.iter().map(|line| format!("\n  {line}")).collect::<String>();
     if !error.is_cancelled() {
         let last = &recent[recent.len().saturating_sub(SHOWN)..];
-        terminal::eprint_line(&format!("rank {}: its last collectives were:{}", run.rank, list(last)));
+        terminal::eprint_line(&format!("rank {}: its last collectives were:{}", run.rank(), list(last)));
     }
     if let Some(folder) = run.folder() {
         let text = format!("{}: {error}\nthe last collectives:{}\n", now(), list(recent));
         // The error of the run is more important than an error of its log.
-        let _ = append(&folder.join(LOGS).join(format!("rank-{}.log", run.rank)), &text);
+        let _ = append(&folder.join(LOGS).join(format!("rank-{}.log", run.rank())), &text);
     }
 }
 
@@ -238,11 +236,11 @@ pub(super) fn part(run: &mut Run, errors: &mut Vec<Error>) {
     let failed = errors.iter().find(|error| !error.is_cancelled()).map(ToString::to_string);
     match failed {
         Some(why) => {
-            let world = std::mem::replace(&mut run.ranks.world, World::solo());
+            let world = std::mem::replace(&mut run.ranks_mut().world, World::solo());
             current::end_entry();
             world.leave(&why);
         }
-        None => errors.extend(run.ranks.world.combine([], [], "the end of the entry point").err()),
+        None => errors.extend(run.world().combine([], [], "the end of the entry point").err()),
     }
 }
 

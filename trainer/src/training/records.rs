@@ -13,49 +13,51 @@ use crate::run::dispatch::Panic;
 /// Ends a pass over data: merges the values that all ranks have logged, and reduces them to
 /// metrics.
 pub(super) fn finish_pass(run: &mut Run) -> Result<()> {
-    let phase = run.place.phase;
-    run.log.get_mut().join_ranks(&run.ranks.world, phase, Joined::Pass)?;
-    run.log.get_mut().finish(phase)
+    let phase = run.phase();
+    run.join_logs(phase, Joined::Pass)?;
+    run.logs_mut().finish(phase)
 }
 
 /// Plans the next record. The current batch is expected to take as many optimizer steps as planned
 /// if it ends its accumulation window.
 #[inline]
-pub(super) fn plan(run: &mut Run, ends_window: bool) {
-    let steps = run.progress.counters.optimizer_steps;
-    let planned = if ends_window { steps + run.fit.plan.steps_per_batch.max(1) } else { steps };
-    run.log.get_mut().records.plan = RecordPlan::new(run.settings.record_every(), steps, planned);
+pub(super) fn plan(run: &mut Run) {
+    let full = run.settings().accumulate_in(run.counters().epoch);
+    let ends_window = run.fit().window.will_end(full);
+    let steps = run.counters().optimizer_steps;
+    let planned = if ends_window { steps + run.fit().plan.steps_per_batch.max(1) } else { steps };
+    run.logs_mut().records.plan = RecordPlan::new(run.settings().record_every(), steps, planned);
 }
 
 /// Creates the planned record if the current batch has reached it.
 #[inline]
 pub(super) fn emit_if_due(run: &mut Run) -> Result<()> {
-    let plan = run.log.get_mut().records.plan;
-    if plan.is_reached(run.progress.counters.optimizer_steps) {
+    let plan = run.logs_mut().records.plan;
+    if plan.is_reached(run.counters().optimizer_steps) {
         return emit_steps(run);
     }
     if let RecordPlan::Expected(_) = plan {
         // The batch took no step, so the values logged for its record belong to no record.
-        run.log.get_mut().records.plan = RecordPlan::Never;
-        run.log.get_mut().drop_media_of_batch();
+        run.logs_mut().records.plan = RecordPlan::Never;
+        run.logs_mut().drop_media_of_batch();
     }
     Ok(())
 }
 
 #[cold]
 fn emit_steps(run: &mut Run) -> Result<()> {
-    run.log.get_mut().records.plan = RecordPlan::Never;
-    let phase = run.place.phase;
-    if !run.log.get_mut().records.watches(phase) {
+    run.logs_mut().records.plan = RecordPlan::Never;
+    let phase = run.phase();
+    if !run.logs_mut().records.watches(phase) {
         return Ok(());
     }
-    run.log.get_mut().join_ranks(&run.ranks.world, phase, Joined::Window)?;
-    let departed = run.log.get_mut().depart(run.progress.counters, phase, Span::Steps)?;
+    run.join_logs(phase, Joined::Window)?;
+    let departed = run.depart(phase, Span::Steps)?;
     flush(run)?;
     match departed {
         Some(in_flight) if in_flight.has_arrived() => fire(run, in_flight.arrive()?),
         in_flight => {
-            run.log.get_mut().records.in_flight = in_flight;
+            run.logs_mut().records.in_flight = in_flight;
             Ok(())
         }
     }
@@ -65,7 +67,7 @@ fn emit_steps(run: &mut Run) -> Result<()> {
 /// since the last record.
 pub(super) fn emit_pass(run: &mut Run) -> Result<()> {
     flush(run)?;
-    match run.log.get_mut().depart(run.progress.counters, run.place.phase, Span::Pass)? {
+    match run.depart(run.phase(), Span::Pass)? {
         None => Ok(()),
         Some(in_flight) => fire(run, in_flight.arrive()?),
     }
@@ -74,7 +76,7 @@ pub(super) fn emit_pass(run: &mut Run) -> Result<()> {
 /// Fires `after_record` for the record in flight, if there is one.
 #[inline]
 pub(super) fn flush(run: &mut Run) -> Result<()> {
-    match run.log.get_mut().records.in_flight.take() {
+    match run.logs_mut().records.in_flight.take() {
         None => Ok(()),
         Some(in_flight) => fire(run, in_flight.arrive()?),
     }
@@ -92,15 +94,15 @@ fn fire(run: &mut Run, record: Record) -> Result<()> {
 /// Calls `fire` with the run's current record, phase and counters temporarily set to those of
 /// `record`.
 fn at_record<R>(run: &mut Run, record: Record, fire: impl FnOnce(&mut Run) -> R) -> R {
-    let counters = std::mem::replace(&mut run.progress.counters, record.counters);
+    let counters = std::mem::replace(&mut run.progress_mut().counters, record.counters);
     let result = run.returning(|run| {
-        run.place.phase = record.phase;
-        run.log.get_mut().records.begin(&record);
-        run.record = Some(record);
+        run.place_mut().phase = record.phase;
+        run.logs_mut().records.begin(&record);
+        run.set_record(Some(record));
         fire(run)
     });
-    run.progress.counters = counters;
-    run.record = None;
+    run.progress_mut().counters = counters;
+    run.set_record(None);
     result
 }
 
@@ -109,8 +111,8 @@ type Failures = (Vec<Error>, Option<Panic>);
 
 /// Fires `after_record` for the record in flight when an entry point ends.
 pub(super) fn flush_at_exit(run: &mut Run) -> Failures {
-    run.log.get_mut().records.plan = RecordPlan::Never;
-    let in_flight = run.log.get_mut().records.in_flight.take();
+    run.logs_mut().records.plan = RecordPlan::Never;
+    let in_flight = run.logs_mut().records.in_flight.take();
     in_flight.map_or_else(|| (Vec::new(), None), |in_flight| fire_all_for(run, in_flight.arrive()))
 }
 
@@ -120,9 +122,9 @@ pub(super) fn emit_rest(run: &mut Run) -> Failures {
     let mut errors = Vec::new();
     let mut panic = None;
     for phase in Phase::ALL {
-        let joined = run.log.get_mut().join_ranks(&run.ranks.world, phase, Joined::Window);
+        let joined = run.join_logs(phase, Joined::Window);
         errors.extend(joined.err());
-        let departed = run.log.get_mut().depart(run.progress.counters, phase, Span::Rest);
+        let departed = run.depart(phase, Span::Rest);
         if let Some(record) =
             departed.and_then(|departed| departed.map(InFlight::arrive).transpose()).transpose()
         {
@@ -149,7 +151,8 @@ fn fire_all_for(run: &mut Run, record: Result<Record>) -> Failures {
 /// Warns about every such value if no record is ever due within a pass, or if `all` is set, as at
 /// the end of a fit that was not resumed.
 pub(super) fn warn_of_unrecorded(run: &mut Run, all: bool) {
-    for name in run.log.get_mut().records.unrecorded_media(all || run.settings.record_every().is_none()) {
+    let all = all || run.settings().record_every().is_none();
+    for name in run.logs_mut().records.unrecorded_media(all) {
         run.warn(format!(
             "`train/{name}` is in no record, because no record was due in the batches that logged it: log it where \
              `cx.is_record_due()` is true, or at `after_train_epoch`, or set `.record_every(Every::Steps(1))`"

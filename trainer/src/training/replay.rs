@@ -11,7 +11,7 @@ use crate::phase::Phase;
 use crate::run::dispatch::guard;
 use crate::run::replay::Replay;
 use crate::run::tape::{self, Tape};
-use crate::run::{FolderState, Modules, Run};
+use crate::run::{FolderState, Modules, Run, SaveMode};
 
 /// The environment variable that requests a replay.
 pub(crate) const REQUEST: &str = "TRAINER_REPLAY";
@@ -28,15 +28,15 @@ pub(crate) fn begin(
 ) -> Result<()> {
     // Before hooks are left out, because the checkpoint lists those that decide the result.
     facts::note(run);
-    let mut hooks: Vec<Hook> = run.hooks.table.hooks().to_vec();
+    let mut hooks: Vec<Hook> = run.hooks().table.hooks().to_vec();
     hooks.retain(|hook| !hook.definition.writes);
     for (mut value, definitions) in kept {
         value.observes = definitions.iter().all(|definition| definition.observes);
         value.writes = true;
-        let known = run.hooks.instances.iter().position(|known| known.type_id == value.type_id);
+        let known = run.hooks().instances.iter().position(|known| known.type_id == value.type_id);
         let slot = known.unwrap_or_else(|| {
-            run.hooks.instances.push(value);
-            run.hooks.instances.len() - 1
+            run.hooks_mut().instances.push(value);
+            run.hooks().instances.len() - 1
         });
         let slot = u32::try_from(slot).expect("fewer than 2³² hooks");
         hooks.extend(definitions.into_iter().map(|definition| Hook::new(definition, Some(slot))));
@@ -46,21 +46,21 @@ pub(crate) fn begin(
     if is_full {
         hooks.iter_mut().filter(|hook| hook.unrecorded.is_none()).for_each(tape::record);
     }
-    let table = Table::freeze(hooks, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))?;
-    run.hooks.table = if is_full { table.wrapped(&tape::SHIMS) } else { table };
-    run.modules = Modules::new(run.modules.is_unchecked);
-    run.recorder = None;
-    *run.tape.get_mut() = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
-    let omits_command_line = run.folder.omits_command_line;
-    run.folder = FolderState { omits_command_line, ..FolderState::default() };
-    run.checkpoints.resume = checkpoint;
-    run.replay = Some(replay);
+    let table = Table::freeze(hooks, run.rank()).map_err(|cycles| Error::usage(cycles.join("; ")))?;
+    run.hooks_mut().table = if is_full { table.wrapped(&tape::SHIMS) } else { table };
+    *run.modules_mut() = Modules::new(run.modules().is_unchecked);
+    run.drop_recorder();
+    *run.tape_mut() = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
+    let omits_command_line = run.folder_state().omits_command_line;
+    *run.folder_state_mut() = FolderState { omits_command_line, ..FolderState::default() };
+    run.checkpoints_mut().resume = checkpoint;
+    *run.replay_mut() = Some(replay);
     Ok(())
 }
 
 /// Returns an error if a replay was requested, but a different entry point begins.
-pub(super) fn check_requested(run: &Run) -> Result<()> {
-    if run.replay.is_some() || std::env::var_os(REQUEST).is_none() {
+pub(super) fn check_requested(replay: Option<&Replay>) -> Result<()> {
+    if replay.is_some() || std::env::var_os(REQUEST).is_none() {
         return Ok(());
     }
     Err(Error::usage(format!(
@@ -73,28 +73,29 @@ pub(super) fn check_requested(run: &Run) -> Result<()> {
 /// been trained.
 #[inline]
 pub(super) fn check_end(run: &mut Run) -> Result<()> {
-    if run.replay.is_some() && run.place.phase == Phase::Train { check(run) } else { Ok(()) }
+    if run.replay().is_some() && run.phase() == Phase::Train { check(run) } else { Ok(()) }
 }
 
 #[cold]
 fn check(run: &mut Run) -> Result<()> {
-    let Some(replay) = &mut run.replay else { return Ok(()) };
-    if run.progress.train_batches < replay.until {
+    let batches = run.progress().train_batches;
+    let Some(replay) = run.replay_mut() else { return Ok(()) };
+    if batches < replay.until {
         return Ok(());
     }
     replay.has_ended = true;
     let fork = replay.fork.take();
-    if let Some(tape) = run.tape.get_mut() {
+    if let Some(tape) = run.tape_mut() {
         tape.end();
     }
     if let Some(folder) = fork {
-        let step = run.progress.counters.batches_seen;
-        save::save_into(run, folder.join(CheckpointFolder::name(step)))?;
+        let step = run.counters().batches_seen;
+        save::save_in(run, folder.join(CheckpointFolder::name(step)), SaveMode::Now)?;
     }
     Err(run.cancelled(CancelledBy::EndOfReplay))
 }
 
 /// Whether the entry point has ended because all batches of a replay have been trained.
-pub(super) fn has_ended(run: &Run) -> bool {
-    run.replay.as_ref().is_some_and(|replay| replay.has_ended)
+pub(super) fn has_ended(replay: Option<&Replay>) -> bool {
+    replay.as_ref().is_some_and(|replay| replay.has_ended)
 }

@@ -6,6 +6,8 @@ use crate::distributed::{Unequal, World};
 use crate::error::{Error, Result};
 use crate::libtorch;
 use crate::model::vars::Var;
+use crate::model::vars::Vars;
+use crate::optim::Optimizers;
 use crate::run::Run;
 use crate::values::float::exact;
 
@@ -23,22 +25,22 @@ pub(super) enum Compared {
 /// Returns an error if the states of the ranks differ. `when` says when they were compared. The
 /// states may differ if each rank trains by itself.
 pub(super) fn compare(run: &Run, compared: Compared, when: &str) -> Result<()> {
-    if run.ranks.world.is_solo() || run.ranks.train_separately {
+    if run.is_solo() || run.ranks().train_separately {
         Ok(())
     } else {
-        compare_tensors(&tensors(run, compared)?, &run.ranks.world, when)
+        compare_tensors(&tensors(run.vars(), run.optimizers(), compared)?, run.world(), when)
     }
 }
 
 /// Returns the tensors to compare, each with its description.
 #[cold]
-fn tensors(run: &Run, compared: Compared) -> Result<Vec<(String, Tensor)>> {
+fn tensors(vars: &Vars, optimizers: &Optimizers, compared: Compared) -> Result<Vec<(String, Tensor)>> {
     let is_shared = |var: &&Var| var.is_parameter || var.tensor.is_floating_point();
-    let shared = run.model.vars.iter().filter(is_shared);
+    let shared = vars.iter().filter(is_shared);
     let mut list: Vec<(String, Tensor)> =
         shared.map(|var| (format!("`{}`", var.name), var.tensor.detach())).collect();
     if compared == Compared::WeightsAndOptimizers {
-        for (_, optimizer, ..) in run.model.optimizers.parts() {
+        for (_, optimizer, ..) in optimizers.parts() {
             if !optimizer.state_is_divided()? {
                 let state = optimizer.state().into_iter();
                 list.extend(state.map(|(name, tensor)| (format!("the optimizer's state `{name}`"), tensor)));

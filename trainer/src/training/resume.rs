@@ -16,6 +16,7 @@ use crate::checkpoint::states::SavedStates;
 use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify_share};
 use crate::data::UNKNOWN_CONTENT;
 use crate::distributed::Unequal;
+use crate::distributed::World;
 use crate::error::{Error, FileError, Result, shortened};
 use crate::hook::definition::public_path;
 use crate::io::files::{Links, in_file, lock_identity, open, read_start};
@@ -24,8 +25,11 @@ use crate::lifecycle::at;
 use crate::log::history::Summary;
 use crate::moments::moment::Moment;
 use crate::phase::Phase;
+use crate::run::CheckpointState;
 use crate::run::Run;
+use crate::run::RunHooks;
 use crate::values::facts::{Difference, Facts, NOT_SET};
+use tch::Device;
 
 /// Identifies the data of a fit, so that a resume can compare it.
 pub(crate) struct DataFingerprint {
@@ -47,7 +51,7 @@ pub(crate) struct DataFingerprint {
 /// For an entry point other than `fit`, returns an error if it had not ended, or if the checkpoint
 /// cannot be read.
 pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Result<Summary>>> {
-    let Some(resume) = run.checkpoints.resume.clone().filter(|_| run.replay.is_none()) else {
+    let Some(resume) = run.checkpoints().resume.clone().filter(|_| run.replay().is_none()) else {
         return Ok(None);
     };
     let loaded = find(run, &resume, |_| {}).and_then(|folder| {
@@ -62,7 +66,7 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
         Err(_) if entry == Phase::Train => return Ok(None), // `resume` reports it
         Err(error) => return Err(error),
     };
-    let nth = run.checkpoints.skipped[entry as usize];
+    let nth = run.checkpoints().skipped[entry as usize];
     let outcome = if entry == Phase::Predict {
         ((nth as u64) < parts::predictions(&manifest)?).then(|| Ok(Summary::default()))
     } else {
@@ -71,8 +75,8 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
     let name = if entry == Phase::Train { "fit" } else { entry.name() };
     match outcome {
         Some(outcome) => {
-            run.checkpoints.skipped[entry as usize] += 1;
-            run.progress.fits_begun += u64::from(entry == Phase::Train);
+            run.checkpoints_mut().skipped[entry as usize] += 1;
+            run.progress_mut().fits_begun += u64::from(entry == Phase::Train);
             let nth = nth + 1;
             let folder = folder.display();
             run.notice(&format!(
@@ -92,37 +96,37 @@ pub(crate) fn recorded_outcome(run: &mut Run, entry: Phase) -> Result<Option<Res
 /// whether the run was restored.
 pub(crate) fn resume(run: &mut Run, data: &DataFingerprint) -> Result<bool> {
     check_shared(run)?;
-    let Some(resume) = run.checkpoints.resume.clone() else { return Ok(false) };
+    let Some(resume) = run.checkpoints().resume.clone() else { return Ok(false) };
     let skipped = RefCell::new(Vec::new());
     let found = find(run, &resume, |why| skipped.borrow_mut().push(why));
     skipped.into_inner().into_iter().for_each(|why| run.warn(why));
     let Some(folder) = found? else {
-        run.checkpoints.resume = None;
+        run.checkpoints_mut().resume = None;
         return Ok(false);
     };
-    run.checkpoints.active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
+    run.checkpoints_mut().active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
     // A hook may replace the operation with its own. The fit then begins instead of resuming.
     let mut is_read = false;
     let result = run.operate::<at::load_checkpoint>(|run| {
         is_read = read(run, data).map(|()| true)?;
         Ok(())
     });
-    run.checkpoints.active = None;
+    run.checkpoints_mut().active = None;
     result?;
-    run.checkpoints.resume = None;
+    run.checkpoints_mut().resume = None;
     Ok(is_read)
 }
 
 /// Returns the folder in which [`Resume::Auto`] looks for a checkpoint: the folder of the first
 /// hook that writes checkpoints.
 fn auto_folder(run: &Run) -> Option<PathBuf> {
-    run.hooks.instances.iter().find_map(|instance| instance.checkpoints(run.folder()))
+    run.hooks().instances.iter().find_map(|instance| instance.checkpoints(run.folder()))
 }
 
 /// Returns an error if another rank does not see the folder of the `Checkpoint` hook. Each rank
 /// writes its own files into that folder.
 fn check_shared(run: &Run) -> Result<()> {
-    let world = &run.ranks.world;
+    let world = run.world();
     if world.is_solo() {
         return Ok(());
     }
@@ -162,8 +166,12 @@ fn described(found: Result<Option<&Path>, &Error>) -> String {
 /// # Errors
 ///
 /// Returns an error if not all ranks have found the same checkpoint.
-fn agree_on(run: &Run, found: Result<Option<&Path>, &Error>, damage: Option<Error>) -> Result<Option<Error>> {
-    let world = &run.ranks.world;
+fn agree_on(
+    world: &World,
+    found: Result<Option<&Path>, &Error>,
+    damage: Option<Error>,
+) -> Result<Option<Error>> {
+    let world = world;
     if world.is_solo() {
         return Ok(damage);
     }
@@ -196,12 +204,12 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<Pa
         }),
     };
     if let Err(error) = &path {
-        agree_on(run, Err(error), None)?;
+        agree_on(run.world(), Err(error), None)?;
     }
     let path = path?;
     let own = present(&path);
     if is_checkpoint(&own) {
-        agree_on(run, Ok(Some(&own)), None)?;
+        agree_on(run.world(), Ok(Some(&own)), None)?;
         return Ok(Some(own));
     }
     let mut damaged = Vec::new();
@@ -210,16 +218,15 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<Pa
     let mut candidates = newest_first(&path).into_iter();
     loop {
         let candidate = candidates.next();
-        let damage =
-            candidate.as_ref().and_then(|folder| verify_share(folder, run.ranks.world.share()).err());
-        let damage = agree_on(run, Ok(candidate.as_deref()), damage)?;
+        let damage = candidate.as_ref().and_then(|folder| verify_share(folder, run.world().share()).err());
+        let damage = agree_on(run.world(), Ok(candidate.as_deref()), damage)?;
         let Some(candidate) = candidate else { break };
         if let Some(damage) = damage {
             skipped.push(format!("skipped a damaged checkpoint: {damage}"));
             damaged.push(damage);
             continue;
         }
-        let why = if run.settings.inexact { Vec::new() } else { Manifest::load(&candidate)?.inexact };
+        let why = if run.settings().inexact { Vec::new() } else { Manifest::load(&candidate)?.inexact };
         if why.is_empty() {
             skipped.into_iter().for_each(report);
             return Ok(Some(candidate));
@@ -262,11 +269,11 @@ fn find(run: &Run, resume: &Resume, report: impl Fn(String)) -> Result<Option<Pa
 }
 
 fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
-    let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
+    let folder = run.checkpoints().active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
     let manifest = Manifest::load(&folder)?;
     let (journal, history) = load_journal(&folder, &manifest)?;
     let mut saved = SavedStates::load(&folder, &manifest)?;
-    run.fit.data.clone_from(&data.fingerprints);
+    run.fit_mut().data.clone_from(&data.fingerprints);
     let parts = parts::all(run);
 
     // Everything that can be checked is checked before anything changes.
@@ -275,13 +282,13 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
         error => in_file(&folder.join(MANIFEST), error),
     })?;
     let saved = saved.added;
-    let mut why = why_not_exact(run, &manifest, data);
+    let mut why = why_not_exact(run.device(), run.world(), &manifest, data);
     if let Err(error) = check(run, &parts, &states, &manifest, &folder, &mut why) {
         // A different width of the network, for example, explains a different shape.
-        why.extend(different_facts(run, &manifest, &why));
+        why.extend(different_facts(run.checkpoints(), &manifest, &why));
         return Err(with_reasons(error, &why));
     }
-    why.extend(different_facts(run, &manifest, &why));
+    why.extend(different_facts(run.checkpoints(), &manifest, &why));
     refuse_or_report(run, &folder, &why)?;
     let differences = differences(run, &manifest);
 
@@ -290,11 +297,11 @@ fn read(run: &mut Run, data: &DataFingerprint) -> Result<()> {
             part.load(run, saved).map_err(|error| in_file_of(&**part, &folder, error))?;
         }
     }
-    run.checkpoints.journal = journal;
-    run.history = history;
+    run.checkpoints_mut().journal = journal;
+    *run.history_mut() = history;
     report_resumed(run, &folder, &differences);
     warn_of_versions(run, &manifest.facts);
-    run.checkpoints.active = Some(ActiveCheckpoint { folder, saved, ..ActiveCheckpoint::default() });
+    run.checkpoints_mut().active = Some(ActiveCheckpoint { folder, saved, ..ActiveCheckpoint::default() });
     Ok(())
 }
 
@@ -352,7 +359,7 @@ fn check(
 /// Returns an error if the resume is not exact. If the program allows an inexact resume, warns
 /// about the reasons instead.
 fn refuse_or_report(run: &mut Run, folder: &Path, why: &[String]) -> Result<()> {
-    if why.is_empty() || run.settings.inexact {
+    if why.is_empty() || run.settings().inexact {
         for reason in why {
             run.warn(format!("resuming inexactly from {}: {reason}", folder.display()));
         }
@@ -384,8 +391,8 @@ fn differences(run: &Run, manifest: &Manifest) -> Vec<String> {
 
 /// Describes the settings, optimizers and hooks that decide the result and that differ between the
 /// program and the checkpoint, except the hooks that `known` reports.
-fn different_facts(run: &Run, manifest: &Manifest, known: &[String]) -> Vec<String> {
-    let own = run.checkpoints.facts.clone().unwrap_or_default();
+fn different_facts(checkpoints: &CheckpointState, manifest: &Manifest, known: &[String]) -> Vec<String> {
+    let own = checkpoints.facts.clone().unwrap_or_default();
     let differences = manifest.facts.differences(&own).into_iter();
     let is_new = |it: &Difference| !known.iter().any(|line| line.contains(&it.what));
     let line = |Difference { what, one, other }: Difference| {
@@ -401,9 +408,9 @@ fn different_facts(run: &Run, manifest: &Manifest, known: &[String]) -> Vec<Stri
 
 /// Warns if crates with hooks had different versions when the checkpoint was written.
 fn warn_of_versions(run: &mut Run, there: &Facts) {
-    let own = run.checkpoints.facts.clone().unwrap_or_default();
+    let own = run.checkpoints().facts.clone().unwrap_or_default();
     for [krate, there, here] in there.versions(&own) {
-        if run.rank == 0 {
+        if run.rank() == 0 {
             run.warn(format!(
                 "the hooks of `{krate}` have version {here}, but the resumed run used version {there}: results may differ"
             ));
@@ -415,11 +422,11 @@ fn warn_of_versions(run: &mut Run, there: &Facts) {
 /// one was requested, and a line for each hook whose fields are not restored.
 fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     let folder = folder.display();
-    let step = run.progress.counters;
+    let step = run.counters();
     let count = |n: u64, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
     let epochs = |n| count(n, "epoch", "epochs");
     let batches = |n| count(n, "batch", "batches");
-    let position = match run.progress.batches {
+    let position = match run.progress().batches {
         Some(all) if all == step.batch_idx => epochs(step.epoch + 1),
         Some(all) => format!("{} and {} of {}", epochs(step.epoch), step.batch_idx, batches(all)),
         None => format!("{} and {}", epochs(step.epoch), batches(step.batch_idx)),
@@ -429,7 +436,7 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
     for difference in differences {
         run.notice(&format!("resumed from {folder}: {difference}"));
     }
-    for (data, what) in run.fit.data.iter().zip(["training", "validation"]) {
+    for (data, what) in run.fit().data.iter().zip(["training", "validation"]) {
         if data.contains(UNKNOWN_CONTENT) {
             run.notice(&format!(
                 "resumed from {folder}: the content of the {what} data was not compared, because its loader does not know it: \
@@ -437,10 +444,10 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
             ));
         }
     }
-    if let Some(reason) = run.requests.reason_to_stop() {
+    if let Some(reason) = run.requests().reason_to_stop() {
         run.notice(&format!("resumed from {folder}: a hook had requested a stop ({})", shortened(reason)));
     }
-    for hook in unsaved(run) {
+    for hook in unsaved(run.hooks()) {
         run.notice(&format!(
             "resumed from {folder}: the fields of `{hook}` start with the values of the program: if they matter, write \
              `#[hook(state)]`, which saves them in checkpoints; if none of them changes, take `&self` in its hooks"
@@ -450,12 +457,12 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
 
 /// Returns the types of the hook values whose fields may have changed and are in no checkpoint.
 /// Hooks of this crate are left out, and those that write to checkpoints themselves.
-fn unsaved(run: &Run) -> BTreeSet<Cow<'static, str>> {
+fn unsaved(hooks: &RunHooks) -> BTreeSet<Cow<'static, str>> {
     let saves = |id| {
-        let mut hooks = run.hooks.table.hooks().iter().map(|hook| &hook.definition);
+        let mut hooks = hooks.table.hooks().iter().map(|hook| &hook.definition);
         hooks.any(|hook| hook.id == id && hook.moment.name == at::before_save_checkpoint::INFO.name)
     };
-    let instances = run.hooks.instances.iter().filter(|instance| instance.changes_unsaved);
+    let instances = hooks.instances.iter().filter(|instance| instance.changes_unsaved);
     let instances = instances.filter(|instance| !instance.type_name.starts_with("trainer::"));
     instances
         .filter(|instance| !saves(instance.type_id))
@@ -465,10 +472,10 @@ fn unsaved(run: &Run) -> BTreeSet<Cow<'static, str>> {
 
 /// Returns the reasons why the resume would not be exact, except those that concern the states of
 /// the parts.
-fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<String> {
+fn why_not_exact(device: Device, world: &World, manifest: &Manifest, data: &DataFingerprint) -> Vec<String> {
     let mut why = manifest.inexact.clone();
     let threads = tch::get_num_threads();
-    let device = format!("{:?}", run.model.device);
+    let device = format!("{:?}", device);
     if manifest.threads != threads {
         why.push(format!(
             "the number of libtorch threads was {} when the checkpoint was written and is now {threads}, so results differ in their last \
@@ -497,7 +504,7 @@ fn why_not_exact(run: &Run, manifest: &Manifest, data: &DataFingerprint) -> Vec<
         );
     }
     let written_by = manifest.size();
-    let size = run.ranks.world.size();
+    let size = world.size();
     if written_by != size {
         why.push(format!(
             "the checkpoint was written by {written_by} process{es} that trained together, but there {are} {size} now: the ranks draw \

@@ -10,27 +10,27 @@ use crate::run::{KeptState, Run};
 /// state.
 #[inline]
 pub(super) fn fulfill_requests(run: &mut Run) -> Result<()> {
-    if run.requests.reason_to_roll_back().is_some() {
+    if run.requests().reason_to_roll_back().is_some() {
         roll_back(run)?;
     }
-    if run.requests.keeps_state() { keep(run) } else { Ok(()) }
+    if run.requests().keeps_state() { keep(run) } else { Ok(()) }
 }
 
 /// Keeps a copy of the state. If several processes train together, every rank must call this.
 #[cold]
 fn keep(run: &mut Run) -> Result<()> {
-    run.requests.keep_state(false);
+    run.requests_mut().keep_state(false);
     // A record that is in flight belongs to the state that is kept, as in a checkpoint.
     records::flush(run)?;
     let mut kept = parts::all(run);
     kept.retain(|part| part.rolls_back(run));
     let mut states = parts::save(run, &kept)?;
     states.values_mut().try_for_each(Saved::own_its_memory)?;
-    run.kept = Some(KeptState {
+    *run.kept_mut() = Some(KeptState {
         states,
-        rows: run.history.len(),
-        epoch: run.progress.counters.epoch,
-        batch_idx: run.progress.counters.batch_idx,
+        rows: run.history().len(),
+        epoch: run.counters().epoch,
+        batch_idx: run.counters().batch_idx,
     });
     Ok(())
 }
@@ -39,14 +39,14 @@ fn keep(run: &mut Run) -> Result<()> {
 /// batch.
 #[cold]
 fn roll_back(run: &mut Run) -> Result<()> {
-    let Some(reason) = run.requests.take_roll_back() else { return Ok(()) };
-    let Some(kept) = run.kept.take() else { return Err(nothing_kept(run, &reason)) };
+    let Some(reason) = run.requests_mut().take_roll_back() else { return Ok(()) };
+    let Some(kept) = run.kept_mut().take() else { return Err(nothing_kept(run, &reason)) };
     save::complete(run)?;
     // What hooks have requested or logged since then is undone.
-    run.requests.keep_state(false);
-    run.checkpoints.requests.get_mut().clear();
-    run.log.get_mut().records.in_flight = None;
-    run.log.get_mut().records.plan = RecordPlan::Never;
+    run.requests_mut().keep_state(false);
+    run.checkpoints_mut().requests.get_mut().clear();
+    run.logs_mut().records.in_flight = None;
+    run.logs_mut().records.plan = RecordPlan::Never;
     for part in parts::all(run) {
         if let Some(saved) = kept.states.get(&*part.name()) {
             // Hooks may adopt the tensors without copying them, and the state may be needed again.
@@ -55,19 +55,19 @@ fn roll_back(run: &mut Run) -> Result<()> {
             part.roll_back(run, &copy)?;
         }
     }
-    run.history.truncate(kept.rows);
-    run.checkpoints.journal.rewind(kept.rows)?;
+    run.history_mut().truncate(kept.rows);
+    run.checkpoints_mut().journal.rewind(kept.rows)?;
     run.resume_tape()?;
-    let done = run.progress.counters.batch_idx;
+    let done = run.counters().batch_idx;
     let skipped = done.saturating_sub(kept.batch_idx);
     let es = if skipped == 1 { "" } else { "es" };
     let text = format!(
         "rolled back from batch {done} to batch {} of epoch {}, skipped {skipped} batch{es}: {reason}",
         kept.batch_idx, kept.epoch
     );
-    run.progress.roll_backs.push(text.clone());
+    run.progress_mut().roll_backs.push(text.clone());
     run.warn(text);
-    run.kept = Some(kept);
+    *run.kept_mut() = Some(kept);
     Ok(())
 }
 

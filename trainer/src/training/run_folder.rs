@@ -9,6 +9,7 @@ use trainer_formats::run::{Extreme, Goal, MAX_WARNINGS, Metric, Origin, Process}
 use super::live;
 use crate::checkpoint::Resume;
 use crate::distributed::Launch;
+
 use crate::error::{Error, Result};
 use crate::hook::HookTable;
 use crate::io::files::{Lock, in_file};
@@ -16,7 +17,7 @@ use crate::moments::counters::Counters;
 use crate::profile::Profile;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::settings::SettingKind;
-use crate::run::{FolderState, Run};
+use crate::run::{FolderState, Ranks, Run};
 use crate::values::float::Float;
 use crate::values::hyperparameter::{Given, GivenBy, Hyperparameter};
 
@@ -66,26 +67,26 @@ pub(super) fn check_hyperparameters(
 
 /// Determines the path of the run folder, where a resume may look for checkpoints.
 pub(super) fn resolve(run: &mut Run) -> Result<()> {
-    if run.folder.path.is_none()
-        && let Some(setting) = &run.folder.setting
+    if run.folder_state().path.is_none()
+        && let Some(setting) = &run.folder_state().setting
     {
-        if run.settings.is_fast_dev_run() {
+        if run.settings().is_fast_dev_run() {
             // There is no folder to find a checkpoint in.
-            run.checkpoints.resume.take_if(|resume| *resume == Resume::Auto);
+            run.checkpoints_mut().resume.take_if(|resume| *resume == Resume::Auto);
             return Ok(());
         }
-        let is_resuming = run.checkpoints.resume.is_some();
-        run.folder.path = if !setting.is_numbered() {
+        let is_resuming = run.checkpoints().resume.is_some();
+        run.folder_state_mut().path = if !setting.is_numbered() {
             Some(setting.resolve(is_resuming)?)
-        } else if run.ranks.world.is_solo() && run.rank > 0 {
+        } else if run.is_solo() && run.rank() > 0 {
             return Err(Error::usage(
                 "`RunFolder::numbered(…)` would create a separate folder for each process: use one path in all processes, \
                  `.run_folder(\"runs/first\")`",
             ));
         } else {
             // Rank 0 chooses the number for all ranks.
-            let own = (run.rank == 0).then(|| setting.resolve(is_resuming)).transpose()?;
-            let all = run.ranks.world.gather_named(&own, "the choice of the run folder")?;
+            let own = (run.rank() == 0).then(|| setting.resolve(is_resuming)).transpose()?;
+            let all = run.world().gather_named(&own, "the choice of the run folder")?;
             all.into_iter().next().flatten()
         };
     }
@@ -97,22 +98,22 @@ pub(super) fn resolve(run: &mut Run) -> Result<()> {
 /// Does nothing on ranks other than 0. Returns an error if another trainer has locked the folder,
 /// if the folder holds a different run that is not resumed, or if it cannot be written.
 pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
-    let Some(path) = run.folder.path.clone().filter(|_| run.rank == 0) else { return Ok(()) };
+    let Some(path) = run.folder_state().path.clone().filter(|_| run.rank() == 0) else { return Ok(()) };
     let lock = Lock::acquire(&path)?;
-    let mut file = match run.folder.file.take() {
+    let mut file = match run.folder_state_mut().file.take() {
         Some(own) => own,
         None => match load_earlier(run, &path)? {
             None => describe(run, entry),
-            Some(fork) if fork.status == Status::Forked && run.checkpoints.resume.is_some() => {
+            Some(fork) if fork.status == Status::Forked && run.checkpoints().resume.is_some() => {
                 let mut file = describe(run, entry);
                 file.origin = fork.origin;
                 file
             }
-            Some(mut earlier) if run.checkpoints.resume.is_some() => {
+            Some(mut earlier) if run.checkpoints().resume.is_some() => {
                 earlier.resumed.push(now());
                 // Before the checkpoint restores what schedules have changed, such as the rates.
-                run.folder.resumed_by = Some(describe(run, entry));
-                if run.checkpoints.skipped.iter().all(|entries| *entries == 0) {
+                run.folder_state_mut().resumed_by = Some(describe(run, entry));
+                if run.checkpoints().skipped.iter().all(|entries| *entries == 0) {
                     // This entry point measures all metrics again, or has them in its checkpoint.
                     earlier.metrics.clear();
                 }
@@ -148,8 +149,8 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
     file.stopped = None;
     file.process = Some(Process::current());
     let written = write_run_file(&file, &path);
-    run.folder.file = Some(file);
-    run.folder.lock = Some(lock);
+    run.folder_state_mut().file = Some(file);
+    run.folder_state_mut().lock = Some(lock);
     live::begin(run, entry);
     only_warn(run, "cannot record the start of the run", written);
     Ok(())
@@ -160,7 +161,7 @@ pub(super) fn begin(run: &mut Run, entry: &str) -> Result<()> {
 fn load_earlier(run: &Run, folder: &Path) -> Result<Option<RunFile>> {
     let loaded = load_run_file(folder);
     match loaded {
-        Err(error) if run.checkpoints.resume.is_some() && error.is_fault() => {
+        Err(error) if run.checkpoints().resume.is_some() && error.is_fault() => {
             only_warn(run, "cannot read the description of the run", Err(error));
             Ok(None)
         }
@@ -178,7 +179,9 @@ fn only_warn(run: &Run, what: &str, result: Result<()>) {
 /// Records the settings, hooks and machine of the program that has resumed a fit, which may differ
 /// from those of the program that began the run. A failure is only a warning.
 pub(super) fn describe_resumed(run: &mut Run) {
-    let FolderState { path: Some(path), file: Some(file), resumed_by, .. } = &mut run.folder else { return };
+    let FolderState { path: Some(path), file: Some(file), resumed_by, .. } = run.folder_state_mut() else {
+        return;
+    };
     let Some(resumed_by) = resumed_by.take() else { return };
     file.describe_as(resumed_by);
     let written = write_run_file(file, path);
@@ -190,7 +193,7 @@ pub(super) fn describe_resumed(run: &mut Run) {
 pub(super) fn end(run: &mut Run, result: &Result<()>) {
     live::end(run);
     let ended = describe_end(run, result.as_ref().err().map(Ended::with_error));
-    let FolderState { path: Some(path), file, lock, .. } = &mut run.folder else { return };
+    let FolderState { path: Some(path), file, lock, .. } = run.folder_state_mut() else { return };
     let Some(ended) = ended else { return };
     let written = write_run_file(file.insert(ended), path);
     *lock = None;
@@ -208,7 +211,7 @@ impl Ended {
     /// Returns how the entry point ends early, at `after_error` and `after_cancel`. Returns `None`
     /// at all other points.
     pub(crate) fn of(run: &Run) -> Option<Self> {
-        run.error.as_ref().map(Ended::with_error)
+        run.error().map(Ended::with_error)
     }
 
     fn with_error(error: &Error) -> Self {
@@ -220,14 +223,14 @@ impl Ended {
 /// Returns the content of `run.json` if the entry point ends now, either successfully or as `ended`
 /// says. Returns `None` if this process does not write the run folder.
 pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
-    let mut file = run.folder.file.clone()?;
+    let mut file = run.folder_state().file.clone()?;
     (file.status, file.error) = match ended {
         None => (Status::Finished, None),
         Some(Ended { status, error }) => (status, Some(error)),
     };
     file.ended = Some(now());
-    file.stopped = run.requests.reason_cut_short().map(str::to_owned);
-    file.roll_backs.clone_from(&run.progress.roll_backs);
+    file.stopped = run.requests().reason_cut_short().map(str::to_owned);
+    file.roll_backs.clone_from(&run.progress().roll_backs);
     for (name, value) in measured(run) {
         match file.metrics.get_mut(&name) {
             Some(metric) => metric.add(value),
@@ -237,14 +240,14 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
             }
         }
     }
-    let log = run.log.borrow();
+    let log = run.logs();
     for (name, metric) in &mut file.metrics {
         if let Some(goal) = log.goals.get(name).copied().or_else(|| log.own_goal(name)) {
             metric.goal = Some(goal);
         }
     }
     drop(log);
-    for warning in run.warnings.borrow().iter() {
+    for warning in run.warnings().iter() {
         if file.warnings.len() < MAX_WARNINGS && !file.warnings.contains(warning) {
             file.warnings.push(warning.clone());
         }
@@ -261,11 +264,11 @@ pub(crate) fn describe_end(run: &Run, ended: Option<Ended>) -> Option<RunFile> {
 fn measured(run: &Run) -> Vec<(String, Extreme)> {
     let value = |value, at: Counters| Extreme::new(value, at.epoch, at.optimizer_steps);
     let mut measured = Vec::new();
-    for (row, counters) in run.history.steps().iter().enumerate() {
-        measured.extend(run.history.row(row).map(|(name, own)| (name.to_owned(), value(own, *counters))));
+    for (row, counters) in run.history().steps().iter().enumerate() {
+        measured.extend(run.history().row(row).map(|(name, own)| (name.to_owned(), value(own, *counters))));
     }
-    let counters = run.progress.counters;
-    let log = run.log.borrow();
+    let counters = run.counters();
+    let log = run.logs();
     let late = log.new_to_history();
     measured.extend(late.map(|(name, own)| (name.to_owned(), value(own, counters))));
     measured
@@ -282,12 +285,12 @@ pub(crate) fn describe_fork(run: &Run, folder: &Path, origin: Origin) -> Result<
 
 /// Describes what started the processes that train together. Returns `None` if there is only one
 /// process.
-fn launcher(run: &Run) -> Option<String> {
-    let size = run.ranks.world.size();
+fn launcher(ranks: &Ranks) -> Option<String> {
+    let size = ranks.world.size();
     if size == 1 {
         return None;
     }
-    let launch = Launch::from_env().ok().flatten().filter(|_| run.ranks.given.is_none());
+    let launch = Launch::from_env().ok().flatten().filter(|_| ranks.given.is_none());
     let launcher = launch.as_ref().and_then(Launch::launcher).unwrap_or("the program");
     Some(format!("{launcher}, {size} processes"))
 }
@@ -295,12 +298,13 @@ fn launcher(run: &Run) -> Option<String> {
 /// Describes the run as it begins.
 fn describe(run: &Run, entry: &str) -> RunFile {
     let mut file = new_run_file(entry);
-    file.device = format!("{:?}", run.model.device);
-    file.launcher = launcher(run);
-    file.seed = run.settings.seed;
-    file.command_line = (!run.folder.omits_command_line)
+    file.device = format!("{:?}", run.device());
+    file.launcher = launcher(run.ranks());
+    file.seed = run.settings().seed;
+    file.command_line = (!run.folder_state().omits_command_line)
         .then(|| std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect());
-    file.settings.extend(run.settings.of(SettingKind::Result).chain(run.settings.of(SettingKind::Length)));
+    file.settings
+        .extend(run.settings().of(SettingKind::Result).chain(run.settings().of(SettingKind::Length)));
     let json = |value| match value {
         Hyperparameter::Number(number) => serde_json::to_value(Float(number)).unwrap_or_default(),
         Hyperparameter::Bool(switch) => Json::Bool(switch),
@@ -313,7 +317,7 @@ fn describe(run: &Run, entry: &str) -> RunFile {
     let values = run.all_hyperparameters();
     file.hyperparameters =
         values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
-    let table = HookTable::of(&run.hooks.table, &BTreeMap::new());
+    let table = HookTable::of(&run.hooks().table, &BTreeMap::new());
     file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
     file
 }

@@ -18,16 +18,16 @@ use crate::error::{Error, Result, panic_text};
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
 use crate::lifecycle::at;
-use crate::run::{BackgroundSave, Ending, Run, SaveRequest, SavesOfRanks};
+use crate::run::{BackgroundSave, Ending, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks};
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.
 #[inline]
 pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
-    if !run.ranks.world.is_solo() {
+    if !run.is_solo() {
         return save_with_ranks(run);
     }
-    let is_idle = run.checkpoints.requests.borrow().is_empty() && run.checkpoints.background.is_none();
+    let is_idle = run.checkpoints().requests.borrow().is_empty() && run.checkpoints().background.is_none();
     if is_idle { Ok(()) } else { save_all(run) }
 }
 
@@ -35,15 +35,14 @@ pub(crate) fn save_requested(run: &mut Run) -> Result<()> {
 /// order of the ranks, each folder only once. Otherwise, continues a background save.
 #[cold]
 fn save_with_ranks(run: &mut Run) -> Result<()> {
-    match std::mem::take(&mut run.ranks.agreed.saves) {
+    match std::mem::take(&mut run.ranks_mut().agreed.saves) {
         SavesOfRanks::None => return continue_background(run),
         SavesOfRanks::Writing => return Ok(()),
         SavesOfRanks::Requested => {}
     }
-    let own = run.checkpoints.requests.take();
-    let of_ranks: Vec<Vec<SaveRequest>> =
-        run.ranks.world.gather_named(&own, "the agreement on checkpoints")?;
-    let requests = run.checkpoints.requests.get_mut();
+    let own = run.checkpoints_mut().requests.take();
+    let of_ranks: Vec<Vec<SaveRequest>> = run.world().gather_named(&own, "the agreement on checkpoints")?;
+    let requests = run.checkpoints_mut().requests.get_mut();
     for request in of_ranks.into_iter().flatten() {
         if requests.iter().all(|known| known.folder != request.folder) {
             requests.push(request);
@@ -56,11 +55,11 @@ fn save_with_ranks(run: &mut Run) -> Result<()> {
 /// the checkpoint on a thread; later, `after_save_checkpoint` fires on all ranks before the same
 /// batch.
 fn continue_background(run: &mut Run) -> Result<()> {
-    let Some(save) = &mut run.checkpoints.background else { return Ok(()) };
-    if save.is_written {
+    let Some(save) = &mut run.checkpoints_mut().background else { return Ok(()) };
+    if save.stage == SaveStage::Publishing {
         return complete(run);
     }
-    save.is_written = true;
+    save.stage = SaveStage::Publishing;
     let written = save.thread.take().map_or(Ok(None), joined);
     let Some(unpublished) = written.map_err(|error| in_file(&save.active.folder, error))? else {
         return Ok(());
@@ -71,8 +70,8 @@ fn continue_background(run: &mut Run) -> Result<()> {
 
 /// Writes the requested checkpoints, and waits for a background save.
 pub(crate) fn finish(run: &mut Run) -> Result<()> {
-    let saved = if !run.ranks.world.is_solo() && run.fit.is_running {
-        run.ranks.agreed.saves = SavesOfRanks::Requested;
+    let saved = if !run.is_solo() && run.fit().is_running {
+        run.ranks_mut().agreed.saves = SavesOfRanks::Requested;
         save_with_ranks(run)
     } else {
         warn_of_unwritten(run);
@@ -88,11 +87,11 @@ pub(crate) fn finish(run: &mut Run) -> Result<()> {
 /// with a warning for each.
 pub(crate) fn drop_inexact(run: &mut Run) {
     let why = match () {
-        () if run.fit.failed_mid_step => "in the middle of a step",
-        () if run.ranks.has_left => "that has disconnected the ranks",
+        () if run.fit().failed_mid_step => "in the middle of a step",
+        () if run.ranks().has_left => "that has disconnected the ranks",
         () => return,
     };
-    for SaveRequest { folder, .. } in run.checkpoints.requests.take() {
+    for SaveRequest { folder, .. } in run.checkpoints_mut().requests.take() {
         run.warn_on_any_rank(format!(
             "{}: this checkpoint is not written, because the run failed {why} after the checkpoint was requested, and a run \
              could not resume exactly from it",
@@ -104,7 +103,7 @@ pub(crate) fn drop_inexact(run: &mut Run) {
 /// Returns the reasons why a run cannot resume exactly from a checkpoint that is written now.
 fn why_inexact(run: &Run, parts: &[Box<dyn Part>]) -> Vec<String> {
     let mut why: Vec<String> = parts.iter().filter_map(|part| part.why_inexact(run)).collect();
-    if run.ranks.has_left {
+    if run.ranks().has_left {
         why.push(
             "the checkpoint was written by rank 0 alone, after an error had disconnected the ranks"
                 .to_owned(),
@@ -120,13 +119,10 @@ fn would_replace_exact(run: &mut Run, folder: &Path) -> Result<bool> {
     if why.is_empty() {
         return Ok(false);
     }
-    let mut replaces = run.rank == 0 && is_exact(folder);
-    if !run.ranks.world.is_solo() && !run.ranks.has_left {
-        let ([any], []) = run.ranks.world.combine(
-            [f64::from(u8::from(replaces))],
-            [],
-            "the replacement of a checkpoint",
-        )?;
+    let mut replaces = run.rank() == 0 && is_exact(folder);
+    if !run.is_solo() && !run.ranks().has_left {
+        let ([any], []) =
+            run.world().combine([f64::from(u8::from(replaces))], [], "the replacement of a checkpoint")?;
         replaces = any > 0.0;
     }
     if replaces {
@@ -142,60 +138,56 @@ fn would_replace_exact(run: &mut Run, folder: &Path) -> Result<bool> {
 /// Drops the requests of a rank other than 0 if an error has disconnected it from the others, and
 /// warns about each request.
 fn warn_of_unwritten(run: &mut Run) {
-    if !run.ranks.has_left || run.rank == 0 {
+    if !run.ranks().has_left || run.rank() == 0 {
         return;
     }
-    for SaveRequest { folder, .. } in run.checkpoints.requests.take() {
+    for SaveRequest { folder, .. } in run.checkpoints_mut().requests.take() {
         // Only this rank knows of the request, and its summary is lost with the error.
         terminal::eprint_line(&format!(
             "warning: {}: rank {} does not write this checkpoint: after an error has disconnected the ranks, only rank 0 writes \
              the checkpoints that its own hooks request",
             folder.display(),
-            run.rank
+            run.rank()
         ));
     }
 }
 
 #[cold]
 fn save_all(run: &mut Run) -> Result<()> {
-    let is_alone = run.ranks.world.is_solo();
-    if is_alone && run.checkpoints.background.as_ref().is_some_and(|save| !save.is_busy()) {
+    let is_alone = run.is_solo();
+    if is_alone && run.checkpoints().background.as_ref().is_some_and(|save| !save.is_busy()) {
         complete(run)?;
     }
-    for SaveRequest { folder, in_background } in run.checkpoints.requests.take() {
-        if !run.fit.is_running || run.fit.position.stage == Stage::SanityCheck {
+    for SaveRequest { folder, mode } in run.checkpoints_mut().requests.take() {
+        if !run.fit().is_running || run.fit().position.stage == Stage::SanityCheck {
             let text = "no checkpoint can be saved outside of a `fit` or during its sanity check: request it during \
                         training";
             return Err(in_file(&folder, text));
         }
         complete(run)?; // one at a time
-        save_in(run, folder, in_background)?;
+        save_in(run, folder, mode)?;
     }
     Ok(())
 }
 
 /// Writes a checkpoint into this folder.
-pub(super) fn save_into(run: &mut Run, folder: PathBuf) -> Result<()> {
-    save_in(run, folder, false)
-}
-
-fn save_in(run: &mut Run, folder: PathBuf, in_background: bool) -> Result<()> {
+pub(super) fn save_in(run: &mut Run, folder: PathBuf, mode: SaveMode) -> Result<()> {
     if would_replace_exact(run, &folder)? {
         return Ok(());
     }
-    run.checkpoints.active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
-    let result = save(run, in_background);
-    run.checkpoints.active = None;
+    run.checkpoints_mut().active = Some(ActiveCheckpoint { folder, ..ActiveCheckpoint::default() });
+    let result = save(run, mode);
+    run.checkpoints_mut().active = None;
     result
 }
 
 /// Runs the operation `save_checkpoint`. For a background save, `after_save_checkpoint` fires when
 /// the threads of all ranks have finished.
-fn save(run: &mut Run, in_background: bool) -> Result<()> {
+fn save(run: &mut Run, mode: SaveMode) -> Result<()> {
     records::flush(run)?; // so that the saved state of loggers includes the record
-    let is_alone = run.ranks.world.is_solo();
-    let writes_nothing = is_alone && run.rank > 0;
-    if !in_background || writes_nothing {
+    let is_alone = run.is_solo();
+    let writes_nothing = is_alone && run.rank() > 0;
+    if mode == SaveMode::Now || writes_nothing {
         return run
             .operate::<at::save_checkpoint>(|run| {
                 let snapshot = Snapshot::take(run)?;
@@ -204,9 +196,9 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
                 }
                 let history = snapshot.journal.digest.bytes;
                 let written = snapshot.begin(run)?.write()?;
-                run.ranks.world.combine([], [], FILES_OF_RANKS)?;
+                run.world().combine([], [], FILES_OF_RANKS)?;
                 written.map_or(Ok(()), Unpublished::publish)?;
-                let folder = run.checkpoints.active.as_ref().map(|active| active.folder.clone());
+                let folder = run.checkpoints().active.as_ref().map(|active| active.folder.clone());
                 note_written(run, &folder.unwrap_or_default(), history);
                 Ok(())
             })
@@ -222,9 +214,10 @@ fn save(run: &mut Run, in_background: bool) -> Result<()> {
             Some(alone) if is_alone => alone.publish().map(|()| None),
             written => Ok(written),
         })?;
-        let active = run.checkpoints.active.take().unwrap_or_default();
+        let active = run.checkpoints_mut().active.take().unwrap_or_default();
         let thread = Some(thread);
-        run.checkpoints.background = Some(BackgroundSave { active, history, thread, is_written: is_alone });
+        let stage = if is_alone { SaveStage::Publishing } else { SaveStage::Writing };
+        run.checkpoints_mut().background = Some(BackgroundSave { active, history, thread, stage });
         Ok(())
     })?;
     // If a hook replaced the operation, there is no thread to wait for.
@@ -247,27 +240,27 @@ fn joined(thread: Thread) -> Result<Option<Unpublished>> {
 
 /// Records that a checkpoint was published.
 fn note_written(run: &mut Run, folder: &Path, history: u64) {
-    if run.rank == 0 {
-        run.checkpoints.journal.written(folder, history);
-        run.checkpoints.written = Some(folder.to_owned());
+    if run.rank() == 0 {
+        run.checkpoints_mut().journal.written(folder, history);
+        run.checkpoints_mut().written = Some(folder.to_owned());
     }
 }
 
 /// Waits for a background save, if there is one, and fires `after_save_checkpoint`. If several
 /// processes train together, every rank must call this.
 pub(super) fn complete(run: &mut Run) -> Result<()> {
-    let Some(BackgroundSave { active, history, thread, is_written }) = run.checkpoints.background.take()
+    let Some(BackgroundSave { active, history, thread, stage }) = run.checkpoints_mut().background.take()
     else {
         return Ok(());
     };
     let written = thread.map_or(Ok(None), joined).and_then(|unpublished| {
-        if is_written {
+        if stage == SaveStage::Publishing {
             return Ok(true); // it is already published
         }
-        if run.ranks.has_left {
+        if run.ranks().has_left {
             return Ok(publish_alone(&active.folder, unpublished));
         }
-        run.ranks.world.combine([], [], FILES_OF_RANKS)?;
+        run.world().combine([], [], FILES_OF_RANKS)?;
         unpublished.map_or(Ok(()), Unpublished::publish)?;
         Ok(true)
     });
@@ -275,9 +268,9 @@ pub(super) fn complete(run: &mut Run) -> Result<()> {
         return Ok(());
     }
     note_written(run, &active.folder, history);
-    run.checkpoints.active = Some(active);
+    run.checkpoints_mut().active = Some(active);
     let result = run.fire::<at::after_save_checkpoint>();
-    run.checkpoints.active = None;
+    run.checkpoints_mut().active = None;
     result
 }
 
@@ -314,16 +307,16 @@ impl Snapshot {
     fn take(run: &mut Run) -> Result<Self> {
         let compared = Compared::WeightsAndOptimizers;
         replicas::compare(run, compared, "before this checkpoint was written")?;
-        run.checkpoints.journal.update(&run.history)?;
+        run.update_journal()?;
         let run = &*run;
         // In the new run that continues from the end of a replay, hooks that write start afresh.
         let parts =
-            parts::with_values(run, |index| run.replay.is_none() || !run.hooks.instances[index].writes);
+            parts::with_values(run, |index| run.replay().is_none() || !run.hooks().instances[index].writes);
         let states = parts::save(run, &parts)?;
         let weights = states.get(parts::VARIABLES).map(|saved| &saved.tensors);
         let values = weights.into_iter().chain(states.values().map(|saved| &saved.averages)).flatten();
         run.warn_of_not_finite("a checkpoint", values.map(|(name, value)| (name.as_str(), value)))?;
-        let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.model.device));
+        let mut manifest = Manifest::new(tch::get_num_threads(), format!("{:?}", run.device()));
         manifest.parts = values_of(&states);
         manifest.averages = part_with_averages(&states)?;
         for part in &parts {
@@ -332,29 +325,30 @@ impl Snapshot {
             }
         }
         manifest.inexact = why_inexact(run, &parts);
-        manifest.facts = run.checkpoints.facts.clone().unwrap_or_default();
+        manifest.facts = run.checkpoints().facts.clone().unwrap_or_default();
         manifest.length = facts::changeable(run).collect();
-        let active = run.checkpoints.active.as_ref();
+        let active = run.checkpoints().active.as_ref();
         let saved = active.map(|active| active.added.borrow().shallow_clone()).unwrap_or_default();
         manifest.saved = saved.values.clone();
-        let rank = run.ranks.world.rank();
+        let rank = run.world().rank();
         let states = parts::of_rank(&parts, rank, states);
         let tensors = Tensors { states, saved: if rank == 0 { saved } else { Saved::new() } };
-        Ok(Snapshot { manifest, tensors, journal: run.checkpoints.journal.snapshot() })
+        Ok(Snapshot { manifest, tensors, journal: run.checkpoints().journal.snapshot() })
     }
 
     /// Creates the folder in which all ranks write the checkpoint. If several processes train
     /// together, every rank must call this.
     fn begin(self, run: &Run) -> Result<Save> {
         let Snapshot { tensors, mut manifest, journal } = self;
-        let world = &run.ranks.world;
+        let world = run.world();
         let what = "the folder of a checkpoint";
         if world.rank() > 0 {
             let mut all: Vec<(PathBuf, SavedBy)> = world.gather_named(&Default::default(), what)?;
             let (path, saved_by) = all.swap_remove(0);
             return Ok(Save::OfRank { rank: world.rank(), path, saved_by, states: tensors.states });
         }
-        let target = run.checkpoints.active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
+        let target =
+            run.checkpoints().active.as_ref().map(|active| active.folder.clone()).unwrap_or_default();
         let folder = UnfinishedFolder::create(&target)?;
         if !world.is_solo() {
             let path = absolute(folder.path()).map_err(|error| in_file(folder.path(), error))?;

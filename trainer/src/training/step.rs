@@ -33,9 +33,9 @@ fn with_batch<T: Task>(
     body: impl FnOnce(&mut Run) -> Result<()>,
 ) -> Result<()> {
     let result = begin::<T>(run, batch).and_then(|()| {
-        run.fit.failed_mid_step = true;
+        run.fit_mut().failed_mid_step = true;
         let result = tape::loaded(run).and_then(|()| body(run));
-        run.fit.failed_mid_step = result.is_err();
+        run.fit_mut().failed_mid_step = result.is_err();
         result
     });
     run.clear_step();
@@ -44,46 +44,46 @@ fn with_batch<T: Task>(
 
 /// Stores a batch, resets the flags of the step, and counts the batch.
 fn begin<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
-    run.dispatch.origin.next_batch();
-    data_mut::<T>(&mut run.step).batch = Some(batch);
-    run.step.steps = 0;
-    run.step.losses_before = run.step.losses;
-    run.requests.skip_batch(false);
-    run.fit.window.is_last_micro_batch = false;
+    run.dispatch_mut().origin.next_batch();
+    data_mut::<T>(run.step_mut()).batch = Some(batch);
+    run.step_mut().steps = 0;
+    run.step_mut().losses_before = run.step().losses;
+    run.requests_mut().skip_batch(false);
     run.returning(|run| {
-        run.place.operation = at::step::INFO; // for errors of `Task::weight`
+        run.place_mut().operation = at::step::INFO; // for errors of `Task::weight`
         weigh::<T>(run)
     })?;
-    run.progress.batch_number = if run.place.phase == Phase::Train {
-        run.progress.train_batches += 1;
-        run.progress.train_batches
+    run.progress_mut().batch_number = if run.phase() == Phase::Train {
+        run.progress_mut().train_batches += 1;
+        run.progress().train_batches
     } else {
-        run.progress.counters.batch_idx + 1
+        run.fit_mut().window.begin_batch(false);
+        run.counters().batch_idx + 1
     };
     Ok(())
 }
 
 fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Result<()>) -> Result<()> {
     run.fire::<at::before_predict_step>()?;
-    run.dispatch.output_overridden = false;
+    run.dispatch_mut().output_overridden = false;
     let done = run.inside::<at::predict_step>(|run| {
         transfer::<T>(run)?;
         operations::pred::<T>(run)?;
-        run.progress.counters.batch_idx += 1;
+        run.progress_mut().counters.batch_idx += 1;
         Ok(())
     })?;
     if done != Ending::Ran {
         // A skipped or replaced batch counts toward the pass too.
-        run.progress.counters.batch_idx += 1;
+        run.progress_mut().counters.batch_idx += 1;
     }
     if !done.took_place() {
         return Ok(());
     }
     run.check_output::<at::predict_step>(done, PREDICTION)?;
     run.fire::<at::after_predict_step>()?;
-    match data_mut::<T>(&mut run.step).pred.take() {
+    match data_mut::<T>(run.step_mut()).pred.take() {
         // The row belongs to another rank.
-        Some(_) if run.ranks.is_borrowed => Ok(()),
+        Some(_) if run.ranks().is_borrowed => Ok(()),
         Some(pred) => sink(pred).map_err(|error| run.locate(error)),
         None => Ok(()),
     }
@@ -93,15 +93,15 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
 fn run_step<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_step>()?;
     agreement::agree_on_skip(run)?;
-    let took_place = !run.requests.take_skip()
+    let took_place = !run.requests_mut().take_skip()
         && run
             .inside::<at::step>(|run| {
                 transfer::<T>(run)?;
-                if run.place.phase == Phase::Train {
+                if run.phase() == Phase::Train {
                     window::fill(run);
                     let result = T::train_step(TrainStep::from_run(run)).map(drop);
                     match result {
-                        Ok(()) => window::leave(run),
+                        Ok(()) => run.fit_mut().window.end_batch(),
                         // If a hook handles the error, the gradients of the failed step must not
                         // enter the next one.
                         Err(_) => drop(window::discard(run)),
@@ -114,13 +114,13 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
             })?
             .took_place();
     // A skipped batch counts toward the pass too.
-    run.progress.counters.batch_idx += 1;
+    run.progress_mut().counters.batch_idx += 1;
     if !took_place {
         return Ok(());
     }
-    if run.place.phase == Phase::Train {
-        run.progress.counters.batches_seen += 1;
-        run.progress.counters.samples_seen += run.step.total.samples as u64;
+    if run.phase() == Phase::Train {
+        run.progress_mut().counters.batches_seen += 1;
+        run.progress_mut().counters.samples_seen += run.step().total.samples as u64;
     }
     run.fire::<at::after_step>()
 }
@@ -129,9 +129,9 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
 fn transfer<T: Task>(run: &mut Run) -> Result<()> {
     run.fire::<at::before_transfer>()?;
     run.produce::<at::transfer>(BATCH, |run| {
-        let device = run.model.device;
-        let is_channels_last = run.settings.channels_last;
-        if let Some(batch) = &mut data_mut::<T>(&mut run.step).batch {
+        let device = run.device();
+        let is_channels_last = run.settings().channels_last;
+        if let Some(batch) = &mut data_mut::<T>(run.step_mut()).batch {
             batch.move_to(device)?;
             if is_channels_last {
                 layout::change_batch(batch)?;

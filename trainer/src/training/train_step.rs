@@ -22,7 +22,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
     /// The task.
     pub fn task(&mut self) -> &mut T {
-        erased::task_mut(&mut self.run)
+        erased::task_mut(self.run.hooks_mut())
     }
 
     /// The current batch, on the device of the task.
@@ -32,13 +32,13 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Panics if called outside of [`Task::train_step`], for which the API offers no way.
     #[must_use]
     pub fn batch(&self) -> &T::Batch {
-        erased::data::<T>(&self.run.step).batch.as_ref().expect("`train_step` has a batch")
+        erased::data::<T>(&self.run.step()).batch.as_ref().expect("`train_step` has a batch")
     }
 
     /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.run.progress.counters
+        self.run.counters()
     }
 
     /// Runs the operation `pred` ([`Task::pred`]) with its hooks.
@@ -220,6 +220,6 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
 
 impl<T, P> fmt::Debug for TrainStep<'_, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TrainStep").field("counters", &self.run.progress.counters).finish_non_exhaustive()
+        f.debug_struct("TrainStep").field("counters", &self.run.counters()).finish_non_exhaustive()
     }
 }

@@ -164,9 +164,9 @@ impl<T: Task> Trainer<T> {
     /// table also lists the changes that each hook was seen to make.
     #[must_use = "print it with `.print()`"]
     pub fn describe_hooks(&self) -> HookTable {
-        let tape = self.run.tape.borrow();
+        let tape = self.run.tape();
         let seen = tape.as_ref().map(|tape| tape.seen(&self.run)).unwrap_or_default();
-        HookTable::of(&self.run.hooks.table, &seen)
+        HookTable::of(&self.run.hooks().table, &seen)
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
@@ -190,7 +190,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if the value of the variable is not one of these formats.
     pub fn describe_requested(&self) -> Result<bool> {
-        let Some(text) = describe::requested(&self.run.hooks.table)? else { return Ok(false) };
+        let Some(text) = describe::requested(&self.run.hooks().table)? else { return Ok(false) };
         if self.is_main() {
             print_line(text.trim_end());
         }
@@ -204,13 +204,13 @@ impl<T: Task> Trainer<T> {
     /// were complete by then. An entry point that a resume skips does not change the history.
     #[must_use]
     pub fn history(&self) -> &History {
-        &self.run.history
+        &self.run.history()
     }
 
     /// The counters of the loop.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.run.progress.counters
+        self.run.counters()
     }
 
     /// The [folder of the run](TrainerBuilder::run_folder); `None` before the first entry point, or
@@ -224,14 +224,14 @@ impl<T: Task> Trainer<T> {
     /// checkpoint, if there is one. Until then, the weights are those that the program initialized.
     #[must_use]
     pub fn is_resuming(&self) -> bool {
-        self.run.checkpoints.resume.is_some()
+        self.run.checkpoints().resume.is_some()
     }
 
     /// Whether this is the main process, the one with [rank](TrainerBuilder::rank) 0, which prints,
     /// logs and saves. In a program with one process, this is true unless another rank is set.
     #[must_use]
     pub fn is_main(&self) -> bool {
-        self.run.rank == 0
+        self.run.rank() == 0
     }
 }
 
@@ -245,37 +245,37 @@ impl<T: Task> Trainer<T> {
 
     /// Mutable access to the task.
     pub fn task_mut(&mut self) -> &mut T {
-        erased::task_mut(&mut self.run)
+        erased::task_mut(self.run.hooks_mut())
     }
 
     /// The variables of the task, by name. If a hook averages weights, these are the live ones;
     /// [`eval_vars`](Trainer::eval_vars) returns those that evaluation uses.
     #[must_use]
     pub fn vars(&self) -> &Vars {
-        &self.run.model.vars
+        &self.run.vars()
     }
 
     /// The optimizer, if the trainer has one. If it has several, this is the optimizer of the
     /// current part of the model.
     #[must_use]
     pub fn optimizer(&self) -> Option<&dyn Optimizer> {
-        self.run.model.optimizers.get(None)
+        self.run.optimizers().get(None)
     }
 
     /// Mutable access to the optimizer; see [`optimizer`](Trainer::optimizer).
     pub fn optimizer_mut(&mut self) -> Option<&mut dyn Optimizer> {
-        self.run.model.optimizers.current_mut().ok()
+        self.run.optimizers_mut().current_mut().ok()
     }
 
     /// The optimizer of a part of the model.
     #[must_use]
     pub fn optimizer_of(&self, part: &str) -> Option<&dyn Optimizer> {
-        self.run.model.optimizers.get(Some(part))
+        self.run.optimizers().get(Some(part))
     }
 
     /// Mutable access to the optimizer of a part of the model.
     pub fn optimizer_of_mut(&mut self, part: &str) -> Option<&mut dyn Optimizer> {
-        self.run.model.optimizers.for_part_mut(part).ok()
+        self.run.optimizers_mut().for_part_mut(part).ok()
     }
 }
 
@@ -308,8 +308,8 @@ impl<T: Task> Trainer<T> {
 impl<T> fmt::Debug for Trainer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trainer")
-            .field("counters", &self.run.progress.counters)
-            .field("settings", &self.run.settings)
+            .field("counters", &self.run.counters())
+            .field("settings", &self.run.settings())
             .finish_non_exhaustive()
     }
 }

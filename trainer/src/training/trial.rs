@@ -28,6 +28,7 @@ use crate::log::LOSS;
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::RunHooks;
 use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::{Dispatch, Place, Run};
 
@@ -54,7 +55,7 @@ pub(crate) fn trial<R>(
     ranks::join(run)?;
     let result = run_together(run, name, is_replaced, body);
     match &result {
-        Err(error) if !(error.is_cancelled() && run.ranks.agreed.cancelled.is_some()) => {
+        Err(error) if !(error.is_cancelled() && run.ranks().agreed.cancelled.is_some()) => {
             ranks::leave(run, error);
         }
         _ => {}
@@ -73,16 +74,16 @@ fn run_together<R>(
     ranks::compare(run, name)?;
     warn_of_missed(run, name, is_replaced);
     let _unobserved = WatchGuard::nothing();
-    let on_signal = run.settings.on_signal;
+    let on_signal = run.settings().on_signal;
     let signals = (on_signal != OnSignal::Ignore).then(SignalGuard::install).transpose()?;
-    let modes = (Modes::begin(run.settings.modes()), GradModeGuard::recorded());
-    let changed = run.model.changed();
+    let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
+    let changed = run.model().changed();
     let copies = Copies::of(run, &table)?;
     let outer = run.begin_trial(table);
     begin_fit(run);
-    run.handles_signals = signals.is_some();
+    run.handle_signals(signals.is_some());
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        entry::seed(run);
+        entry::seed(run.settings(), run.progress(), run.world());
         window::discard(run)?;
         // Hooks decide at these points which parameters are trained.
         run.fire::<at::before_fit>()?;
@@ -91,10 +92,10 @@ fn run_together<R>(
     }));
     GradModeGuard::record(); // a panic may have left a `tch::no_grad` active
     run.clear_step();
-    run.ranks.is_borrowed = false;
+    run.ranks_mut().is_borrowed = false;
     outer.restore(run);
     let restored = copies.restore(run);
-    run.model.note_values_except(&changed);
+    run.model_mut().note_values_except(&changed);
     drop(modes);
     drop(active);
     let received = signals.and_then(|signals| {
@@ -114,26 +115,26 @@ fn run_together<R>(
 
 /// Returns an error if a trial cannot run, or if it could not be undone.
 fn check(run: &Run, name: &str) -> Result<()> {
-    run.model.optimizers.require()?;
-    if run.checkpoints.resume.is_some() {
+    run.optimizers().require()?;
+    if run.checkpoints().resume.is_some() {
         return Err(Error::usage(format!(
             "`{name}` cannot run before a resumed `fit`, because the weights of the checkpoint are not loaded yet: call it in a \
              program without `.resume(…)`"
         )));
     }
-    if run.model.optimizers.parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {
+    if run.optimizers().parts().any(|(_, optimizer, ..)| !optimizer.state_is_complete()) {
         return Err(Error::usage(format!(
             "`{name}` cannot restore the optimizer afterwards, because the state of `optim::Tch` cannot be read: use another optimizer \
              of `trainer::optim`"
         )));
     }
-    let changes = run.store().map(|store| run.model.vars.changes(store)).unwrap_or_default();
+    let changes = run.store().map(|store| run.vars().changes(store)).unwrap_or_default();
     if !changes.is_empty() {
         return Err(Error::usage(format!(
             "`{name}` cannot train layers that were added after the trainer was built: build the whole model before the trainer"
         )));
     }
-    if run.modules.is_unchecked && run.progress.fits_begun == 0 {
+    if run.modules().is_unchecked && run.progress().fits_begun == 0 {
         return Err(Error::usage(format!(
             "`{name}` cannot run before the first `fit`, because it does not run the hooks at `setup`, and one of them may add \
              layers: build the whole model before the trainer, or call `fit` first"
@@ -156,7 +157,8 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
 /// Whether a trial runs a hook. The hook's `trial` setting decides. By default, the hook must run
 /// on all ranks, and must have a value that has a state and may change training.
 fn is_kept(run: &Run, hook: &Hook) -> bool {
-    let is_restored = || value_of(run, hook).is_some_and(|value| value.state.is_some() && !value.observes);
+    let is_restored =
+        || value_of(run.hooks(), hook).is_some_and(|value| value.state.is_some() && !value.observes);
     hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
 }
 
@@ -167,24 +169,24 @@ fn is_missed(run: &Run, hook: &Hook, is_replaced: Replaced) -> bool {
         && !definition.observes
         && !definition.main_only
         && definition.phases().contains(Phase::Train)
-        && !value_of(run, hook).is_some_and(|value| value.value.as_deref().is_some_and(is_replaced))
+        && !value_of(run.hooks(), hook).is_some_and(|value| value.value.as_deref().is_some_and(is_replaced))
 }
 
 /// The value of a hook; `None` for a function or a closure.
-fn value_of<'r>(run: &'r Run, hook: &Hook) -> Option<&'r Instance> {
-    run.hooks.instances.get(hook.slot? as usize)
+fn value_of<'r>(hooks: &'r RunHooks, hook: &Hook) -> Option<&'r Instance> {
+    hooks.instances.get(hook.slot? as usize)
 }
 
 /// The table of the hooks that run in a trial.
 fn kept_hooks(run: &Run) -> Result<Table> {
-    let hooks = run.hooks.table.hooks().iter();
+    let hooks = run.hooks().table.hooks().iter();
     let kept = hooks.filter(|hook| is_kept(run, hook)).cloned().collect();
-    Table::freeze(kept, run.rank).map_err(|cycles| Error::usage(cycles.join("; ")))
+    Table::freeze(kept, run.rank()).map_err(|cycles| Error::usage(cycles.join("; ")))
 }
 
 /// Warns about the hooks that do not run in a trial, although they may change training.
 fn warn_of_missed(run: &mut Run, name: &str, is_replaced: Replaced) {
-    let hooks = run.hooks.table.hooks().iter();
+    let hooks = run.hooks().table.hooks().iter();
     let missed = hooks.filter(|hook| is_missed(run, hook, is_replaced));
     let paths: BTreeSet<String> = missed.map(|hook| format!("`{}`", hook.definition.origin.path)).collect();
     if !paths.is_empty() {
@@ -235,10 +237,10 @@ impl Copies {
 
 /// Begins a fit that continues at the next epoch.
 fn begin_fit(run: &mut Run) {
-    run.progress.counters.epoch = run.progress.epochs_begun;
-    run.progress.counters.batch_idx = 0;
-    run.progress.batches = None;
-    run.fit = FitState::default();
+    run.progress_mut().counters.epoch = run.progress().epochs_begun;
+    run.progress_mut().counters.batch_idx = 0;
+    run.progress_mut().batches = None;
+    *run.fit_mut() = FitState::default();
 }
 
 /// Draws the next batch of an epoch. In several processes, the epoch ends on all ranks as soon as
@@ -249,15 +251,15 @@ pub(crate) fn next_batch<T: Task>(
     notes: Option<&PassNotes>,
 ) -> Result<Option<T::Batch>> {
     let batch = batches.next().transpose()?;
-    if run.ranks.world.is_solo() {
+    if run.is_solo() {
         return Ok(batch);
     }
     let is_missing = f64::from(u8::from(batch.is_none()));
     let what = "the agreement on the next batch of a trial";
-    let ([any_is_missing], []) = run.ranks.world.combine([is_missing], [], what)?;
+    let ([any_is_missing], []) = run.world().combine([is_missing], [], what)?;
     let Some(batch) = batch.filter(|_| any_is_missing == 0.0) else { return Ok(None) };
-    let index = run.progress.counters.batch_idx;
-    run.ranks.is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
+    let index = run.counters().batch_idx;
+    run.ranks_mut().is_borrowed = notes.is_some_and(|notes| notes.is_borrowed(index));
     let amount = amount_ahead::<T>(run, &batch)?;
     agree(run, Some(NextBatch { exists: true, is_last: false, amount }))?;
     Ok(Some(batch))
@@ -265,11 +267,11 @@ pub(crate) fn next_batch<T: Task>(
 
 /// Calls `body` as in a process that trains alone.
 pub(crate) fn alone<R>(run: &mut Run, body: impl FnOnce(&mut Run) -> R) -> R {
-    let world = std::mem::replace(&mut run.ranks.world, World::solo());
+    let world = std::mem::replace(&mut run.ranks_mut().world, World::solo());
     let outer = current::replace(Current::default());
     let result = catch_unwind(AssertUnwindSafe(|| body(run)));
     current::replace(outer);
-    run.ranks.world = world;
+    run.ranks_mut().world = world;
     result.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
@@ -277,14 +279,14 @@ pub(crate) fn alone<R>(run: &mut Run, body: impl FnOnce(&mut Run) -> R) -> R {
 /// returns the mean loss over the window, or `Some(None)` if no loss was computed.
 pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option<Option<f64>>> {
     decide::check_cancelled(run)?;
-    run.fit.window.is_last_of_pass = false;
+    run.fit_mut().window.begin_batch(false);
     step::<T>(run, batch)?;
-    if run.fit.window.filled > 0 {
+    if run.fit().window.is_open() {
         return Ok(None);
     }
     records::finish_pass(run)?;
-    let loss = run.log.get_mut().metric(&format!("{}/{LOSS}", Phase::Train));
-    run.log.get_mut().begin_epoch();
+    let loss = run.logs_mut().metric(&format!("{}/{LOSS}", Phase::Train));
+    run.logs_mut().begin_epoch();
     Ok(Some(loss))
 }
 
@@ -292,8 +294,8 @@ pub(crate) fn try_step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<Option
 pub(crate) fn abandon_step(run: &mut Run) -> Result<()> {
     GradModeGuard::record();
     run.clear_step();
-    run.modules.abandon_calls();
-    run.place = Place::begin(lifecycle::Fit::INFO, Phase::Train);
-    run.dispatch = Dispatch::begin(run.hooks.table.hooks().len());
+    run.modules_mut().abandon_calls();
+    *run.place_mut() = Place::begin(lifecycle::Fit::INFO, Phase::Train);
+    *run.dispatch_mut() = Dispatch::begin(run.hooks().table.hooks().len());
     window::discard(run)
 }

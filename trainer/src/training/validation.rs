@@ -8,6 +8,7 @@ use super::replicas::Compared;
 use super::step::step;
 use super::task::Task;
 use super::{modules, records, replicas};
+use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, NamedLoader};
 use crate::error::{Error, Result};
@@ -103,24 +104,24 @@ pub(super) fn check_resumed<B: Batch>(position: LoopPosition, loaders: &Loaders<
 
 /// Whether a validation with this interval is due at this stage, after the batch or epoch that just
 /// ended.
-fn is_due(run: &Run, every: Option<Every>, stage: Stage, steps_before: u64) -> Result<bool> {
+fn is_due(progress: &LoopState, every: Option<Every>, stage: Stage, steps_before: u64) -> Result<bool> {
     let is_within = stage == Stage::ValidatingWithin;
     Ok(match every {
         None => !is_within,
-        Some(Every::Epochs(n)) => !is_within && run.progress.epochs_begun.is_multiple_of(n),
-        Some(Every::Steps(n)) => is_within && run.progress.counters.optimizer_steps / n > steps_before / n,
+        Some(Every::Epochs(n)) => !is_within && progress.epochs_begun.is_multiple_of(n),
+        Some(Every::Steps(n)) => is_within && progress.counters.optimizer_steps / n > steps_before / n,
         Some(Every::Fraction(fraction)) if is_within => {
-            let batches = run.progress.batches.ok_or_else(|| {
+            let batches = progress.batches.ok_or_else(|| {
                 Error::usage(format!(
                     "validating at `Every::Fraction({fraction:?})` requires the number of batches in an epoch, which the training \
                      loader does not report: use `Every::Steps(…)`"
                 ))
             })?;
-            ends_interval(fraction, batches, run.progress.counters.batch_idx)
+            ends_interval(fraction, batches, progress.counters.batch_idx)
         }
         // An epoch that ends before its announced length still ends with a validation.
-        Some(Every::Fraction(fraction)) => run.progress.batches.is_some_and(|batches| {
-            let done = run.progress.counters.batch_idx;
+        Some(Every::Fraction(fraction)) => progress.batches.is_some_and(|batches| {
+            let done = progress.counters.batch_idx;
             0 < done && done < batches && !ends_interval(fraction, batches, done)
         }),
     })
@@ -128,13 +129,13 @@ fn is_due(run: &Run, every: Option<Every>, stage: Stage, steps_before: u64) -> R
 
 /// Whether the validation of any loader is due.
 pub(super) fn is_any_due<B: Batch>(
-    run: &Run,
+    progress: &LoopState,
     loaders: &Loaders<'_, B>,
     stage: Stage,
     steps_before: u64,
 ) -> Result<bool> {
     for loader in loaders {
-        if is_due(run, loader.every, stage, steps_before)? {
+        if is_due(progress, loader.every, stage, steps_before)? {
             return Ok(true);
         }
     }
@@ -149,16 +150,16 @@ pub(super) fn validate<T: Task>(
     loaders: &mut Loaders<'_, T::Batch>,
     resumed: bool,
 ) -> Result<()> {
-    let LoopPosition { stage, loader: first, valid, steps_before, .. } = run.fit.position;
+    let LoopPosition { stage, loader: first, valid, steps_before, .. } = run.fit().position;
     let first = if resumed { usize::try_from(first).unwrap_or(usize::MAX) } else { 0 };
     for (nth, loader) in loaders.iter_mut().enumerate().skip(first) {
         let begun = (resumed && nth == first).then_some(valid);
         if begun.is_none() {
-            if !is_due(run, loader.every, stage, steps_before)? {
+            if !is_due(run.progress(), loader.every, stage, steps_before)? {
                 continue;
             }
-            run.fit.position.loader = nth as u64;
-            run.fit.position.valid = 0;
+            run.fit_mut().position.loader = nth as u64;
+            run.fit_mut().position.valid = 0;
         }
         in_phase(run, Phase::Valid, |run| evaluate::<T, at::valid>(run, loader, begun))?;
     }
@@ -181,14 +182,14 @@ pub(super) fn evaluate<T: Task, O: AtOperation>(
     loader: &mut NamedLoader<'_, T::Batch>,
     resumed: Option<u64>,
 ) -> Result<()> {
-    run.place.loader = loader.name.as_ref().map(|name| run.names.loader(name));
+    run.set_loader(loader.name.as_ref());
     let result = operate::<O>(run, resumed.is_some(), |run| {
         let _no_grad = tch::no_grad_guard();
         replicas::compare(run, Compared::Weights, "before this evaluation")?;
         each_batch(run, loader.loader, resumed, &mut step::<T>)
     });
     let result = result.and_then(|()| records::emit_pass(run));
-    run.place.loader = None;
+    run.set_loader(None);
     result
 }
 
@@ -208,10 +209,10 @@ pub(super) fn operate<O: AtOperation>(
 
 /// Warns if every batch of the evaluation pass that just ended had weight 0 on all ranks.
 fn warn_of_no_weight(run: &Run, weighed: Weighed) -> Result<()> {
-    let phase = run.place.phase;
+    let phase = run.phase();
     if matches!(phase, Phase::Valid | Phase::Test)
-        && !run.ranks.world.any("the weights of an evaluation", weighed.with)?
-        && weighed.without
+        && !run.world().any("the weights of an evaluation", weighed == Weighed::With)?
+        && weighed == Weighed::Without
     {
         let loader = run.loader().map_or_else(String::new, |name| format!(" of `{name}`"));
         run.warn(format!(
@@ -231,16 +232,16 @@ pub(super) fn in_phase<R>(
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
     records::flush(run)?;
-    let done = run.progress.counters.batch_idx;
-    let batches = run.progress.batches;
-    let ends_outer = run.requests.take_end_of_pass();
+    let done = run.counters().batch_idx;
+    let batches = run.progress().batches;
+    let ends_outer = run.requests_mut().take_end_of_pass();
     let result = run.returning(|run| {
-        run.place.phase = phase;
+        run.place_mut().phase = phase;
         body(run)
     });
-    run.progress.counters.batch_idx = done;
-    run.progress.batches = batches;
-    run.requests.return_to(ends_outer);
+    run.progress_mut().counters.batch_idx = done;
+    run.progress_mut().batches = batches;
+    run.requests_mut().return_to(ends_outer);
     result
 }
 
@@ -251,14 +252,14 @@ pub(super) fn each_batch<B: Batch>(
     resumed: Option<u64>,
     each: &mut dyn FnMut(&mut Run, B) -> Result<()>,
 ) -> Result<()> {
-    let mut pass = Pass::begin(run, loader, run.progress.counters.epoch, resumed)?;
+    let mut pass = Pass::begin(run, loader, run.counters().epoch, resumed)?;
     // A resumed pass may have had batches with a weight.
-    let mut weighed = if resumed.is_none() { Weighed::NONE } else { Weighed::default() };
+    let mut weighed = if resumed.is_none() { Weighed::None } else { Weighed::default() };
     while let Some(batch) = pass.next(run, &mut |_, _| Ok(Amount::default()))? {
         each(run, batch)?;
-        weighed.add(run.step.weight, false);
+        weighed.add(run.step().weight, false);
     }
-    run.requests.take_end_of_pass(); // the request was for this pass
+    run.requests_mut().take_end_of_pass(); // the request was for this pass
     warn_of_no_weight(run, weighed)?;
     modules::warn_of_uncalled(run);
     records::finish_pass(run)

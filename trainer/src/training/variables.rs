@@ -8,14 +8,14 @@ use crate::run::{Run, listed};
 /// variables that were added or replaced.
 pub(super) fn adopt(run: &mut Run) -> Result<()> {
     let Some(store) = run.store() else { return Ok(()) };
-    let changes = run.model.vars.changes(store);
+    let changes = run.vars().changes(store);
     let vars = if changes.is_empty() {
-        run.model.vars.clone()
+        run.vars().clone()
     } else {
-        Vars::from_store(store).shared_with(run.model.vars.share())
+        Vars::from_store(store).shared_with(run.vars().share())
     };
-    run.model.optimizers.adopt(&vars, &changes).map_err(|error| run.locate(error))?;
-    run.model.vars = vars;
+    run.optimizers_mut().adopt(&vars, &changes).map_err(|error| run.locate(error))?;
+    run.model_mut().vars = vars;
     Ok(())
 }
 
@@ -23,7 +23,7 @@ pub(super) fn adopt(run: &mut Run) -> Result<()> {
 /// optimizers no longer adopt changes.
 pub(super) fn check(run: &Run) -> Result<()> {
     let Some(store) = run.store() else { return Ok(()) };
-    let Changes { added, replaced, removed } = run.model.vars.changes(store);
+    let Changes { added, replaced, removed } = run.vars().changes(store);
     let mistakes: Vec<_> = [(added, "added to"), (replaced, "replaced in"), (removed, "removed from")]
         .into_iter()
         .filter(|(names, _)| !names.is_empty())

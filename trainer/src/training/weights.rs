@@ -22,7 +22,7 @@ impl<T: Task> Trainer<T> {
     pub fn eval_vars(&self) -> Result<Vars> {
         let mut averages = self.run.averages()?;
         // The averages of variables that the program has changed are those of other weights.
-        self.run.model.changed().iter().for_each(|name| drop(averages.remove(name)));
+        self.run.model().changed().iter().for_each(|name| drop(averages.remove(name)));
         Ok(self.vars().evaluated(&averages))
     }
 
@@ -98,8 +98,8 @@ impl<T: Task> Trainer<T> {
     #[doc(alias = "load_state_dict")]
     pub fn load_weights(&mut self, path: impl AsRef<Path>, how: &LoadWeights<'_>) -> Result<Loaded> {
         let path = path.as_ref();
-        let loaded = weights::load(self.vars(), &self.run.model.added, path, how)?;
-        self.run.model.note_masks()?;
+        let loaded = weights::load(self.vars(), &self.run.model().added, path, how)?;
+        self.run.model_mut().note_masks()?;
         if loaded.is_averaged {
             self.run.notice(&format!(
                 "loaded the averaged weights of {}; its file `model.safetensors` contains the live weights",

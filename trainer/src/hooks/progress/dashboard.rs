@@ -119,7 +119,7 @@ impl Dashboard {
             state: State::new(title),
             lines: VecDeque::new(),
             dropped: 0,
-            handles_signals: cx.as_run().handles_signals,
+            handles_signals: cx.as_run().handles_signals(),
             is_given_back: false,
             ends: false,
         }));

@@ -11,6 +11,7 @@ use crate::checkpoint::state::text_of;
 use crate::checkpoint::{ActiveCheckpoint, Saved};
 use crate::error::Result;
 use crate::lifecycle::{CanLoad, CanSave, CanSaveCheckpoint, HasCheckpoint, available};
+use crate::run::SaveMode;
 
 /// # Checkpoints
 impl<P> Cx<P> {
@@ -31,7 +32,7 @@ impl<P> Cx<P> {
     where
         P: CanSaveCheckpoint,
     {
-        self.as_run().request_checkpoint(folder.into(), false);
+        self.as_run().request_checkpoint(folder.into(), SaveMode::Now);
     }
 
     /// Requests a checkpoint like [`save_checkpoint`](Cx::save_checkpoint), but copies the state in
@@ -45,7 +46,7 @@ impl<P> Cx<P> {
     where
         P: CanSaveCheckpoint,
     {
-        self.as_run().request_checkpoint(folder.into(), true);
+        self.as_run().request_checkpoint(folder.into(), SaveMode::InBackground);
     }
 
     /// Returns whether SIGUSR1 has requested a checkpoint on any rank, and takes the request, so

@@ -61,7 +61,7 @@ impl<P> Cx<P> {
     /// and outside of training.
     #[must_use]
     pub fn is_boundary(&self) -> bool {
-        self.run.place.phase == Phase::Train && self.run.fit.window.is_last_micro_batch
+        self.run.place.phase == Phase::Train && self.run.fit.window.ends_here()
     }
 
     /// Whether the hook is running within `O`, an operation of a custom lifecycle. Several custom

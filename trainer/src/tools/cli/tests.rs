@@ -147,16 +147,17 @@ fn every_setting_reaches_the_builder() {
         assert_eq!(new, [&(hyperparameter.to_owned(), value.to_owned())], "{name}: {with:?}");
     }
     // Settings that are not recorded as hyperparameters.
-    let settings_of = |arguments: &[&str]| builder(arguments).build().unwrap().run.settings;
-    assert_eq!(settings_of(&["--min_steps=2", "--epochs=1"]).min_steps, 2);
-    let limits = settings_of(&["--limit_test_batches=3", "--limit_predict_batches=0.25"]);
+    let run_of = |arguments: &[&str]| builder(arguments).build().unwrap().run;
+    assert_eq!(run_of(&["--min_steps=2", "--epochs=1"]).settings().min_steps, 2);
+    let limits = run_of(&["--limit_test_batches=3", "--limit_predict_batches=0.25"]);
+    let limits = limits.settings();
     assert_eq!((limits.limit_test, limits.limit_predict), (Some(3.into()), Some(0.25.into())));
-    assert_eq!(settings_of(&["--fast_dev_run=2"]).fast_dev_run, Some(2));
-    assert!(settings_of(&["--allow_inexact_resume"]).inexact);
-    assert_eq!(settings_of(&["--device=auto"]).device, Some(crate::training::device::first_device()));
+    assert_eq!(run_of(&["--fast_dev_run=2"]).settings().fast_dev_run, Some(2));
+    assert!(run_of(&["--allow_inexact_resume"]).settings().inexact);
+    assert_eq!(run_of(&["--device=auto"]).settings().device, Some(crate::training::device::first_device()));
     let run = builder(&["--run_folder=numbered:runs", "--resume=auto"]).build().unwrap().run;
-    assert_eq!(run.folder.setting, Some(crate::RunFolder::numbered("runs")));
-    assert_eq!(run.checkpoints.resume, Some(Resume::Auto));
+    assert_eq!(run.folder_state().setting, Some(crate::RunFolder::numbered("runs")));
+    assert_eq!(run.checkpoints().resume, Some(Resume::Auto));
     let unknown = builder(&["--without=a::b"]).build().unwrap_err().to_string();
     assert!(unknown.contains("a::b"), "{unknown}");
     known.extend(

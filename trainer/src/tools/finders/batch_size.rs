@@ -228,10 +228,10 @@ fn attempt<T: Task, L: Loader<T::Batch>>(
     size: u64,
     steps: u64,
 ) -> Result<Attempt> {
-    let share = run.ranks.world.share();
+    let share = run.world().share();
     let own = trial::alone(run, |run| attempt_alone::<T, L>(run, loader, share, size, steps))?;
     let what = "the agreement on a batch size";
-    let ([worst], []) = run.ranks.world.combine([f64::from(own as u8)], [], what)?;
+    let ([worst], []) = run.world().combine([f64::from(own as u8)], [], what)?;
     let outcomes = [Attempt::Fits, Attempt::TooFewSamples, Attempt::OutOfMemory];
     Ok(outcomes.into_iter().find(|outcome| f64::from(*outcome as u8) == worst).unwrap_or(own))
 }
@@ -250,7 +250,7 @@ fn attempt_alone<T: Task, L: Loader<T::Batch>>(
         loader.share(share)?;
         let rows = size / u64::from(share.of); // or one more
         let mut trained = 0;
-        for batch in loader.batches(run.progress.counters.epoch, 0)? {
+        for batch in loader.batches(run.counters().epoch, 0)? {
             let batch = batch?;
             match batch.samples() {
                 Some(samples) if trained == 0 && samples > size => {

@@ -3,6 +3,7 @@
 use super::curve::{LrCurve, LrPoint};
 use crate::data::Loader;
 use crate::error::{Error, Result};
+use crate::optim::Optimizers;
 use crate::run::Run;
 use crate::training::Trainer;
 use crate::training::task::Task;
@@ -179,7 +180,7 @@ impl<T: Task> Trainer<T> {
     pub fn find_lr(&mut self, train: &mut dyn Loader<T::Batch>, with: &FindLr) -> Result<LrCurve> {
         with.check()?;
         check_loader::<T>(train, "find_lr")?;
-        if self.run.model.optimizers.names().count() > 1 {
+        if self.run.optimizers().names().count() > 1 {
             return Err(Error::usage(
                 "`find_lr` supports only one optimizer, but this trainer has several: build a trainer for a single part of the model",
             ));
@@ -189,16 +190,16 @@ impl<T: Task> Trainer<T> {
 }
 
 /// Returns the ratio of each group's learning rate to the highest one; 1 for each if all are 0.
-fn ratios(run: &mut Run) -> Result<Vec<f64>> {
-    let lrs: Vec<f64> = run.model.optimizers.current_mut()?.groups().iter().map(|group| group.lr).collect();
+fn ratios(optimizers: &mut Optimizers) -> Result<Vec<f64>> {
+    let lrs: Vec<f64> = optimizers.current_mut()?.groups().iter().map(|group| group.lr).collect();
     let highest = lrs.iter().copied().fold(0.0, f64::max);
     Ok(lrs.iter().map(|lr| if highest > 0.0 { lr / highest } else { 1.0 }).collect())
 }
 
 /// Returns an error if a hook changed the learning rates, because the curve would then show the
 /// wrong rates.
-fn check_rates(run: &mut Run, lr: f64, ratios: &[f64]) -> Result<()> {
-    let groups = run.model.optimizers.current_mut()?.groups().iter();
+fn check_rates(optimizers: &mut Optimizers, lr: f64, ratios: &[f64]) -> Result<()> {
+    let groups = optimizers.current_mut()?.groups().iter();
     match groups.zip(ratios).find(|(group, ratio)| group.lr != lr * *ratio) {
         None => Ok(()),
         Some((group, ratio)) => Err(Error::usage(format!(
@@ -215,8 +216,8 @@ fn range_test<T: Task>(
     train: &mut dyn Loader<T::Batch>,
     with: &FindLr,
 ) -> Result<Result<LrCurve>> {
-    train.share(run.ranks.world.share())?;
-    let ratios = ratios(run)?;
+    train.share(run.world().share())?;
+    let ratios = ratios(run.optimizers_mut())?;
     let mut curve = Vec::new();
     let mut average = 0.0;
     let mut lowest = f64::INFINITY;
@@ -229,18 +230,18 @@ fn range_test<T: Task>(
         if let Some(notes) = &notes {
             notes.clear();
         }
-        let mut batches = train.batches(run.progress.counters.epoch, 0)?;
+        let mut batches = train.batches(run.counters().epoch, 0)?;
         while let Some(batch) = trial::next_batch::<T>(run, &mut batches, notes.as_ref())? {
             is_empty = false;
-            if run.fit.window.filled == 0 {
+            if !run.fit().window.is_open() {
                 let lr = with.lr(step);
-                for (group, ratio) in run.model.optimizers.current_mut()?.groups_mut().iter_mut().zip(&ratios)
+                for (group, ratio) in run.optimizers_mut().current_mut()?.groups_mut().iter_mut().zip(&ratios)
                 {
                     group.lr = lr * ratio;
                 }
             }
             let loss = trial::try_step::<T>(run, batch)?;
-            check_rates(run, with.lr(step), &ratios)?;
+            check_rates(run.optimizers_mut(), with.lr(step), &ratios)?;
             let Some(loss) = loss else { continue };
             let Some(loss) = loss else { continue };
             has_loss = true;
@@ -270,18 +271,18 @@ fn range_test<T: Task>(
         if is_empty {
             return Ok(Err(Error::usage(format!(
                 "`find_lr`: the loader yielded no batches in epoch {}: check that it has data",
-                run.progress.counters.epoch
+                run.counters().epoch
             ))));
         }
-        if !has_loss && run.fit.window.filled == 0 {
+        if !has_loss && !run.fit().window.is_open() {
             return Ok(Err(Error::usage(format!(
                 "`find_lr`: no batch of epoch {} logged a loss: either every batch has a weight of 0, or the task computes its \
                  losses in custom operations; pass batches with a weight above 0, or compute the loss in the `loss` operation",
-                run.progress.counters.epoch
+                run.counters().epoch
             ))));
         }
-        run.progress.counters.epoch += 1;
-        run.progress.counters.batch_idx = 0;
+        run.progress_mut().counters.epoch += 1;
+        run.progress_mut().counters.batch_idx = 0;
     }
     Ok(LrCurve::new(curve, with.steps, diverged))
 }

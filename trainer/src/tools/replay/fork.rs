@@ -95,7 +95,7 @@ impl<T: Task> Trainer<T> {
         let replay = Replay { fork: Some(into.join(IN_RUN_FOLDER)), ..Replay::until(batch) };
         let tape = source.tape.as_ref().map(|(_, settings)| settings.clone());
         let (replayed, records) = self.repeat(train, valid, &source, replay, tape)?;
-        let trained = self.run.progress.train_batches;
+        let trained = self.run.progress().train_batches;
         if trained < batch {
             return Err(Error::usage(format!(
                 "the run has only {trained} training batches: it cannot be forked before batch {batch}"

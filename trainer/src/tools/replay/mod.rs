@@ -117,20 +117,20 @@ impl<T: Task> Trainer<T> {
         replay: Replay,
         tape: Option<Tape>,
     ) -> Result<(Replayed, Vec<u8>)> {
-        self.run.model.optimizers.require()?;
+        self.run.optimizers().require()?;
         begin(&mut self.run, source, replay, tape)?;
         let result = self.fit(train, valid);
         // The trainer still writes nothing.
-        self.run.replay = Some(Replay::until(u64::MAX));
+        *self.run.replay_mut() = Some(Replay::until(u64::MAX));
         let summary = result?;
-        let records = self.run.tape.get_mut().as_mut().map(|tape| tape.take()).unwrap_or_default();
+        let records = self.run.tape_mut().as_mut().map(|tape| tape.take()).unwrap_or_default();
         let from = source.checkpoint.as_ref().map(|(path, _)| path.clone());
         Ok((Replayed { from, compared: None, summary }, records))
     }
 
     /// Returns an error if the run has ended before these batches.
     fn check_reached(&self, batches: &Range<u64>) -> Result<()> {
-        let trained = self.run.progress.train_batches;
+        let trained = self.run.progress().train_batches;
         if trained <= batches.start {
             return Err(Error::usage(format!(
                 "the run has only {trained} training batches: there is nothing to replay in {}..{}",
@@ -145,8 +145,8 @@ impl<T: Task> Trainer<T> {
 fn begin(run: &mut Run, source: &Source, replay: Replay, tape: Option<Tape>) -> Result<()> {
     let checkpoint = source.checkpoint.as_ref();
     match checkpoint {
-        Some((_, progress)) => run.progress.fits_begun = progress.fits.saturating_sub(1),
-        None if run.progress.fits_begun > 0 => {
+        Some((_, progress)) => run.progress_mut().fits_begun = progress.fits.saturating_sub(1),
+        None if run.progress().fits_begun > 0 => {
             return Err(Error::usage(
                 "this replay begins at the start of the run, because there is no checkpoint before its first batch, but \
                  this trainer has already trained: build a new one",

@@ -91,7 +91,7 @@ impl<T: Task> Trainer<T> {
                 (replayed, outcome)
             }
             Some(folder) => {
-                let path = Path::new(&folder).join(file_name(self.run.rank));
+                let path = Path::new(&folder).join(file_name(self.run.rank()));
                 let source = Source::find(&self.run, &run, &batches)?;
                 let tape = Tape::full().batches(batches.clone());
                 let replay = Replay::until(batches.end);

@@ -75,7 +75,7 @@ fn checkpoint(run: &Run, path: &Path, start: u64) -> Result<Option<(PathBuf, Pro
 /// checkpoints, or a checkpoint in that folder.
 fn tape(run: &Run, path: &Path) -> Result<Option<(PathBuf, Tape)>> {
     let is_run = |folder: &&Path| path == *folder || path.starts_with(folder.join(IN_RUN_FOLDER));
-    let tapes = path.ancestors().take(3).filter(is_run).map(|folder| folder.join(file_name(run.rank)));
+    let tapes = path.ancestors().take(3).filter(is_run).map(|folder| folder.join(file_name(run.rank())));
     let Some(path) = tapes.into_iter().find(|path| is_file(path)) else { return Ok(None) };
     let mut events = TapeReader::open(&path).map_err(Error::new)?;
     let Some(Event::Process(process)) = events.next().transpose().map_err(Error::new)? else {

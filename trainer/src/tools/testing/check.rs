@@ -154,7 +154,7 @@ fn call_around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
 }
 
 fn call(run: &mut Run, slot: u32, rest: Option<Rest<'_>>) -> HookResult {
-    let value = run.hooks.instances[slot as usize].value.as_ref();
+    let value = run.hooks().instances[slot as usize].value.as_ref();
     let CheckHook(id) = *value.and_then(|value| value.downcast_ref()).expect("only `call` reads the value");
     if CALL.is_set() { CALL.with(|call| call(id, run, rest)) } else { otherwise(run, rest) }
 }

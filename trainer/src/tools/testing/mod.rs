@@ -416,7 +416,7 @@ fn cancelling<'a>(
 ) -> Check<'a> {
     let mut seen = 0;
     let call = move |run: &mut Run, _: Option<Rest<'_>>| {
-        if run.place.phase == phase {
+        if run.phase() == phase {
             seen += 1;
             if seen == batches {
                 token.cancel();

@@ -203,7 +203,7 @@ impl<T: Task> Trainer<T> {
             // Parsed first, so that an invalid file is reported before any step is trained.
             false => Some(Content::parse(&FORMAT.read(path)?).map_err(|why| in_file(path, why))?),
         };
-        if self.run.progress.fits_begun > 0 {
+        if self.run.progress().fits_begun > 0 {
             return Err(Error::usage(
                 "`check_golden` compares the first steps, but this trainer has trained before: build a new one",
             ));
@@ -240,14 +240,14 @@ fn rehearse<T: Task>(
     let rehearsal = Some(Rehearsal::new(steps));
     replay::begin(run, None, Replay { rehearsal, ..Replay::until(u64::MAX) }, None, Vec::new())?;
     entry::enter(run, Phase::Train, lifecycle::Fit::INFO, |run| {
-        if run.rank > 0 || !run.ranks.world.is_solo() {
+        if run.rank() > 0 || !run.is_solo() {
             return Err(Error::usage(
                 "`check_golden` cannot run while several processes train together: run the test in one process",
             ));
         }
         fit::fit::<T>(run, train, valid)
     })?;
-    let rehearsal = run.replay.take().and_then(|replay| replay.rehearsal);
+    let rehearsal = run.replay_mut().take().and_then(|replay| replay.rehearsal);
     Ok(rehearsal.map(Rehearsal::into_recorded).unwrap_or_default())
 }
 

@@ -74,7 +74,7 @@ impl<T: Task> Trainer<T> {
         if !self.is_main() {
             return Ok(Vec::new());
         }
-        if self.run.checkpoints.facts.is_some() {
+        if self.run.checkpoints().facts.is_some() {
             return Err(Error::usage(
                 "`check_lock` compares the settings that the program has set, and a run changes them: call it before `fit`",
             ));
@@ -153,7 +153,7 @@ impl Lock {
             settings.extend(own);
         }
         let further =
-            [SettingKind::Length, SettingKind::Other].into_iter().flat_map(|kind| run.settings.of(kind));
+            [SettingKind::Length, SettingKind::Other].into_iter().flat_map(|kind| run.settings().of(kind));
         settings.extend(further.map(|(name, value)| (format!(".{name}(…)"), value)));
         settings.retain(|name, value| value != NOT_SET && !name.starts_with(TAPE));
         settings.values_mut().for_each(|value| *value = one_line(value));

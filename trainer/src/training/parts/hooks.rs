@@ -52,12 +52,12 @@ impl Part for HookState {
     }
 
     fn rolls_back(&self, run: &Run) -> bool {
-        run.hooks.instances[self.index].value.as_ref().is_some_and(self.state.rolls_back)
+        run.hooks().instances[self.index].value.as_ref().is_some_and(self.state.rolls_back)
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let hook = self.hook;
-        let Instance { value, may_fail, .. } = &run.hooks.instances[self.index];
+        let Instance { value, may_fail, .. } = &run.hooks().instances[self.index];
         let value = value.as_ref().ok_or_else(|| {
             Error::usage(format!(
                 "the state of `{hook}` cannot be saved while one of its hooks is running: move that hook to a separate type, or \
@@ -76,7 +76,7 @@ impl Part for HookState {
     }
 
     fn is_left_out(&self, run: &Run) -> bool {
-        run.hooks.instances[self.index].is_left_out()
+        run.hooks().instances[self.index].is_left_out()
     }
 
     fn check_absent(&self) -> Result<String> {
@@ -86,7 +86,7 @@ impl Part for HookState {
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let hook = public_path(self.hook);
-        let instance = &mut run.hooks.instances[self.index];
+        let instance = &mut run.hooks_mut().instances[self.index];
         let may_fail = instance.may_fail;
         let Some(mut value) = instance.value.take() else {
             return Err(Error::usage(format!(
@@ -101,7 +101,7 @@ impl Part for HookState {
         } else {
             load(&mut value)
         };
-        run.hooks.instances[self.index].value = Some(value);
+        run.hooks_mut().instances[self.index].value = Some(value);
         loaded.map_err(|error| Error::usage(format!("the state of `{hook}` cannot be restored: {error}")))
     }
 }

@@ -39,7 +39,7 @@ impl Kept {
 /// The states of the optimizers.
 fn optimizers(run: &Run) -> impl Iterator<Item = OptimizerState> {
     let scope = Scope::of_model(run);
-    run.model.optimizers.names().map(move |part| OptimizerState { part: part.to_owned(), scope })
+    run.optimizers().names().map(move |part| OptimizerState { part: part.to_owned(), scope })
 }
 
 impl Part for Kept {
@@ -62,22 +62,22 @@ impl Part for Kept {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        let Some(kept) = &run.kept else {
+        let Some(kept) = run.kept() else {
             saved.set("state", &None::<SavedKept>)?;
             return Ok(saved);
         };
         // In the new run that continues from the end of a replay, hooks that write start afresh.
-        let is_used = |index: usize| run.replay.is_none() || !run.hooks.instances[index].writes;
+        let is_used = |index: usize| run.replay().is_none() || !run.hooks().instances[index].writes;
         let mut own: Vec<(String, Saved)> = Vec::new();
         for part in super::with_values(run, is_used) {
             let Some(state) = kept.states.get(&*part.name()) else { continue };
             if part.scope() == self.0 {
                 own.push((part.name().into_owned(), state.shallow_clone()));
-            } else if self.0 == Scope::Rank && run.rank > 0 && *part.name() == *VARIABLES {
+            } else if self.0 == Scope::Rank && run.rank() > 0 && *part.name() == *VARIABLES {
                 // Ranks average their buffers before a checkpoint, but not before they keep a
                 // state.
                 let is_buffer =
-                    |name: &str| run.model.vars.iter().any(|var| var.name == *name && !var.is_parameter);
+                    |name: &str| run.vars().iter().any(|var| var.name == *name && !var.is_parameter);
                 let mut buffers = state.shallow_clone();
                 buffers.tensors.retain(|name, _| is_buffer(name));
                 own.push((VARIABLES.to_owned(), buffers));
@@ -123,11 +123,11 @@ impl Part for Kept {
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let Some(state) = value::<Option<SavedKept>>(self.key(), "state", saved)? else {
-            run.kept = None;
+            *run.kept_mut() = None;
             return Ok(());
         };
         // The states of `Scope::Run` are loaded first.
-        let mut states = match (self.0, run.kept.take()) {
+        let mut states = match (self.0, run.kept_mut().take()) {
             (Scope::Rank, Some(kept)) => kept.states,
             _ => States::new(),
         };
@@ -154,7 +154,7 @@ impl Part for Kept {
             }
         }
         let rows = usize::try_from(state.rows).unwrap_or(usize::MAX);
-        run.kept = Some(KeptState { states, rows, epoch: state.epoch, batch_idx: state.batch_idx });
+        *run.kept_mut() = Some(KeptState { states, rows, epoch: state.epoch, batch_idx: state.batch_idx });
         Ok(())
     }
 }

@@ -26,7 +26,7 @@ impl Part for Logged {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        let (state, tensors) = LogState::of(&run.log.borrow())?;
+        let (state, tensors) = LogState::of(&run.logs())?;
         let mut saved = saved(&state)?;
         saved.tensors.extend(tensors);
         Ok(saved)
@@ -37,8 +37,8 @@ impl Part for Logged {
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        let device = run.model.device;
-        state(saved)?.restore(run.log.get_mut(), |name| Some(saved.tensors.get(name)?.to_device(device)));
+        let device = run.device();
+        state(saved)?.restore(run.logs_mut(), |name| Some(saved.tensors.get(name)?.to_device(device)));
         Ok(())
     }
 

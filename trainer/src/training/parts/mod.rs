@@ -38,14 +38,14 @@ pub(crate) fn all(run: &Run) -> Vec<Box<dyn Part>> {
 /// `is_used` accepts its index.
 pub(crate) fn with_values(run: &Run, is_used: impl Fn(usize) -> bool) -> Vec<Box<dyn Part>> {
     let mut parts: Vec<Box<dyn Part>> = Vec::new();
-    for state in HookState::all(&run.hooks.instances) {
+    for state in HookState::all(&run.hooks().instances) {
         if is_used(state.index) {
             parts.push(Box::new(state));
         }
     }
     let scope = Scope::of_model(run);
     parts.push(Box::new(Variables::new(scope)));
-    for part in run.model.optimizers.names() {
+    for part in run.optimizers().names() {
         parts.push(Box::new(OptimizerState { part: part.to_owned(), scope }));
     }
     // Optimizers decide which parameters are frozen, so the gradients follow them.
@@ -103,7 +103,7 @@ pub(crate) fn select(
 ) -> Result<States> {
     let mut states = std::mem::take(&mut saved.main);
     validate(parts, &states)?;
-    if written_by == run.ranks.world.size() {
+    if written_by == run.world().size() {
         select_own(run, parts, saved, &mut states)?;
         return Ok(states);
     }
@@ -114,7 +114,7 @@ pub(crate) fn select(
         for part in parts.iter().filter(|part| part.scope() == Scope::Rank) {
             let name = &*part.name();
             match (states.get_mut(name), other.remove(name)) {
-                (Some(merged), Some(other)) => part.merge(run.rank, merged, other)?,
+                (Some(merged), Some(other)) => part.merge(run.rank(), merged, other)?,
                 (None, Some(other)) => drop(states.insert(name.to_owned(), other)),
                 (_, None) => {}
             }
@@ -123,7 +123,7 @@ pub(crate) fn select(
     for part in parts {
         let name = &*part.name();
         if let Some(merged) = states.remove(name) {
-            states.insert(name.to_owned(), part.merged(run.rank, written_by, merged)?);
+            states.insert(name.to_owned(), part.merged(run.rank(), written_by, merged)?);
         }
     }
     Ok(states)
@@ -136,7 +136,7 @@ fn select_own(
     saved: &mut SavedStates<'_>,
     states: &mut States,
 ) -> Result<()> {
-    let world = &run.ranks.world;
+    let world = run.world();
     if world.is_solo() {
         return Ok(());
     }

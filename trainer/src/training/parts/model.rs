@@ -47,18 +47,18 @@ impl Part for Variables {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        for var in run.model.vars.iter() {
+        for var in run.vars().iter() {
             saved.set_tensor(&var.name, &var.tensor.f_detach()?)?;
         }
         Ok(saved)
     }
 
     fn check(&self, run: &Run, saved: &Saved, _why: &mut Vec<String>) -> Result<()> {
-        weights::fitting(&run.model.vars, &saved.tensors).map(drop)
+        weights::fitting(run.vars(), &saved.tensors).map(drop)
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        weights::copy(weights::fitting(&run.model.vars, &saved.tensors)?)
+        weights::copy(weights::fitting(run.vars(), &saved.tensors)?)
     }
 
     /// If the number of ranks has changed, ranks that train separately begin with the mean of the
@@ -125,7 +125,7 @@ impl Part for Gradients {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        let vars = &run.model.vars;
+        let vars = run.vars();
         let switched: Vec<&str> =
             vars.iter().filter(|var| is_switched(var)).map(|var| var.name.as_str()).collect();
         let mut saved = Saved::new();
@@ -145,13 +145,13 @@ impl Part for Gradients {
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let switched: Vec<String> = value(GRADIENTS, "switched", saved)?;
-        for var in run.model.vars.iter() {
+        for var in run.vars().iter() {
             if is_switched(var) != switched.contains(&var.name) {
                 let _ = var.tensor.f_set_requires_grad(!var.tensor.requires_grad())?;
             }
         }
-        run.model.optimizers.zero_all()?;
-        for var in run.model.vars.iter() {
+        run.optimizers_mut().zero_all()?;
+        for var in run.vars().iter() {
             if let Some(grad) = saved.tensors.get(&var.name) {
                 let grad = grad.f_to_device(var.tensor.device())?.f_to_kind(var.tensor.kind())?;
                 libtorch::set_grad(&var.name, &var.tensor, &grad)?;

@@ -42,7 +42,7 @@ fn settings(group: &ParamGroup) -> BTreeMap<&str, f64> {
 
 impl OptimizerState {
     fn optimizer<'r>(&self, run: &'r Run) -> Result<&'r dyn Optimizer> {
-        let optimizer = run.model.optimizers.get(Some(&self.part));
+        let optimizer = run.optimizers().get(Some(&self.part));
         optimizer.ok_or_else(|| Error::usage(format!("the trainer no longer has {}", described(&self.part))))
     }
 
@@ -66,7 +66,7 @@ impl Part for OptimizerState {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        let optimizers = &run.model.optimizers;
+        let optimizers = run.optimizers();
         let optimizer = self.optimizer(run)?;
         let groups = self.optimizer(run)?.groups();
         let mut saved = Saved::new();
@@ -161,7 +161,7 @@ impl Part for OptimizerState {
     /// Loads the settings first, because they determine which tensors exist.
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let name = &*self.name();
-        let optimizers = &mut run.model.optimizers;
+        let optimizers = run.optimizers_mut();
         let optimizer = optimizers.for_part_mut(&self.part)?;
         let settings: Vec<BTreeMap<String, f64>> = value(name, "settings", saved)?;
         for (group, settings) in optimizer.groups_mut().iter_mut().zip(settings) {

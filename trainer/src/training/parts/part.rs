@@ -143,7 +143,7 @@ impl Scope {
     /// The scope of the variables and the optimizers, which differ between ranks if each rank
     /// trains by itself.
     pub(crate) fn of_model(run: &Run) -> Self {
-        if run.ranks.train_separately { Scope::Rank } else { Scope::Run }
+        if run.ranks().train_separately { Scope::Rank } else { Scope::Run }
     }
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::part::{Part, is_count, require, value};
 use crate::checkpoint::Saved;
 use crate::checkpoint::manifest::Manifest;
-use crate::checkpoint::progress::{AccumulationWindow, FitState, LoopState};
+use crate::checkpoint::progress::{FitState, LoopState};
 use crate::data::is_same;
 use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
@@ -23,13 +23,13 @@ impl Part for Position {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.set("progress", &run.progress)?;
-        saved.set("fit", &run.fit.with_positions())?;
+        saved.set("progress", run.progress())?;
+        saved.set("fit", &run.fit().with_positions())?;
         Ok(saved)
     }
 
     fn why_inexact(&self, run: &Run) -> Option<String> {
-        run.fit
+        run.fit()
             .failed_mid_step
             .then(|| "the checkpoint was written after an error in the middle of a step".to_owned())
     }
@@ -53,7 +53,7 @@ impl Part for Position {
                 ("fit.position", is_count(position.train) && is_count(position.valid)),
                 ("fit.position.loader", is_count(position.loader)),
                 ("fit.position.steps_before", position.steps_before <= optimizer_steps),
-                ("fit.window", window.filled <= window.size.max(1) && is_count(window.size)),
+                ("fit.window", window.is_sound(is_count)),
                 ("fit.start", is_past_start && is_count(start.spent().as_secs())),
             ],
         )
@@ -61,7 +61,7 @@ impl Part for Position {
 
     fn check(&self, run: &Run, saved: &Saved, why: &mut Vec<String>) -> Result<()> {
         let fit: FitState = value(LOOP, "fit", saved)?;
-        for ((here, there), what) in run.fit.data.iter().zip(&fit.data).zip(["training", "validation"]) {
+        for ((here, there), what) in run.fit().data.iter().zip(&fit.data).zip(["training", "validation"]) {
             if !is_same(there, here) {
                 let there = shortened(there);
                 why.push(format!(
@@ -75,9 +75,8 @@ impl Part for Position {
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
         let progress: LoopState = value(LOOP, "progress", saved)?;
         // This fit has already been counted.
-        run.progress = LoopState { fits_begun: run.progress.fits_begun, ..progress };
-        run.fit = value(LOOP, "fit", saved)?;
-        run.fit.window.is_last_micro_batch = false;
+        *run.progress_mut() = LoopState { fits_begun: run.progress().fits_begun, ..progress };
+        *run.fit_mut() = value(LOOP, "fit", saved)?;
         Ok(())
     }
 
@@ -85,9 +84,9 @@ impl Part for Position {
     fn roll_back(&self, run: &mut Run, kept: &Saved) -> Result<()> {
         let LoopState { counters, .. } = value(LOOP, "progress", kept)?;
         let FitState { window, .. } = value(LOOP, "fit", kept)?;
-        let Counters { epoch, batch_idx, .. } = run.progress.counters;
-        run.progress.counters = Counters { epoch, batch_idx, ..counters };
-        run.fit.window = AccumulationWindow { is_last_micro_batch: false, ..window };
+        let Counters { epoch, batch_idx, .. } = run.counters();
+        run.progress_mut().counters = Counters { epoch, batch_idx, ..counters };
+        run.fit_mut().window = window;
         Ok(())
     }
 }
@@ -108,7 +107,7 @@ impl Part for PendingRequests {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.set("value", &run.requests.saved())?;
+        saved.set("value", &run.requests().saved())?;
         Ok(saved)
     }
 
@@ -117,7 +116,7 @@ impl Part for PendingRequests {
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        run.requests = Requests::restored(value(REQUESTS, "value", saved)?, run.ranks.world.is_solo());
+        *run.requests_mut() = Requests::restored(value(REQUESTS, "value", saved)?, run.is_solo());
         Ok(())
     }
 }
@@ -138,7 +137,7 @@ impl Part for Entries {
 
     fn save(&self, run: &Run) -> Result<Saved> {
         let mut saved = Saved::new();
-        saved.set("predictions", &run.checkpoints.predictions)?;
+        saved.set("predictions", &run.checkpoints().predictions)?;
         Ok(saved)
     }
 
@@ -147,7 +146,7 @@ impl Part for Entries {
     }
 
     fn load(&self, run: &mut Run, saved: &Saved) -> Result<()> {
-        run.checkpoints.predictions = predictions_in(saved)?;
+        run.checkpoints_mut().predictions = predictions_in(saved)?;
         Ok(())
     }
 }

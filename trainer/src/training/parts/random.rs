@@ -28,18 +28,18 @@ impl Part for RandomState {
     }
 
     fn save(&self, run: &Run) -> Result<Saved> {
-        let before_draw = run.ranks.random_before_draw.as_ref().map(Tensor::shallow_clone);
+        let before_draw = run.ranks().random_before_draw.as_ref().map(Tensor::shallow_clone);
         let cpu = before_draw.map_or_else(|| libtorch::random_state(Device::Cpu), Ok)?;
         let mut saved = Saved::new();
         saved.set_tensor("cpu", &cpu)?;
-        if let Device::Cuda(_) = run.model.device {
-            saved.set_tensor("cuda", &libtorch::random_state(run.model.device)?)?;
+        if let Device::Cuda(_) = run.device() {
+            saved.set_tensor("cuda", &libtorch::random_state(run.device())?)?;
         }
         Ok(saved)
     }
 
     fn why_inexact(&self, run: &Run) -> Option<String> {
-        let device = run.model.device;
+        let device = run.device();
         let is_saved = matches!(device, Device::Cpu | Device::Cuda(_));
         (!is_saved).then(|| format!("the random state of {device:?} cannot be saved"))
     }
@@ -48,7 +48,7 @@ impl Part for RandomState {
         if !saved.tensors.contains_key("cpu") {
             why.push("the checkpoint does not contain the random state of the CPU".to_owned());
         }
-        if matches!(run.model.device, Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
+        if matches!(run.device(), Device::Cuda(_)) && !saved.tensors.contains_key("cuda") {
             why.push("the checkpoint does not contain the random state of the GPU".to_owned());
         }
         Ok(())
@@ -58,8 +58,8 @@ impl Part for RandomState {
         if let Some(state) = saved.tensors.get("cpu") {
             libtorch::set_random_state(Device::Cpu, state)?;
         }
-        if let (Device::Cuda(_), Some(state)) = (run.model.device, saved.tensors.get("cuda")) {
-            libtorch::set_random_state(run.model.device, state)?;
+        if let (Device::Cuda(_), Some(state)) = (run.device(), saved.tensors.get("cuda")) {
+            libtorch::set_random_state(run.device(), state)?;
         }
         Ok(())
     }
