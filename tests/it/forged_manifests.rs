@@ -196,6 +196,10 @@ fn write_sealed(path: &Path, json: Value, has_duplicates: bool) {
 
 /// Resumes from the newest checkpoint, with hooks that have state.
 fn resume(folder: &Path, epochs: u64) -> Result<u64> {
+    summary_of_resume(folder, epochs).map(|summary| summary.counters.batches_seen)
+}
+
+fn summary_of_resume(folder: &Path, epochs: u64) -> Result<Summary> {
     let hook = Checkpoint::new(folder).keep_last(1).keep_best(1, "train/loss", Goal::Minimize);
     let mut trainer = builder()
         .optimizer(AdamW::new(0.01))
@@ -208,7 +212,7 @@ fn resume(folder: &Path, epochs: u64) -> Result<u64> {
         .allow_inexact_resume(true)
         .resume(Resume::Auto)
         .build()?;
-    trainer.fit(&mut model::rows(4), None).map(|summary| summary.counters.batches_seen)
+    trainer.fit(&mut model::rows(4), None)
 }
 
 /// Changes bytes of a tensor in the file `state.safetensors` of a checkpoint, and corrects all
@@ -248,6 +252,80 @@ fn a_random_state_that_would_be_read_past_its_end_is_refused() {
         let error = resume(&folder, 3).unwrap_err().to_string();
         assert!(error.contains("state.safetensors") && error.contains(expected), "{error}");
     }
+}
+
+/// Copies the files of a checkpoint into an empty folder.
+fn copy_checkpoint(from: &Path, to: &Path) {
+    let _ = fs::remove_dir_all(to);
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn a_resume_repeats_no_text_of_a_manifest_as_it_is() {
+    let memory = Path::new("/dev/shm");
+    let name = format!("trainer-tests-{}-raw-manifest", std::process::id());
+    let outside = if memory.is_dir() { memory.join(name) } else { scratch(&name) };
+    let [folder, template] = ["run", "template"].map(|name| outside.join(name));
+    resume(&template, 2).unwrap();
+    let newest = checkpoint::newest(&template).unwrap();
+    let own = folder.join(newest.file_name().unwrap());
+    let mut manifest: Value =
+        serde_json::from_slice(&fs::read(newest.join("manifest.json")).unwrap()).unwrap();
+    manifest["inexact"] = json!(["a reason"]);
+    let mut all = Vec::new();
+    value_paths(&manifest, &mut Vec::new(), &mut all);
+    let hostile = format!("1.2\u{1b}[31m\u{202e}\r\n{}", "red".repeat(5000));
+    let mut shown = 0;
+    for path in &all {
+        for is_key in [false, true] {
+            let mut json = manifest.clone();
+            let (last, parent) = path.split_last().unwrap();
+            match value_at(&mut json, parent) {
+                Value::Object(fields) if is_key => {
+                    let value = fields.remove(last).unwrap();
+                    fields.insert(hostile.clone(), value);
+                }
+                parent if !is_key && parent[last].is_string() => parent[last] = json!(hostile),
+                Value::Array(values) if !is_key => values[last.parse::<usize>().unwrap()] = json!(hostile),
+                _ => continue,
+            }
+            copy_checkpoint(&newest, &own);
+            write_sealed(&own.join("manifest.json"), json, false);
+            let texts = match summary_of_resume(&folder, 2) {
+                Ok(summary) => summary.warnings,
+                Err(error) => vec![error.to_string()],
+            };
+            for line in texts.iter().flat_map(|text| text.split('\n')) {
+                let raw = ['\u{1b}', '\u{202e}', '\r'];
+                assert!(!line.contains(raw) && line.len() < 2500, "{path:?}: {line:?}");
+                shown += usize::from(line.contains("red"));
+            }
+        }
+    }
+    assert!(shown > 10, "{shown}");
+    // The version of a crate is printed if it is one.
+    let mut json = manifest.clone();
+    let hooks = json["facts"]["hooks"].as_object_mut().unwrap();
+    hooks.values_mut().for_each(|hook| hook["package"][1] = json!("0.0.7-beta+1"));
+    copy_checkpoint(&newest, &own);
+    write_sealed(&own.join("manifest.json"), json.clone(), false);
+    let warnings = summary_of_resume(&folder, 2).unwrap().warnings;
+    assert!(warnings.iter().any(|text| text.contains("used version 0.0.7-beta+1")), "{warnings:?}");
+    let hooks = json["facts"]["hooks"].as_object_mut().unwrap();
+    hooks.values_mut().for_each(|hook| hook["package"][1] = json!("[1,2,3]"));
+    copy_checkpoint(&newest, &own);
+    write_sealed(&own.join("manifest.json"), json, false);
+    let error = summary_of_resume(&folder, 2).unwrap_err().to_string();
+    assert!(
+        error.contains("manifest.json")
+            && error.contains("expected the name and the version of a crate, found \"[1,2,3]\""),
+        "{error}"
+    );
+    fs::remove_dir_all(outside).unwrap();
 }
 
 /// The number of forged manifests to try; `make soak` tries 100,000.

@@ -77,7 +77,10 @@ fn images_are_read_from_a_folder_per_class_with_values_from_0_to_1() {
     let errors: Vec<String> = errors.collect();
     assert!(errors[0].contains("1.webp") && errors[0].contains("cannot be decoded"), "{errors:?}");
     assert!(
-        errors[1].contains("2.gif") && errors[1].contains("not an image in a known format"),
+        errors[1].contains("2.gif")
+            && errors[1].contains(
+                "expected an image (JPEG, PNG, WebP, GIF, BMP or TIFF), but the file is a text file"
+            ),
         "{errors:?}"
     );
     assert_eq!(check(rows, true).concat().len(), 3);
@@ -193,9 +196,9 @@ fn csv_files_of_other_programs_are_read_or_refused_with_what_to_do() {
         (b"is_good,count,size\nyes,1,1\n", "line 2, column 1 (`is_good`): "),
         // More than a floating-point number tells apart.
         (b"is_good,count,size\ntrue,18014398509481984.0,1\n", "line 2, column 2"),
-        (b"\x1f\x8b\x08\x00", "compressed with gzip: decompress it"),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\x03", "compressed with gzip: decompress it"),
         (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it"),
-        (b"\xff\xfei\x00s\x00", "it is UTF-16: save it as UTF-8"),
+        (b"\xff\xfei\x00s\x00", "a text in UTF-16: convert it to UTF-8"),
     ] {
         let error = read(&CsvReader::new(), content).unwrap_err();
         assert!(error.contains(expected) && error.contains("rows.csv"), "{error}: {expected}");

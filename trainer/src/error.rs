@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tch::TchError;
 pub use trainer_files::Error as FileError;
 use wildmatch::WildMatch;
 
@@ -60,9 +59,10 @@ pub enum Error {
     /// ```
     #[error(transparent)]
     File(Box<FileError>),
-    /// libtorch returned an error.
+    /// libtorch returned an error: [`downcast_ref`](Error::downcast_ref) returns it as a
+    /// [`tch::TchError`].
     #[error("{}", without_backtrace(.0))]
-    Torch(Box<TchError>),
+    Torch(Box<BoxError>),
     /// A hook, the task or other code called by the trainer panicked. The panic resumes after
     /// `after_error` and `teardown`, unless it came from a loader thread or from a thread that
     /// wrote a checkpoint in the background.
@@ -129,11 +129,10 @@ impl Error {
     pub fn downcast_ref<E: std::error::Error + 'static>(&self) -> Option<&E> {
         let source = match self {
             Error::Hook(error) => &error.source,
-            Error::Other(error) => &**error,
+            Error::Other(error) | Error::Torch(error) => &**error,
             Error::Fatal(error) => &**error,
             Error::File(error) => &error.source,
             Error::Operation(error) => return error.source.downcast_ref(),
-            Error::Torch(error) => return (&**error as &(dyn std::error::Error + 'static)).downcast_ref(),
             _ => return None,
         };
         source.downcast_ref().or_else(|| source.downcast_ref::<Error>()?.downcast_ref())
@@ -192,12 +191,6 @@ impl fmt::Debug for Error {
     }
 }
 
-impl From<TchError> for Error {
-    fn from(error: TchError) -> Self {
-        Error::Torch(Box::new(error))
-    }
-}
-
 impl From<FileError> for Error {
     fn from(error: FileError) -> Self {
         Error::File(Box::new(error))
@@ -227,7 +220,7 @@ impl From<BoxError> for Error {
 }
 
 /// The message of a libtorch error without its C++ backtrace.
-fn without_backtrace(error: &TchError) -> String {
+fn without_backtrace(error: &BoxError) -> String {
     let text = error.to_string();
     let end = text.find("\nException raised from").unwrap_or(text.len());
     let said = text[..end].trim_end();
@@ -557,12 +550,23 @@ pub(crate) fn in_other_case<'a>(
     Some(format!("; case matters: in another case, the pattern would match `{}`{others}", shortened(first)))
 }
 
-/// Shortens a name for a message: if it is longer than 80 characters, keeps the first 80 and adds
-/// `…`.
+/// Prepares a name for a message, in which it may come from a file: see [`quoted`]. If it is longer
+/// than 80 characters, keeps the first 80 and adds `…`.
 pub(crate) fn shortened(name: &str) -> String {
-    match name.char_indices().nth(80) {
-        None => name.to_owned(),
-        Some((end, _)) => format!("{}…", &name[..end]),
+    at_most(80, name)
+}
+
+/// Prepares a text from a file for a message: on one line, without characters that affect a
+/// terminal, and with at most 500 characters. Every text that a file contains and a message repeats
+/// passes this function or [`shortened`].
+pub(crate) fn quoted(text: &str) -> String {
+    at_most(500, text)
+}
+
+fn at_most(max: usize, text: &str) -> String {
+    match text.char_indices().nth(max) {
+        None => trainer_formats::one_line(text).into_owned(),
+        Some((end, _)) => format!("{}…", trainer_formats::one_line(&text[..end])),
     }
 }
 

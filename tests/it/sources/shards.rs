@@ -196,7 +196,7 @@ fn three_damaged_shards_of_a_thousand_are_named_and_nothing_else_is_lost() {
 
     // Without `skip_damaged`, a pass over shards that cannot be opened does not begin.
     let error = DataLoader::new(tar()).batches(0, 0).err().unwrap().to_string();
-    assert!(error.contains("3 of 1000 shards are damaged"), "{error}");
+    assert!(error.contains("3 of 1000 shards cannot be read completely"), "{error}");
     for shard in ["0104.tar", "0502.tar", "0907.tar"] {
         assert!(error.contains(shard), "{error}");
     }
@@ -205,7 +205,7 @@ fn three_damaged_shards_of_a_thousand_are_named_and_nothing_else_is_lost() {
         "{error}"
     );
     let error = DataLoader::new(parquet()).batches(0, 0).err().unwrap().to_string();
-    assert!(error.contains("2 of 1000 shards are damaged"), "{error}");
+    assert!(error.contains("2 of 1000 shards cannot be read completely"), "{error}");
     assert!(error.contains("0104.parquet") && error.contains("0502.parquet"), "{error}");
 
     fn without_lost<D: Dataset<Row = Text>>(make: impl Fn() -> D, lost: &[String], names: &[&str]) {
@@ -254,9 +254,14 @@ fn tar_files_without_valid_samples_are_refused_with_the_reason() {
         fs::write(&path, content).unwrap();
         Shards::tar([&path]).unwrap().check().unwrap_err().to_string()
     };
-    assert!(damage(&[0x1f; 0]).contains("without the end-of-archive marker"));
-    let gzip = [&[0x1f, 0x8b][..], &[7; 600]].concat();
-    assert!(damage(&gzip).contains("it is compressed: decompress it"));
+    write_tar(&path, &[("a.txt".to_owned(), vec![1])]);
+    let whole = fs::read(&path).unwrap();
+    assert!(damage(&whole[..1024]).contains("without the end-of-archive marker"));
+    let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03";
+    assert!(
+        damage(gzip)
+            .contains("a.tar: expected a tar archive, but the file is compressed with gzip: decompress it")
+    );
     write_tar(&path, &[("a.txt".to_owned(), vec![1]), ("a.txt".to_owned(), vec![2])]);
     let shards = Shards::tar([&path]).unwrap().map(text_of_sample);
     let error = DataLoader::new(shards).batches(0, 0).unwrap().next().unwrap().err().unwrap().to_string();
@@ -272,7 +277,60 @@ fn tar_files_without_valid_samples_are_refused_with_the_reason() {
         errors[0].starts_with("row 0 of ") && errors[0].contains("`a` has no part `jpg`: it has `txt`"),
         "{errors:?}"
     );
-    assert!(errors[1].contains("row 1 of ") && errors[1].contains("not an image"), "{errors:?}");
+    assert!(errors[1].contains("row 1 of ") && errors[1].contains("expected an image"), "{errors:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn parquet_files_that_the_library_refuses_are_reported_with_the_reason_and_the_remedy() {
+    let folder = scratch("refused-parquet");
+    let path = folder.join("rows.parquet");
+    write_parquet(&path, &[vec!["a".to_owned(), "b".to_owned()]]);
+    let whole = fs::read(&path).unwrap();
+    let replaced = |before: &[u8], after: &[u8]| {
+        let mut bytes = whole.clone();
+        let at = bytes.windows(before.len()).rposition(|bytes| bytes == before).unwrap();
+        bytes.splice(at..at + before.len(), after.iter().copied());
+        bytes
+    };
+    let again = "write it again with `pyarrow.parquet.write_table(pyarrow.parquet.read_table(…), …)`";
+    for (bytes, reason, remedy) in [
+        // The type of a column of nulls, as the first versions of pyarrow wrote it.
+        (
+            replaced(b"text\x25\0", b"text\x25\x30"),
+            "its footer is not supported, or is damaged (Unexpected ConvertedType 24)",
+            again,
+        ),
+        // Another codec, and another position of the first page.
+        (
+            replaced(b"\x04text\x15\x02", b"\x04text\x15\x08"),
+            "row 0: its pages are compressed with brotli, which is not supported",
+            again,
+        ),
+        (
+            replaced(b"\x04text\x15\x02", b"\x04text\x15\0"),
+            "row 0: its pages are not supported, or are damaged (",
+            again,
+        ),
+        (
+            whole[..whole.len() - 1].to_vec(),
+            "because it has no footer at its end",
+            "copy or download it again",
+        ),
+        (replaced(b"PAR1", b"PARE"), "it is encrypted", "write it again without encryption"),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let shards = Shards::<Parquet<TextRow>>::parquet([&path]).unwrap();
+        let mut loader = DataLoader::new(shards.map(|row, _| Ok(Text(row.text))));
+        let error = match loader.batches(0, 0) {
+            Ok(mut batches) => batches.next().unwrap().unwrap_err().to_string(),
+            Err(error) => error.to_string(),
+        };
+        assert!(
+            error.contains("rows.parquet: ") && error.contains(reason) && error.contains(remedy),
+            "{error}: {reason}"
+        );
+    }
     fs::remove_dir_all(folder).unwrap();
 }
 

@@ -83,7 +83,7 @@ fn damaged_token_files_are_refused_with_the_reason() {
         (vec![0; 10], u32, "10 bytes, which is not a multiple of 4"),
         (whole.clone(), u16, "`TokenFile::open`"),
         (vec![0; 10], open, "`TokenFile::u16`"),
-        (vec![], open, "not a `.npy` file"),
+        (vec![], open, "expected a `.npy` file, but the file is an empty file"),
         (whole[..9].to_vec(), open, "header is damaged"),
         (whole[..40].to_vec(), open, "header is damaged"),
         (whole[..132].to_vec(), open, "3 tokens, but 4 bytes follow, which hold 2"),

@@ -275,7 +275,7 @@ fn conversion(format: Format) -> &'static str {
             "if it has weights, it is damaged or of a format that cannot be read: save them with \
              `safetensors.torch.save_file` in Python"
         }
-        _ => "name the file with the weights",
+        _ => format.remedy().unwrap_or("name the file with the weights"),
     }
 }
 

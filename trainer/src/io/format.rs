@@ -54,6 +54,9 @@ pub(crate) enum Format {
     Jpeg,
     Gif,
     WebP,
+    Heif,
+    Avif,
+    Svg,
     Wave,
     Pdf,
     Program,
@@ -61,7 +64,7 @@ pub(crate) enum Format {
 }
 
 /// Formats that have a signature: its offset, its bytes, and the format.
-const SIGNATURES: [(usize, &[u8], Format); 44] = [
+const SIGNATURES: [(usize, &[u8], Format); 50] = [
     (0, b"version https://git-lfs.github.com/spec/", LfsPointer),
     (0, b"\x89HDF\r\n\x1a\n", Hdf5),
     // Behind a user block.
@@ -94,6 +97,12 @@ const SIGNATURES: [(usize, &[u8], Format); 44] = [
     (0, b"GIF89a", Gif),
     (8, b"WEBP", WebP),
     (8, b"WAVE", Wave),
+    (4, b"ftypheic", Heif),
+    (4, b"ftypheix", Heif),
+    (4, b"ftyphevc", Heif),
+    (4, b"ftypmif1", Heif),
+    (4, b"ftypmsf1", Heif),
+    (4, b"ftypavif", Avif),
     (0, b"%PDF-", Pdf),
     (0, b"\x7fELF", Program),
     (0, b"\xcf\xfa\xed\xfe", Program),
@@ -133,6 +142,7 @@ impl Format {
             Some((_, letters, format)) if !format.is_text() && is_text(letters) && is_text(bytes) => {}
             Some((_, _, WebP | Wave)) if !bytes.starts_with(b"RIFF") => {}
             Some((_, _, Bzip2)) if !bytes.get(3).is_some_and(u8::is_ascii_digit) => {}
+            Some((_, _, Gzip)) if !is_gzip(bytes) => {}
             Some((_, _, Tar)) => return tar(bytes),
             Some((.., format)) => return *format,
             None => {}
@@ -174,6 +184,30 @@ impl Format {
             }
         }
         format
+    }
+
+    /// Whether no other data can begin like a file of this format: at least four bytes are compared,
+    /// and they are not merely text or small numbers.
+    pub(crate) fn is_certain(self) -> bool {
+        let is_doubtful = matches!(
+            self,
+            Empty
+                | Html
+                | Xml
+                | Svg
+                | Json
+                | Utf16
+                | Text
+                | Safetensors
+                | Pickle
+                | Onnx
+                | MessagePack
+                | Orc
+                | Jpeg
+                | Zlib
+                | Unknown
+        );
+        !is_doubtful
     }
 
     /// Describes a file of this format, with an article.
@@ -221,6 +255,9 @@ impl Format {
             Jpeg => "a JPEG image",
             Gif => "a GIF image",
             WebP => "a WebP image",
+            Heif => "an HEIF image (`.heic`)",
+            Avif => "an AVIF image",
+            Svg => "an SVG image",
             Wave => "a WAVE sound",
             Pdf => "a PDF document",
             Program => "a compiled program or library",
@@ -228,8 +265,7 @@ impl Format {
         }
     }
 
-    /// What to do about a file of this format where no reader can use it; `None` if that depends on
-    /// the reader.
+    /// What to do about a file of this format in most readers; `None` if that depends on the reader.
     pub(crate) fn remedy(self) -> Option<&'static str> {
         Some(match self {
             Empty => "save, copy or download it again",
@@ -253,8 +289,7 @@ impl Format {
 }
 
 /// Describes a file that is not of the format that a reader expects: what was expected, what was
-/// found, and what to do. `remedy` returns what to do about a format for which that depends on the
-/// reader.
+/// found, and what to do, which `remedy` returns for a format.
 pub(crate) fn unexpected(
     bytes: &[u8],
     format: Format,
@@ -269,8 +304,7 @@ pub(crate) fn unexpected(
         }
         _ => String::new(),
     };
-    let remedy = format.remedy().unwrap_or_else(|| remedy(format));
-    format!("expected {expected}, but the file is {}{begins}: {remedy}", format.what())
+    format!("expected {expected}, but the file is {}{begins}: {}", format.what(), remedy(format))
 }
 
 /// The beginning of the first line of a text.
@@ -403,6 +437,12 @@ fn is_message_pack(bytes: &[u8]) -> bool {
         && (is_value || key.len() > 1)
 }
 
+/// Whether the header of gzip begins here, with the fields of RFC 1952: the method, reserved flags,
+/// the level of the compression and the system.
+fn is_gzip(bytes: &[u8]) -> bool {
+    matches!(bytes, [_, _, 8, 0..=31, _, _, _, _, 0 | 2 | 4, 0..=13 | 255, ..])
+}
+
 /// Whether a stream of zlib begins here. Its two bytes can also begin a text, so a byte that is not
 /// text must follow.
 fn is_zlib(bytes: &[u8]) -> bool {
@@ -418,9 +458,12 @@ fn is_control(byte: u8) -> bool {
     byte.is_ascii_control() && !b"\t\n\r\x0c".contains(&byte)
 }
 
+/// The number of bytes that are looked at to recognize a text.
+pub(crate) const TEXT: usize = 512;
+
 /// The format of a text, or unknown if the bytes are not a text.
 fn text(bytes: &[u8]) -> Format {
-    let start = &bytes[..bytes.len().min(512)];
+    let start = &bytes[..bytes.len().min(TEXT)];
     let text = match std::str::from_utf8(start) {
         Ok(text) => text,
         // The last character may be cut.
@@ -437,6 +480,7 @@ fn text(bytes: &[u8]) -> Format {
     match () {
         () if begins("<!doctype html") || begins("<html") || begins("<head") => Html,
         () if begins("<?xml") && text.to_ascii_lowercase().contains("<html") => Html,
+        () if begins("<svg") || (begins("<?xml") && text.contains("<svg")) => Svg,
         () if begins("<?xml") || begins("<Error>") => Xml,
         () if is_json(text) => Json,
         () => Text,
@@ -452,6 +496,10 @@ fn is_json(text: &str) -> bool {
         _ => first.is_some_and(|first| "\"{[]-tfn".contains(first) || first.is_ascii_digit()),
     }
 }
+
+/// Every format, with a file of it.
+#[cfg(test)]
+pub(crate) use tests::examples;
 
 #[cfg(test)]
 mod tests {
@@ -481,7 +529,7 @@ mod tests {
     }
 
     /// Every format, with a file of it.
-    fn examples() -> Vec<(Format, Vec<u8>)> {
+    pub(crate) fn examples() -> Vec<(Format, Vec<u8>)> {
         let onnx = b"\x08\x0a\x12\x07pytorch\x1a\x062.13.0:\xc8\x01\x0a\x10".to_vec();
         let mut pax = tar_header("././@PaxHeader", true);
         pax[156] = b'x';
@@ -528,7 +576,7 @@ mod tests {
             (Zip, zip("README")),
             (Tar, tar_header("weights.pt", true)),
             (Tar, tar_header("weights.pt", false)),
-            (Gzip, b"\x1f\x8b\x08\0".to_vec()),
+            (Gzip, b"\x1f\x8b\x08\0\0\0\0\0\x02\xff\x4b".to_vec()),
             (Zstd, b"\x28\xb5\x2f\xfd\x04".to_vec()),
             (Xz, b"\xfd7zXZ\0\0\x04".to_vec()),
             (Bzip2, b"BZh91AY&SY\x8a\x01".to_vec()),
@@ -540,6 +588,10 @@ mod tests {
             (Jpeg, b"\xff\xd8\xff\xe0".to_vec()),
             (Gif, b"GIF89a\x01".to_vec()),
             (WebP, b"RIFF\x24\0\0\0WEBPVP8 ".to_vec()),
+            (Heif, b"\0\0\0\x24ftypheic\0\0\0\0mif1".to_vec()),
+            (Avif, b"\0\0\0\x20ftypavif\0\0\0\0avif".to_vec()),
+            (Svg, b"<svg xmlns=\"http://www.w3.org/2000/svg\">".to_vec()),
+            (Svg, b"<?xml version=\"1.0\"?>\n<svg xmlns=".to_vec()),
             (Wave, b"RIFF\x24\0\0\0WAVEfmt ".to_vec()),
             (Pdf, b"%PDF-1.7\n".to_vec()),
             (Program, b"\x7fELF\x02\x01".to_vec()),
@@ -577,7 +629,7 @@ mod tests {
                 let is_part = matches!(
                     (format, found),
                     (_, Unknown | Text | Utf16 | Zip)
-                        | (Html, Xml)
+                        | (Html | Svg, Xml)
                         | (TorchSaveLegacy, Pickle)
                         | (TorchTar, Tar)
                 );

@@ -105,11 +105,11 @@ pub(crate) fn to_bytes(tensors: &[(String, Tensor)]) -> Result<Vec<u8>, String> 
 
 /// Decodes all tensors of a `safetensors` file.
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
-    let file = Encoded::open(
-        bytes,
-        "a `safetensors` file",
-        |_| "load it in the program that wrote it, and save its tensors with `safetensors.torch.save_file`",
-    )?;
+    let file = Encoded::open(bytes, "a `safetensors` file", |format| {
+        format.remedy().unwrap_or(
+            "load it in the program that wrote it, and save its tensors with `safetensors.torch.save_file`",
+        )
+    })?;
     file.names().into_iter().map(|name| Ok((name.to_owned(), file.tensor(name)?))).collect()
 }
 

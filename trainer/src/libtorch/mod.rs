@@ -152,6 +152,12 @@ fn outcome(message: *mut c_char) -> Result<()> {
     if message.is_null() { Ok(()) } else { Err(failure(message)) }
 }
 
+impl From<TchError> for Error {
+    fn from(error: TchError) -> Self {
+        Error::Torch(Box::new(error.into()))
+    }
+}
+
 /// Converts a message of the shim to a libtorch error.
 #[cold]
 fn failure(message: *mut c_char) -> Error {

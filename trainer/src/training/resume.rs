@@ -17,7 +17,7 @@ use crate::checkpoint::{ActiveCheckpoint, Resume, States, verify_share};
 use crate::data::UNKNOWN_CONTENT;
 use crate::distributed::Unequal;
 use crate::distributed::World;
-use crate::error::{Error, FileError, Result, shortened};
+use crate::error::{Error, FileError, Result, quoted, shortened};
 use crate::hook::definition::public_path;
 use crate::io::files::{Links, in_file, lock_identity, open, read_start};
 use crate::libtorch;
@@ -473,7 +473,7 @@ fn unsaved(hooks: &RunHooks) -> BTreeSet<Cow<'static, str>> {
 /// Returns the reasons why the resume would not be exact, except those that concern the states of
 /// the parts.
 fn why_not_exact(device: Device, world: &World, manifest: &Manifest, data: &DataFingerprint) -> Vec<String> {
-    let mut why = manifest.inexact.clone();
+    let mut why: Vec<String> = manifest.inexact.iter().map(|reason| quoted(reason)).collect();
     let threads = tch::get_num_threads();
     let device = format!("{:?}", device);
     if manifest.threads != threads {

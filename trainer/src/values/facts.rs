@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::error::shortened;
+use crate::error::{quoted, shortened};
 
 /// The text of a setting that has no value.
 pub(crate) const NOT_SET: &str = "not set";
@@ -185,10 +186,24 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct HookFacts {
     /// The name and the version of the crate of the hook; empty for a closure.
+    #[serde(deserialize_with = "package")]
     pub(crate) package: [String; 2],
     /// The moments of the hook, each with its phases, its interval and its modules.
     pub(crate) runs: Vec<String>,
     pub(crate) settings: BTreeMap<String, String>,
+}
+
+/// Reads the name and the version of a crate, which messages show.
+fn package<'de, D: Deserializer<'de>>(from: D) -> Result<[String; 2], D::Error> {
+    let package = <[String; 2]>::deserialize(from)?;
+    let is_valid = |letter: char| letter.is_alphanumeric() || "-_.+".contains(letter);
+    match package.iter().find(|text| text.len() > 200 || !text.chars().all(is_valid)) {
+        Some(text) => Err(D::Error::custom(format!(
+            "expected the name and the version of a crate, found {:?}",
+            shortened(text)
+        ))),
+        None => Ok(package),
+    }
 }
 
 /// A difference between two [`Facts`]: what differs, and its text in each of them.
@@ -206,11 +221,12 @@ impl Facts {
         differences_of("", &self.settings, &other.settings, &mut found);
         let names: BTreeSet<&String> = self.hooks.keys().chain(other.hooks.keys()).collect();
         for name in names {
-            let what = format!("the hook `{name}`");
+            let what = format!("the hook `{}`", quoted(name));
             match (self.hooks.get(name), other.hooks.get(name)) {
                 (Some(one), Some(other)) => {
                     if one.runs != other.runs {
-                        let [one, other] = [one, other].map(|hook| format!("at {}", hook.runs.join(", ")));
+                        let [one, other] =
+                            [one, other].map(|hook| quoted(&format!("at {}", hook.runs.join(", "))));
                         found.push(Difference { what, one, other });
                     }
                     differences_of(&format!("{name}."), &one.settings, &other.settings, &mut found);
@@ -229,10 +245,10 @@ impl Facts {
             // Hooks that only one side has were reported above.
             let [one, other] = [(one, other), (other, one)].map(|(own, others)| {
                 let names: Vec<_> = own.iter().filter(|name| others.contains(name)).cloned().collect();
-                names.join(", ")
+                quoted(&names.join(", "))
             });
             if one != other {
-                found.push(Difference { what: format!("the order at `{moment}`"), one, other });
+                found.push(Difference { what: format!("the order at `{}`", quoted(moment)), one, other });
             }
         }
         found
@@ -265,7 +281,7 @@ pub(crate) fn differences_of(
         let [one, other] = [one, other].map(|own| own.get(name).map_or(NOT_SET, String::as_str));
         if one != other {
             let [one, other] = [one, other].map(shortened);
-            found.push(Difference { what: format!("`{prefix}{name}`"), one, other });
+            found.push(Difference { what: format!("`{}`", quoted(&format!("{prefix}{name}"))), one, other });
         }
     }
 }

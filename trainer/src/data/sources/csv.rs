@@ -1,17 +1,20 @@
 //! [`read_csv`]: the rows of a CSV file.
 
 use std::borrow::Cow;
+use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
 
 use ::csv::{DeserializeErrorKind, ErrorKind, Position, ReaderBuilder, StringRecord};
 use serde::de::DeserializeOwned;
 
+use super::foreign::Found;
 use crate::data::dataset::Dataset;
 use crate::data::fingerprint::with_files;
 use crate::data::rng::RowRng;
 use crate::error::{Result, shortened};
-use crate::io::files::{Links, in_file, open, read_at};
+use crate::io::files::{Links, in_file, open};
+use crate::io::format::Format;
 
 /// Reads a CSV file whose first line has the names of the columns. serde deserializes each further
 /// line into a `T`. The returned rows are a [`Dataset`].
@@ -49,7 +52,7 @@ use crate::io::files::{Links, in_file, open, read_at};
 ///
 /// Returns an error if
 ///
-/// - the file cannot be read, is compressed, or is not UTF-8;
+/// - the file cannot be read, is empty, is compressed or of another format, or is not UTF-8;
 /// - a line has more or fewer fields than the first;
 /// - a field cannot be deserialized.
 ///
@@ -122,12 +125,20 @@ impl CsvReader {
     pub fn read<T: DeserializeOwned>(&self, path: impl AsRef<Path>) -> Result<CsvRows<T>> {
         let path = path.as_ref();
         let (file, length) = open(path, Links::Follow)?;
-        let mut start = [0; 4];
-        let start = &mut start[..length.min(4) as usize];
-        read_at(path, &file, 0, start)?;
-        if let Some((_, problem)) = NOT_TEXT.iter().find(|(magic, _)| start.starts_with(magic)) {
-            return Err(in_file(path, *problem));
+        let found = Found::in_file(path, &file, length)?;
+        let other = || in_file(path, found.refused("a CSV file"));
+        match found.format {
+            // A valid table can begin like JSON, and without a line of names it can be empty.
+            Format::Text | Format::Unknown | Format::Json => {}
+            Format::Empty if self.names.is_some() => {}
+            _ => return Err(other()),
         }
+        let rows = self.rows(path, file);
+        let has_rows = rows.as_ref().is_ok_and(|rows| !rows.rows.is_empty());
+        if found.format == Format::Json && !has_rows { Err(other()) } else { rows }
+    }
+
+    fn rows<T: DeserializeOwned>(&self, path: &Path, file: File) -> Result<CsvRows<T>> {
         let mut reader = self.builder.from_reader(file);
         let no_names = StringRecord::new();
         let names = match &self.names {
@@ -146,14 +157,6 @@ impl CsvReader {
         Ok(CsvRows { rows, fingerprint })
     }
 }
-
-/// The first bytes of files that are not UTF-8 text, and what is wrong with them.
-const NOT_TEXT: [(&[u8], &str); 4] = [
-    (b"\x1f\x8b", "it is compressed with gzip: decompress it"),
-    (b"\x28\xb5\x2f\xfd", "it is compressed with zstd: decompress it"),
-    (b"\xff\xfe", "it is UTF-16: save it as UTF-8"),
-    (b"\xfe\xff", "it is UTF-16: save it as UTF-8"),
-];
 
 /// Deserializes a row. `rewritten` are the columns whose fields are written as another program than
 /// serde expects them.

@@ -7,6 +7,7 @@ use ::image::imageops::FilterType;
 use ::image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use tch::{Device, Kind, Tensor};
 
+use super::foreign::Found;
 use crate::data::dataset::Dataset;
 use crate::data::fingerprint::with_files;
 use crate::data::rng::RowRng;
@@ -201,8 +202,8 @@ impl Dataset for ImageFolder {
 fn decode(bytes: &[u8], max_pixels: u64) -> Result<DynamicImage, String> {
     let mut reader =
         ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| error.to_string())?;
-    let Some(format) = reader.format() else {
-        return Err("it is not an image in a known format, or its first bytes are damaged".to_owned());
+    let Some(format) = reader.format().filter(ImageFormat::reading_enabled) else {
+        return Err(Found::in_bytes(bytes).refused("an image (JPEG, PNG, WebP, GIF, BMP or TIFF)"));
     };
     // The decoder of JPEG fills what is missing with gray.
     if format == ImageFormat::Jpeg && !has_end_marker(bytes) {

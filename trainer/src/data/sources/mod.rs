@@ -4,6 +4,7 @@
 mod cache;
 #[cfg(feature = "csv")]
 mod csv;
+mod foreign;
 #[cfg(feature = "image")]
 mod images;
 mod mixture;

@@ -10,10 +10,12 @@ use ::parquet::file::reader::{FileReader, SerializedFileReader};
 use ::parquet::schema::types::Type;
 use serde::de::DeserializeOwned;
 
+use super::foreign::Found;
 use super::parquet_row::{fields_of, row_from};
 use super::shards::{Format, Indexed, Shards, without_panic};
 use crate::error::Result;
-use crate::io::files::{Links, in_file, open};
+use crate::io::files::{Links, in_file, open, read_at};
+use crate::io::format::Format as Kind;
 
 /// Parquet files whose rows are deserialized into a `T`: see [`Shards::parquet`].
 #[derive(Debug)]
@@ -57,7 +59,10 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Shards<Parquet<T>> {
     /// | map | a map |
     /// | any, with nulls | an `Option` |
     ///
-    /// Decimal numbers are not supported.
+    /// Decimal numbers, files that are encrypted or compressed with brotli, and some files of old
+    /// versions of fastparquet and pyarrow, which do not follow the format, are not supported. Write
+    /// such a file again in Python, decrypted and with floating-point numbers:
+    /// `pyarrow.parquet.write_table(pyarrow.parquet.read_table(…), …)`.
     ///
     /// # Errors
     ///
@@ -86,15 +91,14 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
 
     const EXTENSION: &'static str = "parquet";
 
-    fn index(_: &Path, file: File, _: u64) -> Indexed<RowGroups> {
-        let starts = without_panic(|| {
-            let reader = SerializedFileReader::new(file)?;
+    fn index(path: &Path, file: File, length: u64) -> Indexed<RowGroups> {
+        let starts = caught(|| {
+            let reader = SerializedFileReader::new(file.try_clone()?)?;
             starts_of(&reader)
         });
         let (starts, damage) = match starts {
-            Ok(Ok(starts)) => (starts, None),
-            Ok(Err(error)) => (vec![0], Some(unreadable(&text_of(&error)))),
-            Err(panic) => (vec![0], Some(unreadable(&panic))),
+            Ok(starts) => (starts, None),
+            Err(problem) => (vec![0], Some(footer_problem(path, &file, length, &problem))),
         };
         let rows = starts[starts.len() - 1];
         let largest = starts.windows(2).map(|group| group[1] - group[0]).max().unwrap_or(0);
@@ -110,13 +114,8 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
         let (file, _) = open(path, Links::Follow)?;
         let mut rows = Vec::new();
         rows.try_reserve_exact(starts[group + 1] - starts[group])?;
-        let decoded = without_panic(|| decode_group(file, starts, group, &mut rows));
-        let problem = match decoded {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(text_of(&error)),
-            Err(panic) => Some(panic),
-        };
-        Ok(Rows { rows, problem })
+        let problem = caught(|| decode_group(file, starts, group, &mut rows)).err();
+        Ok(Rows { rows, problem: problem.map(|problem| page_problem(&problem)) })
     }
 
     fn row(path: &Path, RowGroups(starts): &RowGroups, piece: &Rows<T>, row: usize) -> Result<T> {
@@ -140,15 +139,58 @@ impl<T: DeserializeOwned + Clone + Send + Sync + 'static> Format for Parquet<T> 
     }
 }
 
-fn unreadable(problem: &str) -> String {
-    format!(
-        "none of its rows can be read: {problem}; if another program reads the file, write it again with that program"
-    )
+/// Calls the library, and returns its error or its panic as a text.
+fn caught<R>(call: impl FnOnce() -> Result<R, ParquetError>) -> Result<R, String> {
+    without_panic(call)?.map_err(|error| {
+        let text = error.to_string();
+        text.strip_prefix("Parquet error: ").unwrap_or(&text).to_owned()
+    })
 }
 
-fn text_of(error: &ParquetError) -> String {
-    let text = error.to_string();
-    text.strip_prefix("Parquet error: ").unwrap_or(&text).to_owned()
+/// What to do about a file that the library refuses. Other libraries read some of these: files with
+/// another codec, or of old versions of fastparquet and pyarrow, which do not follow the format.
+const WRITE_AGAIN: &str = "if Python reads the file, write it again with `pyarrow.parquet.write_table(pyarrow.parquet.read_table(…), …)`; \
+     otherwise it is damaged: copy or download it again";
+
+const CHANGED: &str = "the file has changed since it was opened: open it again";
+
+/// Says why the footer of a file cannot be read, and what to do.
+fn footer_problem(path: &Path, file: &File, length: u64, problem: &str) -> String {
+    let what = match Found::in_file(path, file, length) {
+        Ok(found) if !matches!(found.format, Kind::Parquet | Kind::Unknown) => {
+            return found.refused("a parquet file");
+        }
+        Ok(_) => {
+            let mut end = [0; 4];
+            match length.checked_sub(4).map(|position| read_at(path, file, position, &mut end)) {
+                Some(Ok(())) if end == *b"PAR1" => {
+                    format!("its footer is not supported, or is damaged ({problem}): {WRITE_AGAIN}")
+                }
+                Some(Ok(())) if end == *b"PARE" => {
+                    "it is encrypted: write it again without encryption, with the program that has its key".to_owned()
+                }
+                _ => "it is truncated or damaged, because it has no footer at its end: copy or download it again"
+                    .to_owned(),
+            }
+        }
+        Err(error) => error.to_string(),
+    };
+    format!("none of its rows can be read: {what}")
+}
+
+/// Says why rows cannot be decoded, and what to do.
+fn page_problem(problem: &str) -> String {
+    if problem == CHANGED {
+        return problem.to_owned();
+    }
+    if let Some(codec) = problem.strip_prefix("Disabled feature at compile time: ") {
+        return format!("its pages are compressed with {codec}, which is not supported: {WRITE_AGAIN}");
+    }
+    // Python does not compare the checksums by default.
+    if problem.contains("CRC") {
+        return format!("its content is damaged ({problem}): copy or download it again");
+    }
+    format!("its pages are not supported, or are damaged ({problem}): {WRITE_AGAIN}")
 }
 
 fn starts_of(reader: &SerializedFileReader<File>) -> Result<Vec<usize>, ParquetError> {
@@ -173,9 +215,7 @@ fn decode_group<T: DeserializeOwned>(
 ) -> Result<(), ParquetError> {
     let reader = SerializedFileReader::new(file)?;
     if starts_of(&reader)? != starts {
-        return Err(ParquetError::General(
-            "the file has changed since it was opened: open it again".to_owned(),
-        ));
+        return Err(ParquetError::General(CHANGED.to_owned()));
     }
     let schema = reader.metadata().file_metadata().schema();
     let columns: Vec<&str> = schema.get_fields().iter().map(|column| column.name()).collect();

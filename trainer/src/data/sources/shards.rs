@@ -245,7 +245,7 @@ impl<F: Format> Dataset for Shards<F> {
         let further = damages.len().saturating_sub(NAMED_SHARDS);
         let further = if further > 0 { format!("\n  and {further} more") } else { String::new() };
         Err(Error::msg(format!(
-            "{} of {} shards are damaged, or are not supported: replace them, or skip the rows that cannot be read with \
+            "{} of {} shards cannot be read completely: do what each line says, or leave out what cannot be read with \
              `DataLoader::skip_damaged(true)`{}{further}",
             damages.len(),
             self.shards.len(),

@@ -6,15 +6,14 @@ use std::path::Path;
 
 use ::tar::Archive;
 
+use super::foreign::Found;
 use super::shards::{Format, Indexed, Shards};
 use crate::error::{Error, Result};
 use crate::io::files::{Links, in_file, open, read_at};
+use crate::io::format::Format as Kind;
 
 /// The length of a block of a tar file, in bytes.
 const BLOCK: u64 = 512;
-
-/// The first bytes of files that gzip, zstd, bzip2 and xz write.
-const COMPRESSED: [&[u8]; 4] = [b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zX"];
 
 /// The maximum number of files that are held open.
 const OPEN_FILES: usize = 128;
@@ -143,12 +142,20 @@ impl Format for Tar {
 
     fn index(path: &Path, file: File, length: u64) -> Indexed<Samples> {
         let mut samples = Vec::new();
-        let problem = find_samples(path, file, length, &mut samples).err();
+        let problem = find_samples(&file, length, &mut samples).err();
         if problem.is_some() {
             samples.pop(); // the sample before the damage may be incomplete
         }
         let rows = samples.len();
-        let damage = problem.map(|problem| format!("only its first {rows} samples can be read: {problem}"));
+        let mut damage =
+            problem.map(|problem| format!("only its first {rows} samples can be read: {problem}"));
+        // A block of zeros, which can precede other data, is an empty archive.
+        if rows == 0
+            && let Ok(found) = Found::in_file(path, &file, length)
+            && !matches!(found.format, Kind::Tar | Kind::TorchTar | Kind::Unknown)
+        {
+            damage = Some(found.refused("a tar archive"));
+        }
         Indexed { index: Samples(samples), rows, largest: 1, damage }
     }
 
@@ -177,12 +184,7 @@ impl Format for Tar {
 }
 
 /// Adds the positions of all complete samples. After an error, the last sample may be incomplete.
-fn find_samples(path: &Path, file: File, length: u64, samples: &mut Vec<(u64, u64)>) -> Result<(), String> {
-    let mut start = [0; 4];
-    let is_long = length >= BLOCK && read_at(path, &file, 0, &mut start).is_ok();
-    if is_long && COMPRESSED.iter().any(|magic| start.starts_with(magic)) {
-        return Err("it is compressed: decompress it".to_owned());
-    }
+fn find_samples(file: &File, length: u64, samples: &mut Vec<(u64, u64)>) -> Result<(), String> {
     let mut archive = Archive::new(file);
     let mut key: Option<String> = None;
     let mut end = 0;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rand::Rng;
 
+use super::foreign::Found;
 use super::npy;
 use crate::data::dataset::Dataset;
 use crate::data::fingerprint::with_files;
@@ -13,6 +14,7 @@ use crate::data::rng::RowRng;
 use crate::data::sequence::Sequence;
 use crate::error::Result;
 use crate::io::files::{Links, in_file, open, read_at};
+use crate::io::format::Format;
 
 /// The type of the tokens in a file, in little-endian byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +134,7 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is a `.npy` file, or has an odd number of
+    /// Returns an error if the file cannot be read, has a header or another format, or has an odd number of
     /// bytes.
     pub fn u16(path: impl AsRef<Path>) -> Result<Self> {
         Self::without_header(path.as_ref(), TokenType::U16)
@@ -142,7 +144,7 @@ impl TokenFile {
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, is a `.npy` file, or has a number of bytes that
+    /// Returns an error if the file cannot be read, has a header or another format, or has a number of bytes that
     /// is not a multiple of 4.
     pub fn u32(path: impl AsRef<Path>) -> Result<Self> {
         Self::without_header(path.as_ref(), TokenType::U32)
@@ -151,12 +153,18 @@ impl TokenFile {
     fn without_header(path: &Path, kind: TokenType) -> Result<Self> {
         let (file, length) = open(path, Links::Follow)?;
         let size = kind.bytes() as u64;
-        let mut start = [0; 6];
-        if length >= 6 {
-            read_at(path, &file, 0, &mut start)?;
-        }
-        if start == *npy::MAGIC {
-            return Err(in_file(path, "it is a `.npy` file, with a header: open it with `TokenFile::open`"));
+        let found = Found::in_file(path, &file, length)?;
+        match found.format {
+            Format::Npy => {
+                return Err(in_file(
+                    path,
+                    "it is a `.npy` file, with a header: open it with `TokenFile::open`",
+                ));
+            }
+            format if format.is_certain() || found.is_long_text() => {
+                return Err(in_file(path, found.refused("tokens without a header")));
+            }
+            _ => {}
         }
         if length % size != 0 {
             let text = format!(
