@@ -21,6 +21,8 @@ fn npy(descr: &str, shape: &str, version: u8, data: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY", &[version, 0][..], &length[..length_bytes], header.as_bytes(), data].concat()
 }
 
+type Open = fn(PathBuf) -> Result<TokenFile>;
+
 #[test]
 fn tokens_are_read_from_every_layout_of_files() {
     let folder = scratch("tokens");
@@ -35,12 +37,16 @@ fn tokens_are_read_from_every_layout_of_files() {
             read.push(TokenFile::open(&path).unwrap());
         }
     }
-    type Open = fn(PathBuf) -> Result<TokenFile>;
     for (size, open) in [(1, TokenFile::u8 as Open), (2, TokenFile::u16), (4, TokenFile::u32)] {
         let path = folder.join(format!("{size}.bin"));
         fs::write(&path, bytes(size)).unwrap();
         read.push(open(path).unwrap());
     }
+    // Any text, of which some looks like a format.
+    let html = folder.join("page.html");
+    fs::write(&html, format!("<!DOCTYPE html><html>{}</html>", "word ".repeat(2000))).unwrap();
+    assert_eq!(TokenFile::u8(&html).unwrap().len(), 10_028);
+    assert!(TokenFile::u16(&html).unwrap_err().to_string().contains("HTML"));
     for file in &read {
         assert_eq!(file.len(), 103);
         // 10 rows of 10 tokens: the last has token 100 as its last target.
@@ -74,7 +80,6 @@ fn tokens_are_read_from_every_layout_of_files() {
 fn damaged_token_files_are_refused_with_the_reason() {
     let folder = scratch("damaged-tokens");
     let path = folder.join("file");
-    type Open = fn(PathBuf) -> Result<TokenFile>;
     let (open, u16, u32): (Open, Open, Open) = (TokenFile::open, TokenFile::u16, TokenFile::u32);
     let whole = npy("<u2", "(3,)", 1, &[0; 6]);
     for (content, open, problem) in [

@@ -2,16 +2,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-<<<<<<< HEAD
-/// The last second of the year 9999, in seconds since the Unix epoch.
-const LAST: Duration = Duration::from_secs(253_402_300_799);
-
-/// Formats a time like those in the files of a run: `2026-11-21T23:59:58Z`.
-#[must_use]
-pub fn format_time(time: SystemTime) -> String {
-    // humantime formats no other times.
-    humantime::format_rfc3339_seconds(time.clamp(UNIX_EPOCH, UNIX_EPOCH + LAST)).to_string()
-=======
 /// 9999-12-31T23:59:59Z, the last time with four digits for the year, in seconds since 1970.
 const LAST: u64 = 253_402_300_799;
 
@@ -21,19 +11,13 @@ const LAST: u64 = 253_402_300_799;
 pub fn format_time(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs().min(LAST);
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds)).to_string()
->>>>>>> files
 }
 
 /// Parses a time in the format of [`format_time`]. Returns `None` for any other text.
 #[must_use]
 pub fn parse_time(text: &str) -> Option<SystemTime> {
-<<<<<<< HEAD
-    // humantime accepts fractions of a second, too.
-    humantime::parse_rfc3339(text).ok().filter(|time| format_time(*time) == text)
-=======
     let time = humantime::parse_rfc3339(text).ok()?;
     (format_time(time) == text).then_some(time)
->>>>>>> files
 }
 
 #[cfg(test)]

@@ -29,11 +29,13 @@ impl Found {
         Found { format: Format::of(&start), start }
     }
 
+    pub(super) fn is_text(&self) -> bool {
+        matches!(self.format, Format::Text | Format::Json | Format::Html | Format::Xml | Format::Svg)
+    }
+
     /// Whether so many bytes are text that they are nothing else.
     pub(super) fn is_long_text(&self) -> bool {
-        let is_text =
-            matches!(self.format, Format::Text | Format::Json | Format::Html | Format::Xml | Format::Svg);
-        is_text && self.start.len() >= format::TEXT
+        self.is_text() && self.start.len() >= format::TEXT
     }
 
     /// Returns the message that a file is not what a reader `expected`, and what to do.
@@ -63,8 +65,8 @@ fn remedy(format: Format) -> &'static str {
         }
         Format::Text => "if it is a table, read it with `read_csv`; otherwise name the file with the data",
         Format::Unknown => {
-            "it is damaged or of a format that cannot be read; if it has tokens without a header, open it with `TokenFile::u16` or \
-             `TokenFile::u32`"
+            "it is damaged or of a format that cannot be read; if it has tokens without a header, open it with `TokenFile::u8`, \
+             `TokenFile::u16` or `TokenFile::u32`"
         }
         _ => format.remedy().unwrap_or(
             "name the file with the data, or convert it with the program that wrote it to parquet, CSV, `.npy` or a tar archive",

@@ -26,16 +26,9 @@ pub(super) fn read_header(path: &Path, file: &File, length: u64) -> Result<Heade
     let mut start = [0; 12];
     let known = usize::try_from(length).map_or(12, |length| length.min(12));
     read_at(path, file, 0, &mut start[..known])?;
-<<<<<<< HEAD
-    if start[..6] != *MAGIC {
-        let text = "it is not a `.npy` file: open a file of tokens without a header with `TokenFile::u8`, `TokenFile::u16` or \
-                    `TokenFile::u32`";
-        return Err(in_file(path, text));
-=======
     let found = Found::in_file(path, file, length)?;
     if found.format != Format::Npy {
         return Err(in_file(path, found.refused("a `.npy` file")));
->>>>>>> files
     }
     let (text_start, text_length) = match start[6] {
         1 => (10, u64::from(u16::from_le_bytes([start[8], start[9]]))),

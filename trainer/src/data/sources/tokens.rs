@@ -161,6 +161,8 @@ impl TokenFile {
                     "it is a `.npy` file, with a header: open it with `TokenFile::open`",
                 ));
             }
+            // The bytes of a text are tokens.
+            _ if kind == TokenType::U8 && found.is_text() => {}
             format if format.is_certain() || found.is_long_text() => {
                 return Err(in_file(path, found.refused("tokens without a header")));
             }
