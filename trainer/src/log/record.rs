@@ -255,3 +255,24 @@ impl RecordsState {
         self.media.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_planned_for_the_end_of_each_interval() {
+        for every in 1..5 {
+            for steps in 0..12 {
+                for taken in 0..4 {
+                    let plan = RecordPlan::new(Some(every), steps, steps + taken);
+                    let ends_interval = (steps + taken) / every > steps / every;
+                    assert_eq!(plan.is_expected(), ends_interval, "{every} {steps} {taken}");
+                    assert_eq!(plan.is_reached(steps + taken), ends_interval, "{every} {steps} {taken}");
+                }
+            }
+        }
+        assert_eq!(RecordPlan::new(None, 3, 4), RecordPlan::Never);
+        assert!(!RecordPlan::Never.is_reached(u64::MAX));
+    }
+}

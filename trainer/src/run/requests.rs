@@ -199,3 +199,32 @@ impl Requests {
         requests
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_takes_effect_once_all_ranks_know_of_it() {
+        for is_solo in [true, false] {
+            let mut requests = Requests::default();
+            requests.end_pass(is_solo);
+            requests.stop("first".to_owned(), StoppedBy::Hook, is_solo);
+            requests.stop("second".to_owned(), StoppedBy::Clock, is_solo);
+            assert_eq!((requests.ends_pass(), requests.has_stop()), (is_solo, is_solo));
+            assert_eq!(requests.new_stop(), (!is_solo).then_some(("first", StoppedBy::Hook)));
+            requests.agree(true, false, None);
+            requests.agree_on_stop("of rank 1".to_owned(), StoppedBy::Hook);
+            assert!(requests.ends_pass() && requests.has_stop());
+            assert_eq!((requests.reason_cut_short(), requests.new_stop()), (None, None));
+            requests.cut_short();
+            assert_eq!(requests.reason_cut_short(), Some("of rank 1"));
+            let restored = Requests::restored(requests.saved(), is_solo);
+            assert_eq!(restored.reason_to_stop(), Some("of rank 1"));
+            assert_eq!(restored.ends_pass(), is_solo);
+        }
+        let mut of_clock = Requests::default();
+        of_clock.stop("`max_time`".to_owned(), StoppedBy::Clock, true);
+        assert_eq!(Requests::restored(of_clock.saved(), true).reason_to_stop(), None);
+    }
+}

@@ -100,8 +100,9 @@ impl<T: Task> AnyTask for Erased<T> {
 }
 
 /// Returns the task of a run. Panics while one of the task's own hooks is running.
-pub(super) fn task<T: Task>(run: &Run) -> &T {
-    run.task().and_then(|task| task.downcast_ref()).expect("no hook of the task is running")
+pub(super) fn task<T: Task>(hooks: &RunHooks) -> &T {
+    let task = hooks.instances[TASK].value.as_deref().map(|task| task as &dyn Any);
+    task.and_then(|task| task.downcast_ref()).expect("no hook of the task is running")
 }
 
 /// Returns mutable access to the task of a run. Panics while one of the task's own hooks is

@@ -44,7 +44,7 @@ pub(super) fn of(run: &Run, audience: Audience) -> Facts {
     settings.extend(of_optimizers(run.optimizers(), audience));
     let compared = run.hyperparameters().iter().filter(|given| given.by != GivenBy::ChangeableSetting);
     settings.extend(compared.map(|given| (given.shown(), given.text())));
-    let (hooks, order) = hook_facts(run, audience);
+    let (hooks, order) = hook_facts(run.hooks(), audience);
     Facts { settings, hooks, order }
 }
 
@@ -55,7 +55,10 @@ pub(super) fn changeable(run: &Run) -> impl Iterator<Item = (String, String)> {
     run.settings().of(SettingKind::Length).chain(given.map(|given| (given.shown(), given.text())))
 }
 
-fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {
+fn hook_facts(
+    hooks: &RunHooks,
+    audience: Audience,
+) -> (BTreeMap<String, HookFacts>, BTreeMap<String, Vec<String>>) {
     let on_load = [
         at::before_load_checkpoint::index(),
         at::load_checkpoint::index(),
@@ -67,30 +70,27 @@ fn hook_facts(run: &Run, audience: Audience) -> (BTreeMap<String, HookFacts>, BT
         Audience::Resume => {
             let is_of_load = on_load.contains(&(hook.definition.row)());
             let is_left_out =
-                instance_of(run.hooks(), hook).map_or(hook.definition.observes, Instance::is_left_out);
+                instance_of(hooks, hook).map_or(hook.definition.observes, Instance::is_left_out);
             !is_of_load && !is_left_out
         }
     };
-    let rows: Vec<&Hook> = run.hooks().table.hooks().iter().filter(is_compared).collect();
-    let names = names_of(&rows, &run.hooks().instances);
-    let mut hooks = BTreeMap::<_, HookFacts>::new();
+    let rows: Vec<&Hook> = hooks.table.hooks().iter().filter(is_compared).collect();
+    let names = names_of(&rows, &hooks.instances);
+    let mut by_name = BTreeMap::<_, HookFacts>::new();
     let mut order = BTreeMap::<_, Vec<_>>::new();
     for (hook, name) in rows.into_iter().zip(names) {
         let origin = &hook.definition.origin;
         let moment = hook.definition.moment.path();
         let listed = origin.method.map_or_else(|| name.clone(), |method| format!("{name}::{method}"));
         order.entry(moment.clone()).or_default().push(listed);
-        let facts = hooks.entry(name).or_insert_with(|| HookFacts {
+        let facts = by_name.entry(name).or_insert_with(|| HookFacts {
             package: [origin.krate(), origin.version.unwrap_or_default()].map(str::to_owned),
             runs: Vec::new(),
-            settings: instance_of(run.hooks(), hook)
-                .map(Instance::settings)
-                .unwrap_or_default()
-                .into_values(),
+            settings: instance_of(hooks, hook).map(Instance::settings).unwrap_or_default().into_values(),
         });
         facts.runs.push(moment + &condition(hook));
     }
-    (hooks, order)
+    (by_name, order)
 }
 
 fn instance_of<'r>(hooks: &'r RunHooks, hook: &Hook) -> Option<&'r Instance> {

@@ -73,7 +73,7 @@ pub(super) fn fit<T: Task>(
     let PassLength { known, .. } = agree_on_length(run.world(), train.len())?;
     let steps_per_batch = steps_per_batch::<T>(run.hooks_mut())?;
     let batches = batches_of_epoch(run, known)?;
-    run.fit_mut().plan = plan::plan(run, batches, steps_per_batch, &valid);
+    run.fit_mut().plan = plan::plan(run.fit(), run.settings(), batches, steps_per_batch, &valid);
     plan::warn_of_short_fractions(run, batches, &valid);
     operate::<at::fit>(run, resumed, |run| {
         if !resumed || run.fit().position.stage == Stage::SanityCheck {
@@ -95,7 +95,7 @@ pub(super) fn fit<T: Task>(
             has_trained = true;
         }
         if resumed && !has_trained {
-            run.notice(&plan::nothing_left(run));
+            run.notice(&plan::nothing_left(run.fit(), run.progress(), run.requests()));
         }
         records::warn_of_unrecorded(run, !resumed);
         if !resumed {

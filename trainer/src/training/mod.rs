@@ -4,8 +4,7 @@
 // order of their modules. Blank lines keep rustfmt from sorting them.
 mod builder;
 
-pub(crate) mod operations;
-mod options;
+pub(crate) mod options;
 mod out_of_step;
 
 mod trainer;

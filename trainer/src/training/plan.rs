@@ -10,6 +10,7 @@ use crate::data::{Batch, NamedLoader};
 use crate::error::{Result, shortened};
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
+use crate::run::Requests;
 use crate::run::settings::Settings;
 use crate::run::{Run, StoppedBy, listed};
 use crate::values::every::Every;
@@ -23,22 +24,23 @@ const IMPLAUSIBLE: f64 = 1e15;
 /// Plans a fit from the settings, the number of optimizer steps that the task takes for a batch
 /// and, if it is known, the number of batches in an epoch.
 pub(super) fn plan<B: Batch>(
-    run: &Run,
+    fit: &FitState,
+    settings: &Settings,
     batches: Option<u64>,
     steps_per_batch: u64,
     valid: &[NamedLoader<'_, B>],
 ) -> Plan {
-    let Settings { min_epochs, max_steps, min_steps, max_time, .. } = run.settings();
-    let epochs = run.settings().planned_epochs();
-    let FitStart { epochs: begun, steps, at, before } = run.fit().start;
+    let Settings { min_epochs, max_steps, min_steps, max_time, .. } = settings;
+    let epochs = settings.planned_epochs();
+    let FitStart { epochs: begun, steps, at, before } = fit.start;
     let epochs = epochs.map(|epochs| begun.saturating_add(epochs));
     let steps_of_epochs = epochs
         .zip(batches)
-        .map(|(epochs, batches)| run.settings().windows_of(begun..epochs, batches))
+        .map(|(epochs, batches)| settings.windows_of(begun..epochs, batches))
         .map(|windows| steps.saturating_add(windows.saturating_mul(steps_per_batch)));
     let max_steps = max_steps.map(|max| steps.saturating_add(max));
     let planned_steps = steps_of_epochs.into_iter().chain(max_steps).min();
-    let last = last_epoch(run.fit(), run.settings(), planned_steps, batches, steps_per_batch, epochs);
+    let last = last_epoch(fit, settings, planned_steps, batches, steps_per_batch, epochs);
     let why_unused = |loader: &NamedLoader<'_, B>| match loader.every? {
         Every::Steps(n) => {
             let planned = planned_steps.filter(|planned| planned / n <= steps / n)?;
@@ -142,12 +144,12 @@ pub(super) fn warn_of_short_fractions<B: Batch>(
 }
 
 /// Describes why a resumed fit has nothing left to train, and what to raise.
-pub(super) fn nothing_left(run: &Run) -> String {
-    let counters = run.counters();
+pub(super) fn nothing_left(fit: &FitState, progress: &LoopState, requests: &Requests) -> String {
+    let counters = progress.counters;
     let mut raise = Vec::new();
-    if has_all_epochs(run.fit(), run.progress()) {
-        let epochs = run.progress().epochs_begun.saturating_sub(run.fit().start.epochs);
-        let cut = run.progress().batches.filter(|batches| counters.batch_idx < *batches).map(|batches| {
+    if has_all_epochs(fit, progress) {
+        let epochs = progress.epochs_begun.saturating_sub(fit.start.epochs);
+        let cut = progress.batches.filter(|batches| counters.batch_idx < *batches).map(|batches| {
             format!(
                 ", and the rest of the last one, which ended after {} of {batches} batches, is not trained",
                 counters.batch_idx
@@ -159,14 +161,14 @@ pub(super) fn nothing_left(run: &Run) -> String {
             epochs.saturating_add(1)
         ));
     }
-    if has_all_steps(run.fit(), run.counters()) {
-        let more = counters.optimizer_steps.saturating_sub(run.fit().start.steps).saturating_add(1);
+    if has_all_steps(fit, progress.counters) {
+        let more = counters.optimizer_steps.saturating_sub(fit.start.steps).saturating_add(1);
         raise.push(format!("it has taken all of its steps: set `.max_steps({more})` or more"));
     }
-    if let Some(reason) = run.requests().reason_to_stop()
+    if let Some(reason) = requests.reason_to_stop()
         && raise.is_empty()
     {
-        let more = run.progress().epochs_done.saturating_sub(run.fit().start.epochs).saturating_add(1);
+        let more = progress.epochs_done.saturating_sub(fit.start.epochs).saturating_add(1);
         raise.push(format!(
             "a hook has stopped it ({}): set `.min_epochs({more})` or more",
             shortened(reason)

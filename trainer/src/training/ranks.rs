@@ -141,7 +141,7 @@ fn program(device: Device, vars: &Vars, entry: &str) -> Lists {
     BTreeMap::from([
         ("entry point".to_owned(), one(entry.to_owned())),
         ("program".to_owned(), program.into_iter().collect()),
-        ("kind of device".to_owned(), one(kind_of(&format!("{:?}", device)).to_owned())),
+        ("kind of device".to_owned(), one(kind_of(&format!("{device:?}")).to_owned())),
         ("version of `trainer`".to_owned(), one(env!("CARGO_PKG_VERSION").to_owned())),
         ("version of libtorch".to_owned(), one(libtorch::version())),
         ("variables of the model".to_owned(), vars.collect()),

@@ -171,7 +171,6 @@ fn agree_on(
     found: Result<Option<&Path>, &Error>,
     damage: Option<Error>,
 ) -> Result<Option<Error>> {
-    let world = world;
     if world.is_solo() {
         return Ok(damage);
     }
@@ -475,7 +474,7 @@ fn unsaved(hooks: &RunHooks) -> BTreeSet<Cow<'static, str>> {
 fn why_not_exact(device: Device, world: &World, manifest: &Manifest, data: &DataFingerprint) -> Vec<String> {
     let mut why: Vec<String> = manifest.inexact.iter().map(|reason| quoted(reason)).collect();
     let threads = tch::get_num_threads();
-    let device = format!("{:?}", device);
+    let device = format!("{device:?}");
     if manifest.threads != threads {
         why.push(format!(
             "the number of libtorch threads was {} when the checkpoint was written and is now {threads}, so results differ in their last \

@@ -3,7 +3,7 @@
 use super::batch_weight::{weigh, weigh_again};
 use super::erased::{PREDICTION, data_mut};
 use super::task::{Task, TrainStep};
-use super::{agreement, layout, operations, window};
+use super::{agreement, layout, window};
 use crate::data::Batch;
 use crate::error::Result;
 use crate::lifecycle::at;
@@ -68,7 +68,7 @@ fn run_prediction<T: Task>(run: &mut Run, sink: &mut dyn FnMut(T::Pred) -> Resul
     run.dispatch_mut().output_overridden = false;
     let done = run.inside::<at::predict_step>(|run| {
         transfer::<T>(run)?;
-        operations::pred::<T>(run)?;
+        let _ = TrainStep::<T, at::predict_step>::from_run(run).pred()?;
         run.progress_mut().counters.batch_idx += 1;
         Ok(())
     })?;
@@ -108,8 +108,9 @@ fn run_step<T: Task>(run: &mut Run) -> Result<()> {
                     }
                     result
                 } else {
-                    operations::pred::<T>(run)?;
-                    operations::eval_loss::<T>(run)
+                    let step = TrainStep::<T, at::step>::from_run(run);
+                    let _ = step.pred()?;
+                    step.eval_loss()
                 }
             })?
             .took_place();

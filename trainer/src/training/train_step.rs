@@ -6,14 +6,19 @@ use std::marker::PhantomData;
 use ref_cast::ref_cast_custom;
 use tch::Tensor;
 
-use super::task::{BackwardDone, ForwardDone, LossDone, StepDone, Task, TrainStep};
-use super::{erased, operations};
-use crate::error::Result;
-use crate::log::{IntoValue, Reduce};
-use crate::moment::{AtOperation, FireableFrom, HasPayload, WithoutPayload};
+use super::batch_weight::{is_weightless, no_loss, weigh_again};
+use super::erased::{self, LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred};
+use super::task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Task, TrainStep};
+use crate::error::{Error, Result};
+use crate::libtorch;
+use crate::lifecycle::at;
+use crate::log::{IntoValue, LOSS, Reduce};
+use crate::moment::{AtOperation, FireableFrom, HasPayload, Moment, WithoutPayload};
 use crate::moments::counters::Counters;
-use crate::run::Run;
+use crate::moments::tree;
+use crate::phase::Phase;
 use crate::run::dispatch::{enter_custom, fire_with};
+use crate::run::{Ending, Run};
 
 #[expect(clippy::needless_pass_by_value, reason = "a token is consumed, so that it is used once")]
 impl<'s, T: Task, P> TrainStep<'s, T, P> {
@@ -32,7 +37,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Panics if called outside of [`Task::train_step`], for which the API offers no way.
     #[must_use]
     pub fn batch(&self) -> &T::Batch {
-        erased::data::<T>(&self.run.step()).batch.as_ref().expect("`train_step` has a batch")
+        erased::data::<T>(self.run.step()).batch.as_ref().expect("`train_step` has a batch")
     }
 
     /// The counters of the loop.
@@ -47,7 +52,8 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Returns the error of the task or of the first hook that fails.
     pub fn pred(&mut self) -> Result<ForwardDone<'s>> {
-        operations::pred::<T>(&mut self.run).map(|id| ForwardDone(id, PhantomData))
+        let mode = if self.run.phase() == Phase::Train { Mode::Train } else { Mode::Eval };
+        self.pred_with(|task, batch| task.pred(batch, mode))
     }
 
     /// Runs the operation `loss` ([`Task::loss`]) with its hooks. For a batch of
@@ -58,9 +64,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// Returns the error of the task or of the first hook that fails, or an error if the loss does
     /// not have exactly one element or if `forward` is not the most recent prediction.
     pub fn loss(&mut self, forward: ForwardDone<'s>) -> Result<LossDone<'s>> {
-        let ForwardDone(id, brand) = forward;
-        operations::loss_with(&mut self.run, id, |task: &mut T, pred, batch| task.loss(pred, batch))
-            .map(|id| LossDone(id, brand))
+        self.loss_with(forward, |task, pred, batch| task.loss(pred, batch))
     }
 
     /// Runs the operation `backward` with its hooks. It does nothing for a batch of
@@ -78,8 +82,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// - no parameter receives a gradient in the first batch;
     /// - a hook or libtorch fails.
     pub fn backward(&mut self, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
-        let LossDone(id, brand) = loss;
-        operations::backward(&mut self.run, id, None).map(|part| BackwardDone(part, brand))
+        self.backward_part(None, loss)
     }
 
     /// Runs the operation `backward` for one part of the model that has [its own
@@ -96,8 +99,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// - no parameter receives a gradient in the first batch;
     /// - a hook or libtorch fails.
     pub fn backward_of(&mut self, part: &str, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
-        let LossDone(id, brand) = loss;
-        operations::backward(&mut self.run, id, Some(part)).map(|part| BackwardDone(part, brand))
+        self.backward_part(Some(part), loss)
     }
 
     /// Runs the operation `opt_step` with its hooks, and `zero_grad` if the optimizer step took
@@ -108,8 +110,49 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     ///
     /// Returns an error if the optimizer fails or if a hook fails.
     pub fn opt_step(&mut self, gradients: BackwardDone<'s>) -> Result<StepDone<'s>> {
-        let BackwardDone(part, brand) = gradients;
-        operations::opt_step(&mut self.run, part).map(|()| StepDone(brand))
+        let BackwardDone(part, _) = gradients;
+        let done = StepDone(PhantomData);
+        let run = &mut self.run;
+        if !run.fit().window.ends_here() {
+            return Ok(done);
+        }
+        run.optimizers_mut().select_index(part);
+        run.optimizers_mut().reset_if_dropped();
+        if !run.optimizers().has_accumulated() {
+            return Ok(done);
+        }
+        run.optimizers_mut().make_mean()?;
+        let steps = run.optimizers().current_steps();
+        let in_batch = run.optimizers().steps_in_batch();
+        run.step_mut().step_number = run.counters().optimizer_steps - run.step().steps + in_batch + 1;
+        if in_batch >= run.fit().plan.steps_per_batch {
+            run.fit_mut().plan.planned_steps = run.fit().plan.max_steps; // the epochs have more steps than planned
+        }
+        run.fire::<at::before_opt_step>()?;
+        let ending = run.inside::<at::opt_step>(|run| {
+            if run.optimizers_mut().step()? {
+                count_step(run);
+            }
+            Ok(())
+        })?;
+        if ending == Ending::Replaced {
+            run.optimizers_mut().count_step();
+            count_step(run);
+        }
+        // The built-in step does not take place if a hook dropped the gradients before it.
+        if !ending.took_place() || run.optimizers().current_steps() == steps {
+            return Ok(done);
+        }
+        run.fire::<at::after_opt_step>()?;
+        run.fire::<at::before_zero_grad>()?;
+        let ending = run.inside::<at::zero_grad>(|run| run.optimizers_mut().drop_grads())?;
+        if ending == Ending::Replaced {
+            run.optimizers_mut().reset_accumulated();
+        }
+        if ending.took_place() {
+            run.fire::<at::after_zero_grad>()?;
+        }
+        Ok(done)
     }
 
     /// Runs the operation `pred` with its hooks, calling `compute` instead of [`Task::pred`].
@@ -121,7 +164,12 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         &mut self,
         compute: impl FnOnce(&mut T, &T::Batch) -> Result<T::Pred>,
     ) -> Result<ForwardDone<'s>> {
-        operations::pred_with(&mut self.run, compute).map(|id| ForwardDone(id, PhantomData))
+        let run = &mut self.run;
+        run.fire::<at::before_pred>()?;
+        run.produce::<at::pred>(PREDICTION, |run| compute_pred(run, compute))?;
+        run.step_mut().preds += 1;
+        run.fire::<at::after_pred>()?;
+        Ok(ForwardDone(run.step().preds, PhantomData))
     }
 
     /// Runs the operation `loss` with its hooks, calling `compute` instead of [`Task::loss`]. For a
@@ -136,8 +184,13 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
         forward: ForwardDone<'s>,
         compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Tensor>,
     ) -> Result<LossDone<'s>> {
-        let ForwardDone(id, brand) = forward;
-        operations::loss_with(&mut self.run, id, compute).map(|id| LossDone(id, brand))
+        check_not_stale(forward.0, self.run.step().preds, "prediction")?;
+        let loss = if is_weightless::<T>(&mut self.run)? {
+            no_loss(&mut self.run)
+        } else {
+            self.produce_loss(|task, pred, batch| compute(task, pred, batch).map(Some))?
+        };
+        Ok(LossDone(loss, PhantomData))
     }
 
     /// Logs a number, or a one-element tensor, like [`Cx::log`](crate::Cx::log).
@@ -216,10 +269,159 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     pub fn fire_with<Q: HasPayload + FireableFrom<P>>(&mut self, payload: Q::Payload) -> Result<Q::Payload> {
         fire_with::<Q>(&mut self.run, payload)
     }
+
+    /// Runs the operation `loss` outside of training, where the task may return no loss.
+    pub(super) fn eval_loss(&mut self) -> Result<()> {
+        if is_weightless::<T>(&mut self.run)? {
+            return Ok(());
+        }
+        self.produce_loss(|task, pred, batch| task.eval_loss(pred, batch)).map(drop)
+    }
+
+    /// Runs the operation `loss`, checks and logs the loss, if there is one, and fires `after_loss`.
+    /// The name of the metric is `loss`, or `<operation>/loss` within an operation of a custom
+    /// lifecycle. Returns the sequence number of the loss, for the token to hold.
+    fn produce_loss(
+        &mut self,
+        compute: impl FnOnce(&mut T, &T::Pred, &T::Batch) -> Result<Option<Tensor>>,
+    ) -> Result<u64> {
+        let run = &mut self.run;
+        run.fire::<at::before_loss>()?;
+        run.produce::<at::loss>(LOSS_OUTPUT, |run| compute_loss(run, compute))?;
+        if run.step().loss.is_none() {
+            return Ok(run.step().losses);
+        }
+        weigh_again::<T>(run)?;
+        if run.step().weight == 0.0 {
+            return Ok(no_loss(run));
+        }
+        let loss = run.step().loss.as_ref().expect("computed, or set by a hook");
+        let name = run.scopes().last().map_or(LOSS, |&operation| tree::moments()[operation].loss);
+        if let Err(error) = check_loss(loss) {
+            // `loss` has ended, but the error concerns its output.
+            run.place_mut().operation = at::loss::INFO;
+            return Err(run.locate(error));
+        }
+        let loss = loss.into();
+        run.log_loss(name, loss).map_err(|error| run.locate(error))?;
+        run.step_mut().loss_scale = 1.0;
+        run.step_mut().losses += 1;
+        run.fire::<at::after_loss>()?;
+        if run.phase() == Phase::Train {
+            run.rehearse_loss(name)?;
+        }
+        Ok(run.step().losses)
+    }
+
+    /// Runs the operation `backward`, for the whole model or for a part of it.
+    ///
+    /// If the operation fails, the gradients of that part are dropped, because they are incomplete,
+    /// even if a hook handles the error.
+    fn backward_part(&mut self, part: Option<&str>, loss: LossDone<'s>) -> Result<BackwardDone<'s>> {
+        let run = &mut self.run;
+        check_not_stale(loss.0, run.step().losses, "loss")?;
+        let part = run.optimizers_mut().select(part)?;
+        if run.step().total.weight == 0.0 {
+            return Ok(BackwardDone(part, PhantomData)); // its gradients are 0
+        }
+        run.optimizers_mut().reset_if_dropped();
+        run.fire::<at::before_backward>()?;
+        let done = match run.inside::<at::backward>(compute_gradients) {
+            Ok(done) => done,
+            Err(error) => {
+                let _ = run.optimizers_mut().drop_grads();
+                return Err(error);
+            }
+        };
+        match done {
+            Ending::Ran => {}
+            Ending::Replaced => {
+                if !run.optimizers().has_grads() {
+                    let text = "the hook replaced `backward` without computing a gradient: in the replacement, call \
+                                `cx.backward(&cx.scaled_loss())`, or skip the operation";
+                    return Err(run.blame_responsible(at::backward::INFO, text.into()));
+                }
+            }
+            Ending::Open | Ending::Skipped => {
+                if run.optimizers().has_uncounted_grads()? {
+                    run.optimizers_mut().drop_grads()?;
+                    let text = "the hook computed gradients without running `backward`, so they would not count: call \
+                                `next.replace(cx, |cx| …)` to replace the operation, or `cx.backward(&loss)`";
+                    return Err(run.blame_responsible(at::backward::INFO, text.into()));
+                }
+            }
+            Ending::Failed => run.optimizers_mut().drop_grads()?,
+        }
+        if done.took_place() {
+            let weight = run.gradient_weight();
+            run.optimizers_mut().accumulate(weight)?;
+            run.fire::<at::after_backward>()?;
+        }
+        Ok(BackwardDone(part, PhantomData))
+    }
 }
 
 impl<T, P> fmt::Debug for TrainStep<'_, T, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TrainStep").field("counters", &self.run.counters()).finish_non_exhaustive()
+    }
+}
+
+/// Returns an error unless the loss is a scalar whose value can be read.
+fn check_loss(loss: &Tensor) -> Result<()> {
+    libtorch::check_readable(loss, "the loss")?;
+    if loss.numel() == 1 {
+        return Ok(());
+    }
+    Err(Error::usage(format!(
+        "the loss must be a scalar, but has shape {:?}: reduce it, for example with `.mean(Kind::Float)`",
+        loss.size()
+    )))
+}
+
+/// Returns an error unless a token belongs to the newest prediction or loss, because older ones are
+/// not stored.
+fn check_not_stale(nth: u64, newest: u64, what: &str) -> Result<()> {
+    if nth == newest {
+        Ok(())
+    } else {
+        Err(Error::usage(format!(
+            "stale {what}: it was replaced by a newer one; use each {what} before creating the next"
+        )))
+    }
+}
+
+/// Computes the gradients, as the operation `backward` does unless a hook replaces it.
+fn compute_gradients(run: &mut Run) -> Result<()> {
+    run.note_own_gradients();
+    run.optimizers_mut().reset_if_dropped(); // by hooks since the loss
+    run.forget_module_gradients();
+    let factor = run.loss_factor();
+    let loss = run.step().loss.as_ref().expect("the token of `loss` is from this step");
+    if !loss.requires_grad() {
+        return Err(Error::usage(
+            "the loss does not require gradients: check that some parameters are trained, and that the loss is not detached",
+        ));
+    }
+    if factor == 1.0 {
+        run.optimizers().backward(loss)?;
+    } else {
+        run.optimizers().backward(&(loss * factor))?;
+    }
+    if run.counters().batches_seen == 0 && !run.vars().parameters().any(|var| var.tensor.grad().defined()) {
+        return Err(Error::usage(
+            "no parameter of the task's `VarStore` has a gradient: check that the network was built on this `VarStore`",
+        ));
+    }
+    run.fire_module_gradients()
+}
+
+/// Increments `optimizer_steps`, unless another optimizer has already taken as many steps in this
+/// batch as the current one.
+fn count_step(run: &mut Run) {
+    let in_batch = run.optimizers().steps_in_batch();
+    if in_batch > run.step().steps {
+        run.step_mut().steps = in_batch;
+        run.progress_mut().counters.optimizer_steps += 1;
     }
 }

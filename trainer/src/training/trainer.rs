@@ -204,7 +204,7 @@ impl<T: Task> Trainer<T> {
     /// were complete by then. An entry point that a resume skips does not change the history.
     #[must_use]
     pub fn history(&self) -> &History {
-        &self.run.history()
+        self.run.history()
     }
 
     /// The counters of the loop.
@@ -240,7 +240,7 @@ impl<T: Task> Trainer<T> {
     /// The task.
     #[must_use]
     pub fn task(&self) -> &T {
-        erased::task(&self.run)
+        erased::task(self.run.hooks())
     }
 
     /// Mutable access to the task.
@@ -252,7 +252,7 @@ impl<T: Task> Trainer<T> {
     /// [`eval_vars`](Trainer::eval_vars) returns those that evaluation uses.
     #[must_use]
     pub fn vars(&self) -> &Vars {
-        &self.run.vars()
+        self.run.vars()
     }
 
     /// The optimizer, if the trainer has one. If it has several, this is the optimizer of the

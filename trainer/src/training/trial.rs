@@ -69,7 +69,7 @@ fn run_together<R>(
     is_replaced: Replaced,
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
-    let table = kept_hooks(run)?;
+    let table = kept_hooks(run.hooks(), run.rank())?;
     let active = ActiveEntry::begin(run, lifecycle::Fit::INFO)?;
     ranks::compare(run, name)?;
     warn_of_missed(run, name, is_replaced);
@@ -156,20 +156,19 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
 
 /// Whether a trial runs a hook. The hook's `trial` setting decides. By default, the hook must run
 /// on all ranks, and must have a value that has a state and may change training.
-fn is_kept(run: &Run, hook: &Hook) -> bool {
-    let is_restored =
-        || value_of(run.hooks(), hook).is_some_and(|value| value.state.is_some() && !value.observes);
+fn is_kept(hooks: &RunHooks, hook: &Hook) -> bool {
+    let is_restored = || value_of(hooks, hook).is_some_and(|value| value.state.is_some() && !value.observes);
     hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
 }
 
 /// Whether a trial leaves out a hook that may change training, and that it does not replace.
-fn is_missed(run: &Run, hook: &Hook, is_replaced: Replaced) -> bool {
+fn is_missed(hooks: &RunHooks, hook: &Hook, is_replaced: Replaced) -> bool {
     let definition = &hook.definition;
-    !is_kept(run, hook)
+    !is_kept(hooks, hook)
         && !definition.observes
         && !definition.main_only
         && definition.phases().contains(Phase::Train)
-        && !value_of(run.hooks(), hook).is_some_and(|value| value.value.as_deref().is_some_and(is_replaced))
+        && !value_of(hooks, hook).is_some_and(|value| value.value.as_deref().is_some_and(is_replaced))
 }
 
 /// The value of a hook; `None` for a function or a closure.
@@ -178,16 +177,15 @@ fn value_of<'r>(hooks: &'r RunHooks, hook: &Hook) -> Option<&'r Instance> {
 }
 
 /// The table of the hooks that run in a trial.
-fn kept_hooks(run: &Run) -> Result<Table> {
-    let hooks = run.hooks().table.hooks().iter();
-    let kept = hooks.filter(|hook| is_kept(run, hook)).cloned().collect();
-    Table::freeze(kept, run.rank()).map_err(|cycles| Error::usage(cycles.join("; ")))
+fn kept_hooks(hooks: &RunHooks, rank: u32) -> Result<Table> {
+    let kept = hooks.table.hooks().iter().filter(|hook| is_kept(hooks, hook)).cloned().collect();
+    Table::freeze(kept, rank).map_err(|cycles| Error::usage(cycles.join("; ")))
 }
 
 /// Warns about the hooks that do not run in a trial, although they may change training.
 fn warn_of_missed(run: &mut Run, name: &str, is_replaced: Replaced) {
     let hooks = run.hooks().table.hooks().iter();
-    let missed = hooks.filter(|hook| is_missed(run, hook, is_replaced));
+    let missed = hooks.filter(|hook| is_missed(run.hooks(), hook, is_replaced));
     let paths: BTreeSet<String> = missed.map(|hook| format!("`{}`", hook.definition.origin.path)).collect();
     if !paths.is_empty() {
         let listed = paths.into_iter().collect::<Vec<_>>().join(", ");
