@@ -61,6 +61,14 @@ pub enum Error {
     File(Box<FileError>),
     /// libtorch returned an error: [`downcast_ref`](Error::downcast_ref) returns it as a
     /// [`tch::TchError`].
+    ///
+    /// ```
+    /// use trainer::prelude::*;
+    ///
+    /// let error = Error::from(Tensor::from_slice(&[1.0, 2.0]).f_reshape([3]).unwrap_err());
+    /// assert!(matches!(error, Error::Torch(_)));
+    /// assert!(error.downcast_ref::<tch::TchError>().is_some());
+    /// ```
     #[error("{}", without_backtrace(.0))]
     Torch(Box<BoxError>),
     /// A hook, the task or other code called by the trainer panicked. The panic resumes after

@@ -10,7 +10,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::call::{Call, quoted};
-use super::links::{Links, from_json, json};
+use super::json::{from_json, json};
+use super::links::Links;
 use super::peers::Exchanging;
 use super::steps::Step;
 use super::watch::Kind;

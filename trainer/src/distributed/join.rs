@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use trainer_formats::run::Process;
 
 use super::launch::{Launch, Store};
-use super::links::{Links, Shared, cause, check_available, ended, leave, wait_for_readers};
+use super::links::{Links, check_available};
+use super::lost_contact::{cause, ended, leave, wait_for_readers};
 use super::main_only;
 use super::peers::{Listener, Peers, random};
+use super::shared_links::Shared;
 use super::steps;
 use crate::error::{Error, Result};
 use crate::io::files;

@@ -2,20 +2,17 @@
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Tensor};
 
 use super::call::{check_all, check_exchanged, described, listed, quoted};
+use super::json::{all_from_json, json};
 use super::main_only;
-use super::peers::Peers;
-use super::steps::{self, Step};
-use super::watch::{self, Kind, Watch};
+use super::shared_links::Shared;
+use super::watch::Kind;
 use crate::error::{Error, Result};
 use crate::io::tensor_format;
 use crate::libtorch::dist::{Group, ProcessGroup};
@@ -44,90 +41,6 @@ pub(super) struct Links {
     /// The hook that received this handle, and its moment.
     pub(super) place: Option<Arc<str>>,
 }
-
-/// The state that all handles of the connections share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    /// The steps in which this rank exchanges control messages, and the connections for them.
-    pub(super) steps: Vec<Step>,
-    pub(super) peers: Peers,
-    /// The number of collectives that the program has called in this batch.
-    calls: AtomicU64,
-    /// The thread whose entry points use the world, and the number of entry points that run on it.
-    running: Mutex<Option<(ThreadId, usize)>>,
-    /// Detects ranks that wait for each other in different collectives.
-    pub(super) watch: Watch,
-}
-
-impl Shared {
-    pub(super) fn new(group: &Group, steps: Vec<Step>, peers: Peers) -> Self {
-        Shared {
-            steps,
-            peers,
-            calls: AtomicU64::new(0),
-            running: Mutex::default(),
-            watch: Watch::begin(group),
-        }
-    }
-
-    /// Returns the number of the next collective that the program calls, from 1.
-    pub(super) fn count_call(&self) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(super) fn reset_calls(&self) {
-        self.calls.store(0, Ordering::Relaxed);
-    }
-
-    /// Records that an entry point on this thread uses the world. Returns an error if an entry
-    /// point on another thread already does.
-    pub(super) fn begin_entry(&self) -> Result<()> {
-        let own = thread::current().id();
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        match &mut *running {
-            None => *running = Some((own, 1)),
-            Some((thread, count)) if *thread == own => *count += 1,
-            Some(_) => {
-                return Err(Error::usage(
-                    "an entry point on another thread of this process is already training with the other ranks: run entry \
-                     points one after the other, or build the trainer with `.world(World::solo())`",
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// Records the end of an entry point.
-    pub(super) fn end_entry(&self) {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        *running = running.take().filter(|(_, count)| *count > 1).map(|(thread, count)| (thread, count - 1));
-    }
-
-    /// Returns an error if an entry point is running on another thread.
-    fn check_thread(&self, what: &str) -> Result<()> {
-        let running = *self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        if running.is_none_or(|(thread, _)| thread == thread::current().id()) {
-            return Ok(());
-        }
-        Err(Error::usage(format!(
-            "{} is a collective, which all ranks must call in the same order, but it was called on a different thread than \
-             the running entry point: call it in the hook itself",
-            quoted(what)
-        )))
-    }
-}
-
-/// The store's key for the error of the first rank that left because of an error.
-const LEFT: &str = "trainer/left";
-
-/// The store's key for the first rank that was found not to respond.
-const DEAD: &str = "trainer/dead";
-
-/// The largest world size for which an error about lost contact lists all ranks.
-const LISTED: u32 = 16;
-
-/// How long a rank waits for another rank to report its error.
-const GRACE: Duration = Duration::from_millis(500);
 
 impl Links {
     pub(super) fn rank(&self) -> u32 {
@@ -413,12 +326,6 @@ impl Links {
         result
     }
 
-    /// Disconnects from the other ranks and publishes `why` to them. If they are waiting in a
-    /// collective, it fails at once.
-    pub(super) fn leave(&self, why: &str) {
-        leave(&self.group, why, || self.shared.peers.close());
-    }
-
     /// Returns an error if collectives are not allowed in the running hook or on this thread.
     pub(super) fn check_allowed(&self, what: &str) -> Result<()> {
         main_only::check(what)?;
@@ -449,118 +356,6 @@ impl Links {
             None => self.explained(what, &error),
         })
     }
-
-    /// Returns an error that explains why a collective failed. If the connections are intact, this
-    /// is the error of this rank itself. If a rank has reported the error that caused the failure,
-    /// returns that error. Otherwise, the returned error names the rank that does not respond, and
-    /// the collectives in which the other ranks were waiting.
-    pub(super) fn explained(&self, what: &str, error: &Error) -> Error {
-        let rank = self.rank();
-        let text = error.to_string();
-        if !is_of_connection(&text) {
-            return Error::msg(format!("{} failed on rank {rank}: {text}", quoted(what)));
-        }
-        self.group.note_failure();
-        let begun = self.shared.watch.begun();
-        let _ = self.group.set(&waits_key(rank), what);
-        let since = Instant::now();
-        while since.elapsed() < GRACE {
-            match cause(&self.group) {
-                Ok(Some(error)) => return error,
-                Ok(None) => {}
-                Err(_) => break,
-            }
-            // Another rank has already found out which rank does not respond.
-            if !matches!(self.group.get(DEAD), Ok(None)) {
-                break;
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        let mut others: Vec<u32> = (0..self.size()).filter(|other| *other != rank).collect();
-        if self.size() > LISTED {
-            others = steps::peers(&self.shared.steps);
-        }
-        let mut places = Vec::new();
-        let mut dead = None;
-        for other in others {
-            match self.group.get(&waits_key(other)) {
-                Ok(Some(what)) => places.push(format!("rank {other} waited in {}", quoted(&what))),
-                Err(_) if other > 0 => {
-                    places.push(format!("the state of rank {other} is unknown, because the store is gone"));
-                }
-                // A rank that has published that it waits, as this one does, is not the cause.
-                _ => match watch::is_waiting(&self.group, other, &begun) {
-                    Some(what) => places.push(format!("rank {other} waits in {}", quoted(&what))),
-                    None => dead = dead.or(Some(other)),
-                },
-            }
-        }
-        // Other ranks, which may fail before their own connection to the dead rank does, read this.
-        if let Some(dead) = dead {
-            let _ = self.group.set(DEAD, &dead.to_string());
-        }
-        let dead = self.group.get(DEAD).ok().flatten().or(dead.map(|rank| rank.to_string()));
-        if let Some(dead) = dead {
-            places.insert(
-                0,
-                if dead == rank.to_string() {
-                    "the other ranks have reported that this rank did not respond in time".to_owned()
-                } else {
-                    format!("rank {dead} did not respond: it has died, is hanging, or never connected")
-                },
-            );
-        }
-        let error = text.lines().next().unwrap_or_default();
-        Error::msg(format!(
-            "rank {rank} lost contact with the other ranks in {}; {} ({error})",
-            quoted(what),
-            places.join("; ")
-        ))
-    }
-}
-
-/// Disconnects from the other ranks, and publishes `why` to them unless another rank is the cause.
-pub(super) fn leave(group: &Group, why: &str, close: impl FnOnce()) {
-    let is_cause = !group.has_failed();
-    if is_cause {
-        let _ = group.set(LEFT, &format!("rank {}: {why}", group.rank()));
-    }
-    group.leave();
-    close();
-    if is_cause {
-        wait_for_readers(group);
-    }
-}
-
-/// Waits until the other ranks have read why a rank has left, if this process serves the store: the
-/// store ends with it.
-pub(super) fn wait_for_readers(group: &Group) {
-    let since = Instant::now();
-    while group.is_server()
-        && since.elapsed() < 4 * GRACE
-        && (1..group.size()).any(|rank| !matches!(group.get(&read_key(rank)), Ok(Some(_))))
-    {
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Returns the error that made another rank leave, or `None` if no rank has reported an error.
-pub(super) fn cause(group: &Group) -> Result<Option<Error>> {
-    Ok(group.get(LEFT)?.map(|why| ended(group, &why)))
-}
-
-/// Returns the error of another rank, and notes that this rank has read it.
-pub(super) fn ended(group: &Group, why: &str) -> Error {
-    let _ = group.set(&read_key(group.rank()), "read");
-    Error::msg(format!("another rank ended with an error: {why}"))
-}
-
-fn waits_key(rank: u32) -> String {
-    format!("trainer/waits/{rank}")
-}
-
-fn read_key(rank: u32) -> String {
-    format!("trainer/read/{rank}")
 }
 
 /// Returns a contiguous copy of a tensor on the CPU. If the tensor is contiguous and on the CPU,
@@ -596,26 +391,6 @@ fn not_reducible(what: &str, tensor: &Tensor) -> Error {
     ))
 }
 
-/// Whether an error of libtorch or of a socket is about the connections to other ranks. All other
-/// errors, such as one about a tensor, are those of this rank.
-fn is_of_connection(text: &str) -> bool {
-    const SIGNS: [&str; 12] = [
-        "/gloo/",
-        "NCCL",
-        "nccl",
-        "onnection", // also at the beginning of a sentence
-        "imed out",
-        "timeout",
-        "socket",
-        "Socket",
-        "recv",
-        "Broken pipe",
-        "closed",
-        "left the other ranks",
-    ];
-    SIGNS.iter().any(|sign| text.contains(sign))
-}
-
 /// Returns the rows of predictions as one tensor.
 pub(super) fn cat_rows(preds: &[Tensor]) -> Result<Tensor> {
     preds.iter().try_for_each(|pred| libtorch::check_readable(pred, "a prediction"))?;
@@ -631,22 +406,6 @@ pub(super) fn cat_rows(preds: &[Tensor]) -> Result<Tensor> {
             Error::usage(format!("`gather_predictions` cannot join the predictions of the batches: {error}"))
         }),
     }
-}
-
-fn not_json(what: &str, error: &serde_json::Error) -> Error {
-    Error::usage(format!("`{what}`: the value cannot be converted to or from JSON: {error}"))
-}
-
-pub(super) fn json<V: Serialize>(value: &V, what: &str) -> Result<Vec<u8>> {
-    serde_json::to_vec(value).map_err(|error| not_json(what, &error))
-}
-
-pub(super) fn from_json<V: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<V> {
-    serde_json::from_slice(bytes).map_err(|error| not_json(what, &error))
-}
-
-pub(super) fn all_from_json<V: DeserializeOwned>(all: &[Vec<u8>], what: &str) -> Result<Vec<V>> {
-    all.iter().map(|bytes| from_json(bytes, what)).collect()
 }
 
 /// Returns an error if this crate was built without the feature `distributed`.

@@ -108,7 +108,7 @@ impl Listener {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PERIOD),
                 Err(error) => return Err(error.into()),
             }
-            if let Some(error) = super::links::cause(group)? {
+            if let Some(error) = super::lost_contact::cause(group)? {
                 return Err(error);
             }
             if since.elapsed() > timeout {

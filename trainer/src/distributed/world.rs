@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use tch::Tensor;
 
 use super::call::sorted;
+use super::json::{from_json, json};
 use super::launch::Launch;
-use super::links::{Links, Op, cat_rows, from_json, json};
+use super::links::{Links, Op, cat_rows};
 use super::{Share, Unequal, join, main_only};
 use crate::error::{Error, Result};
 use crate::libtorch;

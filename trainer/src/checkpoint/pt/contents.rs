@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::pickle::{Global, Id, Object, Objects};
+use super::objects::{Global, Id, Object, Objects};
 use crate::error::{Error, Result, shortened};
 
 /// The maximum number of keys that lead from the outermost `dict` to one that a message names.

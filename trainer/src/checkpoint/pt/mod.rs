@@ -6,6 +6,7 @@
 //! where a tensor is needed.
 
 mod contents;
+mod objects;
 mod pickle;
 mod zip;
 
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use tch::{Kind, Tensor};
 
 use self::contents::Contents;
-use self::pickle::{Global, Id, Object, Objects, View};
+use self::objects::{Global, Id, Object, Objects, View};
 use self::zip::Archive;
 use crate::error::{Error, Result, shortened};
 use crate::io::format::{self, Format};

@@ -75,6 +75,7 @@ fn remedy(format: Format) -> &'static str {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use std::{env, fs, process};
 
