@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
+pub use trainer_formats::run::Span;
 
 pub use super::histogram::Histogram;
 pub use super::image::Image;
@@ -36,30 +37,6 @@ pub struct Record {
     time: SystemTime,
     pub(super) scalars: Vec<(String, f64)>,
     pub(super) media: Vec<(String, Media)>,
-}
-
-/// The part of a run over which the values of a record were reduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Span {
-    /// The optimizer steps since the previous record.
-    Steps,
-    /// A pass over data: an epoch of training, a validation, a test, a prediction.
-    Pass,
-    /// The time from the last record to the end of the entry point.
-    Rest,
-}
-
-impl Span {
-    /// Returns the name: `steps`, `pass` or `rest`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Span::Steps => "steps",
-            Span::Pass => "pass",
-            Span::Rest => "rest",
-        }
-    }
 }
 
 impl Record {

@@ -54,25 +54,29 @@ pub struct Point {
     pub value: f64,
 }
 
-/// The range that a record covers.
+/// The part of a run over which the values of a record were reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     /// The optimizer steps since the previous record.
     Steps,
-    /// A pass over data, with its metrics.
+    /// A pass over data: an epoch of training, a validation, a test, a prediction.
     Pass,
     /// The time from the last record to the end of an entry point.
     Rest,
 }
 
 impl Span {
-    fn parse(name: &str) -> Option<Self> {
-        match name {
-            "steps" => Some(Span::Steps),
-            "pass" => Some(Span::Pass),
-            "rest" => Some(Span::Rest),
-            _ => None,
+    /// Returns the name: `steps`, `pass` or `rest`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Span::Steps => "steps",
+            Span::Pass => "pass",
+            Span::Rest => "rest",
         }
+    }
+
+    fn parse(name: &str) -> Option<Self> {
+        [Span::Steps, Span::Pass, Span::Rest].into_iter().find(|span| span.name() == name)
     }
 }
 
