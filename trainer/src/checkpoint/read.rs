@@ -17,7 +17,8 @@ use crate::io::files::in_file;
 use crate::log::history::History;
 
 /// Returns the newest undamaged checkpoint in a folder, by the progress of its run; `None` if there
-/// is none.
+/// is none. To also lock the folder, keep checkpoints in it or remove them, use
+/// [`CheckpointFolder`](super::CheckpointFolder).
 #[must_use]
 pub fn newest(folder: impl AsRef<Path>) -> Option<PathBuf> {
     newest_first(folder.as_ref()).into_iter().find(|candidate| verify(candidate).is_ok())

@@ -129,7 +129,8 @@ impl<D: Dataset> DataLoader<D> {
         self
     }
 
-    /// Limits how many batches all workers together produce ahead of the current batch; each worker
+    /// Unlike [`Loader::prefetch`], which wraps any loader, sets the depth of this loader's workers:
+    /// limits how many batches all of them together produce ahead of the current batch; each worker
     /// always produces at least one. Defaults to two per worker. Without
     /// [`workers`](DataLoader::workers), the loader starts one worker.
     ///

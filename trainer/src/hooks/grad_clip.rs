@@ -63,7 +63,7 @@ pub struct ClipGradValue {
 impl<T: Task> TrainerBuilder<T> {
     /// Clips the global norm of the gradients to `max_norm` before each optimizer step, as
     /// [`Cx::clip_grad_norm`](crate::Cx::clip_grad_norm) does. Adds the hook [`ClipGradNorm`]
-    /// around `opt_step`.
+    /// around `opt_step`; name it in the order constraints of your own hooks.
     ///
     /// With [`clip_grad_value`](TrainerBuilder::clip_grad_value), the elements are clipped first,
     /// so that one large element does not scale down all others. Both limits then hold.

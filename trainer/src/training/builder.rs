@@ -106,7 +106,8 @@ impl<T: Task> TrainerBuilder<T> {
 ///
 /// A learning-rate schedule is a hook: [`HyperparameterSchedule`](crate::hooks::HyperparameterSchedule).
 impl<T: Task> TrainerBuilder<T> {
-    /// Sets the optimizer of the whole model.
+    /// Sets the optimizer of the whole model. If parts of it have their own, use
+    /// [`optimizer_of`](TrainerBuilder::optimizer_of).
     #[doc(alias = "configure_optimizers")]
     pub fn optimizer(self, optimizer: impl Optimizer + 'static) -> Self {
         self.optimizer_of("", optimizer)

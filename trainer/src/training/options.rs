@@ -80,7 +80,7 @@ impl<T: Task> TrainerBuilder<T> {
     }
 
     /// Sets [`accumulate`](TrainerBuilder::accumulate) from this epoch on. Epochs are counted from
-    /// 0 over all calls to `fit`.
+    /// 0 over all calls to `fit`. Use this when later epochs should train on larger batches.
     pub fn accumulate_from(mut self, epoch: u64, batches: u64) -> Self {
         self.settings.accumulate.retain(|(from, _)| *from != epoch);
         self.settings.accumulate.push((epoch, batches));
@@ -169,7 +169,9 @@ impl<T: Task> TrainerBuilder<T> {
 
 /// # Device and numbers
 impl<T: Task> TrainerBuilder<T> {
-    /// Moves the task to this device. Defaults to the device that its `VarStore` was created on.
+    /// Moves the task to this device. Defaults to the device that its `VarStore` was created on. Use
+    /// this when the program or its user chooses the device, and otherwise
+    /// [`auto_device`](TrainerBuilder::auto_device).
     pub fn device(mut self, device: Device) -> Self {
         self.settings.device = Some(device);
         self
