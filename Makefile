@@ -13,7 +13,7 @@ PYTHON ?= python3
 # In a job of SLURM or MPI, tests and benchmarks would otherwise become its ranks.
 unexport $(filter I_MPI_HYDRA_UUID LOCAL_RANK MASTER_ADDR MASTER_PORT MPI_% OMPI_% PMIX_% PMI_% RANK SLURM_% TORCHELASTIC_% WORLD_SIZE,$(.VARIABLES))
 
-.PHONY: help libtorch demo mnist lint test soak sanitize interop nccl-compile picture ui bench race bench-history bench-data scale instructions bench-compile trace-viewer doc clean
+.PHONY: help libtorch demo mnist lint test soak sanitize interop nccl-compile picture ui bench race bench-history bench-data scale instructions bench-compile trace-viewer findings doc clean
 
 help:
 	@echo "make libtorch   download libtorch 2.13.0 for the CPU, once  (CUDA=1 for NVIDIA GPUs too, CUDA=0 to go back)"
@@ -35,6 +35,7 @@ help:
 	@echo "make instructions    count the instructions of a step, a point and an operation (needs Valgrind)"
 	@echo "make bench-compile   benchmark the compile time of 200 hooks against 200 handwritten ones"
 	@echo "make trace-viewer    check that speedscope opens a trace  (needs npm and Chromium)"
+	@echo "make findings   run the scripts that show surprising behavior of other software (an hour; FINDINGS=words in their names)"
 	@echo "make doc        build the API docs"
 
 # Nothing, or `cpu` or `cuda`.
@@ -60,6 +61,7 @@ lint: libtorch
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps $(FEATURES)
 	test -d $(LIFECYCLE_DOCS) && ! grep -rlE 'href="(crate|super)::' $(LIFECYCLE_DOCS) # links in generated code, which rustdoc does not check
 	CARGO_NET_OFFLINE=true $(PYTHON) scripts/packages.py
+	$(PYTHON) scripts/findings.py check
 
 test: lint
 	cargo test --workspace $(FEATURES)
@@ -118,6 +120,9 @@ bench-compile: libtorch
 
 trace-viewer: libtorch
 	@$(PYTHON) scripts/trace_viewer.py $(FEATURES)
+
+findings:
+	@$(PYTHON) scripts/findings.py run $(FINDINGS)
 
 # With the feature `doc-only`, which needs no libtorch, and with the items of all others.
 doc:

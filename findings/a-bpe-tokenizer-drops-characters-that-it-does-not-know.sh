@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tokenizers
 # Guess: a character outside of the vocabulary becomes an unknown token, or encoding fails if
 # there is none.
 # Seen: a BPE model without `unk_token` leaves it out: `axbz` is encoded as `a`, `b`, with no sign

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: `date = 2020-01-01` read into a `serde_json::Value` or a `String` is the text
 # "2020-01-01", as in other formats.
 # Seen: the Value is an object with the private key `$__toml_private_datetime`, and a String field

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: `to_value(0.1f32)` prints what `to_string(&0.1f32)` prints.
 # Seen: `to_string` writes the shortest text for an f32, `0.1`; a Value holds an f64, and prints
 # `0.10000000149011612`. It does not equal the Value that is read from the text of the same

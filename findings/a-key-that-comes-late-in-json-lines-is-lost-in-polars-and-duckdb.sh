@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a key that first occurs in a later line of a JSON-lines file is a column, with null above
 # it.
 # Seen: Polars knows the keys of the first 100 lines, DuckDB of the first 20,480, and both drop

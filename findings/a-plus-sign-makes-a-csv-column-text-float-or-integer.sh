@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: `+5` is an integer in a CSV column, as for C, Python and Rust, whichever library reads
 # it.
 # Seen: pandas reads integers, pyarrow floats; for Polars and DuckDB one `+5` makes the whole

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tokenizers
 # Guess: `enable_truncation(max_length=1)` gives one token, or an error if the template alone has
 # two.
 # Seen: with a template of two special tokens, a limit of 2 gives the two alone, and a limit of 1

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tokenizers
 # Guess: a token added to a tokenizer gets an id that is not in use.
 # Seen: the first new id is the number of words in the vocabulary. If the ids have a gap, it may
 # be taken: with a word of id 5 among four words, the second added token gets id 5 too, and 5 now

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: `Adam(weight_decay=0.1)` adds the decay to the gradient, as PyTorch's Adam does, since
 # there is AdamW for the other kind.
 # Seen: every Keras optimizer applies `weight_decay` to the weights, times the learning rate: Adam

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tokenizers
 # Guess: a token added with `add_tokens(["art"])` matches the word `art`; the word `party`, which
 # the vocabulary has, stays whole.
 # Seen: added tokens are cut out of the text before words are found: `party` becomes unknown,

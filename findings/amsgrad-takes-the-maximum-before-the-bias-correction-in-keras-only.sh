@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: AMSGrad is Adam with the largest second moment so far, so the libraries agree.
 # Seen: Keras (as PyTorch) keeps the largest raw moment and corrects it afterwards; optax corrects
 # first and keeps the largest corrected one. The first corrected moment is the square of the first

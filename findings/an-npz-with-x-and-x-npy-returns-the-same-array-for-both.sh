@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: in an .npz file with the arrays `x` and `x.npy`, each name returns its own array.
 # Seen: both names return `x`, in `items()` too. The array saved as `x.npy` is in the file and
 # cannot be reached by its name; `x.npy.npy` returns it.

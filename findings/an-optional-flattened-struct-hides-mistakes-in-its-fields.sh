@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: `#[serde(flatten)] Option<Section>` is None if the keys of the section are absent, and a
 # wrong value of a present key is an error.
 # Seen: any error within the section gives None: with `size: u8`, `{"size": 300}` and `{"size":

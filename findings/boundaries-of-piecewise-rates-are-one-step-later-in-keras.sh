@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: a rate that changes at boundary 3 is the new one in step 3, counted from 0, in each
 # library.
 # Seen: Keras' PiecewiseConstantDecay uses the old rate for step 3 as well, optax's

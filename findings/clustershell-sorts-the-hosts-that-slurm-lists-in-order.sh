@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Launchers
 # Guess: expanding the host list `n3,n1` gives n3, n1: SLURM starts rank 0 on the first host.
 # Seen: python-hostlist keeps the order and drops repeated names; ClusterShell sorts. ClusterShell
 # also refuses `n[8-011]`, and python-hostlist `n[0-8/2]`, which the other one reads.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: `decay_steps=8` with `warmup_steps=4` means the same for Keras' CosineDecay and optax's
 # warmup_cosine_decay_schedule.
 # Seen: the whole schedule lasts 8 steps in optax, and 12 in Keras, where the decay begins to

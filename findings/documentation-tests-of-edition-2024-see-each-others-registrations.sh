@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Rust crates and cargo
 # Guess: each documentation test is a program of its own, so what it registers with inventory is
 # seen by it alone.
 # Seen: in edition 2024 the tests of a crate are compiled into one program, and each sees the

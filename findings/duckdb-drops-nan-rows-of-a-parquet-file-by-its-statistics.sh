@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a query on a Parquet file gives the rows that the same query gives on the table loaded
 # from it.
 # Seen: DuckDB counts NaN as the largest number, so `x > 5` holds for NaN in a table. The

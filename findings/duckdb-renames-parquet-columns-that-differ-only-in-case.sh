@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a Parquet file with the columns `a` and `A` has these names in each reader, or is refused
 # as ambiguous.
 # Seen: DuckDB, whose names ignore case, calls the second one `A_1`, and `select A` returns the

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: when a later file or row has fractions where the first ones had integers, the reader
 # widens the column to a float or reports an error.
 # Seen: DuckDB takes the type from the first Parquet file, or from the first 20,480 rows of JSON

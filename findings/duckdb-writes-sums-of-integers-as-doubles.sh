@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: `sum` of an integer column is an integer in the Parquet file, too, or a decimal where 64
 # bits may not suffice.
 # Seen: the sum is a HUGEINT of 128 bits, for which Parquet has no type, and COPY writes it as a

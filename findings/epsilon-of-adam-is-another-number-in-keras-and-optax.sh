@@ -1,8 +1,9 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: Adam with the same epsilon makes the same steps in Keras and optax; the number is only
 # there against a division by zero.
 # Seen: Keras adds epsilon to the root before the bias correction, which is the "epsilon hat" of
-# the paper, optax (as PyTorch) after it. With epsilon 0.1 the first step is 6 times as small in
+# the paper, optax (as PyTorch) after it. With epsilon 0.1 the first step is 6 times smaller in
 # Keras for a gradient of 0.5. In step t, Keras' epsilon counts as epsilon / sqrt(1 - beta2^t): 32
 # times as much in the first step.
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: within one library epsilon is in the same position for related optimizers, so a value
 # that is good for Adam fits RMSprop.
 # Seen: Keras and optax add it to the mean square, inside of the root, for RMSprop, and outside

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a Parquet column of 16-bit floats is read as floats, or refused.
 # Seen: fastparquet returns an object column with two bytes for each number, and no warning.
 # pyarrow and Polars read 16-bit floats, DuckDB 32-bit ones.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: a struct with a flattened part is still read from `(a: 1, x: 2.0)`, the syntax of structs
 # in RON.
 # Seen: it is written and read as a map with quoted keys, `{"a":1,"x":2.0}`; the parentheses are

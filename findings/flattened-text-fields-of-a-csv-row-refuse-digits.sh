@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: a String field of a CSV row takes any field; moving it into a struct with
 # `#[serde(flatten)]` changes nothing.
 # Seen: flattened fields are first typed by their looks, so "007" becomes the integer 7, and the

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a float column with one `nan`, as Python, C and Rust print it, is a float column with NaN
 # in each reader.
 # Seen: pandas and DuckDB agree. pyarrow reads null, so the mean is that of the others. Polars

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: converting a color image to grey uses the weights 0.299, 0.587 and 0.114 everywhere, so
 # libraries agree up to rounding.
 # Seen: Rust's image crate uses the weights of high-definition television, 0.2126, 0.7152 and

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Rust crates and cargo
 # Guess: `half::f16::from_f64` returns the nearest 16-bit float, as numpy does.
 # Seen: the lower half of the double is ignored, so a number just above the middle of two
 # neighbors counts as the middle and goes to the even one: 1 + 2^-11 + 2^-40 becomes 1 in `half`,

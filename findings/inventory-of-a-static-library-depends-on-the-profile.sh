@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Rust crates and cargo
 # Guess: a C program linked with a Rust staticlib sees the items that the library and its
 # dependencies register: their constructors are in the archive.
 # Seen: the linker takes only those objects of an archive that something refers to. A debug build

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Rust crates and cargo
 # Guess: `inventory::submit!` within a generic function does not compile, or registers once for
 # each type it is used with.
 # Seen: it registers once, although the function is never called and no instance of it exists: the

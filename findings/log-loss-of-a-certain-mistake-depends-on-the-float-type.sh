@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Metrics
 # Guess: scikit-learn's `log_loss` of a prediction with probability 0 for the truth is clipped at
 # a fixed small number.
 # Seen: it is clipped at the epsilon of the array's type, so the same mistake costs 36.0 in

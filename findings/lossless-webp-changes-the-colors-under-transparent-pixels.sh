@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: `lossless=True` means that the pixels come back as they were, as with PNG.
 # Seen: Pillow and OpenCV set the color of fully transparent pixels to black, because it is not
 # visible. Pillow has `exact=True` against it.

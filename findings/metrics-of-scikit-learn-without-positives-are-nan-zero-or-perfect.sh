@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Metrics
 # Guess: metrics that are undefined because a class does not occur raise an error, or are all NaN.
 # Seen: `roc_auc_score` is NaN with a warning (older versions raised), `average_precision_score`
 # 0, `f1_score` 0, `balanced_accuracy_score` ignores the absent class, `matthews_corrcoef` of a

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Logs of runs
 # Guess: a parameter above the limit of its length is refused, or kept: the client has no limit,
 # the store reports its own.
 # Seen: `log_param` stores the first 6000 characters of a longer text, and says so at no level

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Logs of runs
 # Guess: a metric may have any name that one would print: `acc@1`, `loss (train)`, `val[0]`.
 # Seen: mlflow accepts letters, digits, `_`, `-`, `.`, space, `:` and `/`, raises an error for
 # others, and for names that are not clean paths, such as `a//b`. A name that is a folder of

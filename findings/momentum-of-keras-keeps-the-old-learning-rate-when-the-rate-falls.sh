@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: SGD with momentum goes on with the new rate as soon as the rate falls: the velocity is a
 # mean of gradients.
 # Seen: the velocity of Keras holds gradients times the rate of their time, so after the rate fell

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Launchers
 # Guess: MPICH's mpiexec, like Open MPI and Intel MPI, which is made from it, sets a variable that
 # all processes of a job share and that no other job has.
 # Seen: it sets the rank, the size, and the same two of the host, and no identifier; Intel MPI

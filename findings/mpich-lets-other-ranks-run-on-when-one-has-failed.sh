@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Launchers
 # Guess: when a rank exits with an error, mpiexec ends the others, as Open MPI and torchrun do.
 # Seen: MPICH and Intel MPI wait for the others if the processes have not called MPI_Init, as
 # programs that use another library for their communication. Open MPI ends them within a second.

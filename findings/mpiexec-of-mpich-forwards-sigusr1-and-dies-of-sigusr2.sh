@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Launchers
 # Guess: SIGUSR1 and SIGUSR2 are alike for a launcher: both are passed to the ranks, as Open MPI
 # does.
 # Seen: MPICH forwards SIGUSR1. SIGUSR2 ends mpiexec itself, and no rank receives it.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Launchers
 # Guess: if ranks exit with 1 and 2, mpiexec exits with one of the two.
 # Seen: MPICH and Intel MPI exit with 3, the bitwise "or", a code that no process returned. Open
 # MPI exits with that of one rank.

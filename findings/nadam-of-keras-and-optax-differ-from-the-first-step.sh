@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: Nadam with the same settings is the same up to rounding.
 # Seen: the first step is 0.106 in Keras, which follows the schedule of the momentum in Dozat's
 # paper, and 0.147 in optax, which uses the constant momentum, for a learning rate of 0.1. After

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: shrinking a label map by nearest neighbor gives the same map in OpenCV and Pillow: no
 # arithmetic is involved.
 # Seen: of five pixels reduced to two, OpenCV's INTER_NEAREST takes 0 and 2, Pillow 1 and 3, the

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: `np.save(path, table[["a"]])` writes the field `a` only: 4 bytes for each row.
 # Seen: a selection of several fields is a view with gaps since numpy 1.16, and the file contains
 # the gaps: here 1004 bytes for each row. `rfn.repack_fields`, or `table["a"]` for a single one,

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: `np.save` and `np.savez` treat a masked array alike: both store it with its mask, or both
 # refuse it.
 # Seen: `np.save` raises NotImplementedError; `np.savez` stores the hidden values as ordinary

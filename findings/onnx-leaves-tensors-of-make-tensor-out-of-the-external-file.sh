@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: `save_as_external_data=True` with `size_threshold=0` moves every initializer into the
 # second file.
 # Seen: only tensors with `raw_data` move. One from `helper.make_tensor` with a list of numbers

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: saving a model leaves the object as it was, and can be repeated.
 # Seen: after `onnx.save_model(..., save_as_external_data=True)` the initializers in memory have
 # no data, only the name of the file. Saving again, in one file or two, needs that file, and to

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Launchers
 # Guess: SIGTERM to mpirun reaches the ranks, which may then save and end in their own time, as
 # under MPICH and Intel MPI.
 # Seen: Open MPI sends SIGTERM to its ranks (for SIGINT, too) and SIGKILL less than a second

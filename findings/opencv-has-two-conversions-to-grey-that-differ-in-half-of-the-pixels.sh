@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: `imread(path, IMREAD_GRAYSCALE)` gives what `cvtColor(imread(path), COLOR_BGR2GRAY)`
 # gives, at least for a lossless file.
 # Seen: for a PNG half of the pixels are one level darker with `imread`, which cuts where

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: a PNG of grey and alpha read with IMREAD_UNCHANGED has two channels, as it has in Pillow.
 # Seen: it has four: blue, green and red with the same value, and alpha. IMREAD_UNCHANGED keeps
 # the depth (16 bits) but not the number of channels; a palette becomes three or four channels as

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: OpenCV either applies the orientation that a camera stored, or it does not.
 # Seen: IMREAD_COLOR, IMREAD_GRAYSCALE and IMREAD_ANYCOLOR turn the image, for JPEG, PNG and WebP
 # alike; IMREAD_UNCHANGED does not, so height and width are swapped. In imageio it depends on the

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a number in JSON lines is a number in `pandas.read_json`.
 # Seen: a column whose name ends with `_time` or `_at`, or begins with `date`, `modified` or
 # `timestamp`, becomes a column of time stamps if its numbers could be seconds after 1971:

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: 17 digits written to a file come back as the same float: `read_csv` does it, so
 # `read_json` does it.
 # Seen: `read_csv` returns all 20,000 numbers exactly. `read_json` changes more than half of them

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: JSON says which values are texts, so `"007"` stays one.
 # Seen: `read_json` converts a column of texts that look like numbers: "007" becomes 7. Polars,
 # pyarrow and DuckDB keep the texts, and so does pandas with `dtype=False`.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a float column with NaN has NaN in the Parquet file, since Parquet's floats have NaN.
 # Seen: `to_parquet` writes null for NaN with both engines, so Polars and DuckDB see a missing
 # value: a mean that was NaN in Polars is now the mean of the others. Polars and

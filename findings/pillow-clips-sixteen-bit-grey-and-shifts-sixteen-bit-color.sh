@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: a PNG of 16 bits is brought to 8 bits by dropping the lower byte, in grey and in color,
 # in Pillow as in OpenCV.
 # Seen: Pillow does so for color. For grey, `convert("L")` and `convert("RGB")` clip: every value

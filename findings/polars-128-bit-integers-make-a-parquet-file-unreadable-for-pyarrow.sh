@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: Polars writes a column type that Parquet lacks as a decimal, or refuses to write it.
 # Seen: it writes 16 raw bytes for each number and the type in the stored Arrow schema. pyarrow
 # then refuses the whole file, with all its other columns; DuckDB returns bytes. Polars makes such

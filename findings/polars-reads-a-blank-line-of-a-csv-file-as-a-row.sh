@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: a blank line between rows of several columns is skipped, as by Python's csv, pandas,
 # pyarrow, DuckDB and Rust's csv crate.
 # Seen: Polars returns a row of nulls for it.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Rust crates and cargo
 # Guess: `ProgressBar::println` prints a line above the bar, and a plain line if there is no
 # terminal.
 # Seen: without a terminal (a job, a pipe, CI) the line is dropped, for MultiProgress too, which

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Launchers
 # Guess: `prterun`, which does the work of Open MPI's `mpirun`, sets the same variables:
 # OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_RANK.
 # Seen: it sets PMIX_RANK and PMIX_NAMESPACE and nothing about the number of processes; `mpirun`

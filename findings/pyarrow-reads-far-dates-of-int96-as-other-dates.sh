@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: an INT96 time stamp, as Spark and Hive write it, is a day number and nanoseconds, so each
 # reader returns the date or refuses it.
 # Seen: pyarrow and fastparquet count nanoseconds since 1970 in 64 bits, which end in 2262, and

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: an integer that does not fit 64 signed bits is text or unsigned in pyarrow, or an error;
 # only numbers with a point become floats.
 # Seen: the column becomes double, for CSV and JSON lines, and all its integers are rounded to 53

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tables
 # Guess: readers agree whether `""` and an empty field are the same: either both are missing, or
 # the quoted one is an empty text.
 # Seen: only Polars distinguishes them. For pandas and DuckDB both are missing, for pyarrow both

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: `rmp_serde::from_slice`, like `serde_json::from_slice`, refuses bytes after the value.
 # Seen: they are ignored: the three bytes of 1, 2, 3 are read as 1. serde_json reports "trailing
 # characters".

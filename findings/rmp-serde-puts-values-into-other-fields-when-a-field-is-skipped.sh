@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: `skip_serializing_if` on optional fields works with MessagePack as with JSON, or reading
 # fails.
 # Seen: `rmp_serde::to_vec` writes structs as arrays without names, so a skipped field moves the

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Optimizers and schedules
 # Guess: Rprop moves each weight by the learning rate in the first step, since that is the initial
 # size of its steps.
 # Seen: the first update of `optax.rprop` is zero: a weight moves only if two gradients in a row

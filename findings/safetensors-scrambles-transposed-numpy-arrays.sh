@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: `safetensors.numpy.save_file` stores a transposed or Fortran-ordered array by its values,
 # as `np.save` does, or refuses it, as the torch version does.
 # Seen: it stores the memory as it lies and the shape of the view: the values come back in another

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: what `safetensors.numpy.save_file` accepts, `load_file` reads: bfloat16 of ml_dtypes
 # works in both directions, so float8 does.
 # Seen: float8 arrays are saved, with the right type in the header, and reading them into numpy

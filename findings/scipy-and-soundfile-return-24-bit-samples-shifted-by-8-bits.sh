@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: a 24-bit WAV read as int32 holds the 24-bit values, below 2^23.
 # Seen: scipy.io.wavfile and soundfile put the 24 bits on the left: each value is 256 times as
 # large, so that 2^31 is the full scale. Python's wave module returns the bytes as they are.

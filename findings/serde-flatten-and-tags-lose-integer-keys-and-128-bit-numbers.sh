@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: a `HashMap<u32, _>` that is read from JSON on its own is also read as a field of a
 # flattened struct, or of an enum with a tag.
 # Seen: `flatten`, `tag` and `untagged` first store the map as it looks, with texts as keys, and

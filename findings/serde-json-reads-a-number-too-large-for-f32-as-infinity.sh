@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: a number that does not fit the float type of the field is an error: serde_json refuses
 # 1e400 for f64 with "number out of range".
 # Seen: 1e300 for an f32 field is read as infinity, since it is a valid f64 that is then

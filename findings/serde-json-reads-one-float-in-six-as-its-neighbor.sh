@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Serialization in Rust
 # Guess: a float written by serde_json is read as the same float by serde_json.
 # Seen: of 100,000 random floats 17 % come back changed in the last bit, since the parser is fast
 # and not exact. The text is right: `str::parse` reads all of them exactly. The feature

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: a 16-bit color PNG read as 8 bits has the same pixels in Rust's image crate as in Pillow
 # and OpenCV.
 # Seen: the image crate rounds to the nearest of 256 levels, Pillow drops the lower byte: of all

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: `soundfile.read(path, dtype="int16")` returns samples of the full range of 16 bits,
 # whatever the type in the file.
 # Seen: samples of a float WAV are converted as they are, not scaled: 0.5 becomes 0 and 1.0

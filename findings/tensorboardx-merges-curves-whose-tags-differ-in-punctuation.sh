@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Logs of runs
 # Guess: a tag such as `acc@1` or `loss (train)` is a text, and is kept.
 # Seen: tensorboardX replaces what is not a letter, digit, `-`, `.`, `_` or `/` by `_` and removes
 # a slash at the start. `a:b`, `a b` and `a_b` become one curve with the points of all three.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Logs of runs
 # Guess: `add_image` takes integers from 0 to 255, of any integer type, as colors.
 # Seen: only uint8 is taken as it is. Other integers are multiplied by 255 and wrap around: 200 in
 # an int64 array becomes 56. Floats above 1 wrap as well: 2.0 becomes 254.

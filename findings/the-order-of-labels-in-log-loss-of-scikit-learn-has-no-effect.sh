@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Metrics
 # Guess: `log_loss(y, p, labels=["pos", "neg"])` says that the first column of `p` belongs to
 # "pos".
 # Seen: `labels` only says which classes exist: the columns always are in the sorted order of the

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Images and sound
 # Guess: `imageio.v3.imread` returns height x width x 3 for a file with one image, and all frames
 # with a first dimension for an animation.
 # Seen: a GIF with one image has a first dimension of 1. An animated GIF, PNG or multi-page TIFF

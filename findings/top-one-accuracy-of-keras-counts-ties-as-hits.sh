@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Metrics
 # Guess: TopKCategoricalAccuracy(k=1) is CategoricalAccuracy.
 # Seen: a class that ties with the best one counts as found, so a model that gives each class the
 # same number has a top-1 accuracy of 1 and an accuracy of 1/3. scikit-learn's

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tokenizers
 # Guess: `vocab_size=5` of a trainer is an upper bound.
 # Seen: BpeTrainer keeps every character and special token, whatever the size: 27 entries for 26
 # letters and one special token. WordPieceTrainer does the same. UnigramTrainer raises an error.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Logs of runs
 # Guess: when steps go back after a resume, TensorBoard shows the new curve, and EventAccumulator,
 # which is part of it, returns the same points.
 # Seen: the page's own server drops the points at and after the step at which the run resumed.

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: the files of one sample may be anywhere in a shard, or a shard in which they are apart is
 # refused.
 # Seen: only neighbors are joined: the shard a.jpg, b.jpg, a.cls, b.cls, which is what `tar` makes

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: the sample `model_1.5` written by TarWriter is read back with this key; at the least,
 # names with different numbers are different samples.
 # Seen: the key ends at the first dot of the file name: `model_1.5.jpg` and `model_1.6.jpg` are

@@ -1,4 +1,5 @@
 #!/bin/sh
+# Subject: Tensors and samples
 # Guess: if the file of a chunk is missing, reading the array raises an error, since other chunks
 # are there.
 # Seen: the chunk reads as the fill value: a missing file is how a chunk of fill values is stored.

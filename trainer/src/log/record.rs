@@ -57,8 +57,9 @@ impl Record {
         self.phase
     }
 
-    /// The part of the run over which the values were reduced. A record of training steps and a
-    /// record of an epoch can have the same counters and names; only their spans differ.
+    /// The part of the run over which the values were reduced. A record of training steps,
+    /// [`Span::Steps`], and one of an epoch, [`Span::Pass`], can have the same counters and names;
+    /// only their spans differ. At the end of an entry point, [`Span::Rest`] has what remains.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
