@@ -402,7 +402,11 @@ fn norms_neither_lose_elements_nor_overflow() {
         }
         for value in [f64::NAN, f64::INFINITY] {
             let norm = norms([&full(3, value)]).unwrap().double_value(&[0]);
-            assert_eq!((norm.is_nan(), norm.is_infinite()), (value.is_nan(), value.is_infinite()), "{kind:?}");
+            assert_eq!(
+                (norm.is_nan(), norm.is_infinite()),
+                (value.is_nan(), value.is_infinite()),
+                "{kind:?}"
+            );
         }
         assert_eq!(norms([&full(3, 0.0), &full(0, 0.0)]).unwrap().double_value(&[0]), 0.0);
     }

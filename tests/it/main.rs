@@ -87,6 +87,7 @@ mod parameters;
 mod parts;
 mod planted;
 mod profile;
+mod provenance;
 mod pt_archive;
 mod pt_files;
 #[cfg(target_os = "linux")]

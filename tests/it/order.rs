@@ -166,27 +166,6 @@ fn all_ordering_cycles_are_reported_with_locations_and_constraints() {
     "#);
 }
 
-/// Constraints with a hook of another moment, and with a hook that the trainer does not have.
-struct Astray;
-
-#[hook]
-impl Astray {
-    #[hook(after = Clip)]
-    fn after_fit(&mut self, _: &mut Cx<AfterFit>) {}
-    #[hook(after = discovered)]
-    fn before_fit(&mut self, _: &mut Cx<BeforeFit>) {}
-}
-
-#[test]
-fn constraints_without_a_target_are_reported() {
-    let error = model::builder().hook(Clip).hook(Astray).build().unwrap_err();
-    insta::assert_snapshot!(message(&error), @r#"
-    the trainer cannot be built, for 2 reasons:
-    - `it::order::Astray::after_fit` (tests/it/order.rs:_) at `after_fit` has `after = Clip`, but `Clip` is at `before_opt_step`: constraints only order hooks at the same moment, so remove this constraint
-    - `it::order::Astray::before_fit` (tests/it/order.rs:_) has `after = discovered`, but this trainer has no such hook: add it, or write `after = optional(discovered)` if it may be absent
-    "#);
-}
-
 /// Hooks in stages, whose `ord` says the opposite.
 struct Staged;
 
@@ -292,34 +271,6 @@ fn a_constraint_that_names_a_set_holds_for_all_its_hooks() {
         json.contains(r#""stage":"Loggers""#) && json.contains(r#""sets":["Reports","plugin::Endings"]"#),
         "{json}"
     );
-}
-
-/// A hook that must precede one of an early stage, and hooks that nothing moves.
-struct Moved;
-
-#[hook]
-impl Moved {
-    #[hook(in = stages::Averaging)]
-    fn averaging(&mut self, _: &Cx<AfterStep>) {}
-    #[hook(in = stages::Schedules)]
-    fn schedule(&mut self, _: &Cx<AfterStep>) {}
-    #[hook(ord = -1)]
-    fn other(&mut self, _: &Cx<AfterStep>) {}
-}
-
-struct BeforeMoved;
-
-#[hook(before = stages::Averaging, ord = 3)]
-impl BeforeMoved {
-    fn early(&mut self, _: &Cx<AfterStep>) {}
-}
-
-#[test]
-fn a_before_constraint_moves_its_own_hook_and_not_the_target() {
-    let trainer = model::builder().hook(Moved).hook(BeforeMoved).build().unwrap();
-    let table = trainer.describe_hooks();
-    let found: Vec<_> = table.at("after_step").iter().map(|name| name.replace("it::order::", "")).collect();
-    assert_eq!(found, ["BeforeMoved::early", "Moved::averaging", "Moved::schedule", "Moved::other"]);
 }
 
 /// Hooks in two stages, and between hooks of a set that must run in both orders.

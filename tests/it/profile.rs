@@ -378,3 +378,39 @@ fn named_modules_are_measured_by_name() {
         assert_eq!(around, hooked.then_some(&4));
     }
 }
+
+/// Counts the calls that begin and end, by kind.
+struct Counts(std::sync::Arc<std::sync::Mutex<Vec<(trainer::profile::SpanKind, bool)>>>);
+
+impl trainer::Layer for Counts {
+    fn before(&mut self, call: &trainer::Call<'_>) -> Result<()> {
+        self.0.lock().unwrap().push((call.kind(), true));
+        Ok(())
+    }
+    fn after(&mut self, call: &trainer::Call<'_>) -> Result<()> {
+        self.0.lock().unwrap().push((call.kind(), false));
+        Ok(())
+    }
+}
+
+#[test]
+fn a_layer_of_the_program_surrounds_all_calls_even_if_one_fails() {
+    for fails in [false, true] {
+        let calls = std::sync::Arc::default();
+        let mut trainer = crate::model::builder()
+            .epochs(1)
+            .layer(Counts(std::sync::Arc::clone(&calls)))
+            .on::<AfterStep>("fails", move |_| if fails { Err(Error::msg("on purpose")) } else { Ok(()) })
+            .build()
+            .unwrap();
+        assert_eq!(trainer.fit(&mut crate::model::rows(8), None).is_err(), fails);
+        let calls = calls.lock().unwrap();
+        let count = |kind, begins| calls.iter().filter(|call| **call == (kind, begins)).count();
+        use trainer::profile::SpanKind::{Data, Entry, Hook, Operation};
+        for kind in [Data, Entry, Hook, Operation] {
+            assert!(count(kind, true) > 0 && count(kind, true) == count(kind, false), "{kind:?}");
+        }
+        assert_eq!((count(Hook, true), count(Entry, true)), (if fails { 1 } else { 2 }, 1));
+        assert!(trainer.profile().is_none());
+    }
+}

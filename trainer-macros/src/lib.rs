@@ -29,6 +29,13 @@ pub fn hook(attribute: TokenStream, item: TokenStream) -> TokenStream {
     hook::expand(attribute.into(), &item.into()).into()
 }
 
+/// Marks the hooks of `trainer` itself, whose files import this as `hook`.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn own_hook(attribute: TokenStream, item: TokenStream) -> TokenStream {
+    hook::expand_as(attribute.into(), &item.into(), true).into()
+}
+
 // Documented where `trainer` re-exports it.
 #[allow(missing_docs)]
 #[proc_macro]

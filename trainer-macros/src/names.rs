@@ -74,7 +74,7 @@ fn expansions() -> Vec<(TokenStream, &'static [&'static str])> {
                  #[hook(of = self.a, every = 3)] fn z(&self, cx: &mut Cx<M>, next: Next<M>) -> R { next.run(cx) } }",
             ),
             // And the items of the trait.
-            &["after_step", "z", "T", "N", "SINGLE", "STATE", "CHANGES", "Block", "__call"],
+            &["after_step", "z", "T", "N", "SINGLE", "EXTRAS", "CHANGES", "Block", "__call"],
         ),
         (
             hook("auto", "impl X { fn after_step(&mut self, cx: &mut Cx<AfterStep>) {} }"),

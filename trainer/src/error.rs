@@ -341,6 +341,8 @@ pub struct HookError {
     /// The location in the run at which the hook failed.
     pub location: Location,
     pub(crate) origin: Origin,
+    /// Whether the hook is one of the trainer itself.
+    pub(crate) is_own: bool,
     /// The error that the hook returned, the error for an invalid value that it logged, or the
     /// message of its panic.
     pub source: BoxError,
@@ -350,11 +352,9 @@ pub struct HookError {
 
 impl fmt::Display for HookError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let HookError { hook, file, line, location, origin: _, source, cleanup } = self;
+        let HookError { hook, file, line, location, origin: _, is_own, source, cleanup } = self;
         // For a built-in hook, only the name of its type is shown.
-        let path =
-            ["trainer::hooks::", "trainer::loggers::"].iter().find_map(|prefix| hook.strip_prefix(prefix));
-        match path.and_then(|path| path.rsplit("::").nth(1)) {
+        match hook.rsplit("::").nth(1).filter(|_| *is_own) {
             Some(built_in) => write!(f, "`{built_in}`")?,
             None => write!(f, "hook `{hook}` ({file}:{line})")?,
         }

@@ -222,6 +222,7 @@ pub use moments::phase::{Phase, PhaseSet};
 pub use run::cancel::{CancelToken, OnSignal};
 pub use run::context::Cx;
 pub use run::dispatch::{ClosureHook, Done, HookOptions, Next, ObserverClosure};
+pub use run::layers::{Call, Layer};
 pub use run::run_folder::RunFolder;
 pub use run::tape::Tape;
 /// The `tch` crate, in the version that this crate uses.
@@ -236,7 +237,7 @@ pub use values::every::Every;
 pub use values::hyperparameter::Hyperparameter;
 
 #[doc(inline)]
-pub use hook::definition::{AsHook, Hooks, IntoHook};
+pub use run::dispatch::registration::{AsHook, Hooks, IntoHook};
 /// Registers a free function, or the methods of an inherent impl block, as hooks.
 ///
 /// The [`language`] page lists every form, key and point.
@@ -328,11 +329,9 @@ pub mod __private {
     pub use crate::checkpoint::StateOf;
     pub use crate::data::batch::Skipped;
     pub use crate::data::rows::common_row_count as same_rows;
-    pub use crate::hook::constraint::{OrderConstraint, id_of_own, target_type};
-    pub use crate::hook::definition::{
-        Definitions, FurtherBlocksNeedHookMore, HookDef, HookResult, Hooks, Origin, is_due, phase_of,
-    };
-    pub use crate::hook::discovery::{Auto, AutoWhen, Discovered, HookImpl, MoreHooks};
+    pub use crate::hook::constraint::{OrderConstraint, id_of_own};
+    pub use crate::hook::definition::{HookResult, Origin, phase_of};
+    pub use crate::hook::discovery::AutoWhen;
     pub use crate::hook::read::Read;
     pub use crate::hook::selected::Selected;
     pub use crate::hook::set::{SetRef, Stage};
@@ -340,12 +339,16 @@ pub mod __private {
     pub use crate::model::added::VariablesOf;
     pub use crate::modules::ModulePattern;
     pub use crate::moments::tree::{Lifecycle, LifecycleRegistration};
+    pub use crate::run::dispatch::registration::{
+        Auto, Definitions, Discovered, Extras, FurtherBlocksNeedHookMore, HookImpl, Hooks, MoreHooks,
+        target_type,
+    };
     pub use crate::run::dispatch::shim::{NoContext, Probe, target_fn};
     pub use crate::run::dispatch::shim::{
-        around_outcome, call_around_nth, call_nth, define_around, define_at, holds, lent, main_only_guard,
-        next_of, observed, outcome, pass_on, selected_by_nth,
+        around_outcome, call_around_nth, call_nth, define_around, define_at, holds, is_due, lent,
+        main_only_guard, next_of, observed, outcome, pass_on, selected_by_nth,
     };
-    pub use crate::run::{Rest, Run};
+    pub use crate::run::{HookDef, Rest, Run};
     pub use crate::training::lock::{assert_golden, assert_lock};
     pub use crate::values::facts::SettingsOf;
 
@@ -360,8 +363,8 @@ pub mod __private {
     #[must_use]
     pub fn paths_of_hooks() -> Vec<String> {
         let own = inventory::iter::<HookImpl>().map(|block| &block.origin);
-        let own = own.filter(|origin| origin.krate() == env!("CARGO_CRATE_NAME"));
-        own.map(|origin| crate::hook::definition::public_path(&origin.path).into_owned()).collect()
+        let own = own.filter(|origin| origin.is_own());
+        own.map(|origin| crate::values::paths::public_path(&origin.path).into_owned()).collect()
     }
 
     /// Calls the hooks of one point. Used by benchmarks.
@@ -371,7 +374,7 @@ pub mod __private {
     /// Returns the error of the first hook that fails.
     #[inline]
     pub fn fire<P: crate::moment::AtPoint, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<()> {
-        trainer.run.fire::<P>()
+        crate::hook::call::Loop::fire::<P>(&mut trainer.run)
     }
 
     /// Makes the trainer read logged CPU tensors as late as GPU tensors. Used by tests.
@@ -393,7 +396,7 @@ pub mod __private {
     /// Returns the error of the first hook that fails.
     #[inline]
     pub fn operate<O: crate::moment::AtOperation, T>(trainer: &mut crate::Trainer<T>) -> crate::Result<bool> {
-        let done = trainer.run.inside::<O>(|run| {
+        let done = crate::hook::call::Loop::inside::<O>(&mut trainer.run, |run| {
             std::hint::black_box(run.counters().epoch);
             Ok(())
         })?;

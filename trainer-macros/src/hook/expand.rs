@@ -17,11 +17,11 @@ use crate::moments::is_marker;
 
 /// Expands to the registrations. `arguments` are those of the item's attribute, not of a method in
 /// a block.
-pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStream {
+pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments, is_own: bool) -> TokenStream {
     let krate = Krate::of(arguments.krate.as_ref());
     let registration = match checked {
-        Checked::Free(hooks) => hooks.iter().map(|hook| free(hook, &krate)).collect(),
-        Checked::Block(item, hooks) => block(item, hooks, arguments, &krate),
+        Checked::Free(hooks) => hooks.iter().map(|hook| free(hook, &krate, is_own)).collect(),
+        Checked::Block(item, hooks) => block(item, hooks, arguments, &krate, is_own),
     };
     let import = krate.import();
     let allowed: TokenStream = match checked {
@@ -46,7 +46,7 @@ pub(super) fn expand(checked: &Checked<'_>, arguments: &Arguments) -> TokenStrea
     }
 }
 
-fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
+fn free(hook: &Hook<'_>, krate: &Krate<'_>, is_own: bool) -> TokenStream {
     let name = &hook.function.signature.ident;
     let trainer = krate.at(Span::call_site());
     let shim = Ident::new("__shim", name.span());
@@ -59,7 +59,7 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     });
     let definition = Definition {
         krate,
-        origin: origin(&path_of(&name.unraw().to_string()), krate),
+        origin: origin(&path_of(&name.unraw().to_string()), krate, is_own),
         id: quote!(#trainer::__private::id_of_own(&#name)),
         shim: quote!(#shim),
         selected: None,
@@ -84,10 +84,16 @@ fn free(hook: &Hook<'_>, krate: &Krate<'_>) -> TokenStream {
     }
 }
 
-fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate<'_>) -> TokenStream {
+fn block(
+    block: &Block,
+    hooks: &[Hook<'_>],
+    arguments: &Arguments,
+    krate: &Krate<'_>,
+    is_own: bool,
+) -> TokenStream {
     let trainer = krate.at(Span::call_site());
     let self_type = &block.self_type;
-    let origin = origin(&path_of(&last_word(self_type)), krate);
+    let origin = origin(&path_of(&last_word(self_type)), krate, is_own);
     let definitions =
         hooks.iter().enumerate().map(|(index, hook)| method(hook, index, block.is_generic(), krate));
     let single = arguments.single.map(|_| {
@@ -97,17 +103,28 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
                 ::core::option::Option::Some(::core::any::TypeId::of::<#of>());
         )
     });
-    let state = arguments.state.as_ref().map(|state| {
-        let here = krate.at(ours(state.span));
-        // Located on the word `state`, where rustc reports a type without a state.
-        let of = match state.field {
-            Some(_) => quote_spanned!(ours(state.span)=> of_field::<Self, __Block>),
-            None => quote_spanned!(ours(state.span)=> of::<Self>),
+    // Each is located on its word, where rustc reports a type that does not have it.
+    let mut extras = Vec::new();
+    let mut add = |key: &str, of: &str, word: Span, of_field: bool| {
+        let here = krate.at(ours(word));
+        let of = Ident::new(of, ours(word));
+        let from = match of_field {
+            true => quote_spanned!(ours(word)=> of_field::<Self, __Block>),
+            false => quote_spanned!(ours(word)=> of::<Self>),
         };
-        let of_self = quote_spanned!(ours(state.span)=> #here::__private::StateOf::#of());
-        quote! {
-            const STATE: ::core::option::Option<#trainer::__private::StateOf> = ::core::option::Option::Some(#of_self);
-        }
+        let value = quote_spanned!(ours(word)=> #here::__private::#of::#from());
+        let key = Ident::new(key, Span::call_site());
+        extras.push(quote!(.#key(#value)));
+    };
+    if let Some(state) = &arguments.state {
+        add("state", "StateOf", state.span, state.field.is_some());
+    }
+    arguments.settings.into_iter().for_each(|word| add("settings", "SettingsOf", word, false));
+    arguments.variables.into_iter().for_each(|word| add("variables", "VariablesOf", word, false));
+    let extras = (!extras.is_empty()).then(|| {
+        quote!(
+            const EXTRAS: #trainer::__private::Extras = #trainer::__private::Extras::NONE #(#extras)*;
+        )
     });
     let changes = hooks.iter().any(|hook| takes_mut_self(&hook.function.signature)).then(|| {
         quote!(
@@ -115,24 +132,6 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
         )
     });
     let state_of_field = arguments.state.as_ref().and_then(|state| state_of_field(state, krate));
-    let settings = arguments.settings.map(|word| {
-        let here = krate.at(ours(word));
-        // Located on the word `settings`, where rustc reports a type without settings.
-        let settings = quote_spanned!(ours(word)=> #here::__private::SettingsOf::of::<Self>());
-        quote! {
-            const SETTINGS: ::core::option::Option<#trainer::__private::SettingsOf> =
-                ::core::option::Option::Some(#settings);
-        }
-    });
-    let variables = arguments.variables.map(|word| {
-        let here = krate.at(ours(word));
-        // Located on the word `variables`, where rustc reports a type that adds none.
-        let variables = quote_spanned!(ours(word)=> #here::__private::VariablesOf::of::<Self>());
-        quote! {
-            const VARIABLES: ::core::option::Option<#trainer::__private::VariablesOf> =
-                ::core::option::Option::Some(#variables);
-        }
-    });
     let linked = match arguments.auto {
         _ if let Some(more) = arguments.more => {
             let here = krate.at(ours(more));
@@ -165,10 +164,8 @@ fn block(block: &Block, hooks: &[Hook<'_>], arguments: &Arguments, krate: &Krate
                 #trainer::__private::Definitions::from([#(#definitions),*])
             }
             #single
-            #state
+            #extras
             #changes
-            #settings
-            #variables
             #selected
             #calls
             #state_of_field
@@ -695,10 +692,11 @@ fn ours(span: Span) -> Span {
 }
 
 /// Expands to the `Origin` of an item's hooks, without the line and the docs.
-fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
+fn origin(path: &TokenStream, krate: &Krate<'_>, is_own: bool) -> TokenStream {
     // A package's library and binary may share a name. Cargo sets this variable for the binary
     // only.
     let in_binary = std::env::var_os("CARGO_BIN_NAME").map(|_| quote!(.in_binary()));
+    let own = is_own.then(|| quote!(.own()));
     let trainer = krate.at(Span::call_site());
     let (line, column) = position_of(Span::call_site());
     quote! {
@@ -710,6 +708,7 @@ fn origin(path: &TokenStream, krate: &Krate<'_>) -> TokenStream {
             [(::core::line!(), ::core::column!()), (#line, #column)],
         )
         #in_binary
+        #own
     }
 }
 

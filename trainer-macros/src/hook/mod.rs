@@ -25,7 +25,13 @@ use check::Checked;
 use parse::Item;
 use signature::takes_trainer;
 
+/// Expands an item with `#[hook]`.
 pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStream {
+    expand_as(attribute, tokens, false)
+}
+
+/// Expands an item with `#[hook]`. `is_own` says whether it is one of `trainer` itself.
+pub(crate) fn expand_as(attribute: TokenStream, tokens: &TokenStream, is_own: bool) -> TokenStream {
     let mut errors = Errors::default();
     let arguments = Arguments::parse(attribute, on(tokens), &mut errors);
     let parsed = Item::parse(tokens.clone(), &mut errors);
@@ -46,7 +52,7 @@ pub(crate) fn expand(attribute: TokenStream, tokens: &TokenStream) -> TokenStrea
                 // to definition".
                 fallback::hooks(&checked, &arguments, &Krate::of(arguments.krate.as_ref()))
             } else {
-                Some(expand::expand(&checked, &arguments))
+                Some(expand::expand(&checked, &arguments, is_own))
             };
             let words = words(&checked, &arguments);
             quote!(#words #item #registration)

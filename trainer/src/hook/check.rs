@@ -14,7 +14,7 @@ use crate::phase::PhaseSet;
 
 /// Reports the mistakes that only the complete set of hooks reveals: constraints without a target,
 /// hooks that can never fire, hooks that cannot borrow their value, and too many `around` hooks.
-pub(crate) fn check(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
+pub(crate) fn check<R>(hooks: &[Hook<R>], task: &TaskTypes, mistakes: &mut Vec<String>) {
     dangling(hooks, mistakes);
     two_stages(hooks, mistakes);
     no_interval(hooks, mistakes);
@@ -26,7 +26,7 @@ pub(crate) fn check(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>
 
 /// Reports hooks whose `every` is 0, whether it is a constant or read from the hook's value. The
 /// `every` of a closure is checked elsewhere, together with the closure's other options.
-fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
+fn no_interval<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         if definition.every == Some(0) && !definition.origin.module.is_empty() {
             let placed = definition.origin.placed();
@@ -36,7 +36,7 @@ fn no_interval(hooks: &[Hook], mistakes: &mut Vec<String>) {
 }
 
 /// Reports hooks that belong to more than one stage.
-fn two_stages(hooks: &[Hook], mistakes: &mut Vec<String>) {
+fn two_stages<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         let stages: BTreeSet<_> = definition.sets.iter().filter_map(|set| set.stage).collect();
         if let [one, other, ..] = stages.iter().filter_map(|stage| stage.name()).collect::<Vec<_>>()[..] {
@@ -50,7 +50,7 @@ fn two_stages(hooks: &[Hook], mistakes: &mut Vec<String>) {
 
 /// Reports constraints whose target is absent or at a different moment. Optional constraints may
 /// have no target, and sets may be empty.
-fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
+fn dangling<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
     let mut moments: HashMap<TypeId, Vec<&'static MomentInfo>> = HashMap::new();
     for hook in hooks {
         moments.entry(hook.definition.id).or_default().push(hook.definition.moment);
@@ -90,7 +90,7 @@ fn dangling(hooks: &[Hook], mistakes: &mut Vec<String>) {
 
 /// Reports hooks that can never run, because no entry point of the trainer reaches their moment, or
 /// because their moment is reached only by tasks and hooks that this trainer does not have.
-fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
+fn never_fire<R>(hooks: &[Hook<R>], task: TypeId, mistakes: &mut Vec<String>) {
     let reachable = tree::reachable();
     let present: HashSet<TypeId> = hooks.iter().map(|hook| hook.definition.id).chain([task]).collect();
     for Hook { definition, .. } in hooks {
@@ -117,7 +117,7 @@ fn never_fire(hooks: &[Hook], task: TypeId, mistakes: &mut Vec<String>) {
 
 /// Reports hooks that read the task, the batch or the prediction as a type that this trainer does
 /// not use.
-fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
+fn other_types<R>(hooks: &[Hook<R>], task: &TaskTypes, mistakes: &mut Vec<String>) {
     for Hook { definition, .. } in hooks {
         let placed = definition.origin.placed();
         mistakes.extend(definition.reads.iter().filter_map(|read| task.mismatch(read)).map(|mismatch| {
@@ -130,8 +130,8 @@ fn other_types(hooks: &[Hook], task: &TaskTypes, mistakes: &mut Vec<String>) {
 /// value until the operation ends, so no other method of that value can run inside the operation.
 /// If the value is the task, the task cannot compute inside the operation either. The task is also
 /// borrowed while it computes, so the task's hooks cannot run at its own modules.
-fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
-    let mut by_value: BTreeMap<u32, Vec<&HookDef>> = BTreeMap::new();
+fn run_within_themselves<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
+    let mut by_value: BTreeMap<u32, Vec<&HookDef<R>>> = BTreeMap::new();
     for hook in hooks {
         if let Some(slot) = hook.slot {
             by_value.entry(slot).or_default().push(&hook.definition);
@@ -182,7 +182,7 @@ fn run_within_themselves(hooks: &[Hook], mistakes: &mut Vec<String>) {
 pub(crate) const MAX_AROUND: usize = 500;
 
 /// Reports a mistake if there are more `around` hooks than fit on the stack.
-fn check_around(hooks: &[Hook], mistakes: &mut Vec<String>) {
+fn check_around<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
     let mut counts: BTreeMap<usize, (usize, &'static MomentInfo)> = BTreeMap::new();
     for Hook { definition, .. } in hooks.iter().filter(|hook| hook.definition.goes_around()) {
         counts.entry((definition.row)()).or_insert((0, definition.moment)).0 += 1;

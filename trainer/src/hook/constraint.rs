@@ -3,9 +3,6 @@
 
 use std::any::TypeId;
 
-use super::definition::{AsHook, Hooks};
-use super::set::HookSet;
-
 /// A `before` or `after` constraint of a hook.
 #[derive(Clone, Debug)]
 pub struct OrderConstraint {
@@ -79,37 +76,6 @@ impl OrderConstraint {
             Side::After => "after",
         }
     }
-}
-
-/// A type that a constraint can name. `Kind` distinguishes hook types from sets and is inferred.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is neither a hook type nor a set of hooks",
-    label = "has no hooks",
-    note = "`before` and `after` take the path of a function with `#[hook]`, of a type with a `#[hook] impl` block, or of a `HookSet`"
-)]
-pub trait NamesHooks<Kind>: 'static {
-    /// Whether the type is a set.
-    const IS_SET: bool;
-}
-
-#[diagnostic::do_not_recommend]
-impl<H: Hooks> NamesHooks<AsHook> for H {
-    const IS_SET: bool = false;
-}
-
-/// Marks a type as a set of hooks.
-#[derive(Debug)]
-pub enum AsSet {}
-
-#[diagnostic::do_not_recommend]
-impl<S: HookSet> NamesHooks<AsSet> for S {
-    const IS_SET: bool = true;
-}
-
-/// Returns the target of a constraint that names a type.
-#[must_use]
-pub const fn target_type<T: NamesHooks<Kind>, Kind>() -> OrderTarget {
-    OrderTarget { id: TypeId::of::<T>(), is_set: T::IS_SET }
 }
 
 /// Returns the `TypeId` of a function that has `#[hook]`. Does not check the function's signature.

@@ -2,40 +2,45 @@
 
 use std::any::TypeId;
 use std::borrow::Cow;
-use std::marker::PhantomData;
 use std::panic::Location;
 
 use super::constraint::OrderConstraint;
+use super::frame::Rest;
 use super::read::Read;
-use super::selected::{AsInterval, Selected, SelectedOf};
+use super::selected::SelectedOf;
 use super::set::{SetRef, Stage};
 use super::stages;
-use crate::checkpoint::{Saved, StateOf};
-use crate::error::{BoxError, Result};
-use crate::lifecycle::{ModuleBegun, ModuleKept, ModuleWithin};
-use crate::model::added::VariablesOf;
+use crate::error::BoxError;
 use crate::modules::ModulePattern;
-use crate::moment::{AtOperation, AtPoint, Counted, Index, Moment, MomentInfo, ReachedIn, Unit};
+use crate::moment::{Index, Moment, MomentInfo, ReachedIn};
 use crate::phase::{Phase, PhaseMarker, PhaseSet};
-use crate::run::{Rest, Run};
-use crate::values::facts::SettingsOf;
 
 /// The result of a hook. It fits into two registers.
 pub type HookResult = std::result::Result<(), BoxError>;
 
 /// The type of the functions that the dispatch table calls for hooks at points. The arguments are
-/// the run and the slot of the hook's value. Hooks without a value ignore the slot.
-pub(crate) type PointShim = fn(&mut Run, u32) -> HookResult;
+/// the state of the loop and the slot of the hook's value. Hooks without a value ignore the slot.
+pub(crate) type PointShim<R> = fn(&mut R, u32) -> HookResult;
 
 /// The type of the functions that the dispatch table calls for hooks around operations. The last
 /// argument is the part of the operation that is inside the hook.
-pub(crate) type AroundShim = fn(&mut Run, u32, Rest<'_>) -> HookResult;
+pub(crate) type AroundShim<R> = fn(&mut R, u32, Rest<'_, R>) -> HookResult;
 
 /// The function that the dispatch table calls for a hook.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Shim {
-    Point(PointShim),
-    Around(AroundShim),
+pub(crate) enum Shim<R> {
+    /// For a hook at a point.
+    Point(PointShim<R>),
+    /// For a hook around an operation.
+    Around(AroundShim<R>),
+}
+
+// Not derived, because `R` need not implement it.
+impl<R> Copy for Shim<R> {}
+
+impl<R> Clone for Shim<R> {
+    fn clone(&self) -> Self {
+        *self
+    }
 }
 
 /// Returns the name of the crate, which is the first segment of a module path.
@@ -57,6 +62,9 @@ pub struct Origin {
     /// Whether the hook is in a binary crate, which may have the same name as the library crate of
     /// its package.
     pub binary: bool,
+    /// Whether the hook is one of the trainer itself. Its registration says so, because any crate
+    /// may have the trainer's name.
+    pub(crate) own: bool,
     /// The path of the file, as given to rustc.
     pub file: &'static str,
     /// The line of the hook's name in `file`; for a closure, the line of the `.on(…)` call.
@@ -88,6 +96,7 @@ impl Origin {
             method: None,
             version,
             binary: false,
+            own: false,
             file,
             line: 0,
             column: 0,
@@ -108,6 +117,18 @@ impl Origin {
     pub const fn in_binary(mut self) -> Self {
         self.binary = true;
         self
+    }
+
+    /// Marks the hook as one of the trainer itself. Used by built-in hooks only.
+    #[must_use]
+    pub const fn own(mut self) -> Self {
+        self.own = true;
+        self
+    }
+
+    /// Whether the hook, or the type with hooks, is one of the trainer itself.
+    pub(crate) fn is_own(&self) -> bool {
+        self.own
     }
 
     /// Sets the name of the method, for a hook that is a method of the block.
@@ -179,34 +200,8 @@ impl Origin {
     }
 }
 
-/// The public modules of this crate whose types are defined in private modules below them.
-const OPEN: [&str; 3] = ["hooks", "loggers", "metrics"];
-
-/// Replaces each type of this crate in a path or type name with its public path:
-/// `trainer::metrics::MetricHook` instead of `trainer::metrics::hook::MetricHook`. The macro, like
-/// rustc, only knows where a type is defined.
-pub(crate) fn public_path(path: &str) -> Cow<'_, str> {
-    let mut public = String::new();
-    let mut rest = path;
-    while !rest.is_empty() {
-        let end = rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != ':');
-        let (word, after) = rest.split_at(end.unwrap_or(rest.len()));
-        match word.split("::").collect::<Vec<_>>()[..] {
-            [krate, open, _, .., name] if krate == env!("CARGO_CRATE_NAME") && OPEN.contains(&open) => {
-                public.extend([krate, "::", open, "::", name]);
-            }
-            _ => public.push_str(word),
-        }
-        let separator = after.chars().next();
-        public.extend(separator);
-        rest = &after[separator.map_or(0, char::len_utf8)..];
-    }
-    if public == path { Cow::Borrowed(path) } else { Cow::Owned(public) }
-}
-
-/// The compile-time definition of a hook.
-#[derive(Clone, Debug)]
-pub struct HookDef {
+/// The compile-time definition of a hook of a loop with the state `R`.
+pub struct HookDef<R> {
     pub(crate) origin: Origin,
     /// The type of the hook's function, or the type that its method belongs to. Order constraints
     /// refer to it.
@@ -243,38 +238,21 @@ pub struct HookDef {
     /// The sets that the key `in` lists.
     pub(crate) sets: Cow<'static, [SetRef]>,
     pub(crate) constraints: &'static [OrderConstraint],
-    pub(crate) call: Shim,
+    pub(crate) call: Shim<R>,
 }
 
-/// The definitions of the hooks of a type, in source order.
-pub type Definitions = Vec<HookDef>;
-
-/// A builder of the definition of a hook at the moment `At`.
-#[must_use]
-pub struct Definition<At> {
-    hook: HookDef,
-    at: PhantomData<fn() -> At>,
+// Not derived, because `R` need not implement it.
+impl<R> Clone for HookDef<R> {
+    fn clone(&self) -> Self {
+        HookDef { origin: self.origin.clone(), sets: self.sets.clone(), ..*self }
+    }
 }
 
-impl<At: Moment> Definition<At> {
-    /// Begins the definition of a hook at a point.
-    pub(crate) fn at(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Self
-    where
-        At: AtPoint,
-    {
-        Definition::new(origin, id, ord, Shim::Point(call))
-    }
-
-    /// Begins the definition of a hook around an operation.
-    pub(crate) fn around(origin: Origin, id: TypeId, ord: i32, call: AroundShim) -> Self
-    where
-        At: AtOperation,
-    {
-        Definition::new(origin, id, ord, Shim::Around(call))
-    }
-
-    fn new(origin: Origin, id: TypeId, ord: i32, call: Shim) -> Self {
-        let hook = HookDef {
+impl<R> HookDef<R> {
+    /// Returns the definition of a hook at the moment `At`, without any of the keys of `#[hook]`
+    /// except `ord`.
+    pub(crate) fn new<At: Moment>(origin: Origin, id: TypeId, ord: i32, call: Shim<R>) -> Self {
+        HookDef {
             origin,
             id,
             ord,
@@ -294,108 +272,20 @@ impl<At: Moment> Definition<At> {
             sets: Cow::Borrowed(&[]),
             constraints: &[],
             call,
-        };
-        Definition { hook, at: PhantomData }
-    }
-}
-
-// There are no bounds on the moment, so that a mistake in it is reported only once.
-impl<At> Definition<At> {
-    /// Limits the hook to the phase `Ph`, which must reach the hook's moment. Each further call
-    /// adds a phase.
-    pub fn only<Ph: PhaseMarker>(mut self) -> Self
-    where
-        At: ReachedIn<Ph>,
-    {
-        self.hook.only = self.hook.only.with(Ph::PHASE);
-        self
+        }
     }
 
-    /// Runs the hook only every `n`-th time; the shim checks this with [`is_due`].
-    pub fn every(mut self, n: &impl AsInterval) -> Self
-    where
-        At: Counted,
-    {
-        self.hook.every = n.interval();
-        self
-    }
-
-    /// Records the path of the function given as `when`, for `describe_hooks`. The shim calls the
-    /// function itself.
-    pub fn when(mut self, path: &'static str) -> Self {
-        self.hook.when = Some(path);
-        self
-    }
-
-    /// Limits the hook to the modules whose names match one of these patterns.
-    pub fn of(mut self, patterns: &'static [ModulePattern]) -> Self
-    where
-        At: ModuleWithin + ModuleBegun + ModuleKept,
-    {
-        self.hook.of = patterns;
-        self
-    }
-
-    /// Sets the function that reads the modules, the interval or the phases of the hook from its
-    /// value.
-    pub fn selected(mut self, by_value: SelectedOf) -> Self {
-        self.hook.selected = Some(by_value);
-        self
-    }
-
-    /// Marks the hook as one that takes `&Cx`.
-    pub fn observes(mut self) -> Self {
-        self.hook.observes = true;
-        self
-    }
-
-    /// Marks the hook as one that writes something that outlives the process.
-    pub fn writes(mut self) -> Self {
-        self.hook.writes = true;
-        self
-    }
-
-    /// Marks the hook as one whose failure is only a warning.
-    pub fn may_fail(mut self) -> Self {
-        self.hook.may_fail = true;
-        self
-    }
-
-    /// Sets whether the hook runs in trials.
-    pub fn trial(mut self, runs: bool) -> Self {
-        self.hook.trial = Some(runs);
-        self
-    }
-
-    /// Sets the calls such as `cx.batch::<MyBatch>()` that the hook makes every time it runs.
-    pub fn reads(mut self, reads: &'static [Read]) -> Self {
-        self.hook.reads = reads;
-        self
-    }
-
-    /// Adds the hook to these sets.
-    pub fn sets(mut self, sets: &'static [SetRef]) -> Self {
-        self.hook.sets = Cow::Borrowed(sets);
-        self
-    }
-
-    /// Sets the order constraints.
-    pub fn constraints(mut self, constraints: &'static [OrderConstraint]) -> Self {
-        self.hook.constraints = constraints;
-        self
-    }
-
-    /// Returns the definition.
-    #[must_use]
-    pub fn done(self) -> HookDef {
-        self.hook
-    }
-}
-
-impl HookDef {
     /// Returns whether the hook runs around an operation rather than at a point.
     pub(crate) fn goes_around(&self) -> bool {
         matches!(self.call, Shim::Around(_))
+    }
+
+    /// Returns the hook's path, with the name of the method if it differs from that of the moment.
+    pub(crate) fn shown(&self) -> String {
+        match self.origin.method {
+            Some(method) if method != self.moment.name => self.origin.name(),
+            _ => self.origin.path.to_string(),
+        }
     }
 
     /// Returns the stage that the hook is in, or the default stage if it is in none.
@@ -426,10 +316,9 @@ pub(crate) enum Source {
     Task,
 }
 
-/// One hook of a trainer.
-#[derive(Clone, Debug)]
-pub(crate) struct Hook {
-    pub(crate) definition: HookDef,
+/// One hook of a loop with the state `R`.
+pub(crate) struct Hook<R> {
+    pub(crate) definition: HookDef<R>,
     pub(crate) source: Source,
     /// The index of the hook's value among the instances of the run, if the hook has a value.
     pub(crate) slot: Option<u32>,
@@ -439,26 +328,20 @@ pub(crate) struct Hook {
     pub(crate) label: Option<String>,
     /// The original function of the hook, if a function that tolerates its failures has replaced
     /// it.
-    pub(crate) unguarded: Option<Shim>,
+    pub(crate) unguarded: Option<Shim<R>>,
     /// The previous function of the hook, if a function that checks the observer has replaced it.
-    pub(crate) unchecked: Option<Shim>,
-    /// The previous function of the hook, if the tape has replaced it with a function that records
-    /// changes.
-    pub(crate) unrecorded: Option<Shim>,
+    pub(crate) unchecked: Option<Shim<R>>,
 }
 
-impl Hook {
-    pub(crate) fn new(mut definition: HookDef, slot: Option<u32>) -> Self {
-        let origin = &mut definition.origin;
-        if let Cow::Owned(public) = public_path(&origin.path) {
-            origin.path = Cow::Owned(public);
-        }
-        // The values of this crate's generic types differ in their labels.
-        if let Some(name) = origin.of_type.filter(|_| origin.krate() != env!("CARGO_CRATE_NAME"))
-            && let Some((_, arguments)) = name().split_once('<')
-        {
-            origin.path = Cow::Owned(format!("{}<{}", origin.path, public_path(arguments)));
-        }
+impl<R> Clone for Hook<R> {
+    fn clone(&self) -> Self {
+        let Hook { definition, modules, label, .. } = self;
+        Hook { definition: definition.clone(), modules: modules.clone(), label: label.clone(), ..*self }
+    }
+}
+
+impl<R> Hook<R> {
+    pub(crate) fn new(definition: HookDef<R>, slot: Option<u32>) -> Self {
         let modules = definition.of.to_vec();
         Hook {
             definition,
@@ -468,7 +351,6 @@ impl Hook {
             label: None,
             unguarded: None,
             unchecked: None,
-            unrecorded: None,
         }
     }
 }
@@ -477,138 +359,4 @@ impl Hook {
 #[must_use]
 pub const fn phase_of<At: ReachedIn<Ph>, Ph: PhaseMarker>() -> Phase {
     Ph::PHASE
-}
-
-/// Returns whether the hook that is being called is due. Its key `every` counts batches, optimizer
-/// steps, epochs or records.
-#[inline]
-pub fn is_due(run: &Run) -> bool {
-    let Some(id) = run.place().hook else { return true };
-    let hook = &run.hooks().table.hook(id).definition;
-    let Some(every) = hook.every else { return true };
-    let count = match hook.moment.counts {
-        Some(Unit::Epochs) => run.counters().epoch + 1,
-        Some(Unit::Steps) => run.step().step_number,
-        Some(Unit::Records) => run.logs().records.number,
-        Some(Unit::Batches) | None => run.progress().batch_number,
-    };
-    let is_due = count.is_multiple_of(every);
-    if is_due {
-        run.dispatch().mark_due(id);
-    }
-    is_due
-}
-
-/// A type with hooks. Each block `#[hook] impl MyType { … }` implements it with its own `Block`
-/// type, and the block without the key `more` stands for the hook type itself: `Hooks<()>`.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` has no hooks",
-    label = "has no hooks",
-    note = "a type gets hooks from an `impl` block: `#[hook] impl MyHook {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`",
-    note = "a value of a generic type has hooks only if it meets the bounds of that block, and is `Send` and `'static`",
-    note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
-    note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
-)]
-pub trait Hooks<Block = ()>: Send + 'static {
-    /// Returns the hooks of the block, in source order.
-    #[doc(hidden)]
-    fn __hooks() -> Definitions;
-    /// The type that identifies a group of hook types. A trainer accepts at most one value from the
-    /// whole group. For `#[hook(single)]`, this is the hook type itself; for
-    /// `#[hook(single = Other)]`, it is `Other`.
-    #[doc(hidden)]
-    const SINGLE: Option<TypeId> = None;
-    /// The functions that save and load the state of a value: `#[hook(state)]`.
-    #[doc(hidden)]
-    const STATE: Option<StateOf> = None;
-    /// Whether a hook takes `&mut self`, so that the fields of a value may change.
-    #[doc(hidden)]
-    const CHANGES: bool = false;
-    /// The function that returns the settings of a value: `#[hook(settings)]`.
-    #[doc(hidden)]
-    const SETTINGS: Option<SettingsOf> = None;
-    /// The function that adds a value's variables to the model: `#[hook(variables)]`.
-    #[doc(hidden)]
-    const VARIABLES: Option<VariablesOf> = None;
-    /// Returns the state of the field in `#[hook(state = self.field)]`.
-    #[doc(hidden)]
-    fn __save(&self) -> Result<Saved> {
-        unreachable!()
-    }
-    /// Restores the state of the field in `#[hook(state = self.field)]`.
-    #[doc(hidden)]
-    fn __load(&mut self, _: &Saved) -> Result<()> {
-        unreachable!()
-    }
-    /// Whether a roll-back restores the state of the field in `#[hook(state = self.field)]`.
-    #[doc(hidden)]
-    fn __rolls_back(&self) -> bool {
-        unreachable!()
-    }
-    /// Returns the modules, interval and phases that the value selects for its hook `NTH`, in
-    /// source order.
-    #[doc(hidden)]
-    fn __selected<const NTH: usize>(&self) -> Selected {
-        Selected::all()
-    }
-    /// Calls the hook with this index in source order, if it is at a point.
-    #[doc(hidden)]
-    fn __call<const NTH: usize>(&mut self, _: &mut Run) -> HookResult {
-        unreachable!()
-    }
-    /// Calls the hook with this index in source order, if it is around an operation.
-    #[doc(hidden)]
-    fn __call_around<const NTH: usize>(&mut self, _: &mut Run, _: Rest<'_>) -> HookResult {
-        unreachable!()
-    }
-}
-
-/// A type with a block without the key `more`, whose type is `Block`. rustc reports the name of
-/// this trait if a type has two such blocks.
-#[doc(hidden)]
-pub trait FurtherBlocksNeedHookMore: Hooks<<Self as FurtherBlocksNeedHookMore>::Block> {
-    type Block;
-}
-
-#[diagnostic::do_not_recommend]
-impl<H: FurtherBlocksNeedHookMore> Hooks for H {
-    const SINGLE: Option<TypeId> = <H as Hooks<H::Block>>::SINGLE;
-    const STATE: Option<StateOf> = <H as Hooks<H::Block>>::STATE;
-    const CHANGES: bool = <H as Hooks<H::Block>>::CHANGES;
-    const SETTINGS: Option<SettingsOf> = <H as Hooks<H::Block>>::SETTINGS;
-    const VARIABLES: Option<VariablesOf> = <H as Hooks<H::Block>>::VARIABLES;
-
-    fn __hooks() -> Definitions {
-        <H as Hooks<H::Block>>::__hooks()
-    }
-}
-
-/// A value that [`.hook(…)`](crate::TrainerBuilder::hook) accepts: a value with [`Hooks`], or a
-/// [metric](crate::metrics::Metric). `Kind` distinguishes the two and is inferred.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` has no hooks",
-    label = "has no hooks",
-    note = "a type gets hooks from an `impl` block: `#[hook] impl MyHook {{ fn after_step(&mut self, cx: &mut Cx<AfterStep>) {{ … }} }}`",
-    note = "a value of a generic type has hooks only if it meets the bounds of that block, and is `Send` and `'static`",
-    note = "a closure is added with `.on::<AfterStep>(\"name\", |cx| …)`",
-    note = "a function with `#[hook]` is discovered: every trainer has it, without `.hook(…)`"
-)]
-pub trait IntoHook<Kind> {
-    /// The type of the converted value, which has hooks.
-    type Hook: Hooks;
-
-    /// Converts the value to one with hooks.
-    fn into_hook(self) -> Self::Hook;
-}
-
-/// Marks a value that implements [`Hooks`] itself.
-#[derive(Debug)]
-pub enum AsHook {}
-
-impl<H: Hooks> IntoHook<AsHook> for H {
-    type Hook = H;
-
-    fn into_hook(self) -> H {
-        self
-    }
 }

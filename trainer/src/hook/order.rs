@@ -24,7 +24,7 @@ type Position = (Stage, i32);
 ///
 /// Returns a message for each cycle found, with source locations and constraints. Every hook on a
 /// cycle is in at least one message.
-pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
+pub(crate) fn order<R>(hooks: Vec<Hook<R>>) -> Result<Vec<Hook<R>>, Vec<String>> {
     let graph = Graph::of(&hooks);
     let positions = graph.positions(&hooks);
     let placed = graph.placed(|index| positions[index]).map_err(|waiting| graph.cycles(&hooks, &waiting))?;
@@ -35,7 +35,7 @@ pub(crate) fn order(hooks: Vec<Hook>) -> Result<Vec<Hook>, Vec<String>> {
 /// Returns whether the first of these two hooks of a moment runs before the second one, regardless
 /// of the order in which `hooks` lists them. If too many orders are possible to try all, returns
 /// whether constraints put the first one before the second one.
-pub(crate) fn is_decided(hooks: &[Hook], first: usize, second: usize) -> bool {
+pub(crate) fn is_decided<R>(hooks: &[Hook<R>], first: usize, second: usize) -> bool {
     let graph = Graph::of(hooks);
     let positions = graph.positions(hooks);
     // If there is a cycle, no hook runs.
@@ -62,7 +62,7 @@ struct ConstraintRef {
 }
 
 impl Graph {
-    fn of(hooks: &[Hook]) -> Self {
+    fn of<R>(hooks: &[Hook<R>]) -> Self {
         let mut followers = vec![Vec::new(); hooks.len()];
         let mut preceded_by: HashMap<usize, Vec<usize>> = HashMap::new();
         if hooks.iter().all(|hook| hook.definition.constraints.is_empty()) {
@@ -202,8 +202,8 @@ impl Graph {
 
     /// Returns the position of each hook. The earliest positions are determined first, because a
     /// target may take its position from one of its own targets.
-    fn positions(&self, hooks: &[Hook]) -> Vec<Position> {
-        let own = |hook: &Hook| (hook.definition.stage(), hook.definition.ord);
+    fn positions<R>(&self, hooks: &[Hook<R>]) -> Vec<Position> {
+        let own = |hook: &Hook<R>| (hook.definition.stage(), hook.definition.ord);
         let mut positions: Vec<Position> = hooks.iter().map(own).collect();
         let mut heap: BinaryHeap<_> =
             self.preceded_by.keys().map(|&target| Reverse((positions[target], target))).collect();
@@ -220,7 +220,7 @@ impl Graph {
 
     /// Returns a message for the shortest cycle through each hook, except for hooks on a cycle that
     /// an earlier message reports.
-    fn cycles(&self, hooks: &[Hook], waiting: &[usize]) -> Vec<String> {
+    fn cycles<R>(&self, hooks: &[Hook<R>], waiting: &[usize]) -> Vec<String> {
         let mut reported = vec![false; hooks.len()];
         let mut cycles = Vec::new();
         for start in (0..hooks.len()).filter(|&index| waiting[index] > 0) {
@@ -281,9 +281,10 @@ mod tests {
 
     use super::*;
     use crate::hook::constraint::{OrderConstraint, OrderTarget};
-    use crate::hook::definition::{Definition, Origin};
+    use crate::hook::definition::{HookDef, Origin, Shim};
     use crate::hook::set::{HookSet, SetRef};
     use crate::hook::stages;
+    use crate::hook::tests::toy::Toy;
     use crate::lifecycle::BeforeFit;
 
     /// Types that identify the hooks of a test.
@@ -313,7 +314,7 @@ mod tests {
     /// values.
     type Case = (usize, i32, Option<usize>, Vec<(bool, usize)>);
 
-    fn hook((own, ord, of_set, constraints): &Case) -> Hook {
+    fn hook((own, ord, of_set, constraints): &Case) -> Hook<Toy> {
         let constraints: Vec<_> = constraints
             .iter()
             .map(|&(after, target)| {
@@ -323,8 +324,9 @@ mod tests {
             .collect();
         let sets: Vec<_> = of_set.iter().map(|nth| set(*nth)).collect();
         let origin = Origin::new("m", "m::x", None, "f", [(0, 0); 2]).written(1, 1, "");
-        let definition = Definition::<BeforeFit>::at(origin, id(*own), *ord, |_, _| Ok(()));
-        Hook::new(definition.constraints(constraints.leak()).sets(sets.leak()).done(), None)
+        let definition =
+            HookDef::new::<BeforeFit>(origin, id(*own), *ord, Shim::Point(|_: &mut Toy, _| Ok(())));
+        Hook::new(HookDef { constraints: constraints.leak(), sets: sets.into(), ..definition }, None)
     }
 
     /// Returns whether a constraint requires `first` to run before `second`.

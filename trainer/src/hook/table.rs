@@ -3,10 +3,10 @@
 mod wrapped;
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::definition::{AroundShim, Hook, HookDef, PointShim, Shim};
+use super::frame::{HookId, Range, as_u32};
 use super::order::order;
 use crate::lifecycle::at;
 use crate::modules::is_for;
@@ -16,25 +16,6 @@ use crate::phase::{Phase, PhaseSet};
 
 pub(crate) use wrapped::Shims;
 
-/// The index of a hook in its trainer's table, plus one, so that `Option<HookId>` is one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HookId(NonZeroU32);
-
-impl HookId {
-    /// Marks an entry that a profile or a tape has added for an operation, and that belongs to no
-    /// hook.
-    const NONE: HookId = HookId(NonZeroU32::MAX);
-
-    /// Returns the ID of the hook with this index.
-    fn new(index: usize) -> Self {
-        HookId(NonZeroU32::MIN.saturating_add(as_u32(index)))
-    }
-
-    pub(crate) fn index(self) -> usize {
-        self.0.get() as usize - 1
-    }
-}
-
 /// An entry of the table: the data that dispatch reads for one call.
 #[derive(Clone, Copy)]
 pub(crate) struct Entry<C> {
@@ -43,49 +24,19 @@ pub(crate) struct Entry<C> {
     pub(crate) hook: HookId,
 }
 
-/// The indices of consecutive entries, either at points or around operations.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Range {
-    start: u32,
-    end: u32,
-}
-
-impl Range {
-    #[inline]
-    pub(crate) fn is_empty(self) -> bool {
-        self.start == self.end
-    }
-
-    #[inline]
-    pub(crate) fn indices(self) -> std::ops::Range<u32> {
-        self.start..self.end
-    }
-
-    /// Removes and returns the first index.
-    #[inline]
-    pub(crate) fn take_first(&mut self) -> Option<u32> {
-        let first = self.start;
-        if self.is_empty() {
-            return None;
-        }
-        self.start += 1;
-        Some(first)
-    }
-}
-
 pub(crate) type Row = [Range; Phase::ALL.len()];
 
-/// The dispatch table of a trainer.
-pub(crate) struct Table {
+/// The dispatch table of a loop with the state `R`.
+pub(crate) struct Table<R> {
     /// For each moment and phase, the range of its entries in `points` or `arounds`.
     rows: Box<[Row]>,
     /// For each moment, the phases in which at least one rank has a hook at the moment.
     watched: Box<[PhaseSet]>,
     /// The entries of all points, followed by the entries of individual modules. The latter are
     /// added on the first call of each module.
-    points: Vec<Entry<PointShim>>,
+    points: Vec<Entry<PointShim<R>>>,
     /// The entries around all operations, followed by the entries around individual modules.
-    arounds: Vec<Entry<AroundShim>>,
+    arounds: Vec<Entry<AroundShim<R>>>,
     /// For each phase, whether a hook, a profile or a tape observes modules.
     watching: [bool; Phase::ALL.len()],
     /// An ID that is unique among the tables of the program.
@@ -93,10 +44,10 @@ pub(crate) struct Table {
     /// The rank of the process that the entries are for.
     rank: u32,
     /// The hooks, grouped by moment, in dispatch order.
-    hooks: Box<[Hook]>,
+    hooks: Box<[Hook<R>]>,
 }
 
-impl Table {
+impl<R> Table<R> {
     /// Builds the table for the process of this rank, resolving order and filters. `hooks` lists
     /// the builder's hooks in the order in which they were added, then the discovered ones by
     /// origin, then the task's.
@@ -104,8 +55,8 @@ impl Table {
     /// # Errors
     ///
     /// Returns messages about the cycles of `before` and `after`.
-    pub(crate) fn freeze(hooks: Vec<Hook>, rank: u32) -> Result<Self, Vec<String>> {
-        let mut by_moment: Vec<Vec<Hook>> = tree::moments().iter().map(|_| Vec::new()).collect();
+    pub(crate) fn freeze(hooks: Vec<Hook<R>>, rank: u32) -> Result<Self, Vec<String>> {
+        let mut by_moment: Vec<Vec<Hook<R>>> = tree::moments().iter().map(|_| Vec::new()).collect();
         for hook in hooks {
             by_moment[(hook.definition.row)()].push(hook);
         }
@@ -175,7 +126,7 @@ impl Table {
     }
 
     /// Returns the module hooks of this phase.
-    pub(crate) fn module_hooks(&self, phase: Phase) -> impl Iterator<Item = &Hook> {
+    pub(crate) fn module_hooks(&self, phase: Phase) -> impl Iterator<Item = &Hook<R>> {
         module_moments().into_iter().flat_map(move |moment| self.ids(moment, phase)).map(|id| self.hook(id))
     }
 
@@ -199,13 +150,13 @@ impl Table {
 
     /// Returns the entry of a point.
     #[inline]
-    pub(crate) fn point(&self, index: u32) -> Entry<PointShim> {
+    pub(crate) fn point(&self, index: u32) -> Entry<PointShim<R>> {
         self.points[index as usize]
     }
 
     /// Returns the entry of a hook around an operation.
     #[inline]
-    pub(crate) fn around(&self, index: u32) -> Entry<AroundShim> {
+    pub(crate) fn around(&self, index: u32) -> Entry<AroundShim<R>> {
         self.arounds[index as usize]
     }
 
@@ -224,16 +175,16 @@ impl Table {
     }
 
     /// Returns all hooks. The position of a hook is its index.
-    pub(crate) fn hooks(&self) -> &[Hook] {
+    pub(crate) fn hooks(&self) -> &[Hook<R>] {
         &self.hooks
     }
 
-    pub(crate) fn hook(&self, id: HookId) -> &Hook {
+    pub(crate) fn hook(&self, id: HookId) -> &Hook<R> {
         &self.hooks[id.index()]
     }
 
     /// Returns the index of a hook of this table.
-    pub(crate) fn index_of(&self, hook: &Hook) -> usize {
+    pub(crate) fn index_of(&self, hook: &Hook<R>) -> usize {
         let index = self.hooks.iter().position(|other| std::ptr::eq(other, hook));
         index.expect("the hook is in the table")
     }
@@ -245,7 +196,7 @@ impl Table {
 
     /// Returns the hooks of a moment in dispatch order, each with the phases in which it is
     /// dispatched.
-    pub(crate) fn dispatched(&self, moment: usize) -> Vec<(&Hook, Vec<Phase>)> {
+    pub(crate) fn dispatched(&self, moment: usize) -> Vec<(&Hook<R>, Vec<Phase>)> {
         // Hooks are indexed in dispatch order, so the map's order is that of every phase.
         let mut hooks: BTreeMap<usize, Vec<Phase>> = BTreeMap::new();
         for phase in Phase::ALL {
@@ -274,7 +225,7 @@ fn is_operation(moment: usize) -> bool {
 
 /// Returns the entries of `all` whose hooks select the module with this name. If these are not all
 /// entries of `all`, adds a separate range of entries.
-fn of_module<C: Copy>(entries: &mut Vec<Entry<C>>, all: Range, hooks: &[Hook], name: &str) -> Range {
+fn of_module<C: Copy, R>(entries: &mut Vec<Entry<C>>, all: Range, hooks: &[Hook<R>], name: &str) -> Range {
     let own: Vec<Entry<C>> = (all.indices().map(|index| entries[index as usize]))
         .filter(|entry| entry.hook == HookId::NONE || is_for(&hooks[entry.hook.index()].modules, name))
         .collect();
@@ -284,8 +235,4 @@ fn of_module<C: Copy>(entries: &mut Vec<Entry<C>>, all: Range, hooks: &[Hook], n
     let start = as_u32(entries.len());
     entries.extend(own);
     Range { start, end: as_u32(entries.len()) }
-}
-
-fn as_u32(number: usize) -> u32 {
-    u32::try_from(number).expect("a trainer has fewer than 2³² hooks")
 }

@@ -1,7 +1,7 @@
 //! Activation checkpointing.
 
 use crate::modules::Patterns;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Saves memory in training: keeps only the inputs of selected modules, and recomputes their
 /// activations in the backward pass (Chen et al., *Training Deep Nets with Sublinear Memory Cost*,

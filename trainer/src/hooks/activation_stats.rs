@@ -3,7 +3,7 @@
 use super::refused;
 use crate::checkpoint::{SettingList, Settings};
 use crate::modules::Patterns;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Logs the mean and standard deviation of module outputs in training, and the fraction of their
 /// elements that are zero.

@@ -5,7 +5,7 @@ use tch::Device;
 use super::{is_positive, refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::libtorch::{AutocastGuard, Precision};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Computes predictions and losses in mixed precision: matrix products and convolutions in bf16 or
 /// fp16, and operations that need the range or precision of `f32`, such as sums, norms and losses,

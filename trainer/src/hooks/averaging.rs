@@ -3,7 +3,7 @@
 use super::{refused, stages};
 use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Implements the hook methods of a type with the field `averages`: the methods passed to the
 /// macro, and the shared ones that swap the averages in and out.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Swa, stages};
 use crate::checkpoint::{SettingList, Settings};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::{TrainerBuilder, Vars, libtorch};
 
 /// Computes the running statistics of batch norm for the averaged weights of [`Swa`], like

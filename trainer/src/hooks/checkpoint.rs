@@ -11,7 +11,7 @@ use super::{refused, stages};
 use crate::checkpoint::{CheckpointFolder, SettingList, Settings};
 use crate::io::files::create_folders_below;
 use crate::lifecycle::{CanSaveCheckpoint, HasMetrics};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::values::amount::fraction_mistake;
 use crate::values::every::ends_interval;
 

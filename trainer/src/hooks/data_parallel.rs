@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{StochasticDepth, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::distributed::Reducer;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Trains one model in several [processes](crate::distributed): broadcasts the weights of rank 0 to
 /// all processes, and averages the gradients with libtorch's reducer, which sends gradients while

@@ -6,7 +6,7 @@ use super::watched_metric::{is_of, is_of_pass, value_of};
 use super::{is_at_least_0, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::lifecycle::{CanStop, HasMetrics};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::values::float::exact;
 
 /// Stops a run when a metric stops improving, like Lightning's `EarlyStopping`.

@@ -6,7 +6,7 @@ use super::refused;
 use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::modules::Patterns;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Keeps detached copies of the outputs of modules, by name, for feature extraction, visualization
 /// and tests.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::hyperparameter_schedule::length_change;
 use super::stages;
 use crate::checkpoint::{SettingList, Settings};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::values::float::readable;
 
 /// Sets a field of another hook from a [schedule](crate::schedule) before each training batch.

@@ -4,7 +4,7 @@ use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::error::suggestion_for_pattern;
 use crate::modules::Patterns;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Freezes parameters by name and thaws them later, for example to train a new head before the
 /// pretrained backbone, or to thaw one layer after another, from the last to the first (Howard and

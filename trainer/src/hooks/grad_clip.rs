@@ -3,7 +3,7 @@
 use super::{is_positive, refused, stages};
 use crate::TrainerBuilder;
 use crate::checkpoint::{SettingList, Settings};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Clips the global norm of the gradients of each optimizer step, after accumulation. The builder's
 /// [`clip_grad_norm`](crate::TrainerBuilder::clip_grad_norm) adds this hook.

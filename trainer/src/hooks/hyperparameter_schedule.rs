@@ -8,7 +8,7 @@ use super::stages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::error::suggestion;
 use crate::optim::ParamGroup;
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::values::float::readable;
 
 /// Sets a hyperparameter of the optimizers from a [schedule](crate::schedule), before each

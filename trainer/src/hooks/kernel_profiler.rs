@@ -7,7 +7,7 @@ use super::{refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::io::files::create_numbered;
 use crate::libtorch::KernelTrace;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Records, with libtorch's profiler, every libtorch operator and kernel in a range of training
 /// batches, and writes a trace.

@@ -5,7 +5,7 @@ use crate::Averages;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
 use crate::libtorch::wide;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Lets each of several [processes](crate::distributed) train independently, and averages their
 /// weights after every `n` optimizer steps (Stich, *Local SGD Converges Fast and Communicates

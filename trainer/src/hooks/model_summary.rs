@@ -1,7 +1,7 @@
 //! A summary of the model, printed once.
 
 use crate::modules::{SummaryRecorder, SummaryTable};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::print_line;
 
 /// Prints the named modules of the model after the first forward pass: their shapes, parameters and

@@ -5,7 +5,7 @@ use super::{refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::libtorch::dense;
 use crate::lifecycle::{CanLog, CanStop, HasGrads};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Checks the loss, the gradients and the buffers for NaN and infinite values before they reach the
 /// weights, and the results of validation.

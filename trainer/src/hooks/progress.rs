@@ -17,7 +17,7 @@ use super::{monitors, stages};
 use crate::Metrics;
 use crate::error::suggestion;
 use crate::lifecycle::HasMetrics;
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::values::float::readable;
 use crate::{io::terminal, print_line};
 

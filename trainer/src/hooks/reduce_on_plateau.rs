@@ -6,7 +6,7 @@ use super::watched_metric::{is_of, is_of_pass, value_of};
 use super::{is_at_least_0, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::lifecycle::HasMetrics;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Reduces the learning rate when a metric has stopped improving, as
 /// `torch.optim.lr_scheduler.ReduceLROnPlateau` does.

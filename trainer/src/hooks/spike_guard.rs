@@ -6,7 +6,7 @@ use super::watched_metric::log_once;
 use super::{is_positive, refused, stages};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::distributed::Op;
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::values::float::exact;
 
 /// Returns to an earlier state when the training loss spikes, and skips the batches since then, as

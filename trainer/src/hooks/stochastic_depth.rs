@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::{SettingList, Settings};
 use crate::modules::Patterns;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Drops residual branches at random in training (Huang et al., *Deep Networks with Stochastic
 /// Depth*, 2016).

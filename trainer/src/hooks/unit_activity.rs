@@ -6,7 +6,7 @@ use super::{is_at_least_0, refused};
 use crate::checkpoint::{Saved, SettingList, Settings, State};
 use crate::lifecycle::HasOutput;
 use crate::modules::Patterns;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Finds dead units: those whose output is zero for every sample of a training epoch, so that a
 /// ReLU passes no gradient to them (Lu et al., *Dying ReLU and Initialization*, 2019).

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::stages;
 use crate::Span;
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::values::float::readable;
 
 /// Prints the numbers of each record within an epoch as a line on standard output, if standard

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::{GrowingFile, seconds, stages};
 use crate::Record;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Writes the numbers of each record as comma-separated values, one row per number:
 ///

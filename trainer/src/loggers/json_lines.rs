@@ -6,7 +6,7 @@ use serde_json::{Value as Json, json};
 
 use super::{GrowingFile, seconds, stages};
 use crate::Record;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Writes each record as a JSON object on its own line:
 ///

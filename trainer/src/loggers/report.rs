@@ -8,7 +8,7 @@ use trainer_formats::run::{REPORT_RECORDS_FILE, Run};
 use super::{GrowingFile, json_lines, stages};
 use crate::Record;
 use crate::io::files::{Links, in_file, metadata, open, read_start, replace_file};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::training::run_folder::{Ended, describe_end};
 
 /// Writes `report.html` in the [run folder](crate::TrainerBuilder::run_folder) when an entry point

@@ -4,7 +4,7 @@ use trainer_formats::tape::{MAGIC, file_name};
 
 use super::{GrowingFile, stages};
 use crate::checkpoint::{Saved, State};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::{Tape, TrainerBuilder};
 
 /// The number of bytes that are buffered before they are written.

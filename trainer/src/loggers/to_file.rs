@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{GrowingFile, stages};
 use crate::Record;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// A logger that formats each record with a closure and appends the result to a file. A resumed run
 /// continues the file without missing or duplicate rows.

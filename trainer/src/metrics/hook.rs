@@ -8,10 +8,10 @@ use tch::{Device, Tensor};
 use super::{Metric, NoData, States};
 use crate::PhaseSet;
 use crate::checkpoint::{Saved, SettingList, Settings, State};
-use crate::hook::definition::IntoHook;
 use crate::hook::stages;
 use crate::lifecycle::CanLog;
-use crate::prelude::*;
+use crate::prelude::own::*;
+use crate::run::dispatch::registration::IntoHook;
 use crate::values::facts::refused;
 
 /// A function that returns the prediction and the target of a batch, or `None` to skip the batch.

@@ -8,14 +8,15 @@ use trainer_formats::run::Live;
 
 use super::Run;
 use crate::error::Result;
-use crate::hook::definition::public_path;
-use crate::hook::instance::{Instance, TASK};
+use crate::hook::instance::TASK;
 use crate::io::files::Lock;
 use crate::optim::{Optimizers, ParamGroup};
+use crate::run::Instance;
 use crate::run::run_folder::{RunFile, RunFolder};
 use crate::run::settings::{SettingKind, Settings};
 use crate::values::facts::{NOT_SET, SettingList};
 use crate::values::hyperparameter::Hyperparameter;
+use crate::values::paths::public_path;
 
 /// The state that is needed to write `live.json`.
 #[derive(Debug)]
@@ -122,7 +123,7 @@ fn of_hook<'i>(hook: &'i Instance, before: &[Instance]) -> impl Iterator<Item = 
     let name = path.rsplit("::").next().unwrap_or_default().to_owned();
     let earlier = before.iter().filter(|other| other.type_id == hook.type_id).count();
     let name = if earlier == 0 { name } else { format!("{name}{}", earlier + 1) };
-    let settings = hook.settings.is_some().then(|| hook.settings());
+    let settings = hook.extras.settings.is_some().then(|| hook.settings());
     let values = settings.map(SettingList::into_values).unwrap_or_default();
     values.into_iter().map(move |(key, value)| (format!("{name}.{key}"), value))
 }

@@ -5,12 +5,13 @@
 
 use super::Run;
 use crate::error::{Error, Result};
-use crate::hook::definition::{Hook, public_path};
-use crate::hook::table::HookId;
+use crate::hook::frame::HookId;
 use crate::log::record::{InFlight, Span};
 use crate::log::{Content, Joined, LOSS, Logged, Reduce, Value};
 use crate::moments::tree;
 use crate::phase::Phase;
+use crate::run::Hook;
+use crate::values::paths::public_path;
 
 impl Run {
     /// Adds the current metrics to the history.

@@ -7,7 +7,7 @@ mod circumstances;
 pub(crate) mod context;
 pub(crate) mod dispatch;
 mod folder;
-mod frame;
+pub(crate) mod layers;
 mod log;
 pub(crate) mod modules;
 mod place;
@@ -33,10 +33,10 @@ use tch::Device;
 use crate::checkpoint::States;
 use crate::checkpoint::progress::{FitState, LoopState};
 use crate::distributed::World;
-use crate::error::{CancelledBy, CancelledError, Error, Location, OperationError, Origin, Result};
-use crate::hook::definition::public_path;
-use crate::hook::instance::{Instance, TASK};
-use crate::hook::table::{HookId, Table};
+use crate::error::{CancelledBy, CancelledError, Error, Location, Origin, Result};
+use crate::hook::frame::HookId;
+use crate::hook::instance::TASK;
+use crate::hook::{definition, frame, instance, table};
 use crate::io::terminal;
 use crate::lifecycle::Fit;
 use crate::log::Log;
@@ -49,14 +49,13 @@ use crate::moments::counters::Counters;
 use crate::moments::tree;
 use crate::optim::Optimizers;
 use crate::phase::Phase;
-use crate::run::recorder::Recorder;
+use crate::run::layers::Layer;
 use crate::run::replay::Replay;
 use crate::run::settings::Settings;
 use crate::values::hyperparameter::Given;
+use crate::values::paths::public_path;
 pub(crate) use checkpoints::{BackgroundSave, CheckpointState, SaveMode, SaveRequest, SaveStage};
 pub(crate) use folder::{FolderState, LiveState, recorded};
-pub use frame::Rest;
-pub(crate) use frame::{Ending, Frame};
 pub(crate) use modules::Modules;
 pub(crate) use place::{Names, Place};
 pub(crate) use ranks::{Amount, Ranks, SavesOfRanks, Upcoming};
@@ -64,6 +63,27 @@ pub(crate) use rehearsal::{Rehearsal, Rehearsed};
 pub(crate) use requests::{Requests, SavedRequests, StoppedBy};
 pub(crate) use step::{AnyTask, StepData, task_is_lent};
 pub(crate) use weights::{Values, listed};
+
+/// The hook engine, with [`Run`] as the state of its loop.
+pub type HookDef = definition::HookDef<Run>;
+pub(crate) type Hook = definition::Hook<Run>;
+pub(crate) type Shim = definition::Shim<Run>;
+pub(crate) type Instance = instance::Instance<Run>;
+pub(crate) type Table = table::Table<Run>;
+/// The part of a running operation that is inside the `around` hook that is being called: the inner
+/// hooks and the body. [`Next`](crate::Next) borrows it.
+pub type Rest<'a> = frame::Rest<'a, Run>;
+
+/// A failure that did not end the run.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// Who failed, such as the path of a hook.
+    pub(crate) who: String,
+    /// The number of failures after the first, which was reported when it happened.
+    pub(crate) further: u64,
+    /// The last further failure.
+    pub(crate) last: String,
+}
 
 /// A copy of the state of a run. The run can return to it in the same pass over the training data.
 pub(crate) struct KeptState {
@@ -104,7 +124,7 @@ pub struct Run {
     /// next one.
     warnings: RefCell<Vec<String>>,
     /// What has failed in the current entry point without ending it.
-    failures: RefCell<Vec<dispatch::guard::Failed>>,
+    failures: RefCell<Vec<Failed>>,
     /// For the summary of the current entry point, the names of the logs that lack some of its
     /// rows.
     incomplete_logs: RefCell<Vec<String>>,
@@ -112,8 +132,8 @@ pub struct Run {
     /// The hyperparameters that the program has set.
     hyperparameters: Vec<Given>,
     checkpoints: CheckpointState,
-    /// Measures the run, if the trainer has a profile.
-    recorder: Option<Box<Recorder>>,
+    /// What runs before and after each call.
+    layers: RefCell<Vec<Box<dyn Layer>>>,
     /// Records the run, if it has a tape. In a `RefCell`, because hooks that only observe use it
     /// too.
     tape: RefCell<Option<Box<tape::Recorder>>>,
@@ -137,7 +157,7 @@ pub(crate) struct NewRun {
     pub(crate) folder: FolderState,
     pub(crate) hyperparameters: Vec<Given>,
     pub(crate) checkpoints: CheckpointState,
-    pub(crate) recorder: Option<Box<Recorder>>,
+    pub(crate) layers: Vec<Box<dyn Layer>>,
     pub(crate) tape: Option<Box<tape::Recorder>>,
     pub(crate) modules: Modules,
 }
@@ -329,7 +349,7 @@ impl Run {
             folder: new.folder,
             hyperparameters: new.hyperparameters,
             checkpoints: new.checkpoints,
-            recorder: new.recorder,
+            layers: RefCell::new(new.layers),
             tape: RefCell::new(new.tape),
             replay: None,
             modules: new.modules,
@@ -342,9 +362,9 @@ impl Run {
         self.record = record;
     }
 
-    /// No longer measures the run.
-    pub(crate) fn drop_recorder(&mut self) {
-        self.recorder = None;
+    /// Replaces the layers.
+    pub(crate) fn set_layers(&mut self, layers: Vec<Box<dyn Layer>>) {
+        *self.layers.get_mut() = layers;
     }
 
     /// The error that ended the run, while `after_cancel` or `after_error` fires.
@@ -457,28 +477,9 @@ impl Run {
         }
     }
 
-    /// Adds the current operation and batch to an error that this run has not located yet.
-    pub(crate) fn locate(&self, source: Error) -> Error {
-        if self.has_located(&source) {
-            return source;
-        }
-        let location = self.location(self.place.operation);
-        let batch = self.describe_batch();
-        let origin = self.dispatch.origin;
-        Error::Operation(Box::new(OperationError { location, origin, batch, source, cleanup: Vec::new() }))
-    }
-
     /// Whether an error on its way out of this run has the location at which it occurred.
     pub(crate) fn has_located(&self, error: &Error) -> bool {
         error.origin() == Some(self.dispatch.origin)
-    }
-
-    /// Returns the error of an invalid value that the current hook logged, if any. Called before
-    /// other hooks run, so that the error is not attributed to one of them.
-    #[inline]
-    pub(crate) fn check_logged(&mut self) -> Result<()> {
-        let failed = &mut self.log.get_mut().failed;
-        if failed.is_none() { Ok(()) } else { failed.take().map_or(Ok(()), Err) }
     }
 
     /// Returns what has requested in this process that the run be cancelled: the token or a signal.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Run;
-use crate::hook::table::HookId;
+use crate::hook::frame::HookId;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
 

@@ -2,14 +2,14 @@
 
 use std::cell::RefCell;
 
-use super::recorder::Recorder;
+use super::layers::Layer;
 use super::{Dispatch, Modules, Place, Requests, Run, tape};
-use crate::hook::table::Table;
 use crate::lifecycle::Fit;
 use crate::log::Log;
 use crate::log::history::History;
 use crate::moment::{Moment, MomentInfo};
 use crate::phase::Phase;
+use crate::run::Table;
 
 /// The state that a trial replaces and that no checkpoint contains, together with the log and the
 /// history, which a trial begins empty.
@@ -19,7 +19,7 @@ pub(crate) struct Surroundings {
     log: RefCell<Log>,
     history: History,
     dispatch: Dispatch,
-    recorder: Option<Box<Recorder>>,
+    layers: RefCell<Vec<Box<dyn Layer>>>,
     tape: RefCell<Option<Box<tape::Recorder>>>,
     modules: Modules,
     handles_signals: bool,
@@ -67,7 +67,7 @@ impl Run {
             log,
             history,
             // Of the trainer, and replaced in a trial.
-            recorder,
+            layers,
             tape,
             modules,
             handles_signals,
@@ -94,7 +94,7 @@ impl Run {
             log: std::mem::take(log),
             history: std::mem::take(history),
             dispatch: std::mem::replace(dispatch, of_table),
-            recorder: recorder.take(),
+            layers: std::mem::take(layers),
             tape: std::mem::take(tape),
             modules: std::mem::replace(modules, new_modules),
             handles_signals: *handles_signals,
@@ -115,14 +115,14 @@ impl Run {
 impl Surroundings {
     /// Ends a trial.
     pub(crate) fn restore(self, run: &mut Run) {
-        let Surroundings { table, place, log, history, dispatch, recorder, tape, modules, handles_signals } =
+        let Surroundings { table, place, log, history, dispatch, layers, tape, modules, handles_signals } =
             self;
         run.hooks.table = table;
         run.place = place;
         run.log = log;
         run.history = history;
         run.dispatch = dispatch;
-        run.recorder = recorder;
+        run.layers = layers;
         run.tape = tape;
         run.modules = modules;
         run.handles_signals = handles_signals;

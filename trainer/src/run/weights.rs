@@ -87,7 +87,7 @@ impl Run {
     pub(crate) fn averages(&self) -> Result<BTreeMap<String, Tensor>> {
         let mut averages = BTreeMap::new();
         for instance in self.hooks.instances.iter().filter(|instance| !instance.observes) {
-            if let (Some(state), Some(value)) = (instance.state, &instance.value) {
+            if let (Some(state), Some(value)) = (instance.extras.state, &instance.value) {
                 averages.append(&mut (state.save)(value)?.averages);
             }
         }

@@ -8,6 +8,7 @@ use super::task::Task;
 use crate::data::Batch;
 use crate::distributed::current;
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
 use crate::phase::Phase;
 use crate::run::{Amount, Run, RunHooks};
 

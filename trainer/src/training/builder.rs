@@ -20,25 +20,30 @@ use crate::distributed::Share;
 use crate::distributed::World;
 use crate::error::{BuildError, Error, Result};
 use crate::hook::check;
-use crate::hook::definition::{Hook, HookDef, Hooks, IntoHook};
-use crate::hook::discovery::{Discover, hooks_of};
-use crate::hook::instance::{Instance, TASK};
+use crate::hook::discovery::Discover;
+use crate::hook::instance::TASK;
 use crate::hook::read::TaskTypes;
-use crate::hook::table::Table;
+use crate::hook::selection::HookSelection;
 use crate::lifecycle::at;
 use crate::log::Log;
 use crate::model::added::{Added, NewVariables};
 use crate::model::vars::Vars;
 use crate::moment::{AtPoint, Moment};
 use crate::optim::{Optimizer, Optimizers};
-use crate::profile;
+use crate::run::Instance;
+use crate::run::Table;
 use crate::run::Values;
-use crate::run::dispatch::{ClosureHook, HookOptions, HookSelection, ObserverClosure};
+use crate::run::dispatch::registration::hooks_of;
+use crate::run::dispatch::registration::linked;
+use crate::run::dispatch::registration::{Hooks, IntoHook};
+use crate::run::dispatch::{ClosureHook, HookOptions, ObserverClosure};
 use crate::run::dispatch::{guard, observers, of_task_variables};
+use crate::run::layers::{Layer, SHIMS};
 use crate::run::recorder::ProfileSettings;
 use crate::run::settings::Settings;
 use crate::run::tape::{self, Tape};
 use crate::run::{CheckpointState, FolderState, Model, Modules, NewRun, Run, RunHooks, StepData, recorded};
+use crate::run::{Hook, HookDef};
 use crate::values::hyperparameter::Given;
 
 /// Builds a [`Trainer`]. Returned by [`Trainer::builder`].
@@ -74,11 +79,12 @@ pub struct TrainerBuilder<T> {
     pub(super) world: Option<World>,
     pub(crate) resume: Option<Resume>,
     pub(super) profile: ProfileSettings,
-    pub(super) hooks: HookSelection,
+    pub(super) hooks: HookSelection<Run>,
     /// Whether to check that hooks that only observe change nothing. `None` if the program does not
     /// set this.
     pub(crate) checks_observers: Option<bool>,
     pub(crate) tape: Option<Tape>,
+    layers: Vec<Box<dyn Layer>>,
     pub(crate) folder: FolderState,
     pub(crate) hyperparameters: Vec<Given>,
 }
@@ -96,6 +102,7 @@ impl<T: Task> TrainerBuilder<T> {
             hooks: HookSelection::for_task::<T>(),
             checks_observers: None,
             tape: None,
+            layers: Vec::new(),
             folder: FolderState::default(),
             hyperparameters: Vec::new(),
         }
@@ -204,6 +211,13 @@ impl<T: Task> TrainerBuilder<T> {
         self
     }
 
+    /// Adds a [`Layer`], which runs before and after each call of a hook, an operation, a module or a
+    /// loader. A layer that is added later is further inside. Without layers, they cost nothing.
+    pub fn layer(mut self, layer: impl Layer) -> Self {
+        self.layers.push(Box::new(layer));
+        self
+    }
+
     /// Whether to check at run time that hooks that only [observe](crate::Cx#observers) change
     /// nothing. The check reads everything that such a hook could change, before and after each
     /// call of the hook. If the hook has changed anything, the run ends with an error that names
@@ -234,9 +248,9 @@ impl<T: Task + Hooks> TrainerBuilder<T> {
     /// Only a generic type needs this: the hooks of any other task are discovered.
     pub fn task_hooks(mut self) -> Self {
         self.hooks.task_hooks = hooks_of::<T>();
-        self.hooks.task_state = T::STATE;
-        self.hooks.task_settings = T::SETTINGS;
-        if T::VARIABLES.is_some() {
+        self.hooks.task_extras = T::EXTRAS;
+        self.hooks.generic_task = None;
+        if T::EXTRAS.variables.is_some() {
             self.hooks.mistakes.push(of_task_variables(type_name::<T>()));
         }
         self
@@ -268,9 +282,8 @@ impl<T: Task> TrainerBuilder<T> {
         if self.settings.channels_last {
             layout::change_weights(self.task.vars());
         }
-        let task_state = self.hooks.task_state;
-        let task_settings = self.hooks.task_settings;
-        let (mut hooks, mut instances) = self.hooks.resolve::<T>(&self.task, share.of, &mut mistakes);
+        let extras = self.hooks.task_extras;
+        let (mut hooks, mut instances) = self.hooks.resolve(&self.task, linked(), share.of, &mut mistakes);
         check::check(&hooks, &TaskTypes::of::<T, T::Batch, T::Pred>(), &mut mistakes);
         let added =
             add_variables(self.task.vars(), self.settings.seed, &hooks, &mut instances, &mut mistakes);
@@ -297,22 +310,20 @@ impl<T: Task> TrainerBuilder<T> {
             Err(mistake) => mistakes.push(mistake),
         }
         mistakes.extend(self.tape.as_ref().and_then(Tape::mistake));
-        if self.tape.as_ref().is_some_and(Tape::is_full) {
-            hooks.iter_mut().for_each(tape::record);
-        }
         let table = Table::freeze(hooks, rank).map_err(|cycles| mistakes.extend(cycles));
         let Some(table) = table.ok().filter(|_| mistakes.is_empty()) else {
             return Err(Error::Build(Box::new(BuildError { mistakes })));
         };
-        let (table, tape) = match self.tape {
-            Some(tape) if tape.is_full() => (table.wrapped(&tape::SHIMS), Some(tape)),
-            tape => (table, tape),
-        };
-        let tape = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
-        let (table, recorder) = profile::measured(table, self.profile, device);
+        // From the outside in: the time of a call includes what the tape reads.
+        let mut layers = self.profile.layers(table.hooks().len(), device);
+        if self.tape.as_ref().is_some_and(Tape::is_full) {
+            layers.push(Box::new(tape::Recording::default()));
+        }
+        layers.extend(self.layers);
+        let table = if layers.is_empty() { table } else { table.wrapped(&SHIMS) };
+        let tape = self.tape.map(|tape| Box::new(tape::Recorder::new(tape)));
 
-        let mut all =
-            vec![Instance { state: task_state, settings: task_settings, ..Instance::new(self.task) }];
+        let mut all = vec![Instance { extras, ..Instance::new(self.task) }];
         all.extend(instances);
         let watched = table.watched(at::after_record::index());
         let log = Log::recorded(watched, self.settings.record_every().is_some());
@@ -330,7 +341,7 @@ impl<T: Task> TrainerBuilder<T> {
             folder: self.folder.or_requested(),
             hyperparameters: self.hyperparameters,
             checkpoints: CheckpointState::new(self.resume),
-            recorder,
+            layers,
             tape,
             modules: Modules::new(may_grow),
         });
@@ -384,9 +395,7 @@ fn add_variables(
 fn may_add_variables(hooks: &[Hook]) -> bool {
     let may_add = |hook: &Hook| {
         let definition = &hook.definition;
-        (definition.row)() == at::setup::index()
-            && !definition.observes
-            && definition.origin.krate() != env!("CARGO_CRATE_NAME")
+        (definition.row)() == at::setup::index() && !definition.observes && !definition.origin.is_own()
     };
     hooks.iter().any(may_add)
 }

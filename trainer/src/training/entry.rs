@@ -11,6 +11,8 @@ use super::{
 use crate::checkpoint::progress::LoopState;
 use crate::distributed::World;
 use crate::error::{Error, Result, discard_panic, panic_text};
+use crate::hook::call::Loop;
+use crate::hook::call::Panic;
 use crate::io::terminal;
 use crate::libtorch::{GradModeGuard, Modes, Warnings};
 use crate::lifecycle::at;
@@ -18,9 +20,8 @@ use crate::log::history::Summary;
 use crate::modules::WatchGuard;
 use crate::moment::MomentInfo;
 use crate::phase::Phase;
-use crate::profile;
 use crate::run::cancel::{OnSignal, SignalGuard};
-use crate::run::dispatch::Panic;
+use crate::run::layers::Target;
 use crate::run::settings::Settings;
 use crate::run::{Place, Run};
 
@@ -63,7 +64,8 @@ pub(super) fn enter(
     ranks::or_leave(run, folder)?;
     let modes = (Modes::begin(run.settings().modes()), GradModeGuard::recorded());
     let warned = ranks::or_leave(run, Warnings::begin())?;
-    let result = profile::entry(run, phase, operation, |run| run_guarded(run, phase, operation, body));
+    *run.place_mut() = Place::begin(operation, phase);
+    let result = run.layered(Target::Entry, |run| run_guarded(run, phase, operation, body));
     decide::report_warnings(run);
     drop((warned, modes));
     let is_unrecorded = run.tape_mut().as_ref().is_some_and(|tape| !tape.has_begun());

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use tch::Tensor;
 
-use crate::hook::definition::Hook;
-use crate::hook::instance::Instance;
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::optim::Optimizers;
 use crate::phase::PhaseSet;
+use crate::run::Hook;
+use crate::run::Instance;
 use crate::run::Run;
 use crate::run::RunHooks;
 use crate::run::settings::SettingKind;

@@ -19,6 +19,7 @@ use super::{modules, never_ran, plan, ranks, records, replicas, run_folder, vari
 use crate::checkpoint::progress::{FitStart, LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, UNKNOWN_CONTENT, not_one_loader};
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
 use crate::lifecycle::at;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;

@@ -1,9 +1,10 @@
 //! Reports patterns that match no module.
 
 use crate::error::{Error, Result, suggestion_for_pattern};
-use crate::hook::definition::Hook;
+use crate::hook::call::Loop;
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, all_names};
+use crate::run::Hook;
 use crate::run::Run;
 
 /// Reports each pattern that matches no existing module, unless the pattern is optional, and each
@@ -13,7 +14,7 @@ pub(super) fn unmatched<'a>(hooks: impl Iterator<Item = &'a Hook>, mistakes: &mu
     let of_modules = module_moments();
     for hook in hooks {
         // The built-in hooks report it themselves, with what they need the modules for.
-        let is_own = hook.definition.origin.krate() == env!("CARGO_CRATE_NAME");
+        let is_own = hook.definition.origin.is_own();
         if !is_own && hook.modules.is_empty() && of_modules.contains(&(hook.definition.row)()) {
             let names = names.get_or_insert_with(all_names);
             if names.is_empty() {

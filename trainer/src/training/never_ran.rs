@@ -1,11 +1,11 @@
 //! Reports hooks that did not run in a whole fit, so that they do not stay unnoticed.
 
-use crate::hook::definition::Hook;
 use crate::lifecycle::MOMENTS;
 use crate::moment::MomentKind;
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Dispatch;
+use crate::run::Hook;
 use crate::run::Run;
 
 /// At the end of the first fit of a run, prints a line for each hook of the program that did not
@@ -36,7 +36,7 @@ pub(super) fn note_hooks_that_never_ran(run: &Run) {
 /// Returns whether a hook of the program is meant to run in a fit.
 fn is_expected(hook: &Hook) -> bool {
     let definition = &hook.definition;
-    definition.origin.krate() != env!("CARGO_CRATE_NAME") && definition.phases().contains(Phase::Train)
+    !definition.origin.is_own() && definition.phases().contains(Phase::Train)
 }
 
 /// If nothing has fired or run the custom moment of a hook, says so.

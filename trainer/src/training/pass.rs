@@ -9,12 +9,13 @@ use crate::checkpoint::progress::FitState;
 use crate::checkpoint::progress::{LoopPosition, Stage};
 use crate::data::{Batch, Batches, Loader, PassNotes};
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
 use crate::libtorch;
 use crate::moments::counters::Counters;
 use crate::phase::Phase;
-use crate::profile;
+use crate::run::layers::Target;
 use crate::run::settings::Settings;
-use crate::run::{Amount, Run, Upcoming, tape};
+use crate::run::{Amount, Run, Upcoming};
 
 /// The batches of one pass.
 pub(super) struct Pass<'a, B> {
@@ -313,9 +314,9 @@ fn first_of<B: Batch>(loader: &mut dyn Loader<B>, epoch: u64) -> Result<StandIn<
     Ok(first.map_or(StandIn::None, |first| StandIn::of(&first)))
 }
 
-/// Runs `draw`, which waits for a loader, and records the wait in the profile and the tape.
+/// Runs `draw`, which waits for a loader, between what the layers run.
 fn draw<R>(run: &mut Run, draw: impl FnOnce() -> R) -> Result<R> {
-    tape::data(run, |run| profile::data(run, draw))
+    run.layered(Target::Loader, |_| Ok(draw()))
 }
 
 /// Whether the next batch fills its accumulation window.

@@ -13,3 +13,10 @@ pub use crate::{
     Counters, Cx, Discover, Done, Error, Every, HookOptions, HookSet, Main, Metrics, Mode, Next, OnAllRanks,
     OnGrad, Phase, Reduce, Result, StepDone, Summary, Supervised, Task, TrainStep, Trainer, hook, stages,
 };
+
+/// The prelude of the built-in hooks: its `#[hook]` marks them as the trainer's own.
+pub(crate) mod own {
+    pub(crate) use trainer_macros::own_hook as hook;
+
+    pub(crate) use super::*;
+}

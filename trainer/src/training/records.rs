@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
+use crate::hook::call::Panic;
 use crate::lifecycle::at;
 use crate::log::Joined;
 use crate::log::record::{InFlight, Record, RecordPlan, Span};
 use crate::phase::Phase;
 use crate::run::Run;
-use crate::run::dispatch::Panic;
 
 /// Ends a pass over data: merges the values that all ranks have logged, and reduces them to
 /// metrics.

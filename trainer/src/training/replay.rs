@@ -4,14 +4,15 @@
 use super::{facts, save};
 use crate::checkpoint::{CheckpointFolder, Resume};
 use crate::error::{CancelledBy, Error, Result};
-use crate::hook::definition::{Hook, HookDef};
-use crate::hook::instance::Instance;
-use crate::hook::table::Table;
 use crate::phase::Phase;
+use crate::run::Instance;
+use crate::run::Table;
 use crate::run::dispatch::guard;
+use crate::run::layers::{Layer, SHIMS};
 use crate::run::replay::Replay;
 use crate::run::tape::{self, Tape};
 use crate::run::{FolderState, Modules, Run, SaveMode};
+use crate::run::{Hook, HookDef};
 
 /// The environment variable that requests a replay.
 pub(crate) const REQUEST: &str = "TRAINER_REPLAY";
@@ -43,13 +44,11 @@ pub(crate) fn begin(
     }
     hooks.iter_mut().for_each(guard::guard);
     let is_full = tape.as_ref().is_some_and(Tape::is_full);
-    if is_full {
-        hooks.iter_mut().filter(|hook| hook.unrecorded.is_none()).for_each(tape::record);
-    }
     let table = Table::freeze(hooks, run.rank()).map_err(|cycles| Error::usage(cycles.join("; ")))?;
-    run.hooks_mut().table = if is_full { table.wrapped(&tape::SHIMS) } else { table };
+    run.hooks_mut().table = if is_full { table.wrapped(&SHIMS) } else { table };
     *run.modules_mut() = Modules::new(run.modules().is_unchecked);
-    run.drop_recorder();
+    let recording = is_full.then(|| Box::new(tape::Recording::default()) as Box<dyn Layer>);
+    run.set_layers(recording.into_iter().collect());
     *run.tape_mut() = tape.map(|tape| Box::new(tape::Recorder::new(tape)));
     let omits_command_line = run.folder_state().omits_command_line;
     *run.folder_state_mut() = FolderState { omits_command_line, ..FolderState::default() };

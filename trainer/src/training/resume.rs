@@ -18,7 +18,7 @@ use crate::data::UNKNOWN_CONTENT;
 use crate::distributed::Unequal;
 use crate::distributed::World;
 use crate::error::{Error, FileError, Result, quoted, shortened};
-use crate::hook::definition::public_path;
+use crate::hook::call::Loop;
 use crate::io::files::{Links, in_file, lock_identity, open, read_start};
 use crate::libtorch;
 use crate::lifecycle::at;
@@ -29,6 +29,7 @@ use crate::run::CheckpointState;
 use crate::run::Run;
 use crate::run::RunHooks;
 use crate::values::facts::{Difference, Facts, NOT_SET};
+use crate::values::paths::public_path;
 use tch::Device;
 
 /// Identifies the data of a fit, so that a resume can compare it.
@@ -455,14 +456,13 @@ fn report_resumed(run: &Run, folder: &Path, differences: &[String]) {
 }
 
 /// Returns the types of the hook values whose fields may have changed and are in no checkpoint.
-/// Hooks of this crate are left out, and those that write to checkpoints themselves.
+/// The trainer's own hooks are left out, and those that write to checkpoints themselves.
 fn unsaved(hooks: &RunHooks) -> BTreeSet<Cow<'static, str>> {
     let saves = |id| {
-        let mut hooks = hooks.table.hooks().iter().map(|hook| &hook.definition);
-        hooks.any(|hook| hook.id == id && hook.moment.name == at::before_save_checkpoint::INFO.name)
+        let mut hooks = hooks.table.hooks().iter().map(|hook| &hook.definition).filter(|hook| hook.id == id);
+        hooks.any(|hook| hook.origin.is_own() || hook.moment.name == at::before_save_checkpoint::INFO.name)
     };
     let instances = hooks.instances.iter().filter(|instance| instance.changes_unsaved);
-    let instances = instances.filter(|instance| !instance.type_name.starts_with("trainer::"));
     instances
         .filter(|instance| !saves(instance.type_id))
         .map(|instance| public_path(instance.type_name))

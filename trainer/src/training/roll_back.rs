@@ -3,6 +3,7 @@
 use super::{parts, records, save};
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
 use crate::log::record::RecordPlan;
 use crate::run::{KeptState, Run};
 

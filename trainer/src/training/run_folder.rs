@@ -11,10 +11,10 @@ use crate::checkpoint::Resume;
 use crate::distributed::Launch;
 
 use crate::error::{Error, Result};
-use crate::hook::HookTable;
 use crate::io::files::{Lock, in_file};
 use crate::moments::counters::Counters;
 use crate::profile::Profile;
+use crate::run::dispatch::describe::describe as describe_hooks;
 use crate::run::run_folder::{RunFile, Status, load_run_file, new_run_file, now, write_run_file};
 use crate::run::settings::SettingKind;
 use crate::run::{FolderState, Ranks, Run};
@@ -317,7 +317,7 @@ fn describe(run: &Run, entry: &str) -> RunFile {
     let values = run.all_hyperparameters();
     file.hyperparameters =
         values.into_iter().map(|(name, value)| (name, json(value))).collect::<BTreeMap<_, _>>();
-    let table = HookTable::of(&run.hooks().table, &BTreeMap::new());
+    let table = describe_hooks(&run.hooks().table, &BTreeMap::new());
     file.hooks = table.rows().map(|row| format!("{} at {}", row.hook, row.moment)).collect();
     file
 }

@@ -15,10 +15,12 @@ use crate::checkpoint::states::{Tensors, values_of};
 use crate::checkpoint::unpublished::Unpublished;
 use crate::checkpoint::{ActiveCheckpoint, Saved, States, journal, tensors};
 use crate::error::{Error, Result, panic_text};
+use crate::hook::call::Loop;
+use crate::hook::frame::Ending;
 use crate::io::files::{create, in_file};
 use crate::io::terminal;
 use crate::lifecycle::at;
-use crate::run::{BackgroundSave, Ending, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks};
+use crate::run::{BackgroundSave, Run, SaveMode, SaveRequest, SaveStage, SavesOfRanks};
 
 /// Writes the checkpoints that hooks have requested, and completes a background save that has
 /// finished.

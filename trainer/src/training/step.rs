@@ -6,11 +6,13 @@ use super::task::{Task, TrainStep};
 use super::{agreement, layout, window};
 use crate::data::Batch;
 use crate::error::Result;
+use crate::hook::call::Loop;
+use crate::hook::frame::Ending;
 use crate::lifecycle::at;
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::Run;
 use crate::run::dispatch::OperationOutput;
-use crate::run::{Ending, Run, tape};
 
 /// Runs the operation `step` for one batch.
 pub(super) fn step<T: Task>(run: &mut Run, batch: T::Batch) -> Result<()> {
@@ -34,7 +36,7 @@ fn with_batch<T: Task>(
 ) -> Result<()> {
     let result = begin::<T>(run, batch).and_then(|()| {
         run.fit_mut().failed_mid_step = true;
-        let result = tape::loaded(run).and_then(|()| body(run));
+        let result = body(run);
         run.fit_mut().failed_mid_step = result.is_err();
         result
     });

@@ -10,6 +10,8 @@ use super::batch_weight::{is_weightless, no_loss, weigh_again};
 use super::erased::{self, LOSS_OUTPUT, PREDICTION, compute_loss, compute_pred};
 use super::task::{BackwardDone, ForwardDone, LossDone, Mode, StepDone, Task, TrainStep};
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
+use crate::hook::frame::Ending;
 use crate::libtorch;
 use crate::lifecycle::at;
 use crate::log::{IntoValue, LOSS, Reduce};
@@ -17,8 +19,8 @@ use crate::moment::{AtOperation, FireableFrom, HasPayload, Moment, WithoutPayloa
 use crate::moments::counters::Counters;
 use crate::moments::tree;
 use crate::phase::Phase;
+use crate::run::Run;
 use crate::run::dispatch::{enter_custom, fire_with};
-use crate::run::{Ending, Run};
 
 #[expect(clippy::needless_pass_by_value, reason = "a token is consumed, so that it is used once")]
 impl<'s, T: Task, P> TrainStep<'s, T, P> {
@@ -211,7 +213,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// NaN.
     pub fn log_weighted(&mut self, name: impl AsRef<str>, value: impl IntoValue, weight: f64) -> Result<()> {
         self.run.log(Reduce::Mean, name.as_ref(), value.into_value(), Some(weight));
-        self.run.check_logged()
+        self.run.check_complaint()
     }
 
     /// Logs a value. The values that a pass logs under this name are reduced with `reduce`, as in
@@ -223,7 +225,7 @@ impl<'s, T: Task, P> TrainStep<'s, T, P> {
     /// different reduction.
     pub fn log_as(&mut self, name: impl AsRef<str>, value: impl IntoValue, reduce: Reduce) -> Result<()> {
         self.run.log(reduce, name.as_ref(), value.into_value(), None);
-        self.run.check_logged()
+        self.run.check_complaint()
     }
 
     /// Runs an operation of a custom lifecycle, with the hooks before, around and after it.

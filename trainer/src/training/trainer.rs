@@ -8,7 +8,7 @@ use super::task::Task;
 use super::{entry, erased, fit, validation};
 use crate::data::Loader;
 use crate::error::Result;
-use crate::hook::{HookTable, describe};
+use crate::hook::HookTable;
 use crate::io::terminal::print_line;
 use crate::lifecycle::{self, at};
 use crate::log::history::History;
@@ -19,6 +19,7 @@ use crate::moments::counters::Counters;
 use crate::optim::Optimizer;
 use crate::phase::Phase;
 use crate::run::Run;
+use crate::run::dispatch::describe::{describe, requested};
 
 /// Trains and evaluates a [`Task`].
 ///
@@ -166,7 +167,7 @@ impl<T: Task> Trainer<T> {
     pub fn describe_hooks(&self) -> HookTable {
         let tape = self.run.tape();
         let seen = tape.as_ref().map(|tape| tape.seen(&self.run)).unwrap_or_default();
-        HookTable::of(&self.run.hooks().table, &seen)
+        describe(&self.run.hooks().table, &seen)
     }
 
     /// Prints the [`HookTable`] to standard output in the format that the environment variable
@@ -190,7 +191,7 @@ impl<T: Task> Trainer<T> {
     ///
     /// Returns an error if the value of the variable is not one of these formats.
     pub fn describe_requested(&self) -> Result<bool> {
-        let Some(text) = describe::requested(&self.run.hooks().table)? else { return Ok(false) };
+        let Some(text) = requested(&self.run.hooks().table)? else { return Ok(false) };
         if self.is_main() {
             print_line(text.trim_end());
         }

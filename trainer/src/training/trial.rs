@@ -19,16 +19,18 @@ use crate::data::{Batches, Loader, PassNotes};
 use crate::distributed::World;
 use crate::distributed::current::{self, Current};
 use crate::error::{Error, Result, panic_text};
-use crate::hook::definition::Hook;
-use crate::hook::instance::{Instance, TASK};
-use crate::hook::table::Table;
+use crate::hook::call::Loop;
+use crate::hook::instance::TASK;
 use crate::libtorch::{GradModeGuard, Modes};
 use crate::lifecycle::{self, at};
 use crate::log::LOSS;
 use crate::modules::WatchGuard;
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::Hook;
+use crate::run::Instance;
 use crate::run::RunHooks;
+use crate::run::Table;
 use crate::run::cancel::{OnSignal, SignalGuard};
 use crate::run::{Dispatch, Place, Run};
 
@@ -157,7 +159,8 @@ pub(crate) fn check_loader<T: Task>(loader: &dyn Loader<T::Batch>, name: &str) -
 /// Whether a trial runs a hook. The hook's `trial` setting decides. By default, the hook must run
 /// on all ranks, and must have a value that has a state and may change training.
 fn is_kept(hooks: &RunHooks, hook: &Hook) -> bool {
-    let is_restored = || value_of(hooks, hook).is_some_and(|value| value.state.is_some() && !value.observes);
+    let is_restored =
+        || value_of(hooks, hook).is_some_and(|value| value.extras.state.is_some() && !value.observes);
     hook.definition.trial.unwrap_or_else(|| !hook.definition.main_only && is_restored())
 }
 

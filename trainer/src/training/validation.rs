@@ -12,6 +12,7 @@ use crate::checkpoint::progress::LoopState;
 use crate::checkpoint::progress::{LoopPosition, Stage, Weighed};
 use crate::data::{Batch, Loader, NamedLoader};
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
 use crate::lifecycle::at;
 use crate::moment::AtOperation;
 use crate::phase::Phase;

@@ -1,6 +1,7 @@
 //! Variables that were added, replaced or removed after the trainer was built.
 
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
 use crate::model::vars::{Changes, Vars};
 use crate::run::{Run, listed};
 

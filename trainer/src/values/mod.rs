@@ -5,3 +5,4 @@ pub(crate) mod every;
 pub(crate) mod facts;
 pub(crate) mod float;
 pub(crate) mod hyperparameter;
+pub(crate) mod paths;

@@ -141,7 +141,7 @@ pub(super) fn lines(rows: &[HookRow], names: &Names, full: bool) -> Vec<Line> {
     }
     let mut lines = Vec::new();
     for group in rows.chunk_by(|one, other| kind(one) == kind(other)) {
-        match (group[0].is_built_in(), lines.last_mut()) {
+        match (group[0].own, lines.last_mut()) {
             (false, _) => lines.push(Line::Hook(HookLine::of(group, is_alone, names, full))),
             (true, Some(Line::Folded(folded))) => folded.push(built_in(group)),
             (true, _) => lines.push(Line::Folded(vec![built_in(group)])),
@@ -155,12 +155,12 @@ pub(super) fn lines(rows: &[HookRow], names: &Names, full: bool) -> Vec<Line> {
 /// except for their values.
 fn kind(row: &HookRow) -> (bool, bool, &str, String) {
     let (path, _) = split(row);
-    let details = if row.is_built_in() {
+    let details = if row.own {
         String::new()
     } else {
         format!("{}:{}, {}, {:?}, {}", row.file, row.line, row.when(), row.stage, row.ord)
     };
-    (row.is_built_in(), row.observes, if row.is_built_in() { type_of(path) } else { path }, details)
+    (row.own, row.observes, if row.own { type_of(path) } else { path }, details)
 }
 
 /// Folds built-in hooks of one type.

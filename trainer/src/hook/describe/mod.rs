@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use super::constraint::OrderConstraint;
-use super::definition::{Hook, HookDef};
-use super::discovery::HookImpl;
+use super::definition::{Hook, HookDef, Origin};
 use super::table::Table;
 use crate::error::{Error, Result, suggestion};
 use crate::moment::{MomentInfo, MomentKind, Unit};
@@ -79,6 +78,8 @@ pub struct HookRow {
     /// Whether a neighbor has the same stage and `ord`, and no constraint orders the two. Their
     /// order then depends on when they were added, or on their names.
     pub tied: bool,
+    /// Whether it is one of the trainer itself.
+    pub(crate) own: bool,
     /// Whether it is defined in a binary. Other programs can link a library, but not a binary.
     pub(crate) in_binary: bool,
     /// The kinds of values that it changed while a full [tape](crate::guide::tape) recorded it,
@@ -87,11 +88,6 @@ pub struct HookRow {
 }
 
 impl HookRow {
-    /// Returns whether this crate defines the hook.
-    fn is_built_in(&self) -> bool {
-        self.krate == env!("CARGO_CRATE_NAME") && !self.in_binary
-    }
-
     /// Formats when the hook runs: `train valid, every 2 batches, of encoder.*, rank 0, writes`.
     pub(crate) fn when(&self) -> String {
         let mut when = self.phases.iter().map(|phase| phase.name()).collect::<Vec<_>>().join(" ");
@@ -190,8 +186,8 @@ pub struct HookTable {
     rank: u32,
     /// The number of hooks omitted because they run on rank 0 only; 0 on rank 0.
     left_out: usize,
-    /// The paths of the functions and types with a hook in this trainer.
-    paths: BTreeSet<String>,
+    /// The paths of the types with hooks, other than this crate's, that have no value in the trainer.
+    absent: BTreeSet<&'static str>,
     /// Whether the terminal format shows each built-in hook on a separate line.
     full: bool,
 }
@@ -218,7 +214,7 @@ struct Node {
 }
 
 impl Node {
-    fn of(table: &Table, seen: &SeenByHook, moment: usize) -> Self {
+    fn of<R>(table: &Table<R>, seen: &SeenByHook, moment: usize) -> Self {
         let inside = children(moment).into_iter().map(|child| match child.again {
             false => Node::of(table, seen, child.moment),
             true => Node { info: moments()[child.moment], rows: Vec::new(), again: true, inside: Vec::new() },
@@ -272,24 +268,28 @@ impl HookTable {
     /// ```
     #[must_use]
     pub fn not_added(&self) -> Vec<&'static str> {
-        let blocks = inventory::iter::<HookImpl>().map(|block| &block.origin);
-        let others = blocks.filter(|origin| origin.krate() != env!("CARGO_CRATE_NAME") || origin.binary);
-        let absent = others.filter(|origin| !self.paths.contains(&*origin.path));
-        let paths: BTreeSet<&'static str> = absent.map(|origin| &*origin.path).collect();
-        paths.into_iter().collect()
+        self.absent.iter().copied().collect()
     }
 
-    /// Describes the hooks of a table, including what each hook was seen to change.
-    pub(crate) fn of(table: &Table, seen: &SeenByHook) -> Self {
+    /// Describes the hooks of a table, including what each hook was seen to change. `blocks` are the
+    /// types with hooks that are linked into the program.
+    pub(crate) fn of<R>(
+        table: &Table<R>,
+        seen: &SeenByHook,
+        blocks: impl Iterator<Item = &'static Origin>,
+    ) -> Self {
         let mut nodes: Vec<_> = roots().map(|moment| Node::of(table, seen, moment)).collect();
         name_versions(&mut nodes);
         let on_main = table.hooks().iter().filter(|hook| table.rank() > 0 && hook.definition.main_only);
-        let paths = table.hooks().iter().map(|hook| hook.definition.origin.bare_path().to_owned());
+        let paths: BTreeSet<_> =
+            table.hooks().iter().map(|hook| hook.definition.origin.bare_path()).collect();
+        let others = blocks.filter(|origin| !origin.is_own());
+        let absent = others.map(|origin| &*origin.path).filter(|path| !paths.contains(path));
         HookTable {
             nodes,
             rank: table.rank(),
             left_out: on_main.count(),
-            paths: paths.collect(),
+            absent: absent.collect(),
             full: false,
         }
     }
@@ -343,7 +343,7 @@ fn short(file: &'static str) -> &'static str {
 
 /// Returns a suffix for each hook of a moment. If several values of the same type and label have
 /// the hook, the suffix is the number of the hook's value, as in ` #2`; otherwise it is empty.
-fn numbers(hooks: &[(&Hook, Vec<Phase>)]) -> Vec<String> {
+fn numbers<R>(hooks: &[(&Hook<R>, Vec<Phase>)]) -> Vec<String> {
     let keys = hooks.iter().map(|(hook, _)| {
         let origin = &hook.definition.origin;
         (origin.version, &origin.path, origin.method, &hook.label)
@@ -374,7 +374,7 @@ fn first_sentence(docs: &str) -> String {
 }
 
 /// Returns whether only the order of registration decides which of two hooks is called first.
-fn are_tied(one: &HookDef, other: &HookDef) -> bool {
+fn are_tied<R>(one: &HookDef<R>, other: &HookDef<R>) -> bool {
     one.stage() == other.stage()
         && one.ord == other.ord
         && !one.constraints.iter().any(|constraint| other.is_target_of(constraint))
@@ -400,7 +400,7 @@ fn name_versions(nodes: &mut [Node]) {
     }
 }
 
-fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentInfo) -> Vec<HookRow> {
+fn rows<R>(table: &Table<R>, seen: &SeenByHook, moment: usize, info: &'static MomentInfo) -> Vec<HookRow> {
     let hooks = table.dispatched(moment);
     let ties: Vec<bool> =
         hooks.windows(2).map(|pair| are_tied(&pair[0].0.definition, &pair[1].0.definition)).collect();
@@ -443,6 +443,7 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
             line: origin.line,
             docs: first_sentence(origin.docs),
             tied: ties.get(nth) == Some(&true) || nth > 0 && ties[nth - 1],
+            own: origin.is_own(),
             in_binary: origin.binary,
             seen: seen.get(&table.index_of(hook)).cloned(),
         }
@@ -453,27 +454,28 @@ fn rows(table: &Table, seen: &SeenByHook, moment: usize, info: &'static MomentIn
 /// The valid values of `TRAINER_DESCRIBE`.
 const FORMATS: [&str; 4] = ["terminal", "full", "markdown", "json"];
 
-/// Returns the description in the format that the environment variable `TRAINER_DESCRIBE` names, or
-/// `None` if the variable is not set.
+/// Returns the description in the format with this name, which `TRAINER_DESCRIBE` has requested.
+/// `terminal` returns the form for the terminal of the program.
 ///
 /// # Errors
 ///
-/// Returns an error if the value of the variable is not a known format.
-pub(crate) fn requested(table: &Table) -> Result<Option<String>> {
-    let Some(format) = std::env::var_os("TRAINER_DESCRIBE") else { return Ok(None) };
-    let table = HookTable::of(table, &SeenByHook::new());
-    let text = match &*format.to_string_lossy() {
-        "terminal" => table.for_stdout(),
-        "full" => table.full().for_stdout(),
-        "markdown" => table.to_string(),
-        "json" => table.json(),
+/// Returns an error if the name is not that of a format.
+pub(crate) fn in_format(
+    table: HookTable,
+    format: &str,
+    terminal: impl Fn(&HookTable) -> String,
+) -> Result<String> {
+    match format {
+        "terminal" => Ok(terminal(&table)),
+        "full" => Ok(terminal(&table.full())),
+        "markdown" => Ok(table.to_string()),
+        "json" => Ok(table.json()),
         other => {
             let known = FORMATS.map(|known| format!("`{known}`")).join(", ");
             let similar = suggestion(other, FORMATS);
-            return Err(Error::usage(format!(
+            Err(Error::usage(format!(
                 "`TRAINER_DESCRIBE={other}` is not a known format: expected one of {known}{similar}"
-            )));
+            )))
         }
-    };
-    Ok(Some(text))
+    }
 }

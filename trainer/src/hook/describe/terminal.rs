@@ -7,7 +7,6 @@ use unicode_width::UnicodeWidthStr;
 use super::lines::{HookLine, Line, Names, TIE, lines};
 use super::page::{Page, Part};
 use super::{HookRow, HookTable, Node};
-use crate::io::terminal::{COLUMNS, of_stdout, print_styled_line};
 use crate::moment::MomentKind;
 use crate::phase::Phase;
 
@@ -22,27 +21,8 @@ const MIN_SENTENCE: usize = 40;
 const MAX_ABSENT: usize = 5;
 
 impl HookTable {
-    /// Prints the table to standard output, followed by an empty line. On a terminal, it has the
-    /// form of [`terminal`](HookTable::terminal), with the terminal's width and colors; in a file
-    /// or a pipe, it is in Markdown. Below it is a line with the types that
-    /// [`not_added`](HookTable::not_added) returns, if there are any.
-    ///
-    /// ```no_run
-    /// # use trainer::prelude::*;
-    /// # fn show(trainer: &Trainer<impl Task>) {
-    /// trainer.describe_hooks().print();
-    /// # }
-    /// ```
-    pub fn print(&self) {
-        let text = match of_stdout() {
-            Some(terminal) => self.styled(terminal.columns, terminal.colors),
-            None => self.to_string() + "\n",
-        };
-        print_styled_line(&(text + &self.absent()));
-    }
-
     /// Returns a line with the types that have hooks but no value in the trainer, or an empty text.
-    fn absent(&self) -> String {
+    pub(crate) fn absent_line(&self) -> String {
         let all = self.not_added();
         if all.is_empty() {
             return String::new();
@@ -77,14 +57,8 @@ impl HookTable {
         self
     }
 
-    /// Returns the [`terminal`](HookTable::terminal) form of the table, as wide as the terminal, or
-    /// with 80 columns if standard output is not a terminal.
-    pub(super) fn for_stdout(&self) -> String {
-        of_stdout()
-            .map_or_else(|| self.terminal(COLUMNS), |terminal| self.styled(terminal.columns, terminal.colors))
-    }
-
-    fn styled(&self, columns: usize, colors: bool) -> String {
+    /// Returns the [`terminal`](HookTable::terminal) form of the table, with or without colors.
+    pub(crate) fn styled(&self, columns: usize, colors: bool) -> String {
         let columns = columns.max(MIN_COLUMNS);
         let names = Names::of(self);
         let used = self.moments().filter(|node| node.is_used()).map(|node| node.info.path()).collect();

@@ -16,7 +16,7 @@ use crate::io::files::replace_file;
 use crate::io::terminal::eprint_line;
 use crate::model::finite::{Content, contents};
 use crate::modules::{Patterns, all_names};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::{AddVariables, NewVariables, Vars};
 
 /// Trains low-rank adapters instead of a model's own weights (Hu et al., *LoRA: Low-Rank Adaptation

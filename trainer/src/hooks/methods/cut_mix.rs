@@ -3,7 +3,7 @@
 use super::super::stages;
 use super::samples::{Samples, beta, mixed, mixing_mistakes, permutation, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Replaces a rectangle of each image of a training batch with the same rectangle of another image
 /// (Yun et al., *CutMix: Regularization Strategy to Train Strong Classifiers with Localizable

@@ -7,7 +7,7 @@ use crate::checkpoint::{SettingList, Settings};
 use crate::hooks::{is_positive, refused};
 use crate::libtorch::{bytes, describe};
 use crate::modules::{self, Outputs, Patterns};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Trains the model to match the predictions of a trained model, the teacher (Hinton et al.,
 /// *Distilling the Knowledge in a Neural Network*, 2015). The loss is

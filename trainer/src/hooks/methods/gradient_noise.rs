@@ -2,7 +2,7 @@
 
 use super::super::{is_at_least_0, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Adds Gaussian noise to the gradients of each optimizer step (Neelakantan et al., *Adding
 /// Gradient Noise Improves Learning for Very Deep Networks*, 2015). The variance after `t` steps is

@@ -3,7 +3,7 @@
 use super::super::{refused, stages};
 use super::samples::{Samples, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Smooths the targets of training batches (Szegedy et al., *Rethinking the Inception Architecture
 /// for Computer Vision*, 2016): `(1 - ε) y + ε / classes`, where `y` is 1 for the true class and 0

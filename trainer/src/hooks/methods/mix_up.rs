@@ -3,7 +3,7 @@
 use super::super::stages;
 use super::samples::{Samples, beta, mixed, mixing_mistakes, permutation, samples_settings};
 use crate::checkpoint::{SettingList, Settings};
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Mixes each sample of a training batch with another one (Zhang et al., *mixup: Beyond Empirical
 /// Risk Minimization*, 2018): `λ x + (1 - λ) x'` with the targets `λ y + (1 - λ) y'`, where `λ` is

@@ -3,7 +3,7 @@
 use super::super::{is_positive, refused, stages};
 use crate::checkpoint::{SettingList, Settings};
 use crate::norms;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Takes each optimizer step with the gradients at the nearby weights where, to first order, the
 /// loss is largest (Foret et al., *Sharpness-Aware Minimization for Efficiently Improving

@@ -7,7 +7,7 @@ use nvml_wrapper::error::NvmlError;
 use super::{Interval, MIB, interval_settings};
 use crate::hooks::stages;
 use crate::libtorch::cuda;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Logs the load of an NVIDIA GPU as `nvidia-smi` shows it, including the load from other
 /// processes.

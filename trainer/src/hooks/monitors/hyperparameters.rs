@@ -6,7 +6,7 @@ use super::{Interval, interval_settings};
 use crate::error::suggestion;
 use crate::hooks::stages;
 use crate::optim::ParamGroup;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Logs the learning rate and every other hyperparameter of every parameter group, as the optimizer
 /// step uses them: after [`HyperparameterSchedule`](super::super::HyperparameterSchedule) has set them.

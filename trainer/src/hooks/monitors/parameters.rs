@@ -5,7 +5,7 @@ use crate::checkpoint::{SettingList, Settings};
 use crate::error::suggestion_for_pattern;
 use crate::hooks::{refused, stages};
 use crate::modules::Patterns;
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::{Var, norms};
 
 /// Logs the norms of gradients, weights and updates, for each parameter and over all parameters,

@@ -7,7 +7,7 @@ use sysinfo::{MemoryRefreshKind, Pid, ProcessRefreshKind, ProcessesToUpdate, Sys
 
 use super::{Interval, MIB, interval_settings};
 use crate::hooks::stages;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Logs the memory and the load of the process and of the machine.
 ///

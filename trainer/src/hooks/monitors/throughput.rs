@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{Interval, interval_settings};
 use crate::hooks::pace::Pace;
 use crate::hooks::stages;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Logs the training speed, the time spent waiting for data, and the remaining time.
 ///

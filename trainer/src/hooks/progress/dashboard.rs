@@ -13,7 +13,7 @@ use trainer_tui::{Action, Requests, Screen, State, Theme, View, check_screen, dr
 use super::Progress;
 use crate::hooks::stages;
 use crate::io::terminal::{self, Stream};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::run::LiveState;
 use crate::run::cancel::{received_signal, request_checkpoint};
 use crate::training::entry::phase_entry;

@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 use super::{Axis, GrowingFile, seconds, stages};
 use crate::checkpoint::{Saved, State};
 use crate::io::files::{Links, in_file, metadata, move_aside, open, read_start, replace_file};
-use crate::prelude::*;
+use crate::prelude::own::*;
 use crate::{Record, Span};
 
 /// Sends the numbers of records to an [MLflow](https://mlflow.org) server, with the hyperparameters

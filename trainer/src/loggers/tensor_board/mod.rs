@@ -12,7 +12,7 @@ use super::{Axis, GrowingFile, seconds, stages};
 use crate::Hyperparameter;
 use crate::checkpoint::{Saved, State};
 use crate::io::files::metadata;
-use crate::prelude::*;
+use crate::prelude::own::*;
 
 /// Writes event files for [TensorBoard](https://www.tensorflow.org/tensorboard): the numbers,
 /// histograms, images and texts of records, and the hyperparameters of the run.

@@ -13,10 +13,10 @@ pub(crate) use names::{Kind, Names};
 
 use crate::checkpoint::Saved;
 use crate::error::{Error, Result};
-use crate::hook::definition::public_path;
-use crate::hook::instance::Instance;
 use crate::libtorch::{Aspect, Scan, TensorList, Var, hash_of_bytes, hash_of_random_state};
+use crate::run::Instance;
 use crate::run::Run;
+use crate::values::paths::public_path;
 
 /// Which values are read, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,7 +360,7 @@ impl Changes {
                 Reading::Counted | Reading::Everything => false,
             };
             let (Some(state), Some(value), true, false) =
-                (instance.state, &instance.value, is_read(instance), is_left_out)
+                (instance.extras.state, &instance.value, is_read(instance), is_left_out)
             else {
                 continue;
             };
@@ -415,7 +415,7 @@ fn is_new(last: &mut u64, values: impl Iterator<Item = u64>) -> bool {
 /// Whether the state of this hook value is read. The value must have a state, and none of its hooks
 /// may have the key `writes`.
 fn is_read(instance: &Instance) -> bool {
-    instance.state.is_some() && !instance.writes
+    instance.extras.state.is_some() && !instance.writes
 }
 
 /// The names of the states that are read.

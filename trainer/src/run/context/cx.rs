@@ -8,7 +8,8 @@ use ref_cast::{RefCastCustom, ref_cast_custom};
 use tch::Tensor;
 
 use crate::error::{Error, Result};
-use crate::hook::instance::{Instance, TASK};
+use crate::hook::call::Loop;
+use crate::hook::instance::TASK;
 use crate::libtorch::stays_on_its_thread;
 use crate::lifecycle::{
     BatchBegun, BatchKept, BatchWithin, CanEndEpoch, CanLog, CanRollBack, CanRunBackward, CanScaleLoss,
@@ -21,6 +22,7 @@ use crate::log::history::Metrics;
 use crate::log::{IntoValue, Reduce};
 use crate::model::vars::Grads;
 use crate::moment::{Moment, OnAllRanks};
+use crate::run::Instance;
 use crate::run::{Run, StoppedBy, task_is_lent};
 
 /// The context of a hook: access to the run at `P`, which is a point or an operation.
@@ -367,7 +369,7 @@ impl<P> Cx<P> {
         }
         optimizers.accumulate(weight)?;
         let run = &mut self.run;
-        run.check_logged()?;
+        run.check_complaint()?;
         run.returning(Run::fire_module_gradients)
     }
 

@@ -4,11 +4,13 @@ use super::Cx;
 use super::cx::no_such_task;
 use crate::distributed::current;
 use crate::error::{Error, Result};
-use crate::hook::instance::{Instance, TASK};
+use crate::hook::call::Loop;
+use crate::hook::instance::TASK;
 use crate::libtorch::Statistics;
 use crate::lifecycle::{CanEval, at, available};
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::Instance;
 use crate::run::Run;
 use crate::run::dispatch::{computing, enter_custom};
 

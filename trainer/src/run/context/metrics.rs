@@ -138,10 +138,9 @@ impl<P> Cx<P> {
     /// similar to one that will be logged, and no other hook could log a metric with this name.
     fn check_spelling(&self, prefix: &str, own: &str) -> Result<()> {
         let run = self.as_run();
-        let is_other = |hook: &crate::hook::definition::Hook| {
+        let is_other = |hook: &crate::run::Hook| {
             let definition = &hook.definition;
-            definition.phases().contains(Phase::Valid)
-                && definition.origin.krate() != env!("CARGO_CRATE_NAME")
+            definition.phases().contains(Phase::Valid) && !definition.origin.is_own()
         };
         let log = run.log.borrow();
         let known = || log.expected.iter().map(String::as_str).chain([LOSS]);

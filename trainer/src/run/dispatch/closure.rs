@@ -6,15 +6,18 @@ use std::panic::Location;
 use super::shim::lend;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::Result;
-use crate::hook::definition::{Definition, HookDef, HookResult, Origin, PointShim, is_due};
+use crate::hook::call::Loop;
+use crate::hook::definition::{HookResult, Origin, PointShim};
 use crate::hook::set::{HookSet, SetRef};
 use crate::hook::table::module_moments;
 use crate::modules::{ModulePattern, Patterns};
 use crate::moment::{AtPoint, Moment};
 use crate::moments::never::Returned;
 use crate::phase::PhaseSet;
+use crate::run::HookDef;
 use crate::run::Run;
 use crate::run::context::Cx;
+use crate::run::dispatch::registration::Definition;
 
 /// The name and options of a closure hook: the first argument of
 /// [`.on`](crate::TrainerBuilder::on).
@@ -107,7 +110,7 @@ impl HookOptions {
     /// option.
     pub(crate) fn define<P: AtPoint, F: 'static>(
         self,
-        call: PointShim,
+        call: PointShim<Run>,
         observes: bool,
         place: &'static Location<'static>,
         mistakes: &mut Vec<String>,
@@ -157,7 +160,7 @@ impl From<String> for HookOptions {
 
 /// Calls a closure that may change training, if it is due.
 pub(crate) fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> HookResult {
-    if !is_due(run) {
+    if !run.is_due() {
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);
@@ -166,7 +169,7 @@ pub(crate) fn call<P: AtPoint, F: ClosureHook<P>>(run: &mut Run, slot: u32) -> H
 
 /// Calls a closure that only observes, if it is due.
 pub(crate) fn observe<P: AtPoint, F: ObserverClosure<P>>(run: &mut Run, slot: u32) -> HookResult {
-    if !is_due(run) {
+    if !run.is_due() {
         return Ok(());
     }
     let _guard = P::IS_MAIN_ONLY.then(MainOnlyGuard::begin);

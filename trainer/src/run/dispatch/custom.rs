@@ -1,6 +1,7 @@
 //! Custom lifecycles: firing their points and running their operations from hooks and tasks.
 
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
 use crate::lifecycle::available;
 use crate::moment::{AtOperation, FireableFrom, HasPayload, Moment, OnAllRanks, WithoutPayload};
 use crate::moments::tree;
@@ -163,7 +164,7 @@ pub(crate) fn enter_custom<Q: Moment, R>(
     run: &mut Run,
     body: impl FnOnce(&mut Run) -> Result<R>,
 ) -> Result<R> {
-    run.check_logged()?;
+    run.check_complaint()?;
     let moment = Q::index();
     if run.scopes().contains(&moment) {
         return Err(within_itself(run, moment));

@@ -9,25 +9,18 @@ use std::any::TypeId;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::error::{BoxError, Error, Result, discard_panic, panic_text};
-use crate::hook::definition::{Hook, HookResult, Shim, public_path};
-use crate::hook::table::{HookId, Range};
+use crate::hook::call::{Loop, Panic, not_run};
+use crate::hook::definition::HookResult;
+use crate::hook::frame::Ending;
+use crate::hook::frame::Frame;
+use crate::hook::frame::{HookId, Range};
 use crate::io::terminal;
 use crate::libtorch::GradMode;
 use crate::lifecycle::at;
 use crate::moment::Moment;
-use crate::run::dispatch::Panic;
-use crate::run::{Ending, Frame, Rest, Run};
-
-/// A failure that did not end the run.
-#[derive(Debug)]
-pub(crate) struct Failed {
-    /// Who failed, such as the path of a hook.
-    who: String,
-    /// The number of failures after the first, which was reported when it happened.
-    further: u64,
-    /// The last further failure.
-    last: String,
-}
+use crate::run::{Failed, Hook, Shim};
+use crate::run::{Rest, Run};
+use crate::values::paths::public_path;
 
 /// If the hook may fail, guards all of its further calls.
 pub(crate) fn guard(hook: &mut Hook) {
@@ -197,12 +190,11 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
     match (called, within) {
         (Err((_, Some(panic))), Within::Running) => resume_unwind(panic),
         (Err((error, _)), Within::Failed | Within::Running) => Err(error),
-        (Ok(()), Within::Failed) => Err(super::observers::not_run(ending)),
+        (Ok(()), Within::Failed) => Err(not_run(ending)),
         (called, within) => {
             run.place = place;
-            let failure = called.err().or_else(|| {
-                (within == Within::Before).then(|| (super::observers::not_run(Ending::Skipped), None))
-            });
+            let failure =
+                called.err().or_else(|| (within == Within::Before).then(|| (not_run(Ending::Skipped), None)));
             if let Some(failure) = failure {
                 failed(run, id, failure)?;
             }
@@ -258,7 +250,7 @@ impl Drop for crate::run::RunHooks {
 mod tests {
     use std::collections::BTreeSet;
 
-    use crate::hook::discovery::HookImpl;
+    use crate::run::dispatch::registration::HookImpl;
 
     /// The built-in types whose hooks all observe, but whose failures end the run.
     const MUST_NOT_FAIL: [(&str, &str); 3] = [
@@ -270,7 +262,7 @@ mod tests {
     #[test]
     fn every_built_in_type_that_only_observes_may_fail_or_is_listed_with_a_reason() {
         let blocks = inventory::iter::<HookImpl>()
-            .filter(|block| block.origin.krate() == env!("CARGO_CRATE_NAME"))
+            .filter(|block| block.origin.is_own())
             .map(|block| ((block.hooks)(), block.origin.path.rsplit("::").next().unwrap_or_default()));
         let mut found = BTreeSet::new();
         for (hooks, name) in blocks {

@@ -11,7 +11,9 @@ use tch::Tensor;
 
 use super::OperationOutput;
 use crate::error::{Error, Result};
-use crate::hook::table::Range;
+use crate::hook::call::Loop;
+use crate::hook::frame::Ending;
+use crate::hook::frame::Range;
 use crate::libtorch::{CheckpointedRegion, RegionPause, identity};
 use crate::lifecycle::{AfterModule, AfterModuleBackward, BeforeModule, Module, at};
 use crate::model::grad_hook::OnGrad;
@@ -20,8 +22,8 @@ use crate::modules::watcher::{NOTHING, OUTPUTS, RECORDING, SUMMARY, WATCHER, Wat
 use crate::modules::{outputs, summary};
 use crate::moment::Moment;
 use crate::phase::Phase;
+use crate::run::Run;
 use crate::run::modules::{Call, Gradient, Known, Modules};
-use crate::run::{Ending, Run};
 
 // Set while `WATCHER` identifies a run.
 scoped_thread_local!(static mut RUN: for<'a> &'a mut Run);

@@ -7,9 +7,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::shim::{Outcome, Replaced};
 use crate::error::{Error, Result};
+use crate::hook::call::Loop;
+use crate::hook::frame::Ending;
 use crate::moment::Moment;
+use crate::run::Rest;
 use crate::run::context::Cx;
-use crate::run::{Ending, Rest};
 
 /// The remaining hooks around an operation, and the operation itself. An `around` hook receives a
 /// `Next` as its second argument, for the duration of the call.
@@ -136,11 +138,11 @@ impl<'a, O: Moment> Next<'a, O> {
     /// Returns the error of `body`; the operation then counts as failed.
     #[inline]
     pub fn replace<R: Replaced>(self, cx: &mut Cx<O>, body: impl FnOnce(&mut Cx<O>) -> R) -> Result<Done> {
-        cx.run_mut().check_logged()?;
+        cx.run_mut().check_complaint()?;
         // Set before `body` runs, so that a panic in `body` leaves the operation as failed.
         self.rest.ending = Ending::Failed;
         body(cx).replaced()?;
-        cx.run_mut().check_logged()?;
+        cx.run_mut().check_complaint()?;
         self.rest.ending = Ending::Replaced;
         Ok(Done::new())
     }

@@ -4,11 +4,15 @@
 //! The check replaces the hook's function in the table, so it costs nothing while it is off.
 
 use crate::error::{BoxError, Result};
-use crate::hook::definition::{Hook, HookResult, Shim};
-use crate::hook::table::Range;
+use crate::hook::call::{FIX, Loop, PROMISE, not_run};
+use crate::hook::definition::HookResult;
+use crate::hook::frame::Ending;
+use crate::hook::frame::Frame;
+use crate::hook::frame::Range;
 use crate::libtorch::DrawWatch;
 use crate::run::changes::{Changes, Reading};
-use crate::run::{Ending, Frame, Rest, Run};
+use crate::run::{Hook, Shim};
+use crate::run::{Rest, Run};
 
 /// The number of changes that an error lists.
 const LISTED: usize = 3;
@@ -58,11 +62,6 @@ fn point(run: &mut Run, slot: u32) -> HookResult {
     watch.stop(run, "takes `&Cx`", "take `&mut Cx`")
 }
 
-/// The part of a message that says why a hook around an operation must only observe.
-const PROMISE: &str = "has the key `observes`";
-/// The advice for a hook around an operation that does more than observe.
-const FIX: &str = "remove the key";
-
 /// Calls a hook around an operation, and checks that the hook itself changes nothing before or
 /// after it runs the operation.
 fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
@@ -87,14 +86,6 @@ fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
         return Err(not_run(ending));
     }
     watch.stop(run, PROMISE, FIX)
-}
-
-/// Builds the error for a hook that should only observe, but either did not run the operation or
-/// handled an error of the operation.
-#[cold]
-pub(super) fn not_run(ending: Ending) -> BoxError {
-    let what = if ending == Ending::Failed { "handled an error of" } else { "did not run" };
-    format!("the hook {PROMISE}, but {what} the operation: return `next.run(cx)`, or {FIX}").into()
 }
 
 /// Finds what the hook that is being called changes.

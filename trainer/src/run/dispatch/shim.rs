@@ -8,11 +8,13 @@ use super::{Done, Next};
 use crate::checkpoint::Slot;
 use crate::distributed::main_only::MainOnlyGuard;
 use crate::error::BoxError;
+use crate::hook::call::Loop;
 use crate::hook::constraint::OrderTarget;
-use crate::hook::definition::{AroundShim, Definition, HookResult, Hooks, Origin, PointShim};
+use crate::hook::definition::{AroundShim, HookResult, Origin, PointShim};
 use crate::hook::selected::Selected;
 use crate::moment::{AtOperation, AtPoint, Moment};
 use crate::run::context::Cx;
+use crate::run::dispatch::registration::{Definition, Hooks};
 use crate::run::{Rest, Run};
 
 /// The type of a hook's context: `Cx<AfterStep>`, or an alias of it.
@@ -49,7 +51,12 @@ impl<P> HookContext for Cx<P> {
 }
 
 /// Begins the definition of a hook with the context `C`, at a point.
-pub fn define_at<C: HookContext>(origin: Origin, id: TypeId, ord: i32, call: PointShim) -> Definition<C::At>
+pub fn define_at<C: HookContext>(
+    origin: Origin,
+    id: TypeId,
+    ord: i32,
+    call: PointShim<Run>,
+) -> Definition<C::At>
 where
     C::At: AtPoint,
 {
@@ -61,7 +68,7 @@ pub fn define_around<C: HookContext>(
     origin: Origin,
     id: TypeId,
     ord: i32,
-    call: AroundShim,
+    call: AroundShim<Run>,
 ) -> Definition<C::At>
 where
     C::At: AtOperation,
@@ -152,6 +159,13 @@ pub fn observed<C: HookContext>(run: &mut Run) -> &C {
 #[inline]
 pub fn holds<C>(context: &C, condition: fn(&C) -> bool) -> bool {
     condition(context)
+}
+
+/// Returns whether the hook that is being called is due. Its key `every` counts batches, optimizer
+/// steps, epochs or records.
+#[inline]
+pub fn is_due(run: &Run) -> bool {
+    run.is_due()
 }
 
 /// If the current hook runs on rank 0 only, marks the thread as running such a hook.

@@ -6,25 +6,23 @@
 //! The environment variable `TRAINER_PROFILE` turns measuring on and prints or writes the profile,
 //! without changes to the program: see [`guide::profiling`](crate::guide::profiling).
 //!
-//! If measuring is on when the trainer is built, the entries of its dispatch table are replaced by
-//! entries that read the clock. Otherwise, profiling adds no overhead.
+//! The recorder is a [`Layer`]: while measuring is off, profiling adds no overhead.
 
 mod format;
 mod report;
-mod span;
 #[cfg(feature = "tracing")]
-mod tracing;
+pub(crate) mod tracing;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-pub(crate) use span::{data, entry, measured};
-
-use crate::hook::definition::HookDef;
-use crate::hook::table::Table;
+use crate::error::Result;
 use crate::moments::tree;
 use crate::phase::Phase;
 use crate::run::Run;
+use crate::run::Table;
+pub use crate::run::layers::SpanKind;
+use crate::run::layers::{Call, Layer, Target};
 use crate::run::recorder::{DATA, ENTRY, Event, KEYS_BEFORE_MOMENTS, Key, Recorder, Stats, key_of, nanos};
 
 /// The time of an entry point, divided among its spans. `Display` prints a table, sorted by self
@@ -65,37 +63,6 @@ pub struct Profile {
     /// The spans, each with the index of its row, sorted by start time.
     spans: Vec<(usize, Event)>,
     dropped: u64,
-}
-
-/// The kind of span that a row of a [`Profile`] measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum SpanKind {
-    /// The entry point: `fit`, `validate`, `test` or `predict`, with the hooks at `setup`,
-    /// `after_error`, `after_cancel` and `teardown`.
-    Entry,
-    /// A wait for a loader: for the first batch, the next batch or the end of the data.
-    Data,
-    /// An operation, with the hooks around it.
-    Operation,
-    /// A [named module](crate::modules), with the hooks around it.
-    Module,
-    /// A hook.
-    Hook,
-}
-
-impl SpanKind {
-    /// Returns the name: `entry`, `data`, `operation`, `module`, `hook`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            SpanKind::Entry => "entry",
-            SpanKind::Data => "data",
-            SpanKind::Operation => "operation",
-            SpanKind::Module => "module",
-            SpanKind::Hook => "hook",
-        }
-    }
 }
 
 /// The statistics of all spans of one kind, name, moment and phase.
@@ -152,14 +119,14 @@ impl ProfileRow {
 impl Profile {
     /// Returns the profile of the last entry point of a run, or `None` if it was not measured.
     pub(crate) fn of(run: &Run) -> Option<Self> {
-        let recorder = run.recorder.as_ref().filter(|recorder| !recorder.entry.is_empty())?;
-        Some(Profile::build(run, recorder))
+        let recorder = run.layer::<Recorder>().filter(|recorder| !recorder.entry.is_empty())?;
+        Some(Profile::build(run, &recorder))
     }
 
     /// Returns the profile of the running entry point so far, or `None` if the entry point is not
     /// measured. The profile contains no spans for a trace.
     pub(crate) fn so_far(run: &Run) -> Option<Self> {
-        run.recorder.as_ref().map(|recorder| Profile::build(run, &recorder.so_far()))
+        run.layer::<Recorder>().map(|recorder| Profile::build(run, &recorder.so_far()))
     }
 
     fn build(run: &Run, recorder: &Recorder) -> Self {
@@ -205,10 +172,36 @@ impl Profile {
     }
 }
 
+impl Layer for Recorder {
+    fn before(&mut self, call: &Call<'_>) -> Result<()> {
+        if call.target == Target::Entry {
+            self.restart(call.run.place.operation.name);
+        }
+        let operations = KEYS_BEFORE_MOMENTS + tree::moments().len();
+        let key = match (call.target, call.module()) {
+            (Target::Entry, _) => ENTRY,
+            (Target::Loader, _) => DATA,
+            (Target::Hook(hook), _) => operations + hook,
+            (_, Some(known)) => operations + call.run.hooks.table.hooks().len() + known as usize,
+            (Target::Operation(row) | Target::Body(row), None) => KEYS_BEFORE_MOMENTS + row,
+        };
+        self.begin(key, call.phase(), call.is_body());
+        Ok(())
+    }
+
+    fn after(&mut self, call: &Call<'_>) -> Result<()> {
+        self.end();
+        if call.target == Target::Entry {
+            report::report(call.run, self);
+        }
+        Ok(())
+    }
+}
+
 /// Returns the number of calls and the self time, in nanoseconds, of a hook over all phases; `None`
 /// if the run has no profile. `hook` is the index of the hook in the table.
 pub(crate) fn time_of_hook(run: &Run, hook: usize) -> Option<(u64, u64)> {
-    let recorder = run.recorder.as_ref()?;
+    let recorder = run.layer::<Recorder>()?;
     let of_phases = recorder.of(KEYS_BEFORE_MOMENTS + tree::moments().len() + hook);
     Some(of_phases.iter().fold((0, 0), |(calls, own), stats| (calls + stats.calls, own + stats.own)))
 }
@@ -246,12 +239,8 @@ fn row(
 /// from the name of the moment, and with a number if several values of the type have a hook at the
 /// same moment.
 pub(crate) fn hook_names(table: &Table) -> Vec<String> {
-    let name = |HookDef { origin, moment, .. }: &HookDef| match origin.method {
-        Some(method) if method != moment.name => origin.name(),
-        _ => origin.path.to_string(),
-    };
-    let keys: Vec<_> =
-        table.hooks().iter().map(|hook| (name(&hook.definition), (hook.definition.row)())).collect();
+    let hooks = table.hooks().iter().map(|hook| &hook.definition);
+    let keys: Vec<_> = hooks.map(|hook| (hook.shown(), (hook.row)())).collect();
     let mut counts: HashMap<_, u32> = HashMap::new();
     for key in &keys {
         *counts.entry(key).or_default() += 1;

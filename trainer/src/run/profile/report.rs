@@ -4,18 +4,13 @@ use super::Profile;
 use crate::io::files::create_numbered;
 use crate::io::terminal;
 use crate::run::Run;
-use crate::run::recorder::Report;
+use crate::run::recorder::{Recorder, Report};
 
 /// Prints or writes the profile of the entry point that has ended, if requested. Does nothing on
 /// ranks other than 0. If the file cannot be written, adds a warning instead of failing the run.
-pub(super) fn report(run: &mut Run) {
-    let Some(report) = run.recorder.as_ref().and_then(|recorder| recorder.settings.report.as_ref()) else {
-        return;
-    };
-    if run.rank > 0 {
-        return;
-    }
-    let Some(profile) = Profile::of(run) else { return };
+pub(super) fn report(run: &Run, recorder: &Recorder) {
+    let Some(report) = recorder.settings.report.as_ref().filter(|_| run.rank == 0) else { return };
+    let profile = Profile::build(run, recorder);
     let (path, text) = match report {
         Report::Table => {
             terminal::eprint_line(profile.to_string().trim_end());

@@ -1,35 +1,52 @@
 //! Spans for the `tracing` crate.
 
-use tracing::span::EnteredSpan;
-use tracing::{debug_span, info_span};
+use tracing::{Span, debug_span, info_span};
 
-use crate::moments::tree;
-use crate::phase::Phase;
-use crate::run::Run;
-use crate::run::recorder::{DATA, ENTRY, KEYS_BEFORE_MOMENTS, Key};
+use crate::error::Result;
+use crate::run::layers::{Call, Layer, SpanKind};
 
-/// Enters the span of this key, if the trainer was built with `.tracing(true)`.
-pub(super) fn enter(run: &Run, key: Key, phase: Phase) -> Option<EnteredSpan> {
-    let recorder = run.recorder.as_ref().filter(|recorder| recorder.settings.traces)?;
-    let phase = phase.name();
-    let hooks = KEYS_BEFORE_MOMENTS + tree::moments().len();
-    let span = match key {
-        ENTRY => info_span!(target: "trainer", "entry", name = recorder.entry, phase),
-        DATA => debug_span!(target: "trainer", "data", phase),
-        _ if key < hooks => {
-            let name = tree::moments()[key - KEYS_BEFORE_MOMENTS].name;
-            info_span!(target: "trainer", "operation", name, phase)
+/// Makes each call a span. Holds the spans that are entered, innermost last.
+#[derive(Default)]
+pub(crate) struct Spans(Vec<Span>);
+
+impl Layer for Spans {
+    fn before(&mut self, call: &Call<'_>) -> Result<()> {
+        if call.is_body() {
+            return Ok(());
         }
-        _ if key >= hooks + run.hooks.table.hooks().len() => {
-            let module = &run.modules.known[key - hooks - run.hooks.table.hooks().len()];
-            debug_span!(target: "trainer", "module", name = &*module.name, phase)
+        let phase = call.phase().name();
+        let name = || call.name();
+        let span = match call.kind() {
+            SpanKind::Entry => info_span!(target: "trainer", "entry", name = name(), phase),
+            SpanKind::Data => debug_span!(target: "trainer", "data", phase),
+            SpanKind::Operation => {
+                info_span!(target: "trainer", "operation", name = last(&name()), phase)
+            }
+            SpanKind::Module => debug_span!(target: "trainer", "module", name = name(), phase),
+            SpanKind::Hook => {
+                let moment = call.moment().unwrap_or_default();
+                debug_span!(target: "trainer", "hook", name = name(), moment = last(&moment), phase)
+            }
+        };
+        // Not the guard of the span, which would have to stay on this thread.
+        span.with_subscriber(|(id, subscriber)| subscriber.enter(id));
+        self.0.push(span);
+        Ok(())
+    }
+
+    fn after(&mut self, call: &Call<'_>) -> Result<()> {
+        if !call.is_body()
+            && let Some(span) = self.0.pop()
+        {
+            span.with_subscriber(|(id, subscriber)| subscriber.exit(id));
         }
-        _ => {
-            let hook = &run.hooks.table.hooks()[key - hooks].definition;
-            debug_span!(target: "trainer", "hook", name = hook.origin.name(), moment = hook.moment.name, phase)
-        }
-    };
-    Some(span.entered())
+        Ok(())
+    }
+}
+
+/// Returns the name of a moment without its path.
+fn last(path: &str) -> &str {
+    path.rsplit("::").next().unwrap_or(path)
 }
 
 #[cfg(test)]

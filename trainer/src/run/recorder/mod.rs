@@ -137,8 +137,8 @@ impl Recorder {
             counts_waits: self.counts_waits,
             settings: ProfileSettings::default(),
         };
-        while let Some(depth) = so_far.open.len().checked_sub(1) {
-            so_far.end(depth);
+        while !so_far.open.is_empty() {
+            so_far.end();
         }
         so_far
     }
@@ -169,9 +169,9 @@ impl Recorder {
         if self.counts_waits { libtorch::waits() } else { 0 }
     }
 
-    /// Begins a span. Returns its depth, for [`end`](Recorder::end).
+    /// Begins a span.
     #[inline]
-    pub(crate) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) -> usize {
+    pub(crate) fn begin(&mut self, key: Key, phase: Phase, is_body: bool) {
         let slot = slot(key, phase);
         let start = self.now();
         if slot >= self.stats.len() {
@@ -186,7 +186,6 @@ impl Recorder {
         // After the clock was read, so that a synchronized profile does not count its own waits.
         let waits = self.waits();
         self.open.push(Open { slot, start, inside: 0, waits, waits_inside: 0, is_body, event });
-        self.open.len() - 1
     }
 
     /// Keeps a span for a trace and returns the index of its event, or `None` if the trace is full.
@@ -200,12 +199,11 @@ impl Recorder {
         Some(self.events.len() - 1)
     }
 
-    /// Ends the span at this depth.
+    /// Ends the innermost span.
     #[inline]
-    pub(crate) fn end(&mut self, depth: usize) {
+    pub(crate) fn end(&mut self) {
         let waits = self.waits();
         let end = self.now();
-        debug_assert_eq!(self.open.len(), depth + 1, "spans end in the reverse order in which they begin");
         let Some(open) = self.open.pop() else { return };
         let Open { slot, start, inside, waits: waits_before, waits_inside, is_body, event } = open;
         let duration = nanos(end.duration_since(start));
@@ -240,15 +238,15 @@ mod tests {
     fn self_times_add_up_and_recursion_counts_once() {
         let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
-        let outer = recorder.begin(ENTRY, Phase::Train, false);
+        recorder.begin(ENTRY, Phase::Train, false);
         for _ in 0..100 {
-            let first = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
-            let body = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, true);
-            let second = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
-            let data = recorder.begin(DATA, Phase::Valid, false);
-            [data, second, body, first].into_iter().for_each(|depth| recorder.end(depth));
+            recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
+            recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, true);
+            recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
+            recorder.begin(DATA, Phase::Valid, false);
+            (0..4).for_each(|_| recorder.end());
         }
-        recorder.end(outer);
+        recorder.end();
         let of = |key, phase| recorder.stats[slot(key, phase)];
         let entry = of(ENTRY, Phase::Train);
         let operation = of(KEYS_BEFORE_MOMENTS, Phase::Train);
@@ -263,14 +261,14 @@ mod tests {
     fn times_recorded_so_far_add_up_and_open_spans_stay_open() {
         let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
-        let outer = recorder.begin(ENTRY, Phase::Train, false);
-        let inner = recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
+        recorder.begin(ENTRY, Phase::Train, false);
+        recorder.begin(KEYS_BEFORE_MOMENTS, Phase::Train, false);
         let so_far = recorder.so_far();
         let entry = so_far.stats[slot(ENTRY, Phase::Train)];
         assert_eq!(so_far.stats.iter().map(|stats| stats.own).sum::<u64>(), entry.total);
         assert_eq!((entry.calls, so_far.open.len(), so_far.dropped), (1, 0, 2));
-        recorder.end(inner);
-        recorder.end(outer);
+        recorder.end();
+        recorder.end();
         assert_eq!(recorder.stats[slot(ENTRY, Phase::Train)].calls, 1);
     }
 
@@ -284,14 +282,14 @@ mod tests {
         });
         assert!(on_gpu.counts_waits && !on_cpu.counts_waits);
         for recorder in [&mut on_gpu, &mut on_cpu] {
-            let outer = recorder.begin(ENTRY, Phase::Train, false);
+            recorder.begin(ENTRY, Phase::Train, false);
             libtorch::imitate_wait();
-            let inner = recorder.begin(DATA, Phase::Train, false);
+            recorder.begin(DATA, Phase::Train, false);
             libtorch::imitate_wait();
             libtorch::imitate_wait();
-            recorder.end(inner);
+            recorder.end();
             libtorch::imitate_wait();
-            recorder.end(outer);
+            recorder.end();
         }
         let waits = |recorder: &Recorder, key| recorder.stats[slot(key, Phase::Train)].waits;
         assert_eq!((waits(&on_gpu, ENTRY), waits(&on_gpu, DATA)), (2, 2));
@@ -302,12 +300,12 @@ mod tests {
     fn the_first_million_spans_are_kept_with_their_parents() {
         let mut recorder = Recorder::new(0, ProfileSettings::default(), Device::Cpu);
         recorder.restart("fit");
-        let outer = recorder.begin(ENTRY, Phase::Train, false);
+        recorder.begin(ENTRY, Phase::Train, false);
         for _ in 0..MAX_EVENTS {
-            let inner = recorder.begin(DATA, Phase::Train, false);
-            recorder.end(inner);
+            recorder.begin(DATA, Phase::Train, false);
+            recorder.end();
         }
-        recorder.end(outer);
+        recorder.end();
         assert_eq!((recorder.events.len(), recorder.dropped), (MAX_EVENTS, 1));
         let last = recorder.events[MAX_EVENTS - 1];
         let first = recorder.events[0];

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use tch::Device;
 
+use super::Recorder;
+use crate::run::layers::Layer;
+
 /// The settings of a profile.
 #[derive(Debug, Default)]
 pub(crate) struct ProfileSettings {
@@ -30,13 +33,17 @@ impl ProfileSettings {
         }
     }
 
-    /// Whether anything is measured.
-    pub(crate) fn measures(&self) -> bool {
+    /// Returns the layers that trace and measure a run with this number of hooks.
+    pub(crate) fn layers(self, hooks: usize, device: Device) -> Vec<Box<dyn Layer>> {
+        let mut layers: Vec<Box<dyn Layer>> = Vec::new();
         #[cfg(feature = "tracing")]
         if self.traces {
-            return true;
+            layers.push(Box::new(crate::run::profile::tracing::Spans::default()));
         }
-        self.is_on || self.synchronizes || self.report.is_some()
+        if !layers.is_empty() || self.is_on || self.synchronizes || self.report.is_some() {
+            layers.push(Box::new(Recorder::new(hooks, self, device)));
+        }
+        layers
     }
 }
 

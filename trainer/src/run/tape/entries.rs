@@ -1,31 +1,9 @@
-//! The entries of the dispatch table that record what hooks and operations change.
-//!
-//! They replace the functions of hooks and wrap operations, so a tape costs nothing while it is
-//! off.
+//! [`Recording`]: the layer that records what hooks and operations change.
 
 use super::recorder::{Key, Recorder};
-use crate::error::{BoxError, Error, Result};
-use crate::hook::definition::{Hook, HookResult, Shim};
-use crate::hook::table::{HookId, Shims};
-use crate::lifecycle::Module;
-use crate::moment::Moment;
-use crate::run::{Rest, Run};
-
-/// Makes the tape record what the hook changes, from now on. Does nothing if the hook only observes
-/// and has the key `writes`.
-pub(crate) fn record(hook: &mut Hook) {
-    if hook.definition.observes && hook.definition.writes {
-        return;
-    }
-    let recorded = match hook.definition.call {
-        Shim::Point(_) => Shim::Point(point),
-        Shim::Around(_) => Shim::Around(around),
-    };
-    hook.unrecorded = Some(std::mem::replace(&mut hook.definition.call, recorded));
-}
-
-/// The functions that entries around operations call.
-pub(crate) const SHIMS: Shims = Shims { point: None, around: None, operation, body: operation };
+use crate::error::{BoxError, Error, Origin, Result};
+use crate::run::Run;
+use crate::run::layers::{Call, Layer, Target};
 
 /// Calls `body` with the recorder, if there is one. If that fails, the tape ends with a warning,
 /// and the run continues.
@@ -54,58 +32,45 @@ pub(crate) fn with(run: &Run, body: impl FnOnce(&mut Recorder, &Run) -> Result<(
     Ok(())
 }
 
-/// Runs `body`, and records its changes under this entry.
-fn within(run: &mut Run, key: Key, body: impl FnOnce(&mut Run) -> HookResult) -> HookResult {
-    with(run, |recorder, run| recorder.enter(run, key))?;
-    let result = body(run);
-    let recorded = with(run, |recorder, run| recorder.leave(run, key));
-    result.and(recorded.map_err(Into::into))
+/// Records what each call changes.
+#[derive(Default)]
+pub(crate) struct Recording {
+    /// The batch that was drawn last.
+    batch: Option<Origin>,
 }
 
-fn current(run: &Run) -> (HookId, Shim) {
-    let hook = run.place.hook.expect("dispatch sets the current hook before each call");
-    let call = run.hooks.table.hook(hook).unrecorded;
-    (hook, call.expect("a recorded entry takes the place of a hook's function"))
-}
-
-fn point(run: &mut Run, slot: u32) -> HookResult {
-    let (hook, Shim::Point(call)) = current(run) else { unreachable!("an entry is of the kind of its hook") };
-    within(run, Key::Hook(hook.index()), |run| call(run, slot))
-}
-
-fn around(run: &mut Run, slot: u32, rest: Rest<'_>) -> HookResult {
-    let (hook, Shim::Around(call)) = current(run) else {
-        unreachable!("an entry is of the kind of its hook")
-    };
-    within(run, Key::Hook(hook.index()), |run| call(run, slot, rest))
-}
-
-/// Runs an operation with the hooks around it, or only its body. `row` is the row of the operation,
-/// passed instead of the slot that a hook's function receives.
-fn operation(run: &mut Run, row: u32, rest: Rest<'_>) -> HookResult {
-    let row = row as usize;
-    let key = match run.modules.calls.last() {
-        Some(call) if row == Module::index() => Key::Module(call.known),
-        _ => Key::Operation(row),
-    };
-    within(run, key, |run| run.run_rest(rest).map_err(Into::into))
-}
-
-/// Runs `draw`, which waits for a loader, and records what it changes, such as the random state.
-pub(crate) fn data<R>(run: &mut Run, draw: impl FnOnce(&mut Run) -> R) -> Result<R> {
-    if run.tape.get_mut().is_none() {
-        return Ok(draw(run));
+/// Returns the entry of a call. `None` for one that is not recorded: an entry point, or a hook that
+/// only observes and has the key `writes`.
+fn key(call: &Call<'_>) -> Option<Key> {
+    match (call.target, call.module()) {
+        (Target::Entry, _) => None,
+        (Target::Loader, _) => Some(Key::Loader),
+        (Target::Hook(hook), _) => {
+            let definition = &call.run.hooks.table.hooks()[hook].definition;
+            (!definition.observes || !definition.writes).then_some(Key::Hook(hook))
+        }
+        (_, Some(known)) => Some(Key::Module(known)),
+        (Target::Operation(row) | Target::Body(row), None) => Some(Key::Operation(row)),
     }
-    with(run, |recorder, run| recorder.enter(run, Key::Loader))?;
-    let drawn = draw(run);
-    with(run, |recorder, run| recorder.leave(run, Key::Loader))?;
-    Ok(drawn)
 }
 
-/// Records the batch that a step begins with.
-pub(crate) fn loaded(run: &mut Run) -> Result<()> {
-    if run.tape.get_mut().is_none() {
-        return Ok(());
+impl Layer for Recording {
+    fn before(&mut self, call: &Call<'_>) -> Result<()> {
+        let Some(key) = key(call) else { return Ok(()) };
+        let run = call.run;
+        // The batch that a step begins with is what the loader has changed.
+        if run.step.batch_len.is_some() && run.fit.failed_mid_step && self.batch != Some(run.dispatch.origin)
+        {
+            self.batch = Some(run.dispatch.origin);
+            with(run, Recorder::loaded)?;
+        }
+        with(run, |recorder, run| recorder.enter(run, key))
     }
-    with(run, Recorder::loaded)
+
+    fn after(&mut self, call: &Call<'_>) -> Result<()> {
+        match key(call).filter(|_| !std::thread::panicking()) {
+            Some(key) => with(call.run, |recorder, run| recorder.leave(run, key)),
+            None => Ok(()),
+        }
+    }
 }

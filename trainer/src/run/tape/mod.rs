@@ -1,6 +1,6 @@
 //! The tape of a run: what each hook and each operation changes.
 //!
-//! [`Recorder`] finds the changes, [`entries`] are the entries of the dispatch table that call it,
+//! [`Recorder`] finds the changes, [`entries`] has the layer that calls it,
 //! and the hook [`loggers::TapeFile`](crate::loggers::TapeFile) writes its records into a file.
 //! [`seen`] keeps what each hook changed, for `describe_hooks` and for warnings.
 
@@ -9,6 +9,6 @@ mod recorder;
 mod seen;
 mod settings;
 
-pub(crate) use entries::{SHIMS, data, loaded, record, with};
+pub(crate) use entries::{Recording, with};
 pub(crate) use recorder::Recorder;
 pub use settings::Tape;

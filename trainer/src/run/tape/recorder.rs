@@ -225,7 +225,8 @@ impl Recorder {
         if let Key::Hook(hook) = key
             && self.is_in_range
         {
-            self.seen.begin(run, hook);
+            let module = run.modules.calls.last().map(|call| call.known);
+            self.seen.begin(&run.hooks.table, module, hook);
         }
         Ok(())
     }
@@ -311,7 +312,7 @@ impl Recorder {
             return Ok(());
         }
         if let Key::Hook(hook) = key {
-            self.seen.note(run, hook, &changed, self.values.names());
+            self.seen.note(&run.hooks.table, hook, &changed, self.values.names());
         }
         self.name_new()?;
         self.go_to(run)?;

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use crate::hook::definition::{Hook, Source};
 use crate::hook::order::is_decided;
 use crate::hook::table::Table;
-use crate::run::Run;
 use crate::run::changes::{Kind, Names};
 
 /// The changes that hooks were seen to make.
@@ -35,10 +34,9 @@ struct Reached {
 
 impl Seen {
     /// Notes that a hook is called.
-    pub(super) fn begin(&mut self, run: &Run, hook: usize) {
+    pub(super) fn begin<R>(&mut self, table: &Table<R>, module: Option<u32>, hook: usize) {
         self.kinds.entry(hook).or_default();
-        let row = (run.hooks.table.hooks()[hook].definition.row)();
-        let module = run.modules.calls.last().map(|call| call.known);
+        let row = (table.hooks()[hook].definition.row)();
         let reached = self.reached.entry(row).or_default();
         // Hooks are called in the order of their indexes, so an index that has not increased means
         // that the moment has been reached again.
@@ -49,10 +47,10 @@ impl Seen {
     }
 
     /// Notes that a hook has changed these values.
-    pub(super) fn note(&mut self, run: &Run, hook: usize, changed: &[(u32, u64)], names: &Names) {
+    pub(super) fn note<R>(&mut self, table: &Table<R>, hook: usize, changed: &[(u32, u64)], names: &Names) {
         let kinds = self.kinds.entry(hook).or_default();
         kinds.extend(changed.iter().map(|(number, _)| names.kind(*number)));
-        let row = (run.hooks.table.hooks()[hook].definition.row)();
+        let row = (table.hooks()[hook].definition.row)();
         let reached = self.reached.entry(row).or_default();
         for (number, _) in changed {
             let hooks = reached.changed_by.entry(*number).or_default();
@@ -67,7 +65,7 @@ impl Seen {
     }
 
     /// Returns what each hook was seen to change.
-    pub(super) fn by_hook(&self, table: &Table) -> BTreeMap<usize, Vec<&'static str>> {
+    pub(super) fn by_hook<R>(&self, table: &Table<R>) -> BTreeMap<usize, Vec<&'static str>> {
         let named = |(hook, kinds): (&usize, &BTreeSet<Kind>)| {
             let mut names: Vec<_> = kinds.iter().map(|kind| kind.name(table.hooks()[*hook].slot)).collect();
             names.dedup(); // the states of several other hooks
@@ -78,7 +76,7 @@ impl Seen {
 
     /// Returns a warning for each pair of hooks that changed the same value although nothing orders
     /// the two explicitly, and forgets all pairs.
-    pub(super) fn conflicts(&mut self, table: &Table, names: &Names) -> Vec<String> {
+    pub(super) fn conflicts<R>(&mut self, table: &Table<R>, names: &Names) -> Vec<String> {
         self.reached.clear();
         let found = std::mem::take(&mut self.shared).into_iter();
         let accidental = found.filter(|((first, second), _)| !is_deliberate(table, *first, *second));
@@ -92,7 +90,7 @@ impl Seen {
 }
 
 /// Whether the program explicitly determines the order of two hooks at the same moment.
-fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
+fn is_deliberate<R>(table: &Table<R>, first: usize, second: usize) -> bool {
     let [one, other] = [first, second].map(|hook| &table.hooks()[hook]);
     // Methods of one block run in the order of the source.
     if one.definition.id == other.definition.id && one.slot == other.slot {
@@ -102,11 +100,11 @@ fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
     // to order them.
     if one.source == Source::Builder
         && other.source == Source::Builder
-        && (is_same_type(one, other) || (is_built_in(one) && is_built_in(other)))
+        && (is_same_type(one, other) || (one.definition.origin.is_own() && other.definition.origin.is_own()))
     {
         return true;
     }
-    let row = |hook: &Hook| (hook.definition.row)();
+    let row = |hook: &Hook<R>| (hook.definition.row)();
     let before = table.hooks().iter().take_while(|hook| row(hook) < row(one)).count();
     let of_moment = table.hooks()[before..].iter().take_while(|hook| row(hook) == row(one)).count();
     let hooks = &table.hooks()[before..before + of_moment];
@@ -114,19 +112,15 @@ fn is_deliberate(table: &Table, first: usize, second: usize) -> bool {
 }
 
 /// Whether two hooks belong to values of the same type, and thus have the same keys.
-fn is_same_type(one: &Hook, other: &Hook) -> bool {
+fn is_same_type<R>(one: &Hook<R>, other: &Hook<R>) -> bool {
     let is_closure = one.definition.origin.module.is_empty();
     !is_closure && one.definition.id == other.definition.id
-}
-
-fn is_built_in(hook: &Hook) -> bool {
-    hook.definition.origin.krate() == env!("CARGO_CRATE_NAME") && !hook.definition.origin.binary
 }
 
 /// The number of values that a warning lists.
 const LISTED: usize = 2;
 
-fn warning(first: &Hook, second: &Hook, values: &[&str]) -> String {
+fn warning<R>(first: &Hook<R>, second: &Hook<R>, values: &[&str]) -> String {
     let moment = first.definition.moment.path();
     let (at, earlier) = match first.definition.goes_around() {
         false => (format!("at {moment}"), "runs first"),
@@ -149,7 +143,7 @@ fn warning(first: &Hook, second: &Hook, values: &[&str]) -> String {
 
 /// Returns the reason why the first of two hooks runs first although no explicit rule orders the
 /// two.
-fn reason(first: &Hook, second: &Hook) -> &'static str {
+fn reason<R>(first: &Hook<R>, second: &Hook<R>) -> &'static str {
     let [one, other] = [first, second].map(|hook| &hook.definition.origin);
     match (first.source, second.source) {
         (Source::Builder, Source::Builder) if first.slot < second.slot => "it was added to the builder first",
@@ -170,7 +164,7 @@ fn reason(first: &Hook, second: &Hook) -> &'static str {
 }
 
 /// Returns advice on what to write to keep the order.
-fn advice(first: &Hook, second: &Hook) -> String {
+fn advice<R>(first: &Hook<R>, second: &Hook<R>) -> String {
     let [one, other] = [first, second].map(|hook| &hook.definition.origin);
     let ord = second.definition.ord.saturating_add(1);
     let keep = if other.module.is_empty() {
@@ -188,11 +182,14 @@ mod tests {
     use std::any::TypeId;
 
     use super::*;
-    use crate::hook::definition::{Definition, Origin};
+    use crate::hook::definition::Origin;
     use crate::lifecycle::BeforeOptStep;
+    use crate::run::dispatch::registration::Definition;
+    use crate::run::{Hook, Table};
 
     fn hook<T: 'static>(source: Source, slot: Option<u32>, module: &'static str, path: &'static str) -> Hook {
         let origin = Origin::new(module, path, None, "src/lib.rs", [(0, 0); 2]).written(3, 1, "");
+        let origin = if path.starts_with("trainer::") { origin.own() } else { origin };
         let definition = Definition::<BeforeOptStep>::at(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
         Hook { source, ..Hook::new(definition, slot) }
     }

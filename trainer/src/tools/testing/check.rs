@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use scoped_tls_hkt::scoped_thread_local;
 
-use crate::hook::definition::{HookDef, HookResult, Origin, Shim};
+use crate::hook::definition::{HookResult, Origin};
 use crate::hook::set::SetRef;
 use crate::hook::stages;
 use crate::moment::{Index, Moment, MomentInfo, MomentKind};
 use crate::phase::{Phase, PhaseSet};
 use crate::run::dispatch::shim::pass_on;
+use crate::run::{HookDef, Shim};
 use crate::run::{Rest, Run};
 use crate::training::TrainerBuilder;
 use crate::training::task::Task;

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use super::Audience;
 use crate::TrainerBuilder;
 use crate::hook::Discover;
-use crate::hook::definition::Hooks;
-use crate::hook::discovery::HookImpl;
 use crate::hooks::*;
 use crate::loggers::{Console, Csv, JsonLines, MlFlow, TensorBoard};
 use crate::metrics::{Accuracy, MetricHook};
 use crate::modules::{Named, Naming, Patterns};
 use crate::optim::*;
-use crate::prelude::*;
+use crate::prelude::own::*;
+use crate::run::dispatch::registration::HookImpl;
+use crate::run::dispatch::registration::Hooks;
 use crate::schedule::*;
 
 /// Two layers without biases.
@@ -622,7 +622,7 @@ fn every_method_of_an_optimizer_schedule_or_hook_has_a_case() {
     // A hook that only observes and lists no settings is not compared.
     let observing = inventory::iter::<HookImpl>().filter(|block| {
         let hooks = (block.hooks)();
-        block.settings.is_none() && !hooks.is_empty() && hooks.iter().all(|hook| hook.observes)
+        block.extras.settings.is_none() && !hooks.is_empty() && hooks.iter().all(|hook| hook.observes)
     });
     let mut observing: BTreeSet<String> =
         observing.filter_map(|block| block.origin.path.rsplit("::").next().map(str::to_owned)).collect();

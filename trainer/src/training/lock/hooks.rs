@@ -7,7 +7,6 @@ use super::file::{Format, is_update_requested, lines_of};
 use super::{Change, changes, crates, list_versions, version_changes};
 use crate::HookTable;
 use crate::error::{Error, Result};
-use crate::hook::definition::public_path;
 use crate::io::files::in_file;
 use crate::io::terminal::one_line;
 use crate::run::Run;
@@ -16,6 +15,7 @@ use crate::training::facts::{self, Audience};
 use crate::training::task::Task;
 use crate::training::trainer::Trainer;
 use crate::values::facts::NOT_SET;
+use crate::values::paths::public_path;
 
 const FORMAT: Format = Format { name: "lock", title: "# What this program runs" };
 const SETTINGS: &str = "settings";

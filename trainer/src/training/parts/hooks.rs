@@ -5,9 +5,9 @@ use std::borrow::Cow;
 use super::part::{Part, Scope};
 use crate::checkpoint::{Saved, Slot, StateOf};
 use crate::error::{Error, Result};
-use crate::hook::definition::public_path;
-use crate::hook::instance::Instance;
+use crate::run::Instance;
 use crate::run::Run;
+use crate::values::paths::public_path;
 
 /// The state of the task or of one hook value.
 pub(super) struct HookState {
@@ -32,7 +32,7 @@ impl HookState {
     pub(super) fn all(instances: &[Instance]) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         for (index, instance) in instances.iter().enumerate() {
-            if let Some(state) = instance.state {
+            if let Some(state) = instance.extras.state {
                 let hook = (state.name)();
                 let nth = found.iter().filter(|other| other.hook == hook).count();
                 found.push(HookState { index, hook, nth, state });

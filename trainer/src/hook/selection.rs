@@ -1,33 +1,30 @@
 //! [`HookSelection`]: collects the hooks of a trainer and their values, and selects those that run.
 
-use std::any::{Any, TypeId, type_name};
+use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::panic::Location;
 
-use super::closure::{ClosureHook, HookOptions, ObserverClosure, call, observe};
-use crate::checkpoint::StateOf;
+use super::call::Loop;
+use super::definition::{Hook, HookDef, Origin, Source};
+use super::discovery::{Automatic, Discover, Linked, discover};
+use super::instance::{Instance, TASK};
+use super::selected::Selected;
 use crate::error::{nearest, suggestion};
-use crate::hook::definition::{Definitions, Hook, HookDef, Hooks, Origin, PointShim, Source, public_path};
-use crate::hook::discovery::{Discover, HookImpl, discover, hooks_of, of_generic_task, of_task};
-use crate::hook::instance::{Instance, TASK};
-use crate::hook::selected::Selected;
-use crate::moment::{AtPoint, Index};
+use crate::moment::Index;
 use crate::phase::PhaseSet;
-use crate::values::facts::SettingsOf;
 
 /// The hooks that the builder has collected, and its settings for selecting them.
-pub(crate) struct HookSelection {
+pub(crate) struct HookSelection<R: Loop> {
     /// The hooks that were added.
-    hooks: Vec<Hook>,
+    pub(crate) hooks: Vec<Hook<R>>,
     /// The values of the hooks that were added.
-    instances: Vec<Instance>,
-    /// For each added value of a `#[hook(single)]` type, the ID of its group and the name of the
+    pub(crate) instances: Vec<Instance<R>>,
+    /// For each added value of a `#[hook(single)]` type, the ID of its group and the path of the
     /// type.
-    single: Vec<(TypeId, &'static str)>,
-    pub(crate) task_hooks: Definitions,
-    /// The functions that save and load the task's state in checkpoints.
-    pub(crate) task_state: Option<StateOf>,
-    pub(crate) task_settings: Option<SettingsOf>,
+    pub(crate) single: Vec<(TypeId, String)>,
+    pub(crate) task_hooks: Vec<HookDef<R>>,
+    pub(crate) task_extras: R::Extras,
+    /// The path of the generic type of the task, if its hooks cannot be found automatically.
+    pub(crate) generic_task: Option<&'static str>,
     pub(crate) discover: Discover,
     pub(crate) required: Vec<String>,
     pub(crate) without: Vec<String>,
@@ -35,77 +32,31 @@ pub(crate) struct HookSelection {
     pub(crate) mistakes: Vec<String>,
 }
 
-impl HookSelection {
-    /// Creates a selection of every discovered hook and of the hooks of the task.
-    pub(crate) fn for_task<T: 'static>() -> Self {
-        let block = of_task::<T>();
-        let adds = block.is_some_and(|block| block.variables.is_some());
+impl<R: Loop> HookSelection<R> {
+    /// Creates a selection of every discovered hook.
+    pub(crate) fn new() -> Self {
         HookSelection {
             hooks: Vec::new(),
             instances: Vec::new(),
             single: Vec::new(),
-            task_hooks: block.map_or_else(Definitions::new, |block| (block.hooks)()),
-            task_state: block.and_then(|block| block.state),
-            task_settings: block.and_then(|block| block.settings),
+            task_hooks: Vec::new(),
+            task_extras: R::Extras::default(),
+            generic_task: None,
             discover: Discover::All,
             required: Vec::new(),
             without: Vec::new(),
-            mistakes: if adds { vec![of_task_variables(type_name::<T>())] } else { Vec::new() },
+            mistakes: Vec::new(),
         }
     }
 
-    /// Adds a value and the hooks of its type.
-    pub(crate) fn add<H: Hooks>(&mut self, value: H) {
-        if let Some(of) = H::SINGLE {
-            self.single.push((of, type_name::<H>()));
-        }
-        self.add_instance(Instance::with_hooks(value), hooks_of::<H>());
-    }
-
-    /// Adds a closure, with the location of the call that adds it.
-    pub(crate) fn add_closure<P: AtPoint, F: ClosureHook<P>>(
+    /// Adds a value and the hooks that are called with it.
+    pub(crate) fn add_instance(
         &mut self,
-        options: HookOptions,
-        closure: F,
-        place: &'static Location<'static>,
+        instance: Instance<R>,
+        label: Option<String>,
+        hooks: impl IntoIterator<Item = HookDef<R>>,
     ) {
-        self.add_called::<P, F>(options, closure, call::<P, F>, false, place);
-    }
-
-    /// Adds a closure that only observes, with the location of the call that adds it.
-    pub(crate) fn add_observer<P: AtPoint, F: ObserverClosure<P>>(
-        &mut self,
-        options: HookOptions,
-        closure: F,
-        place: &'static Location<'static>,
-    ) {
-        self.add_called::<P, F>(options, closure, observe::<P, F>, true, place);
-    }
-
-    fn add_called<P: AtPoint, F: Send + 'static>(
-        &mut self,
-        options: HookOptions,
-        closure: F,
-        call: PointShim,
-        observes: bool,
-        place: &'static Location<'static>,
-    ) {
-        let modules = options.modules();
-        let hook = options.define::<P, F>(call, observes, place, &mut self.mistakes);
-        self.add_instance(Instance::new(closure), [hook]);
-        if let Some(hook) = self.hooks.last_mut() {
-            hook.modules = modules;
-        }
-    }
-
-    /// Adds a value and one hook that is called with it.
-    pub(crate) fn add_value<V: Send + 'static>(&mut self, value: V, hook: HookDef) {
-        self.add_instance(Instance::new(value), [hook]);
-    }
-
-    fn add_instance(&mut self, instance: Instance, hooks: impl IntoIterator<Item = HookDef>) {
         let slot = Some(slot_after(self.instances.len()));
-        let label = instance.label();
         self.instances.push(instance);
         let hook = |definition| Hook { label: label.clone(), ..Hook::new(definition, slot) };
         self.hooks.extend(hooks.into_iter().map(hook));
@@ -114,18 +65,18 @@ impl HookSelection {
     /// Returns the hooks of a trainer with this number of ranks: the added ones, the discovered
     /// ones and the task's, except those that are excluded. Also returns the values of all hooks
     /// other than the task's. Adds the mistakes in the selection to `mistakes`.
-    pub(crate) fn resolve<T: Send + 'static>(
+    pub(crate) fn resolve<'a, T: Send + 'static>(
         self,
         task_value: &T,
+        (linked, origins): (Vec<Linked<R>>, impl Iterator<Item = &'a Origin>),
         ranks: u32,
         mistakes: &mut Vec<String>,
-    ) -> (Vec<Hook>, Vec<Instance>) {
+    ) -> (Vec<Hook<R>>, Vec<Instance<R>>) {
         let HookSelection { mut hooks, mut instances, single, .. } = self;
         mistakes.extend(self.mistakes);
         check_closures(&hooks, mistakes);
         for (nth, (id, name)) in single.iter().enumerate() {
             let Some((_, other)) = single[..nth].iter().find(|(other, _)| other == id) else { continue };
-            let [name, other] = [*name, *other].map(public_path);
             mistakes.push(if name == other {
                 format!("hook `{name}` is `single` but was added twice: remove one")
             } else {
@@ -135,31 +86,30 @@ impl HookSelection {
         // An added value replaces the automatic one.
         let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
         let task = TypeId::of::<T>();
-        let mut automatic: Vec<Automatic> = Vec::new();
-        for (definition, block) in discover(&self.discover, ranks, &self.required, mistakes) {
-            let is_replaced = block.is_some_and(|block| {
-                block.make.is_some()
-                    && block.single.is_some_and(|of| single.iter().any(|(other, _)| *other == of))
-            });
-            if is_replaced {
-                continue;
-            }
-            let slot = match block.and_then(|block: &HookImpl| Some((block.id?, block.make?))) {
+        let mut automatic: Vec<(TypeId, u32, fn() -> Instance<R>)> = Vec::new();
+        let linked = discover(linked, origins, &self.discover, ranks, &self.required, mistakes);
+        for Linked { hook, auto } in linked {
+            let slot = match auto {
                 None => None,
-                Some((id, _)) if explicit.contains(&id) || id == task => continue,
-                Some((id, make)) => Some(match automatic.iter().find(|known| known.id == id) {
-                    Some(known) => known.slot,
-                    None => {
-                        let slot = slot_after(instances.len() + automatic.len());
-                        automatic.push(Automatic { id, slot, make });
-                        slot
+                Some(Automatic { id, single: group, make, .. }) => {
+                    let is_replaced = group.is_some_and(|of| single.iter().any(|(other, _)| *other == of));
+                    if is_replaced || explicit.contains(&id) || id == task {
+                        continue;
                     }
-                }),
+                    Some(match automatic.iter().find(|(known, ..)| *known == id) {
+                        Some((_, slot, _)) => *slot,
+                        None => {
+                            let slot = slot_after(instances.len() + automatic.len());
+                            automatic.push((id, slot, make));
+                            slot
+                        }
+                    })
+                }
             };
-            hooks.push(Hook { source: Source::Discovery, ..Hook::new(definition, slot) });
+            hooks.push(Hook { source: Source::Discovery, ..Hook::new(hook, slot) });
         }
         if self.task_hooks.is_empty()
-            && let Some(path) = of_generic_task::<T>()
+            && let Some(path) = self.generic_task
         {
             mistakes.push(format!(
                 "the hooks of the task's generic type `{path}` are not found automatically: call `.task_hooks()`"
@@ -170,7 +120,7 @@ impl HookSelection {
         leave_out(&mut hooks, &self.without, mistakes);
         added_although_discovered(&hooks, &explicit, mistakes);
         compiled_twice(&hooks, mistakes);
-        for Automatic { slot, make, .. } in automatic {
+        for (_, slot, make) in automatic {
             let used = hooks.iter().any(|hook| hook.slot == Some(slot));
             instances.push(if used { make() } else { Instance::absent() });
         }
@@ -193,7 +143,12 @@ impl HookSelection {
 
 /// Applies the options that hooks read from their value: `of = self.…`, `every = self.…` and
 /// `only = self.…`.
-fn select(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance], mistakes: &mut Vec<String>) {
+fn select<R: Loop>(
+    hooks: &mut [Hook<R>],
+    task: &(dyn Any + Send),
+    instances: &[Instance<R>],
+    mistakes: &mut Vec<String>,
+) {
     for hook in hooks {
         let (Some(by_value), Some(slot)) = (hook.definition.selected, hook.slot) else { continue };
         let value = match (slot as usize).checked_sub(TASK + 1) {
@@ -221,21 +176,6 @@ fn select(hooks: &mut [Hook], task: &(dyn Any + Send), instances: &[Instance], m
     }
 }
 
-/// A value that is created because its type has `#[hook(auto)]`.
-struct Automatic {
-    id: TypeId,
-    slot: u32,
-    make: fn() -> Instance,
-}
-
-/// Builds the error message for a task that wrongly has `variables` in its own `#[hook]` block.
-pub(crate) fn of_task_variables(task: &str) -> String {
-    format!(
-        "the block of the task `{}` has `variables`, which is only for hooks other than the task: create the variables together with the task",
-        public_path(task)
-    )
-}
-
 /// The index of the task among the run's instances.
 const TASK_SLOT: u32 = TASK as u32;
 
@@ -246,7 +186,7 @@ fn slot_after(instances: usize) -> u32 {
 }
 
 /// Removes excluded hooks, and reports paths that match no hook or are ambiguous.
-fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<String>) {
+fn leave_out<R>(hooks: &mut Vec<Hook<R>>, without: &[String], mistakes: &mut Vec<String>) {
     for path in without {
         let matched: Vec<&Origin> = hooks
             .iter()
@@ -275,7 +215,7 @@ fn leave_out(hooks: &mut Vec<Hook>, without: &[String], mistakes: &mut Vec<Strin
 }
 
 /// Reports discovered functions that were also added as closures, `.on("name", my_hook)`.
-fn added_although_discovered(hooks: &[Hook], added: &[TypeId], mistakes: &mut Vec<String>) {
+fn added_although_discovered<R>(hooks: &[Hook<R>], added: &[TypeId], mistakes: &mut Vec<String>) {
     let discovered = hooks.iter().filter(|hook| hook.source == Source::Discovery && hook.slot.is_none());
     for hook in discovered.filter(|hook| added.contains(&hook.definition.id)) {
         mistakes.push(format!(
@@ -289,7 +229,7 @@ fn added_although_discovered(hooks: &[Hook], added: &[TypeId], mistakes: &mut Ve
 /// Reports files that the program contains twice, such as one with `mod hooks;` in both its library
 /// and its binary, because their discovered hooks would run twice. A macro can write hooks of one
 /// crate at one position, which are different hooks.
-fn compiled_twice(hooks: &[Hook], mistakes: &mut Vec<String>) {
+fn compiled_twice<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
     let mut by_place: BTreeMap<_, Vec<&Origin>> = BTreeMap::new();
     for hook in hooks.iter().filter(|hook| hook.source == Source::Discovery) {
         let origin = &hook.definition.origin;
@@ -328,7 +268,7 @@ fn compiled_twice(hooks: &[Hook], mistakes: &mut Vec<String>) {
 }
 
 /// Returns the suggestion for a path that matches no hook; empty if there is no suggestion.
-fn meant(path: &str, hooks: &[Hook]) -> String {
+fn meant<R>(path: &str, hooks: &[Hook<R>]) -> String {
     let origins = || hooks.iter().map(|hook| &hook.definition.origin);
     if origins().any(|origin| !path.is_empty() && origin.krate() == path) {
         return "; to exclude a crate, list only the others in `.discover(Discover::crates([…]))`".into();
@@ -355,7 +295,7 @@ fn meant(path: &str, hooks: &[Hook]) -> String {
 }
 
 /// Reports closures without a name, and closures with the same name at the same point.
-fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
+fn check_closures<R>(hooks: &[Hook<R>], mistakes: &mut Vec<String>) {
     let mut first: HashMap<(Index, &str), &Origin> = HashMap::new();
     for HookDef { origin, row, moment, .. } in hooks.iter().map(|hook| &hook.definition) {
         if !origin.module.is_empty() {
@@ -377,15 +317,16 @@ fn check_closures(hooks: &[Hook], mistakes: &mut Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hook::definition::Definition;
+    use crate::hook::definition::Shim;
+    use crate::hook::tests::toy::Toy;
     use crate::lifecycle::AfterStep;
 
     struct Old;
     struct New;
 
-    fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook {
+    fn hook<T: 'static>(path: &'static str, version: &'static str) -> Hook<Toy> {
         let origin = Origin::new("plugin", path, Some(version), "src/lib.rs", [(0, 0); 2]);
-        let definition = Definition::<AfterStep>::at(origin, TypeId::of::<T>(), 0, |_, _| Ok(())).done();
+        let definition = HookDef::new::<AfterStep>(origin, TypeId::of::<T>(), 0, Shim::Point(|_, _| Ok(())));
         Hook::new(definition, None)
     }
 
@@ -406,7 +347,7 @@ mod tests {
         let hooks = vec![hook::<Old>("plugin::clip", "0.1.0"), hook::<New>("plugin::clip", "0.2.0")];
         let table =
             crate::hook::table::Table::freeze(hooks, 0).unwrap_or_else(|_| unreachable!("no constraints"));
-        let table = crate::HookTable::of(&table, &Default::default());
+        let table = crate::HookTable::of(&table, &Default::default(), std::iter::empty());
         assert_eq!(table.at("after_step"), ["plugin@0.1.0::clip", "plugin@0.2.0::clip"]);
         let text = table.to_string();
         assert!(text.contains("From: plugin 0.1.0 (1 hook), plugin 0.2.0 (1 hook)"), "{text}");
@@ -419,11 +360,12 @@ mod tests {
     }
 
     /// Returns a discovered hook at this place.
-    fn found(path: &'static str, binary: bool, file: &'static str, attribute: [(u32, u32); 2]) -> Hook {
+    fn found(path: &'static str, binary: bool, file: &'static str, attribute: [(u32, u32); 2]) -> Hook<Toy> {
         let module = path.rsplit_once("::").unwrap().0;
         let origin = Origin::new(module, path, None, file, attribute).written(attribute[1].0 + 1, 4, "");
         let origin = if binary { origin.in_binary() } else { origin };
-        let definition = Definition::<AfterStep>::at(origin, TypeId::of::<Old>(), 0, |_, _| Ok(())).done();
+        let definition =
+            HookDef::new::<AfterStep>(origin, TypeId::of::<Old>(), 0, Shim::Point(|_, _| Ok(())));
         Hook { source: Source::Discovery, ..Hook::new(definition, None) }
     }
 
@@ -433,7 +375,7 @@ mod tests {
         const LATER: [(u32, u32); 2] = [(9, 1), (9, 1)];
         // The second position is that of the attribute in a macro.
         const IN_MACRO: [(u32, u32); 2] = [(3, 1), (1, 1)];
-        let report = |hooks: &[Hook]| {
+        let report = |hooks: &[Hook<Toy>]| {
             let mut mistakes = Vec::new();
             compiled_twice(hooks, &mut mistakes);
             mistakes.join("\n")
@@ -463,19 +405,6 @@ mod tests {
             found("run::hooks::c", true, "src/hooks.rs", HERE),
         ] {
             assert_eq!(report(&[twice[0].clone(), different]), "");
-        }
-    }
-
-    /// Otherwise, every hook would seem to be written by a macro.
-    #[test]
-    fn the_macro_and_rustc_agree_on_the_position_of_an_attribute() {
-        let blocks = inventory::iter::<HookImpl>().map(|block| &block.origin);
-        let own: Vec<_> = blocks.filter(|origin| origin.file.contains("hooks")).collect();
-        assert!(own.len() > 10, "{}", own.len());
-        for origin in own {
-            // A macro writes the averages, each with one attribute.
-            let is_in_macro = origin.file.ends_with("averaging.rs");
-            assert_eq!(origin.attribute[0] != origin.attribute[1], is_in_macro, "{}", origin.path);
         }
     }
 
