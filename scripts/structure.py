@@ -34,7 +34,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "trainer" / "src"
 PACKAGES = ["trainer/src", "trainer-macros/src", *sorted(f"{path.parent.relative_to(ROOT)}/src" for path in (ROOT / "trainer").glob("*/Cargo.toml"))]
-LOOP = [f"training/{name}.rs" for name in ("fit", "pass", "step", "operations", "decide", "agreement")]
+LOOP = [f"training/{name}.rs" for name in ("fit", "pass", "step", "train_step", "decide", "agreement", "out_of_step")]
 BUILT_IN = ["hooks", "loggers"]
 STATE = {"run", "progress", "log", "record", "settings"}
 NOT_STATE = {"cancel", "context", "dispatch", "history", "profile", "recorder", "run_folder", "summary"}

@@ -270,3 +270,39 @@ use super::p;
     root_names(&code(source), 2, &mut found);
     assert_eq!(Vec::from_iter(found), ["a", "c", "d", "h", "m", "o"]);
 }
+
+/// ARCHITECTURE.md is a map: it is short, and what it names exists.
+#[test]
+fn the_page_about_the_architecture_is_short_and_names_what_exists() {
+    fn names_below(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if name.starts_with('.') || ["target", "libtorch"].contains(&&*name) {
+                continue;
+            }
+            if path.is_dir() {
+                names_below(&path, found);
+            }
+            found.insert(name);
+        }
+    }
+    let page = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    assert!(page.lines().count() <= 200, "{} lines", page.lines().count());
+    let cells = page.lines().filter(|line| line.starts_with('|')).flat_map(|line| line.split('|'));
+    let long: Vec<&str> = cells.filter(|cell| cell.trim().chars().count() > 300).collect();
+    assert!(long.is_empty(), "cells of more than 300 characters: {long:#?}");
+    let mut exist = BTreeSet::new();
+    names_below(&root(), &mut exist);
+    let is_path = |name: &&str| {
+        let ends = [".rs", ".py", ".md", ".cpp", ".h", "/"].iter().any(|end| name.ends_with(end));
+        ends && !name.contains(' ') && !name.contains("NAME")
+    };
+    let named: BTreeSet<&str> = page.split('`').skip(1).step_by(2).filter(is_path).collect();
+    assert!(named.len() > 100, "only {} paths were found", named.len());
+    let missing: Vec<&str> = named
+        .into_iter()
+        .filter(|path| !path.split('/').filter(|name| !name.is_empty()).all(|name| exist.contains(name)))
+        .collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
+}

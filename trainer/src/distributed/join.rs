@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use trainer_formats::run::Process;
 
-use super::launch::{Launch, Store};
+use super::departure::{cause, ended, leave, wait_for_readers};
+use super::launch::{ATTEMPT, Launch, OF_JOB, Store};
 use super::links::{Links, check_available};
-use super::lost_contact::{cause, ended, leave, wait_for_readers};
 use super::main_only;
 use super::peers::{Listener, Peers, random};
 use super::shared_links::Shared;
@@ -28,10 +28,6 @@ const GO: &str = "trainer/go";
 /// The key, shared by all programs at an address, for the [identity](Launch::identity) of the job
 /// that the store serves.
 const JOB: &str = "trainer/job";
-
-/// The parts of an identity: before the attempt, and before the id of the job.
-pub(super) const ATTEMPT: &str = "attempt ";
-pub(super) const OF_JOB: &str = " of job ";
 
 /// The key for the error of a process of the same job that was refused before it joined.
 const REFUSED: &str = "trainer/refused";

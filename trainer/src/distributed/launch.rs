@@ -4,9 +4,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::join::{ATTEMPT, OF_JOB};
 use super::launcher_variables::hydra_proxy;
 use crate::error::Result;
+
+/// The parts of an identity: before the attempt, and before the id of the job.
+pub(super) const ATTEMPT: &str = "attempt ";
+pub(super) const OF_JOB: &str = " of job ";
 
 /// How long a rank waits for the others by default.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(300);

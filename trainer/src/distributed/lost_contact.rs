@@ -1,26 +1,19 @@
-//! Errors that several ranks have in common: how a rank leaves the others with its error, and how the
-//! others find out which rank is the cause.
+//! Errors that several ranks have in common: how ranks find out which of them is the cause.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::call::quoted;
+use super::departure::{GRACE, cause, leave};
 use super::links::Links;
 use super::{steps, watch};
-use crate::error::{Error, Result};
-use crate::libtorch::dist::Group;
-
-/// The store's key for the error of the first rank that left because of an error.
-const LEFT: &str = "trainer/left";
+use crate::error::Error;
 
 /// The store's key for the first rank that was found not to respond.
 const DEAD: &str = "trainer/dead";
 
 /// The largest world size for which an error about lost contact lists all ranks.
 const LISTED: u32 = 16;
-
-/// How long a rank waits for another rank to report its error.
-const GRACE: Duration = Duration::from_millis(500);
 
 impl Links {
     /// Disconnects from the other ranks and publishes `why` to them. If they are waiting in a
@@ -98,48 +91,8 @@ impl Links {
     }
 }
 
-/// Disconnects from the other ranks, and publishes `why` to them unless another rank is the cause.
-pub(super) fn leave(group: &Group, why: &str, close: impl FnOnce()) {
-    let is_cause = !group.has_failed();
-    if is_cause {
-        let _ = group.set(LEFT, &format!("rank {}: {why}", group.rank()));
-    }
-    group.leave();
-    close();
-    if is_cause {
-        wait_for_readers(group);
-    }
-}
-
-/// Waits until the other ranks have read why a rank has left, if this process serves the store: the
-/// store ends with it.
-pub(super) fn wait_for_readers(group: &Group) {
-    let since = Instant::now();
-    while group.is_server()
-        && since.elapsed() < 4 * GRACE
-        && (1..group.size()).any(|rank| !matches!(group.get(&read_key(rank)), Ok(Some(_))))
-    {
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Returns the error that made another rank leave, or `None` if no rank has reported an error.
-pub(super) fn cause(group: &Group) -> Result<Option<Error>> {
-    Ok(group.get(LEFT)?.map(|why| ended(group, &why)))
-}
-
-/// Returns the error of another rank, and notes that this rank has read it.
-pub(super) fn ended(group: &Group, why: &str) -> Error {
-    let _ = group.set(&read_key(group.rank()), "read");
-    Error::msg(format!("another rank ended with an error: {why}"))
-}
-
 fn waits_key(rank: u32) -> String {
     format!("trainer/waits/{rank}")
-}
-
-fn read_key(rank: u32) -> String {
-    format!("trainer/read/{rank}")
 }
 
 /// Whether an error of libtorch or of a socket is about the connections to other ranks. All other

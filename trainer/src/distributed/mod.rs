@@ -7,6 +7,7 @@
 
 mod call;
 pub(crate) mod current;
+mod departure;
 mod frames;
 mod join;
 mod json;

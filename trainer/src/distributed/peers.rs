@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::departure::cause;
 use super::launch::{Launch, Store};
 use crate::error::{Error, Result};
 use crate::libtorch::dist::Group;
@@ -108,7 +109,7 @@ impl Listener {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(PERIOD),
                 Err(error) => return Err(error.into()),
             }
-            if let Some(error) = super::lost_contact::cause(group)? {
+            if let Some(error) = cause(group)? {
                 return Err(error);
             }
             if since.elapsed() > timeout {

@@ -12,6 +12,9 @@ use crate::error::{nearest, suggestion};
 use crate::moment::Index;
 use crate::phase::PhaseSet;
 
+/// Creates a value for a trainer.
+type Make<R> = fn() -> Instance<R>;
+
 /// The hooks that the builder has collected, and its settings for selecting them.
 pub(crate) struct HookSelection<R: Loop> {
     /// The hooks that were added.
@@ -53,12 +56,12 @@ impl<R: Loop> HookSelection<R> {
     pub(crate) fn add_instance(
         &mut self,
         instance: Instance<R>,
-        label: Option<String>,
+        label: Option<&str>,
         hooks: impl IntoIterator<Item = HookDef<R>>,
     ) {
         let slot = Some(slot_after(self.instances.len()));
         self.instances.push(instance);
-        let hook = |definition| Hook { label: label.clone(), ..Hook::new(definition, slot) };
+        let hook = |definition| Hook { label: label.map(str::to_owned), ..Hook::new(definition, slot) };
         self.hooks.extend(hooks.into_iter().map(hook));
     }
 
@@ -86,7 +89,7 @@ impl<R: Loop> HookSelection<R> {
         // An added value replaces the automatic one.
         let explicit: Vec<TypeId> = instances.iter().map(|instance| instance.type_id).collect();
         let task = TypeId::of::<T>();
-        let mut automatic: Vec<(TypeId, u32, fn() -> Instance<R>)> = Vec::new();
+        let mut automatic: Vec<(TypeId, u32, Make<R>)> = Vec::new();
         let linked = discover(linked, origins, &self.discover, ranks, &self.required, mistakes);
         for Linked { hook, auto } in linked {
             let slot = match auto {

@@ -585,7 +585,7 @@ impl HookSelection<Run> {
         }
         let instance = Instance::with_hooks(value);
         let label = instance.label();
-        self.add_instance(instance, label, hooks_of::<H>());
+        self.add_instance(instance, label.as_deref(), hooks_of::<H>());
     }
 
     /// Adds a closure, with the location of the call that adds it.
