@@ -22,6 +22,7 @@ const LEFT_OUT: [(&str, &str); 24] = [
     ("discover", "selects hooks by the code that the program links"),
     ("hook", "takes a value of the program"),
     ("hyperparameter", "records a value of the program: settings are recorded by themselves"),
+    ("layer", "takes a value of the program"),
     ("observe", "takes a closure"),
     ("on", "takes a closure"),
     ("on_signal", "decides whether the code after the entry point runs"),
