@@ -477,6 +477,7 @@ pub mod moments {
 fn rows(tokens: trainer::data::TokenFile, loader: DataLoader<Vec<Vec<i64>>>) -> Result<()> {
     use trainer::data::{RowRng, Sequence, TokenFile, augment};
     let _ = TokenFile::open("tokens.npy")?;
+    let _ = (Tensor::read_npy("tokens.npy")?, Tensor::read_npz("tokens.npz")?);
     let _ = TokenFile::u16("tokens.bin")?;
     let _ = TokenFile::u8("tokens.bin")?;
     let _ = TokenFile::u32("tokens.bin")?;
