@@ -260,7 +260,10 @@ fn observers(source: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut may_fail = false;
     for line in source.lines() {
-        if line.starts_with("#[hook(") {
+        if let Some(name) = line.strip_prefix("file_logger!(") {
+            // This macro writes such a block.
+            found.extend(name.split([',', ')']).next().map(str::to_owned));
+        } else if line.starts_with("#[hook(") {
             may_fail = line.contains("may_fail");
         } else if let Some(name) = line.strip_prefix("impl ").filter(|_| std::mem::take(&mut may_fail)) {
             found.push(name.trim_end_matches(" {").to_owned());
