@@ -65,6 +65,7 @@ lint: libtorch
 
 test: lint
 	cargo test --workspace $(FEATURES)
+	cargo test -q -p trainer --lib --features tracing $(FEATURES) profile::tracing
 	for cpu in default $(if $(shell grep -so -m1 avx512f /proc/cpuinfo),avx2); do \
 	  ATEN_CPU_CAPABILITY=$$cpu cargo test -q --workspace --test it $(FEATURES) -- $(NUMERIC) || exit 1; \
 	done

@@ -13,7 +13,7 @@ use crate::TrainerBuilder;
 use crate::prelude::*;
 
 /// The methods of the builder that no setting calls, each with the reason.
-const LEFT_OUT: [(&str, &str); 24] = [
+const LEFT_OUT: [(&str, &str); 25] = [
     ("accumulate_from", "takes pairs of an epoch and a number: a program with such a schedule has its own"),
     ("auto_device", "is `device = \"auto\"`"),
     ("build", "builds the trainer"),
