@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tokenizers
 # Guess: a character outside of the vocabulary becomes an unknown token, or encoding fails if
 # there is none.
@@ -7,7 +7,7 @@
 # and (1, 2).
 # Versions: tokenizers 0.23.3
 # Matters: texts in an unexpected script become short or empty, and labels by position do not fit.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

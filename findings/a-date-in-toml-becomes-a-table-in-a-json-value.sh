@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: `date = 2020-01-01` read into a `serde_json::Value` or a `String` is the text
 # "2020-01-01", as in other formats.
@@ -7,7 +7,7 @@
 # Versions: toml 1.2.1, serde_json 1.0.154, serde 1.0.229
 # Matters: settings that pass through JSON (logs, trackers, hashes) show a private key, and a
 # field for any text refuses an unquoted date.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: `to_value(0.1f32)` prints what `to_string(&0.1f32)` prints.
 # Seen: `to_string` writes the shortest text for an f32, `0.1`; a Value holds an f64, and prints
@@ -7,7 +7,7 @@
 # Versions: serde_json 1.0.154, toml 1.2.1
 # Matters: a configuration differs from itself after it went through a Value, and so does its
 # hash.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a key that first occurs in a later line of a JSON-lines file is a column, with null above
 # it.
@@ -8,7 +8,7 @@
 # Versions: polars 2.1.0, duckdb 2.0.1, pandas 3.1.1, pyarrow 26.0.1
 # Matters: in a log with a line for each step, the validation loss first comes after an epoch: it
 # is not there.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: `+5` is an integer in a CSV column, as for C, Python and Rust, whichever library reads
 # it.
@@ -6,7 +6,7 @@
 # column text.
 # Versions: pandas 3.1.1, polars 2.1.0, pyarrow 26.0.1, duckdb 2.0.1
 # Matters: a column of differences printed with signs has three types in four readers.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

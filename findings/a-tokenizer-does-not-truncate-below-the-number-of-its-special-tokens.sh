@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tokenizers
 # Guess: `enable_truncation(max_length=1)` gives one token, or an error if the template alone has
 # two.
@@ -7,7 +7,7 @@
 # Versions: tokenizers 0.23.3
 # Matters: a limit that is computed (what is left of a window) silently has no effect once it gets
 # small.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tokenizers
 # Guess: a token added to a tokenizer gets an id that is not in use.
 # Seen: the first new id is the number of words in the vocabulary. If the ids have a gap, it may
@@ -7,7 +7,7 @@
 # Versions: tokenizers 0.23.3
 # Matters: vocabularies that were pruned or have reserved ids: two texts share a row of the
 # embedding, and decoding returns the wrong word.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: `Adam(weight_decay=0.1)` adds the decay to the gradient, as PyTorch's Adam does, since
 # there is AdamW for the other kind.
@@ -7,7 +7,7 @@
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: a port of `torch.optim.Adam(weight_decay=…)` by the same name trains with another
 # method.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tokenizers
 # Guess: a token added with `add_tokens(["art"])` matches the word `art`; the word `party`, which
 # the vocabulary has, stays whole.
@@ -6,7 +6,7 @@
 # `art`, unknown. `AddedToken("art", single_word=True)` matches words only.
 # Versions: tokenizers 0.23.3
 # Matters: adding words of a domain to a tokenizer breaks longer words that it knew.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

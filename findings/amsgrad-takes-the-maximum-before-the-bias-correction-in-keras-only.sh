@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: AMSGrad is Adam with the largest second moment so far, so the libraries agree.
 # Seen: Keras (as PyTorch) keeps the largest raw moment and corrects it afterwards; optax corrects
@@ -7,7 +7,7 @@
 # three steps.
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: runs that begin with large gradients train more slowly in one of the two.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

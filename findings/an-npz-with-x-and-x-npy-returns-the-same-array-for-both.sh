@@ -1,11 +1,11 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: in an .npz file with the arrays `x` and `x.npy`, each name returns its own array.
 # Seen: both names return `x`, in `items()` too. The array saved as `x.npy` is in the file and
 # cannot be reached by its name; `x.npy.npy` returns it.
 # Versions: numpy 2.4.6
 # Matters: arrays named after files (`a`, `a.npy`) are mixed up without an error.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

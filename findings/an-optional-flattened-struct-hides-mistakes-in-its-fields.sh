@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: `#[serde(flatten)] Option<Section>` is None if the keys of the section are absent, and a
 # wrong value of a present key is an error.
@@ -6,7 +6,7 @@
 # "big"}` are read as if the key were not there. Without the Option the same files are refused.
 # Versions: serde 1.0.229, serde_json 1.0.154
 # Matters: a typo in a settings file turns a whole section off without a message.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: a rate that changes at boundary 3 is the new one in step 3, counted from 0, in each
 # library.
@@ -7,7 +7,7 @@
 # factors in optax.
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: milestones that are copied shift every drop by one step, or one epoch.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

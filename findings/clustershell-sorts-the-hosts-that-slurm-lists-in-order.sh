@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Launchers
 # Guess: expanding the host list `n3,n1` gives n3, n1: SLURM starts rank 0 on the first host.
 # Seen: python-hostlist keeps the order and drops repeated names; ClusterShell sorts. ClusterShell
@@ -6,7 +6,7 @@
 # Versions: ClusterShell 1.10.1, python-hostlist 2.3.0
 # Matters: a script that takes the first host as the meeting point chooses one where rank 0 does
 # not run.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: `decay_steps=8` with `warmup_steps=4` means the same for Keras' CosineDecay and optax's
 # warmup_cosine_decay_schedule.
@@ -6,7 +6,7 @@
 # count after the warm-up. In step 8 the rate is 0 in one and 0.5 in the other.
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: a run ends with a rate that is far from zero, or trains its last third with none.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Rust crates and cargo
 # Guess: each documentation test is a program of its own, so what it registers with inventory is
 # seen by it alone.
@@ -7,7 +7,7 @@
 # Versions: rustc 1.95.0, inventory 0.3.25
 # Matters: an example that registers a hook, a handler or a test changes the other examples as
 # soon as the edition is raised.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a query on a Parquet file gives the rows that the same query gives on the table loaded
 # from it.
@@ -8,7 +8,7 @@
 # <= 5)`. Polars, with the same order of NaN, finds the row either way.
 # Versions: duckdb 2.0.1, pyarrow 26.0.1, polars 2.1.0
 # Matters: a filter that looks for broken values finds them in memory and not in the file.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

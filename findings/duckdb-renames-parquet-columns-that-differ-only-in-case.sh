@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a Parquet file with the columns `a` and `A` has these names in each reader, or is refused
 # as ambiguous.
@@ -7,7 +7,7 @@
 # Versions: duckdb 2.0.1, pyarrow 26.0.1, polars 2.1.0
 # Matters: for features named after variables (`n` and `N`) a query takes the wrong column without
 # an error.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

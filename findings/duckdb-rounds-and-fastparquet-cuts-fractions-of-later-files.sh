@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: when a later file or row has fractions where the first ones had integers, the reader
 # widens the column to a float or reports an error.
@@ -8,7 +8,7 @@
 # same files pyarrow and Polars report an error.
 # Versions: duckdb 2.0.1, fastparquet 2026.9.0, pyarrow 26.0.1, polars 2.1.0
 # Matters: a metric that is a whole number at first (0, 1) loses its fractions afterwards.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

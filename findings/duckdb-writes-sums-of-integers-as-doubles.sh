@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: `sum` of an integer column is an integer in the Parquet file, too, or a decimal where 64
 # bits may not suffice.
@@ -7,7 +7,7 @@
 # Versions: duckdb 2.0.1, pyarrow 26.0.1
 # Matters: summed token counts, identifiers and hashes lose digits on their way through a file,
 # without a word.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

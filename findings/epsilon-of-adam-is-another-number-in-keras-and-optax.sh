@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: Adam with the same epsilon makes the same steps in Keras and optax; the number is only
 # there against a division by zero.
@@ -9,7 +9,7 @@
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: recipes with a large epsilon (0.1 for Inception, 1e-3 for reinforcement learning) do
 # not carry over.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: within one library epsilon is in the same position for related optimizers, so a value
 # that is good for Adam fits RMSprop.
@@ -7,7 +7,7 @@
 # is 0.095 instead of the 0.307 of optax's `eps_in_sqrt=False`, which is PyTorch's formula.
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: small gradients take much smaller steps than in a program ported from PyTorch.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

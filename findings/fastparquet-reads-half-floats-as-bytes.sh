@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a Parquet column of 16-bit floats is read as floats, or refused.
 # Seen: fastparquet returns an object column with two bytes for each number, and no warning.
@@ -6,7 +6,7 @@
 # Versions: fastparquet 2026.9.0, pyarrow 26.0.1, polars 2.1.0, duckdb 2.0.1
 # Matters: embeddings stored as half floats become strings of bytes in one of two engines of
 # `pandas.read_parquet`.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

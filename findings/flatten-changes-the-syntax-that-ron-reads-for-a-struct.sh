@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: a struct with a flattened part is still read from `(a: 1, x: 2.0)`, the syntax of structs
 # in RON.
@@ -7,7 +7,7 @@
 # Versions: ron 0.12.3, serde 1.0.229
 # Matters: moving fields into a shared struct breaks every file of the users, although names and
 # types are the same.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: a String field of a CSV row takes any field; moving it into a struct with
 # `#[serde(flatten)]` changes nothing.
@@ -7,7 +7,7 @@
 # read.
 # Versions: csv 1.4.0, serde 1.0.229
 # Matters: a file is read until the first identifier without a letter.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a float column with one `nan`, as Python, C and Rust print it, is a float column with NaN
 # in each reader.
@@ -7,7 +7,7 @@
 # Versions: pandas 3.1.1, polars 2.1.0, pyarrow 26.0.1, duckdb 2.0.1
 # Matters: one diverged step changes the type of a column of losses in one reader, and vanishes in
 # another.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: converting a color image to grey uses the weights 0.299, 0.587 and 0.114 everywhere, so
 # libraries agree up to rounding.
@@ -6,7 +6,7 @@
 # 0.0722: pure red is 54 instead of 76, green 182 instead of 150, blue 18 instead of 29.
 # Versions: image 0.25.10, pillow 13.0.0
 # Matters: a model trained on Pillow's grey images sees other brightnesses in a Rust program.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Rust crates and cargo
 # Guess: `half::f16::from_f64` returns the nearest 16-bit float, as numpy does.
 # Seen: the lower half of the double is ignored, so a number just above the middle of two
@@ -7,7 +7,7 @@
 # Versions: half 2.7.1, numpy 2.4.6
 # Matters: weights converted from double in Rust differ from those converted in Python in rare
 # last bits, so hashes of files never agree.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

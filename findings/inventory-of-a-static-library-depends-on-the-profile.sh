@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Rust crates and cargo
 # Guess: a C program linked with a Rust staticlib sees the items that the library and its
 # dependencies register: their constructors are in the archive.
@@ -9,7 +9,7 @@
 # Versions: inventory 0.3.25, rustc 1.95.0
 # Matters: plug-ins that register themselves vanish, by build profile, when a Rust library is
 # embedded.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Rust crates and cargo
 # Guess: `inventory::submit!` within a generic function does not compile, or registers once for
 # each type it is used with.
@@ -7,7 +7,7 @@
 # Versions: inventory 0.3.25
 # Matters: a registration cannot be made to depend on a type parameter or on a function being
 # used.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

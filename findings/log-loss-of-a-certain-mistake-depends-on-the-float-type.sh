@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Metrics
 # Guess: scikit-learn's `log_loss` of a prediction with probability 0 for the truth is clipped at
 # a fixed small number.
@@ -7,7 +7,7 @@
 # Versions: scikit-learn 1.9.1
 # Matters: storing predictions in half precision makes an overconfident model look five times
 # better.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: `lossless=True` means that the pixels come back as they were, as with PNG.
 # Seen: Pillow and OpenCV set the color of fully transparent pixels to black, because it is not
@@ -6,7 +6,7 @@
 # Versions: pillow 13.0.0, opencv-python-headless 5.0.0.93
 # Matters: an image read as RGB, without its alpha, has black areas where the PNG had a
 # background.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

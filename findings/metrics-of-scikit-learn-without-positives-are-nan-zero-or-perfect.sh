@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Metrics
 # Guess: metrics that are undefined because a class does not occur raise an error, or are all NaN.
 # Seen: `roc_auc_score` is NaN with a warning (older versions raised), `average_precision_score`
@@ -7,7 +7,7 @@
 # Versions: scikit-learn 1.9.1
 # Matters: an average over folds or classes becomes NaN by one metric and too low by another, for
 # the same fold.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Logs of runs
 # Guess: a parameter above the limit of its length is refused, or kept: the client has no limit,
 # the store reports its own.
@@ -7,7 +7,7 @@
 # `1.0` after `1`.
 # Versions: mlflow-skinny 3.17.2, with the file store
 # Matters: a configuration logged as one parameter is cut in the middle, and no longer parses.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Logs of runs
 # Guess: a metric may have any name that one would print: `acc@1`, `loss (train)`, `val[0]`.
 # Seen: mlflow accepts letters, digits, `_`, `-`, `.`, space, `:` and `/`, raises an error for
@@ -6,7 +6,7 @@
 # another one (`a` after `a/b`) fails in the file store.
 # Versions: mlflow-skinny 3.17.2, with the file store
 # Matters: a run ends at its first record because of the name of a metric that other loggers took.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

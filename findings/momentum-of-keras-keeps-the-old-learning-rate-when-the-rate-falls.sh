@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: SGD with momentum goes on with the new rate as soon as the rate falls: the velocity is a
 # mean of gradients.
@@ -8,7 +8,7 @@
 # two are equal.
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: schedules with drops, and warm restarts, give other curves with the same numbers.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

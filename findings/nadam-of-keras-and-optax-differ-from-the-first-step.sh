@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: Nadam with the same settings is the same up to rounding.
 # Seen: the first step is 0.106 in Keras, which follows the schedule of the momentum in Dozat's
@@ -6,7 +6,7 @@
 # three steps they are twice as far apart.
 # Versions: keras 3.15.1, optax 0.2.8, jax 0.10.2
 # Matters: a learning rate tuned in one library is 40 % off in the other.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

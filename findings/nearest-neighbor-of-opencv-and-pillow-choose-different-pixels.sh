@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: shrinking a label map by nearest neighbor gives the same map in OpenCV and Pillow: no
 # arithmetic is involved.
@@ -7,7 +7,7 @@
 # Versions: opencv-python-headless 5.0.0.93, pillow 13.0.0
 # Matters: masks are shifted by up to half a pixel of the result against images that the other
 # library has resized.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: `np.save(path, table[["a"]])` writes the field `a` only: 4 bytes for each row.
 # Seen: a selection of several fields is a view with gaps since numpy 1.16, and the file contains
@@ -6,7 +6,7 @@
 # writes 4.
 # Versions: numpy 2.4.6
 # Matters: files are as large as the whole table, and so is what a reader loads.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: `np.save` and `np.savez` treat a masked array alike: both store it with its mask, or both
 # refuse it.
@@ -6,7 +6,7 @@
 # ones, and the mask is gone. safetensors does as `np.savez`.
 # Versions: numpy 2.4.6, safetensors 0.8.0
 # Matters: values that were masked because they are invalid take part in training.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: `save_as_external_data=True` with `size_threshold=0` moves every initializer into the
 # second file.
@@ -8,7 +8,7 @@
 # Versions: onnx 1.23.2
 # Matters: a large model built by hand still exceeds the 2 GB of one protobuf message, which
 # external data is meant to avoid.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

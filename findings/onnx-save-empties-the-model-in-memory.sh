@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: saving a model leaves the object as it was, and can be repeated.
 # Seen: after `onnx.save_model(..., save_as_external_data=True)` the initializers in memory have
@@ -7,7 +7,7 @@
 # Versions: onnx 1.23.2
 # Matters: a script that saves a model and goes on to check or quantize the object works on a
 # model without weights.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

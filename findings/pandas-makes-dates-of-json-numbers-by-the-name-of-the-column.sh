@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a number in JSON lines is a number in `pandas.read_json`.
 # Seen: a column whose name ends with `_time` or `_at`, or begins with `date`, `modified` or
@@ -7,7 +7,7 @@
 # Versions: pandas 3.1.1
 # Matters: `wall_time` minus a number, or a mean over columns, fails or is wrong; a counter named
 # `tokens_at` turns into dates once it is large.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

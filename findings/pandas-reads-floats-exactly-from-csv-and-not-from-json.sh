@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: 17 digits written to a file come back as the same float: `read_csv` does it, so
 # `read_json` does it.
@@ -8,7 +8,7 @@
 # Versions: pandas 3.1.1, polars 2.1.0, pyarrow 26.0.1, duckdb 2.0.1
 # Matters: two runs that are equal to the last bit differ after their logs were read, and
 # comparing with a value from elsewhere fails.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: JSON says which values are texts, so `"007"` stays one.
 # Seen: `read_json` converts a column of texts that look like numbers: "007" becomes 7. Polars,
@@ -6,7 +6,7 @@
 # Versions: pandas 3.1.1, polars 2.1.0, pyarrow 26.0.1, duckdb 2.0.1
 # Matters: identifiers, zip codes and answers lose their zeros, depending on the other rows of the
 # column.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

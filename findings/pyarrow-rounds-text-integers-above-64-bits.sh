@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: an integer that does not fit 64 signed bits is text or unsigned in pyarrow, or an error;
 # only numbers with a point become floats.
@@ -7,7 +7,7 @@
 # Versions: pyarrow 26.0.1, pandas 3.1.1, polars 2.1.0, duckdb 2.0.1
 # Matters: 64-bit hashes and seeds are unsigned: about half of the files with them lose the
 # identity of their rows.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

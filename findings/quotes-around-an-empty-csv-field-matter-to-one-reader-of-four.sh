@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tables
 # Guess: readers agree whether `""` and an empty field are the same: either both are missing, or
 # the quoted one is an empty text.
@@ -6,7 +6,7 @@
 # are empty texts.
 # Versions: pandas 3.1.1, polars 2.1.0, pyarrow 26.0.1, duckdb 2.0.1
 # Matters: dropping rows without a label drops empty labels as well, or nothing.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Rust crates and cargo
 # Guess: `StdRng` of one seed gives the same results in rand 0.8 and 0.9, or other ones
 # throughout, as its documentation reserves.
@@ -8,7 +8,7 @@
 # Versions: rand 0.8.8, 0.9.5 and 0.10.3
 # Matters: a test of the generator passes after an update, and every split and every order of the
 # data is another one.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

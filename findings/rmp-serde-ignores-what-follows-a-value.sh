@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: `rmp_serde::from_slice`, like `serde_json::from_slice`, refuses bytes after the value.
 # Seen: they are ignored: the three bytes of 1, 2, 3 are read as 1. serde_json reports "trailing
@@ -6,7 +6,7 @@
 # Versions: rmp-serde 1.3.1, serde_json 1.0.154
 # Matters: a file that was appended to, or overwritten by a shorter one without cutting the old
 # end, passes for valid.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

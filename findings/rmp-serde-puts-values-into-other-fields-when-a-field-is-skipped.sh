@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: `skip_serializing_if` on optional fields works with MessagePack as with JSON, or reading
 # fails.
@@ -7,7 +7,7 @@
 # None }`. `to_vec_named` is right.
 # Versions: rmp-serde 1.3.1, serde 1.0.229
 # Matters: settings and states come back with exchanged values of the same type, without an error.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

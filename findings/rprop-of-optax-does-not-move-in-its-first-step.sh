@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Optimizers and schedules
 # Guess: Rprop moves each weight by the learning rate in the first step, since that is the initial
 # size of its steps.
@@ -7,7 +7,7 @@
 # in the third.
 # Versions: optax 0.2.8, jax 0.10.2
 # Matters: a comparison step by step with another Rprop is off by one step from the beginning.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: `safetensors.numpy.save_file` stores a transposed or Fortran-ordered array by its values,
 # as `np.save` does, or refuses it, as the torch version does.
@@ -7,7 +7,7 @@
 # Versions: safetensors 0.8.0, numpy 2.4.6
 # Matters: weights converted from a layout that stores matrices the other way round (`w.T`) are
 # wrong, and have the right names, shapes and types.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

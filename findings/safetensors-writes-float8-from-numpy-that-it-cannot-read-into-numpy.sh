@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: what `safetensors.numpy.save_file` accepts, `load_file` reads: bfloat16 of ml_dtypes
 # works in both directions, so float8 does.
@@ -6,7 +6,7 @@
 # raises an AttributeError about numpy, also for `get_slice`.
 # Versions: safetensors 0.8.0, ml_dtypes 0.6.0, numpy 2.4.6
 # Matters: a conversion script succeeds, and its result cannot be checked by the same package.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

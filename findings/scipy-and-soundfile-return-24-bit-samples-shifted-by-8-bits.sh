@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: a 24-bit WAV read as int32 holds the 24-bit values, below 2^23.
 # Seen: scipy.io.wavfile and soundfile put the 24 bits on the left: each value is 256 times as
@@ -6,7 +6,7 @@
 # Versions: scipy 1.17.1, soundfile 0.14.0
 # Matters: dividing by 2^23 gives samples up to 256; dividing by the maximum of the dtype is
 # right.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

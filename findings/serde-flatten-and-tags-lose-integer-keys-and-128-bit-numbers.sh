@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: a `HashMap<u32, _>` that is read from JSON on its own is also read as a field of a
 # flattened struct, or of an enum with a tag.
@@ -8,7 +8,7 @@
 # Versions: serde 1.0.229, serde_json 1.0.154, toml 1.2.1
 # Matters: adding `#[serde(flatten)]` around settings or a saved state makes old and new files
 # unreadable.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

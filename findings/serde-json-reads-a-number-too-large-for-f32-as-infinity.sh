@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: a number that does not fit the float type of the field is an error: serde_json refuses
 # 1e400 for f64 with "number out of range".
@@ -6,7 +6,7 @@
 # converted. toml does the same.
 # Versions: serde_json 1.0.154, toml 1.2.1
 # Matters: a limit or scale of a settings file becomes infinite, and its check `x > 0` passes.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Serialization in Rust
 # Guess: a float written by serde_json is read as the same float by serde_json.
 # Seen: of 100,000 random floats 17 % come back changed in the last bit, since the parser is fast
@@ -7,7 +7,7 @@
 # Versions: serde_json 1.0.154
 # Matters: a state that is saved as JSON resumes another run, and a hash of it changes with each
 # save.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

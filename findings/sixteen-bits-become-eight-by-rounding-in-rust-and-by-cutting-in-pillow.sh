@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: a 16-bit color PNG read as 8 bits has the same pixels in Rust's image crate as in Pillow
 # and OpenCV.
@@ -7,7 +7,7 @@
 # brighter.
 # Versions: image 0.25.10, pillow 13.0.0
 # Matters: features computed by two programs from the same file differ in a quarter of the pixels.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 export CARGO_TARGET_DIR="$dir/target"

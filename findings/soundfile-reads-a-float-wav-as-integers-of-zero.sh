@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: `soundfile.read(path, dtype="int16")` returns samples of the full range of 16 bits,
 # whatever the type in the file.
@@ -6,7 +6,7 @@
 # becomes 1. For PCM, FLAC and Vorbis the same call gives the full range.
 # Versions: soundfile 0.14.0
 # Matters: one float file in a folder of recordings becomes silence, without an error.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Logs of runs
 # Guess: a tag such as `acc@1` or `loss (train)` is a text, and is kept.
 # Seen: tensorboardX replaces what is not a letter, digit, `-`, `.`, `_` or `/` by `_` and removes
@@ -6,7 +6,7 @@
 # Versions: tensorboardX 2.6.5, tensorboard 2.21.0
 # Matters: `top@1` and `top:1` are one curve, and reading by the name that was logged finds
 # nothing.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,11 +1,11 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Logs of runs
 # Guess: `add_image` takes integers from 0 to 255, of any integer type, as colors.
 # Seen: only uint8 is taken as it is. Other integers are multiplied by 255 and wrap around: 200 in
 # an int64 array becomes 56. Floats above 1 wrap as well: 2.0 becomes 254.
 # Versions: tensorboardX 2.6.5, tensorboard 2.21.0
 # Matters: labels and images that went through a tensor of integers are shown in wrong colors.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Metrics
 # Guess: `log_loss(y, p, labels=["pos", "neg"])` says that the first column of `p` belongs to
 # "pos".
@@ -7,7 +7,7 @@
 # the other order.
 # Versions: scikit-learn 1.9.1
 # Matters: a loss that looks like a bad model is reported for swapped columns.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

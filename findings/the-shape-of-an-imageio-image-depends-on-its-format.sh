@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Images and sound
 # Guess: `imageio.v3.imread` returns height x width x 3 for a file with one image, and all frames
 # with a first dimension for an animation.
@@ -7,7 +7,7 @@
 # Versions: imageio 2.38.1, pillow 13.0.0
 # Matters: a folder of pictures in which one is a GIF does not stack, and animations in WebP lose
 # their frames without a word.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Metrics
 # Guess: TopKCategoricalAccuracy(k=1) is CategoricalAccuracy.
 # Seen: a class that ties with the best one counts as found, so a model that gives each class the
@@ -6,7 +6,7 @@
 # `top_k_accuracy_score` gives 1/3.
 # Versions: keras 3.15.1, jax 0.10.2, scikit-learn 1.9.1
 # Matters: a collapsed model (constant outputs, or saturated half-precision scores) looks perfect.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

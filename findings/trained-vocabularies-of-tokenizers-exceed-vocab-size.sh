@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tokenizers
 # Guess: `vocab_size=5` of a trainer is an upper bound.
 # Seen: BpeTrainer keeps every character and special token, whatever the size: 27 entries for 26
@@ -6,7 +6,7 @@
 # Versions: tokenizers 0.23.3
 # Matters: an embedding made with `vocab_size` rows is too small, which shows at the first rare
 # character.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

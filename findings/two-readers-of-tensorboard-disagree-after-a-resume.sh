@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Logs of runs
 # Guess: when steps go back after a resume, TensorBoard shows the new curve, and EventAccumulator,
 # which is part of it, returns the same points.
@@ -7,7 +7,7 @@
 # order of the file. A session mark (`purge_step` of the writer) makes them agree.
 # Versions: tensorboard 2.21.0, tensorboardX 2.6.5
 # Matters: an evaluation script reads points of the abandoned branch that the page does not show.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

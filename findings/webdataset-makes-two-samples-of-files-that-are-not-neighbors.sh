@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: the files of one sample may be anywhere in a shard, or a shard in which they are apart is
 # refused.
@@ -7,7 +7,7 @@
 # Versions: webdataset 1.0.2
 # Matters: there are twice as many samples, each of them incomplete; with a handler that skips
 # errors nothing is left.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: the sample `model_1.5` written by TarWriter is read back with this key; at the least,
 # names with different numbers are different samples.
@@ -8,7 +8,7 @@
 # Versions: webdataset 1.0.2
 # Matters: data sets named after versions, times or floats shrink to a few samples without the
 # field that a program asks for.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Subject: Tensors and samples
 # Guess: if the file of a chunk is missing, reading the array raises an error, since other chunks
 # are there.
@@ -6,7 +6,7 @@
 # An array of zeros has no chunk files at all, so a lost one cannot be told from zeros.
 # Versions: zarr 3.1.6
 # Matters: an incomplete copy of a data set trains on zeros.
-set -eu
+set -euo pipefail
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 python3 -m pip install -qq --disable-pip-version-check --root-user-action ignore --target "$dir/packages" \

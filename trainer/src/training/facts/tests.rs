@@ -364,11 +364,7 @@ fn cases() -> Vec<Case> {
             "margin",
             [0.1, 0.2].map(|it| SaturatedUnits::new("a", 0.0, 1.0).margin(it)),
         ),
-        hooks(
-            "$hook::unit_dim",
-            "unit_dim",
-            [1, 2].map(|it| DeadUnits::new("a").unit_dim(it)),
-        ),
+        hooks("$hook::unit_dim", "unit_dim", [1, 2].map(|it| DeadUnits::new("a").unit_dim(it))),
         hooks(
             "$hook::unit_dim",
             "unit_dim",
